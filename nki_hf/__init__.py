@@ -1,0 +1,34 @@
+"""Attention for Hugging Face Transformers on AWS Trainium: `import nki_hf`, then `attn_implementation="nki"`.
+
+Importing this package is cheap: torch and transformers are touched only when they are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "BackendUnavailable": "nki_hf.errors",
+    "KernelFault": "nki_hf.errors",
+    "Mask": "nki_hf.problem",
+    "Problem": "nki_hf.problem",
+    "Settings": "nki_hf.settings",
+    "UnsupportedProblem": "nki_hf.errors",
+    "configure": "nki_hf.settings",
+    "using": "nki_hf.settings",
+}
+
+__all__ = ["__version__", *sorted(_LAZY)]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

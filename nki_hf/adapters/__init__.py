@@ -1,0 +1,1 @@
+"""From Transformers and torch to one `Problem`, and back."""

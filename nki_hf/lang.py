@@ -1,0 +1,83 @@
+"""`nki`, `nl` and `nisa` for kernels: the real packages or the simulator, per loading back end.
+
+A kernel module says `from nki_hf.lang import nisa, nki, nl`. A back end loads that module once per language with
+`load`; each load is a module object of its own, so one process can hold both and nothing is patched. Imported in the
+ordinary way, a kernel module gets the simulator.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import threading
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+from nki_hf.errors import BackendUnavailable
+
+__all__ = ["LANGUAGES", "load"]
+
+LANGUAGES = ("simulator", "neuron")
+_MODULES = {
+    "simulator": {"nki": "nki_hf.sim", "nl": "nki_hf.sim.language", "nisa": "nki_hf.sim.isa"},
+    "neuron": {"nki": "nki", "nl": "nki.language", "nisa": "nki.isa"},
+}
+_language: ContextVar[str] = ContextVar("nki_hf_language", default="simulator")
+_loaded: dict[tuple[str, str], ModuleType] = {}
+_lock = threading.RLock()
+
+
+def load(module: str, language: str) -> ModuleType:
+    """The kernel module `module` (dotted name) bound to `language`; loaded once per language and process.
+
+    Raises:
+      BackendUnavailable: the language's packages are missing (or are the empty placeholders of a package index).
+    """
+    if language not in LANGUAGES:
+        raise ValueError(f"language={language!r} is not known: it is one of {', '.join(LANGUAGES)}.")
+    with _lock:
+        key = (module, language)
+        if key not in _loaded:
+            _loaded[key] = _execute(module, language)
+        return _loaded[key]
+
+
+def _execute(module: str, language: str) -> ModuleType:
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(f"kernel module {module!r} does not exist.")
+    name = f"{module}@{language}"
+    spec = importlib.util.spec_from_file_location(name, found.origin)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"kernel module {module!r} has no source file.")
+    loaded = importlib.util.module_from_spec(spec)
+    token = _language.set(language)
+    sys.modules[name] = loaded  # so that inspect finds the source of the kernel's functions
+    try:
+        spec.loader.exec_module(loaded)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        _language.reset(token)
+    return loaded
+
+
+def __getattr__(name: str) -> Any:
+    language = _language.get()
+    if name not in _MODULES[language]:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has nki, nl and nisa.")
+    target = _MODULES[language][name]
+    try:
+        module = importlib.import_module(target)
+    except (ImportError, RuntimeError) as error:
+        raise BackendUnavailable(
+            f"{target} cannot be imported ({error}): kernels for Trainium need AWS's nki package, from AWS's own package index."
+        ) from error
+    if language == "neuron" and name == "nki" and not hasattr(module, "jit"):
+        raise BackendUnavailable(
+            "the installed nki has no nki.jit: it is the placeholder of the public index. Install nki from AWS's package index."
+        )
+    return module

@@ -1,0 +1,146 @@
+"""Problem: the one noun all layers share: sizes, dtype, mask and options of one attention call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["BIAS_KINDS", "DTYPES", "Mask", "Problem"]
+
+DTYPES = ("bfloat16", "float16", "float32")
+"""Element types that the kernels compute with; anything else is refused by the dispatch rules, not here."""
+
+BIAS_KINDS = (None, "boolean", "additive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask:
+    """Which keys each query row may see. Three kinds: none, interval, dense bias; interval and bias combine (and).
+
+    Row `i` stands at position `q_offset + i` among the keys and sees keys `[lo, hi)` with
+
+        lo = max(0, q_offset + i - window + 1)                  if window is given, else 0
+        hi = min(seqlen_kv, q_offset + i + ahead)               if ahead is given, else seqlen_kv
+
+    intersected with `rows[i]` if given and with the run-time bounds of `[batch or 1, seqlen_q]` if `runtime_bounds`.
+
+    Attributes:
+      q_offset: position of query row 0 among the keys (any sign). Alignment is always explicit; kernels never guess.
+      window: number of keys seen backwards, the query itself included (`kv > position - window`, the meaning of
+        Transformers' sliding_window); None = unlimited.
+      ahead: number of keys seen forwards, the query itself included (`kv < position + ahead`); 1 is causal,
+        None = unlimited.
+      rows: explicit static `(lo, hi)` of each query row, the same for all batches and heads; `len(rows) == seqlen_q`.
+      runtime_bounds: True if the call also passes int32 tensors `lo` and `hi`, `[batch or 1, seqlen_q]`.
+      bias: None, `boolean` (True = may see) or `additive` (added to the scaled, capped score; -inf hides the key).
+      bias_batch: the bias has a batch axis of full size (else 1).
+      bias_heads: the bias has one plane per query head (else 1).
+      bias_rows: the bias has one row per query (else 1).
+    """
+
+    q_offset: int = 0
+    window: int | None = None
+    ahead: int | None = None
+    rows: tuple[tuple[int, int], ...] | None = None
+    runtime_bounds: bool = False
+    bias: str | None = None
+    bias_batch: bool = False
+    bias_heads: bool = False
+    bias_rows: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("window", "ahead"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} is not a mask: {name} counts the query itself, so it is >= 1 or None.")
+        if self.bias not in BIAS_KINDS:
+            raise ValueError(f"bias={self.bias!r} is not a mask: bias is one of {BIAS_KINDS}.")
+        if self.bias is None and (self.bias_batch or self.bias_heads or self.bias_rows):
+            raise ValueError("bias=None has no axes: leave bias_batch, bias_heads and bias_rows False.")
+
+    @property
+    def causal(self) -> bool:
+        """True if a row sees no key after its own position."""
+        return self.ahead == 1
+
+    @property
+    def kind(self) -> str:
+        """`none`, `interval` or `bias`: the most general of the parts present."""
+        if self.bias is not None:
+            return "bias"
+        static = self.window is not None or self.ahead is not None or self.rows is not None
+        return "interval" if static or self.runtime_bounds else "none"
+
+    def interval(self, row: int, seqlen_kv: int) -> tuple[int, int]:
+        """Keys `[lo, hi)` of query row `row` from the static part alone; `lo >= hi` means that it sees none."""
+        position = self.q_offset + row
+        lo = 0 if self.window is None else max(0, position - self.window + 1)
+        hi = seqlen_kv if self.ahead is None else min(seqlen_kv, position + self.ahead)
+        if self.rows is not None:
+            lo, hi = max(lo, self.rows[row][0]), min(hi, self.rows[row][1])
+        return lo, hi
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Sizes and options of one attention call, `out = softmax(mask(cap(q @ k.T * softmax_scale))) @ v`.
+
+    Tensors: q `[batch, num_heads_q, seqlen_q, head_dim]`, k `[batch, num_heads_kv, seqlen_kv, head_dim]`,
+    v `[batch, num_heads_kv, seqlen_kv, head_dim_v]`, out `[batch, num_heads_q, seqlen_q, head_dim_v]`,
+    lse `[batch, num_heads_q, seqlen_q]` float32 (natural log). Query head `h` uses kv head `h // group_size`.
+
+    Attributes:
+      dtype: common element type of q, k, v and out, in NumPy's words (`bfloat16`, `float16`, `float32`; others may be
+        described and are refused by the rules).
+      softmax_scale: multiplies the scores; None = `head_dim ** -0.5`.
+      mask: see `Mask`.
+      softcap: `cap * tanh(scores / cap)` after the scale and before the mask; None = off.
+      sink: True if the call passes one logit per query head, `[num_heads_q]`, that joins the softmax denominator only.
+      needs_grad: True if the call must be differentiable.
+
+    Raises:
+      ValueError: sizes that describe no attention (negative sizes, heads that do not divide).
+    """
+
+    batch: int
+    num_heads_q: int
+    num_heads_kv: int
+    seqlen_q: int
+    seqlen_kv: int
+    head_dim: int
+    head_dim_v: int
+    dtype: str = "bfloat16"
+    softmax_scale: float | None = None
+    mask: Mask = field(default_factory=Mask)
+    softcap: float | None = None
+    sink: bool = False
+    needs_grad: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "seqlen_q", "seqlen_kv"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} is not a size: {name} must be 0 or more.")
+        for name in ("num_heads_q", "num_heads_kv", "head_dim", "head_dim_v"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is not a size: {name} must be 1 or more.")
+        if self.num_heads_q % self.num_heads_kv:
+            raise ValueError(
+                f"num_heads_q={self.num_heads_q} does not divide into num_heads_kv={self.num_heads_kv}: "
+                "num_heads_q must be a multiple of num_heads_kv."
+            )
+        if self.softcap is not None and not self.softcap > 0:
+            raise ValueError(f"softcap={self.softcap} is not a cap: softcap must be above 0, or None for no cap.")
+        if self.mask.rows is not None and len(self.mask.rows) != self.seqlen_q:
+            raise ValueError(
+                f"mask.rows has {len(self.mask.rows)} entries: it must have one (lo, hi) per query row, "
+                f"seqlen_q={self.seqlen_q}."
+            )
+
+    @property
+    def group_size(self) -> int:
+        """Query heads per kv head."""
+        return self.num_heads_q // self.num_heads_kv
+
+    @property
+    def scale(self) -> float:
+        """The softmax scale with its default filled in: `softmax_scale` or `head_dim ** -0.5`."""
+        return self.head_dim**-0.5 if self.softmax_scale is None else self.softmax_scale

@@ -1,0 +1,10 @@
+"""The NKI language on CPU: values, constraints, memory, and a stream of Events. Nothing here knows about time."""
+
+from __future__ import annotations
+
+from nki_hf.sim.events import Buffer, Event, Region
+from nki_hf.sim.launch import Kernel, LaunchResult, jit, launch, simulate
+from nki_hf.sim.options import SimOptions
+from nki_hf.sim.program import Program
+
+__all__ = ["Buffer", "Event", "Kernel", "LaunchResult", "Program", "Region", "SimOptions", "jit", "launch", "simulate"]

@@ -1,0 +1,9 @@
+"""The machine's rules, as data: one `Rule` per documented limit, looked up by instruction."""
+
+from __future__ import annotations
+
+from nki_hf.sim.constraints.rule import RULES, Operands, Rule, check, rule
+
+__all__ = ["RULES", "Operands", "Rule", "check", "rule"]
+
+from nki_hf.sim.constraints import dma, tensor_engine, vector_engine  # noqa: F401  (they fill RULES)

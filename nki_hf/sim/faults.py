@@ -1,0 +1,74 @@
+"""Where a fault is in the kernel, and how it is raised or warned about."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from types import CodeType
+from typing import Any, NoReturn
+
+from nki_hf.errors import FaultRecord, KernelFault
+
+__all__ = ["SimulatorWarning", "fault", "kernel_position", "warn_unsure"]
+
+_SIM_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_is_simulator: dict[CodeType, bool] = {}
+
+
+class SimulatorWarning(UserWarning):
+    """A rule that public sources leave unsure was broken by a kernel written elsewhere."""
+
+
+def kernel_position() -> tuple[str, int]:
+    """File and line of the innermost frame outside the simulator: the kernel's own code."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        inside = _is_simulator.get(code)
+        if inside is None:
+            inside = _is_simulator[code] = code.co_filename.startswith(_SIM_FOLDER) or code.co_filename.startswith("<")
+        if not inside:
+            return code.co_filename, frame.f_lineno
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "", 0
+
+
+def fault(
+    kind: str,
+    instruction: str,
+    message: str,
+    *,
+    limit: str = "",
+    advice: str = "",
+    operands: tuple[Any, ...] = (),
+    **details: Any,
+) -> NoReturn:
+    """Raise a `KernelFault` that carries the kernel's file and line (see `FaultRecord` for the words)."""
+    raise KernelFault(_record(kind, instruction, message, limit, advice, operands, details))
+
+
+def warn_unsure(kind: str, instruction: str, message: str, *, limit: str = "", operands: tuple[Any, ...] = ()) -> None:
+    """Warn about a rule that public sources leave unsure; the text is that of the fault it would be."""
+    warnings.warn(
+        str(KernelFault(_record(kind, instruction, message, limit, "", operands, {}))), SimulatorWarning, stacklevel=3
+    )
+
+
+def _record(
+    kind: str, instruction: str, message: str, limit: str, advice: str, operands: tuple[Any, ...], details: dict[str, Any]
+) -> FaultRecord:
+    file, line = kernel_position()
+    return FaultRecord(
+        kind=kind,
+        instruction=instruction,
+        message=message,
+        limit=limit,
+        advice=advice,
+        operands=tuple(str(item) for item in operands),
+        file=file,
+        line=line,
+        details=details or None,
+    )

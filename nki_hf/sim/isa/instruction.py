@@ -1,0 +1,77 @@
+"""The one way an instruction reaches the machine: constraints first, then the event, then the values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nki_hf.sim.constraints import check
+from nki_hf.sim.events import Event
+from nki_hf.sim.isa.enums import engine as Engine
+from nki_hf.sim.machine import Machine, Step, current_machine
+from nki_hf.sim.tensor import NkiTensor
+
+__all__ = ["NkiInstruction", "begin", "resolve_engine"]
+
+
+class NkiInstruction:
+    """Handle of an issued instruction; `depends_on` adds scheduling edges and has no numeric effect."""
+
+    __slots__ = ("event",)
+
+    def __init__(self, event: Event | None) -> None:
+        self.event = event
+
+    def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
+        """Run this instruction after every producer; returns itself."""
+        if self.event is not None:
+            edges = tuple(item.event.index for item in producers if item.event is not None)
+            attrs = self.event.attrs
+            attrs["depends_on"] = attrs.get("depends_on", ()) + edges  # type: ignore[index]
+        return self
+
+
+class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., ...)`)
+    """An instruction under way: its constraints are checked on creation, `issue` records and executes it.
+
+    Every isa function calls `begin(opcode, **arguments)` with all of its arguments by their public names, then
+    `.issue(engine=..., reads=..., writes=..., step=..., **attrs)`. The rules of sim/constraints/ see the same names.
+    """
+
+    __slots__ = ("machine", "opcode")
+
+    def __init__(self, opcode: str, **arguments: Any) -> None:
+        self.opcode = opcode
+        self.machine: Machine = current_machine(f"nisa.{opcode}")
+        check(self.machine, opcode, arguments)
+
+    def issue(
+        self,
+        *,
+        engine: str,
+        writes: tuple[NkiTensor, ...],
+        reads: tuple[NkiTensor, ...],
+        step: Step | None,
+        queue: str = "",
+        **attrs: Any,
+    ) -> NkiInstruction:
+        """Record and execute the instruction (see `Machine.issue`); `reads` may contain only tensors."""
+        event = self.machine.issue(
+            self.opcode,
+            engine=engine,
+            reads=tuple(tensor.region() for tensor in reads),
+            writes=tuple(tensor.region() for tensor in writes),
+            step=step,
+            queue=queue,
+            attrs=attrs,
+        )
+        return NkiInstruction(event)
+
+    @property
+    def values(self) -> bool:
+        """False on runs that have shapes only; then build no step."""
+        return self.machine.options.values
+
+
+def resolve_engine(asked: Engine, default: str) -> str:
+    """Name of the engine that executes: the one asked for, or the instruction's default for `engine.unknown`."""
+    return default if asked is Engine.unknown else asked.name

@@ -1,0 +1,195 @@
+"""Machine: one simulated core while a kernel runs on it. Every instruction passes through `issue`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.dtypes import DType
+from nki_hf.sim.events import Buffer, Event, Region
+from nki_hf.sim.faults import fault, kernel_position
+from nki_hf.sim.options import SimOptions
+from nki_hf.sim.storage import BytePool, Storage
+
+__all__ = ["Machine", "Run", "current_machine", "running_machine"]
+
+Step = Callable[[], None]
+"""One instruction's computation, bound to its operands' memory."""
+
+_thread = threading.local()
+
+
+class Run:
+    """One launch of one kernel: what its cores share.
+
+    Attributes:
+      options: the options of the launch.
+      lnc: number of cores, 1 or 2.
+      events: the event stream so far, in order of execution over all cores.
+      buffers: every allocation of the run, in order.
+      cores: the machines.
+      replayable: False once an instruction's computation depended on run-time values in a way that a replay would miss
+        (data-dependent control flow); `why_not_replayable` says which.
+    """
+
+    def __init__(self, options: SimOptions, lnc: int = 1) -> None:
+        self.options = options
+        self.lnc = lnc
+        self.events: list[Event] = []
+        self.buffers: list[Buffer] = []
+        self.replayable = True
+        self.why_not_replayable = ""
+        self.shared: list[Storage] = []
+        self.cores = [Machine(self, core) for core in range(lnc)]
+
+    def not_replayable(self, why: str) -> None:
+        """Note that the recorded steps of this run do not stand for another run with other values."""
+        if self.replayable:
+            self.replayable, self.why_not_replayable = False, why
+
+
+class Machine:
+    """One core of a run: its memory pool, its recorded steps and its engine state.
+
+    Attributes:
+      run: the launch this core belongs to.
+      core: program id, 0 or 1.
+      steps: recorded computations in program order (only if `options.record`).
+      state: engine state that lives between instructions (reduce registers, random state), by name.
+    """
+
+    def __init__(self, run: Run, core: int) -> None:
+        self.run = run
+        self.core = core
+        self.options = run.options
+        self.chip = run.options.chip
+        self.steps: list[Step] = []
+        self.state: dict[str, Any] = {}
+        self.pool = BytePool()
+        self.shared_count = 0
+
+    def allocate(
+        self,
+        shape: tuple[int, ...],
+        dtype: DType,
+        space: str,
+        *,
+        name: str = "",
+        role: str = "scratch",
+        address: tuple[int, int] | None = None,
+        data: np.ndarray[Any, Any] | None = None,
+    ) -> Storage:
+        """New memory of `shape` in `space`, sentinel-filled unless `data` (raw `uint8` bytes) is given.
+
+        The n-th shared_hbm allocation of every core is the same memory. Capacity is judged from the event stream when
+        the run ends (see sim/memory.py), because only then is each tile's last reader known.
+        """
+        shared = space == "shared_hbm" and role != "input"
+        if shared:
+            position, self.shared_count = self.shared_count, self.shared_count + 1
+            if position < len(self.run.shared):
+                return self._again(self.run.shared[position], shape, dtype)
+        file, line = kernel_position()
+        number = len(self.run.buffers)
+        buffer = Buffer(
+            number=number,
+            space=space,
+            name=name or f"{space}{number}",
+            shape=shape,
+            dtype=dtype,
+            core=None if shared or role == "input" else self.core,
+            role=role,
+            address=address,
+            file=file,
+            line=line,
+        )
+        self.run.buffers.append(buffer)
+        known = data is not None
+        pool = None
+        if data is None and self.options.values:
+            nbytes = buffer.elements * dtype.itemsize
+            pool = self.pool if buffer.on_chip else None
+            data = pool.take(nbytes) if pool is not None else np.empty(nbytes, np.uint8)
+        tracked = not known and (space == "psum" or self.options.uninitialized == "error")
+        storage = Storage(buffer, data, tracked=tracked, pool=pool)
+        if not known:
+            storage.fill_sentinel()
+        if shared:
+            self.run.shared.append(storage)
+        return storage
+
+    def issue(
+        self,
+        opcode: str,
+        *,
+        engine: str,
+        reads: tuple[Region, ...],
+        writes: tuple[Region, ...],
+        step: Step | None,
+        queue: str = "",
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Event | None:
+        """Record and execute one instruction whose operands have been checked.
+
+        Args:
+          opcode: public name of the instruction.
+          engine: one of `events.ENGINES`.
+          reads, writes: the regions touched, in operand order.
+          step: the computation, closed over arrays that alias the operands' memory; None if it only has a record.
+          queue: triggering queue of a DMA; default is the engine.
+          attrs: see `Event.attrs`.
+        """
+        event = None
+        if self.options.events:
+            file, line = kernel_position()
+            event = Event(
+                len(self.run.events), self.core, engine, queue or engine, opcode, reads, writes, file, line, attrs or {}
+            )
+            self.run.events.append(event)
+        if step is not None and self.options.values:
+            step()
+            if self.options.record:
+                self.steps.append(step)
+        return event
+
+    def _again(self, storage: Storage, shape: tuple[int, ...], dtype: DType) -> Storage:
+        if storage.buffer.shape != shape or storage.buffer.dtype != dtype:
+            fault(
+                "output",
+                "ndarray",
+                f"shared_hbm tensor {storage.buffer.name} is {list(storage.buffer.shape)} {storage.buffer.dtype} on core 0 "
+                f"and {list(shape)} {dtype} on core {self.core}",
+                limit="both cores must allocate the same shared_hbm tensors in the same order",
+            )
+        return storage
+
+
+def running_machine() -> Machine | None:
+    """The machine whose kernel runs in this thread, or None."""
+    return getattr(_thread, "machine", None)
+
+
+def current_machine(what: str = "this operation") -> Machine:
+    """The machine whose kernel runs in this thread; a RuntimeError names `what` was tried outside of one."""
+    machine = running_machine()
+    if machine is None:
+        raise RuntimeError(f"{what} was called outside a running kernel: call it from a function launched with nki.jit.")
+    return machine
+
+
+class entered:  # noqa: N801  (a context manager used like a function)
+    """Make `machine` the current one of this thread for a block of code, even if it raises."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def __enter__(self) -> Machine:
+        self._previous = running_machine()
+        _thread.machine = self._machine
+        return self._machine
+
+    def __exit__(self, *exc: object) -> None:
+        _thread.machine = self._previous

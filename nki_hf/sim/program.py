@@ -1,0 +1,42 @@
+"""Program: a recorded run that can be replayed on new inputs without running the kernel's Python again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.machine import Run, Step
+from nki_hf.sim.tensor import NkiTensor
+
+__all__ = ["Program"]
+
+
+class Program:
+    """The steps of one launch, bound to memory of their own.
+
+    A program is not re-entrant: one thread at a time (see backends/simulator.py for a pool of them).
+    """
+
+    def __init__(self, run: Run, inputs: Mapping[str, NkiTensor], outputs: Sequence[NkiTensor]) -> None:
+        if not run.replayable:
+            raise ValueError(f"this run cannot be replayed: {run.why_not_replayable}.")
+        self._inputs = {name: tensor.array() for name, tensor in inputs.items()}
+        self._outputs = [tensor.array() for tensor in outputs]
+        self._steps: list[list[Step]] = [machine.steps for machine in run.cores]
+        self._keep = (run, inputs, outputs)
+
+    @property
+    def instructions(self) -> int:
+        """Number of instructions that a replay executes, over all cores."""
+        return sum(len(steps) for steps in self._steps)
+
+    def __call__(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> tuple[np.ndarray[Any, Any], ...]:
+        """Replay on `inputs` (same names, shapes and dtypes as recorded); the outputs are fresh arrays."""
+        for name, target in self._inputs.items():
+            target[...] = inputs[name]
+        for steps in self._steps:
+            for step in steps:
+                step()
+        return tuple(array.copy() for array in self._outputs)

@@ -1,0 +1,72 @@
+"""Storage: the bytes behind one allocation, pooled so that memory in use follows the tiles that are alive."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.dtypes import DType
+from nki_hf.sim.events import Buffer
+
+__all__ = ["BytePool", "Storage"]
+
+INTEGER_SENTINEL = 4
+"""Fill of never-written integer memory, as in the SDK's own simulator; floats are filled with NaN."""
+
+
+class BytePool:
+    """Blocks of bytes of one core that dead tiles gave back. A recorded program replays in order, so reuse is safe there."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
+
+    def take(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """A block of exactly `nbytes` bytes with undefined content."""
+        blocks = self._free.get(nbytes)
+        return blocks.pop() if blocks else np.empty(nbytes, np.uint8)
+
+    def give(self, block: np.ndarray[Any, Any]) -> None:
+        """Hand a block back for reuse."""
+        self._free.setdefault(block.nbytes, []).append(block)
+
+
+class Storage:
+    """Bytes of one buffer, flattened, and which elements have been written.
+
+    Attributes:
+      buffer: what the events know of it.
+      data: `uint8[bytes]`, or None when the run has no values.
+      written: `bool[elements]` of the buffer's own dtype; None = every element counts as written (inputs, constants).
+    """
+
+    __slots__ = ("__weakref__", "_pool", "buffer", "data", "written")
+
+    def __init__(
+        self, buffer: Buffer, data: np.ndarray[Any, Any] | None, *, tracked: bool, pool: BytePool | None = None
+    ) -> None:
+        self.buffer = buffer
+        self.data = data
+        self.written = np.zeros(buffer.elements, np.bool_) if tracked else None
+        self._pool = pool
+
+    def __del__(self) -> None:
+        if self._pool is not None and self.data is not None:
+            self._pool.give(self.data)
+
+    def fill_sentinel(self) -> None:
+        """Fill with NaN (floats) or the integer sentinel."""
+        if self.data is not None:
+            fill_sentinel(self.data, self.buffer.dtype)
+
+
+def fill_sentinel(data: np.ndarray[Any, Any], dtype: DType) -> None:
+    """Fill raw bytes with the sentinel of never-written memory of `dtype`."""
+    array = data.view(dtype.dtype) if dtype.itemsize > 1 or dtype.is_float else data
+    if dtype.is_float:
+        array[...] = np.array(math.nan).astype(dtype.dtype)
+    else:
+        array[...] = INTEGER_SENTINEL if dtype.family != "bool" else True

@@ -1,0 +1,162 @@
+"""NkiTensor: a typed, strided view of one storage, with the language's view operations. No view copies data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.dtypes import DType, as_dtype
+from nki_hf.sim.events import Region
+from nki_hf.sim.faults import fault
+from nki_hf.sim.indexing import normalize_index
+from nki_hf.sim.storage import Storage
+
+__all__ = ["NkiTensor", "row_major"]
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Element strides of a dense row-major tensor of `shape`."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+class NkiTensor:
+    """A tensor in SBUF, PSUM or HBM: shape, dtype, element strides and offset over one storage.
+
+    On chip, axis 0 is the partition axis; it is never removed, and no view has fewer than two axes.
+
+    Attributes:
+      shape: sizes.
+      dtype: element type of this view.
+      strides: element steps over the flattened storage.
+      offset: first element, from the storage's start.
+      name: the allocation's name.
+      storage: the bytes (simulator's own).
+      indirection: None, or how run-time indices move this view (see sim/indirect.py).
+    """
+
+    __slots__ = ("_array", "_region", "dtype", "indirection", "name", "offset", "shape", "storage", "strides")
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: Any, storage: Storage | None, buffer: Any = "sbuf", name: str = ""
+    ) -> None:
+        self.shape = tuple(shape)
+        self.dtype: DType = as_dtype(dtype)
+        self.storage: Storage = storage  # type: ignore[assignment]  # None only for signature placeholders
+        self.strides = row_major(self.shape)
+        self.offset = 0
+        self.name = name or (storage.buffer.name if storage is not None else "")
+        self.indirection: Any = None
+        self._array: np.ndarray[Any, Any] | None = None
+        self._region: Region | None = None
+
+    # ---- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def buffer(self) -> Any:
+        """The memory region: `nl.sbuf`, `nl.psum`, `nl.hbm`, `nl.private_hbm` or `nl.shared_hbm`."""
+        from nki_hf.sim.regions import REGIONS
+
+        return REGIONS[self.storage.buffer.space]
+
+    @property
+    def space(self) -> str:
+        """The memory region's name."""
+        return self.storage.buffer.space
+
+    @property
+    def on_chip(self) -> bool:
+        """True in SBUF and PSUM."""
+        return self.storage.buffer.on_chip
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return self.dtype.itemsize
+
+    @property
+    def partitions(self) -> int:
+        """Size of the partition axis."""
+        return self.shape[0]
+
+    @property
+    def free_size(self) -> int:
+        """Elements per partition."""
+        return math.prod(self.shape[1:])
+
+    def is_contiguous(self) -> bool:
+        """True if the view is dense row-major (on chip: within each partition)."""
+        start = 1 if self.on_chip else 0
+        want = row_major(self.shape)
+        return all(s == w or n == 1 for n, s, w in list(zip(self.shape, self.strides, want, strict=True))[start:])
+
+    def get_pattern(self) -> list[list[int]]:
+        """The access pattern `[[stride, count], ...]`, one pair per axis."""
+        return [[stride, count] for stride, count in zip(self.strides, self.shape, strict=True)]
+
+    def is_indirect(self) -> bool:
+        """True if run-time indices move this view."""
+        return self.indirection is not None
+
+    def region(self) -> Region:
+        """What events know of this access (cached; does not keep the bytes alive)."""
+        if self._region is None:
+            self._region = Region(
+                self.storage.buffer, self.dtype, self.offset, self.shape, self.strides, self.indirection is not None
+            )
+        return self._region
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """NumPy view of the bytes of a direct (not indirect) access; writing to it writes the tensor."""
+        if self._array is None:
+            self._array = self._strided(self.dtype.dtype, self.storage.data, self.dtype.itemsize)
+        return self._array
+
+    def written(self) -> np.ndarray[Any, Any] | None:
+        """`bool` view of which elements were written; None if the storage does not track it or the dtype was changed."""
+        flags = self.storage.written
+        if flags is None or self.dtype.itemsize != self.storage.buffer.dtype.itemsize:
+            return None
+        return self._strided(np.dtype(np.bool_), flags, 1)
+
+    def __repr__(self) -> str:
+        return f"{self.name or 'tensor'}{list(self.shape)} {self.dtype} {self.space}"
+
+    # ---- views ------------------------------------------------------------------------------------------------------
+
+    def _view(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, dtype: DType | None = None, indirection: Any = None
+    ) -> NkiTensor:
+        view = object.__new__(type(self))
+        view.shape, view.strides, view.offset = shape, strides, offset
+        view.dtype = self.dtype if dtype is None else dtype
+        view.storage, view.name = self.storage, self.name
+        view.indirection = self.indirection if indirection is None else indirection
+        view._array = view._region = None
+        return view
+
+    def __getitem__(self, key: Any) -> NkiTensor:
+        shape, strides, offset = normalize_index(self, key)
+        return self._view(shape, strides, offset)
+
+    def _strided(self, dtype: np.dtype[Any], data: np.ndarray[Any, Any] | None, itemsize: int) -> np.ndarray[Any, Any]:
+        if data is None:
+            fault("unsupported", "values", f"{self!r} has no values", limit="this run has shapes only (values=False)")
+        return np.ndarray(
+            self.shape, dtype, buffer=data, offset=self.offset * itemsize, strides=[s * itemsize for s in self.strides]
+        )

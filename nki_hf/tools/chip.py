@@ -1,0 +1,42 @@
+"""`nki_hf chip`: the hardware numbers of a chip, each with unit, source and confidence."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from nki_hf.chips import CHIPS, get_chip
+
+__all__ = ["command", "run"]
+
+
+def run(name: str) -> list[dict[str, Any]]:
+    """Rows `name, value, unit, confidence, source` of every number of chip `name`."""
+    return [
+        {"name": key, "value": param.value, "unit": param.unit, "confidence": param.confidence, "source": param.source}
+        for key, param in get_chip(name)
+    ]
+
+
+def command(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(CHIPS)}.")] = "trn2",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Print every hardware number of a chip with unit, source and confidence."""
+    try:
+        rows = run(name)
+    except ValueError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    table = Table("name", "value", "unit", "confidence", "source", title=f"{name}: {len(rows)} numbers")
+    table.columns[1].justify = "right"
+    for row in rows:
+        table.add_row(row["name"], f"{row['value']:,g}", row["unit"], row["confidence"], row["source"])
+    Console().print(table)
