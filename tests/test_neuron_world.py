@@ -1,0 +1,186 @@
+"""Detection of the PyTorch worlds, the chip and the logical-core degree, over a machine made of plain values."""
+
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from nki_hf.backends.neuron_lnc import find_lnc, find_platform, lnc_sources, resolve_lnc
+from nki_hf.backends.neuron_world import Host, detect_nki, detect_world, device_world
+from nki_hf.errors import BackendUnavailable
+
+NEURON_LS = "instance-type: trn2.3xlarge\ninstance-id: i-0\nlogical-neuroncore-config: 2\n+--------+\n"
+
+
+def _module(name, **attributes):
+    module = ModuleType(name)
+    vars(module).update(attributes)
+    return module
+
+
+def _host(modules=None, versions=None, environ=None, neuron_ls=None):
+    """A machine on which importing `modules[name]` gives that module or raises that exception."""
+    known = modules or {}
+
+    def import_module(name):
+        found = known.get(name, ModuleNotFoundError(f"No module named {name!r}"))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return Host(
+        import_module=import_module,
+        version=(versions or {}).get,
+        environ=environ or {},
+        glob=lambda pattern: [],
+        run=lambda command: neuron_ls if command[0] == "neuron-ls" else None,
+    )
+
+
+def _native(**utils):
+    return _module("torch_neuronx", nki_op=object(), utils=SimpleNamespace(**utils))
+
+
+def _xla():
+    return _module("torch_neuronx", trace=object())
+
+
+def test_nothing_installed_is_no_world_and_says_where_to_get_it():
+    world = detect_world(_host())
+    assert (world.name, world.device) == ("none", None)
+    assert "No module named 'torch_neuronx'" in world.problem
+    assert "AWS's own package index" in world.problem
+
+
+def test_native_world_is_known_by_nki_op():
+    world = detect_world(_host({"torch_neuronx": _native()}, {"torch-neuronx": "2.13.3.0"}))
+    assert (world.name, world.device, world.problem) == ("native", "neuron", None)
+    assert world.torch_neuronx.version == "2.13.3.0"
+
+
+def test_native_world_is_known_by_torch_neuron_even_if_trace_exists():
+    torch = _module("torch", neuron=SimpleNamespace())
+    assert detect_world(_host({"torch_neuronx": _xla(), "torch": torch, "torch_xla": _module("torch_xla")})).name == "native"
+
+
+def test_xla_world_needs_torch_xla():
+    assert detect_world(_host({"torch_neuronx": _xla(), "torch_xla": _module("torch_xla")})).name == "xla"
+    alone = detect_world(_host({"torch_neuronx": _xla()}))
+    assert alone.name == "none"
+    assert "torch_xla cannot be imported" in alone.problem
+
+
+def test_import_that_raises_runtime_error_in_a_container_is_diagnosed():
+    world = detect_world(_host({"torch_neuronx": RuntimeError("Failed to get Neuron instance information\nstack ...")}))
+    assert world.name == "none"
+    assert "--device /dev/neuron0" in world.problem
+    assert "stack" not in world.problem
+
+
+def test_other_runtime_errors_of_the_import_are_quoted():
+    assert "undefined symbol" in detect_world(_host({"torch_neuronx": RuntimeError("undefined symbol: x")})).problem
+
+
+def test_placeholder_of_the_public_index_is_no_world():
+    world = detect_world(_host({"torch_neuronx": _module("torch_neuronx")}, {"torch-neuronx": "0.0.1"}))
+    assert world.name == "none"
+    assert "torch_neuronx 0.0.1 has neither trace" in world.problem
+    assert "placeholder" in world.problem
+
+
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [
+        ({}, "cannot be imported"),
+        ({"nki": RuntimeError("no devices found")}, "no devices found"),
+        ({"nki": _module("nki")}, "has no nki.jit"),
+        ({"nki": _module("nki", jit=object())}, "has no nki.isa"),
+    ],
+)
+def test_unusable_nki_says_why(modules, words):
+    package = detect_nki(_host(modules))
+    assert package.module is None
+    assert words in package.problem
+
+
+def test_usable_nki_has_jit_and_isa():
+    package = detect_nki(_host({"nki": _module("nki", jit=object(), __version__="0.7.0"), "nki.isa": _module("nki.isa")}))
+    assert (package.version, package.problem) == ("0.7.0", None)
+
+
+def test_routing_asks_the_device_type_only():
+    assert [device_world(kind) for kind in ("neuron", "xla", "cpu", "cuda", "meta")] == ["native", "xla", None, None, None]
+
+
+# ---- LNC -----------------------------------------------------------------------------------------------------------
+
+
+def _lnc(environ=None, neuron_ls=None, **utils):
+    host = _host({"torch_neuronx": _native(**utils)}, environ=environ, neuron_ls=neuron_ls)
+    return resolve_lnc(detect_world(host), host)
+
+
+def test_lnc_comes_from_torch_neuronx_as_an_int_although_it_answers_text():
+    lnc = _lnc(get_logical_neuron_cores=lambda: "2")
+    assert (lnc.value, type(lnc.value)) == (2, int)
+    assert "get_logical_neuron_cores" in lnc.source
+
+
+@pytest.mark.parametrize(
+    ("environ", "neuron_ls", "value", "source"),
+    [
+        ({"NEURON_LOGICAL_NC_CONFIG": "1"}, None, 1, "NEURON_LOGICAL_NC_CONFIG"),
+        ({"NEURON_RT_VIRTUAL_CORE_SIZE": "2"}, None, 2, "NEURON_RT_VIRTUAL_CORE_SIZE"),
+        ({"NEURON_CC_FLAGS": "-O1 --lnc=1"}, None, 1, "--lnc in NEURON_CC_FLAGS"),
+        ({"NEURON_CC_FLAGS": "--logical-nc-config 2 -O1"}, None, 2, "--lnc in NEURON_CC_FLAGS"),
+        ({}, NEURON_LS, 2, "neuron-ls"),
+        ({"NEURON_LOGICAL_NC_CONFIG": "1"}, NEURON_LS, 1, "NEURON_LOGICAL_NC_CONFIG"),
+        ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn3"}, None, 2, "the default of trn3"),
+        ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn1"}, None, 1, "the default of trn1"),
+    ],
+)
+def test_lnc_sources_in_order_of_precedence(environ, neuron_ls, value, source):
+    lnc = _lnc(environ, neuron_ls)
+    assert (lnc.value, lnc.source) == (value, source)
+
+
+def test_lnc_mismatch_between_runtime_and_compiler_is_one_line():
+    with pytest.raises(BackendUnavailable) as caught:
+        _lnc({"NEURON_LOGICAL_NC_CONFIG": "1", "NEURON_CC_FLAGS": "--lnc=2"})
+    text = str(caught.value)
+    assert "NEURON_LOGICAL_NC_CONFIG=1" in text
+    assert "--lnc in NEURON_CC_FLAGS=2" in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("text", ["3", "0", "two", "(2,)", ""])
+def test_lnc_other_than_1_or_2_is_refused(text):
+    with pytest.raises(BackendUnavailable, match=r"must be 1 or 2"):
+        _lnc({"NEURON_LOGICAL_NC_CONFIG": text})
+
+
+def test_unknown_lnc_is_not_guessed():
+    with pytest.raises(BackendUnavailable, match="Set NEURON_LOGICAL_NC_CONFIG"):
+        _lnc()
+
+
+def test_lnc_sources_survive_a_torch_neuronx_that_cannot_see_a_device():
+    def no_device():
+        raise RuntimeError("Failed to get Neuron instance information")
+
+    assert _lnc({"NEURON_LOGICAL_NC_CONFIG": "2"}, get_logical_neuron_cores=no_device).value == 2
+
+
+def test_platform_prefers_the_override_and_reports_the_instance():
+    host = _host(environ={"NEURON_PLATFORM_TARGET_OVERRIDE": "trn3"}, neuron_ls=NEURON_LS)
+    platform = find_platform(detect_world(host), host)
+    assert (platform.chip, platform.instance) == ("trn3", "trn2.3xlarge")
+    host = _host(neuron_ls=NEURON_LS)
+    assert find_platform(detect_world(host), host).chip == "trn2"
+    host = _host()
+    assert find_platform(detect_world(host), host).chip is None
+
+
+def test_sources_are_listed_as_found():
+    host = _host(environ={"NEURON_LOGICAL_NC_CONFIG": "2"}, neuron_ls=NEURON_LS)
+    assert lnc_sources(detect_world(host), host) == {"NEURON_LOGICAL_NC_CONFIG": "2", "neuron-ls": "2"}
+    assert find_lnc({}, "trn2")[0].value == 2
