@@ -1,0 +1,137 @@
+"""`nki_hf env`: one report to paste into a question: versions, world, chip, LNC, devices, and combinations known to fail."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+import nki_hf
+from nki_hf.backends.neuron_lnc import find_lnc, find_platform, lnc_sources
+from nki_hf.backends.neuron_world import Host, detect_nki, detect_world
+from nki_hf.settings import settings
+from nki_hf.tools.env_rules import Facts, findings
+
+__all__ = ["Report", "command", "front_end", "report"]
+
+PACKAGES = (
+    "torch",
+    "torch-neuronx",
+    "torch-xla",
+    "libneuronxla",
+    "libtorch-neuronx-lite",
+    "neuronx-cc",
+    "nki",
+    "nki-library",
+    "transformers",
+    "accelerate",
+    "numpy",
+    "ml-dtypes",
+)
+PREFIXES = ("NEURON_", "NKI_", "TORCH_NEURONX_", "XLA_", "NKILIB_", "PJRT_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What `report` found: `facts` by name in the order of printing, `problems` one sentence each."""
+
+    facts: dict[str, Any]
+    problems: tuple[str, ...]
+
+    def text(self) -> str:
+        """The report as plain lines, the same on every terminal."""
+        width = max(len(name) for name in self.facts)
+        lines = [f"{name:<{width}}  {_spelled(value)}" for name, value in self.facts.items()]
+        lines += ["", f"{len(self.problems)} to look at:" if self.problems else "nothing known to be wrong"]
+        return "\n".join(lines + [f"- {problem}" for problem in self.problems])
+
+
+def report(host: Host | None = None) -> Report:
+    """Everything that decides whether and how kernels run here. Never raises, whatever is missing or broken."""
+    host = host or Host()
+    versions = {name: host.version(name) for name in PACKAGES}
+    world, nki = detect_world(host), detect_nki(host)
+    chip = find_platform(world, host)
+    sources = lnc_sources(world, host)
+    lnc, lnc_problem = find_lnc(sources, chip.chip)
+    devices = sorted(host.glob("/dev/neuron*"))
+    registered, registration_problem = _registered(host)
+    facts: dict[str, Any] = {
+        "nki_hf": nki_hf.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(terse=True),
+        **{name: version or "missing" for name, version in versions.items()},
+        "world": world.name,
+        "neuron kernels": "can be launched" if world.problem is None and nki.problem is None else "cannot be launched",
+        "cpu tensors": f"{settings().backend}, chip {settings().chip}",
+        "nki front end": front_end(nki.version, host.environ.get("NKI_COMPILER_FRONTEND")) if nki.module else "none",
+        "chip": f"{chip.chip or 'unknown'} ({chip.source})",
+        "instance": chip.instance or "unknown",
+        "devices": ", ".join(devices) or "none",
+        "lnc": f"{lnc.value} ({lnc.source})" if lnc else "unknown",
+        "lnc sources": ", ".join(f"{source}={text}" for source, text in sources.items()) or "none",
+        "attn_implementation": registered,
+        "variables": {name: value for name, value in sorted(host.environ.items()) if name.startswith(PREFIXES)},
+    }
+    if world.name == "none" and not devices and not sources:
+        lnc_problem = None  # no Neuron machine at all: one sentence about the packages is enough
+    problems = [problem for problem in (world.problem, nki.problem, lnc_problem, registration_problem) if problem]
+    problems += findings(
+        Facts(
+            world=world.name,
+            versions={**versions, "nki": nki.version},
+            environ=host.environ,
+            devices=tuple(devices),
+            chip=chip.chip,
+            python=sys.version_info[:2],
+        )
+    )
+    return Report(facts=facts, problems=tuple(problems))
+
+
+def front_end(nki_version: str | None, chosen: str | None) -> str:
+    """How that nki reads a kernel: `parser` (a Python subset, 0.2 to 0.6) or `tracer` (runs it, 0.7)."""
+    if nki_version is None:
+        return "unknown"
+    words = nki_version.split(".")
+    new = len(words) > 1 and words[0].isdigit() and words[1].isdigit() and (int(words[0]), int(words[1])) >= (0, 7)
+    if not new:
+        return "parser"
+    return "parser (NKI_COMPILER_FRONTEND=custom)" if chosen == "custom" else "tracer"
+
+
+def command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Print one paste-able report of this machine: versions, PyTorch world, chip, LNC, devices, known trouble."""
+    found = report()
+    typer.echo(json.dumps({"facts": found.facts, "problems": found.problems}, indent=1) if as_json else found.text())
+
+
+def _registered(host: Host) -> tuple[str, str | None]:
+    """Whether Transformers knows "nki" in both tables, and what is wrong if it knows it in one only."""
+    try:
+        modeling = host.import_module("transformers.modeling_utils")
+        masking = host.import_module("transformers.masking_utils")
+    except (ImportError, RuntimeError) as error:
+        return f"not registered: transformers cannot be imported ({error})", None
+    attention = "nki" in modeling.ALL_ATTENTION_FUNCTIONS
+    mask = "nki" in masking.ALL_MASK_ATTENTION_FUNCTIONS
+    if attention and mask:
+        return "registered (attention and mask)", None
+    if not attention and not mask:
+        return "not registered", 'attn_implementation="nki" is not registered: call nki_hf.register().'
+    only = "attention" if attention else "mask"
+    return f"{only} only", (
+        f'"nki" is registered for {only} only: without its mask function padding is dropped silently. Call nki_hf.register().'
+    )
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={text}" for name, text in value.items()) or "none"
+    return str(value)
