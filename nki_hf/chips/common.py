@@ -16,6 +16,9 @@ COMMON = {
     "psum_partition_bytes": Param(16384, "B per partition", f"{_ARCH}: PSUM, 16 KiB per partition", "documented"),
     "stationary_free_max": Param(128, "elements", f"{_ISA}: nc_matmul, stationary free size", "documented"),
     "moving_free_max": Param(512, "elements", f"{_ISA}: nc_matmul, moving free size", "documented"),
+    "bn_stats_free_max": Param(512, "elements", f"{_ISA}: bn_stats, free size of data", "documented"),
+    "psum_align_bytes": Param(4, "B", "nl.tile_size.psum_min_align exists, no public value: fp32 accumulators", "assumed"),
+    "sbuf_align_bytes": Param(1, "B", "nl.tile_size.sbuf_min_align exists, no public value: byte addresses", "assumed"),
     "sbuf_reserved_bytes": Param(
         16384, "B per partition", "compiler reserve named in public kernels and notes (about 16 KiB for DMA)", "assumed"
     ),

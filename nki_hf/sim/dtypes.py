@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["ALL_DTYPES", "DType", "as_dtype"]
+__all__ = ["ALL_DTYPES", "DType", "as_dtype", "widen"]
 
 
 class DType:
@@ -17,16 +17,17 @@ class DType:
       name: public name, e.g. `bfloat16`; `str(dtype)` gives it.
       dtype: the NumPy type of the storage, so that `np.zeros(n, dtype=nl.bfloat16)` works.
       family: `float`, `int`, `uint`, `bool` or `packed`.
-      itemsize: bytes per element.
+      itemsize: bytes per element on the machine; `dtype.itemsize` is what the simulator stores, which differs only for
+        the widened types.
     """
 
     __slots__ = ("dtype", "family", "itemsize", "name")
 
-    def __init__(self, name: str, storage: Any, family: str) -> None:
+    def __init__(self, name: str, storage: Any, family: str, itemsize: int = 0) -> None:
         self.name = name
         self.dtype: np.dtype[Any] = np.dtype(storage)
         self.family = family
-        self.itemsize = self.dtype.itemsize
+        self.itemsize = itemsize or self.dtype.itemsize
 
     def __repr__(self) -> str:
         return self.name
@@ -45,6 +46,11 @@ class DType:
             return as_dtype(other).name == self.name
         except (TypeError, ValueError):
             return False
+
+    @property
+    def widened(self) -> bool:
+        """True for a low-precision type that is kept in float32 (`SimOptions(precise=False)`)."""
+        return self.itemsize != self.dtype.itemsize
 
     @property
     def is_float(self) -> bool:
@@ -85,8 +91,18 @@ ALL_DTYPES: dict[str, DType] = {
     )
 }  # fmt: skip
 
+_WIDENED = {
+    name: DType(name, np.float32, "float", ALL_DTYPES[name].itemsize)
+    for name in ("float16", "bfloat16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2")
+}
+
 _ALIASES = {"bool_": "bool", "float8e4": "float8_e4m3", "float8e5": "float8_e5m2"}
 _BY_NUMPY = {item.dtype: item for item in reversed(ALL_DTYPES.values()) if item.family != "packed" and item is not tfloat32}
+
+
+def widen(dtype: DType) -> DType:
+    """The type under the same name that float32 stores, for low-precision floats; other types as they are."""
+    return _WIDENED.get(dtype.name, dtype)
 
 
 def as_dtype(value: Any) -> DType:

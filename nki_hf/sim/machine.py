@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.dtypes import DType
+from nki_hf.sim.dtypes import DType, as_dtype, widen
 from nki_hf.sim.events import Buffer, Event, Region
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.options import SimOptions
@@ -28,21 +28,31 @@ class Run:
     Attributes:
       options: the options of the launch.
       lnc: number of cores, 1 or 2.
+      grid: True if the kernel was launched with a grid, `kernel[lnc](...)`.
       events: the event stream so far, in order of execution over all cores.
       buffers: every allocation of the run, in order.
       cores: the machines.
+      order: recorded computations of all cores in order of execution (only if `options.record`).
+      talks: True once the cores exchanged data or met at a barrier; then a replay must follow `order`.
+      modified: numbers of the input buffers that an instruction wrote.
+      cooperation: what switches between the cores of a launch on two (see sim/cores.py), else None.
       replayable: False once an instruction's computation depended on run-time values in a way that a replay would miss
         (data-dependent control flow); `why_not_replayable` says which.
     """
 
-    def __init__(self, options: SimOptions, lnc: int = 1) -> None:
+    def __init__(self, options: SimOptions, lnc: int = 1, *, grid: bool = False) -> None:
         self.options = options
         self.lnc = lnc
+        self.grid = grid
         self.events: list[Event] = []
         self.buffers: list[Buffer] = []
         self.replayable = True
         self.why_not_replayable = ""
         self.shared: list[Storage] = []
+        self.order: list[Step] = []
+        self.talks = False
+        self.modified: set[int] = set()
+        self.cooperation: Any = None
         self.cores = [Machine(self, core) for core in range(lnc)]
 
     def not_replayable(self, why: str) -> None:
@@ -59,6 +69,7 @@ class Machine:
       core: program id, 0 or 1.
       steps: recorded computations in program order (only if `options.record`).
       state: engine state that lives between instructions (reduce registers, random state), by name.
+      in_order: True inside `nl.no_reorder()`.
     """
 
     def __init__(self, run: Run, core: int) -> None:
@@ -70,6 +81,7 @@ class Machine:
         self.state: dict[str, Any] = {}
         self.pool = BytePool()
         self.shared_count = 0
+        self.in_order = False
 
     def allocate(
         self,
@@ -110,7 +122,7 @@ class Machine:
         known = data is not None
         pool = None
         if data is None and self.options.values:
-            nbytes = buffer.elements * dtype.itemsize
+            nbytes = buffer.elements * dtype.dtype.itemsize
             pool = self.pool if buffer.on_chip else None
             data = pool.take(nbytes) if pool is not None else np.empty(nbytes, np.uint8)
         tracked = not known and (space == "psum" or self.options.uninitialized == "error")
@@ -143,17 +155,33 @@ class Machine:
           attrs: see `Event.attrs`.
         """
         event = None
+        for region in writes:
+            if region.buffer.role == "input":
+                self.run.modified.add(region.buffer.number)
         if self.options.events:
             file, line = kernel_position()
+            if self.in_order:
+                attrs = {**(attrs or {}), "no_reorder": True}
             event = Event(
                 len(self.run.events), self.core, engine, queue or engine, opcode, reads, writes, file, line, attrs or {}
             )
             self.run.events.append(event)
-        if step is not None and self.options.values:
+        if step is not None:
+            self.step(step)
+        return event
+
+    def element(self, dtype: Any) -> DType:
+        """The element type that this run stores for `dtype`: low-precision types widened unless `options.precise`."""
+        found = as_dtype(dtype)
+        return found if self.options.precise else widen(found)
+
+    def step(self, step: Step) -> None:
+        """Execute a computation now and, in a recorded run, at this place of every replay; no event is issued."""
+        if self.options.values:
             step()
             if self.options.record:
                 self.steps.append(step)
-        return event
+                self.run.order.append(step)
 
     def _again(self, storage: Storage, shape: tuple[int, ...], dtype: DType) -> Storage:
         if storage.buffer.shape != shape or storage.buffer.dtype != dtype:

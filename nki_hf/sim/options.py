@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from nki_hf.chips import Chip, get_chip
+from nki_hf.settings import settings
 
-__all__ = ["SimOptions"]
+__all__ = ["SimOptions", "default_chip", "default_precise"]
+
+_TARGETS = {"trn1": "trn1", "inf2": "trn1", "gen2": "trn1", "trn2": "trn2", "gen3": "trn2", "trn3": "trn3", "gen4": "trn3"}
+
+
+def default_chip() -> Chip:
+    """The chip of launches that name none: NEURON_PLATFORM_TARGET_OVERRIDE, else the package's setting.
+
+    Raises:
+      ValueError: the variable holds an unknown target; the message lists the known ones.
+    """
+    target = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "").strip().lower()
+    if not target:
+        return get_chip(settings().chip)
+    if target not in _TARGETS:
+        raise ValueError(f"NEURON_PLATFORM_TARGET_OVERRIDE={target!r} is not known: it is one of {', '.join(_TARGETS)}.")
+    return get_chip(_TARGETS[target])
+
+
+def default_precise() -> bool:
+    """False if NKI_PRECISE_FP=0 asks for low-precision tiles to be kept in float32."""
+    return os.environ.get("NKI_PRECISE_FP", "1").strip().lower() not in ("0", "false")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,11 +37,11 @@ class SimOptions:
     """Options of one simulated launch.
 
     Attributes:
-      chip: the chip whose limits hold. Default: trn2.
+      chip: the chip whose limits hold. Default: NEURON_PLATFORM_TARGET_OVERRIDE, else the package's setting (trn2).
       values: False runs on shapes alone: no memory, no arithmetic, events only. Default: True.
       uninitialized: `sentinel` fills memory with NaN (floats) or 4 (integers); `error` raises when an element that was
         never written is read. Default: `sentinel`.
-      precise: True stores low-precision tiles as such; False keeps them in float32. Default: True.
+      precise: True stores low-precision tiles as such; False keeps them in float32. Default: True unless NKI_PRECISE_FP=0.
       foreign: True for kernels written elsewhere: rules that public sources leave unsure warn instead of raising.
         Default: False.
       events: False drops the event stream (replays never record it). Default: True.
@@ -26,10 +49,10 @@ class SimOptions:
       seed: seed of the random-number instructions. Default: 0.
     """
 
-    chip: Chip = field(default_factory=lambda: get_chip("trn2"))
+    chip: Chip = field(default_factory=default_chip)
     values: bool = True
     uninitialized: str = "sentinel"
-    precise: bool = True
+    precise: bool = field(default_factory=default_precise)
     foreign: bool = False
     events: bool = True
     record: bool = False

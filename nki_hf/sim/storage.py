@@ -65,7 +65,7 @@ class Storage:
 
 def fill_sentinel(data: np.ndarray[Any, Any], dtype: DType) -> None:
     """Fill raw bytes with the sentinel of never-written memory of `dtype`."""
-    array = data.view(dtype.dtype) if dtype.itemsize > 1 or dtype.is_float else data
+    array = data.view(dtype.dtype) if dtype.dtype.itemsize > 1 or dtype.is_float else data
     if dtype.is_float:
         array[...] = np.array(math.nan).astype(dtype.dtype)
     else:

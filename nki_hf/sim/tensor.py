@@ -9,23 +9,18 @@ import numpy as np
 
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.events import Region
-from nki_hf.sim.faults import fault
+from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.indexing import normalize_index
+from nki_hf.sim.indirect import gather
+from nki_hf.sim.machine import running_machine
 from nki_hf.sim.storage import Storage
+from nki_hf.sim.strides import row_major
+from nki_hf.sim.views import Views
 
-__all__ = ["NkiTensor", "row_major"]
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Element strides of a dense row-major tensor of `shape`."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
+__all__ = ["NkiTensor"]
 
 
-class NkiTensor:
+class NkiTensor(Views):
     """A tensor in SBUF, PSUM or HBM: shape, dtype, element strides and offset over one storage.
 
     On chip, axis 0 is the partition axis; it is never removed, and no view has fewer than two axes.
@@ -124,7 +119,8 @@ class NkiTensor:
     def array(self) -> np.ndarray[Any, Any]:
         """NumPy view of the bytes of a direct (not indirect) access; writing to it writes the tensor."""
         if self._array is None:
-            self._array = self._strided(self.dtype.dtype, self.storage.data, self.dtype.itemsize)
+            stored = self.dtype.dtype
+            self._array = self._strided(stored, self.storage.data, stored.itemsize)
         return self._array
 
     def written(self) -> np.ndarray[Any, Any] | None:
@@ -134,8 +130,29 @@ class NkiTensor:
             return None
         return self._strided(np.dtype(np.bool_), flags, 1)
 
+    def __bool__(self) -> bool:
+        """True if every element is true, so that `assert nl.equal(a, b)` works; the launch is not replayable then."""
+        machine = running_machine()
+        if machine is not None:
+            file, line = kernel_position()
+            machine.run.not_replayable(f"the kernel's Python reads a tensor's truth value ({file}:{line})")
+        return bool(np.all(gather(self)() != 0))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Copy a tensor, or fill with a number, by the instruction that reaches both memories."""
+        from nki_hf.sim.language.movement import assign
+
+        assign(self[key], value)
+
+    __iter__ = None  # a tensor has no Python sequence of rows: loop over range(t.shape[0])
+
+    def __str__(self) -> str:
+        values = self.storage is not None and self.storage.data is not None
+        return f"{self!r}\n{gather(self)()}" if values else repr(self)
+
     def __repr__(self) -> str:
-        return f"{self.name or 'tensor'}{list(self.shape)} {self.dtype} {self.space}"
+        space = self.storage.buffer.space if self.storage is not None else "unbound"
+        return f"{self.name or 'tensor'}{list(self.shape)} {self.dtype} {space}"
 
     # ---- views ------------------------------------------------------------------------------------------------------
 
@@ -152,6 +169,9 @@ class NkiTensor:
 
     def __getitem__(self, key: Any) -> NkiTensor:
         shape, strides, offset = normalize_index(self, key)
+        moved = self.indirection
+        if moved is not None and moved.dim >= 0 and shape[moved.dim : moved.dim + 1] != self.shape[moved.dim : moved.dim + 1]:
+            self._not_indirect_along("index", moved.dim)
         return self._view(shape, strides, offset)
 
     def _strided(self, dtype: np.dtype[Any], data: np.ndarray[Any, Any] | None, itemsize: int) -> np.ndarray[Any, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from nki_hf.sim.constraints import check
 from nki_hf.sim.events import Event
+from nki_hf.sim.indirect import index_tensors
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.machine import Machine, Step, current_machine
 from nki_hf.sim.tensor import NkiTensor
@@ -54,11 +55,14 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         queue: str = "",
         **attrs: Any,
     ) -> NkiInstruction:
-        """Record and execute the instruction (see `Machine.issue`); `reads` may contain only tensors."""
+        """Record and execute the instruction (see `Machine.issue`); `reads` may contain only tensors.
+
+        The index tensors of indirect operands are added to the reads.
+        """
         event = self.machine.issue(
             self.opcode,
             engine=engine,
-            reads=tuple(tensor.region() for tensor in reads),
+            reads=tuple(tensor.region() for tensor in (*reads, *index_tensors((*reads, *writes)))),
             writes=tuple(tensor.region() for tensor in writes),
             step=step,
             queue=queue,

@@ -1,15 +1,21 @@
-"""Allocation: `nl.ndarray` and what stands on it."""
+"""Allocation: `nl.ndarray`, what stands on it, and constants that the program carries."""
 
 from __future__ import annotations
 
+import math
+import os
 from typing import Any
 
-from nki_hf.sim.dtypes import as_dtype
+import numpy as np
+
+from nki_hf.sim import isa as nisa
+from nki_hf.sim.faults import fault
+from nki_hf.sim.language.movement import fill
 from nki_hf.sim.machine import current_machine
 from nki_hf.sim.regions import MemoryRegion, as_region
 from nki_hf.sim.tensor import NkiTensor
 
-__all__ = ["ndarray"]
+__all__ = ["empty_like", "full", "ndarray", "ones", "shared_constant", "shared_identity_matrix", "zeros", "zeros_like"]
 
 
 def ndarray(
@@ -17,9 +23,62 @@ def ndarray(
 ) -> NkiTensor:
     """A new tensor, never written: SBUF and PSUM take axis 0 as the partition axis."""
     machine = current_machine("nl.ndarray")
-    sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
-    element = as_dtype(dtype)
+    sizes = (int(shape),) if not isinstance(shape, tuple | list) else tuple(int(size) for size in shape)
+    if any(size < 0 for size in sizes):
+        fault("shape", "ndarray", f"shape={sizes}", limit="sizes must not be negative")
+    element = machine.element(dtype)
     space = as_region(buffer).value
-    storage = machine.allocate(sizes, element, space, name=name, role="output" if space == "shared_hbm" else "scratch",
-                               address=address)  # fmt: skip
+    role = "output" if space == "shared_hbm" else "scratch"
+    storage = machine.allocate(sizes, element, space, name=name or "", role=role, address=address)
     return NkiTensor(sizes, element, storage)
+
+
+def full(shape: Any, fill_value: Any, dtype: Any, buffer: MemoryRegion | str = MemoryRegion.sbuf, name: str = "") -> NkiTensor:
+    """A new tensor filled with `fill_value`."""
+    tensor = ndarray(shape, dtype, buffer, name)
+    fill(tensor, fill_value)
+    return tensor
+
+
+def zeros(shape: Any, dtype: Any, buffer: MemoryRegion | str = MemoryRegion.sbuf, name: str = "") -> NkiTensor:
+    """A new tensor of zeros."""
+    return full(shape, 0, dtype, buffer, name)
+
+
+def ones(shape: Any, dtype: Any, buffer: MemoryRegion | str = MemoryRegion.sbuf, name: str = "") -> NkiTensor:
+    """A new tensor of ones."""
+    return full(shape, 1, dtype, buffer, name)
+
+
+def zeros_like(x: NkiTensor, dtype: Any = None, buffer: MemoryRegion | str | None = None, name: str = "") -> NkiTensor:
+    """Zeros with the shape of `x`; dtype and memory are those of `x` unless given."""
+    return zeros(x.shape, x.dtype if dtype is None else dtype, x.buffer if buffer is None else buffer, name)
+
+
+def empty_like(x: NkiTensor, dtype: Any = None, buffer: MemoryRegion | str | None = None, name: str = "") -> NkiTensor:
+    """A new tensor, never written, with the shape of `x`; dtype and memory are those of `x` unless given."""
+    return ndarray(x.shape, x.dtype if dtype is None else dtype, x.buffer if buffer is None else buffer, name)
+
+
+def shared_constant(constant: Any) -> NkiTensor:
+    """An HBM tensor that holds `constant`, a NumPy array or the path of a `.npy` file; both cores see the same one."""
+    machine = current_machine("nl.shared_constant")
+    array = np.load(constant) if isinstance(constant, str | os.PathLike) else np.asarray(constant)
+    element = machine.element(array.dtype)
+    stored = np.array(array, dtype=element.dtype, order="C")
+    data = stored.reshape(-1).view(np.uint8) if stored.size else np.empty(0, np.uint8)
+    storage = machine.allocate(tuple(array.shape), element, "shared_hbm", role="constant", data=data)
+    return NkiTensor(tuple(array.shape), element, storage)
+
+
+def shared_identity_matrix(n: int, dtype: Any = "uint8", dst: NkiTensor | None = None) -> NkiTensor:
+    """The `n x n` identity in SBUF, loaded from a constant; into `dst` if that is given."""
+    machine = current_machine("nl.shared_identity_matrix")
+    if n > machine.chip.partitions:
+        fault("shape", "shared_identity_matrix", f"n={n}", limit=f"at most {machine.chip.partitions} partitions")
+    element = machine.element(dtype if dst is None else dst.dtype)
+    tile = ndarray((n, n), element) if dst is None else dst
+    if math.prod(tile.shape) != n * n:
+        fault("shape", "shared_identity_matrix", f"dst is {list(tile.shape)}", limit=f"must hold {n} x {n} elements")
+    nisa.dma_copy(dst=tile, src=shared_constant(np.eye(n).astype(element.dtype)))
+    return tile

@@ -1,0 +1,234 @@
+"""Indirection: views whose elements are chosen by run-time indices, resolved when the instruction executes.
+
+A view carries one of the three records below in `tensor.indirection`. `access(tensor)` turns any tensor, indirect or
+not, into a reader and a writer that look at the index values at the time of execution, so that a recorded launch that
+is replayed with other index values touches other elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nki_hf.errors import FaultRecord, KernelFault
+from nki_hf.sim.faults import kernel_position
+
+if TYPE_CHECKING:
+    from nki_hf.sim.tensor import NkiTensor
+
+__all__ = ["Access", "ScalarOffset", "TensorIndirection", "VectorOffset", "access", "gather", "index_tensors"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScalarOffset:
+    """The whole view moves by `index * stride` elements.
+
+    Attributes:
+      index: a one-element tensor or a `VirtualRegister`.
+      stride: elements of the view's dtype per index step.
+      size: valid indices are 0 to size - 1; None = only the storage's end counts.
+      dim: axis of the view that the index moves along, -1 if it is gone from the view.
+    """
+
+    index: Any
+    stride: int
+    size: int | None
+    dim: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorOffset:
+    """Row `p` of the view starts at `offset + index[p] * stride`; a `(P, N)` index is read column by column."""
+
+    index: NkiTensor
+    stride: int
+    size: int | None
+    dim: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorIndirection:
+    """Column `i` of the view is column `index[i % G, i // G]` of each partition group of G (NeuronCore-v4)."""
+
+    index: NkiTensor
+    stride: int
+    size: int | None
+    dim: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an instruction reaches a tensor's elements when it executes.
+
+    Attributes:
+      read: gives `(values, valid)`: values in the view's shape and storage type (a live view where nothing is indirect),
+        and a bool array that broadcasts to that shape, or None if every index is in bounds.
+      write: takes `(values, valid)`; elements that are not valid, here or by the argument, keep their value.
+    """
+
+    read: Callable[[], tuple[Array, Array | None]]
+    write: Callable[[Array, Array | None], None]
+
+
+def index_tensors(tensors: tuple[NkiTensor, ...]) -> tuple[NkiTensor, ...]:
+    """The index tensors that these operands' indirections read."""
+    indirect = (tensor.indirection for tensor in tensors if tensor.indirection is not None)
+    return tuple(item.index for item in indirect if hasattr(item.index, "storage"))
+
+
+def gather(tensor: NkiTensor) -> Callable[[], Array]:
+    """Closure that gives the tensor's values at execution; an index out of bounds is a fault."""
+    if tensor.indirection is None:
+        array = tensor.array()
+        return lambda: array
+    read = access(tensor).read
+    return lambda: read()[0]
+
+
+def access(tensor: NkiTensor, *, skip: bool = False, group: int = 16) -> Access:
+    """Reader and writer of a tensor.
+
+    Args:
+      tensor: direct or indirect.
+      skip: True reports indices out of bounds as not valid (`oob_mode.skip`); False makes them a fault.
+      group: partitions that share one list of offsets of a `TensorIndirection`: 16, or 32 on the Tensor engine.
+    """
+    indirection = tensor.indirection
+    if indirection is None:
+        array = tensor.array()
+
+        def write_direct(values: Array, valid: Array | None) -> None:
+            if valid is None:
+                array[...] = values
+            else:
+                np.copyto(array, values, where=valid)
+
+        return Access(lambda: (array, None), write_direct)
+    locate = _locator(tensor, indirection, skip, group)
+    flat = _flat(tensor)
+    flags = tensor.storage.written
+    same_size = tensor.dtype.itemsize == tensor.storage.buffer.dtype.itemsize
+
+    def read() -> tuple[Array, Array | None]:
+        elements, valid = locate()
+        return flat[elements], valid
+
+    def write(values: Array, valid: Array | None) -> None:
+        elements, inside = locate()
+        if inside is not None:
+            valid = inside if valid is None else inside & valid
+        if valid is not None:
+            keep = np.broadcast_to(valid, elements.shape)
+            elements, values = elements[keep], np.broadcast_to(values, keep.shape)[keep]
+        flat[elements] = values
+        if flags is not None:
+            flags[elements if same_size else ...] = True
+
+    return Access(read, write)
+
+
+def _flat(tensor: NkiTensor) -> Array:
+    data, dtype = tensor.storage.data, tensor.dtype.dtype
+    if data is None:
+        raise RuntimeError(f"{tensor!r} has no values in a run on shapes alone.")
+    return data[: data.size // dtype.itemsize * dtype.itemsize].view(dtype)
+
+
+def _locator(tensor: NkiTensor, indirection: Any, skip: bool, group: int) -> Callable[[], tuple[Array, Array | None]]:
+    """Closure that gives the flattened element numbers `[shape]` of the view now, and which of them are in bounds."""
+    shape, strides, size, stride = tensor.shape, tensor.strides, indirection.size, indirection.stride
+    limit = _flat(tensor).size
+    position, name = kernel_position(), repr(tensor)
+    read_index = _index_reader(indirection.index)
+
+    def check(index: Array, first: Array, last: int) -> Array | None:
+        """Which starts are in bounds; None if all. `last` is the distance of the furthest element from a start."""
+        bad = (index < 0) | (first + last >= limit) if size is None else (index < 0) | (index >= size) | (first + last >= limit)
+        if not bad.any():
+            return None
+        if not skip:
+            where = int(np.flatnonzero(bad)[0])
+            _out_of_bounds(name, position, index.reshape(-1)[where], where, size)
+        return ~bad
+
+    if isinstance(indirection, TensorIndirection):
+        rows = np.arange(shape[0])
+        source = np.arange(shape[1])
+        start = tensor.offset + rows[:, None] * strides[0]
+
+        def locate_columns() -> tuple[Array, Array | None]:
+            index = read_index().reshape(indirection.index.shape[0], -1)
+            chosen = index[(rows // group * group)[:, None] + source % group, source // group]
+            first = start + chosen * stride
+            valid = check(chosen, first, 0)
+            return (first if valid is None else np.where(valid, first, 0)), valid
+
+        return locate_columns
+
+    if isinstance(indirection, VectorOffset):
+        count = shape[0]
+        rest = _grid(shape[1:], strides[1:])
+        last = int(rest.max()) if rest.size else 0
+        tail = (1,) * (len(shape) - 1)
+
+        def locate_rows() -> tuple[Array, Array | None]:
+            index = read_index()
+            index = index.reshape(index.shape[0], -1).T.reshape(-1)[:count]
+            first = tensor.offset + index * stride
+            valid = check(index, first, last)
+            if valid is not None:
+                first = np.where(valid, first, 0) if limit > last else np.zeros_like(first)
+                valid = valid.reshape(count, *tail)
+            return first.reshape(count, *tail) + rest, valid
+
+        return locate_rows
+
+    rest = _grid(shape, strides)
+    last = int(rest.max()) if rest.size else 0
+
+    def locate_block() -> tuple[Array, Array | None]:
+        index = read_index().reshape(1)
+        first = tensor.offset + index * stride
+        valid = check(index, first, last)
+        if valid is not None:
+            return np.zeros(shape, np.int64), np.zeros((1,) * len(shape), np.bool_)
+        return first[0] + rest, None
+
+    return locate_block
+
+
+def _grid(shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """Element numbers of a strided block, relative to its first element."""
+    total = np.zeros((1,) * len(shape), np.int64)
+    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        steps = np.arange(size, dtype=np.int64) * stride
+        total = total + steps.reshape((1,) * axis + (size,) + (1,) * (len(shape) - axis - 1))
+    return total
+
+
+def _index_reader(index: Any) -> Callable[[], Array]:
+    if not hasattr(index, "storage"):
+        return lambda: np.array([index.read()], np.int64)
+    array = index.array()
+    return lambda: array.astype(np.int64)
+
+
+def _out_of_bounds(name: str, position: tuple[str, int], index: Any, where: int, size: int | None) -> None:
+    raise KernelFault(
+        FaultRecord(
+            kind="bounds",
+            instruction="index",
+            message=f"run-time index {int(index)} (entry {where}) leaves {name}",
+            limit="must stay within the tensor" if size is None else f"must be 0 to {size - 1}",
+            advice="Use oob_mode.skip where indices may be out of bounds",
+            file=position[0],
+            line=position[1],
+            details={"index": int(index), "entry": where, "size": size if size is not None else math.nan},
+        )
+    )

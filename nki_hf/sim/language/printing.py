@@ -1,0 +1,26 @@
+"""`nl.device_print`: look at a tile while the kernel runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nki_hf.sim.indirect import gather
+from nki_hf.sim.machine import current_machine
+from nki_hf.sim.tensor import NkiTensor
+
+__all__ = ["device_print"]
+
+
+def device_print(print_prefix: str, tensor: NkiTensor) -> None:
+    """Print the prefix and the tile's values on standard output when execution reaches this point (also in replays)."""
+    machine = current_machine("nl.device_print")
+    if not machine.options.values:
+        return
+    values, what, core = gather(tensor), repr(tensor), f" core {machine.core}" if machine.run.lnc > 1 else ""
+
+    def step() -> None:
+        array = values()
+        shown = array if array.dtype.kind in "iub" else array.astype(np.float32)
+        print(f"{print_prefix}{core} {what}\n{shown}")
+
+    machine.step(step)

@@ -1,0 +1,48 @@
+"""Arithmetic on run-time scalars, executed when the instruction stream reaches it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.faults import fault
+from nki_hf.sim.machine import current_machine
+from nki_hf.sim.registers import NkiScalar, VirtualRegister
+
+__all__ = ["combine"]
+
+_INT32_ONLY = ("//", "%")
+
+
+def combine(left: Any, right: Any, symbol: str) -> NkiScalar:
+    """A new scalar `left symbol right`; both sides are scalars or Python ints, the result wraps at their width."""
+    machine = current_machine("scalar arithmetic")
+    width = next(item.dtype for item in (left, right) if isinstance(item, VirtualRegister))
+    for item in (left, right):
+        if isinstance(item, VirtualRegister) and item.dtype != width:
+            fault("dtype", "NkiScalar", f"{left.dtype} {symbol} {right.dtype}", limit="both of one width")
+        if not isinstance(item, VirtualRegister | int):
+            fault("argument", "NkiScalar", f"operand {item!r}", limit="an int or a run-time scalar")
+    if symbol in _INT32_ONLY and width.name != "int32":
+        fault("dtype", "NkiScalar", f"int64 {symbol}", limit="int64 scalars take + - * only")
+    result = NkiScalar(0, width)
+
+    def value(item: Any) -> int:
+        return int(item.read()) if isinstance(item, VirtualRegister) else int(item)
+
+    def step() -> None:
+        a, b = value(left), value(right)
+        exact = a + b if symbol == "+" else a - b if symbol == "-" else a * b if symbol == "*" else _divide(a, b, symbol)
+        bits = 8 * width.itemsize
+        wrapped = (exact + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+        result.write(np.array(wrapped, width.dtype))
+
+    machine.step(step)
+    return result
+
+
+def _divide(a: int, b: int, symbol: str) -> int:
+    if b == 0:
+        fault("argument", "NkiScalar", f"{a} {symbol} 0", limit="the divisor must not be 0")
+    return a // b if symbol == "//" else a % b
