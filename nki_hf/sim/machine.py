@@ -16,7 +16,7 @@ from nki_hf.sim.storage import BytePool, Storage
 
 __all__ = ["Machine", "Run", "current_machine", "running_machine"]
 
-Step = Callable[[], None]
+Step = Callable[[], object]
 """One instruction's computation, bound to its operands' memory."""
 
 _thread = threading.local()

@@ -1,24 +1,62 @@
-"""Data movement within the core: tensor_copy."""
+"""Data movement within the core: tensor_copy, memset."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.casts import cast, copy_cast
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
+from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import cast, mark_written
 
-__all__ = ["tensor_copy"]
+__all__ = ["copy_step", "memset", "tensor_copy"]
 
 
 def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None) -> NkiInstruction:
     """`dst = src` within SBUF and PSUM; bit-exact if the dtypes are the same, else cast through float32."""
     this = begin("tensor_copy", dst=dst, src=src, engine=engine)
+    step = copy_step(dst, src) if this.values else None
+    return this.issue(engine=resolve_engine(engine, "vector"), reads=(src,), writes=(dst,), step=step)
+
+
+def memset(dst: NkiTensor, value: Any, engine: Engine = Engine.unknown, name: str | None = None) -> NkiInstruction:
+    """Fill `dst` with `value`, cast to its dtype (packed types take only 0)."""
+    this = begin("memset", dst=dst, value=value, engine=engine)
     step = None
     if this.values:
-        mark_written(dst)
-        target, source, dtype, shape = dst.array(), src.array(), dst.dtype, dst.shape
+        array = dst.array()
+        exact = isinstance(value, int | np.integer) and dst.dtype.is_integer
+        fill = cast(np.asarray(value, np.int64 if exact else np.float32), dst.dtype)
 
         def step() -> None:
-            target[...] = cast(source, dtype).reshape(shape)
+            array[...] = fill
 
-    return this.issue(engine=resolve_engine(engine, "vector"), reads=(src,), writes=(dst,), step=step)
+    return this.issue(engine=resolve_engine(engine, "vector"), reads=(), writes=(dst,), step=step)
+
+
+def copy_step(dst: NkiTensor, src: NkiTensor) -> Step:
+    """Closure that copies `src` to `dst` element by element in row-major order: bits, or cast through float32."""
+    target, source, dtype = dst.array(), src.array(), dst.dtype
+    shape = target.shape
+    if source.dtype == target.dtype and dtype.name != "tfloat32":
+        bits = np.dtype(f"u{source.dtype.itemsize}")
+        target, source = target.view(bits), source.view(bits)
+        direct = True
+    else:
+        direct = source.dtype == np.float32 and target.dtype.name in ("bfloat16", "float16")
+    if direct:
+        same = source.shape == shape
+
+        def copy() -> None:
+            target[...] = source if same else source.reshape(shape)
+
+        return copy
+    convert = copy_cast(source.dtype, dtype)
+
+    def copy_and_cast() -> None:
+        target[...] = convert(source).reshape(shape)
+
+    return copy_and_cast

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from nki_hf.sim.isa.copies import copy_step
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.enums import oob_mode as OobMode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import cast, mark_written
 
 __all__ = ["dma_copy"]
 
@@ -25,14 +25,7 @@ def dma_copy(
 ) -> NkiInstruction:
     """`dst = src`, element by element in row-major order of both views; differing dtypes cast through float32."""
     this = begin("dma_copy", dst=dst, src=src, priority=priority, oob_mode=oob_mode, dge_mode=dge_mode, engine=engine)
-    step = None
-    if this.values:
-        mark_written(dst)
-        target, source, dtype, shape = dst.array(), src.array(), dst.dtype, dst.shape
-
-        def step() -> None:
-            target[...] = cast(source, dtype).reshape(shape)
-
+    step = copy_step(dst, src) if this.values else None
     return this.issue(
         engine="dma", queue=resolve_engine(engine, "sync"), reads=(src,), writes=(dst,), step=step, dge_mode=dge_mode.name
     )

@@ -10,8 +10,9 @@ from nki_hf.sim.indirect import index_tensors
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.machine import Machine, Step, current_machine
 from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.values import mark_written
 
-__all__ = ["NkiInstruction", "begin", "resolve_engine"]
+__all__ = ["NkiInstruction", "begin", "resolve_engine", "tensors"]
 
 
 class NkiInstruction:
@@ -59,6 +60,9 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
 
         The index tensors of indirect operands are added to the reads.
         """
+        for tensor in writes:
+            if tensor.storage.written is not None:
+                mark_written(tensor)
         event = self.machine.issue(
             self.opcode,
             engine=engine,
@@ -74,6 +78,11 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
     def values(self) -> bool:
         """False on runs that have shapes only; then build no step."""
         return self.machine.options.values
+
+
+def tensors(*operands: Any) -> tuple[NkiTensor, ...]:
+    """Those operands that are tensors, in order: what an instruction with optional or immediate operands reads."""
+    return tuple(operand for operand in operands if isinstance(operand, NkiTensor))
 
 
 def resolve_engine(asked: Engine, default: str) -> str:

@@ -1,4 +1,4 @@
-"""Instructions of the Tensor engine."""
+"""Tensor engine: matrix multiplication into PSUM."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.sim.casts import copy_cast
 from nki_hf.sim.isa.enums import matmul_perf_mode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import reader2d, writer
+from nki_hf.sim.values import Reader, float_target, native_reader, reader, writer
 
-__all__ = ["nc_matmul"]
+__all__ = ["accumulating_step", "nc_matmul", "written_before"]
 
 
 def nc_matmul(
@@ -31,37 +32,75 @@ def nc_matmul(
     """`dst[M, N] (=|+=) stationary[K, M].T @ moving[K, N]`, products exact, sums in float32.
 
     `accumulate=None` overwrites the elements of `dst` that this allocation has not written yet and adds to the others;
-    True adds, False overwrites. Which of them applies is settled per element in program order.
+    True adds, False overwrites. Which of them applies is settled per element in program order. `double_row` contracts over
+    partitions and the first free axis (of size 2) together. `is_transpose` moves bits: `moving` must then be a permutation
+    matrix, and NaN and Inf pass.
     """
     this = begin(
         "nc_matmul", dst=dst, stationary=stationary, moving=moving, is_stationary_onezero=is_stationary_onezero,
         is_moving_onezero=is_moving_onezero, is_transpose=is_transpose, accumulate=accumulate,
         tile_position=tile_position, tile_size=tile_size, perf_mode=perf_mode,
     )  # fmt: skip
-    adds = _accumulates(dst, accumulate)
-    step = _matmul_step(dst, stationary, moving, adds) if this.values else None
+    adds = written_before(dst, accumulate) if not is_transpose else False
+    step = None
+    if this.values:
+        if is_transpose:
+            step = _permute_step(dst, stationary, moving)
+        else:
+            rows = 2 if perf_mode is matmul_perf_mode.double_row else 1
+            step = accumulating_step(dst, _operand(stationary, rows), _operand(moving, rows), adds)
     return this.issue(
-        engine="tensor", reads=(stationary, moving), writes=(dst,), step=step,
-        accumulate=adds is True or (adds is not False), perf_mode=perf_mode.name, is_transpose=is_transpose,
+        engine="tensor", reads=(stationary, moving), writes=(dst,), step=step, accumulate=adds is not False,
+        perf_mode=perf_mode.name, is_transpose=is_transpose, tile_position=tuple(tile_position), tile_size=tuple(tile_size),
+        onezero=bool(is_stationary_onezero or is_moving_onezero),
     )  # fmt: skip
 
 
-def _accumulates(dst: NkiTensor, accumulate: bool | None) -> Any:
-    """False, True, or a bool array over `dst` of the elements to add to."""
-    flags = dst.written()
-    if accumulate is not None or flags is None:
+def written_before(dst: NkiTensor, accumulate: bool | None) -> Any:
+    """False, True, or a bool array `[partitions, free_size]`: which elements of `dst` a product is added to."""
+    flags = dst.written() if accumulate is None else None
+    if flags is None:
         return bool(accumulate)
     if not flags.any():
         return False
-    return True if flags.all() else flags.copy()
+    return True if flags.all() else flags.reshape(dst.partitions, dst.free_size).copy()
 
 
-def _matmul_step(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, adds: Any) -> Step:
-    left, right, write = reader2d(stationary), reader2d(moving), writer(dst)
+def accumulating_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any) -> Step:
+    """Closure of `dst (=|+=) left().T @ right()` with `adds` as `written_before` gives it."""
+    target, write = float_target(dst), writer(dst)
     if adds is False:
+        if target is not None and target.flags.c_contiguous:
+            return lambda: np.matmul(left().T, right(), out=target)
         return lambda: write(left().T @ right())
-    current = reader2d(dst)
+    if adds is True and target is not None:
+        return lambda: np.add(target, left().T @ right(), out=target)
+    current = reader(dst)
     if adds is True:
         return lambda: write(current() + left().T @ right())
-    mask = adds.reshape(dst.partitions, dst.free_size)
-    return lambda: write(np.where(mask, current(), np.float32(0)) + left().T @ right())
+    return lambda: write(np.where(adds, current(), np.float32(0)) + left().T @ right())
+
+
+def _operand(tensor: NkiTensor, rows: int) -> Reader:
+    read = reader(tensor)
+    if rows == 1:
+        return read
+    shape = (tensor.partitions * rows, tensor.free_size // rows)
+    return lambda: read().reshape(shape)
+
+
+def _permute_step(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> Step:
+    data, values, chooser, array = native_reader(stationary), reader(stationary), reader(moving), dst.array()
+    convert, write = copy_cast(stationary.array().dtype, dst.dtype), writer(dst)
+
+    def step() -> None:
+        matrix = chooser()
+        hot = matrix != 0
+        if (hot.sum(axis=0) > 1).any() or (matrix[hot] != 1).any():
+            write(values().T @ matrix)  # no permutation: what the array computes then is a product
+            return
+        moved = np.take(data(), hot.argmax(axis=0), axis=0)
+        moved = np.where(hot.any(axis=0)[:, None], moved, np.zeros((), moved.dtype))
+        array[...] = convert(moved.T).reshape(array.shape)
+
+    return step

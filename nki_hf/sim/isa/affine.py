@@ -1,0 +1,102 @@
+"""Affine patterns of GpSimd: iota, and affine_select, which selects by the sign of one."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.casts import cast, copy_cast
+from nki_hf.sim.dtypes import as_dtype
+from nki_hf.sim.isa.instruction import NkiInstruction, begin
+from nki_hf.sim.language.operators import OPERATORS, as_operator
+from nki_hf.sim.machine import Step
+from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.values import Array, native_reader
+
+__all__ = ["affine_select", "iota"]
+
+
+def iota(dst: NkiTensor, pattern: Any, offset: int = 0, channel_multiplier: int = 0, name: str | None = None) -> NkiInstruction:
+    """`dst[p, w, z, y, x] = offset + p * channel_multiplier + w * step_w + ...`, in int32, then cast to `dst`.
+
+    `pattern` is up to four pairs `[step, num]`, outermost first; the product of the nums is the free size of `dst`.
+    """
+    pairs = _pairs(pattern)
+    this = begin("iota", dst=dst, pattern=pairs, offset=offset, channel_multiplier=channel_multiplier)
+    step = None
+    if this.values:
+        array = dst.array()
+        values = _cast_pattern(pairs, int(offset), int(channel_multiplier), dst.partitions, dst.dtype.name).reshape(array.shape)
+
+        def step() -> None:
+            array[...] = values
+
+    return this.issue(engine="gpsimd", reads=(), writes=(dst,), step=step)
+
+
+def affine_select(
+    dst: NkiTensor,
+    pattern: Any,
+    channel_multiplier: int,
+    on_true_tile: NkiTensor,
+    on_false_value: Any,
+    cmp_op: Any = OPERATORS["equal"],
+    offset: int = 0,
+    name: str | None = None,
+) -> NkiInstruction:
+    """`dst = on_true_tile` where `cmp_op(offset + p * channel_multiplier + sum(i * step), 0)`, else `on_false_value`.
+
+    Selected elements keep their bits if the dtypes are the same, else they are cast through float32; what is not selected
+    cannot leak, NaN included.
+    """
+    pairs, cmp_op = _pairs(pattern), as_operator(cmp_op)
+    this = begin(
+        "affine_select", dst=dst, pattern=pairs, channel_multiplier=channel_multiplier, on_true_tile=on_true_tile,
+        on_false_value=on_false_value, cmp_op=cmp_op, offset=offset,
+    )  # fmt: skip
+    step = None
+    if this.values:
+        mask = _rejected(pairs, int(offset), int(channel_multiplier), dst.partitions, cmp_op.name)
+        step = _select_step(dst, on_true_tile, mask, on_false_value)
+    return this.issue(engine="gpsimd", reads=(on_true_tile,), writes=(dst,), step=step, op=cmp_op.name)
+
+
+def _pairs(pattern: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((int(step), int(num)) for step, num in pattern)
+
+
+@functools.lru_cache(maxsize=256)
+def _affine(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, partitions: int) -> Array:
+    """The pattern's values `[partitions, elements]`, int32 with the engine's wrap-around."""
+    values = np.zeros(1, np.int64)
+    for step, num in pairs:
+        values = (values[:, None] + step * np.arange(num, dtype=np.int64)).reshape(-1)
+    rows = offset + multiplier * np.arange(partitions, dtype=np.int64)
+    return (rows[:, None] + values).astype(np.int32)
+
+
+@functools.lru_cache(maxsize=128)
+def _cast_pattern(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, partitions: int, dtype: str) -> Array:
+    return cast(_affine(pairs, offset, multiplier, partitions), as_dtype(dtype))
+
+
+@functools.lru_cache(maxsize=512)
+def _rejected(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, partitions: int, compare: str) -> Array:
+    return OPERATORS[compare].compute(_affine(pairs, offset, multiplier, partitions), 0) == 0
+
+
+def _select_step(dst: NkiTensor, source: NkiTensor, rejected: Array, value: Any) -> Step:
+    read, array = native_reader(source), dst.array()
+    convert = copy_cast(source.array().dtype, dst.dtype)
+    fill = cast(np.asarray(value, np.float32), dst.dtype)
+    mask = rejected.reshape(array.shape)
+    if source.array() is array:  # the usual case: in place, only what is not selected changes
+        return lambda: np.copyto(array, fill, where=mask)
+
+    def step() -> None:
+        array[...] = convert(read()).reshape(array.shape)
+        np.copyto(array, fill, where=mask)
+
+    return step
