@@ -5,20 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.dtypes import as_dtype
+from nki_hf.sim.arguments import Arguments, returned_tensors
+from nki_hf.sim.cores import Cooperation
 from nki_hf.sim.events import Event
-from nki_hf.sim.faults import fault
-from nki_hf.sim.machine import Machine, Run, entered, running_machine
-from nki_hf.sim.options import SimOptions
+from nki_hf.sim.machine import Run, entered, running_machine
+from nki_hf.sim.options import SimOptions, target_chip
 from nki_hf.sim.program import Program
-from nki_hf.sim.tensor import NkiTensor
 
-__all__ = ["Kernel", "LaunchResult", "jit", "launch", "simulate"]
+__all__ = ["BLOCK_OPTIONS", "Kernel", "LaunchResult", "jit", "launch", "simulate"]
+
+BLOCK_OPTIONS: ContextVar[SimOptions | None] = ContextVar("nki_hf_sim_options", default=None)
+"""Options of launches inside a block (`as_nki`); kernels decorated there keep them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,47 +29,66 @@ class LaunchResult:
     """What one simulated launch gave.
 
     Attributes:
-      outputs: NumPy arrays, in the order the kernel returned them.
+      outputs: NumPy arrays of the tensors that the kernel returned, in order, over all containers.
+      returned: the kernel's return value as it is, with each tensor as an array of the inputs' kind.
       events: the event stream.
       program: the replayable form, if `options.record` and the run allows it.
       run: the run itself (buffers, cores), for observers.
     """
 
     outputs: tuple[np.ndarray[Any, Any], ...]
+    returned: Any
     events: Sequence[Event]
     program: Program | None
     run: Run
 
 
 class Kernel:
-    """A function decorated with `nki.jit`; `kernel[lnc](...)` launches it on `lnc` cores, `kernel(...)` on one."""
+    """A function decorated with `nki.jit`; `kernel[lnc](...)` launches it on `lnc` cores, `kernel(...)` on one.
 
-    def __init__(self, function: Callable[..., Any], lnc: int = 1) -> None:
+    Attributes:
+      function: the kernel's Python.
+      lnc: cores of the launch grid; None = launched without a grid, on one core.
+      options: options of its launches unless a launch gives its own; None = `SimOptions()` at the time of the launch.
+    """
+
+    def __init__(self, function: Callable[..., Any], lnc: int | None = None, options: SimOptions | None = None) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.lnc = lnc
+        self.options = options
 
     def __getitem__(self, lnc: int) -> Kernel:
         if isinstance(lnc, bool) or not isinstance(lnc, int) or lnc not in (1, 2):
             raise ValueError(f"lnc={lnc!r} is not a logical-core degree: launch with kernel[1] or kernel[2], a bare int.")
-        return Kernel(self.function, lnc)
+        return Kernel(self.function, lnc, self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Launch on NumPy arrays (or run in place inside another kernel); one output comes bare, several as a tuple."""
+        """The kernel's return value on NumPy arrays or torch tensors, in kind; inside another kernel it runs in place."""
         if running_machine() is not None:
             return self.function(*args, **kwargs)
-        outputs = launch(self, args, kwargs).outputs
-        return outputs[0] if len(outputs) == 1 else outputs
+        return launch(self, args, kwargs).returned
 
 
-def jit(function: Callable[..., Any] | None = None, **_: Any) -> Any:
-    """Decorator that makes a function a kernel; compiler arguments are accepted and have no effect here."""
-    return jit if function is None else Kernel(function)
+def jit(function: Callable[..., Any] | None = None, *, platform_target: str | None = None, **_: Any) -> Any:
+    """Decorator that makes a function a kernel.
+
+    Args:
+      function: the kernel.
+      platform_target: chip that its launches stand for, in the words of NEURON_PLATFORM_TARGET_OVERRIDE.
+      **_: arguments for the compiler (`mode`, `compile_config`, `specialization_config`, ...), without effect here.
+    """
+    if function is None:
+        return functools.partial(jit, platform_target=platform_target)
+    options = BLOCK_OPTIONS.get()
+    if platform_target is not None:
+        options = replace(options or SimOptions(), chip=target_chip(platform_target))
+    return Kernel(function, options=options)
 
 
 def simulate(kernel: Any) -> Kernel:
-    """The kernel as a callable on NumPy arrays; `simulate(kernel)[2](...)` and `simulate(kernel[2])(...)` are the same."""
-    return kernel if isinstance(kernel, Kernel) else Kernel(kernel)
+    """The kernel as a callable on host arrays; `simulate(kernel)[2](...)` and `simulate(kernel[2])(...)` are the same."""
+    return kernel if isinstance(kernel, Kernel) else Kernel(kernel, options=BLOCK_OPTIONS.get())
 
 
 def launch(
@@ -77,43 +99,36 @@ def launch(
     options: SimOptions | None = None,
     lnc: int | None = None,
 ) -> LaunchResult:
-    """Run a kernel once on NumPy arrays; other Python objects reach it as they are.
+    """Run a kernel once; other Python objects than arrays reach it as they are.
 
     Args:
       kernel: a `Kernel` or a plain function.
-      args, kwargs: its arguments; arrays become HBM tensors that share their memory.
-      options: see `SimOptions`; default is the default options.
-      lnc: number of cores; default is the kernel's own.
+      args, kwargs: its arguments; NumPy arrays and torch CPU tensors become HBM tensors that share their memory where it
+        is contiguous. What the kernel writes to them is visible afterwards in every case.
+      options: see `SimOptions`; default: those of the kernel, of the block, else the default ones.
+      lnc: size of the launch grid; default is the kernel's own.
     """
     kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
-    run = Run(options or SimOptions(), lnc or kernel.lnc)
+    grid = lnc or kernel.lnc
+    run = Run(options or kernel.options or BLOCK_OPTIONS.get() or SimOptions(), grid or 1, grid=grid is not None)
     bound = inspect.signature(kernel.function).bind(*args, **(kwargs or {}))
     bound.apply_defaults()
-    inputs: dict[str, NkiTensor] = {}
+    arguments = Arguments(run.cores[0])
     for name, value in bound.arguments.items():
-        if isinstance(value, np.ndarray):
-            bound.arguments[name] = inputs[name] = _as_input(run.cores[0], name, value)
-    returned: list[Any] = []
-    for machine in run.cores:
-        with entered(machine):
-            returned.append(kernel.function(*bound.args, **bound.kwargs))
-    outputs = _check_outputs(returned[0])
-    program = Program(run, inputs, outputs) if run.options.record and run.replayable else None
-    arrays = tuple(tensor.array().copy() for tensor in outputs) if run.options.values else ()
-    return LaunchResult(outputs=arrays, events=run.events, program=program, run=run)
-
-
-def _as_input(machine: Machine, name: str, value: np.ndarray[Any, Any]) -> NkiTensor:
-    dtype = as_dtype(value.dtype)
-    data = np.ascontiguousarray(value).view(np.uint8).reshape(-1) if value.size else np.empty(0, np.uint8)
-    storage = machine.allocate(tuple(value.shape), dtype, "hbm", name=name, role="input", data=data)
-    return NkiTensor(tuple(value.shape), dtype, storage, name=name)
-
-
-def _check_outputs(value: Any) -> list[NkiTensor]:
-    values = list(value) if isinstance(value, tuple | list) else [] if value is None else [value]
-    for item in values:
-        if isinstance(item, NkiTensor) and item.on_chip:
-            fault("output", "return", f"the kernel returns {item!r}", limit="outputs must be in shared_hbm",
-                  advice="Copy it with dma_copy into nl.ndarray(..., buffer=nl.shared_hbm)")  # fmt: skip
-    return [item for item in values if isinstance(item, NkiTensor)]
+        bound.arguments[name] = arguments.bind(name, value)
+    function = functools.partial(kernel.function, *bound.args, **bound.kwargs)
+    if run.lnc == 1:
+        with entered(run.cores[0]):
+            value = function()
+    else:
+        run.cooperation = Cooperation(run)
+        value = run.cooperation.execute(function)[0]
+    outputs = returned_tensors(value)
+    program = Program(run, arguments.tensors, outputs) if run.options.record and run.replayable else None
+    if not run.options.values:
+        return LaunchResult(outputs=(), returned=None, events=run.events, program=None, run=run)
+    arguments.write_back()
+    arrays = tuple(tensor.array().copy() for tensor in outputs)
+    return LaunchResult(
+        outputs=arrays, returned=arguments.release(value), events=run.events, program=program, run=run
+    )  # fmt: skip

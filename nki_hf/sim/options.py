@@ -8,23 +8,27 @@ from dataclasses import dataclass, field
 from nki_hf.chips import Chip, get_chip
 from nki_hf.settings import settings
 
-__all__ = ["SimOptions", "default_chip", "default_precise"]
+__all__ = ["SimOptions", "default_chip", "default_precise", "target_chip"]
 
 _TARGETS = {"trn1": "trn1", "inf2": "trn1", "gen2": "trn1", "trn2": "trn2", "gen3": "trn2", "trn3": "trn3", "gen4": "trn3"}
 
 
 def default_chip() -> Chip:
-    """The chip of launches that name none: NEURON_PLATFORM_TARGET_OVERRIDE, else the package's setting.
+    """The chip of launches that name none: NEURON_PLATFORM_TARGET_OVERRIDE, else the package's setting."""
+    target = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "").strip()
+    return target_chip(target) if target else get_chip(settings().chip)
+
+
+def target_chip(target: str) -> Chip:
+    """The chip of a platform target: trn1, inf2 or gen2; trn2 or gen3; trn3 or gen4.
 
     Raises:
-      ValueError: the variable holds an unknown target; the message lists the known ones.
+      ValueError: the target is not known.
     """
-    target = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "").strip().lower()
-    if not target:
-        return get_chip(settings().chip)
-    if target not in _TARGETS:
-        raise ValueError(f"NEURON_PLATFORM_TARGET_OVERRIDE={target!r} is not known: it is one of {', '.join(_TARGETS)}.")
-    return get_chip(_TARGETS[target])
+    name = _TARGETS.get(target.lower())
+    if name is None:
+        raise ValueError(f"platform target {target!r} is not known: it is one of {', '.join(_TARGETS)}.")
+    return get_chip(name)
 
 
 def default_precise() -> bool:

@@ -17,26 +17,36 @@ class Program:
     """The steps of one launch, bound to memory of their own.
 
     A program is not re-entrant: one thread at a time (see backends/simulator.py for a pool of them).
+
+    Attributes:
+      steps: lists of computations. Cores that do not talk to each other have one list each, which may run at the same
+        time; cores that do have one list together, in the order of the recorded run.
     """
 
     def __init__(self, run: Run, inputs: Mapping[str, NkiTensor], outputs: Sequence[NkiTensor]) -> None:
         if not run.replayable:
             raise ValueError(f"this run cannot be replayed: {run.why_not_replayable}.")
         self._inputs = {name: tensor.array() for name, tensor in inputs.items()}
+        self._modified = [name for name, tensor in inputs.items() if tensor.storage.buffer.number in run.modified]
         self._outputs = [tensor.array() for tensor in outputs]
-        self._steps: list[list[Step]] = [machine.steps for machine in run.cores]
+        self.steps: list[list[Step]] = [run.order] if run.talks else [machine.steps for machine in run.cores]
         self._keep = (run, inputs, outputs)
 
     @property
     def instructions(self) -> int:
-        """Number of instructions that a replay executes, over all cores."""
-        return sum(len(steps) for steps in self._steps)
+        """Number of recorded computations that a replay executes, over all cores."""
+        return sum(len(steps) for steps in self.steps)
 
     def __call__(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> tuple[np.ndarray[Any, Any], ...]:
-        """Replay on `inputs` (same names, shapes and dtypes as recorded); the outputs are fresh arrays."""
+        """Replay on `inputs` (same names, shapes and dtypes as recorded); the outputs are fresh arrays.
+
+        Inputs that the kernel writes in place are updated.
+        """
         for name, target in self._inputs.items():
             target[...] = inputs[name]
-        for steps in self._steps:
+        for steps in self.steps:
             for step in steps:
                 step()
+        for name in self._modified:
+            inputs[name][...] = self._inputs[name]
         return tuple(array.copy() for array in self._outputs)
