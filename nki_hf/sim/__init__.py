@@ -7,4 +7,8 @@ from nki_hf.sim.launch import Kernel, LaunchResult, jit, launch, simulate
 from nki_hf.sim.options import SimOptions
 from nki_hf.sim.program import Program
 
-__all__ = ["Buffer", "Event", "Kernel", "LaunchResult", "Program", "Region", "SimOptions", "jit", "launch", "simulate"]
+from nki_hf.sim.as_nki import as_nki  # isort: skip  (it collects the modules above)
+
+__all__ = [
+    "Buffer", "Event", "Kernel", "LaunchResult", "Program", "Region", "SimOptions", "as_nki", "jit", "launch", "simulate",
+]  # fmt: skip

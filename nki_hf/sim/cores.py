@@ -66,7 +66,7 @@ def meet(machine: Machine, what: str, key: object, offer: Callable[[], np.ndarra
     cooperation: Cooperation | None = machine.run.cooperation
     if cooperation is None:
         fault(
-            "argument", what, f"launched on {machine.run.lnc} core", limit="needs two cores",
+            "argument", what.split(" ")[0], f"launched on {machine.run.lnc} core", limit="needs two cores",
             advice="Launch the kernel with kernel[2]",
         )  # fmt: skip
     return cooperation.meet(machine, what, key, offer)

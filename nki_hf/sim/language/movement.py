@@ -11,7 +11,6 @@ from nki_hf.sim.tensor import NkiTensor
 
 __all__ = ["assign", "fill", "sbuf_tile"]
 
-_isa: Any = nisa
 _FILL_ROW_BYTES = 8192
 """Row length of the SBUF tile that fills HBM: long enough for efficient descriptors, small beside a partition."""
 
@@ -29,7 +28,7 @@ def assign(dst: NkiTensor, value: Any) -> None:
 def fill(dst: NkiTensor, value: Any) -> None:
     """Set every element of `dst` to the number `value`; HBM is filled by DMA from an SBUF tile."""
     if dst.on_chip:
-        _isa.memset(dst=dst, value=value)
+        nisa.memset(dst=dst, value=value)
         return
     total = math.prod(dst.shape)
     if total == 0:
@@ -37,7 +36,7 @@ def fill(dst: NkiTensor, value: Any) -> None:
     rows = _largest_divisor(total, int(current_machine("fill").chip.partitions))
     width = _largest_divisor(total // rows, _FILL_ROW_BYTES // dst.dtype.itemsize)
     tile = sbuf_tile((rows, width), dst.dtype)
-    _isa.memset(dst=tile, value=value)
+    nisa.memset(dst=tile, value=value)
     repeated = tile.expand_dim(1).broadcast(1, total // rows // width)
     nisa.dma_copy(dst=dst, src=repeated)
 
