@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from nki_hf.adapters.registration import install_hook
+
 __version__ = "0.1.0"
 
 _LAZY = {
@@ -17,7 +19,10 @@ _LAZY = {
     "Problem": "nki_hf.problem",
     "Settings": "nki_hf.settings",
     "UnsupportedProblem": "nki_hf.errors",
+    "attention": "nki_hf.adapters.functional",
     "configure": "nki_hf.settings",
+    "explain": "nki_hf.adapters.explain",
+    "register": "nki_hf.adapters.registration",
     "using": "nki_hf.settings",
 }
 
@@ -32,3 +37,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+install_hook()

@@ -1,15 +1,21 @@
-"""Dispatch: which kernel runs a Problem, with which tiles, on which back end, and why the others do not."""
+"""Dispatch: which kernel runs a Problem, with which tiles, on which back end, and why the others do not.
+
+Rules are data: `RULES` holds what no kernel takes, each kernel's own rules stand beside it in `KERNELS`. The support
+table in the documentation and `nki_hf explain` are made from the same two tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+from nki_hf.chips import Chip, get_chip
 from nki_hf.errors import Reason
-from nki_hf.problem import Problem
+from nki_hf.problem import DTYPES, Problem
 
-__all__ = ["Decision"]
+__all__ = ["KERNELS", "RULES", "Decision", "KernelEntry", "Rule", "decide"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +24,8 @@ class Decision:
 
     Attributes:
       problem: the call.
-      kernel: name of the chosen kernel, or of the fallback (`sdpa`, `eager`) if none fits.
+      kernel: name of the chosen kernel; `empty` if there is nothing to compute; the fallback (`sdpa`, `eager`) if no
+        kernel fits.
       backend: `simulator`, `neuron`, `torch_reference`, or `torch` for a fallback.
       chip: the chip the kernel is planned for.
       lnc: logical-core degree of the launch.
@@ -38,3 +45,95 @@ class Decision:
     def fallback(self) -> bool:
         """True if no kernel of ours runs."""
         return self.backend == "torch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One thing that no kernel takes.
+
+    Attributes:
+      field: the field of `Problem` that it is about.
+      allows: True if the problem passes.
+      value: the offending value as text.
+      limit: what is allowed, as the rest of a sentence.
+      advice: what to do.
+    """
+
+    field: str
+    allows: Callable[[Problem], bool]
+    value: Callable[[Problem], str]
+    limit: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelEntry:
+    """One kernel as dispatch sees it.
+
+    Attributes:
+      name: the kernel; its module is `nki_hf.kernels.<name>`.
+      reasons: why it cannot take a problem on a chip; empty if it can.
+      plan: its tile sizes for a problem that it can take, on a chip and at a logical-core degree.
+    """
+
+    name: str
+    reasons: Callable[[Problem, Chip], tuple[Reason, ...]]
+    plan: Callable[[Problem, Chip, int], Mapping[str, Any]]
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        field="dtype",
+        allows=lambda problem: "+" not in problem.dtype,
+        value=lambda problem: problem.dtype,
+        limit="must be the same for q, k and v",
+        advice="Cast them to one dtype.",
+    ),
+    Rule(
+        field="dtype",
+        allows=lambda problem: "+" in problem.dtype or problem.dtype in DTYPES,
+        value=lambda problem: problem.dtype,
+        limit=f"must be one of {', '.join(DTYPES)}",
+        advice="Cast q, k and v, or load the model in one of these dtypes.",
+    ),
+)
+
+KERNELS: tuple[KernelEntry, ...] = ()
+
+
+@lru_cache(maxsize=4096)
+def decide(problem: Problem, *, backend: str, chip: str, lnc: int | None = None, fallback: str = "sdpa") -> Decision:
+    """The decision for one problem; the first kernel of `KERNELS` that takes it wins.
+
+    Args:
+      problem: the call.
+      backend: what would run a kernel: `simulator`, `neuron` or `torch_reference`.
+      chip: trn1, trn2 or trn3.
+      lnc: logical-core degree; None = the chip's default.
+      fallback: what runs if no kernel fits.
+    """
+    machine = get_chip(chip)
+    degree = machine.default_lnc if lnc is None else lnc
+    if problem.batch == 0 or problem.seqlen_q == 0 or problem.seqlen_kv == 0:
+        return Decision(problem=problem, kernel="empty", backend=backend, chip=chip, lnc=degree)
+    rejected = [
+        Reason(kernel="every kernel", field=rule.field, value=rule.value(problem), limit=rule.limit, advice=rule.advice)
+        for rule in RULES
+        if not rule.allows(problem)
+    ]
+    if not rejected:
+        for entry in KERNELS:
+            reasons = entry.reasons(problem, machine)
+            if not reasons:
+                tiles = entry.plan(problem, machine, degree)
+                return Decision(
+                    problem=problem,
+                    kernel=entry.name,
+                    backend=backend,
+                    chip=chip,
+                    lnc=degree,
+                    tiles=tiles,
+                    rejected=tuple(rejected),
+                )
+            rejected.extend(reasons)
+    return Decision(problem=problem, kernel=fallback, backend="torch", chip=chip, lnc=degree, rejected=tuple(rejected))

@@ -1,0 +1,155 @@
+"""The gradients of attention in torch, from the saved lse, in blocks of query rows: no seqlen x seqlen tensor is kept.
+
+With scores S = cap(q k^T * scale) + bias and P = exp(S - lse):
+
+    delta = rowsum(dout * out) - dlse
+    dS = P * (dout v^T - delta)        (of the capped score; through the cap: * (1 - (S / cap)^2))
+    dq = scale * dS k,  dk = scale * dS^T q,  dv = P^T dout,  dbias = dS,  dsink = -sum(exp(sink - lse) * delta)
+
+Rows that see no key have lse = -inf (or about finfo.min, under such a bias); P is zero there, and so is every gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from nki_hf.adapters.call import Call, Keys
+
+__all__ = ["Gradients", "attention_gradients"]
+
+_BLOCK_ELEMENTS = 1 << 22  # scores held at once, over batch and heads: the backward's scratch memory
+_DEAD_LSE = -1e30  # below: no key, or only keys hidden by a bias of finfo.min, whose lse has lost the number of keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients:
+    """Gradients of one call, each in its tensor's dtype and shape; contiguous.
+
+    Attributes:
+      dq, dk, dv: of q, k, v.
+      dsink: of the sink, None if there is none.
+      dbias: of the bias, None if it was not asked for.
+    """
+
+    dq: torch.Tensor
+    dk: torch.Tensor
+    dv: torch.Tensor
+    dsink: torch.Tensor | None
+    dbias: torch.Tensor | None
+
+
+def attention_gradients(
+    call: Call, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, *, bias: bool
+) -> Gradients:
+    """The gradients of `call`.
+
+    Args:
+      call: the call; its sink has one logit per head.
+      out, dout: the output and its gradient, `[batch, seqlen_q, num_heads_q, head_dim_v]`.
+      lse, dlse: the log-sum-exp and its gradient (None = zero), `[batch, num_heads_q, seqlen_q]` float32.
+      bias: True also computes `dbias`.
+    """
+    q, k, v, keys = call.q, call.k, call.v, call.keys
+    batch, num_heads_q, seqlen_q, head_dim = q.shape
+    num_heads_kv, seqlen_kv = k.shape[1], k.shape[2]
+    group = num_heads_q // num_heads_kv
+    scale = head_dim**-0.5 if call.scale is None else call.scale
+    k32, v32 = k.float(), v.float()
+    dq = torch.empty((batch, num_heads_q, seqlen_q, head_dim), dtype=q.dtype, device=q.device)
+    dk, dv = torch.zeros(k.shape, device=k.device), torch.zeros(v.shape, device=v.device)
+    dbias = torch.zeros(keys.bias.shape, device=q.device) if bias and keys.bias is not None else None
+    delta = (dout.float() * out.float()).sum(-1).transpose(1, 2)  # [batch, num_heads_q, seqlen_q]
+    if dlse is not None:
+        delta = delta - dlse
+    dead = lse < _DEAD_LSE
+    delta = delta.masked_fill(dead, 0.0)
+    shift = lse.masked_fill(dead, 0.0)
+    rows = max(1, _BLOCK_ELEMENTS // max(1, batch * num_heads_q * seqlen_kv))
+    for start in range(0, seqlen_q, rows):
+        stop = min(start + rows, seqlen_q)
+        first, last = _visible_keys(keys, start, stop, seqlen_kv)
+        # [batch, num_heads_kv, group * rows, ...]: the group's heads share k and v, so they are rows of one product.
+        block = (batch, num_heads_kv, group, stop - start)
+        q_rows = q[:, :, start:stop].float().reshape(batch, num_heads_kv, group * (stop - start), head_dim)
+        dout_rows = dout[:, start:stop].transpose(1, 2).float().reshape(*q_rows.shape[:3], v.shape[3])
+        k_cols, v_cols = k32[:, :, first:last], v32[:, :, first:last]
+        scores = (q_rows @ k_cols.transpose(2, 3)).mul_(scale)
+        slope = None
+        if call.softcap is not None:
+            scores = torch.tanh(scores.div_(call.softcap))
+            slope = 1 - scores.square()
+            scores = scores.mul_(call.softcap)
+        scores = scores.view(batch, num_heads_q, stop - start, last - first)
+        scores, visible = _masked(scores, keys, start, stop, first, last)
+        probs = torch.exp(scores - shift[:, :, start:stop, None])
+        hidden = dead[:, :, start:stop, None] if visible is None else ~visible | dead[:, :, start:stop, None]
+        probs = probs.masked_fill(hidden, 0.0)
+        flat = probs.view(*q_rows.shape[:3], last - first)
+        dscores = (dout_rows @ v_cols.transpose(2, 3)).view_as(probs) - delta[:, :, start:stop, None]
+        dscores = dscores.mul_(probs)
+        dv[:, :, first:last] += flat.transpose(2, 3) @ dout_rows
+        if dbias is not None:
+            _add_bias_gradient(dbias, dscores, start, stop, first, last)
+        dscores = dscores.view_as(flat)
+        if slope is not None:
+            dscores = dscores.mul_(slope)
+        dscores = dscores.mul_(scale)
+        dq[:, :, start:stop] = (dscores @ k_cols).view(*block, head_dim).flatten(1, 2).to(q.dtype)
+        dk[:, :, first:last] += dscores.transpose(2, 3) @ q_rows
+    dsink = None
+    if call.sink is not None:
+        share = torch.exp(call.sink.float().view(1, -1, 1) - shift).masked_fill(dead, 0.0)
+        dsink = -(share * delta).sum(dim=(0, 2)).to(call.sink.dtype)
+    return Gradients(
+        dq=dq,
+        dk=dk.to(k.dtype),
+        dv=dv.to(v.dtype),
+        dsink=dsink,
+        dbias=None if dbias is None or keys.bias is None else dbias.to(keys.bias.dtype),
+    )
+
+
+def _visible_keys(keys: Keys, start: int, stop: int, seqlen_kv: int) -> tuple[int, int]:
+    """Keys `[first, last)` that the static band leaves to rows `[start, stop)`; at least one."""
+    first = 0 if keys.window is None else max(0, keys.q_offset + start - keys.window + 1)
+    last = seqlen_kv if keys.ahead is None else min(seqlen_kv, keys.q_offset + stop - 1 + keys.ahead)
+    first = min(first, seqlen_kv - 1)
+    return first, max(last, first + 1)
+
+
+def _masked(
+    scores: torch.Tensor, keys: Keys, start: int, stop: int, first: int, last: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Scores with the additive bias, and which of them count (None = all)."""
+    parts = []
+    position = torch.arange(first, last, device=scores.device)
+    if keys.window is not None or keys.ahead is not None:
+        row = torch.arange(start + keys.q_offset, stop + keys.q_offset, device=scores.device)[:, None]
+        if keys.window is not None:
+            parts.append((position > row - keys.window)[None, None])
+        if keys.ahead is not None:
+            parts.append((position < row + keys.ahead)[None, None])
+    if keys.lo is not None and keys.hi is not None:
+        lo, hi = keys.lo[:, None, start:stop, None], keys.hi[:, None, start:stop, None]
+        parts.append((position >= lo) & (position < hi))
+    if keys.bias is not None:
+        bias = keys.bias[..., first:last]
+        bias = bias[:, :, start:stop] if bias.shape[2] > 1 else bias
+        if bias.dtype == torch.bool:
+            parts.append(bias)
+        else:
+            scores = scores + bias.float()
+    visible = None
+    for part in parts:
+        visible = part if visible is None else visible & part
+    return scores, visible
+
+
+def _add_bias_gradient(dbias: torch.Tensor, dscores: torch.Tensor, start: int, stop: int, first: int, last: int) -> None:
+    """Add the scores' gradient of one block to the bias's, summed over the axes that the bias shares."""
+    rows = slice(start, stop) if dbias.shape[2] > 1 else slice(None)
+    target = dbias[:, :, rows, first:last]
+    shared = [axis for axis in range(3) if target.shape[axis] == 1 and dscores.shape[axis] != 1]
+    target += dscores.sum(dim=shared, keepdim=True) if shared else dscores

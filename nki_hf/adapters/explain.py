@@ -1,0 +1,80 @@
+"""`nki_hf.explain()`: what the attention calls of this process ran, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nki_hf.adapters import ledger
+from nki_hf.adapters.ledger import LedgerRow
+
+__all__ = ["Report", "explain"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What ran since the start of the process or since the last reset.
+
+    Attributes:
+      rows: one per layer and way to run.
+    """
+
+    rows: tuple[LedgerRow, ...]
+
+    @property
+    def calls(self) -> int:
+        """All attention calls."""
+        return sum(row.calls for row in self.rows)
+
+    @property
+    def fallbacks(self) -> int:
+        """Calls that ran torch instead of a kernel."""
+        return sum(row.calls for row in self.rows if row.first.fallback)
+
+    def reasons(self) -> dict[str, int]:
+        """Each reason for a fallback, with the number of calls it sent there."""
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            if row.first.fallback:
+                for reason in row.first.rejected:
+                    counts[str(reason)] = counts.get(str(reason), 0) + row.calls
+        return counts
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return "No attention call yet."
+        table = [("layer", "phase", "ran", "back end", "calls", "seqlen_q", "seqlen_kv", "why")]
+        for row in self.rows:
+            problem, last = row.first.problem, row.last
+            why = "; ".join(f"{reason.field}={reason.value}" for reason in row.first.rejected) if row.first.fallback else ""
+            table.append(
+                (
+                    row.layer,
+                    row.phase,
+                    row.first.kernel,
+                    row.first.backend,
+                    f"{row.calls:,}",
+                    _span(problem.seqlen_q, last.seqlen_q),
+                    _span(problem.seqlen_kv, last.seqlen_kv),
+                    why,
+                )
+            )
+        widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+        lines.append(f"{self.calls:,} calls, {self.fallbacks:,} of them ran torch instead of a kernel.")
+        return "\n".join(lines)
+
+
+def explain(*, reset: bool = False) -> Report:
+    """A report of every attention call so far; print it, or read its `rows`, `fallbacks` and `reasons()`.
+
+    Args:
+      reset: True also starts a new report.
+    """
+    report = Report(rows=tuple(ledger.rows()))
+    if reset:
+        ledger.reset()
+    return report
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"

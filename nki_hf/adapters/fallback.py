@@ -1,0 +1,73 @@
+"""The stated fallback: torch's sdpa, or eager math where sdpa cannot, on the same call and under the same contract."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from nki_hf.adapters.call import Call, Keys
+
+__all__ = ["dense_mask", "fallback_name", "run_fallback"]
+
+
+def fallback_name(call: Call) -> str:
+    """`sdpa`, or `eager` for what sdpa lacks: softcap, sinks, attention weights."""
+    return "sdpa" if call.softcap is None and call.sink is None and not call.weights else "eager"
+
+
+def run_fallback(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Out `[batch, seqlen_q, num_heads_q, head_dim_v]`, contiguous, in q's dtype; and the weights if asked for.
+
+    Rows that see no key are zeros. Weights are `[batch, num_heads_q, seqlen_q, seqlen_kv]` in q's dtype.
+    """
+    group = call.q.shape[1] // call.k.shape[1]
+    k, v = call.k.repeat_interleave(group, dim=1), call.v.repeat_interleave(group, dim=1)
+    scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
+    mask = dense_mask(call.keys, call.q.shape[2], k.shape[2], call.q.device)
+    if fallback_name(call) == "sdpa":
+        if mask is not None and mask.dtype != torch.bool:
+            mask = mask.to(call.q.dtype)
+        out = F.scaled_dot_product_attention(call.q, k, v, attn_mask=mask, dropout_p=call.dropout, scale=scale)
+        return out.transpose(1, 2).contiguous(), None
+    weights = _weights(call, k, scale, mask)
+    out = F.dropout(weights, p=call.dropout) @ v
+    return out.transpose(1, 2).contiguous(), weights if call.weights else None
+
+
+def _weights(call: Call, k: torch.Tensor, scale: float, mask: torch.Tensor | None) -> torch.Tensor:
+    scores = (call.q @ k.transpose(2, 3)).float() * scale
+    if call.softcap is not None:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    if call.sink is not None:
+        sink = call.sink.float()
+        sink = sink.view(1, -1, 1, 1) if call.head_sink is not None else sink
+        sink = sink.expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    # A row that sees nothing has no softmax: its weights are zero, and so is its gradient.
+    dead = (scores == float("-inf")).all(dim=-1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(dead, 0.0), dim=-1).masked_fill(dead, 0.0)
+    return weights[..., : k.shape[2]].to(call.q.dtype)
+
+
+def dense_mask(keys: Keys, seqlen_q: int, seqlen_kv: int, device: torch.device) -> torch.Tensor | None:
+    """`keys` as one dense mask that broadcasts to `[batch, num_heads_q, seqlen_q, seqlen_kv]`: bool (True = may see), or
+    float where there is a float bias; None if every row sees every key.
+    """  # fmt: skip
+    if keys.window is None and keys.ahead is None and keys.lo is None:
+        return keys.bias
+    position = torch.arange(seqlen_kv, device=device)
+    rows = torch.arange(seqlen_q, device=device)[:, None] + keys.q_offset
+    visible = torch.ones((1, 1, seqlen_q, seqlen_kv), dtype=torch.bool, device=device)
+    if keys.window is not None:
+        visible = visible & (position > rows - keys.window)
+    if keys.ahead is not None:
+        visible = visible & (position < rows + keys.ahead)
+    if keys.lo is not None and keys.hi is not None:
+        visible = visible & (position >= keys.lo[:, None, :, None]) & (position < keys.hi[:, None, :, None])
+    if keys.bias is None:
+        return visible
+    if keys.bias.dtype == torch.bool:
+        return visible & keys.bias
+    return torch.where(visible, keys.bias, float("-inf"))

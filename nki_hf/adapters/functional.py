@@ -1,0 +1,79 @@
+"""`nki_hf.attention(q, k, v, ...)`: the road of a call without a model."""
+
+from __future__ import annotations
+
+import torch
+
+from nki_hf.adapters.call import Call, Keys, check_shapes
+from nki_hf.adapters.masks import band_bounds, read_mask, within
+from nki_hf.adapters.road import attend
+
+__all__ = ["attention"]
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    ahead: int | None = None,
+    q_offset: int | None = None,
+    lo: torch.Tensor | None = None,
+    hi: torch.Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: torch.Tensor | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
+    """Attention `[batch, num_heads_q, seqlen_q, head_dim_v]` in q's dtype, through a kernel or the counted fallback.
+
+    Args:
+      q: `[batch, num_heads_q, seqlen_q, head_dim]`, any strides, on the CPU (simulator) or a Neuron device.
+      k: `[batch, num_heads_kv, seqlen_kv, head_dim]`; query head h uses kv head `h // (num_heads_q / num_heads_kv)`.
+      v: `[batch, num_heads_kv, seqlen_kv, head_dim_v]`.
+      mask: bool (True = may see) or float (added to the scores), broadcast to `[batch, num_heads_q, seqlen_q, seqlen_kv]`.
+        It combines with everything below (and).
+      causal: the same as `ahead=1`.
+      window: number of keys a row sees backwards, itself included; None = unlimited.
+      ahead: number of keys a row sees forwards, itself included; None = unlimited.
+      q_offset: position of query row 0 among the keys; None = `seqlen_kv - seqlen_q`, so that the last row stands at
+        the last key.
+      lo, hi: int32 `[batch or 1, seqlen_q]`: row i sees keys `[lo, hi)` only; both or neither.
+      scale: multiplies the scores; None = `head_dim ** -0.5`.
+      softcap: `cap * tanh(scores / cap)` before the mask; None = off.
+      sink: one more logit per query head in the softmax, `[num_heads_q]`; None = off.
+      return_lse: True also returns lse.
+
+    Returns:
+      out, or (out, lse) with lse `[batch, num_heads_q, seqlen_q]` float32, natural log, -inf for rows that see no key;
+      None in its place after a fallback. Rows that see no key are zeros.
+
+    Raises:
+      UnsupportedProblem: the tensors describe no attention; or no kernel takes them and the settings are strict.
+      ValueError: options that exclude each other.
+    """
+    if causal and ahead not in (None, 1):
+        raise ValueError(f"causal=True is ahead=1, but ahead={ahead}: give one of them.")
+    if (lo is None) != (hi is None):
+        raise ValueError("lo and hi come together: give both or neither.")
+    check_shapes(q, k, v)
+    seqlen_q, seqlen_kv = q.shape[2], k.shape[2]
+    ahead = 1 if causal else ahead
+    offset = seqlen_kv - seqlen_q if q_offset is None else q_offset
+    banded = window is not None or ahead is not None
+    if mask is None:
+        keys = Keys(q_offset=offset if banded else 0, window=window, ahead=ahead)
+    else:
+        keys = read_mask(mask, q=q, seqlen_kv=seqlen_kv, causal=False)
+        if banded:
+            # The mask may lie on a band of its own, at another offset: this one becomes bounds.
+            keys = within(keys, *band_bounds(offset, window, ahead, seqlen_q, seqlen_kv, q.device))
+    if lo is not None and hi is not None:
+        keys = within(keys, lo.to(torch.int32), hi.to(torch.int32))
+    call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
+    out, lse, _ = attend(call)
+    out = out.transpose(1, 2)
+    return (out, lse) if return_lse else out

@@ -1,0 +1,91 @@
+"""The ledger: what every attention call of this process ran and why. `nki_hf.explain()` reads it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from nki_hf.dispatch import Decision
+from nki_hf.errors import Reason
+from nki_hf.problem import Problem
+
+__all__ = ["FallbackWarning", "LedgerRow", "record", "reset", "rows"]
+
+logger = logging.getLogger("nki_hf")
+
+
+class FallbackWarning(UserWarning):
+    """A call ran torch instead of a kernel; once per distinct set of reasons."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerRow:
+    """The calls of one layer that ran the same way.
+
+    Attributes:
+      layer: the module's class and layer number, or `attention` for a call without a model.
+      first: the decision of the first of them.
+      last: the problem of the last of them.
+      calls: how many.
+    """
+
+    layer: str
+    first: Decision
+    last: Problem
+    calls: int
+
+    @property
+    def phase(self) -> str:
+        """`decode` for one query row, else `prefill`."""
+        return _phase(self.first.problem)
+
+
+_Key = tuple[str, str, str, str, tuple[Reason, ...]]
+_lock = threading.Lock()
+_rows: dict[_Key, list[Any]] = {}  # first decision, last problem, calls: changed in place, at every call
+_warned: set[tuple[Reason, ...]] = set()
+
+
+def record(layer: str, decision: Decision) -> None:
+    """Count one call; log each new way to run once, and warn once for each distinct set of reasons for a fallback."""
+    key = (layer, decision.kernel, decision.backend, _phase(decision.problem), decision.rejected)
+    with _lock:
+        row = _rows.get(key)
+        if row is not None:
+            row[1] = decision.problem
+            row[2] += 1
+            return
+        _rows[key] = [decision, decision.problem, 1]
+        warn = decision.fallback and decision.rejected not in _warned
+        if warn:
+            _warned.add(decision.rejected)
+    logger.info("%s: %s on %s (%s)", layer, decision.kernel, decision.backend, decision.problem)
+    if warn:
+        reasons = "\n".join(f"  {reason}" for reason in decision.rejected)
+        warnings.warn(
+            f"attention runs torch {decision.kernel} instead of a kernel (first in {layer}):\n{reasons}\n"
+            "The numbers are right, the speed is torch's. nki_hf.configure(strict=True) makes this an error, "
+            "nki_hf.explain() counts such calls.",
+            FallbackWarning,
+            stacklevel=3,
+        )
+
+
+def rows() -> list[LedgerRow]:
+    """All rows, in order of first use."""
+    with _lock:
+        return [LedgerRow(layer=key[0], first=first, last=last, calls=calls) for key, (first, last, calls) in _rows.items()]
+
+
+def reset() -> None:
+    """Forget all calls: the next report starts empty, and warnings appear again."""
+    with _lock:
+        _rows.clear()
+        _warned.clear()
+
+
+def _phase(problem: Problem) -> str:
+    return "decode" if problem.seqlen_q == 1 else "prefill"

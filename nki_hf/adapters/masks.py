@@ -1,0 +1,271 @@
+"""Every form of mask that Transformers or a user passes -> `Keys`. The one place where a mask becomes bounds.
+
+A dense mask whose every row is one run of keys becomes int32 bounds, and a static band where the rows lie on one.
+That reads the mask's values, so it happens only outside compilation and export, once per mask tensor (the layers of a
+model share it); there the mask stays dense.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from nki_hf.adapters.call import Keys
+from nki_hf.errors import Reason, UnsupportedProblem
+
+__all__ = [
+    "band_bounds",
+    "read_mask",
+    "restrict_to_indices",
+    "segment_bounds",
+    "triangle",
+    "with_position_bias",
+    "within",
+]
+
+_SCAN_ELEMENTS = 1 << 22  # elements looked at in one go: bounds the scan's scratch memory
+
+_seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def read_mask(
+    mask: torch.Tensor | None,
+    *,
+    q: torch.Tensor,
+    seqlen_kv: int,
+    causal: bool,
+    window: int | None = None,
+) -> Keys:
+    """What a mask says, as `Keys`.
+
+    Args:
+      mask: None; bool (True = may see); float or integer (added to the scores). Any shape that broadcasts to
+        `[batch, num_heads_q, seqlen_q, seqlen_kv]`; more keys than `seqlen_kv` are cut off.
+      q: `[batch, num_heads_q, seqlen_q, head_dim]`.
+      seqlen_kv: number of keys.
+      causal: what None means: True = the last query row sees every key, the one before all but one, ...
+      window: the layer's sliding window; a hint that lets a mask with run-time bounds keep a static band. None = none.
+
+    Raises:
+      UnsupportedProblem: the mask's shape fits neither q nor the keys.
+    """
+    seqlen_q = q.shape[2]
+    if mask is None:
+        # One query is the newest token: it sees every key.
+        return Keys(q_offset=seqlen_kv - seqlen_q, ahead=1) if causal and seqlen_q > 1 else Keys()
+    if _values_unreadable(mask):
+        return Keys(bias=_as_bias(_fit(mask, q, seqlen_kv)))
+    fitted = _fit(mask, q, seqlen_kv)
+    version = None if mask.is_inference() else mask._version
+    key = (version, tuple(q.shape[:3]), seqlen_kv, window)
+    found = _seen.get(mask)
+    if version is None or found is None or found[0] != key:
+        keys = _interpret(fitted, seqlen_q, window)
+        _seen[mask] = found = (key, keys)
+    # None: the mask itself is the bias. It is not remembered, or it would never be freed.
+    return Keys(bias=_as_bias(fitted)) if found[1] is None else found[1]
+
+
+def with_position_bias(keys: Keys, position_bias: torch.Tensor, seqlen_kv: int) -> Keys:
+    """`keys` with an additive bias `[1 or batch, heads or 1, seqlen_q or 1, >= seqlen_kv]` on top."""
+    bias = position_bias[..., :seqlen_kv]
+    if keys.bias is not None:
+        bias = torch.where(keys.bias, bias, float("-inf")) if keys.bias.dtype == torch.bool else bias + keys.bias
+    return replace(keys, bias=bias)
+
+
+def restrict_to_indices(
+    indices: torch.Tensor, mask: torch.Tensor | None, *, seqlen_q: int, seqlen_kv: int, causal: bool
+) -> torch.Tensor:
+    """The mask that also hides every key not named in `indices` (`[batch, seqlen_q, topk]`, negative = none).
+
+    Returns a mask of the kind of `mask`; without one, a bool mask that includes the causal triangle.
+    """
+    batch = indices.shape[0]
+    # One spare column takes the negative entries.
+    slots = torch.where(indices < 0, seqlen_kv, indices).long()
+    keep = torch.zeros((batch, seqlen_q, seqlen_kv + 1), dtype=torch.bool, device=indices.device)
+    keep = keep.scatter(-1, slots, True)[:, None, :, :seqlen_kv]
+    if mask is None:
+        return keep & triangle(seqlen_q, seqlen_kv, keep.device) if causal else keep
+    mask = mask[..., :seqlen_kv]
+    return mask & keep if mask.dtype == torch.bool else mask.masked_fill(~keep, torch.finfo(mask.dtype).min)
+
+
+def triangle(seqlen_q: int, seqlen_kv: int, device: torch.device) -> torch.Tensor:
+    """Bool `[seqlen_q, seqlen_kv]`, True where a causal row sees the key; the last row sees all."""
+    rows = torch.arange(seqlen_kv - seqlen_q, seqlen_kv, device=device)
+    return torch.arange(seqlen_kv, device=device) <= rows[:, None]
+
+
+def segment_bounds(keys: Keys, cu_q: torch.Tensor, cu_kv: torch.Tensor, *, seqlen_q: int, causal: bool) -> Keys:
+    """`keys` cut to the segments of a packed batch of one: row i of segment s sees keys of segment s only.
+
+    Args:
+      keys: what the mask says besides.
+      cu_q, cu_kv: first row and first key of each segment and the total, int `[num_sequences + 1]`.
+      seqlen_q: number of query rows.
+      causal: True = within its segment the last row sees every key, the one before all but one, ...
+    """
+    cu_q, cu_kv = cu_q.to(torch.int64), cu_kv.to(torch.int64)
+    rows = torch.arange(seqlen_q, device=cu_q.device)
+    segment = torch.searchsorted(cu_q, rows, right=True) - 1
+    segment = segment.clamp(0, cu_q.shape[0] - 2)
+    lo, hi = cu_kv[segment], cu_kv[segment + 1]
+    if causal:
+        hi = torch.minimum(hi, hi - (cu_q[segment + 1] - 1 - rows))
+    # Rows behind the last segment belong to nothing.
+    hi = torch.where(rows < cu_q[-1], hi, lo)
+    lo, hi = lo.to(torch.int32)[None], hi.to(torch.int32)[None]
+    return within(keys, lo, hi)
+
+
+def within(keys: Keys, lo: torch.Tensor, hi: torch.Tensor) -> Keys:
+    """`keys` cut to int32 bounds `[batch or 1, seqlen_q]`."""
+    if keys.lo is not None and keys.hi is not None:
+        lo, hi = torch.maximum(lo, keys.lo), torch.minimum(hi, keys.hi)
+    return replace(keys, lo=lo, hi=hi)
+
+
+def band_bounds(
+    q_offset: int, window: int | None, ahead: int | None, seqlen_q: int, seqlen_kv: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The static band of `problem.Mask` as int32 bounds `[1, seqlen_q]`."""
+    position = torch.arange(q_offset, q_offset + seqlen_q, device=device)[None]
+    lo = torch.zeros_like(position) if window is None else (position - window + 1).clamp(0, seqlen_kv)
+    hi = torch.full_like(position, seqlen_kv) if ahead is None else (position + ahead).clamp(0, seqlen_kv)
+    return lo.to(torch.int32), hi.to(torch.int32)
+
+
+def _values_unreadable(mask: torch.Tensor) -> bool:
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or mask.requires_grad:
+        return True
+    return type(mask) is not torch.Tensor or mask.device.type == "meta"
+
+
+def _fit(mask: torch.Tensor, q: torch.Tensor, seqlen_kv: int) -> torch.Tensor:
+    """The mask with four axes, broadcast axes of size 1 and exactly `seqlen_kv` keys."""
+    shape = list(mask.shape)
+    while mask.dim() < 4:
+        mask = mask[None]
+    mask = mask[..., :seqlen_kv]
+    for axis in range(3):
+        if mask.shape[axis] > 1 and mask.stride(axis) == 0:
+            mask = mask.narrow(axis, 0, 1)
+    if mask.shape[3] == 1 and seqlen_kv != 1:
+        mask = mask.expand(-1, -1, -1, seqlen_kv)
+    wanted = (*q.shape[:3], seqlen_kv)
+    if mask.dim() != 4 or any(have not in (1, want) for have, want in zip(mask.shape[:3], wanted, strict=False)):
+        _misfit(shape, wanted)
+    if mask.shape[3] != seqlen_kv:
+        _misfit(shape, wanted)
+    return mask
+
+
+def _misfit(shape: list[int], wanted: tuple[int, ...]) -> NoReturn:
+    raise UnsupportedProblem(
+        [
+            Reason(
+                kernel="attention",
+                field="attention_mask.shape",
+                value=str(shape),
+                limit=f"must broadcast to [batch, num_heads_q, seqlen_q, seqlen_kv] = {list(wanted)}",
+            )
+        ]
+    )
+
+
+def _as_bias(mask: torch.Tensor) -> torch.Tensor:
+    if mask.dtype == torch.bool or mask.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        return mask
+    return mask.to(torch.float32)  # integers are added to the scores, as eager does; float64 has no kernel
+
+
+def _interpret(mask: torch.Tensor, seqlen_q: int, window: int | None) -> Keys | None:
+    """What the values say; None if the mask stays the dense bias that it is."""
+    visible = mask
+    if mask.dtype != torch.bool:
+        found = _two_valued(mask)
+        if found is None:
+            return None
+        visible = found
+    bounds = _runs(visible[:, 0]) if visible.shape[1] == 1 else None
+    if bounds is not None:
+        return _keys_of(*bounds, seqlen_q, visible.shape[3], mask.device, window)
+    return None if visible is mask else Keys(bias=visible)
+
+
+def _two_valued(mask: torch.Tensor) -> torch.Tensor | None:
+    """A float mask of zeros and `finfo.min`-like or -inf entries as bool; None if it is a real bias."""
+    if not mask.dtype.is_floating_point:
+        return None
+    # Half of the smallest number: 0 and finfo.min differ by far more than scores do, whatever was added to either.
+    visible = mask == 0
+    hidden = mask <= torch.finfo(mask.dtype).min / 2
+    return visible if bool((visible | hidden).all()) else None
+
+
+def _runs(visible: torch.Tensor) -> tuple[Any, Any] | None:
+    """First key and one past the last key of each row of bool `[batch or 1, rows, seqlen_kv]`, int64 arrays
+    `[batch or 1, rows]`; None if some row is not one run. A row without keys is (0, 0).
+    """  # fmt: skip
+    values = visible.detach().cpu().numpy()
+    batch, rows, seqlen_kv = values.shape
+    if seqlen_kv == 0 or rows == 0 or batch == 0:
+        return np.zeros((batch, rows), np.int64), np.zeros((batch, rows), np.int64)
+    lo, hi = np.empty((batch, rows), np.int64), np.empty((batch, rows), np.int64)
+    step = max(1, _SCAN_ELEMENTS // seqlen_kv)
+    for b in range(batch):
+        for start in range(0, rows, step):
+            part = values[b, start : start + step]
+            count = np.count_nonzero(part, axis=1)
+            first = part.argmax(axis=1)
+            last = seqlen_kv - part[:, ::-1].argmax(axis=1)
+            if not ((last - first == count) | (count == 0)).all():
+                return None
+            lo[b, start : start + step] = np.where(count == 0, 0, first)
+            hi[b, start : start + step] = np.where(count == 0, 0, last)
+    return lo, hi
+
+
+def _keys_of(lo: Any, hi: Any, seqlen_q: int, seqlen_kv: int, device: torch.device, window: int | None) -> Keys:
+    """The smallest description of the runs: nothing, a static band, or run-time bounds inside one."""
+    if bool((lo == 0).all() and (hi == seqlen_kv).all()):
+        return Keys()
+    # One row (decode): a static band would change with every token, and every change is a new kernel.
+    band, exact = _band(lo, hi, seqlen_kv, window) if lo.shape[1] > 1 else (Keys(), False)
+    if exact:
+        return band
+    bounds = [np.broadcast_to(part, (part.shape[0], seqlen_q)).astype(np.int32) for part in (lo, hi)]
+    lo_tensor, hi_tensor = (torch.from_numpy(part).to(device) for part in bounds)
+    return Keys(q_offset=band.q_offset, window=band.window, ahead=band.ahead, lo=lo_tensor, hi=hi_tensor)
+
+
+def _band(lo: Any, hi: Any, seqlen_kv: int, window: int | None) -> tuple[Keys, bool]:
+    """A static band that contains every run, for rows that end with the keys or start with them; True if it is the runs.
+
+    An inexact band is only ever causal with `window`, which do not depend on the values, so that the same layer gives
+    the same band at every step.
+    """
+    seqlen_q = lo.shape[1]
+    some = hi > lo
+    offsets = sorted({seqlen_kv - seqlen_q, 0})
+    for q_offset in offsets:
+        position = np.arange(seqlen_q) + q_offset
+        ahead = int(np.where(some & (hi < seqlen_kv), hi - position, 0).max(initial=0))
+        back = int(np.where(some & (lo > 0), position - lo + 1, 0).max(initial=0))
+        band_lo = np.maximum(0, position - back + 1) if back > 0 else np.zeros_like(position)
+        band_hi = np.minimum(seqlen_kv, position + ahead) if ahead > 0 else np.full_like(position, seqlen_kv)
+        same = (lo == band_lo) & (hi == band_hi) | ~some & (band_lo >= band_hi)
+        if bool(same.all()):
+            return Keys(q_offset=q_offset, window=back or None, ahead=ahead or None), True
+    for q_offset in offsets:
+        position = np.arange(seqlen_q) + q_offset
+        if bool((~some | (hi <= position + 1)).all()):
+            inside = window is not None and bool((~some | (lo >= position - window + 1)).all())
+            return Keys(q_offset=q_offset, window=window if inside else None, ahead=1), False
+    return Keys(), False

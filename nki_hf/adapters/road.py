@@ -1,0 +1,117 @@
+"""The road of one call: check shapes, decide, then the kernel's op or the counted fallback. Every adapter ends here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from nki_hf.adapters import ledger
+from nki_hf.adapters.call import Call, check_shapes
+from nki_hf.adapters.fallback import fallback_name, run_fallback
+from nki_hf.adapters.torch_op import attention_op, backend_name, plan
+from nki_hf.dispatch import Decision
+from nki_hf.errors import Reason, UnsupportedProblem
+from nki_hf.settings import settings
+
+__all__ = ["attend", "decide_call"]
+
+_TORCH_SDPA = F.scaled_dot_product_attention
+
+
+def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Out `[batch, seqlen_q, num_heads_q, head_dim_v]`, contiguous, in q's dtype; lse; weights.
+
+    lse is `[batch, num_heads_q, seqlen_q]` float32, None after a fallback; weights are None unless `call.weights`.
+
+    Args:
+      call: the call.
+      layer: who calls, for `nki_hf.explain()`.
+
+    Raises:
+      UnsupportedProblem: the tensors describe no attention; or no kernel takes the call and the settings are strict.
+    """
+    check_shapes(call.q, call.k, call.v)
+    call = _same_batch(call)
+    decision = decide_call(call)
+    if decision.fallback and settings().strict:
+        raise UnsupportedProblem(decision.rejected)
+    if not torch.compiler.is_compiling():
+        ledger.record(layer, decision)
+    if decision.fallback:
+        out, weights = run_fallback(call)
+        return out, None, weights
+    keys = call.keys
+    out, lse = attention_op(
+        call.q,
+        call.k,
+        call.v,
+        keys.lo,
+        keys.hi,
+        keys.bias,
+        call.head_sink,
+        call.scale,
+        call.softcap,
+        keys.q_offset,
+        keys.window,
+        keys.ahead,
+    )
+    row_sink = call.row_sink
+    return (out, lse, None) if row_sink is None else (*_add_sink(out, lse, row_sink), None)
+
+
+def _add_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and lse of the same rows with one more logit each in the denominator."""
+    total = torch.logaddexp(lse, sink.float().expand_as(lse))
+    share = torch.exp(lse - total).transpose(1, 2)[..., None]  # [batch, seqlen_q, num_heads_q, 1]
+    return (out * share).to(out.dtype), total
+
+
+def decide_call(call: Call) -> Decision:
+    """The decision for a call: the kernels' rules, and what only the tensors themselves tell."""
+    fallback = fallback_name(call)
+    tensors = (call.q, call.k, call.v, call.sink, call.keys.bias)
+    needs_grad = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    decision = plan(call, needs_grad=needs_grad, fallback=fallback)
+    refused = (*call.refused, *_refusals(call))
+    if not refused:
+        return decision
+    return replace(decision, kernel=fallback, backend="torch", tiles={}, rejected=(*refused, *decision.rejected))
+
+
+def _refusals(call: Call) -> list[Reason]:
+    reasons: list[Reason] = []
+    if call.dropout > 0:
+        reasons.append(_reason("dropout", call.dropout, "must be 0.0: no kernel drops weights", "Use torch for this layer."))
+    if call.weights:
+        reasons.append(_reason("output_attentions", True, "must be False: no kernel writes the attention weights"))
+    if backend_name(call.q.device.type) is None:
+        reasons.append(_reason("device", call.q.device.type, "must be cpu or neuron"))
+    if type(call.q) not in (torch.Tensor, torch.nn.Parameter):
+        reasons.append(_reason("q", type(call.q).__name__, "must be a plain tensor", "Pass the local tensor."))
+    if F.scaled_dot_product_attention is not _TORCH_SDPA:
+        reasons.append(
+            _reason(
+                "scaled_dot_product_attention",
+                getattr(F.scaled_dot_product_attention, "__module__", "replaced"),
+                "must be torch's own: context parallelism replaces it, and a kernel would see its own shard only",
+                "Train without context parallelism, or use attn_implementation='sdpa'.",
+            )
+        )
+    return reasons
+
+
+def _reason(field: str, value: Any, limit: str, advice: str = "") -> Reason:
+    return Reason(kernel="every kernel", field=field, value=str(value), limit=limit, advice=advice)
+
+
+def _same_batch(call: Call) -> Call:
+    """Learned queries come with batch 1 against a batch of keys, or the reverse: one of them is repeated."""
+    batch, batch_kv = call.q.shape[0], call.k.shape[0]
+    if batch == batch_kv:
+        return call
+    if batch == 1:
+        return replace(call, q=call.q.expand(batch_kv, -1, -1, -1))
+    return replace(call, k=call.k.expand(batch, -1, -1, -1), v=call.v.expand(batch, -1, -1, -1))

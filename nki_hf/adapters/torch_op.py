@@ -1,0 +1,146 @@
+"""The torch op `nki_hf::attention`: what a graph sees of a kernel call, and the one place that picks the back end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nki_hf.adapters.backward import attention_gradients
+from nki_hf.adapters.call import Call, Keys, problem_of
+from nki_hf.dispatch import Decision, decide
+from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+from nki_hf.settings import settings
+
+__all__ = ["attention_op", "backend_name", "plan"]
+
+
+def backend_name(device_type: str) -> str | None:
+    """The back end for tensors on a device: the settings' choice for `cpu`, `neuron` for `neuron`; None for others."""
+    if device_type == "cpu":
+        return settings().backend
+    return "neuron" if device_type == "neuron" else None
+
+
+def plan(call: Call, *, needs_grad: bool, fallback: str = "sdpa") -> Decision:
+    """The decision for a call under the settings in force."""
+    chosen = settings()
+    return decide(
+        problem_of(call, needs_grad=needs_grad),
+        backend=backend_name(call.q.device.type) or "simulator",
+        chip=chosen.chip,
+        lnc=chosen.lnc,
+        fallback=fallback,
+    )
+
+
+@torch.library.custom_op("nki_hf::attention", mutates_args=())
+def attention_op(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    lo: torch.Tensor | None,
+    hi: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    sink: torch.Tensor | None,
+    scale: float | None,
+    softcap: float | None,
+    q_offset: int,
+    window: int | None,
+    ahead: int | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Out `[batch, seqlen_q, num_heads_q, head_dim_v]` in q's dtype, contiguous, and lse `[batch, num_heads_q, seqlen_q]` fp32.
+
+    Arguments as in `Call` and `Keys`.
+    """
+    keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
+    call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
+    decision = plan(call, needs_grad=False)
+    if decision.fallback:
+        raise UnsupportedProblem(decision.rejected)
+    if decision.kernel == "empty":
+        return _nothing_to_see(call)
+    return _run_kernel(call, decision)
+
+
+@attention_op.register_fake
+def _(q, k, v, lo, hi, bias, sink, scale, softcap, q_offset, window, ahead):  # type: ignore[no-untyped-def]
+    return _outputs(q, v)
+
+
+def _outputs(q: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    batch, num_heads_q, seqlen_q = q.shape[:3]
+    out = q.new_empty((batch, seqlen_q, num_heads_q, v.shape[3]))
+    return out, q.new_empty((batch, num_heads_q, seqlen_q), dtype=torch.float32)
+
+
+def _nothing_to_see(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = _outputs(call.q, call.v)
+    lse.fill_(float("-inf"))
+    if call.sink is not None:
+        lse.copy_(call.sink.float().view(1, -1, 1).expand_as(lse))
+    return out.zero_(), lse
+
+
+def _run_kernel(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tensor]:
+    raise BackendUnavailable(decision.backend)
+
+
+@torch.library.custom_op("nki_hf::attention_backward", mutates_args=())
+def attention_backward_op(
+    dout: torch.Tensor,
+    dlse: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    lo: torch.Tensor | None,
+    hi: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    sink: torch.Tensor | None,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scale: float | None,
+    softcap: float | None,
+    q_offset: int,
+    window: int | None,
+    ahead: int | None,
+    needs_bias: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dq, dk, dv, dsink, dbias, each contiguous in its tensor's shape and dtype; without elements where there is none."""
+    keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
+    call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
+    grads = attention_gradients(call, out, lse, dout, dlse, bias=needs_bias)
+    absent = q.new_empty(0)
+    return (
+        grads.dq,
+        grads.dk,
+        grads.dv,
+        absent if grads.dsink is None else grads.dsink,
+        q.new_empty(0) if grads.dbias is None else grads.dbias,
+    )
+
+
+@attention_backward_op.register_fake
+def _(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, scale, softcap, q_offset, window, ahead, needs_bias):  # type: ignore[no-untyped-def]
+    dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
+    dbias = bias.new_empty(bias.shape) if needs_bias else q.new_empty(0)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink, dbias
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    q, k, v, lo, hi, bias, sink, *ctx.options = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, lo, hi, bias, sink, *output)
+
+
+def _backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    q, k, v, lo, hi, bias, sink, out, lse = ctx.saved_tensors
+    needs_bias = ctx.needs_input_grad[5] and bias is not None and bias.is_floating_point()
+    dout = torch.zeros_like(out) if dout is None else dout
+    dq, dk, dv, dsink, dbias = attention_backward_op(
+        dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, *ctx.options, needs_bias
+    )
+    return dq, dk, dv, None, None, dbias if needs_bias else None, None if sink is None else dsink, *[None] * 5
+
+
+attention_op.register_autograd(_backward, setup_context=_save)

@@ -1,0 +1,169 @@
+"""Transformers' attention function: its signature and keyword arguments in, one `Call` out. Names change here, once."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from nki_hf.adapters.call import Call
+from nki_hf.adapters.masks import read_mask, restrict_to_indices, segment_bounds, triangle, with_position_bias
+from nki_hf.adapters.road import attend
+from nki_hf.errors import Reason
+
+try:
+    # Where Transformers keeps what its hooks collect; private, so its absence only costs the early sight of it.
+    from transformers.utils.output_capturing import _active_collector as _collector
+except ImportError:
+    _collector = ContextVar("no_collector", default=None)
+
+__all__ = ["HARMLESS", "HONOURED", "nki_attention"]
+
+HONOURED = {
+    "scaling": "the softmax scale; None = head_dim ** -0.5",
+    "dropout": "fallback to torch when above 0 in training",
+    "is_causal": "what a missing mask means; beats module.is_causal",
+    "softcap": "cap of the scaled scores, before the mask",
+    "s_aux": "attention sinks, one logit per query head",
+    "sinks": "the same under another name; also one logit per row",
+    "position_bias": "added to the scores besides the mask",
+    "sliding_window": "informational: the mask holds the window",
+    "indices": "sparse attention: the keys each query may see",
+    "block_indices": "sparse attention by blocks of keys",
+    "cu_seq_lens_q": "packed sequences: first row of each",
+    "cu_seq_lens_k": "packed sequences: first key of each",
+    "output_attentions": "fallback to eager, which returns the weights",
+}
+"""Keyword arguments with meaning, and what becomes of each."""
+
+HARMLESS = frozenset(
+    {
+        # bookkeeping of the model around the attention
+        "use_cache", "past_key_values", "cache", "cache_position", "output_hidden_states", "output_router_logits",
+        "return_dict", "num_items_in_batch", "logits_to_keep", "labels", "num_logits_to_keep", "layer_idx",
+        # already in q and k, or in the mask
+        "position_ids", "position_embeddings", "rope_deltas", "max_length_q", "max_length_k", "seq_idx",
+        # how a kernel computes, not what
+        "deterministic",
+        # generation
+        "max_new_tokens", "is_first_iteration",
+        # other inputs of multimodal models
+        "input_ids", "inputs_embeds", "token_type_ids", "mm_token_type_ids", "pixel_values", "pixel_attention_mask",
+        "pixel_values_videos", "image_sizes", "image_grid_thw", "video_grid_thw", "second_per_grid_ts", "input_features",
+        "feature_attention_mask", "interpolate_pos_encoding", "spatial_shapes", "bool_masked_pos",
+    }
+)  # fmt: skip
+"""Keyword arguments that models pass along and that do not concern the attention: accepted and ignored."""
+
+
+def nki_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The function behind `attn_implementation="nki"`.
+
+    Args:
+      module: the attention layer; its `training`, `is_causal` and `layer_idx` are read, where it has them.
+      query: `[batch or 1, num_heads_q, seqlen_q, head_dim]`.
+      key: `[batch or 1, num_heads_kv, seqlen_kv, head_dim]`.
+      value: `[batch or 1, num_heads_kv, seqlen_kv, head_dim_v]`.
+      attention_mask: see `masks.read_mask`.
+      scaling, dropout, is_causal, softcap, s_aux, position_bias, sliding_window, kwargs: see `HONOURED`.
+
+    Returns:
+      The output `[batch, seqlen_q, num_heads_q, head_dim_v]`, contiguous, in query's dtype; and None, or the weights
+      `[batch, num_heads_q, seqlen_q, seqlen_kv]` if the model records them.
+
+    Raises:
+      UnsupportedProblem: see `road.attend`.
+    """
+    seqlen_q, seqlen_kv = query.shape[2], key.shape[2]
+    # In this order: a symbolic length must not decide what type `causal` has.
+    causal = attention_mask is None and bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    indices, block_indices = kwargs.pop("indices", None), kwargs.pop("block_indices", None)
+    if indices is not None:
+        attention_mask = restrict_to_indices(indices, attention_mask, seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, causal=causal)
+    if block_indices is not None:
+        attention_mask = _block_mask(module, block_indices, attention_mask, query, seqlen_kv, causal)
+    keys = read_mask(attention_mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=sliding_window)
+    if position_bias is not None:
+        keys = with_position_bias(keys, position_bias, seqlen_kv)
+    cu_q, cu_kv = kwargs.pop("cu_seq_lens_q", None), kwargs.pop("cu_seq_lens_k", None)
+    sinks = kwargs.pop("sinks", None)
+    weights = bool(kwargs.pop("output_attentions", False)) or _weights_recorded()
+    refused = _unknown(kwargs)
+    if cu_q is not None and cu_kv is not None:
+        if query.shape[0] == 1:
+            keys = segment_bounds(keys, cu_q, cu_kv, seqlen_q=seqlen_q, causal=causal)
+        else:
+            refused.append(_reason("cu_seq_lens_q", f"{cu_q.numel()} entries", "needs a batch of 1", "Pass a mask."))
+    call = Call(
+        q=query,
+        k=key,
+        v=value,
+        keys=keys,
+        scale=None if scaling is None else float(scaling),
+        softcap=None if softcap is None else float(softcap),
+        sink=sinks if s_aux is None else s_aux,
+        dropout=float(dropout) if dropout and getattr(module, "training", False) else 0.0,
+        weights=weights,
+        refused=tuple(refused),
+    )
+    out, _, given = attend(call, _layer(module))
+    return out, given
+
+
+def _layer(module: Any) -> str:
+    number = getattr(module, "layer_idx", None)
+    name = type(module).__name__
+    return name if number is None else f"{name} {number}"
+
+
+def _unknown(kwargs: dict[str, Any]) -> list[Reason]:
+    return [
+        _reason(name, type(value).__name__, "is not a known argument: it may change the result", "Do not pass it.")
+        for name, value in kwargs.items()
+        if value is not None and value is not False and name not in HARMLESS
+    ]
+
+
+def _weights_recorded() -> bool:
+    """True if a model up the stack collects attention weights, which it does through hooks that see our None."""
+    if torch.compiler.is_compiling():
+        return False
+    collected = _collector.get()
+    return bool(collected) and any("attentions" in name for name in collected)
+
+
+def _block_mask(
+    module: Any,
+    block_indices: torch.Tensor,
+    mask: torch.Tensor | None,
+    query: torch.Tensor,
+    seqlen_kv: int,
+    causal: bool,
+) -> torch.Tensor:
+    seqlen_q = query.shape[2]
+    if mask is None:
+        full = torch.ones((seqlen_q, seqlen_kv), dtype=torch.bool, device=query.device)
+        mask = (triangle(seqlen_q, seqlen_kv, query.device) if causal else full)[None, None]
+    # With a mask given, the positions are not read.
+    positions = torch.arange(seqlen_kv - seqlen_q, seqlen_kv, device=query.device).expand(query.shape[0], -1)
+    built = module.indexer.build_block_mask(block_indices, mask, seqlen_kv, query.dtype, query.device, positions)
+    return built
+
+
+def _reason(field: str, value: str, limit: str, advice: str = "") -> Reason:
+    return Reason(kernel="every kernel", field=field, value=value, limit=limit, advice=advice)

@@ -1,0 +1,103 @@
+"""Importing nki_hf makes "nki" known to Transformers, whichever comes first."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+from tiny import logits, tiny_qwen3, token_ids, worst
+
+import nki_hf
+from nki_hf.adapters import registration
+from nki_hf.errors import BackendUnavailable
+
+_BOTH = """
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as attention
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as masks
+print("nki" in attention, "nki" in masks)
+"""
+
+
+def _run(code):
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "first", ["import nki_hf, transformers", "import transformers; transformers.PreTrainedModel; import nki_hf"]
+)
+def test_both_tables_hold_nki_whichever_is_imported_first(first):
+    assert _run(f"{first}\n{_BOTH}") == "True True"
+
+
+def test_register_is_idempotent():
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    nki_hf.register()
+    before = ALL_ATTENTION_FUNCTIONS["nki"], ALL_MASK_ATTENTION_FUNCTIONS["nki"]
+    nki_hf.register()
+    assert (ALL_ATTENTION_FUNCTIONS["nki"], ALL_MASK_ATTENTION_FUNCTIONS["nki"]) == before
+
+
+def test_an_old_transformers_is_refused_by_version(monkeypatch):
+    real = registration.importlib.metadata.version
+    monkeypatch.setattr(
+        registration.importlib.metadata, "version", lambda name: "5.13.2" if name == "transformers" else real(name)
+    )
+    with pytest.raises(BackendUnavailable, match=r"transformers=5\.13\.2 is too old.*5\.14"):
+        nki_hf.register()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        registration._on_import(None)  # the import hook must not break the import of transformers
+    assert ["too old" in str(each.message) for each in seen] == [True]
+
+
+def test_without_transformers_the_message_names_the_extra():
+    code = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in ('torch', 'transformers'):
+            raise ImportError(f'{name} is blocked')
+sys.meta_path.insert(0, Blocked())
+import importlib.metadata as metadata
+def missing(name):
+    raise metadata.PackageNotFoundError(name)
+metadata.version = missing
+import nki_hf
+try:
+    nki_hf.register()
+except nki_hf.BackendUnavailable as error:
+    print(error)
+"""
+    assert 'pip install "nki_hf[hf]"' in _run(code)
+
+
+def test_the_config_switch_works_after_building_a_model():
+    model, ids = tiny_qwen3(), token_ids()
+    expected = logits(model, "eager", ids)
+    nki_hf.explain(reset=True)
+    model.config._attn_implementation = "nki"
+    assert worst(model(ids).logits.detach(), expected) <= 1e-4
+    assert nki_hf.explain().calls == 2
+
+
+def test_the_config_switch_works_before_building_a_model():
+    from transformers import Qwen3ForCausalLM
+
+    reference, ids = tiny_qwen3(), token_ids()
+    config = type(reference.config).from_dict(reference.config.to_dict())
+    config._attn_implementation = "nki"
+    model = Qwen3ForCausalLM(config).eval()
+    model.load_state_dict(reference.state_dict())
+    nki_hf.explain(reset=True)
+    assert worst(model(ids).logits.detach(), logits(reference, "eager", ids)) <= 1e-4
+    assert nki_hf.explain().calls == 2
+
+
+def test_a_model_built_by_name_routes_through_nki():
+    from transformers import AutoModelForCausalLM
+
+    config = tiny_qwen3().config
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="nki")
+    assert model.config._attn_implementation == "nki"
