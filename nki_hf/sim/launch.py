@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.arguments import Arguments, returned_tensors
+from nki_hf.sim.constraints.memory import check_memory
+from nki_hf.sim.constraints.outputs import check_outputs
 from nki_hf.sim.cores import Cooperation
 from nki_hf.sim.events import Event
 from nki_hf.sim.machine import Run, entered, running_machine
@@ -124,6 +126,9 @@ def launch(
         run.cooperation = Cooperation(run)
         value = run.cooperation.execute(function)[0]
     outputs = returned_tensors(value)
+    if run.options.checks:
+        check_outputs(outputs, foreign=run.options.foreign)
+        check_memory(run.events, run.options)
     program = Program(run, arguments.tensors, outputs) if run.options.record and run.replayable else None
     if not run.options.values:
         return LaunchResult(outputs=(), returned=None, events=run.events, program=None, run=run)

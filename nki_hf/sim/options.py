@@ -48,6 +48,8 @@ class SimOptions:
       precise: True stores low-precision tiles as such; False keeps them in float32. Default: True unless NKI_PRECISE_FP=0.
       foreign: True for kernels written elsewhere: rules that public sources leave unsure warn instead of raising.
         Default: False.
+      checks: False skips the rules of sim/constraints, memory included: for replays of what has been checked, and to see
+        what the checks cost. Default: True.
       events: False drops the event stream (replays never record it). Default: True.
       record: True also keeps each instruction's computation, so that the run can be replayed. Default: False.
       seed: seed of the random-number instructions. Default: 0.
@@ -58,6 +60,7 @@ class SimOptions:
     uninitialized: str = "sentinel"
     precise: bool = field(default_factory=default_precise)
     foreign: bool = False
+    checks: bool = True
     events: bool = True
     record: bool = False
     seed: int = 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from nki_hf.sim.constraints.initialized import check_written
 from nki_hf.sim.constraints.rule import RULES, Operands, Rule, check, rule
 
-__all__ = ["RULES", "Operands", "Rule", "check", "rule"]
+__all__ = ["RULES", "Operands", "Rule", "check", "check_written", "rule"]
 
 from nki_hf.sim.constraints import dma, tensor_engine, vector_engine  # noqa: F401  (they fill RULES)

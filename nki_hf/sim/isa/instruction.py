@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nki_hf.sim.constraints import check
+from nki_hf.sim.constraints import check, check_written
 from nki_hf.sim.events import Event
 from nki_hf.sim.indirect import index_tensors
 from nki_hf.sim.isa.enums import engine as Engine
@@ -44,7 +44,8 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
     def __init__(self, opcode: str, **arguments: Any) -> None:
         self.opcode = opcode
         self.machine: Machine = current_machine(f"nisa.{opcode}")
-        check(self.machine, opcode, arguments)
+        if self.machine.options.checks:
+            check(self.machine, opcode, arguments)
 
     def issue(
         self,
@@ -60,6 +61,8 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
 
         The index tensors of indirect operands are added to the reads.
         """
+        if self.machine.options.uninitialized == "error":
+            check_written(self.opcode, reads)
         for tensor in writes:
             if tensor.storage.written is not None:
                 mark_written(tensor)

@@ -1,0 +1,44 @@
+"""Capacity: how much of SBUF and PSUM a run takes, who holds it, and how much room is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nki_hf.chips import Chip
+from nki_hf.sim.events import Event
+from nki_hf.sim.memory import Occupancy, occupancies
+
+__all__ = ["capacity", "high_water", "report"]
+
+
+def capacity(events: Sequence[Event], chip: Chip) -> dict[tuple[int, str], Occupancy]:
+    """The occupancy of each core's `sbuf` and `psum` that the run used, by `(core, space)`; rules in sim/memory.py."""
+    return {(item.core, item.space): item for item in occupancies(events, chip)}
+
+
+def high_water(events: Sequence[Event], chip: Chip) -> dict[str, int]:
+    """The largest number of bytes per partition alive at once over all cores, for `sbuf` and `psum`."""
+    found = {"sbuf": 0, "psum": 0}
+    for item in occupancies(events, chip):
+        found[item.space] = max(found[item.space], item.high_water)
+    return found
+
+
+def report(events: Sequence[Event], chip: Chip, *, largest: int = 5) -> list[dict[str, Any]]:
+    """One row per core and memory: high-water mark, capacity, share, and the largest tiles alive there with their lines."""
+    return [
+        {
+            "core": item.core,
+            "space": item.space,
+            "high_water_bytes": item.high_water,
+            "capacity_bytes": item.capacity,
+            "share": item.high_water / item.capacity,
+            "at_event": item.at,
+            "holders": [
+                {"name": life.buffer.name, "bytes": life.nbytes, "file": life.buffer.file, "line": life.buffer.line}
+                for life in item.holders[:largest]
+            ],
+        }
+        for item in occupancies(events, chip)
+    ]
