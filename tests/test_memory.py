@@ -241,7 +241,7 @@ def test_outputs_are_in_shared_hbm(space, foreign):
         with pytest.warns(SimulatorWarning, match="outputs must be in shared_hbm"):
             launch(kernel, (X,), options=options)
     else:
-        with pytest.raises(KernelFault, match="outputs must be in shared_hbm") as caught:
+        with pytest.raises(KernelFault, match="outputs must be in") as caught:
             launch(kernel, (X,), options=options)
         assert caught.value.record.kind == "output"
 
