@@ -13,95 +13,114 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.casts import cast, widen
+from nki_hf.sim.indirect import access
 from nki_hf.sim.tensor import NkiTensor
 
 __all__ = [
-    "Array", "Reader", "Writer", "bit_reader", "bit_writer", "cast", "column", "float_target", "mark_written", "native_reader",
-    "reader", "writer",
+    "Array", "Reader", "Storer", "Writer", "bit_reader", "bit_type", "bit_writer", "cast", "column", "float_target",
+    "mark_written", "native_reader", "reader", "storer", "writer",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 Reader = Callable[[], Array]
 Writer = Callable[[Array], None]
+Storer = Callable[..., None]
 
-_BITS: dict[int, Any] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
+def reader(tensor: NkiTensor, group: int = 16) -> Reader:
+    """Closure that gives the operand in float32 as `[partitions, free_size]`; float32 tiles are not copied.
 
-def reader(tensor: NkiTensor) -> Reader:
-    """Closure that gives the operand in float32 as `[partitions, free_size]`; float32 tiles are not copied."""
-    native = native_reader(tensor)
-    dtype = tensor.array().dtype if tensor.indirection is None else tensor.dtype.dtype
-    if dtype == np.float32:
+    `group` is the number of partitions that share a list of offsets, if the operand is indirect (see sim/indirect.py).
+    """
+    native = native_reader(tensor, group)
+    if tensor.dtype.dtype == np.float32:
         return native
-    convert = widen(dtype)
+    convert = widen(tensor.dtype.dtype)
     return lambda: convert(native())
 
 
-def native_reader(tensor: NkiTensor) -> Reader:
+def native_reader(tensor: NkiTensor, group: int = 16) -> Reader:
     """Closure that gives the operand in its own element type as `[partitions, free_size]`."""
+    shape = (tensor.partitions, tensor.free_size)
+    if tensor.indirection is not None:
+        gather = access(tensor, group=group).read
+        return lambda: gather()[0].reshape(shape)
     array = tensor.array()
-    flat = _flat(array, tensor.partitions, tensor.free_size)
+    flat = _flat(array, *shape)
     if flat is not None:
         return lambda: flat
-    shape = (tensor.partitions, tensor.free_size)
     return lambda: array.reshape(shape)
 
 
 def bit_reader(tensor: NkiTensor) -> Reader:
     """Closure that gives the operand's bit patterns as unsigned integers, `[partitions, free_size]`."""
     native = native_reader(tensor)
-    bits = _BITS[tensor.array().dtype.itemsize]
+    bits = bit_type(tensor)
     return lambda: native().view(bits)
+
+
+def bit_type(tensor: NkiTensor) -> Any:
+    """The unsigned NumPy type as wide as the tensor's elements."""
+    return np.dtype(f"u{tensor.dtype.itemsize}")
+
+
+def storer(tensor: NkiTensor) -> Storer:
+    """Closure `store(values, where=None)` of values in the tensor's own element type, `[partitions, free_size]` or
+    broadcast to it; elements outside `where` keep what they have.
+    """
+    shape, wanted = tensor.shape, (tensor.partitions, tensor.free_size)
+    if tensor.indirection is not None:
+        scatter = access(tensor).write
+
+        def store_indirect(values: Array, where: Array | None = None) -> None:
+            values = np.broadcast_to(values, wanted).reshape(shape)
+            scatter(values, None if where is None else np.broadcast_to(where, wanted).reshape(shape))
+
+        return store_indirect
+    array = tensor.array()
+    flat = _flat(array, *wanted)
+    if flat is not None:
+
+        def store(values: Array, where: Array | None = None) -> None:
+            if where is None:
+                flat[...] = values
+            else:
+                np.copyto(flat, values, where=where)
+
+        return store
+
+    def store_strided(values: Array, where: Array | None = None) -> None:
+        values = np.broadcast_to(values, wanted).reshape(shape)
+        if where is None:
+            array[...] = values
+        else:
+            np.copyto(array, values, where=np.broadcast_to(where, wanted).reshape(shape))
+
+    return store_strided
 
 
 def writer(tensor: NkiTensor) -> Writer:
     """Closure that rounds a result `[partitions, free_size]` (or broadcast to it) into the tensor."""
-    array, dtype = tensor.array(), tensor.dtype
-    flat = _flat(array, tensor.partitions, tensor.free_size)
-    plain = (array.dtype == np.float32 and dtype.name != "tfloat32") or array.dtype.name in ("bfloat16", "float16")
-    if flat is not None:
-        if plain:
-
-            def write(values: Array) -> None:
-                flat[...] = values
-
-        else:
-
-            def write(values: Array) -> None:
-                flat[...] = cast(values, dtype)
-
-        return write
-    shape, wanted = tensor.shape, (tensor.partitions, tensor.free_size)
-
-    def write_strided(values: Array) -> None:
-        rounded = values if plain else cast(values, dtype)
-        if rounded.shape != wanted:
-            rounded = np.broadcast_to(rounded, wanted)
-        array[...] = rounded.reshape(shape)
-
-    return write_strided
+    dtype = tensor.dtype
+    store = storer(tensor)
+    if dtype.name in ("float32", "bfloat16", "float16") and tensor.indirection is None:
+        return store  # NumPy's own assignment rounds as the engines do
+    return lambda values: store(cast(values, dtype))
 
 
 def bit_writer(tensor: NkiTensor) -> Writer:
     """Closure that stores unsigned integers as the tensor's bit patterns, cut or zero-extended to its width."""
-    array = tensor.array()
-    bits = _BITS[array.dtype.itemsize]
-    raw, shape = array.view(bits), tensor.shape
-
-    def write(values: Array) -> None:
-        raw[...] = values.astype(bits, copy=False).reshape(shape)
-
-    return write
+    bits, element, store = bit_type(tensor), tensor.dtype.dtype, storer(tensor)
+    return lambda values: store(values.astype(bits).view(element))
 
 
 def float_target(tensor: NkiTensor) -> Array | None:
     """The tensor's memory as a float32 `[partitions, free_size]` array that a NumPy function may write to; None if it is
     stored otherwise.
     """
-    array = tensor.array()
-    if array.dtype != np.float32 or tensor.dtype.name == "tfloat32":
+    if tensor.dtype.name != "float32" or tensor.indirection is not None:
         return None
-    return _flat(array, tensor.partitions, tensor.free_size)
+    return _flat(tensor.array(), tensor.partitions, tensor.free_size)
 
 
 def column(value: Any) -> Callable[[], Any]:
@@ -113,10 +132,10 @@ def column(value: Any) -> Callable[[], Any]:
 
 
 def mark_written(tensor: NkiTensor) -> None:
-    """Note, at trace time, that an instruction writes these elements."""
+    """Note, at trace time, that an instruction writes these elements (an indirect write notes it when it executes)."""
     flags = tensor.storage.written
-    if flags is not None:
-        view = tensor.written() if tensor.indirection is None else None
+    if flags is not None and tensor.indirection is None:
+        view = tensor.written()
         if view is None:
             flags[...] = True
         else:

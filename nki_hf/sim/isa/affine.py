@@ -13,7 +13,7 @@ from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.language.operators import OPERATORS, as_operator
 from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, native_reader
+from nki_hf.sim.values import Array, native_reader, storer
 
 __all__ = ["affine_select", "iota"]
 
@@ -27,11 +27,9 @@ def iota(dst: NkiTensor, pattern: Any, offset: int = 0, channel_multiplier: int 
     this = begin("iota", dst=dst, pattern=pairs, offset=offset, channel_multiplier=channel_multiplier)
     step = None
     if this.values:
-        array = dst.array()
-        values = _cast_pattern(pairs, int(offset), int(channel_multiplier), dst.partitions, dst.dtype.name).reshape(array.shape)
-
-        def step() -> None:
-            array[...] = values
+        store = storer(dst)
+        values = _cast_pattern(pairs, int(offset), int(channel_multiplier), dst.partitions, dst.dtype.name)
+        step = lambda: store(values)  # noqa: E731
 
     return this.issue(engine="gpsimd", reads=(), writes=(dst,), step=step)
 
@@ -88,15 +86,14 @@ def _rejected(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, 
 
 
 def _select_step(dst: NkiTensor, source: NkiTensor, rejected: Array, value: Any) -> Step:
-    read, array = native_reader(source), dst.array()
-    convert = copy_cast(source.array().dtype, dst.dtype)
     fill = cast(np.asarray(value, np.float32), dst.dtype)
-    mask = rejected.reshape(array.shape)
-    if source.array() is array:  # the usual case: in place, only what is not selected changes
-        return lambda: np.copyto(array, fill, where=mask)
+    store = storer(dst)
+    same = source.storage is dst.storage and source.offset == dst.offset and source.get_pattern() == dst.get_pattern()
+    if same and source.dtype == dst.dtype and dst.indirection is None:  # in place: only what is not selected changes
+        return lambda: store(fill, rejected)
+    read, convert = native_reader(source), copy_cast(source.dtype.dtype, dst.dtype)
 
     def step() -> None:
-        array[...] = convert(read()).reshape(array.shape)
-        np.copyto(array, fill, where=mask)
+        store(np.where(rejected, fill, convert(read())))
 
     return step

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.casts import cast, copy_cast
+from nki_hf.sim.indirect import access
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
 from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.values import bit_type, storer
 
 __all__ = ["copy_step", "memset", "tensor_copy"]
 
@@ -27,26 +29,29 @@ def memset(dst: NkiTensor, value: Any, engine: Engine = Engine.unknown, name: st
     this = begin("memset", dst=dst, value=value, engine=engine)
     step = None
     if this.values:
-        array = dst.array()
+        store = storer(dst)
         exact = isinstance(value, int | np.integer) and dst.dtype.is_integer
         fill = cast(np.asarray(value, np.int64 if exact else np.float32), dst.dtype)
-
-        def step() -> None:
-            array[...] = fill
+        step = lambda: store(fill)  # noqa: E731
 
     return this.issue(engine=resolve_engine(engine, "vector"), reads=(), writes=(dst,), step=step)
 
 
-def copy_step(dst: NkiTensor, src: NkiTensor) -> Step:
-    """Closure that copies `src` to `dst` element by element in row-major order: bits, or cast through float32."""
+def copy_step(dst: NkiTensor, src: NkiTensor, *, skip: bool = False) -> Step:
+    """Closure that copies `src` to `dst` element by element in row-major order: bits, or cast through float32.
+
+    `skip` leaves the elements of `dst` alone whose run-time index, on either side, is out of bounds.
+    """
+    if dst.indirection is not None or src.indirection is not None:
+        return _indirect_copy(dst, src, skip)
     target, source, dtype = dst.array(), src.array(), dst.dtype
     shape = target.shape
     if source.dtype == target.dtype and dtype.name != "tfloat32":
-        bits = np.dtype(f"u{source.dtype.itemsize}")
+        bits = bit_type(dst)
         target, source = target.view(bits), source.view(bits)
         direct = True
     else:
-        direct = source.dtype == np.float32 and target.dtype.name in ("bfloat16", "float16")
+        direct = source.dtype == np.float32 and dtype.name in ("bfloat16", "float16")
     if direct:
         same = source.shape == shape
 
@@ -60,3 +65,16 @@ def copy_step(dst: NkiTensor, src: NkiTensor) -> Step:
         target[...] = convert(source).reshape(shape)
 
     return copy_and_cast
+
+
+def _indirect_copy(dst: NkiTensor, src: NkiTensor, skip: bool) -> Step:
+    read, write = access(src, skip=skip).read, access(dst, skip=skip).write
+    convert, shape = copy_cast(src.dtype.dtype, dst.dtype), dst.shape
+
+    def step() -> None:
+        values, valid = read()
+        if valid is not None:
+            valid = np.broadcast_to(valid, values.shape).reshape(shape)
+        write(convert(values).reshape(shape), valid)
+
+    return step

@@ -25,7 +25,7 @@ def dma_copy(
 ) -> NkiInstruction:
     """`dst = src`, element by element in row-major order of both views; differing dtypes cast through float32."""
     this = begin("dma_copy", dst=dst, src=src, priority=priority, oob_mode=oob_mode, dge_mode=dge_mode, engine=engine)
-    step = copy_step(dst, src) if this.values else None
+    step = copy_step(dst, src, skip=oob_mode is OobMode.skip) if this.values else None
     return this.issue(
         engine="dma", queue=resolve_engine(engine, "sync"), reads=(src,), writes=(dst,), step=step, dge_mode=dge_mode.name
     )

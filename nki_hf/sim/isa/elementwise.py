@@ -13,7 +13,7 @@ from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine, te
 from nki_hf.sim.language.operators import OPERATORS, Operator, as_operator
 from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import bit_reader, bit_writer, float_target, native_reader, reader, writer
+from nki_hf.sim.values import bit_reader, bit_type, bit_writer, float_target, native_reader, reader, storer, writer
 
 __all__ = ["reciprocal", "scalar_tensor_tensor", "tensor_scalar", "tensor_tensor"]
 
@@ -138,12 +138,11 @@ def _float_scalar(
 
 
 def _integer_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operator) -> Step:
-    left, right, dtype, array = native_reader(data1), native_reader(data2), dst.dtype, dst.array()
+    left, right, dtype, store = native_reader(data1), native_reader(data2), dst.dtype, storer(dst)
 
     def step() -> None:
         result = op.compute(left().astype(np.int64), right().astype(np.int64))
-        exact = cast(result, dtype) if result.dtype.kind == "f" else result.astype(dtype.dtype)
-        array[...] = exact.reshape(array.shape)
+        store(cast(result, dtype) if result.dtype.kind == "f" else result.astype(dtype.dtype))
 
     return step
 
@@ -158,7 +157,7 @@ def _bitwise_scalar(
     reverse1: bool,
 ) -> Step:  # fmt: skip
     read, write = bit_reader(data), bit_writer(dst)
-    bits = np.dtype(f"u{data.array().dtype.itemsize}")
+    bits = bit_type(data)
     stages = []
     for op, operand, reverse in ((op0, operand0, reverse0), (op1, operand1, reverse1)):
         if op is None:

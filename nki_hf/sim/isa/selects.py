@@ -12,7 +12,7 @@ from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
 from nki_hf.sim.isa.registers import reduction
 from nki_hf.sim.language.operators import OPERATORS, as_operator
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Reader, column, native_reader, reader, writer
+from nki_hf.sim.values import Reader, column, native_reader, reader, storer, writer
 
 __all__ = ["FP32_MIN", "range_select", "select_reduce", "tensor_copy_predicated"]
 
@@ -113,20 +113,19 @@ def tensor_copy_predicated(
     this = begin("tensor_copy_predicated", dst=dst, src=src, predicate=predicate, reverse_pred=reverse_pred)
     step = None
     if this.values:
-        array, test = dst.array(), native_reader(predicate)
+        store, test = storer(dst), native_reader(predicate)
         read = _source(dst, src)
 
         def step() -> None:
-            mask = (test() == 0 if reverse_pred else test() != 0).reshape(array.shape)
-            np.copyto(array, read(), where=mask)
+            store(read(), test() == 0 if reverse_pred else test() != 0)
 
     return this.issue(engine="vector", reads=(*tensors(src), predicate, dst), writes=(dst,), step=step)
 
 
 def _source(dst: NkiTensor, src: Any) -> Reader:
-    """Closure that gives what may be copied, in `dst`'s element type and broadcast to its shape."""
+    """Closure that gives what may be copied, in `dst`'s element type."""
     if not isinstance(src, NkiTensor):
         constant = cast(np.asarray(src, np.float32), dst.dtype)
         return lambda: constant
-    read, convert, shape = native_reader(src), copy_cast(src.array().dtype, dst.dtype), dst.shape
-    return lambda: convert(read()).reshape(shape)
+    read, convert = native_reader(src), copy_cast(src.dtype.dtype, dst.dtype)
+    return lambda: convert(read())

@@ -11,9 +11,12 @@ from nki_hf.sim.isa.enums import matmul_perf_mode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Reader, float_target, native_reader, reader, writer
+from nki_hf.sim.values import Reader, float_target, native_reader, reader, storer, writer
 
 __all__ = ["accumulating_step", "nc_matmul", "written_before"]
+
+_GROUP = 32
+"""Partitions that share a list of offsets when an operand of the Tensor engine is indirect."""
 
 
 def nc_matmul(
@@ -82,7 +85,7 @@ def accumulating_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any) ->
 
 
 def _operand(tensor: NkiTensor, rows: int) -> Reader:
-    read = reader(tensor)
+    read = reader(tensor, _GROUP)
     if rows == 1:
         return read
     shape = (tensor.partitions * rows, tensor.free_size // rows)
@@ -90,8 +93,8 @@ def _operand(tensor: NkiTensor, rows: int) -> Reader:
 
 
 def _permute_step(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> Step:
-    data, values, chooser, array = native_reader(stationary), reader(stationary), reader(moving), dst.array()
-    convert, write = copy_cast(stationary.array().dtype, dst.dtype), writer(dst)
+    data, values, chooser = native_reader(stationary, _GROUP), reader(stationary, _GROUP), reader(moving, _GROUP)
+    convert, store, write = copy_cast(stationary.dtype.dtype, dst.dtype), storer(dst), writer(dst)
 
     def step() -> None:
         matrix = chooser()
@@ -101,6 +104,6 @@ def _permute_step(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> S
             return
         moved = np.take(data(), hot.argmax(axis=0), axis=0)
         moved = np.where(hot.any(axis=0)[:, None], moved, np.zeros((), moved.dtype))
-        array[...] = convert(moved.T).reshape(array.shape)
+        store(convert(moved.T))
 
     return step

@@ -6,7 +6,7 @@ from nki_hf.sim.casts import copy_cast
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import native_reader
+from nki_hf.sim.values import native_reader, storer
 
 __all__ = ["nc_transpose"]
 
@@ -21,10 +21,7 @@ def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknow
     this = begin("nc_transpose", dst=dst, data=data, engine=engine)
     step = None
     if this.values:
-        read, array, convert = native_reader(data), dst.array(), copy_cast(data.array().dtype, dst.dtype)
-        shape = array.shape
-
-        def step() -> None:
-            array[...] = convert(read().T).reshape(shape)
+        read, store, convert = native_reader(data), storer(dst), copy_cast(data.dtype.dtype, dst.dtype)
+        step = lambda: store(convert(read().T))  # noqa: E731
 
     return this.issue(engine=where, reads=(data,), writes=(dst,), step=step, is_transpose=True)
