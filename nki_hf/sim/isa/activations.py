@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.sim.isa.alu import stage
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
 from nki_hf.sim.isa.registers import reduction
@@ -14,7 +15,7 @@ from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Array, column, float_target, reader, writer
 
-__all__ = ["activation", "activation_reduce", "engine_function"]
+__all__ = ["activate2", "activation", "activation_reduce"]
 
 
 def activation(
@@ -50,9 +51,56 @@ def activation_reduce(
     return _activation("activation_reduce", dst, op, data, bias, scale, reduce_op, reduce_res, ReduceCmd.reset_reduce)
 
 
-def engine_function(op: Operator) -> Any:
-    """What the Scalar engine computes for `op`: its exact function, but `sin` extrapolates outside [-pi, pi]."""
-    return _extrapolated_sin if op.name == "sin" else op.compute
+def activate2(
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    imm0: Any,
+    imm1: Any,
+    op0: Any,
+    op1: Any,
+    relu_param: Any = 0.0,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    reduce_op: Any = None,
+    reduce_res: NkiTensor | None = None,
+    reduce_cmd: ReduceCmd = ReduceCmd.idle,
+    name: str | None = None,
+) -> NkiInstruction:
+    """`dst = op((data <op0> imm0) <op1> imm1)` in float32 (NeuronCore-v4), with the registers as in `activation`.
+
+    `nl.bypass` skips a stage. `relu_param` is the slope of `nl.prelu` for negative inputs. Immediates and `relu_param` are
+    numbers or `[partitions, 1]`.
+    """
+    op, op0, op1 = as_operator(op), as_operator(op0), as_operator(op1)
+    folds = None if reduce_op is None else as_operator(reduce_op)
+    this = begin(
+        "activate2", dst=dst, op=op, data=data, imm0=imm0, imm1=imm1, op0=op0, op1=op1, relu_param=relu_param,
+        reverse0=reverse0, reverse1=reverse1, reduce_op=folds, reduce_res=reduce_res, reduce_cmd=reduce_cmd,
+    )  # fmt: skip
+    step = None
+    if this.values:
+        read, write, function, slope = reader(data), writer(dst), _engine_function(op), column(relu_param)
+        stages = [
+            stage(item, operand, reverse)
+            for item, operand, reverse in ((op0, imm0, reverse0), (op1, imm1, reverse1))
+            if item.name != "bypass"
+        ]
+        fold = reduction(this.machine, "scalar", "activate2", data, reduce_cmd, folds or OPERATORS["add"], reduce_res)
+
+        def step() -> None:
+            values = read()
+            for compute in stages:
+                values = compute(values)
+            values = function(values, slope()) if op.name == "prelu" else function(values)
+            write(values)
+            if fold is not None:
+                fold(values)
+
+    return this.issue(
+        engine="scalar", reads=tensors(data, imm0, imm1, relu_param), writes=(dst, *tensors(reduce_res)), step=step,
+        op=op.name, op0=op0.name, op1=op1.name, reduce=folds.name if folds is not None else None, reduce_cmd=reduce_cmd.name,
+    )  # fmt: skip
 
 
 def _activation(
@@ -82,7 +130,7 @@ def _is(value: Any, neutral: float) -> bool:
 
 
 def _activation_step(dst: NkiTensor, op: Operator, data: NkiTensor, bias: Any, scale: Any, fold: Any) -> Step:
-    read, function = reader(data), engine_function(op)
+    read, function = reader(data), _engine_function(op)
     times = None if _is(scale, 1.0) else column(scale)
     plus = None if _is(bias, 0.0) else column(bias)
     target = float_target(dst)
@@ -110,6 +158,11 @@ def _activation_step(dst: NkiTensor, op: Operator, data: NkiTensor, bias: Any, s
             fold(values)
 
     return step
+
+
+def _engine_function(op: Operator) -> Any:
+    """What the Scalar engine computes for `op`: its exact function, but `sin` extrapolates outside [-pi, pi]."""
+    return _extrapolated_sin if op.name == "sin" else op.compute
 
 
 # The engine evaluates its polynomial beyond the ends of the last interval, with no range reduction. Documented: sin(9) is

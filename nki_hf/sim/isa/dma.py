@@ -1,17 +1,25 @@
-"""DMA: data movement between HBM and SBUF."""
+"""DMA: data movement between HBM and SBUF, and sums on the way."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from nki_hf.sim.casts import cast, widen
+from nki_hf.sim.faults import fault
+from nki_hf.sim.indirect import access
 from nki_hf.sim.isa.copies import copy_step
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.enums import oob_mode as OobMode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
+from nki_hf.sim.language.operators import as_operator
+from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
 
-__all__ = ["dma_copy"]
+__all__ = ["dma_compute", "dma_copy"]
 
 
 def dma_copy(
@@ -29,3 +37,52 @@ def dma_copy(
     return this.issue(
         engine="dma", queue=resolve_engine(engine, "sync"), reads=(src,), writes=(dst,), step=step, dge_mode=dge_mode.name
     )
+
+
+def dma_compute(
+    dst: NkiTensor,
+    srcs: Sequence[NkiTensor],
+    reduce_op: Any,
+    scales: Sequence[float] | None = None,
+    unique_indices: bool = True,
+    oob_mode: OobMode = OobMode.error,
+    name: str | None = None,
+) -> NkiInstruction:
+    """`dst = srcs[0] * scales[0] + srcs[1] * scales[1] + ...`, element by element in float32, rounded once.
+
+    With a vector offset on `dst` and on the source that stands for it, this scatters into HBM with read-modify-write; on
+    another source it gathers. `oob_mode.skip` leaves elements alone whose index is out of bounds.
+    """
+    op = as_operator(reduce_op)
+    this = begin(
+        "dma_compute", dst=dst, srcs=tuple(srcs), reduce_op=op, scales=scales, unique_indices=unique_indices, oob_mode=oob_mode
+    )  # fmt: skip
+    if not unique_indices:
+        fault("unsupported", "dma_compute", "unique_indices=False", limit="must be True")
+    if op.name != "add":
+        fault("argument", "dma_compute", f"reduce_op={op!r}", limit="must be nl.add")
+    step = _sum_step(dst, tuple(srcs), scales, oob_mode is OobMode.skip) if this.values else None
+    indirect = any(tensor.is_indirect() for tensor in (dst, *srcs))
+    return this.issue(
+        engine="dma", queue="gpsimd" if indirect else "sync", reads=tuple(srcs), writes=(dst,), step=step, op=op.name,
+        dge_mode="swdge" if indirect else "none",
+    )  # fmt: skip
+
+
+def _sum_step(dst: NkiTensor, srcs: tuple[NkiTensor, ...], scales: Sequence[float] | None, skip: bool) -> Step:
+    write, dtype, shape = access(dst, skip=skip).write, dst.dtype, dst.shape
+    reads = [(access(src, skip=skip).read, widen(src.dtype.dtype)) for src in srcs]
+    factors = [np.float32(1)] * len(srcs) if scales is None else [np.float32(scale) for scale in scales]
+
+    def step() -> None:
+        total, valid = np.zeros(shape, np.float32), None
+        for (read, convert), factor in zip(reads, factors, strict=True):
+            values, inside = read()
+            scaled = convert(values).reshape(shape)
+            total = total + (scaled if factor == 1 else scaled * factor)
+            if inside is not None:
+                inside = np.broadcast_to(inside, values.shape).reshape(shape)
+                valid = inside if valid is None else valid & inside
+        write(cast(total, dtype), valid)
+
+    return step

@@ -1,14 +1,22 @@
-"""Transposes between the partition axis and the free axes on the Tensor or the Vector engine."""
+"""Transposes between the partition axis and the free axes: on the Tensor or the Vector engine, or by DMA."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from nki_hf.sim.casts import copy_cast
+from nki_hf.sim.faults import fault
+from nki_hf.sim.indirect import access
+from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine
+from nki_hf.sim.isa.enums import oob_mode as OobMode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import native_reader, storer
 
-__all__ = ["nc_transpose"]
+__all__ = ["dma_transpose", "nc_transpose"]
+
+_PERMUTATIONS = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
 
 
 def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None) -> NkiInstruction:
@@ -25,3 +33,44 @@ def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknow
         step = lambda: store(convert(read().T))  # noqa: E731
 
     return this.issue(engine=where, reads=(data,), writes=(dst,), step=step, is_transpose=True)
+
+
+def dma_transpose(
+    dst: NkiTensor,
+    src: NkiTensor,
+    axes: tuple[int, ...] | None = None,
+    priority: int | None = None,
+    dge_mode: DgeMode = DgeMode.unknown,
+    oob_mode: OobMode = OobMode.error,
+    name: str | None = None,
+) -> NkiInstruction:
+    """`dst = src` with the axes permuted [1, 0], [2, 1, 0] or [3, 1, 2, 0] by rank; `axes` may only restate that.
+
+    A `src` with a vector offset is gathered row by row first; `oob_mode.skip` leaves the elements of `dst` alone that a row
+    out of bounds would have given.
+    """
+    permutation = _PERMUTATIONS.get(src.ndim)
+    if permutation is None or (axes is not None and tuple(axes) != permutation):
+        fault(
+            "argument", "dma_transpose", f"axes={axes!r} for src {list(src.shape)}",
+            limit="must be (1, 0), (2, 1, 0) or (3, 1, 2, 0) for a src of rank 2, 3 or 4",
+        )  # fmt: skip
+    this = begin(
+        "dma_transpose", dst=dst, src=src, axes=permutation, priority=priority, dge_mode=dge_mode, oob_mode=oob_mode
+    )  # fmt: skip
+    step = None
+    if this.values:
+        skip, shape = oob_mode is OobMode.skip, dst.shape
+        read, write = access(src, skip=skip).read, access(dst, skip=skip).write
+        convert = copy_cast(src.dtype.dtype, dst.dtype)
+
+        def step() -> None:
+            values, valid = read()
+            if valid is not None:
+                valid = np.broadcast_to(valid, values.shape).transpose(permutation).reshape(shape)
+            write(convert(values).transpose(permutation).reshape(shape), valid)
+
+    return this.issue(
+        engine="dma", queue="gpsimd" if src.is_indirect() else "sync", reads=(src,), writes=(dst,), step=step,
+        dge_mode=dge_mode.name, is_transpose=True, axes=permutation,
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Registers of the engines' sequencers: register_* of all versions, scalar_load and scalar_store of NKI 0.7."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.casts import cast
+from nki_hf.sim.faults import fault
+from nki_hf.sim.isa.instruction import NkiInstruction, begin
+from nki_hf.sim.machine import current_machine
+from nki_hf.sim.registers import NkiScalar, VirtualRegister
+from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.values import native_reader, storer
+
+__all__ = ["register_alloc", "register_load", "register_move", "register_store", "scalar_load", "scalar_store"]
+
+
+def register_alloc(x: int | None = None) -> VirtualRegister:
+    """A new 32-bit register, holding `x` if that is given."""
+    machine = current_machine("nisa.register_alloc")
+    if x is not None and (isinstance(x, bool) or not isinstance(x, int | np.integer)):
+        fault(
+            "argument", "register_alloc", f"x={x!r}", limit="must be an int or None", advice="Load tensors with register_load"
+        )
+    register = VirtualRegister(x if x is None else int(x))
+    if x is not None:
+        machine.step(lambda: register.write(x))
+    return register
+
+
+def register_move(dst: VirtualRegister, src: Any) -> None:
+    """`dst = src`, an int or another register."""
+    machine = current_machine("nisa.register_move")
+    _writable("register_move", dst)
+    if isinstance(src, VirtualRegister):
+        dst.initialized = dst.initialized or src.initialized
+        machine.step(lambda: dst.write(src.read()))
+    elif isinstance(src, int | np.integer) and not isinstance(src, bool):
+        dst.initialized = True
+        machine.step(lambda: dst.write(src))
+    else:
+        fault("argument", "register_move", f"src={src!r}", limit="must be an int or a register")
+
+
+def register_load(dst: VirtualRegister, src: NkiTensor) -> NkiInstruction:
+    """`dst =` the one element of `src` (SBUF or HBM); floating-point values are truncated."""
+    this = begin("register_load", dst=dst, src=src)
+    _writable("register_load", dst)
+    _single("register_load", "src", src)
+    dst.initialized = True
+    step = None
+    if this.values:
+        read = native_reader(src)
+        step = lambda: dst.write(np.int64(read().reshape(-1)[0]))  # noqa: E731
+    return this.issue(engine="sync", reads=(src,), writes=(), step=step)
+
+
+def register_store(dst: NkiTensor, src: VirtualRegister) -> NkiInstruction:
+    """The one element of `dst` (SBUF or HBM) `=` the register's value, cast to its dtype."""
+    this = begin("register_store", dst=dst, src=src)
+    _single("register_store", "dst", dst)
+    if not isinstance(src, VirtualRegister):
+        fault("argument", "register_store", f"src={src!r}", limit="must be a register from register_alloc")
+    return this.issue(engine="sync", reads=(), writes=(dst,), step=_store_step(dst, src) if this.values else None)
+
+
+def scalar_load(src: NkiTensor) -> NkiScalar:
+    """A run-time scalar with the one element of `src`, whose dtype (int32 or int64) fixes its width."""
+    this = begin("scalar_load", src=src)
+    _single("scalar_load", "src", src)
+    if src.dtype.name not in ("int32", "int64"):
+        fault("dtype", "scalar_load", f"src is {src.dtype}", limit="int32 or int64")
+    scalar = NkiScalar(0, src.dtype)
+    step = None
+    if this.values:
+        read = native_reader(src)
+        step = lambda: scalar.write(read())  # noqa: E731
+    this.issue(engine="sync", reads=(src,), writes=(), step=step)
+    return scalar
+
+
+def scalar_store(dst: NkiTensor, value: NkiScalar) -> None:
+    """The one element of `dst` (int32 or int64, as wide as the scalar) `=` the scalar's value."""
+    this = begin("scalar_store", dst=dst, value=value)
+    _single("scalar_store", "dst", dst)
+    if not isinstance(value, NkiScalar):
+        fault(
+            "argument", "scalar_store", f"value={value!r}", limit="must be an NkiScalar",
+            advice="Write constants with nisa.memset",
+        )  # fmt: skip
+    if dst.dtype != value.dtype:
+        fault("dtype", "scalar_store", f"dst is {dst.dtype} and value {value.dtype}", limit="both of one width")
+    this.issue(engine="sync", reads=(), writes=(dst,), step=_store_step(dst, value) if this.values else None)
+
+
+def _store_step(dst: NkiTensor, register: VirtualRegister) -> Any:
+    dtype, store = dst.dtype, storer(dst)
+    return lambda: store(cast(register.cell.reshape(1, 1), dtype))
+
+
+def _single(opcode: str, operand: str, tensor: NkiTensor) -> None:
+    if tensor.size != 1:
+        fault("shape", opcode, f"{operand} is {list(tensor.shape)}", limit="must have exactly one element")
+
+
+def _writable(opcode: str, register: Any) -> None:
+    if not isinstance(register, VirtualRegister):
+        fault("argument", opcode, f"dst={register!r}", limit="must be a register from register_alloc")
+    if register.frozen:
+        fault("argument", opcode, "dst is a loop's induction variable", limit="the kernel may not write it")
