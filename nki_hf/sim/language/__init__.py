@@ -34,6 +34,7 @@ from nki_hf.sim.language.allocation import (
     zeros,
     zeros_like,
 )
+from nki_hf.sim.language.composites import dropout, rms_norm, softmax, where
 from nki_hf.sim.language.operators import (
     abs,
     abs_max,
@@ -99,8 +100,20 @@ from nki_hf.sim.language.operators import (
 )  # fmt: skip
 from nki_hf.sim.language.printing import device_print
 from nki_hf.sim.language.programs import no_reorder, num_programs, program_id, program_ndim
+from nki_hf.sim.language.randomness import rand, random_seed
 from nki_hf.sim.language.ranges import affine_range, dynamic_range, fori_loop, sequential_range, static_range, while_loop
+from nki_hf.sim.language.tile_reductions import all, max, mean, min, prod, sum, var
 from nki_hf.sim.language.tile_size import tile_size
+from nki_hf.sim.language.transfers import (
+    broadcast_to,
+    expand_dims,
+    gather_flattened,
+    load,
+    load_transpose2d,
+    matmul,
+    store,
+    transpose,
+)
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.regions import MemoryRegion, is_hbm, is_on_chip, is_psum, is_sbuf
 from nki_hf.sim.registers import NkiScalar, VirtualRegister
@@ -111,16 +124,17 @@ private_hbm, shared_hbm = MemoryRegion.private_hbm, MemoryRegion.shared_hbm
 
 __all__ = [
     "MemoryRegion", "NKIObject", "NkiScalar", "NkiTensor", "VirtualRegister", "abs", "abs_max", "abs_min", "add",
-    "affine_range", "arctan", "average", "bfloat16", "bitwise_and", "bitwise_or", "bitwise_xor", "bool_", "bypass",
-    "ceil", "copy", "cos", "device_print", "divide", "ds", "dynamic_range", "empty_like", "equal", "erf", "erf_dx",
-    "exp", "float16", "float32", "float4_e2m1fn_x4", "float8_e4m3", "float8_e4m3fn", "float8_e4m3fn_x4", "float8_e5m2",
-    "float8_e5m2_x4", "float8_e8m0fnu", "floor", "fmod", "fori_loop", "full", "gelu", "gelu_apprx_sigmoid",
-    "gelu_apprx_sigmoid_dx", "gelu_apprx_tanh", "gelu_dx", "greater", "greater_equal", "hbm", "int16", "int32", "int64",
-    "int8", "invert", "is_hbm", "is_on_chip", "is_psum", "is_sbuf", "left_shift", "less", "less_equal", "log",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "mish", "mod", "multiply",
-    "ndarray", "negative", "no_reorder", "not_equal", "num_programs", "ones", "power", "prelu", "private_hbm",
-    "program_id", "program_ndim", "psum", "reciprocal", "relu", "right_shift", "rsqrt", "sbuf", "sequential_range",
-    "shared_constant", "shared_hbm", "shared_identity_matrix", "sigmoid", "sign", "silu", "silu_dx", "sin", "softplus",
-    "sqrt", "square", "static_range", "subtract", "tan", "tanh", "tfloat32", "tile_size", "trunc", "uint16", "uint32",
-    "uint8", "while_loop", "zeros", "zeros_like",
+    "affine_range", "all", "arctan", "average", "bfloat16", "bitwise_and", "bitwise_or", "bitwise_xor", "bool_",
+    "broadcast_to", "bypass", "ceil", "copy", "cos", "device_print", "divide", "dropout", "ds", "dynamic_range", "empty_like",
+    "equal", "erf", "erf_dx", "exp", "expand_dims", "float16", "float32", "float4_e2m1fn_x4", "float8_e4m3", "float8_e4m3fn",
+    "float8_e4m3fn_x4", "float8_e5m2", "float8_e5m2_x4", "float8_e8m0fnu", "floor", "fmod", "fori_loop", "full",
+    "gather_flattened", "gelu", "gelu_apprx_sigmoid", "gelu_apprx_sigmoid_dx", "gelu_apprx_tanh", "gelu_dx", "greater",
+    "greater_equal", "hbm", "int16", "int32", "int64", "int8", "invert", "is_hbm", "is_on_chip", "is_psum", "is_sbuf",
+    "left_shift", "less", "less_equal", "load", "load_transpose2d", "log", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "matmul", "max", "maximum", "mean", "min", "minimum", "mish", "mod", "multiply", "ndarray", "negative",
+    "no_reorder", "not_equal", "num_programs", "ones", "power", "prelu", "private_hbm", "prod", "program_id", "program_ndim",
+    "psum", "rand", "random_seed", "reciprocal", "relu", "right_shift", "rms_norm", "rsqrt", "sbuf", "sequential_range",
+    "shared_constant", "shared_hbm", "shared_identity_matrix", "sigmoid", "sign", "silu", "silu_dx", "sin", "softmax",
+    "softplus", "sqrt", "square", "static_range", "store", "subtract", "sum", "tan", "tanh", "tfloat32", "tile_size",
+    "transpose", "trunc", "uint16", "uint32", "uint8", "var", "where", "while_loop", "zeros", "zeros_like",
 ]  # fmt: skip
