@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from nki_hf.backends.base import KernelCall, RunResult
 from nki_hf.kernels.prefill_plan import PrefillPlan
@@ -11,7 +12,6 @@ from nki_hf.problem import Problem
 
 __all__ = ["attention_call", "attention_result", "trivial_result"]
 
-Tensor = torch.Tensor
 HIDDEN = torch.finfo(torch.float32).min
 """What an additive bias holds where a key is hidden; the kernel knows no -inf."""
 LOWEST = -1e38
@@ -78,10 +78,8 @@ def trivial_result(problem: Problem, q: Tensor, v: Tensor, sink: Tensor | None =
     out = q.new_zeros((problem.batch, problem.seqlen_q, problem.num_heads_q, problem.head_dim_v))
     lse = torch.full((problem.batch, problem.num_heads_q, problem.seqlen_q), -torch.inf, device=q.device)
     if sink is not None:
-        lse = (
-            lse * 0 + sink.to(torch.float32)[None, :, None] if lse.numel() == 0 else sink.to(lse)[None, :, None].expand_as(lse)
-        )
-    return out, lse.contiguous()
+        lse = sink.to(torch.float32)[None, :, None].expand_as(lse).contiguous()
+    return out, lse
 
 
 def _bounds(problem: Problem, lo: Tensor | None, hi: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -204,7 +204,7 @@ def _row_split(spans: tuple[Span, ...]) -> int:
 
 
 def _fit(problem: Problem, chip: Chip, seqlen_kv: int, bounds: bool) -> tuple[int, int, int, dict[str, int]]:
-    """The first candidate that fits: k and v resident (twice, so that the next kv head loads early; then once), then streamed."""
+    """The first candidate that fits: k and v resident (twice, so that the next kv head loads early; or once), or streamed."""
     rows = -(-problem.seqlen_q // TILE) * TILE
     whole = max(1, -(-seqlen_kv // TILE)) * TILE
     limit = _sbuf_limit(chip)

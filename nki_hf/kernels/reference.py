@@ -158,7 +158,7 @@ def _probabilities(
 
 
 def _per_query_head(problem: Problem, array: Array) -> Array:
-    """k or v `[batch, num_heads_kv, ...]` with one entry per query head, float64."""
+    """K or v `[batch, num_heads_kv, ...]` with one entry per query head, float64."""
     return np.repeat(np.asarray(array, np.float64), problem.group_size, axis=1)
 
 
