@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +82,7 @@ class SimulatorBackend:
         arrays = {name: None if value is None else _as_array(value) for name, value in call.tensors.items()}
         found, shapes = parts(call.kernel, {name: None if array is None else array.shape for name, array in arrays.items()})
         with one_blas_thread():
+            outputs: Sequence[Array]
             if found:
                 outputs = self._run_parts(replace(call, lnc=1), arrays, found, shapes)
             else:

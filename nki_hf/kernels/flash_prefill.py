@@ -402,9 +402,7 @@ def _masked(env, step, work, block):
             above = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
             nisa.tensor_scalar(dst=above, data=keys, op0=nl.greater_equal, operand0=lower)
             inside = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
-            nisa.scalar_tensor_tensor(
-                dst=inside, data=keys, op0=nl.less, operand0=upper, op1=nl.multiply, operand1=above
-            )
+            nisa.scalar_tensor_tensor(dst=inside, data=keys, op0=nl.less, operand0=upper, op1=nl.multiply, operand1=above)
             scores = _select(rows, width, inside, scores, top)
     elif bias == None:  # noqa: E711
         nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=(1,))
@@ -530,7 +528,7 @@ def _empty_above(env):
 
 
 def _close_block(env, block):
-    """lse = log(total) - shift of all slots, turned so that it is written in rows; empty rows become -inf."""
+    """Write lse = log(total) - shift of all slots, turned so that it is written in rows; empty rows become -inf."""
     slots, seqlen_q = block["heads"] * block["tiles"], env["q"].shape[3]
     columns = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=columns, op=nl.log, data=block["totals"])
@@ -538,9 +536,7 @@ def _close_block(env, block):
     bank = nl.ndarray((slots, TILE), dtype=nl.float32, buffer=nl.psum)
     nisa.nc_transpose(dst=bank, data=columns, engine=nisa.engine.tensor)
     lowest = nl.ndarray((slots, TILE), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(
-        dst=lowest, data=bank, op0=nl.less, operand0=-_empty_above(env), op1=nl.multiply, operand1=FP32_MIN
-    )
+    nisa.tensor_scalar(dst=lowest, data=bank, op0=nl.less, operand0=-_empty_above(env), op1=nl.multiply, operand1=FP32_MIN)
     lines = nl.ndarray((slots, TILE), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(dst=lines, data1=bank, data2=lowest, op=nl.add)
     nisa.tensor_tensor(dst=lines, data1=lines, data2=lowest, op=nl.add)  # twice the lowest value overflows to -inf
