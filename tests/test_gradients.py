@@ -43,10 +43,10 @@ def tensors(heads=4, heads_kv=2, seqlen_q=9, seqlen_kv=13, head_dim=8, head_dim_
 
 def gradients(function, inputs, dtype, weight, **options):
     """Gradients of `(function(...) * weight).sum()` for every floating input, as float64."""
-    leaves = {
-        name: value.detach().clone().to(dtype).requires_grad_() if value.is_floating_point() else value
-        for name, value in inputs.items()
-    }
+    leaves = {name: value.detach().clone() for name, value in inputs.items()}
+    for name, value in leaves.items():
+        if value.is_floating_point():
+            leaves[name] = value.to(dtype).requires_grad_()
     out = function(**leaves, **options)
     (out * weight.to(out.dtype)).sum().backward()
     return {name: leaf.grad.double() for name, leaf in leaves.items() if leaf.is_floating_point()}
