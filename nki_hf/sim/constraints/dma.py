@@ -100,7 +100,7 @@ def _rank(o: Operands) -> Violation:
     return f"src {show(o.src)}" if o.src.ndim not in _AXES else None
 
 
-@rule("dma_transpose", "argument", "axes must be (1, 0), (2, 1, 0) or (3, 1, 2, 0), that of src's rank", isa("dma_transpose"))
+@rule("dma_transpose", "argument", "axes must be (1, 0), (2, 1, 0) or (3, 1, 2, 0), by rank", isa("dma_transpose"))
 def _axes(o: Operands) -> Violation:
     if o.axes is not None and tuple(o.axes) != _AXES.get(o.src.ndim):
         return f"axes={tuple(o.axes)} for src {show(o.src)}"
@@ -152,7 +152,7 @@ def _last_axis(o: Operands) -> Violation:
 
 
 @rule(
-    "dma_transpose", "shape", "with hwdge the first axis is 16 (2 axes), or 1, 2, 4, 8 or 16 and a multiple of 16 together with "
+    "dma_transpose", "shape", "with hwdge the first axis is 16 (2 axes), or 1, 2, 4, 8 or 16 and a multiple of 16 with "
     "the last but one", isa("dma_transpose"),
 )  # fmt: skip
 def _hwdge_rows(o: Operands) -> Violation:
@@ -170,7 +170,7 @@ def _gather_generation(o: Operands) -> Violation:
     return None
 
 
-@rule("dma_transpose", "shape", "a gathering transpose of 4 axes has 1 in the second or the third", isa("dma_transpose"))
+@rule("dma_transpose", "shape", "a gathering transpose of 4 axes has size 1 in axis 1 or 2", isa("dma_transpose"))
 def _gather_rank(o: Operands) -> Violation:
     shape = o.src.shape
     return f"src {show(o.src)}" if _vector_index(o.src) is not None and len(shape) == 4 and 1 not in shape[1:3] else None
