@@ -190,7 +190,7 @@ def _gather_rows(o: Operands) -> Violation:
 
 
 @rule(
-    "dma_transpose", "shape", "indices have 2 axes, the first a multiple of 16 from 16 to 128, and 128 if the second is above 1",
+    "dma_transpose", "shape", "indices have 2 axes, the first 16, 32, ... 128, and 128 if the second is above 1",
     isa("dma_transpose"),
 )  # fmt: skip
 def _index_shape(o: Operands) -> Violation:
