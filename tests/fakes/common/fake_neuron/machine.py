@@ -1,0 +1,73 @@
+"""The one fake machine of a process: its LNC, its memory, its faults to order, and the log of compilations."""
+
+import os
+from dataclasses import dataclass, field
+
+from fake_neuron.rules import refuse
+
+__all__ = ["MACHINE", "CompileRecord", "Machine"]
+
+HBM_BANK_BYTES = 24 * 2**30
+WATCHED = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_PLATFORM_TARGET_OVERRIDE")
+
+
+@dataclass(frozen=True)
+class CompileRecord:
+    """One compilation: `what` is a kernel's name, `graph` or `trace`; `where` is eager, graph or trace."""
+
+    what: str
+    where: str
+    key: tuple
+
+
+@dataclass
+class Machine:
+    """State that the fake packages share; `reset` between tests."""
+
+    compiles: list = field(default_factory=list)
+    launches: list = field(default_factory=list)
+    programs: dict = field(default_factory=dict)
+    lnc_of_kernel: dict = field(default_factory=dict)
+    broken_kernels: dict = field(default_factory=dict)
+    hbm_bytes: int = HBM_BANK_BYTES
+    synchronized: int = 0
+    where: str = "eager"
+    at_import: dict = field(default_factory=lambda: {name: os.environ.get(name) for name in WATCHED})
+
+    def reset(self) -> None:
+        """Forget everything but the environment seen at import."""
+        self.compiles.clear()
+        self.launches.clear()
+        self.programs.clear()
+        self.lnc_of_kernel.clear()
+        self.broken_kernels.clear()
+        self.hbm_bytes = HBM_BANK_BYTES
+        self.where = "eager"
+        self.synchronized = 0
+
+    @property
+    def lnc(self) -> int:
+        """LNC of the runtime and the compiler, as seen at import."""
+        return int(self.at_import["NEURON_LOGICAL_NC_CONFIG"] or 2)
+
+    @property
+    def world(self) -> str:
+        """`native` or `xla`, from the packages that are on the path."""
+        return os.environ.get("FAKE_NEURON_WORLD", "native")
+
+    def check_environment(self) -> None:
+        """Variables that are read at import must not have changed since."""
+        for name, value in self.at_import.items():
+            if os.environ.get(name) != value:
+                refuse("environment-early", f"{name} was {value!r} at import and is {os.environ.get(name)!r} now")
+
+    def compiled(self, what: str, key: tuple, where: str | None = None) -> None:
+        """Log one compilation."""
+        self.compiles.append(CompileRecord(what, where or self.where, key))
+
+    def count(self, what: str) -> int:
+        """Number of compilations of a kernel, `graph` or `trace`."""
+        return sum(record.what == what for record in self.compiles)
+
+
+MACHINE = Machine()

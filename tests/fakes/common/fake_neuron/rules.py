@@ -1,0 +1,55 @@
+"""The documented rules that the fakes enforce, by name, each with where it is documented.
+
+Weights: D = official documentation, K = source of the nki wheel, S = a public snapshot of the native torch_neuronx
+source (April 2026), X = a published report from a trn2 instance.
+"""
+
+__all__ = ["RULES", "Refused", "refuse"]
+
+RULES = {
+    # launching a kernel
+    "lnc-bare-int": "K framework/kernel.py, X: kernel[2] takes the bare int 1 or 2; kernel[(2,)] is a validation error",
+    "lnc-agrees": "D nki/migration 2.33: a kernel whose LNC differs from the compiler's is rejected (half speed before 0.7)",
+    "lnc-one-per-process": "S nki_op_impl.py: the eager cache key omits the grid, so one kernel must keep one LNC",
+    "tensor-on-device": "K framework/compiled.py: a CPU tensor falls into the torch_xla path, which native lacks",
+    "tensor-one-device": "D framework_custom_op: all tensors of a launch live on one device",
+    "tensor-top-level": "K framework/kernel.py: tensors inside containers are not seen by the dispatch",
+    "tensor-dense": "reported: nki reads storage, not strides; inputs must be contiguous",
+    "tensor-offset": "S tests/nki/test_slice_input_mismatch.py: slices are only known to work in one dimension; materialise",
+    "tensor-dtype": "D compiler release notes 2.32: 64-bit types are downcast or refused; bool was uint8 before nki 0.4",
+    "tensor-plain": "D NxD Inference strips tensor subclasses before a launch: Parameters must be detached",
+    "constant-kind": "D nki-language-guide: None, bool, int32, fp32, str, tuples, dtypes; lists refused since 0.3",
+    "all-parameters": "K framework/compiled.py: the in-memory cache key omits argument names and unbound defaults",
+    "environment-early": "D environment-variables: LNC and target variables are read at import; later changes have no effect",
+    # what a kernel is
+    "signature-kinds": "D release notes nki 0.3.0: no keyword-only marker, no *args, no **kwargs in a kernel's signature",
+    "output-shared-hbm": "D release notes nki 0.3.0: outputs are allocated in shared_hbm and returned",
+    "output-fresh": "torch.library: outputs of an op may not alias inputs; aliasing with nki kernels is unverified",
+    # custom ops and graphs
+    "op-plain-function": "D nki/get-started/about: nki_op decorates a plain function that calls the kernel, not the kernel",
+    "op-qualified-name": "S nki_hop.py: the name is namespace::op",
+    "op-annotations": "S nki_hop.py: the schema is inferred from real annotations of the torch.library set",
+    "op-fresh-outputs": "torch.library: an op may not return an input or a view of one",
+    "graph-static": "D reference-torch-compile: dynamic=True and automatic dynamic shapes are refused",
+    "graph-mode": "D reference-torch-compile: only mode='default', only documented options",
+    "graph-opaque-op": "S nki_hop.py: an op not made by nki_op has no decomposition, so the compiler cannot lower it",
+    # torch_neuronx.trace (xla)
+    "trace-cpu-inputs": "D api-torch-neuronx-trace: traced modules take and return CPU tensors",
+    "trace-keywords": "D api-torch-neuronx-trace: everything after the example inputs is keyword-only",
+    "trace-outputs": "D api-torch-neuronx-trace: outputs are tensors or tuples of tensors, never None or ModelOutput",
+    "trace-static": "D api-torch-neuronx-trace: fixed shapes and dtypes",
+    "trace-lnc": "D logical-neuroncore-config: the compiler's --lnc and the runtime's must agree",
+}
+
+
+class Refused(RuntimeError):
+    """What the real packages are documented to refuse (or to compute wrongly); `rule` is a key of `RULES`."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        self.rule = rule
+        super().__init__(f"[{rule}] {message} ({RULES[rule]})")
+
+
+def refuse(rule: str, message: str) -> None:
+    """Raise `Refused`."""
+    raise Refused(rule, message)

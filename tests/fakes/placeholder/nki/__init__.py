@@ -1,0 +1,1 @@
+"""The empty placeholder that the public index serves under this name."""

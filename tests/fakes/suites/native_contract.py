@@ -1,0 +1,233 @@
+"""The native world, against its fake: launches, the contract's rules, and what happens when our code breaks one."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch_neuronx  # noqa: F401  (autoloaded by torch on a real machine)
+from fake_neuron import MACHINE, Refused
+
+from nki_hf.backends import neuron_launch
+from nki_hf.backends.base import KernelCall
+from nki_hf.backends.neuron import NeuronBackend
+from nki_hf.backends.neuron_launch import LaunchFailed
+from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+
+
+@pytest.fixture(autouse=True)
+def _fresh_machine():
+    MACHINE.reset()
+
+
+@pytest.fixture
+def backend():
+    return NeuronBackend(kernels="contract_kernels")
+
+
+def _x(rows=8, columns=16, dtype=torch.float32):
+    return torch.arange(rows * columns, dtype=torch.float32).reshape(rows, columns).to(dtype).to("neuron")
+
+
+def _call(x=None, shift=None, scale=0.5, square=False, **changes):
+    fields = {
+        "kernel": "scale_rows",
+        "tensors": {"x": _x() if x is None else x, "shift": shift},
+        "constants": {"scale": scale, "square": square},
+        "lnc": 2,
+    }
+    return KernelCall(**{**fields, **changes})
+
+
+def test_a_kernel_runs_on_the_device_of_its_tensors(backend):
+    x = _x(dtype=torch.bfloat16)
+    (out,) = backend.run(_call(x, shift=x)).outputs
+    assert (out.device.type, out.dtype) == ("neuron", torch.bfloat16)
+    torch.testing.assert_close(out.cpu(), x.cpu() * 0.5 + x.cpu())
+    assert MACHINE.launches[0][0][1] == 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: _x(16, 8).t(),
+        lambda: _x(12, 16)[4:],
+        lambda: torch.nn.Parameter(_x()),
+        lambda: _x(8, 32)[:, ::2],
+    ],
+    ids=["transposed", "offset", "parameter", "strided"],
+)
+def test_views_and_parameters_are_made_plain_and_dense(backend, make):
+    x = make()
+    (out,) = backend.run(_call(x)).outputs
+    torch.testing.assert_close(out.cpu(), x.detach().cpu() * 0.5)
+    assert not out.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"x": torch.ones(8, 16)}, "device"),
+        ({"x": _x().to(torch.float64)}, "x.dtype"),
+        ({"x": _x().to(torch.int64)}, "x.dtype"),
+        ({"x": _x() > 0}, "x.dtype"),
+        ({"scale": [0.5]}, "scale"),
+        ({"scale": torch.tensor(0.5)}, "scale"),
+        ({"scale": 2**31}, "scale"),
+        ({"lnc": 1}, "lnc"),
+        ({"shift": torch.ones(8, 16)}, "device"),
+    ],
+)
+def test_arguments_that_nki_refuses_or_misreads_are_refused_first(backend, changes, field):
+    with pytest.raises(UnsupportedProblem) as caught:
+        backend.run(_call(**changes))
+    assert caught.value.reasons[0].field == field
+    assert MACHINE.launches == []
+
+
+@pytest.mark.parametrize(
+    ("tensors", "constants", "words"),
+    [
+        ({"x": _x()}, {"scale": 1.0, "square": False}, r"missing=\['shift'\]"),
+        ({"x": _x(), "shift": None}, {"scale": 1.0, "square": False, "tile": 1}, r"unknown=\['tile'\]"),
+        ({"x": _x(), "shift": None, "scale": None}, {"scale": 1.0, "square": False}, r"twice=\['scale'\]"),
+    ],
+)
+def test_every_parameter_is_passed_once(backend, tensors, constants, words):
+    with pytest.raises(ValueError, match=words):
+        backend.run(_call(tensors=tensors, constants=constants))
+
+
+def test_constants_reach_the_kernel_in_the_kernels_order_whatever_the_calls(backend):
+    call = _call(constants={"square": False, "scale": 0.25})
+    torch.testing.assert_close(backend.run(call).outputs[0].cpu(), _x().cpu() * 0.25)
+
+
+def test_one_scale_computed_in_two_ways_is_one_compiled_kernel(backend):
+    scales = (128**-0.5, 1 / 128**0.5, 0.08838834764831845)
+    assert len(set(scales)) > 1
+    for scale in scales:
+        backend.run(_call(scale=scale))
+    assert MACHINE.count("scale_rows") == len(backend.compiled) == 1
+
+
+def test_the_tensors_of_the_other_world_are_refused_by_name(backend):
+    with pytest.raises(BackendUnavailable, match="this process has the native world"):
+        backend.run(_call(SimpleNamespace(device=torch.device("xla:0"))))
+
+
+def test_out_of_memory_names_kernel_shapes_and_remedy(backend):
+    MACHINE.hbm_bytes = 100
+    with pytest.raises(LaunchFailed, match=r"scale_rows\[2\]\(x=\[8, 16\] float32, .* memory is full") as caught:
+        backend.run(_call())
+    assert "NRT_RESOURCE" in str(caught.value.__cause__)
+
+
+def test_compile_failure_names_kernel_and_shapes_and_keeps_its_cause(backend):
+    MACHINE.broken_kernels["scale_rows"] = "NCC_IXCG967: internal compiler error\nlong log"
+    with pytest.raises(LaunchFailed, match=r"x=\[8, 16\] float32.*NCC_IXCG967: internal compiler error") as caught:
+        backend.run(_call())
+    assert "long log" not in str(caught.value)
+    assert "long log" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rule"),
+    [("hbm_output", "output-shared-hbm"), ("returns_input", "output-fresh")],
+)
+def test_wrong_outputs_are_refused_by_the_contract(backend, kernel, rule):
+    with pytest.raises(LaunchFailed) as caught:
+        backend.run(KernelCall(kernel=kernel, tensors={"x": _x()}, constants={}, lnc=2))
+    assert caught.value.__cause__.rule == rule
+
+
+def test_a_keyword_only_parameter_is_refused_when_the_kernel_is_loaded(backend):
+    with pytest.raises(Refused, match="signature-kinds"):
+        backend.run(KernelCall(kernel="keyword_only", tensors={"x": _x()}, constants={"scale": 1.0}, lnc=2))
+
+
+def test_output_that_one_core_did_not_write_is_seen(backend):
+    (out,) = backend.run(KernelCall(kernel="half_written", tensors={"x": _x()}, constants={}, lnc=2)).outputs
+    assert out.cpu()[4:].isnan().all()
+    assert not out.cpu()[:4].isnan().any()
+
+
+def test_a_late_change_of_the_environment_is_refused(backend, monkeypatch):
+    assert backend.unavailable() is None  # the LNC is read once, here
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "1")
+    with pytest.raises(LaunchFailed) as caught:
+        backend.run(_call())
+    assert caught.value.__cause__.rule == "environment-early"
+
+
+# ---- mutations: our code with one rule taken out must be refused by the fake --------------------------------------------
+
+
+def _no_dense(monkeypatch):
+    original = neuron_launch._tensor
+    monkeypatch.setattr(neuron_launch, "_tensor", lambda call, name, t: t if t is not None else original(call, name, t))
+
+
+MUTATIONS = {
+    "tensor-dense": (_no_dense, lambda: _call(_x(16, 8).t())),
+    "tensor-offset": (_no_dense, lambda: _call(_x(12, 16)[4:])),
+    "tensor-plain": (_no_dense, lambda: _call(torch.nn.Parameter(_x()))),
+    "tensor-dtype": (_no_dense, lambda: _call(_x().to(torch.int64))),
+    "constant-kind": (
+        lambda patch: patch.setattr(neuron_launch, "_constant", lambda call, name, value: value),
+        lambda: _call(scale=[0.5]),
+    ),
+    "tensor-top-level": (
+        lambda patch: patch.setattr(neuron_launch, "_constant", lambda call, name, value: value),
+        lambda: _call(scale=(_x(),)),
+    ),
+    "tensor-on-device": (
+        lambda patch: patch.setattr(neuron_launch, "device_world", lambda kind: "native"),
+        lambda: _call(torch.ones(8, 16)),
+    ),
+    "tensor-one-device": (
+        lambda patch: patch.setattr(neuron_launch, "arguments_of", lambda call, _: [_x(), _other_device(), 0.5, False]),
+        _call,
+    ),
+    "all-parameters": (
+        lambda patch: patch.setattr(neuron_launch, "arguments_of", lambda call, _: [call.tensors["x"], None, 0.5]),
+        _call,
+    ),
+    "lnc-bare-int": (lambda patch: _bracket(patch, lambda kernel, lnc: kernel[(lnc,)]), _call),
+    "lnc-agrees": (lambda patch: _bracket(patch, lambda kernel, lnc: kernel), _call),
+}
+
+
+def _other_device():
+    from fake_neuron.tensor import on_device
+
+    return on_device(torch.ones(8, 16), "neuron:1")
+
+
+def _bracket(patch, choose):
+    class Wrapped:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, lnc):
+            return choose(self.kernel, lnc)
+
+    original = NeuronBackend._kernel
+    patch.setattr(NeuronBackend, "_kernel", lambda self, name: Wrapped(original(self, name)))
+
+
+@pytest.mark.parametrize("rule", MUTATIONS)
+def test_without_our_care_the_contract_refuses(rule, backend, monkeypatch):
+    mutate, make = MUTATIONS[rule]
+    mutate(monkeypatch)
+    with pytest.raises((Refused, LaunchFailed)) as caught:
+        backend.run(make())
+    refused = caught.value if isinstance(caught.value, Refused) else caught.value.__cause__
+    assert getattr(refused, "rule", refused) == rule
+
+
+def test_lnc_changed_within_a_process_is_refused(backend, monkeypatch):
+    backend.run(_call())
+    monkeypatch.setitem(MACHINE.lnc_of_kernel, "scale_rows", 1)
+    with pytest.raises(LaunchFailed) as caught:
+        backend.run(_call())
+    assert caught.value.__cause__.rule == "lnc-one-per-process"
