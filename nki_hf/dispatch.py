@@ -7,13 +7,14 @@ table in the documentation and `nki_hf explain` are made from the same two table
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from nki_hf.chips import Chip, get_chip
 from nki_hf.errors import Reason
-from nki_hf.problem import DTYPES, Problem
+from nki_hf.kernels.prefill_plan import plan_prefill, prefill_reasons
+from nki_hf.problem import Problem
 
 __all__ = ["KERNELS", "RULES", "Decision", "KernelEntry", "Rule", "decide"]
 
@@ -89,16 +90,16 @@ RULES: tuple[Rule, ...] = (
         limit="must be the same for q, k and v",
         advice="Cast them to one dtype.",
     ),
-    Rule(
-        field="dtype",
-        allows=lambda problem: "+" in problem.dtype or problem.dtype in DTYPES,
-        value=lambda problem: problem.dtype,
-        limit=f"must be one of {', '.join(DTYPES)}",
-        advice="Cast q, k and v, or load the model in one of these dtypes.",
-    ),
 )
 
-KERNELS: tuple[KernelEntry, ...] = ()
+KERNELS: tuple[KernelEntry, ...] = (
+    KernelEntry(
+        name="flash_prefill",
+        # The gradients are torch's, from the kernel's lse: a call that needs them runs the same kernel.
+        reasons=lambda problem, chip: prefill_reasons(replace(problem, needs_grad=False), chip),
+        plan=lambda problem, chip, lnc: plan_prefill(replace(problem, needs_grad=False), chip, lnc).tiles(),
+    ),
+)
 
 
 @lru_cache(maxsize=4096)

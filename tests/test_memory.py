@@ -185,7 +185,7 @@ def test_rewriting_only_half_of_the_shared_bytes_still_faults():
 
 @pytest.mark.parametrize(
     ("buffer", "address", "kind"),
-    [("sbuf", (0, 229_376 - 252), "capacity"), ("sbuf", (1, 0), "capacity"), ("psum", (0, 16_384 - 128), "capacity"),
+    [("sbuf", (0, 229_376 - 252), "capacity"), ("sbuf", (1, 0), "placement"), ("psum", (0, 16_384 - 128), "capacity"),
      ("psum", (0, 1024), "placement"), ("sbuf", (0, 229_376 - 256), None), ("psum", (0, 2048), None)],
 )  # fmt: skip
 def test_addresses_stay_within_the_memory_and_psum_tiles_start_at_a_bank(buffer, address, kind):

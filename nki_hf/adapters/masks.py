@@ -253,8 +253,7 @@ def _band(lo: Any, hi: Any, seqlen_kv: int, window: int | None) -> tuple[Keys, b
     """
     seqlen_q = lo.shape[1]
     some = hi > lo
-    offsets = sorted({seqlen_kv - seqlen_q, 0})
-    for q_offset in offsets:
+    for q_offset in (seqlen_kv - seqlen_q, 0):
         position = np.arange(seqlen_q) + q_offset
         ahead = int(np.where(some & (hi < seqlen_kv), hi - position, 0).max(initial=0))
         back = int(np.where(some & (lo > 0), position - lo + 1, 0).max(initial=0))
@@ -263,7 +262,7 @@ def _band(lo: Any, hi: Any, seqlen_kv: int, window: int | None) -> tuple[Keys, b
         same = (lo == band_lo) & (hi == band_hi) | ~some & (band_lo >= band_hi)
         if bool(same.all()):
             return Keys(q_offset=q_offset, window=back or None, ahead=ahead or None), True
-    for q_offset in offsets:
+    for q_offset in sorted((seqlen_kv - seqlen_q, 0)):
         position = np.arange(seqlen_q) + q_offset
         if bool((~some | (hi <= position + 1)).all()):
             inside = window is not None and bool((~some | (lo >= position - window + 1)).all())

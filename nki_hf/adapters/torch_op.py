@@ -8,8 +8,14 @@ import torch
 
 from nki_hf.adapters.backward import attention_gradients
 from nki_hf.adapters.call import Call, Keys, problem_of
+from nki_hf.adapters.layouts import attention_call, attention_result, trivial_result
+from nki_hf.backends import Backend
+from nki_hf.backends.simulator import simulator_backend
+from nki_hf.backends.torch_reference import TorchReferenceBackend
+from nki_hf.chips import get_chip
 from nki_hf.dispatch import Decision, decide
 from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+from nki_hf.kernels.prefill_plan import plan_prefill
 from nki_hf.settings import settings
 
 __all__ = ["attention_op", "backend_name", "plan"]
@@ -58,8 +64,9 @@ def attention_op(
     decision = plan(call, needs_grad=False)
     if decision.fallback:
         raise UnsupportedProblem(decision.rejected)
-    if decision.kernel == "empty":
-        return _nothing_to_see(call)
+    trivial = trivial_result(decision.problem, q, v, sink)
+    if trivial is not None:
+        return trivial
     return _run_kernel(call, decision)
 
 
@@ -74,16 +81,33 @@ def _outputs(q: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return out, q.new_empty((batch, num_heads_q, seqlen_q), dtype=torch.float32)
 
 
-def _nothing_to_see(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    out, lse = _outputs(call.q, call.v)
-    lse.fill_(float("-inf"))
-    if call.sink is not None:
-        lse.copy_(call.sink.float().view(1, -1, 1).expand_as(lse))
-    return out.zero_(), lse
-
-
 def _run_kernel(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tensor]:
-    raise BackendUnavailable(decision.backend)
+    backend, keys = _backend(decision), call.keys
+    kernel_plan = plan_prefill(decision.problem, get_chip(decision.chip), decision.lnc)
+    kernel_call = attention_call(
+        decision.problem,
+        kernel_plan,
+        call.q,
+        call.k,
+        call.v,
+        lo=keys.lo,
+        hi=keys.hi,
+        bias=keys.bias,
+        sink=call.sink,
+        lnc=decision.lnc,
+    )
+    return attention_result(decision.problem, backend.run(kernel_call))
+
+
+def _backend(decision: Decision) -> Backend:
+    """The back end of a decision, which follows from the tensors' device: the only place that picks one."""
+    if decision.backend == "torch_reference":
+        return TorchReferenceBackend()
+    if decision.backend == "simulator":
+        return simulator_backend(decision.chip)
+    raise BackendUnavailable(
+        f"backend={decision.backend!r} is not available: it must be simulator or torch_reference. Move the tensors to the CPU."
+    )
 
 
 @torch.library.custom_op("nki_hf::attention_backward", mutates_args=())

@@ -17,6 +17,10 @@ COMMON = {
     "stationary_free_max": Param(128, "elements", f"{_ISA}: nc_matmul, stationary free size", "documented"),
     "moving_free_max": Param(512, "elements", f"{_ISA}: nc_matmul, moving free size", "documented"),
     "bn_stats_free_max": Param(512, "elements", f"{_ISA}: bn_stats, free size of data", "documented"),
+    "pattern_free_axes": Param(4, "axes", f"{_ARCH}: access pattern, free axes", "documented"),
+    "pattern_size_max": Param(65535, "elements", f"{_ARCH}: access pattern, axis size is uint16", "documented"),
+    "pattern_stride_max": Param(32767, "elements", f"{_ARCH}: access pattern, axis stride is int16", "documented"),
+    "vector_transpose_max": Param(32, "elements", f"{_ISA}: nc_transpose on the Vector engine, both axes", "documented"),
     "psum_align_bytes": Param(4, "B", "nl.tile_size.psum_min_align exists, no public value: fp32 accumulators", "assumed"),
     "sbuf_align_bytes": Param(1, "B", "nl.tile_size.sbuf_min_align exists, no public value: byte addresses", "assumed"),
     "sbuf_reserved_bytes": Param(

@@ -7,4 +7,13 @@ from nki_hf.sim.constraints.rule import RULES, Operands, Rule, check, rule
 
 __all__ = ["RULES", "Operands", "Rule", "check", "check_written", "rule"]
 
-from nki_hf.sim.constraints import dma, tensor_engine, vector_engine  # noqa: F401  (they fill RULES)
+from nki_hf.sim.constraints import (  # noqa: F401  (they fill RULES)
+    accumulators,
+    cores,
+    dma,
+    families,
+    scalar_engine,
+    searches,
+    tensor_engine,
+    vector_engine,
+)

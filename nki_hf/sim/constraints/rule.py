@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.machine import Machine
+from nki_hf.sim.tensor import NkiTensor
 
 __all__ = ["RULES", "Operands", "Rule", "Violation", "check", "rule"]
 
@@ -26,6 +27,22 @@ class Operands:
         except KeyError:
             raise AttributeError(f"{self.opcode} has no argument {name!r}") from None
 
+    @property
+    def generation(self) -> int:
+        """NeuronCore generation of the chip: 2, 3 or 4."""
+        return self.machine.chip.generation
+
+    def tiles(self, names: Iterable[str] | None = None) -> list[tuple[str, NkiTensor]]:
+        """The arguments that are tensors (those of `names` only), with their names; lists count item by item."""
+        found: list[tuple[str, NkiTensor]] = []
+        for name in self.arguments if names is None else names:
+            value = self.arguments.get(name)
+            if isinstance(value, NkiTensor):
+                found.append((name, value))
+            elif isinstance(value, list | tuple):
+                found += [(f"{name}[{i}]", item) for i, item in enumerate(value) if isinstance(item, NkiTensor)]
+        return found
+
 
 Violation = str | tuple[str, str] | None
 """None if the rule holds; else what is wrong (with the values), or that and what to do."""
@@ -37,47 +54,92 @@ class Rule:
 
     Attributes:
       opcode: the instruction it belongs to.
+      name: short name, unique within the instruction.
       kind: see `FaultRecord.kind`.
       limit: what is allowed, as the rest of a sentence.
       source: where it is documented.
       sure: False where public sources disagree or only infer it: kernels written elsewhere get a warning then.
+      always: True if it looks at the state of the run and not only at shapes, dtypes and places.
       violated: function of the operands; see `Violation`.
     """
 
     opcode: str
+    name: str
     kind: str
     limit: str
     source: str
     sure: bool
+    always: bool
     violated: Callable[[Operands], Violation]
 
 
 RULES: dict[str, list[Rule]] = {}
 
+Check = Callable[[Operands], Violation]
+
 
 def rule(
-    opcodes: str | tuple[str, ...], kind: str, limit: str, source: str, *, sure: bool = True
-) -> Callable[[Callable[[Operands], Violation]], Callable[[Operands], Violation]]:
-    """Decorator that adds a check to `RULES` for each of the instructions."""
+    opcodes: str | Iterable[str], kind: str, limit: str, source: str, *, name: str = "", sure: bool = True, always: bool = False
+) -> Callable[[Check], Check]:
+    """Decorator that adds a check to `RULES` for each of the instructions; its name is the function's unless given."""
 
-    def add(violated: Callable[[Operands], Violation]) -> Callable[[Operands], Violation]:
+    def add(violated: Check) -> Check:
+        short = name or violated.__name__.strip("_")
         for opcode in (opcodes,) if isinstance(opcodes, str) else opcodes:
-            RULES.setdefault(opcode, []).append(Rule(opcode, kind, limit, source, sure, violated))
+            RULES.setdefault(opcode, []).append(Rule(opcode, short, kind, limit, source, sure, always, violated))
         return violated
 
     return add
 
 
+_passed: set[Any] = set()
+_MOST_PASSED = 100_000
+
+
 def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
-    """Run every rule of the instruction; the first broken one is a fault (or a warning, see `Rule.sure`)."""
-    operands = Operands(machine, opcode, arguments)
-    for item in RULES.get(opcode, ()):
+    """Run every rule of the instruction; the first broken one is a fault (or a warning, see `Rule.sure`).
+
+    What has passed once passes again without running the rules: same chip, shapes, dtypes, places and options.
+    """
+    rules = RULES.get(opcode)
+    if rules is None:
+        return
+    signature = _signature(machine, opcode, arguments)
+    known = signature is not None and signature in _passed
+    operands, warned = Operands(machine, opcode, arguments), False
+    for item in rules:
+        if known and not item.always:
+            continue
         violation = item.violated(operands)
         if violation is None:
             continue
         what, advice = violation if isinstance(violation, tuple) else (violation, "")
-        tensors = tuple(f"{name} {value!r}" for name, value in arguments.items() if hasattr(value, "storage"))
-        if machine.options.foreign and not item.sure:
-            warn_unsure(item.kind, opcode, what, limit=item.limit, operands=tensors)
+        tensors = tuple(f"{name} {value!r}" for name, value in operands.tiles())
+        if item.sure or not machine.options.foreign:
+            fault(item.kind, opcode, what, limit=item.limit, advice=advice, operands=tensors, rule=item.name)
+        warn_unsure(item.kind, opcode, what, limit=item.limit, operands=tensors)
+        warned = True
+    if signature is not None and not known and not warned:
+        if len(_passed) >= _MOST_PASSED:
+            _passed.clear()
+        _passed.add(signature)
+
+
+def _signature(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> Any:
+    """All that rules may look at (`always` ones aside), or None if that cannot be remembered."""
+    parts: list[Any] = [opcode, machine.chip.name, machine.run.lnc]
+    for value in arguments.values():
+        if type(value) is NkiTensor:
+            if value.indirection is not None:
+                return None
+            buffer = value.storage.buffer
+            where = (value.offset, buffer.shape, buffer.dtype.itemsize, buffer.address) if buffer.on_chip else None
+            parts += (buffer.space, value.shape, value.strides, value.dtype.name, where)
         else:
-            fault(item.kind, opcode, what, limit=item.limit, advice=advice, operands=tensors)
+            parts += (type(value), value)
+    signature = tuple(parts)
+    try:
+        hash(signature)
+    except TypeError:
+        return None
+    return signature

@@ -1,0 +1,123 @@
+"""The re:Invent benchmark (session AIM414) made good: Qwen3 with eager, sdpa and nki attention, checked and timed.
+
+    python examples/qwen3_bench.py                       # offline: Qwen3-0.6B's dimensions, random weights, 4 layers
+    python examples/qwen3_bench.py --preset aim414       # the session's sizes: 4 layers, 16,384 tokens, batch 1
+    python examples/qwen3_bench.py --model Qwen/Qwen3-0.6B --padded --decode-steps 16
+
+Only the last hidden state is computed. Accuracy is judged against fp32 eager on CPU, whose output is cached on disk.
+Exit code 0: PASS, 1: FAIL, 2: wrong use, or something that was asked for is not here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+from nki_hf.tools.model_bench.options import ATTENTIONS, DEVICES, DTYPES, OFFLINE_MODEL, PRESETS, BenchOptions, WrongUse
+
+DEFAULTS = BenchOptions()
+
+
+def main(
+    model: Annotated[str, typer.Option(help=f"Hub id or local folder; {OFFLINE_MODEL} needs no download.")] = DEFAULTS.model,
+    preset: Annotated[str | None, typer.Option(help=f"Sizes by name: {', '.join(PRESETS)}. Other flags override it.")] = None,
+    layers: Annotated[int | None, typer.Option(help=f"Decoder layers kept. [default: {DEFAULTS.layers}]")] = None,
+    seqlen: Annotated[int | None, typer.Option(help=f"Tokens per prompt. [default: {DEFAULTS.seqlen}]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help=f"Prompts per pass. [default: {DEFAULTS.batch_size}]")] = None,
+    attn: Annotated[str, typer.Option(help="Any subset, with commas.")] = ",".join(ATTENTIONS),
+    dtype: Annotated[str, typer.Option(help=f"One of {', '.join(DTYPES)}.")] = DEFAULTS.dtype,
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = DEFAULTS.device,
+    warmup: Annotated[int, typer.Option(help="Untimed calls after the first, which is timed apart.")] = DEFAULTS.warmup,
+    iters: Annotated[int, typer.Option(help="Timed calls.")] = DEFAULTS.iters,
+    padded: Annotated[bool, typer.Option("--padded", help="Left-pad the prompts, each by another length.")] = False,
+    decode_steps: Annotated[int, typer.Option(help="Also time prefill and this many cached decode steps, apart.")] = 0,
+    cache_dir: Annotated[Path | None, typer.Option(help=f"CPU references. [default: {DEFAULTS.reference_dir}]")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Also write what was executed, beside the JSON.")] = False,
+    json: Annotated[Path, typer.Option("--json", help="Result file.")] = DEFAULTS.json,
+    seed: Annotated[int, typer.Option(help="Of the random weights and token ids.")] = DEFAULTS.seed,
+) -> None:
+    """Benchmark one model under several attention implementations."""
+    errors = Console(stderr=True)
+    try:
+        names = tuple(name.strip() for name in attn.split(",") if name.strip())
+        unknown = [name for name in names if name not in ATTENTIONS]
+        if unknown:
+            raise WrongUse(f"attn={unknown[0]!r} is not known: attn is any of {', '.join(ATTENTIONS)}.")
+        given = {"layers": layers, "seqlen": seqlen, "batch_size": batch_size}
+        options = BenchOptions(
+            model=model, attn=names, dtype=dtype, device=device, warmup=warmup, iters=iters, padded=padded,
+            decode_steps=decode_steps, cache_dir=cache_dir, profile=profile, json=json, seed=seed,
+            **{**_preset(preset), **{name: value for name, value in given.items() if value is not None}},
+        )  # fmt: skip
+        passed = benchmark(options, errors)
+    except (WrongUse, BackendUnavailable, OSError) as error:
+        errors.print(str(error), highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    except UnsupportedProblem as error:  # the nki row runs strict
+        errors.print(f"FAIL: {error}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        errors.print("interrupted; the cache holds complete files only.")
+        raise typer.Exit(130) from None
+    raise typer.Exit(0 if passed else 1)
+
+
+def benchmark(options: BenchOptions, errors: Console) -> bool:
+    """Run, print and write everything; returns the verdict."""
+    prepare_environment()
+    from nki_hf.tools.model_bench.report import show  # after the environment: these import torch
+    from nki_hf.tools.model_bench.run import run
+
+    with progress(options, errors) as (say, step):
+        result = run(options, say=say, step=step)
+    result.write(options.json)
+    show(result, Console(), json=options.json)
+    return result.passed
+
+
+def prepare_environment() -> None:
+    """Variables that the Neuron stack reads when it is imported. Values that are already set stay."""
+    for name, value in {
+        "NEURON_RT_NUM_CORES": "1",  # one core, as in the session
+        "NKI_ENABLE_TRACE_CACHE": "0",  # a stale trace has looked like a kernel bug
+        "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS": "1",  # never hide an error behind the CPU
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def progress(options: BenchOptions, errors: Console) -> Iterator[Any]:
+    """`(say, step)`: one prints a line, the other moves the bar on standard error."""
+    calls = 1 + options.warmup + options.iters
+    total = 4 + len(options.attn) * (calls + bool(options.decode_steps) * (calls + 2 * options.decode_steps))
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("starting", total=total)
+
+        def step(what: str) -> None:
+            bar.update(task, advance=1, description=what)
+
+        yield lambda text: bar.console.print(text, highlight=False, markup=False, soft_wrap=True), step
+
+
+def _preset(name: str | None) -> dict[str, Any]:
+    if name is None:
+        return {}
+    if name not in PRESETS:
+        raise WrongUse(f"preset={name!r} is not known: preset is one of {', '.join(PRESETS)}.")
+    return PRESETS[name]
+
+
+if __name__ == "__main__":
+    sys.exit(typer.run(main))

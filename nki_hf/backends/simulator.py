@@ -1,0 +1,294 @@
+"""The simulator as a back end: CPU tensors in, CPU tensors out, the same kernel source as on the chip.
+
+A kernel runs as Python once per kernel source, shapes, dtypes, constants, chip and core count. That run is recorded, and
+later calls replay the recording, which costs only its NumPy calls. Where a kernel's parts are independent
+(kernels/slicing.py), one part is recorded and replayed for each of them, on as many threads as there are processors; the
+values are those of the undivided launch, bit by bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import itertools
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nki_hf.backends.base import KernelCall, RunResult
+from nki_hf.backends.blas import one_blas_thread
+from nki_hf.chips import Chip, get_chip
+from nki_hf.kernels.slicing import Part, parts
+from nki_hf.lang import load
+from nki_hf.sim import LaunchResult, Program, SimOptions, launch
+
+__all__ = ["SimulatorBackend", "simulator_backend"]
+
+Array = np.ndarray[Any, Any]
+Key = tuple[Any, ...]
+
+
+class SimulatorBackend:
+    """Runs kernels on the CPU. Safe to call from several threads and after a fork.
+
+    Attributes:
+      name: `simulator`.
+      chip: the chip whose limits hold.
+    """
+
+    name = "simulator"
+
+    def __init__(self, chip: Chip, *, threads: int | None = None, pool_bytes: int = 1 << 30) -> None:
+        """A back end of its own (see `simulator_backend` for the shared one).
+
+        Args:
+          chip: the chip whose limits hold.
+          threads: threads that run independent parts; default is the number of usable processors.
+          pool_bytes: how much memory idle recordings may hold; the least recently used ones go first.
+        """
+        self.chip = chip
+        self._threads = threads or len(os.sched_getaffinity(0))
+        self._pool = _ProgramPool(pool_bytes)
+        self._replayed = 0
+        self._recorded = 0
+        self._lock = threading.Lock()
+        _backends.add(self)
+
+    @property
+    def instructions_replayed(self) -> int:
+        """Instructions executed by replays so far."""
+        return self._replayed
+
+    @property
+    def programs_recorded(self) -> int:
+        """Kernel runs as Python so far."""
+        return self._recorded
+
+    def unavailable(self) -> str | None:
+        """None: the simulator runs anywhere."""
+        return None
+
+    def run(self, call: KernelCall) -> RunResult:
+        """Run one call; the outputs are fresh and of the kind of the inputs (torch CPU tensors or NumPy arrays)."""
+        to_output = _output_kind(call.tensors)
+        arrays = {name: None if value is None else _as_array(value) for name, value in call.tensors.items()}
+        found, shapes = parts(call.kernel, {name: None if array is None else array.shape for name, array in arrays.items()})
+        with one_blas_thread():
+            outputs: Sequence[Array]
+            if found:
+                outputs = self._run_parts(replace(call, lnc=1), arrays, found, shapes)
+            else:
+                outputs = self._run_whole(call, arrays)
+        return RunResult(outputs=tuple(to_output(array) for array in outputs))
+
+    def record(self, call: KernelCall) -> LaunchResult:
+        """The undivided launch of a call on shapes alone, on `call.lnc` cores: its events and buffers, no values."""
+        arrays = {name: None if value is None else _as_array(value) for name, value in call.tensors.items()}
+        blank = {name: None if array is None else np.empty(array.shape, array.dtype) for name, array in arrays.items()}
+        options = SimOptions(chip=self.chip, values=False)
+        return launch(_kernel(call.kernel), (), {**blank, **call.constants}, options=options, lnc=call.lnc)
+
+    def clear(self) -> None:
+        """Forget all recordings."""
+        self._pool.clear()
+
+    def _run_whole(self, call: KernelCall, arrays: Mapping[str, Array | None]) -> tuple[Array, ...]:
+        return self._execute(_key(call, arrays, self.chip), call, arrays)
+
+    def _run_parts(
+        self, call: KernelCall, arrays: Mapping[str, Array | None], found: tuple[Part, ...], shapes: tuple[tuple[int, ...], ...]
+    ) -> list[Array]:
+        def inputs(part: Part) -> dict[str, Array | None]:
+            return {name: None if array is None else array[part.inputs[name]] for name, array in arrays.items()}
+
+        key = _key(call, inputs(found[0]), self.chip)
+        outputs: list[Array] = []
+
+        def run_part(part: Part) -> None:
+            results = self._execute(key, call, inputs(part))
+            with self._lock:
+                if not outputs:
+                    outputs.extend(np.empty(shape, item.dtype) for shape, item in zip(shapes, results, strict=True))
+            for output, index, result in zip(outputs, part.outputs, results, strict=True):
+                output[index] = result
+
+        _for_each(run_part, found, self._threads)
+        return outputs
+
+    def _execute(self, key: Key, call: KernelCall, arrays: Mapping[str, Array | None]) -> tuple[Array, ...]:
+        """Replay an idle recording, or run the kernel and keep its recording. Interrupted recordings are dropped."""
+        given = {name: array for name, array in arrays.items() if array is not None}
+        program = self._pool.take(key)
+        if program is not None:
+            outputs = program(given)
+            self._count(replayed=program.instructions)
+        else:
+            # A recording owns its memory: the inputs are copied, or replays would write into the caller's arrays.
+            own = {name: None if array is None else np.array(array, order="C") for name, array in arrays.items()}
+            options = SimOptions(chip=self.chip, events=False, record=True)
+            result = launch(_kernel(call.kernel), (), {**own, **call.constants}, options=options, lnc=call.lnc)
+            outputs, program = result.outputs, result.program
+            self._count(recorded=1)
+        if program is not None:
+            moved = sum(array.nbytes for array in (*given.values(), *outputs))
+            self._pool.give(key, program, moved + _BYTES_PER_INSTRUCTION * program.instructions)
+        return outputs
+
+    def _count(self, replayed: int = 0, recorded: int = 0) -> None:
+        with self._lock:
+            self._replayed += replayed
+            self._recorded += recorded
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._pool.after_fork()
+
+
+@functools.cache
+def simulator_backend(chip: str) -> SimulatorBackend:
+    """The process's simulator of that chip, whose recordings all callers share."""
+    return SimulatorBackend(get_chip(chip))
+
+
+class _ProgramPool:
+    """Idle recordings by key, least recently used first. A recording is out of the pool while a thread replays it."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._used = 0
+        self._idle: OrderedDict[int, tuple[Key, Program, int]] = OrderedDict()
+        self._by_key: dict[Key, list[int]] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def take(self, key: Key) -> Program | None:
+        """An idle recording of that key, or None."""
+        with self._lock:
+            numbers = self._by_key.get(key)
+            return self._remove(numbers[-1]) if numbers else None
+
+    def give(self, key: Key, program: Program, size: int) -> None:
+        """Put a recording of `size` bytes back; beyond the limit the longest unused ones are dropped."""
+        with self._lock:
+            number = next(self._numbers)
+            self._idle[number] = (key, program, size)
+            self._by_key.setdefault(key, []).append(number)
+            self._used += size
+            while self._used > self._limit and len(self._idle) > 1:
+                self._remove(next(iter(self._idle)))
+
+    def clear(self) -> None:
+        with self._lock:
+            self._idle.clear()
+            self._by_key.clear()
+            self._used = 0
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+
+    def _remove(self, number: int) -> Program:
+        key, program, size = self._idle.pop(number)
+        self._by_key[key].remove(number)
+        if not self._by_key[key]:
+            del self._by_key[key]
+        self._used -= size
+        return program
+
+
+_BYTES_PER_INSTRUCTION = 3000
+"""Closures, array views and tensor objects of a recorded instruction: measured with tracemalloc on flash_prefill."""
+
+_backends: weakref.WeakSet[SimulatorBackend] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for backend in list(_backends):
+        backend._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _output_kind(tensors: Mapping[str, Any]) -> Callable[[Array], Any]:
+    """What turns a kernel's output array into the kind of its inputs, without a copy."""
+    if all(value is None or isinstance(value, np.ndarray) for value in tensors.values()):
+        return lambda array: array
+    import torch
+
+    def to_torch(array: Array) -> Any:
+        if array.dtype == ml_dtypes.bfloat16:
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    return to_torch
+
+
+def _as_array(value: Any) -> Array:
+    """NumPy view of an array or a torch CPU tensor, whatever its strides; bfloat16 travels as 16-bit integers."""
+    if isinstance(value, np.ndarray):
+        return value
+    import torch
+
+    if value.device.type != "cpu":
+        raise ValueError(f"device={value.device} is not the simulator's: it takes CPU tensors. Move the tensor or use neuron.")
+    value = value.detach()
+    if value.dtype == torch.bfloat16:
+        return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return value.numpy()
+
+
+@functools.cache
+def _kernel(name: str) -> Any:
+    return getattr(load(f"nki_hf.kernels.{name}", "simulator"), name)
+
+
+@functools.cache
+def _source_hash(name: str) -> str:
+    source = inspect.getsource(load(f"nki_hf.kernels.{name}", "simulator"))
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def _key(call: KernelCall, arrays: Mapping[str, Array | None], chip: Chip) -> Key:
+    tensors = tuple((name, None if array is None else (array.shape, array.dtype.str)) for name, array in arrays.items())
+    return (call.kernel, _source_hash(call.kernel), tensors, tuple(call.constants.items()), chip.name, call.lnc)
+
+
+def _for_each(work: Callable[[Part], None], items: tuple[Part, ...], threads: int) -> None:
+    """Call `work` on every item, on up to `threads` threads, this one included; the first exception is raised here."""
+    queue, failures, lock = iter(items), [], threading.Lock()
+    stop = threading.Event()
+
+    def worker() -> None:
+        while not stop.is_set():
+            with lock:
+                item = next(queue, None)
+            if item is None:
+                return
+            work(item)
+
+    def guarded() -> None:
+        try:
+            worker()
+        except BaseException as error:  # handed to the calling thread, which raises it
+            failures.append(error)
+            stop.set()
+
+    others = [threading.Thread(target=guarded, daemon=True) for _ in range(min(threads, len(items)) - 1)]
+    for thread in others:
+        thread.start()
+    try:
+        worker()
+    finally:
+        stop.set()
+        for thread in others:
+            thread.join()
+    if failures:
+        raise failures[0]

@@ -1,0 +1,555 @@
+"""flash_prefill: attention of many queries, online softmax, software-pipelined in the source.
+
+Per (batch, kv head) the keys and values stay in SBUF if they fit (else they stream in sections), and all query heads of the
+group read them there. A *step* is one score block, up to 128 query rows of one head by up to 512 keys:
+
+    scores   Tensor   scores[rows, keys] in PSUM = q.T @ k, head_dim contracted in pieces of 128
+    softmax  Vector   softcap, bias and mask, row maximum;  Scalar: probabilities = exp(scale * scores - scale * maximum),
+                      16-bit (float32 for float32 inputs), with their row sum in float32
+    turn     Tensor   128 x 128 transposes of the probabilities into one PSUM bank;  Scalar: one copy back to SBUF
+    output   Tensor   probabilities @ v in PSUM;  Vector: accumulator = accumulator * correction + that, float32
+
+Queues run in order, so iteration i issues scores(i), softmax(i-1), turn(i-2), output(i-3): no engine waits for a result of
+its own iteration. Consecutive steps belong to different heads of the group, which spreads the dependency between the
+steps of one row. Blocks lie on the 512-key grid and are cut to the 128-key grid at the ends of a query tile's keys, so that
+a causal edge costs no more than its visible keys; blocks without visible keys do not exist.
+
+Masks: `spans` says which keys a query tile visits and which of those all of its rows see. Blocks outside the latter select
+by per-row bounds, on NeuronCore-v3 and newer in the instruction that takes the row maximum. Hidden scores are float32's
+lowest value before the maximum is taken; a row whose maximum stays there is empty: zeros, and lse = -inf (or the sink).
+
+Layouts (all HBM, row-major):
+    q    [batch, num_heads_q, head_dim, seqlen_q]    head_dim 1..256; a load reads q_rows elements in a row
+    k    [batch, num_heads_kv, head_dim, seqlen_kv]  a load reads 2,048 elements in a row
+    v    [batch, num_heads_kv, seqlen_kv, head_dim_v]  head_dim_v 1..256; read once per kv head, one row per key: longer
+         rows would need the keys permuted, which would undo the cutting of edge blocks
+    lo, hi  int32 [batch or 1, seqlen_q]: row i sees keys lo <= key < hi; None = bounds follow from q_offset, window, ahead
+    bias    [batch or 1, num_heads_q or 1, seqlen_q or 1, seqlen_kv]: uint8 (0 hides) or float32 (float32's lowest hides)
+    sink    float32 [1, num_heads_q]
+Returns out [batch, seqlen_q, num_heads_q, head_dim_v] (dtype of q; the heads of a group are written as one row) and
+lse [batch, num_heads_q, seqlen_q] float32, natural logarithm.
+
+`kernel[2]` divides the (batch, kv head) pairs; of an odd one out the cores divide the query tiles.
+
+Budget: `nki_hf.kernels.prefill_plan` chooses q_rows, q_heads and section so that SBUF use stays within the chip's partition
+size less 16 KiB. At batch 1, head_dim 128, bfloat16, 4,096 keys, 2 query heads per kv head: see `PrefillPlan.budget`.
+PSUM: 2 banks of scores, 2 of transposes, 2 of output, 1 for the statistics: 7 of 8.
+
+Source: online softmax, arXiv:2205.14135, algorithm 1.
+"""
+
+from nki_hf.lang import nisa, nki, nl
+
+TILE = 128
+BLOCK = 512
+CHUNK = 2048
+FP32_MAX = 3.4028235e38
+FP32_MIN = -3.4028235e38
+
+
+@nki.jit
+def flash_prefill(
+    q,
+    k,
+    v,
+    lo=None,
+    hi=None,
+    bias=None,
+    sink=None,
+    spans=(),
+    row_split=0,
+    q_rows=1024,
+    q_heads=1,
+    section=CHUNK,
+    softmax_scale=1.0,
+    softcap=None,
+    q_offset=0,
+    window=None,
+    ahead=None,
+):
+    """Attention output and log-sum-exp; see the module for layouts and `prefill_plan.PrefillPlan` for the constants."""
+    batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
+    out = nl.ndarray((batch, seqlen_q, num_heads_q, v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm)
+    lse = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm)
+    program, programs = 0, 1
+    if nl.program_ndim() > 0:
+        program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)
+
+    # What multiplies the scores that the softmax sees. Both the cap and an additive bias leave scores of their own scale in
+    # SBUF; a scale that is not positive is applied first, because the row maximum must be that of the scaled scores.
+    scaled = softcap == None and softmax_scale <= 0.0  # noqa: E711  (NKI's front end knows no `is`)
+    additive = bias != None and bias.dtype == nl.float32  # noqa: E711
+    slope = softmax_scale
+    if softcap != None:  # noqa: E711
+        slope = softcap
+    if scaled or additive:
+        slope = 1.0
+    env = {
+        "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "out": out, "lse": lse, "spans": spans,
+        "scale": softmax_scale, "softcap": softcap, "slope": slope, "scaled": scaled, "additive": additive,
+        "q_offset": q_offset, "window": window, "ahead": ahead,
+        "has_ranges": nisa.get_nc_version() >= nisa.nc_version.gen3, "sink": None, "negative_sink": None,
+    }  # fmt: skip
+    if sink != None:  # noqa: E711
+        _load_sink(env, sink)
+
+    blocks, sections, steps = [], [], []
+    _schedule(env, program, programs, row_split, q_rows // TILE, q_heads, section, blocks, sections, steps)
+    count = len(steps)
+    live = [None, None, None, None]
+    for i in range(count + 3):
+        if i < count:
+            step = steps[i]
+            if step["opens_section"]:
+                _load_section(env, sections[step["section"]])
+            if step["opens_block"]:
+                _open_block(env, blocks[step["block"]])
+            live[i % 4] = _scores(env, step, blocks[step["block"]], sections[step["section"]])
+        if i >= 1 and i - 1 < count:
+            step = steps[i - 1]
+            _softmax(env, step, live[(i - 1) % 4], blocks[step["block"]])
+        if i >= 2 and i - 2 < count:
+            _turn(env, steps[i - 2], live[(i - 2) % 4])
+        if i >= 3:
+            step = steps[i - 3]
+            _output(env, step, live[(i - 3) % 4], blocks[step["block"]], sections[step["section"]])
+            if step["closes_block"]:
+                _close_block(env, blocks[step["block"]])
+            if step["closes_section"]:
+                sections[step["section"]] = None
+            live[(i - 3) % 4] = None
+    return out, lse
+
+
+# ---- the order of work ----------------------------------------------------------------------------------------------
+
+
+def _schedule(env, program, programs, row_split, tiles, q_heads, section, blocks, sections, steps):
+    """Fill the lists: query blocks (tiles x heads that share a q load), resident key sections, and the steps in order."""
+    spans, batch, heads_kv = env["spans"], env["k"].shape[0], env["k"].shape[1]
+    group, seqlen_kv = env["q"].shape[1] // heads_kv, env["k"].shape[3]
+    units = batch * heads_kv
+    share = units // programs
+    work = []
+    for unit in range(program * share, (program + 1) * share):
+        work.append((unit, 0, len(spans)))
+    for unit in range(programs * share, units):
+        if program == 0:
+            work.append((unit, 0, row_split))
+        else:
+            work.append((unit, row_split, len(spans)))
+    for unit, begin, end in work:
+        resident = section >= seqlen_kv
+        if resident:
+            _add_section(spans, unit, begin, end, 0, seqlen_kv, sections)
+        for tile_begin in range(begin, end, tiles):
+            tile_end = min(tile_begin + tiles, end)
+            for head_begin in range(0, group, q_heads):
+                head_end = min(head_begin + q_heads, group)
+                block = {
+                    "batch": unit // heads_kv, "head": unit % heads_kv * group + head_begin, "heads": head_end - head_begin,
+                    "tile": tile_begin, "tiles": tile_end - tile_begin,
+                }  # fmt: skip
+                blocks.append(block)
+                if resident:
+                    _add_steps(env, block, len(blocks) - 1, len(sections) - 1, 0, seqlen_kv, steps)
+                else:
+                    for key in range(0, max(seqlen_kv, 1), section):
+                        _add_section(spans, unit, tile_begin, tile_end, key, min(key + section, seqlen_kv), sections)
+                        _add_steps(env, block, len(blocks) - 1, len(sections) - 1, key, key + section, steps)
+    for i in range(len(steps)):
+        opening, closing = i == 0, i == len(steps) - 1
+        for what in ("section", "block"):
+            steps[i]["opens_" + what] = opening or steps[i - 1][what] != steps[i][what]
+            steps[i]["closes_" + what] = closing or steps[i + 1][what] != steps[i][what]
+
+
+def _add_section(spans, unit, tile_begin, tile_end, key_begin, key_end, sections):
+    """The part of keys `[key_begin, key_end)` that the query tiles visit."""
+    first, last = key_end, key_begin
+    for tile in range(tile_begin, tile_end):
+        if spans[tile][0] < spans[tile][1]:
+            first, last = min(first, max(spans[tile][0], key_begin)), max(last, min(spans[tile][1], key_end))
+    sections.append({"unit": unit, "first": first, "last": last})
+
+
+def _add_steps(env, block, block_index, section_index, key_begin, key_end, steps):
+    """Steps of one query block over one section: by query tile, then keys, then head."""
+    spans, seqlen_q = env["spans"], env["q"].shape[3]
+    for t in range(block["tiles"]):
+        tile = block["tile"] + t
+        first, last, full_first, full_last = spans[tile]
+        rows = min(TILE, seqlen_q - tile * TILE)
+        if first == last:
+            cells = [(first, first)]
+            if key_begin > 0:
+                cells = []
+        else:
+            cells = []
+            for cell in range(max(first, key_begin) // BLOCK * BLOCK, min(last, key_end), BLOCK):
+                cells.append((max(cell, first), min(cell + BLOCK, last)))
+        for key, stop in cells:
+            for g in range(block["heads"]):
+                steps.append({
+                    "block": block_index, "section": section_index, "t": t, "g": g, "slot": g * block["tiles"] + t,
+                    "row": tile * TILE, "rows": rows, "key": key, "width": stop - key,
+                    "edge": key < full_first or stop > full_last, "first": key == first, "last": stop == last,
+                })  # fmt: skip
+
+
+# ---- loads ----------------------------------------------------------------------------------------------------------
+
+
+def _load_sink(env, sink):
+    """The sinks on every partition, [TILE, num_heads_q], and their negatives."""
+    heads = sink.shape[1]
+    env["sink"] = nl.ndarray((TILE, heads), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=env["sink"], src=sink.ap(pattern=[[0, TILE], [1, heads]], offset=0))
+    env["negative_sink"] = nl.ndarray((TILE, heads), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=env["negative_sink"], data=env["sink"], op0=nl.multiply, operand0=-1.0)
+
+
+def _load_section(env, section):
+    """Keys as [head_dim piece, keys] tiles and values as [TILE, key tiles, head_dim_v] tiles, a chunk of keys each."""
+    k, v = env["k"], env["v"]
+    head_dim, seqlen_kv, width = k.shape[2], k.shape[3], v.shape[3]
+    batch, head = section["unit"] // k.shape[1], section["unit"] % k.shape[1]
+    section["k"], section["v"] = [], []
+    for grid in range(section["first"] // CHUNK * CHUNK, section["last"], CHUNK):
+        begin, end = max(grid, section["first"]), min(grid + CHUNK, section["last"])
+        pieces = []
+        for d in range(0, head_dim, TILE):
+            piece = nl.ndarray((min(TILE, head_dim - d), end - begin), dtype=k.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=piece, src=k[batch, head, d : d + piece.shape[0], begin:end])
+            pieces.append(piece)
+        section["k"].append((begin, pieces))
+        full, rest = (end - begin) // TILE, (end - begin) % TILE
+        values = nl.ndarray((TILE, full + (rest > 0), width), dtype=v.dtype, buffer=nl.sbuf)
+        offset = ((batch * v.shape[1] + head) * seqlen_kv + begin) * width
+        if full > 0:
+            source = v.ap(pattern=[[width, TILE], [TILE * width, full], [1, width]], offset=offset)
+            nisa.dma_copy(dst=values[0:TILE, 0:full, 0:width], src=source)
+        if rest > 0:
+            source = v.ap(pattern=[[width, rest], [1, width]], offset=offset + full * TILE * width)
+            nisa.dma_copy(dst=values[0:rest, full, 0:width], src=source)
+        section["v"].append((begin, values))
+
+
+def _chunk(chunks, key):
+    """Tile of the chunk that holds `key`, and the key's place in it."""
+    for begin, tile in chunks:
+        if begin // CHUNK == key // CHUNK:
+            return tile, key - begin
+    return None, 0
+
+
+def _open_block(env, block):
+    """The block's queries as [head_dim piece, heads, rows], its row bounds, and empty places for its running state."""
+    q = env["q"]
+    head_dim, seqlen_q = q.shape[2], q.shape[3]
+    begin = block["tile"] * TILE
+    end = min(begin + block["tiles"] * TILE, seqlen_q)
+    block["q"] = []
+    for d in range(0, head_dim, TILE):
+        piece = nl.ndarray((min(TILE, head_dim - d), block["heads"], end - begin), dtype=q.dtype, buffer=nl.sbuf)
+        for g in range(block["heads"]):
+            source = q[block["batch"], block["head"] + g, d : d + piece.shape[0], begin:end]
+            nisa.dma_copy(dst=piece[0 : piece.shape[0], g, 0 : end - begin], src=source)
+        block["q"].append(piece)
+    block["bounds"], block["out"] = [], []
+    for t in range(block["tiles"]):
+        first, last, full_first, full_last = env["spans"][block["tile"] + t]
+        bounds = None
+        if first < full_first or last > full_last:
+            bounds = _row_bounds(env, block["batch"], begin + t * TILE, min(TILE, end - begin - t * TILE))
+        block["bounds"].append(bounds)
+        block["out"].append(None)
+    slots = block["heads"] * block["tiles"]
+    block["accumulator"], block["shift"], block["total"] = [None] * slots, [None] * slots, [None] * slots
+    # One column per slot, for one logarithm at the block's end: switching the Scalar engine's table costs more than a step.
+    block["shifts"] = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
+    block["totals"] = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
+    if (end - begin) % TILE > 0:
+        nisa.memset(dst=block["shifts"], value=0.0)
+        nisa.memset(dst=block["totals"], value=1.0)
+
+
+def _row_bounds(env, batch, row, rows):
+    """First and past-the-last visible key of each row, float32 [rows, 1]: exact, because keys are below 2^24."""
+    bounds = []
+    for side in ("lo", "hi"):
+        tile = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        given = env[side]
+        if given != None:  # noqa: E711
+            raw = nl.ndarray((rows, 1), dtype=nl.int32, buffer=nl.sbuf)
+            offset = min(batch, given.shape[0] - 1) * given.shape[1] + row
+            nisa.dma_copy(dst=raw, src=given.ap(pattern=[[1, rows], [1, 1]], offset=offset))
+            nisa.tensor_copy(dst=tile, src=raw, engine=nisa.engine.gpsimd)
+        elif side == "lo" and env["window"] != None:  # noqa: E711
+            start = env["q_offset"] + row - env["window"] + 1
+            nisa.iota(dst=tile, pattern=[[0, 1]], offset=start, channel_multiplier=1)
+        elif side == "hi" and env["ahead"] != None:  # noqa: E711
+            start = env["q_offset"] + row + env["ahead"]
+            nisa.iota(dst=tile, pattern=[[0, 1]], offset=start, channel_multiplier=1)
+        else:
+            limit = 0.0
+            if side == "hi":
+                limit = float(env["k"].shape[3])
+            nisa.memset(dst=tile, value=limit)
+        bounds.append(tile)
+    return bounds
+
+
+# ---- the four stages of a step ----------------------------------------------------------------------------------------
+
+
+def _scores(env, step, block, section):
+    """Stage 1: q.T @ k into one PSUM bank, and the load of the bias that goes with it."""
+    work = {"scores": None, "bias": None, "probabilities": None, "turned": None, "correction": None}
+    rows, width = step["rows"], step["width"]
+    if width == 0:
+        return work
+    work["scores"] = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.psum)
+    pieces, place = _chunk(section["k"], step["key"])
+    for piece in range(len(pieces)):
+        depth, row = pieces[piece].shape[0], step["t"] * TILE
+        nisa.nc_matmul(
+            dst=work["scores"],
+            stationary=block["q"][piece][0:depth, step["g"], row : row + rows],
+            moving=pieces[piece][0:depth, place : place + width],
+        )
+    if env["bias"] != None:  # noqa: E711
+        bias = env["bias"]
+        shape = bias.shape
+        batch, head = min(block["batch"], shape[0] - 1), min(block["head"] + step["g"], shape[1] - 1)
+        stride, row = shape[3], step["row"]
+        if shape[2] == 1:
+            stride, row = 0, 0
+        offset = ((batch * shape[1] + head) * shape[2] + row) * shape[3] + step["key"]
+        work["bias"] = nl.ndarray((rows, width), dtype=bias.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=work["bias"], src=bias.ap(pattern=[[stride, rows], [1, width]], offset=offset))
+    return work
+
+
+def _softmax(env, step, work, block):
+    """Stage 2: probabilities relative to the running maximum, and what corrects the earlier steps of these rows."""
+    rows, width, slot, slope = step["rows"], step["width"], step["slot"], env["slope"]
+    if width == 0:
+        return
+    scores, top = _masked(env, step, work, block)
+    # shift = -slope * running maximum; clamped, so that a row without visible keys so far keeps it finite.
+    shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    before = block["shift"][slot]
+    if step["first"]:
+        nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=FP32_MAX)
+    else:
+        nisa.scalar_tensor_tensor(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=before)
+        work["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=work["correction"], op=nl.exp, data=before, bias=shift, scale=-1.0)
+    block["shift"][slot] = shift
+    total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    work["probabilities"] = nl.ndarray((rows, width), dtype=env["v"].dtype, buffer=nl.sbuf)
+    nisa.activation(
+        dst=work["probabilities"], op=nl.exp, data=scores, bias=shift, scale=slope, reduce_op=nl.add, reduce_res=total,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+    )  # fmt: skip
+    if step["first"]:
+        block["total"][slot] = total
+    else:
+        running = block["total"][slot]
+        nisa.scalar_tensor_tensor(
+            dst=running, data=running, op0=nl.multiply, operand0=work["correction"], op1=nl.add, operand1=total
+        )
+    work["scores"] = None
+
+
+def _masked(env, step, work, block):
+    """The scores that the softmax sees (times `slope`) and their row maximum [rows, 1]."""
+    rows, width, scores, bias = step["rows"], step["width"], work["scores"], work["bias"]
+    top = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    factor = env["scale"]
+    if env["softcap"] != None:  # noqa: E711
+        capped = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=capped, op=nl.tanh, data=scores, scale=env["scale"] / env["softcap"])
+        scores, factor = capped, env["softcap"]
+    elif env["scaled"] and not env["additive"]:
+        scaled = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=scaled, op=nl.copy, data=scores, scale=env["scale"])
+        scores = scaled
+    predicate = bias
+    if env["additive"]:
+        biased = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.scalar_tensor_tensor(dst=biased, data=scores, op0=nl.multiply, operand0=factor, op1=nl.add, operand1=bias)
+        scores = biased
+        # Hidden keys are selected away as well, so that a NaN under a hidden key stays there.
+        predicate = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=predicate, data=bias, op0=nl.greater, operand0=0.9 * FP32_MIN)
+    if bias != None:  # noqa: E711
+        scores = _select(rows, width, predicate, scores, top)
+    if step["edge"]:
+        lower, upper = block["bounds"][step["t"]]
+        if env["has_ranges"]:
+            chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.range_select(
+                dst=chosen, on_true_tile=scores, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=lower, bound1=upper,
+                reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=top, reduce_op=nl.maximum,
+                range_start=step["key"], on_false_value=FP32_MIN,
+            )  # fmt: skip
+            scores = chosen
+        else:
+            keys = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.iota(dst=keys, pattern=[[1, width]], offset=step["key"], channel_multiplier=0)
+            above = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_scalar(dst=above, data=keys, op0=nl.greater_equal, operand0=lower)
+            inside = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
+            nisa.scalar_tensor_tensor(dst=inside, data=keys, op0=nl.less, operand0=upper, op1=nl.multiply, operand1=above)
+            scores = _select(rows, width, inside, scores, top)
+    elif bias == None:  # noqa: E711
+        nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=(1,))
+    return scores, top
+
+
+def _select(rows, width, predicate, scores, top):
+    """Scores where the predicate holds, float32's lowest value elsewhere, and their row maximum in `top`."""
+    chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.select_reduce(
+        dst=chosen, predicate=predicate, on_true=scores, on_false=FP32_MIN, reduce_res=top,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_op=nl.maximum,
+    )  # fmt: skip
+    return chosen
+
+
+def _turn(env, step, work):
+    """Stage 3: the probabilities with keys on partitions, [TILE, key tiles, rows]."""
+    rows, width, dtype = step["rows"], step["width"], env["v"].dtype
+    if width == 0:
+        return
+    tiles = (width + TILE - 1) // TILE
+    bank = nl.ndarray((TILE, tiles, rows), dtype=dtype, buffer=nl.psum)
+    for c in range(tiles):
+        keys = min(TILE, width - c * TILE)
+        source = work["probabilities"][0:rows, c * TILE : c * TILE + keys]
+        nisa.nc_transpose(dst=bank[0:keys, c, 0:rows], data=source, engine=nisa.engine.tensor)
+    turned = nl.ndarray((TILE, tiles, rows), dtype=dtype, buffer=nl.sbuf)
+    full, rest = width // TILE, width % TILE
+    if full > 0:
+        nisa.activation(dst=turned[0:TILE, 0:full, 0:rows], op=nl.copy, data=bank[0:TILE, 0:full, 0:rows])
+    if rest > 0:
+        nisa.activation(dst=turned[0:rest, full, 0:rows], op=nl.copy, data=bank[0:rest, full, 0:rows])
+    work["turned"], work["probabilities"] = turned, None
+
+
+def _output(env, step, work, block, section):
+    """Stage 4: probabilities @ v, added to the corrected accumulator; the last step of a row also writes it out."""
+    rows, width, slot, width_v = step["rows"], step["width"], step["slot"], env["v"].shape[3]
+    result = None
+    if width > 0:
+        result = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.psum)
+        values, place = _chunk(section["v"], step["key"])
+        for c in range((width + TILE - 1) // TILE):
+            keys = min(TILE, width - c * TILE)
+            nisa.nc_matmul(
+                dst=result,
+                stationary=work["turned"][0:keys, c, 0:rows],
+                moving=values[0:keys, place // TILE + c, 0:width_v],
+            )
+        if step["first"] and not step["last"]:
+            block["accumulator"][slot] = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=block["accumulator"][slot], src=result, engine=nisa.engine.vector)
+        elif not step["first"]:
+            running = block["accumulator"][slot]
+            nisa.scalar_tensor_tensor(
+                dst=running, data=running, op0=nl.multiply, operand0=work["correction"], op1=nl.add, operand1=result
+            )
+            result = running
+    if step["last"]:
+        _finish(env, step, block, result)
+
+
+# ---- what ends a row, and a block -------------------------------------------------------------------------------------
+
+
+def _finish(env, step, block, result):
+    """Normalise a row tile of one head into the block's output tile; its last head writes that to HBM."""
+    rows, slot, t, g, width_v = step["rows"], step["slot"], step["t"], step["g"], env["v"].shape[3]
+    if block["out"][t] == None:  # noqa: E711
+        block["out"][t] = nl.ndarray((rows, block["heads"], width_v), dtype=env["out"].dtype, buffer=nl.sbuf)
+    place = block["out"][t][0:rows, g, 0:width_v]
+    final_shift, final_total = block["shifts"][0:rows, slot : slot + 1], block["totals"][0:rows, slot : slot + 1]
+    head = block["head"] + g
+    if result == None:  # noqa: E711
+        nisa.memset(dst=place, value=0.0)
+        nisa.memset(dst=final_total, value=1.0)
+        if env["sink"] == None:  # noqa: E711
+            nisa.memset(dst=final_shift, value=FP32_MAX)
+        else:
+            nisa.tensor_copy(dst=final_shift, src=env["negative_sink"][0:rows, head : head + 1])
+    else:
+        shift, total = block["shift"][slot], block["total"][slot]
+        factor = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        if env["sink"] == None:  # noqa: E711
+            # The largest term of a row is 1, so only a row without visible keys can sum to less.
+            nisa.tensor_scalar(dst=final_total, data=total, op0=nl.maximum, operand0=0.5)
+            nisa.tensor_copy(dst=final_shift, src=shift, engine=nisa.engine.vector)
+            nisa.reciprocal(dst=factor, data=final_total)
+            nisa.scalar_tensor_tensor(
+                dst=factor, data=shift, op0=nl.less, operand0=_empty_above(env), op1=nl.multiply, operand1=factor
+            )
+        else:
+            _join_sink(env, rows, head, shift, total, final_shift, final_total, factor)
+        nisa.activation(dst=place, op=nl.copy, data=result, scale=factor)
+        block["shift"][slot], block["total"][slot], block["accumulator"][slot] = None, None, None
+    if g == block["heads"] - 1:
+        row, first = step["row"], block["head"]
+        target = env["out"][block["batch"], row : row + rows, first : first + block["heads"], 0:width_v]
+        nisa.dma_copy(dst=target, src=block["out"][t])
+        block["out"][t] = None
+
+
+def _join_sink(env, rows, head, shift, total, final_shift, final_total, factor):
+    """The sink joins the denominator: total' = total * exp(m - m') + exp(sink - m') with m' = max(m, sink), m = -shift."""
+    sink, negative = env["sink"][0:rows, head : head + 1], env["negative_sink"][0:rows, head : head + 1]
+    nisa.tensor_tensor(dst=final_shift, data1=shift, data2=negative, op=nl.minimum)
+    keep = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=keep, op=nl.exp, data=shift, bias=final_shift, scale=-1.0)
+    weight = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=weight, op=nl.exp, data=sink, bias=final_shift, scale=1.0)
+    nisa.scalar_tensor_tensor(dst=final_total, data=total, op0=nl.multiply, operand0=keep, op1=nl.add, operand1=weight)
+    nisa.reciprocal(dst=factor, data=final_total)
+    nisa.tensor_tensor(dst=factor, data1=factor, data2=keep, op=nl.multiply)
+
+
+def _empty_above(env):
+    """Shifts of rows whose every score is hidden lie above this; a real score cannot get there."""
+    slope = env["slope"]
+    if slope > 1.0:
+        slope = 1.0
+    return 0.9 * FP32_MAX * slope
+
+
+def _close_block(env, block):
+    """Write lse = log(total) - shift of all slots, turned so that it is written in rows; empty rows become -inf."""
+    slots, seqlen_q = block["heads"] * block["tiles"], env["q"].shape[3]
+    columns = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=columns, op=nl.log, data=block["totals"])
+    nisa.tensor_tensor(dst=columns, data1=columns, data2=block["shifts"], op=nl.subtract)
+    bank = nl.ndarray((slots, TILE), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_transpose(dst=bank, data=columns, engine=nisa.engine.tensor)
+    lowest = nl.ndarray((slots, TILE), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=lowest, data=bank, op0=nl.less, operand0=-_empty_above(env), op1=nl.multiply, operand1=FP32_MIN)
+    lines = nl.ndarray((slots, TILE), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=lines, data1=bank, data2=lowest, op=nl.add)
+    nisa.tensor_tensor(dst=lines, data1=lines, data2=lowest, op=nl.add)  # twice the lowest value overflows to -inf
+    begin = block["tile"] * TILE
+    rows = min(block["tiles"] * TILE, seqlen_q - begin)
+    full, rest = rows // TILE, rows % TILE
+    for g in range(block["heads"]):
+        line = g * block["tiles"]
+        offset = (block["batch"] * env["q"].shape[1] + block["head"] + g) * seqlen_q + begin
+        if full > 0:
+            target = env["lse"].ap(pattern=[[TILE, full], [1, TILE]], offset=offset)
+            nisa.dma_copy(dst=target, src=lines[line : line + full, 0:TILE])
+        if rest > 0:
+            target = env["lse"].ap(pattern=[[rest, 1], [1, rest]], offset=offset + full * TILE)
+            nisa.dma_copy(dst=target, src=lines[line + full : line + full + 1, 0:rest])
+    block["q"], block["shifts"], block["totals"], block["bounds"] = None, None, None, None

@@ -1,0 +1,259 @@
+"""The plan of `flash_prefill`: which keys each query tile visits, tile sizes that fit the chip, and the envelope."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nki_hf.chips import Chip
+from nki_hf.errors import Reason
+from nki_hf.problem import DTYPES, Problem
+
+__all__ = ["PrefillPlan", "Span", "plan_prefill", "prefill_reasons"]
+
+Span = tuple[int, int, int, int]
+"""`(first, last, full_first, full_last)` of one query tile: it visits keys `[first, last)`, and all of its rows see all
+keys of `[full_first, full_last)`. `first` is a multiple of `TILE`; `first == last` means that no row sees a key."""
+
+TILE = 128
+"""Query rows of a tile, and keys of one transpose and of one step of the PV contraction: the partition count."""
+BLOCK = 512
+"""Keys of one score block: one PSUM bank of float32."""
+CHUNK = 2048
+"""Keys of one K or V load: 4 KiB of 16-bit keys per partition, where DMA efficiency has levelled off."""
+SHORT = 32
+"""Up to this many query rows (decode, speculative decode) the key length is a bucket, so that growing caches share a kernel."""
+
+MAX_HEAD_DIM = 256
+MAX_KEYS = 1 << 24
+"""Key positions are compared in float32 on the Vector engine, exact below 2^24 (nki.isa.range_select)."""
+_ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillPlan:
+    """Everything that `flash_prefill` is told besides its tensors; equal plans run the same program.
+
+    Attributes:
+      seqlen_kv: length of k, v and the bias as the kernel gets them: the call's, or its bucket for short queries.
+      bounds: the kernel gets int32 `lo` and `hi` for every row; else the edges are affine (q_offset, window, ahead).
+      spans: one `Span` per query tile of `TILE` rows.
+      row_split: query tiles of the first core, where two cores share one (batch, kv head).
+      q_rows: query rows that are loaded together.
+      q_heads: query heads of a kv head that are processed together.
+      section: keys that are resident together; the whole length if it fits, so that k and v are read once.
+      softmax_scale, softcap, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
+      budget: SBUF bytes per partition by purpose.
+      psum_banks: PSUM banks in use.
+    """
+
+    seqlen_kv: int
+    bounds: bool
+    spans: tuple[Span, ...]
+    row_split: int
+    q_rows: int
+    q_heads: int
+    section: int
+    softmax_scale: float
+    softcap: float | None
+    q_offset: int
+    window: int | None
+    ahead: int | None
+    budget: Mapping[str, int]
+    psum_banks: int
+
+    def __hash__(self) -> int:
+        return hash((self.seqlen_kv, self.bounds, self.spans, self.q_rows, self.q_heads, self.section))
+
+    @property
+    def sbuf_bytes(self) -> int:
+        """SBUF bytes per partition."""
+        return sum(self.budget.values())
+
+    @property
+    def resident(self) -> bool:
+        """True if k and v of one kv head stay in SBUF and are read from HBM once."""
+        return self.section >= self.seqlen_kv
+
+    @property
+    def blocks(self) -> int:
+        """Score blocks that one query head computes."""
+        return sum(-(-last // BLOCK) - first // BLOCK for first, last, _, _ in self.spans if last > first)
+
+    def constants(self) -> dict[str, Any]:
+        """The kernel's compile-time arguments, by name and in its order."""
+        return {
+            "spans": self.spans,
+            "row_split": self.row_split,
+            "q_rows": self.q_rows,
+            "q_heads": self.q_heads,
+            "section": self.section,
+            "softmax_scale": self.softmax_scale,
+            "softcap": self.softcap,
+            "q_offset": self.q_offset,
+            "window": self.window,
+            "ahead": self.ahead,
+        }
+
+    def tiles(self) -> dict[str, Any]:
+        """What a `Decision` shows of the plan."""
+        return {
+            "tile_q": TILE,
+            "tile_kv": BLOCK,
+            "q_rows": self.q_rows,
+            "q_heads": self.q_heads,
+            "section": self.section,
+            "seqlen_kv": self.seqlen_kv,
+            "blocks_per_head": self.blocks,
+            "sbuf_bytes": self.sbuf_bytes,
+            "psum_banks": self.psum_banks,
+        }
+
+
+def prefill_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
+    """Why `flash_prefill` cannot take the problem on that chip; empty if it can. This is its whole envelope."""
+    found: list[Reason] = []
+
+    def refuse(field: str, value: object, limit: str, advice: str = "") -> None:
+        found.append(Reason(kernel="flash_prefill", field=field, value=str(value), limit=limit, advice=advice))
+
+    if problem.dtype not in DTYPES:
+        refuse("dtype", problem.dtype, f"must be one of {', '.join(DTYPES)}", "Convert q, k and v to bfloat16 or float32.")
+    for field in ("head_dim", "head_dim_v"):
+        if getattr(problem, field) > MAX_HEAD_DIM:
+            refuse(field, getattr(problem, field), f"must be 1 to {MAX_HEAD_DIM}")
+    if problem.seqlen_kv > MAX_KEYS:
+        refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
+    if problem.needs_grad:
+        refuse("needs_grad", True, "must be False: there is no backward kernel", "Call it under torch.no_grad().")
+    if not found and problem.seqlen_q and problem.seqlen_kv:
+        plan, limit = plan_prefill(problem, chip), _sbuf_limit(chip)
+        if plan.sbuf_bytes > limit:
+            refuse("sbuf_bytes", f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}")
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=512)
+def plan_prefill(problem: Problem, chip: Chip, lnc: int = 1) -> PrefillPlan:
+    """The plan of one call: the largest tiles whose budget fits the chip (see `PrefillPlan`).
+
+    The plan does not depend on `lnc` except for where two cores divide the query tiles of one (batch, kv head).
+    """
+    mask = problem.mask
+    short = 0 < problem.seqlen_q <= SHORT
+    seqlen_kv = max(1, -(-problem.seqlen_kv // BLOCK)) * BLOCK if short else problem.seqlen_kv
+    bounds = short or mask.runtime_bounds or mask.rows is not None
+    spans = _spans(problem, seqlen_kv, short)
+    q_rows, q_heads, section, budget = _fit(problem, chip, seqlen_kv, bounds)
+    return PrefillPlan(
+        seqlen_kv=seqlen_kv,
+        bounds=bounds,
+        spans=spans,
+        row_split=_row_split(spans) if lnc > 1 else len(spans),
+        q_rows=q_rows,
+        q_heads=q_heads,
+        section=section,
+        softmax_scale=float(problem.scale),
+        softcap=None if problem.softcap is None else float(problem.softcap),
+        q_offset=0 if bounds else mask.q_offset,
+        window=None if bounds else mask.window,
+        ahead=None if bounds else mask.ahead,
+        budget=budget,
+        psum_banks=_psum_banks(problem),
+    )
+
+
+def _spans(problem: Problem, seqlen_kv: int, short: bool) -> tuple[Span, ...]:
+    """Static part only; with run-time bounds no key is known to be seen by all rows."""
+    mask, spans = problem.mask, []
+    for start in range(0, problem.seqlen_q, TILE):
+        if short:
+            spans.append((0, seqlen_kv, 0, 0))
+            continue
+        stop = min(start + TILE, problem.seqlen_q)
+        # Without explicit rows both bounds grow with the row, so the first and the last row tell all.
+        rows = range(start, stop) if mask.rows is not None else (start, stop - 1)
+        edges = [mask.interval(row, seqlen_kv) for row in rows]
+        seen = [(lo, hi) for lo, hi in edges if lo < hi]
+        if mask.rows is None and not seen:
+            # The first row may lie before the keys and the last behind them while rows in between see some.
+            seen = [edge for edge in (mask.interval(row, seqlen_kv) for row in range(start, stop)) if edge[0] < edge[1]]
+        if not seen:
+            spans.append((0, 0, 0, 0))
+            continue
+        first = max(0, min(lo for lo, _ in seen)) // TILE * TILE
+        last = min(seqlen_kv, max(hi for _, hi in seen))
+        full_first, full_last = max(lo for lo, _ in edges), min(hi for _, hi in edges)
+        if mask.runtime_bounds or full_last <= full_first:
+            full_first = full_last = 0
+        spans.append((first, last, full_first, full_last))
+    return tuple(spans)
+
+
+def _row_split(spans: tuple[Span, ...]) -> int:
+    """Number of query tiles whose keys come closest to half of all visited keys."""
+    widths = [last - first + 1 for first, last, _, _ in spans]
+    best, seen = 0, 0
+    for count, width in enumerate(widths, 1):
+        previous, seen = seen, seen + width
+        if abs(2 * seen - sum(widths)) <= abs(2 * previous - sum(widths)):
+            best = count
+    return best
+
+
+def _fit(problem: Problem, chip: Chip, seqlen_kv: int, bounds: bool) -> tuple[int, int, int, dict[str, int]]:
+    """The first candidate that fits: k and v resident (twice, so that the next kv head loads early; or once), or streamed."""
+    rows = -(-problem.seqlen_q // TILE) * TILE
+    whole = max(1, -(-seqlen_kv // TILE)) * TILE
+    limit = _sbuf_limit(chip)
+    best: tuple[int, int, int, dict[str, int]] | None = None
+    for section, copies in ((whole, 2), (whole, 1), (CHUNK, 2)):
+        for q_rows in (2048, 1024, 512, 256, TILE):
+            for q_heads in (8, 4, 2, 1):
+                if q_heads > problem.group_size and q_heads > 1:
+                    continue
+                used = min(q_rows, rows or TILE)
+                budget = _budget(problem, bounds, used, q_heads, section, copies, streamed=section < whole)
+                best = (q_rows, q_heads, section, budget)
+                if sum(budget.values()) <= limit and q_heads * used <= TILE * TILE:
+                    return best
+    if best is None:
+        raise AssertionError("there is always a candidate")
+    return best
+
+
+def _budget(
+    problem: Problem, bounds: bool, q_rows: int, q_heads: int, section: int, copies: int, *, streamed: bool
+) -> dict[str, int]:
+    """SBUF bytes per partition by purpose; the factors are the copies that the software pipeline keeps alive."""
+    size = _ITEMSIZE.get(problem.dtype, 4)
+    d_tiles, width_v = -(-problem.head_dim // TILE), problem.head_dim_v
+    tiles = -(-q_rows // TILE)
+    alive = (tiles if streamed else min(tiles, 2)) * q_heads
+    mask = problem.mask
+    prepared = bounds or mask.ahead is not None or mask.window is not None or mask.bias is not None
+    return {
+        "k": copies * d_tiles * section * size,
+        "v": copies * -(-section // TILE) * width_v * size,
+        "q": 2 * d_tiles * q_heads * q_rows * size,
+        "accumulators": alive * (4 * width_v + 3 * 4) + 2 * width_v * 4,
+        "scores": 3 * BLOCK * 4 if prepared or problem.softcap is not None else 0,
+        "mask": 3 * BLOCK * 4 + 2 * BLOCK if prepared else 0,
+        "probabilities": 3 * BLOCK * size,
+        "transposed": 3 * BLOCK * size,
+        "out": 2 * q_heads * width_v * size,
+        "statistics": 2 * (4 * q_heads * tiles * 4 + 4 * TILE * 4) + 2 * 4 * tiles * 2,
+        "sink": 2 * 4 * problem.num_heads_q if problem.sink else 0,
+    }
+
+
+def _psum_banks(problem: Problem) -> int:
+    """Two banks each for scores, transposed probabilities and PV, and one for the statistics at a tile block's end."""
+    del problem  # every tile of the kernel fits one bank, whatever the head sizes
+    return 7
+
+
+def _sbuf_limit(chip: Chip) -> int:
+    return int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)

@@ -1,0 +1,120 @@
+"""BenchOptions: everything that a benchmark run may be told. Knows neither torch nor transformers."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_cache_path
+
+__all__ = ["ATTENTIONS", "DEVICES", "DTYPES", "OFFLINE_MODEL", "PRESETS", "BenchOptions", "WrongUse"]
+
+OFFLINE_MODEL = "qwen3-0.6b-random"
+"""The default model: Qwen3-0.6B's dimensions with fixed random weights; needs no download."""
+
+ATTENTIONS = ("eager", "sdpa", "nki")
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+DEVICES = ("auto", "cpu", "neuron", "xla")
+PRESETS: dict[str, dict[str, Any]] = {"aim414": {"layers": 4, "seqlen": 16384, "batch_size": 1}}
+"""Sizes by name. aim414: those of the re:Invent 2025 session of that number."""
+
+
+class WrongUse(ValueError):
+    """The run was asked for something that means nothing here; the message says what, what is allowed, what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Options of one run.
+
+    Attributes:
+      model: hub id, local folder, or `OFFLINE_MODEL`. Default: `OFFLINE_MODEL`.
+      layers: decoder layers kept of the model. Default: 4.
+      seqlen: tokens per prompt, padding included. Default: 2,048.
+      batch_size: prompts per forward pass. Default: 1.
+      attn: attention implementations to compare, in this order. Default: eager, sdpa, nki.
+      dtype: `bf16`, `fp16` or `fp32`, of weights and activations. Default: bf16.
+      device: `cpu`, `neuron` (native TorchNeuron), `xla` (torch-neuronx), or `auto` (a Neuron device if there is one).
+      warmup: untimed calls after the first one, which is always timed apart. Default: 1.
+      iters: timed calls. Default: 5.
+      padded: True left-pads the prompts, each by another length. Default: False.
+      decode_steps: number of last tokens that are also decoded one by one with a cache, timed apart. Default: 0.
+      cache_dir: folder of the CPU reference outputs. Default: the user's cache folder.
+      profile: True also writes what the device (or the simulator) executed. Default: False.
+      json: the result file. Default: out/qwen3_bench.json.
+      seed: seed of the random weights and token ids. Default: 0.
+
+    Raises:
+      WrongUse: a value that means nothing; the message names it.
+    """
+
+    model: str = OFFLINE_MODEL
+    layers: int = 4
+    seqlen: int = 2048
+    batch_size: int = 1
+    attn: tuple[str, ...] = ATTENTIONS
+    dtype: str = "bf16"
+    device: str = "auto"
+    warmup: int = 1
+    iters: int = 5
+    padded: bool = False
+    decode_steps: int = 0
+    cache_dir: Path | None = None
+    profile: bool = False
+    json: Path = Path("out/qwen3_bench.json")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("layers", 1), ("seqlen", 2), ("batch_size", 1), ("warmup", 0), ("iters", 1), ("decode_steps", 0)):
+            if getattr(self, name) < least:
+                raise WrongUse(f"{name}={getattr(self, name)} cannot be run: {name} must be {least} or more.")
+        if self.decode_steps >= self.seqlen:
+            raise WrongUse(
+                f"decode_steps={self.decode_steps} leaves no prompt of seqlen={self.seqlen}: decode_steps must be below seqlen."
+            )
+        if not self.attn or len(set(self.attn)) != len(self.attn):
+            raise WrongUse(f"attn={','.join(self.attn)!r} is not a choice: name each attention once, at least one.")
+        if self.dtype not in DTYPES:
+            raise WrongUse(f"dtype={self.dtype!r} is not known: dtype is one of {', '.join(DTYPES)}.")
+        if self.device not in DEVICES:
+            raise WrongUse(f"device={self.device!r} is not known: device is one of {', '.join(DEVICES)}.")
+
+    @property
+    def torch_dtype(self) -> str:
+        """The dtype's name in torch, e.g. `bfloat16`."""
+        return DTYPES[self.dtype]
+
+    @property
+    def reference_dtype(self) -> str:
+        """The dtype of the reference: float32, and float64 where the run itself is float32."""
+        return "float64" if self.dtype == "fp32" else "float32"
+
+    @property
+    def reference_dir(self) -> Path:
+        """The folder of the CPU reference outputs."""
+        return self.cache_dir or user_cache_path("nki_hf") / "reference_outputs"
+
+    @property
+    def profile_path(self) -> Path:
+        """Where `profile` writes, beside the result file."""
+        return self.json.with_name(self.json.stem + ".events.jsonl")
+
+    def arguments(self) -> list[str]:
+        """The command-line flags that repeat this run; defaults are left out."""
+        words: list[str] = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value == item.default:
+                continue
+            flag = "--" + item.name.replace("_", "-")
+            if value is True:
+                words.append(flag)
+            else:
+                words += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
+        return words
+
+    def command(self) -> str:
+        """The shell command that repeats this run."""
+        return shlex.join(["python", "examples/qwen3_bench.py", *self.arguments()])

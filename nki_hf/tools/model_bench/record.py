@@ -1,0 +1,105 @@
+"""The result of a run as one record: what the JSON file holds and what the report prints."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from nki_hf.tools.model_bench.accuracy import Accuracy
+from nki_hf.tools.model_bench.measure import Timing
+
+__all__ = ["BenchResult", "DecodeTimes", "Row", "schema"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeTimes:
+    """Generation with a cache: the prompt in one pass, then the last tokens one by one.
+
+    Attributes:
+      prefill: times of the prompt's pass.
+      step: times of the single-token passes; `first_s` is the first step ever taken, the iterations are all later ones.
+      accuracy: of the hidden states of the last prompt token and of every decoded token, against the same reference.
+    """
+
+    prefill: Timing
+    step: Timing
+    accuracy: Accuracy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One attention implementation.
+
+    Attributes:
+      attn: its name.
+      skipped: why it was not run, with the figure; empty if it was.
+      timing: times of the forward pass.
+      prompts_per_s: prompts over the mean time.
+      tokens_per_s: real tokens (padding not counted) over the mean time.
+      speed_against_eager: eager's mean time over this one's; None without an eager row.
+      accuracy: against the CPU reference.
+      decode: times with a cache, if asked for.
+      kernel_calls: calls of our kernels during this row; None for other implementations.
+      fallbacks: calls that another implementation had to take over; None for other implementations.
+    """
+
+    attn: str
+    skipped: str = ""
+    timing: Timing | None = None
+    prompts_per_s: float | None = None
+    tokens_per_s: float | None = None
+    speed_against_eager: float | None = None
+    accuracy: Accuracy | None = None
+    decode: DecodeTimes | None = None
+    kernel_calls: int | None = None
+    fallbacks: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult:
+    """Everything a run found out.
+
+    Attributes:
+      command: the shell command that repeats it.
+      header: versions, machine, device, model and input, in the order of printing.
+      measured: True if the times are wall-clock times of the hardware that the header names.
+      reference: what accuracy is measured against, and whether it came from the cache.
+      baseline_rms: RMS error of eager on CPU in the run's dtype against the reference.
+      rows: one per attention.
+      passed: the verdict. Accuracy and fallbacks decide, speed never does.
+      verdict: the verdict in words.
+    """
+
+    command: str
+    header: dict[str, str]
+    reference: dict[str, str]
+    baseline_rms: float
+    rows: tuple[Row, ...]
+    passed: bool
+    verdict: str
+
+    def write(self, path: Path) -> None:
+        """Write the record as JSON; the file is complete or absent. NaN is written as null."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_ADAPTER.dump_json(self, indent=1) + b"\n")
+            os.chmod(aside, 0o644)
+            os.replace(aside, path)
+        except BaseException:  # an interrupt too: nothing half-written may stay
+            Path(aside).unlink(missing_ok=True)
+            raise
+
+
+_ADAPTER: TypeAdapter[BenchResult] = TypeAdapter(BenchResult)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of the result file."""
+    return _ADAPTER.json_schema(mode="serialization")

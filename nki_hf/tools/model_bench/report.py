@@ -1,0 +1,157 @@
+"""The text of a run: header, tables, verdict, where files went. Every table is one function of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from nki_hf.tools.model_bench.record import BenchResult, Row
+
+__all__ = ["TABLES", "accuracy_table", "decode_table", "show", "time_table"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title with the unit, and the text of a row's cell."""
+
+    title: str
+    cell: Callable[[Row], str]
+
+
+def show(result: BenchResult, console: Console, *, json: Path) -> None:
+    """Print the record."""
+    width = max(len(name) for name in result.header)
+    for name, value in result.header.items():
+        console.print(f"{name:<{width}}  {value}", highlight=False, soft_wrap=True)
+    for make in TABLES:
+        table = make(result)
+        if table is not None:
+            console.print()
+            console.print(table)
+    for row in result.rows:
+        if row.skipped:
+            console.print(f"{row.attn} skipped: {row.skipped}", highlight=False, soft_wrap=True)
+        if row.kernel_calls is not None:
+            text = f"{row.attn}: {row.kernel_calls:,} kernel calls, {row.fallbacks:,} fallbacks (strict)"
+            console.print(text, highlight=False, soft_wrap=True)
+        if row.accuracy is not None and row.accuracy.remark:
+            console.print(f"{row.attn}: {row.accuracy.remark}", highlight=False, soft_wrap=True)
+    console.print()
+    console.print(f"{'PASS' if result.passed else 'FAIL'}: {result.verdict}", highlight=False, soft_wrap=True)
+    console.print(f"results: {json}", highlight=False, soft_wrap=True)
+    console.print(f"repeat:  {result.command}", highlight=False, soft_wrap=True)
+
+
+def time_table(result: BenchResult) -> Table | None:
+    """Times of the forward pass."""
+    return _table("forward pass", result.rows, _TIME_COLUMNS)
+
+
+def decode_table(result: BenchResult) -> Table | None:
+    """Times of prefill and decode with a cache, apart."""
+    rows = [row for row in result.rows if row.decode is not None]
+    return _table("prefill, then decode steps with a cache", rows, _DECODE_COLUMNS) if rows else None
+
+
+def accuracy_table(result: BenchResult) -> Table | None:
+    """Errors against the reference."""
+    return _table(f"last hidden state against {result.reference['what']}", result.rows, _ACCURACY_COLUMNS)
+
+
+TABLES: tuple[Callable[[BenchResult], Table | None], ...] = (time_table, decode_table, accuracy_table)
+"""The tables in the order of printing; one that has nothing to say returns None."""
+
+
+def _table(title: str, rows: Sequence[Row], columns: Sequence[Column]) -> Table | None:
+    shown = [row for row in rows if row.timing is not None]
+    if not shown:
+        return None
+    table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column.title, justify="left" if number == 0 else "right")
+    for row in shown:
+        table.add_row(*(column.cell(row) for column in columns))
+    return table
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None or value != value else f"{value:,.{digits}f}"
+
+
+def _small(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.2e}"
+
+
+def _of(path: str, form: Callable[[Any], str] = _number) -> Callable[[Row], str]:
+    """Cell text from an attribute path such as `timing.mean_s`; `-` where a part is None."""
+
+    def cell(row: Row) -> str:
+        value: Any = row
+        for name in path.split("."):
+            value = None if value is None else getattr(value, name)
+        return "-" if value is None else form(value)
+
+    return cell
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}x"
+
+
+def _mebibytes(value: int) -> str:
+    return f"{value / 2**20:,.0f}"
+
+
+def _place(row: tuple[int, int]) -> str:
+    return f"{row[0]}:{row[1]:,}"
+
+
+def _mark(value: bool) -> str:
+    return "✓" if value else "✗"
+
+
+_ATTN = Column("attn", lambda row: row.attn)
+
+_TIME_COLUMNS = (
+    _ATTN,
+    Column("compile s", _of("timing.compile_s")),
+    Column("mean s", _of("timing.mean_s")),
+    Column("median s", _of("timing.median_s")),
+    Column("min s", _of("timing.min_s")),
+    Column("max s", _of("timing.max_s")),
+    Column("prompts /s", _of("prompts_per_s")),
+    Column("tokens /s", _of("tokens_per_s", lambda value: _number(value, 0))),
+    Column("vs eager", _of("speed_against_eager", _times)),
+    Column("peak MiB", _of("timing.peak_bytes", _mebibytes)),
+)
+
+_DECODE_COLUMNS = (
+    _ATTN,
+    Column("prefill compile s", _of("decode.prefill.compile_s")),
+    Column("prefill mean s", _of("decode.prefill.mean_s")),
+    Column("step compile s", _of("decode.step.compile_s")),
+    Column("step mean s", _of("decode.step.mean_s")),
+    Column("median s", _of("decode.step.median_s")),
+    Column("min s", _of("decode.step.min_s")),
+    Column("max s", _of("decode.step.max_s")),
+    Column("RMS /eager", _of("decode.accuracy.rms_ratio")),
+    Column("ok", _of("decode.accuracy.passed", _mark)),
+)
+
+_ACCURACY_COLUMNS = (
+    _ATTN,
+    Column("MSE", _of("accuracy.mse", _small)),
+    Column("cosine", _of("accuracy.cosine", lambda value: _number(value, 6))),
+    Column("max abs", _of("accuracy.max_abs", _small)),
+    Column("worst row", _of("accuracy.worst_row", _place)),
+    Column("its RMS", _of("accuracy.worst_row_rms", _small)),
+    Column("RMS", _of("accuracy.rms_error", _small)),
+    Column("RMS /eager", _of("accuracy.rms_ratio")),
+    Column("ok", _of("accuracy.passed", _mark)),
+)

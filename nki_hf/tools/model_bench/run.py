@@ -1,0 +1,229 @@
+"""The run itself: load, reference, one row per attention, verdict. Text and flags are elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+import nki_hf
+from nki_hf.adapters.explain import explain
+from nki_hf.tools.model_bench import eager_in_rows
+from nki_hf.tools.model_bench.accuracy import compare, rms_error
+from nki_hf.tools.model_bench.generation import generate
+from nki_hf.tools.model_bench.measure import measure
+from nki_hf.tools.model_bench.memory import available_bytes, eager_skip_reason
+from nki_hf.tools.model_bench.model import Subject, load_subject
+from nki_hf.tools.model_bench.options import BenchOptions
+from nki_hf.tools.model_bench.record import BenchResult, DecodeTimes, Row
+from nki_hf.tools.model_bench.reference_cache import cached_array
+from nki_hf.tools.model_bench.worlds import choose_device, prepare
+
+__all__ = ["run"]
+
+Array = np.ndarray[Any, Any]
+Say = Callable[[str], None]
+
+
+class _References:
+    """The reference, eager's output in the run's dtype, and which rows count."""
+
+    def __init__(self, subject: Subject, options: BenchOptions, say: Say, step: Say) -> None:
+        step("fingerprint of weights and input")
+        fingerprint = subject.fingerprint()
+        self.valid = subject.prompt.valid.numpy()
+        self.hits: list[bool] = []
+
+        def cached(dtype: str) -> Array:
+            step(f"CPU reference, eager in {dtype}")
+            key = {**fingerprint, "dtype": dtype, "torch": torch.__version__, "transformers": transformers.__version__}
+            found = cached_array(options.reference_dir, key, lambda: _eager_on_cpu(subject, dtype), say=say)
+            self.hits.append(found.hit)
+            return found.array
+
+        self.reference = cached(options.reference_dtype)
+        self.baseline = cached(options.torch_dtype)
+        self.dtype = options.reference_dtype
+
+    def baseline_rms(self, rows: slice) -> float:
+        """Eager's own RMS error over some token positions."""
+        return rms_error(self.baseline[:, rows], self.reference[:, rows], valid=self.valid[:, rows])
+
+    def describe(self, options: BenchOptions) -> dict[str, str]:
+        """For the record."""
+        return {
+            "what": f"eager in {self.dtype} on CPU, same weights",
+            "from_cache": "yes" if all(self.hits) else "no",
+            "folder": str(options.reference_dir),
+        }
+
+
+def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> BenchResult:
+    """Everything the benchmark finds out.
+
+    Args:
+      options: what to run. Attention names beyond eager, sdpa and nki may be given if Transformers knows them.
+      say: takes one line for the user.
+      step: told what starts now, for a progress bar.
+
+    Raises:
+      WrongUse: a model folder that does not exist.
+      BackendUnavailable: a device or a hub model that is not here.
+      UnsupportedProblem: a kernel of ours refuses the model; the nki row never falls back.
+    """
+    device = choose_device(options.device)
+    step("loading the model")
+    subject = load_subject(options)
+    references = _References(subject, options, say, step)
+    rows: list[Row] = []
+    for attn in options.attn:
+        reason = eager_skip_reason(subject, device, available_bytes(device)) if attn == "eager" else ""
+        rows.append(Row(attn=attn, skipped=reason) if reason else _run_row(attn, device, subject, references, options, step))
+    rows = _against_eager(rows)
+    passed, verdict = _verdict(rows)
+    return BenchResult(
+        command=options.command(),
+        header=_header(options, device, subject),
+        reference=references.describe(options),
+        baseline_rms=references.baseline_rms(slice(None)),
+        rows=tuple(rows),
+        passed=passed,
+        verdict=verdict,
+    )
+
+
+def _run_row(attn: str, device: str, subject: Subject, references: _References, options: BenchOptions, step: Say) -> Row:
+    subject.model.set_attn_implementation(attn)
+    before = explain()
+    with nki_hf.using(strict=True):
+        ready = prepare(device, subject.model, subject.prompt)
+        out, timing = measure(
+            ready.call, wait=ready.wait, warmup=options.warmup, iters=options.iters, step=lambda what: step(f"{attn}: {what}")
+        )
+        accuracy = compare(
+            ready.to_host(out).numpy(),
+            references.reference,
+            valid=references.valid,
+            baseline_rms=references.baseline_rms(slice(None)),
+        )
+        decode = _decode(attn, subject, references, options, ready.wait, step) if options.decode_steps else None
+    after = explain()
+    fallbacks = after.fallbacks - before.fallbacks
+    return Row(
+        attn=attn,
+        timing=timing,
+        prompts_per_s=options.batch_size / timing.mean_s,
+        tokens_per_s=subject.prompt.tokens / timing.mean_s,
+        accuracy=accuracy,
+        decode=decode,
+        kernel_calls=after.calls - before.calls - fallbacks if attn == "nki" else None,
+        fallbacks=fallbacks if attn == "nki" else None,
+    )
+
+
+def _decode(
+    attn: str, subject: Subject, references: _References, options: BenchOptions, wait: Callable[[], None], step: Say
+) -> DecodeTimes:
+    made = generate(
+        subject.model, subject.prompt, steps=options.decode_steps, warmup=options.warmup, iters=options.iters,
+        wait=wait, say=lambda what: step(f"{attn}: {what}"),
+    )  # fmt: skip
+    rows = slice(-(options.decode_steps + 1), None)
+    accuracy = compare(
+        made.hidden.numpy(),
+        references.reference[:, rows],
+        valid=references.valid[:, rows],
+        baseline_rms=references.baseline_rms(rows),
+    )
+    return DecodeTimes(prefill=made.prefill, step=made.step, accuracy=accuracy)
+
+
+def _eager_on_cpu(subject: Subject, dtype: str) -> Array:
+    """Eager's last hidden state `[batch, seqlen, hidden]` on CPU, the weights converted to `dtype` (exactly, upwards)."""
+    wanted = getattr(torch, dtype)
+    model = subject.model if subject.model.dtype == wanted else copy.deepcopy(subject.model).to(wanted)
+    with _attention(model, eager_in_rows.register()), torch.inference_mode():
+        out = model(input_ids=subject.prompt.input_ids, attention_mask=subject.prompt.attention_mask, use_cache=False)
+    hidden = out.last_hidden_state
+    return (hidden if dtype == "float64" else hidden.float()).numpy()
+
+
+@contextmanager
+def _attention(model: Any, name: str) -> Iterator[None]:
+    before = model.config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _against_eager(rows: list[Row]) -> list[Row]:
+    eager = next((row.timing.mean_s for row in rows if row.attn == "eager" and row.timing), None)
+    if eager is None:
+        return rows
+    return [replace(row, speed_against_eager=eager / row.timing.mean_s) if row.timing else row for row in rows]
+
+
+def _verdict(rows: list[Row]) -> tuple[bool, str]:
+    """The nki row decides; without one, every row that ran. Speed never decides."""
+    judged = [row for row in rows if row.attn == "nki"] or [row for row in rows if row.timing is not None]
+    problems = [text for row in judged for text in _problems(row)]
+    if not judged:
+        return False, "nothing was run"
+    if problems:
+        return False, "; ".join(problems)
+    ratios = ", ".join(f"{row.attn} {row.accuracy.rms_ratio:.3f}" for row in judged if row.accuracy)
+    return True, f"RMS error over that of eager in the same dtype: {ratios} (at most 1.5 passes)"
+
+
+def _problems(row: Row) -> list[str]:
+    accuracies = [row.accuracy, row.decode.accuracy if row.decode else None]
+    found = [f"{row.attn}: {accuracy.remark}" for accuracy in accuracies if accuracy is not None and not accuracy.passed]
+    if row.fallbacks:
+        found.append(f"{row.attn}: {row.fallbacks:,} calls fell back to torch")
+    if row.kernel_calls == 0:
+        found.append(f"{row.attn}: no call reached a kernel")
+    return found
+
+
+def _header(options: BenchOptions, device: str, subject: Subject) -> dict[str, str]:
+    config, prompt = subject.text_config, subject.prompt
+    batch, seqlen = prompt.input_ids.shape
+    times = {
+        "cpu": "wall clock of this CPU (the nki row runs the simulator: its time says nothing about Trainium)",
+        "neuron": "measured on the Neuron device, inputs and outputs resident there",
+        "xla": "measured on the Neuron device, copies from and to the host included",
+    }[device]
+    settings = nki_hf.settings.settings()
+    kernels = f"simulator (CPU), standing for {settings.chip}" if device == "cpu" else "the installed nki"
+    return {
+        "nki_hf": f"{nki_hf.__version__}, Python {sys.version.split()[0]}, torch {torch.__version__}, "
+        f"transformers {transformers.__version__}, numpy {np.__version__}",
+        "machine": f"{platform.machine()}, {_cpu_name()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
+        "device": device,
+        "nki kernels": kernels,
+        "times": times,
+        "model": f"{options.model}, {config.num_hidden_layers} layers, {config.num_attention_heads}/"
+        f"{config.num_key_value_heads} heads, head_dim {getattr(config, 'head_dim', None) or '?'}, {options.dtype}",
+        "input": f"{batch} x {seqlen:,} tokens, {prompt.tokens:,} of them real; {prompt.source}",
+        "calls": f"first call apart, {options.warmup} warm-up, {options.iters} timed",
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or "unknown CPU"

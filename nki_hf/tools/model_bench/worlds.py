@@ -1,0 +1,95 @@
+"""The machine that a run uses: CPU, native TorchNeuron or torch-neuronx (XLA). One function per world makes the call.
+
+Nothing here measures; a world says how to compile the model, how to call it and how to wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nki_hf.backends.neuron_world import Host, detect_world
+from nki_hf.errors import BackendUnavailable
+from nki_hf.tools.model_bench.model import LastHidden, Prompt
+
+__all__ = ["Prepared", "choose_device", "prepare"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A model ready to be called.
+
+    Attributes:
+      call: one forward pass; returns the last hidden state `[batch, seqlen, hidden]`, where the world keeps it.
+      wait: returns when the device has finished what was asked of it.
+      to_host: the result as a float32 CPU tensor.
+      copies_inside: True if a call also moves its inputs and outputs between host and device.
+    """
+
+    call: Callable[[], torch.Tensor]
+    wait: Callable[[], None]
+    to_host: Callable[[torch.Tensor], torch.Tensor]
+    copies_inside: bool
+
+
+def choose_device(asked: str, host: Host | None = None) -> str:
+    """`cpu`, `neuron` or `xla`: what `asked` means on this machine.
+
+    Raises:
+      BackendUnavailable: the device asked for is not here; one line that says why and what to do.
+    """
+    if asked == "cpu":
+        return "cpu"
+    world = detect_world(host)
+    if asked == "auto":
+        return world.device or "cpu"
+    if world.device == asked:
+        return asked
+    found = world.problem or f"the installed torch_neuronx serves device {world.device!r}"
+    raise BackendUnavailable(f"device={asked!r} is not on this machine: {found} Run with --device cpu for the simulator.")
+
+
+def prepare(device: str, model: Any, prompt: Prompt) -> Prepared:
+    """The model, its attention already chosen, made callable on `device`."""
+    return {"cpu": _on_cpu, "neuron": _on_native_neuron, "xla": _on_xla}[device](LastHidden(model), prompt)
+
+
+def _on_cpu(model: LastHidden, prompt: Prompt) -> Prepared:
+    def call() -> torch.Tensor:
+        with torch.inference_mode():
+            return model(prompt.input_ids, prompt.attention_mask)
+
+    return Prepared(call=call, wait=lambda: None, to_host=lambda out: out.float(), copies_inside=False)
+
+
+def _on_native_neuron(model: LastHidden, prompt: Prompt) -> Prepared:
+    """Native TorchNeuron: weights and inputs resident on the device, one graph compiled by its backend.
+
+    Documented, not run by this project: nobody here has the device.
+    """
+    module = model.to("neuron")
+    ids = prompt.input_ids.to(torch.int32).to("neuron")
+    mask = None if prompt.attention_mask is None else prompt.attention_mask.to(torch.int32).to("neuron")
+    compiled = torch.compile(module, backend="neuron", fullgraph=True, dynamic=False)
+
+    def call() -> torch.Tensor:
+        with torch.inference_mode():
+            return compiled(ids, mask)
+
+    neuron = torch.neuron  # type: ignore[attr-defined,unused-ignore]
+    return Prepared(call=call, wait=neuron.synchronize, to_host=lambda out: out.to("cpu").float(), copies_inside=False)
+
+
+def _on_xla(model: LastHidden, prompt: Prompt) -> Prepared:
+    """torch-neuronx (XLA): traced ahead of time; a traced module takes and returns CPU tensors, so a call is synchronous.
+
+    Documented, not run by this project: nobody here has the device.
+    """
+    import torch_neuronx
+
+    inputs = (prompt.input_ids,) if prompt.attention_mask is None else (prompt.input_ids, prompt.attention_mask)
+    traced = torch_neuronx.trace(model, inputs)
+    return Prepared(call=lambda: traced(*inputs), wait=lambda: None, to_host=lambda out: out.float(), copies_inside=True)

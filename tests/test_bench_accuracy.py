@@ -1,0 +1,99 @@
+"""The verdict: right output passes, nonsense fails, each kind with its own remark."""
+
+import numpy as np
+import pytest
+
+from nki_hf.tools.model_bench.accuracy import compare, rms_error
+
+BASELINE = 0.01
+
+
+@pytest.fixture
+def reference(rng):
+    return rng.standard_normal((2, 24, 16)).astype(np.float32)
+
+
+@pytest.fixture
+def valid():
+    return np.ones((2, 24), bool)
+
+
+def _noisy(reference, rng, rms):
+    noise = rng.standard_normal(reference.shape)
+    return reference + noise * rms / np.sqrt(np.mean(noise**2))
+
+
+def test_error_of_the_size_of_eager_passes(reference, valid, rng):
+    found = compare(_noisy(reference, rng, BASELINE), reference, valid=valid, baseline_rms=BASELINE)
+    assert found.passed
+    assert found.rms_ratio == pytest.approx(1.0, rel=1e-5)
+    assert found.remark == ""
+
+
+def test_the_limit_is_one_and_a_half_times_eager(reference, valid, rng):
+    for factor, passes in ((1.49, True), (1.51, False)):
+        found = compare(_noisy(reference, rng, factor * BASELINE), reference, valid=valid, baseline_rms=BASELINE)
+        assert found.passed is passes
+
+
+def _swapped_heads(out):
+    return np.concatenate([out[..., 8:], out[..., :8]], axis=-1)
+
+
+def _truncated_tail(out):
+    out = out.copy()
+    out[:, -1] = 0
+    return out
+
+
+@pytest.mark.parametrize(
+    ("spoil", "remark"),
+    [
+        (np.zeros_like, "all zeros"),
+        (lambda out: out * 1.5, "times that of eager"),
+        (_swapped_heads, "times that of eager"),
+        (_truncated_tail, "times that of eager"),
+        (lambda out: np.full_like(out, np.nan), "48 of 48 rows are not finite, first: prompt 0, token 0"),
+        (lambda out: out[:, :-1], "shape [2, 23, 16], the reference [2, 24, 16]"),
+    ],
+    ids=["zeros", "scaled", "swapped_heads", "truncated_tail", "nan", "short"],
+)
+def test_nonsense_fails_and_is_named(reference, valid, spoil, remark):
+    found = compare(spoil(reference), reference, valid=valid, baseline_rms=BASELINE)
+    assert not found.passed
+    assert remark in found.remark
+
+
+def test_nan_in_both_fails(reference, valid):
+    broken = reference.copy()
+    broken[0, 3] = np.nan
+    assert not compare(broken, broken, valid=valid, baseline_rms=BASELINE).passed
+
+
+def test_cosine_is_blind_to_scale_and_does_not_decide(reference, valid):
+    found = compare(reference * 1.5, reference, valid=valid, baseline_rms=BASELINE)
+    assert found.cosine == pytest.approx(1.0)
+    assert not found.passed
+
+
+def test_figures_match_their_definitions(reference, valid, rng):
+    out = _noisy(reference, rng, 0.1).astype(np.float32)
+    out[1, 7] += 3
+    found = compare(out, reference, valid=valid, baseline_rms=BASELINE)
+    error = out.astype(np.float64) - reference
+    assert found.mse == pytest.approx(np.mean(error**2))
+    assert found.max_abs == pytest.approx(np.abs(error).max())
+    assert found.worst_row == (1, 7)
+    assert found.worst_row_rms == pytest.approx(np.sqrt(np.mean(error[1, 7] ** 2)))
+    assert found.rms_error == pytest.approx(rms_error(out, reference, valid=valid))
+
+
+def test_padding_rows_do_not_count(reference, valid):
+    out = reference.copy()
+    out[0, :5] = np.nan
+    valid[0, :5] = False
+    assert compare(out, reference, valid=valid, baseline_rms=BASELINE).passed
+
+
+def test_nothing_to_compare_is_no_pass(reference, valid):
+    assert not compare(reference, reference, valid=~valid, baseline_rms=BASELINE).passed

@@ -1,0 +1,147 @@
+"""The reference cache: a hit only for the same key, nothing half-written, damage named, one computation for two processes."""
+
+import json
+import multiprocessing
+import os
+import time
+
+import numpy as np
+import pytest
+
+from nki_hf.tools.model_bench import reference_cache
+from nki_hf.tools.model_bench.reference_cache import cached_array
+
+KEY = {"model": "m", "dtype": "float32"}
+
+
+class Compute:
+    def __init__(self, array):
+        self.array, self.calls = array, 0
+
+    def __call__(self):
+        self.calls += 1
+        return self.array
+
+
+@pytest.fixture
+def compute(rng):
+    return Compute(rng.standard_normal((2, 3, 4)).astype(np.float32))
+
+
+def _quiet(text):
+    raise AssertionError(f"nothing was to be said: {text}")
+
+
+def test_second_run_reads_what_the_first_computed(tmp_path, compute):
+    first = cached_array(tmp_path / "new", KEY, compute, say=_quiet)
+    second = cached_array(tmp_path / "new", KEY, compute, say=_quiet)
+    assert (first.hit, second.hit, compute.calls) == (False, True, 1)
+    assert second.array.dtype == np.float32
+    np.testing.assert_array_equal(second.array, compute.array)
+
+
+def test_any_change_of_the_key_is_another_entry(tmp_path, compute):
+    for key in (KEY, {**KEY, "dtype": "float64"}, {**KEY, "seed": 1}):
+        assert not cached_array(tmp_path, key, compute, say=_quiet).hit
+    assert compute.calls == 3
+
+
+def test_the_key_is_readable_in_the_file(tmp_path, compute):
+    path = cached_array(tmp_path, KEY, compute, say=_quiet).path
+    header = json.loads(path.read_bytes().split(b"\n")[1])
+    assert json.loads(header["key"]) == KEY
+
+
+def _damage_flip(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def _damage_cut(path):
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def _damage_header(path):
+    path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n{not json\n")
+
+
+def _damage_key(path):
+    path.write_bytes(path.read_bytes().replace(b'\\"m\\"', b'\\"x\\"'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (_damage_flip, "do not match their checksum"),
+        (_damage_cut, "do not match their checksum"),
+        (_damage_header, "header is damaged"),
+        (_damage_key, "belongs to another run"),
+        (lambda path: path.write_bytes(b""), "no reference file"),
+        (lambda path: path.write_bytes(os.urandom(300)), "no reference file"),
+    ],
+)
+def test_a_damaged_file_is_one_line_and_is_replaced(tmp_path, compute, damage, why):
+    path = cached_array(tmp_path, KEY, compute, say=_quiet).path
+    damage(path)
+    said = []
+    again = cached_array(tmp_path, KEY, compute, say=said.append)
+    assert (again.hit, compute.calls, len(said)) == (False, 2, 1)
+    assert str(path) in said[0]
+    assert why in said[0]
+    assert cached_array(tmp_path, KEY, compute, say=_quiet).hit
+
+
+def test_an_unreadable_entry_is_named_and_never_served(tmp_path, compute):
+    path = cached_array(tmp_path, KEY, compute, say=_quiet).path
+    path.unlink()
+    path.mkdir()
+    said = []
+    with pytest.raises(OSError, match=r"is a folder: remove it, or choose another --cache-dir"):
+        cached_array(tmp_path, KEY, compute, say=said.append)
+    assert len(said) == 1
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_computing_leaves_no_entry(tmp_path, compute):
+    with pytest.raises(KeyboardInterrupt):
+        cached_array(tmp_path, KEY, _interrupt, say=_quiet)
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+    assert not cached_array(tmp_path, KEY, compute, say=_quiet).hit
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_an_interrupt_while_writing_leaves_no_entry(tmp_path, compute, monkeypatch, moment):
+    monkeypatch.setattr(reference_cache.os, moment, _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cached_array(tmp_path, KEY, compute, say=_quiet)
+    monkeypatch.undo()
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+    assert not cached_array(tmp_path, KEY, compute, say=_quiet).hit
+
+
+def _slow_process(folder, results):
+    def compute():
+        time.sleep(0.5)
+        with open(folder / "computed.log", "a") as log:
+            log.write("once\n")
+        return np.arange(6.0)
+
+    found = cached_array(folder, KEY, compute, say=_quiet)
+    results.put((found.hit, found.array.sum()))
+
+
+def test_two_processes_with_one_folder_compute_once(tmp_path):
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.Queue()
+    processes = [spawn.Process(target=_slow_process, args=(tmp_path, results)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    found = sorted(results.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join(timeout=60)
+    assert found == [(False, 15.0), (True, 15.0)]
+    assert (tmp_path / "computed.log").read_text() == "once\n"

@@ -1,0 +1,206 @@
+"""Gradients of the op: equal to autograd of plain float64 attention, and no worse than eager's own."""
+
+import pytest
+import torch
+
+import nki_hf
+from nki_hf.adapters.backward import attention_gradients
+from nki_hf.adapters.call import Call, Keys
+from nki_hf.adapters.torch_op import attention_op
+
+
+@pytest.fixture(autouse=True)
+def _strict():
+    with nki_hf.using(strict=True):
+        yield
+
+
+def plain(q, k, v, mask=None, scale=None, softcap=None, sink=None):
+    """Attention as formulas, in the dtype of q: out `[batch, heads, seqlen_q, head_dim_v]`; rows without keys are zeros."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    if sink is not None:
+        scores = torch.cat([scores, sink.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    dead = (scores == float("-inf")).all(-1, keepdim=True)
+    probs = torch.softmax(scores.masked_fill(dead, 0), -1).masked_fill(dead, 0)[..., : k.shape[2]].to(v.dtype)
+    return probs @ v
+
+
+def tensors(heads=4, heads_kv=2, seqlen_q=9, seqlen_kv=13, head_dim=8, head_dim_v=6, batch=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {
+        "q": (batch, heads, seqlen_q, head_dim),
+        "k": (batch, heads_kv, seqlen_kv, head_dim),
+        "v": (batch, heads_kv, seqlen_kv, head_dim_v),
+    }
+    return {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+
+
+def gradients(function, inputs, dtype, weight, **options):
+    """Gradients of `(function(...) * weight).sum()` for every floating input, as float64."""
+    leaves = {name: value.detach().clone() for name, value in inputs.items()}
+    for name, value in leaves.items():
+        if value.is_floating_point():
+            leaves[name] = value.to(dtype).requires_grad_()
+    out = function(**leaves, **options)
+    (out * weight.to(out.dtype)).sum().backward()
+    return {name: leaf.grad.double() for name, leaf in leaves.items() if leaf.is_floating_point()}
+
+
+def triangle(seqlen_q, seqlen_kv):
+    return (torch.arange(seqlen_kv) <= torch.arange(seqlen_q)[:, None] + seqlen_kv - seqlen_q)[None, None]
+
+
+def left_padding():
+    mask = triangle(9, 13).repeat(2, 1, 1, 1)
+    mask[0, ..., :6] = False
+    return mask
+
+
+CASES = {
+    "plain": {},
+    "causal": {"mask": triangle(9, 13)},
+    "left padded, with rows that see nothing": {"mask": left_padding()},
+    "holes": {"mask": torch.rand(1, 4, 9, 13, generator=torch.Generator().manual_seed(3)) > 0.5},
+    "softcap": {"softcap": 1.5, "scale": 0.7},
+    "sink": {"sink": torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64), "mask": left_padding()},
+    "bias per head": {"mask": torch.randn(1, 4, 9, 13, dtype=torch.float64, generator=torch.Generator().manual_seed(4))},
+    "bias per key": {"mask": torch.randn(2, 1, 1, 13, dtype=torch.float64, generator=torch.Generator().manual_seed(5))},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_match_float64(name):
+    case = dict(CASES[name])
+    inputs = tensors() | {key: case.pop(key) for key in ("mask", "sink") if key in case}
+    weight = torch.randn(2, 4, 9, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+    expected = gradients(plain, inputs, torch.float64, weight, **case)
+    found = gradients(nki_hf.attention, inputs, torch.float32, weight, **case)
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=2e-5, atol=2e-5, msg=lambda text, key=key: f"d{key}: {text}")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["causal", "softcap", "sink", "bias per head"])
+def test_low_precision_gradients_err_at_most_twice_as_much_as_eager(name, dtype):
+    case = dict(CASES[name])
+    inputs = tensors(seed=7) | {key: case.pop(key) for key in ("mask", "sink") if key in case}
+    inputs = {key: value.to(dtype).double() if value.is_floating_point() else value for key, value in inputs.items()}
+    weight = torch.randn(2, 4, 9, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).to(dtype).double()
+    expected = gradients(plain, inputs, torch.float64, weight, **case)
+    eager = gradients(plain, inputs, dtype, weight, **case)
+    found = gradients(nki_hf.attention, inputs, dtype, weight, **case)
+    for key, value in expected.items():
+        limit = 2 * (eager[key] - value).square().mean().sqrt() + torch.finfo(dtype).eps * value.abs().max() / 4
+        assert (found[key] - value).square().mean().sqrt() <= limit, key
+
+
+def test_lse_has_a_gradient():
+    inputs = {name: value.float().requires_grad_() for name, value in tensors().items()}
+    _, lse = nki_hf.attention(**inputs, return_lse=True, causal=True)
+    lse.masked_fill(lse == float("-inf"), 0).square().sum().backward()
+    exact = {name: value.detach().double().requires_grad_() for name, value in inputs.items()}
+    k = exact["k"].repeat_interleave(2, 1)
+    scores = (exact["q"] @ k.transpose(2, 3) * 8**-0.5).masked_fill(~triangle(9, 13), float("-inf"))
+    torch.logsumexp(scores, -1).square().sum().backward()
+    for name in ("q", "k"):
+        torch.testing.assert_close(inputs[name].grad.double(), exact[name].grad, rtol=2e-5, atol=2e-5)
+    assert inputs["v"].grad.abs().max() == 0
+
+
+def test_a_sink_of_its_own_for_each_row_gets_its_gradient():
+    from nki_hf.adapters.road import attend
+
+    inputs = tensors()
+    sink = torch.randn(2, 4, 9, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    exact = {name: value.clone().requires_grad_() for name, value in (inputs | {"sink": sink}).items()}
+    scores = exact["q"] @ exact["k"].repeat_interleave(2, 1).transpose(2, 3) * 8**-0.5
+    probs = torch.softmax(torch.cat([scores, exact["sink"]], -1), -1)[..., :13]
+    (probs @ exact["v"].repeat_interleave(2, 1)).square().sum().backward()
+    leaves = {name: value.float().requires_grad_() for name, value in (inputs | {"sink": sink}).items()}
+    out, _, _ = attend(Call(**leaves, keys=Keys()))
+    out.square().sum().backward()
+    for name, leaf in leaves.items():
+        torch.testing.assert_close(leaf.grad.double(), exact[name].grad, rtol=2e-5, atol=2e-5)
+
+
+def test_the_backward_in_blocks_is_the_backward_in_one(monkeypatch):
+    from nki_hf.adapters import backward
+
+    inputs = {name: value.float() for name, value in tensors(seqlen_q=40, seqlen_kv=44).items()}
+    call = Call(**inputs, keys=Keys(q_offset=4, ahead=1, window=7), softcap=2.0)
+    keys = call.keys
+    out, lse = attention_op(call.q, call.k, call.v, None, None, None, None, None, 2.0, keys.q_offset, keys.window, keys.ahead)
+    dout = torch.randn_like(out)
+    whole = attention_gradients(call, out, lse, dout, None, bias=False)
+    monkeypatch.setattr(backward, "_BLOCK_ELEMENTS", 2 * 4 * 44 * 3)  # three rows at a time
+    blocks = attention_gradients(call, out, lse, dout, None, bias=False)
+    for name in ("dq", "dk", "dv"):
+        torch.testing.assert_close(getattr(blocks, name), getattr(whole, name), rtol=1e-5, atol=1e-5)
+
+
+def test_the_backward_needs_no_memory_that_grows_with_the_square_of_the_length(monkeypatch):
+    """Peak of torch's own allocations in the backward: doubling the length may double it, not quadruple it."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from nki_hf.adapters import backward
+
+    monkeypatch.setattr(backward, "_BLOCK_ELEMENTS", 1 << 14)
+
+    class Largest(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            for each in result if isinstance(result, tuple | list) else (result,):
+                if isinstance(each, torch.Tensor):
+                    self.elements = max(self.elements, each.untyped_storage().nbytes() // each.itemsize)
+            return result
+
+    found = []
+    for length in (512, 1024):
+        q, k, v = (torch.randn(1, 2, length, 8) for _ in range(3))
+        call = Call(q=q, k=k, v=v, keys=Keys(q_offset=0, ahead=1))
+        out, lse = torch.zeros(1, length, 2, 8), torch.zeros(1, 2, length)
+        with Largest() as largest:
+            attention_gradients(call, out, lse, torch.randn_like(out), None, bias=False)
+        found.append(largest.elements)
+    assert found[1] <= 2 * found[0]
+    assert found[1] < 1024 * 1024
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("extras", ["none", "bounds", "sink and bias"])
+def test_opcheck_passes(dtype, extras):
+    inputs = {name: value.to(dtype).requires_grad_() for name, value in tensors().items()}
+    lo = hi = bias = sink = None
+    if extras == "bounds":
+        lo, hi = torch.zeros(2, 9, dtype=torch.int32), torch.full((2, 9), 11, dtype=torch.int32)
+    if extras == "sink and bias":
+        bias = torch.randn(1, 4, 9, 13, dtype=dtype).requires_grad_()
+        sink = torch.randn(4, dtype=dtype).requires_grad_()
+    torch.library.opcheck(attention_op, (*inputs.values(), lo, hi, bias, sink, 0.3, None, 4, None, 1), atol=1e-2, rtol=1e-2)
+
+
+def test_training_a_model_one_step_gives_eagers_gradients():
+    from tiny import tiny_qwen3, token_ids
+
+    ids, mask = token_ids(), torch.ones(2, 7, dtype=torch.long)
+    mask[0, :3] = 0
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[0, :4] = -100  # the last padded position predicts the first real token
+    found = {}
+    for name in ("eager", "nki"):
+        model = tiny_qwen3().train()
+        model.set_attn_implementation(name)
+        model(ids, attention_mask=mask, labels=labels).loss.backward()
+        found[name] = {key: value.grad for key, value in model.named_parameters()}
+    for key, expected in found["eager"].items():
+        torch.testing.assert_close(
+            found["nki"][key], expected, rtol=1e-4, atol=1e-6, msg=lambda text, key=key: f"{key}: {text}"
+        )
