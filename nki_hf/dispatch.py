@@ -118,7 +118,7 @@ def decide(problem: Problem, *, backend: str, chip: str, lnc: int | None = None,
     if problem.batch == 0 or problem.seqlen_q == 0 or problem.seqlen_kv == 0:
         return Decision(problem=problem, kernel="empty", backend=backend, chip=chip, lnc=degree)
     rejected = [
-        Reason(kernel="every kernel", field=rule.field, value=rule.value(problem), limit=rule.limit, advice=rule.advice)
+        Reason(kernel="any kernel", field=rule.field, value=rule.value(problem), limit=rule.limit, advice=rule.advice)
         for rule in RULES
         if not rule.allows(problem)
     ]

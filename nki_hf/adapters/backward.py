@@ -66,8 +66,10 @@ def attention_gradients(
     dead = lse < _DEAD_LSE
     delta = delta.masked_fill(dead, 0.0)
     shift = lse.masked_fill(dead, 0.0)
+    if seqlen_kv == 0:
+        dq.zero_()
     rows = max(1, _BLOCK_ELEMENTS // max(1, batch * num_heads_q * seqlen_kv))
-    for start in range(0, seqlen_q, rows):
+    for start in range(0, seqlen_q if seqlen_kv else 0, rows):
         stop = min(start + rows, seqlen_q)
         first, last = _visible_keys(keys, start, stop, seqlen_kv)
         # [batch, num_heads_kv, group * rows, ...]: the group's heads share k and v, so they are rows of one product.

@@ -34,13 +34,15 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
       UnsupportedProblem: the tensors describe no attention; or no kernel takes the call and the settings are strict.
     """
     check_shapes(call.q, call.k, call.v)
-    call = _same_batch(call)
+    call = _same_dtype(_same_batch(call))
     decision = decide_call(call)
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
     if not torch.compiler.is_compiling():
         ledger.record(layer, decision)
     if decision.fallback:
+        if not call.q.is_floating_point():
+            raise UnsupportedProblem(decision.rejected)  # torch has no attention of integers either
         out, weights = run_fallback(call)
         return out, None, weights
     keys = call.keys
@@ -104,7 +106,7 @@ def _refusals(call: Call) -> list[Reason]:
 
 
 def _reason(field: str, value: Any, limit: str, advice: str = "") -> Reason:
-    return Reason(kernel="every kernel", field=field, value=str(value), limit=limit, advice=advice)
+    return Reason(kernel="any kernel", field=field, value=str(value), limit=limit, advice=advice)
 
 
 def _same_batch(call: Call) -> Call:
@@ -115,3 +117,11 @@ def _same_batch(call: Call) -> Call:
     if batch == 1:
         return replace(call, q=call.q.expand(batch_kv, -1, -1, -1))
     return replace(call, k=call.k.expand(batch, -1, -1, -1), v=call.v.expand(batch, -1, -1, -1))
+
+
+def _same_dtype(call: Call) -> Call:
+    """Under autocast q, k, v of different dtypes get its dtype, as torch's own products do; else the call is as it was."""
+    if call.q.dtype == call.k.dtype == call.v.dtype or not torch.is_autocast_enabled(call.q.device.type):
+        return call
+    dtype = torch.get_autocast_dtype(call.q.device.type)
+    return replace(call, q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype))

@@ -166,4 +166,4 @@ def _block_mask(
 
 
 def _reason(field: str, value: str, limit: str, advice: str = "") -> Reason:
-    return Reason(kernel="every kernel", field=field, value=value, limit=limit, advice=advice)
+    return Reason(kernel="any kernel", field=field, value=value, limit=limit, advice=advice)
