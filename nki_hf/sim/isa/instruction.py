@@ -66,11 +66,16 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         for tensor in writes:
             if tensor.storage.written is not None:
                 mark_written(tensor)
+            if tensor.indirection is not None:
+                reads = (*reads, *index_tensors((tensor,)))
+        for tensor in reads:
+            if tensor.indirection is not None:
+                reads = (*reads, *index_tensors((tensor,)))
         event = self.machine.issue(
             self.opcode,
             engine=engine,
-            reads=tuple(tensor.region() for tensor in (*reads, *index_tensors((*reads, *writes)))),
-            writes=tuple(tensor.region() for tensor in writes),
+            reads=tuple([tensor.region() for tensor in reads]),
+            writes=tuple([tensor.region() for tensor in writes]),
             step=step,
             queue=queue,
             attrs=attrs,
