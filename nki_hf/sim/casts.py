@@ -34,7 +34,7 @@ def cast(values: Array, dtype: DType) -> Array:
         if values.dtype.kind in "iub":
             return np.clip(values, info.min, info.max).astype(target)
         wide = np.rint(values.astype(np.float64 if target.itemsize == 4 else np.float32))
-        return np.nan_to_num(np.clip(wide, info.min, info.max), copy=False, nan=0.0).astype(target)
+        return np.where(np.isnan(wide), 0, np.clip(wide, info.min, info.max)).astype(target)
     if target.itemsize == 1 and dtype.is_float:
         return _narrow_table(target)[_odd16(values)].view(target)
     return values.astype(target)

@@ -209,15 +209,21 @@ def current_machine(what: str = "this operation") -> Machine:
 
 
 class entered:  # noqa: N801  (a context manager used like a function)
-    """Make `machine` the current one of this thread for a block of code, even if it raises."""
+    """Make `machine` the current one of this thread for a block of code, even if it raises.
+
+    NumPy's warnings are off inside: engines overflow to infinity and make NaN without a word.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._quiet = np.errstate(all="ignore")
 
     def __enter__(self) -> Machine:
+        self._quiet.__enter__()
         self._previous = running_machine()
         _thread.machine = self._machine
         return self._machine
 
     def __exit__(self, *exc: object) -> None:
         _thread.machine = self._previous
+        self._quiet.__exit__(None, None, None)

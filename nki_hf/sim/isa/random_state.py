@@ -63,6 +63,8 @@ def random_state(machine: Machine, engine: str) -> RandomState:
     state = machine.state.get(key)
     if state is None:
         seed = machine.options.seed + 2 * machine.core + (engine == "gpsimd")
-        state = machine.state[key] = RandomState(int(machine.chip.partitions), SLOTS[engine], seed)
+        created = machine.state[key] = RandomState(int(machine.chip.partitions), SLOTS[engine], seed)
+        machine.step(lambda: created.seed(seed))  # so that a replay draws what a fresh run draws
+        return created
     found: RandomState = state
     return found
