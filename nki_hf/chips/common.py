@@ -8,8 +8,12 @@ __all__ = ["COMMON"]
 
 _ARCH = "nki/guides/architecture/{trainium_inferentia2,trainium2,trainium3}_arch.rst"
 _ISA = "nki/api/nki/isa/__init__.py"
+_OLD = "NKI API reference 2.20 to 2.26, 'Estimated instruction cost'"
+_PERF = "nki/deep-dives/nki_perf_guide.rst"
+_DMA = "nki/deep-dives/nki-dma-bandwidth-guide.rst"
 
 COMMON = {
+    # ---- memories ---------------------------------------------------------------------------------------------------
     "partitions": Param(128, "partitions", f"{_ARCH}: SBUF and PSUM have 128 partitions", "documented"),
     "psum_banks": Param(8, "banks", f"{_ARCH}: PSUM, 8 banks per partition", "documented"),
     "psum_bank_bytes": Param(2048, "B per partition", f"{_ARCH}: PSUM bank, 2 KiB per partition", "documented"),
@@ -26,4 +30,39 @@ COMMON = {
     "sbuf_reserved_bytes": Param(
         16384, "B per partition", "compiler reserve named in public kernels and notes (about 16 KiB for DMA)", "assumed"
     ),
+    "port_stride_bytes": Param(
+        16, "B", f"{_ARCH}: an innermost free stride above 16 B halves an engine's SBUF and PSUM rate", "documented"
+    ),
+    # ---- every engine -----------------------------------------------------------------------------------------------
+    "min_issue_cycles": Param(64, "cycles", f"{_OLD}: MIN_II, shortest time between two instructions' starts", "documented"),
+    "dynamic_address_cycles": Param(600, "cycles", f"{_OLD}: MIN_II of an instruction with a run-time address", "documented"),
+    "semaphore_hop_ns": Param(
+        30, "ns", f"{_PERF}, profile of a dependent Scalar chain: 189 ns between starts less 159 ns duration", "measured"
+    ),
+    "semaphore_instruction_ns": Param(9, "ns", "AWS profile images: a semaphore instruction", "measured"),
+    "register_move_ns": Param(68, "ns", "AWS profile images: a register move", "measured"),
+    # ---- Tensor engine ----------------------------------------------------------------------------------------------
+    "tensor_min_cycles": Param(64, "cycles", f"{_PERF}, {_OLD}: shortest time between two matmuls", "documented"),
+    "tensor_weight_load_cycles": Param(
+        32, "cycles", f"{_PERF}: fast weight load, 128 columns of a 16-bit stationary tile in about 32 cycles", "documented"
+    ),
+    "tensor_fp32_cycles": Param(4, "cycles per column", f"{_OLD}: nc_matmul float32, 4 passes", "documented"),
+    # ---- Vector engine ----------------------------------------------------------------------------------------------
+    "vector_reduce_readout_cycles": Param(
+        64, "cycles", f"{_OLD}: tensor_scalar_reduce and other instructions that also reduce", "documented"
+    ),
+    "vector_scan_cycles": Param(
+        2, "cycles per element", f"{_OLD}: tensor_tensor_scan; measured the same on trn2", "documented"
+    ),
+    "vector_bn_aggr_cycles": Param(4.34, "cycles per element", f"{_OLD}: bn_aggr, 13 N / 3", "documented"),
+    # ---- GpSimd engine ----------------------------------------------------------------------------------------------
+    "gpsimd_start_cycles": Param(150, "cycles", f"{_OLD}: cost of a GpSimd instruction beyond its elements", "documented"),
+    "gpsimd_tensor_tensor_cycles": Param(
+        2, "cycles per element", "no published number; two SBUF operands through one port", "assumed"
+    ),
+    "gpsimd_memset_cycles": Param(1, "cycles per element", "no published number", "assumed"),
+    # ---- DMA --------------------------------------------------------------------------------------------------------
+    "dma_engines": Param(16, "engines per core", f"{_DMA}: engine i serves partitions 8i to 8i+7", "documented"),
+    "dma_queues_per_engine": Param(16, "queues", "nki/get-started/about/nki-dma-overview.rst", "documented"),
+    "dma_descriptor_ns": Param(7, "ns", "AWS profile images: a 4 B write takes 7 ns on its DMA engine", "measured"),
 }

@@ -1,4 +1,4 @@
-"""trn1: NeuronCore-v2."""
+"""trn1 (and inf2): NeuronCore-v2."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from nki_hf.chips.param import Param
 __all__ = ["TRN1"]
 
 _ARCH = "nki/guides/architecture/trainium_inferentia2_arch.rst"
+_OLD = "NKI API reference 2.20 to 2.26, 'Estimated instruction cost'"
+_PERF = "nki/deep-dives/nki_perf_guide.rst"
+_DMA = "nki/deep-dives/nki-dma-bandwidth-guide.rst"
+_SET_A = "docs/timing.md, 'What the trn1 rows say': 64 cycles is MIN_II and the only value within -15..+12 % on six kernels"
 
 TRN1 = Chip(
     name="trn1",
@@ -17,5 +21,104 @@ TRN1 = Chip(
     params={
         **COMMON,
         "sbuf_partition_bytes": Param(196608, "B per partition", f"{_ARCH}: SBUF, 128 x 192 KiB", "documented"),
+        "hbm_bytes_per_ns": Param(820, "B per ns per device", f"{_ARCH}: HBM bandwidth", "documented"),
+        "cores_per_device": Param(2, "cores", f"{_ARCH}", "documented"),
+        # ---- Tensor engine ------------------------------------------------------------------------------------------
+        "tensor_ghz": Param(2.8, "GHz", _ARCH, "documented"),
+        "tensor_peak_tflops": Param(91.75, "TFLOP/s", f"{_ARCH}: 92; 128 x 128 x 2 x 2.8 GHz", "documented"),
+        "tensor_latency_ns": Param(
+            150, "ns", f"{_PERF} images: 128 columns take 188 to 219 ns, 46 of them streaming", "measured"
+        ),
+        "tensor_double_row_speedup": Param(1, "x", f"{_ARCH}: no double-row mode", "documented"),
+        "tensor_fp32_pass_overhead_cycles": Param(0, "cycles", "covered by tensor_fp32_weight_load_cycles", "assumed"),
+        "tensor_fp32_weight_load_cycles": Param(
+            128,
+            "cycles per LOW / LOW_HIGH pair",
+            "fitted with the rows v5 and v6: 768 cycles for a 128-column float32 matmul, "
+            "read as a weight load that is neither fast nor hidden",
+            "assumed",
+        ),
+        "tensor_fp32_transpose_cycles": Param(
+            4, "cycles per column", "as a float32 matmul: the transpose flag exists from NeuronCore-v3 on", "assumed"
+        ),
+        "tensor_sustained_fraction": Param(
+            0.857, "of peak", "public clock study: a dense bf16 GEMM sustains 85.7 % of 91.75 TFLOP/s", "measured"
+        ),
+        # ---- Vector engine ------------------------------------------------------------------------------------------
+        "vector_ghz": Param(1.12, "GHz", _ARCH, "documented"),
+        "vector_overhead_cycles": Param(64, "cycles", _SET_A, "assumed"),
+        "vector_latency_ns": Param(146, "ns", "fit to the Autocomp profile: (177 - 117) us over 414 instructions", "measured"),
+        "vector_copy_16bit_cycles": Param(
+            1, "cycles per element", f"{_ARCH}: 128 elements per cycle, no fast modes", "documented"
+        ),
+        "vector_copy_fp32_cycles": Param(1, "cycles per element", f"{_ARCH}: no fast modes", "documented"),
+        "vector_copy_narrow_cycles": Param(1, "cycles per element", f"{_ARCH}: no fast modes", "documented"),
+        "vector_copy_widen_cycles": Param(1, "cycles per element", f"{_ARCH}: no fast modes", "documented"),
+        "vector_scalar_16bit_cycles": Param(1, "cycles per element", f"{_ARCH}: no fast modes", "documented"),
+        "vector_tensor_tensor_16bit_cycles": Param(
+            1, "cycles per element", f"{_OLD}: tensor_tensor, all bf16 in SBUF", "documented"
+        ),
+        "vector_tensor_tensor_cycles": Param(
+            2,
+            "cycles per element",
+            f"{_OLD}: tensor_tensor, both in SBUF; a profile shows 8192 elements in 14.97 us",
+            "documented",
+        ),
+        "vector_reciprocal_cycles": Param(8, "cycles per element", f"{_OLD}: reciprocal", "documented"),
+        "vector_exponential_cycles": Param(1, "cycles per element", "no such instruction before NeuronCore-v4", "assumed"),
+        "vector_transpose_cycles": Param(1, "cycles per element", f"{_OLD}: nc_transpose on Vector, max(64, N)", "documented"),
+        "vector_memset_zero_16bit_cycles": Param(0.5, "cycles per element", f"{_OLD}: memset of 0, 16-bit", "documented"),
+        "vector_memset_cycles": Param(1, "cycles per element", f"{_OLD}: memset", "documented"),
+        # ---- Scalar engine ------------------------------------------------------------------------------------------
+        "scalar_ghz": Param(1.4, "GHz", _ARCH, "documented"),
+        "scalar_overhead_cycles": Param(64, "cycles", _SET_A, "assumed"),
+        "scalar_copy_psum_latency_ns": Param(
+            105, "ns", "fit to the Autocomp profile: 100 to 107 ns an instruction", "measured"
+        ),
+        "scalar_copy_sbuf_latency_ns": Param(
+            105, "ns", "fit to the Autocomp profile: 100 to 107 ns an instruction", "measured"
+        ),
+        "scalar_table_latency_ns": Param(
+            174,
+            "ns",
+            f"{_PERF} images: exp of 512 elements from PSUM lasts 0.54 us; a 1-element instruction 159 ns",
+            "measured",
+        ),
+        "scalar_reduce_readout_ns": Param(
+            45.7, "ns", f"{_OLD}: activation with reduce_res, 64 cycles; profile II 0.45 us", "documented"
+        ),
+        "scalar_reduce_latency_ns": Param(45.7, "ns", "the read-out itself; no separate reading", "assumed"),
+        "scalar_table_load_ns": Param(368, "ns", "one AWS profile image; trn2 measures 1.28 us", "measured"),
+        "scalar_copy_16bit_cycles": Param(1, "cycles per element", f"{_ARCH}: 128 elements per cycle", "documented"),
+        # ---- GpSimd engine ------------------------------------------------------------------------------------------
+        "gpsimd_ghz": Param(1.4, "GHz", _ARCH, "documented"),
+        "gpsimd_latency_ns": Param(50, "ns", "as on trn2", "assumed"),
+        # ---- ports --------------------------------------------------------------------------------------------------
+        "psum_exclusive": Param(1, "flag", f"{_ARCH}: Vector and Scalar cannot access PSUM in parallel", "documented"),
+        "sbuf_exclusive": Param(1, "flag", f"{_ARCH}: Vector and GpSimd share one SBUF port", "documented"),
+        # ---- DMA ----------------------------------------------------------------------------------------------------
+        "dma_engine_bytes_per_ns": Param(17, "B per ns per engine", f"{_DMA}: practical; profile images 18.1", "documented"),
+        "dma_issue_ns": Param(
+            8, "ns per dma_copy", "AWS profile images: a DMA trigger; descriptors are built ahead", "measured"
+        ),
+        "dma_start_ns": Param(1300, "ns", "AWS profile images: semaphore to first byte", "measured"),
+        "dma_end_ns": Param(700, "ns", f"{_DMA}: about 2 us from launch to completion, less dma_start_ns", "documented"),
+        "dma_small_packet_bytes": Param(
+            0, "B", "no reading on trn1; v3's rows leave no room for a penalty at 512 B", "assumed"
+        ),
+        "dma_small_packet_fraction": Param(1, "of peak", "see dma_small_packet_bytes", "assumed"),
+        "dma_transpose_hbm_fraction": Param(
+            0.067, "of peak", "element-wise descriptors: reasoned 10 to 20 times slower", "assumed"
+        ),
+        "dma_transpose_sbuf_fraction": Param(
+            0.067, "of peak", "element-wise descriptors: reasoned 10 to 20 times slower", "assumed"
+        ),
+        # ---- launch -------------------------------------------------------------------------------------------------
+        "kernel_fixed_ns": Param(
+            7000,
+            "ns",
+            "fitted by `nki_hf correlate --fit` to the rows of 512 keys (4.1); loads and stores are modelled apart",
+            "assumed",
+        ),
     },
 )
