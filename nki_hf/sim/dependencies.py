@@ -16,7 +16,8 @@ adds the hazards of reusing memory. Overlap is exact but for the cases named in 
 Queues. Each engine runs its instructions in program order, each DMA queue its transfers. Only the newest producer of a
 queue is kept per consumer, because an in-order queue has finished the older ones by then: one edge that waits for
 completion (RAW, WAW, ORDER), and one WAR edge if its reader is newer. Edges within one queue are kept too: the consumer
-may start after the producer started, but must still wait for its result (`same_queue` tells them apart).
+may start after the producer started, but must still wait for its result (`same_queue` tells them apart). With `reorder`
+a queue may run its instructions in another order (a compiler that hoists): then every producer is kept.
 A DMA's edge means its completion: the transfer, not the trigger.
 
 Cores. Edges join instructions of one core. Where cores meet (`core_barrier`, `sendrecv`), `meetings` lists the events that
@@ -113,15 +114,18 @@ class Dependencies:
             yield from self.of(consumer)
 
 
-def dependencies(events: Sequence[Event], *, placement: Placement | None = None) -> Dependencies:
+def dependencies(
+    events: Sequence[Event], *, placement: Placement | None = None, reorder: bool = False
+) -> Dependencies:
     """The dependency edges of an event stream (see the module for the rule).
 
     Args:
       events: in order of execution, `events[i].index == i`.
       placement: addresses of on-chip buffers without an explicit one, e.g. from sim/memory.py; None compares those
         buffers by identity, as if each had memory of its own.
+      reorder: keep every producer, for queues that need not run in program order.
     """
-    return _Builder(events, placement or {}).build()
+    return _Builder(events, placement or {}, reorder).build()
 
 
 class _Place:
@@ -137,9 +141,10 @@ class _Place:
 
 
 class _Builder:
-    def __init__(self, events: Sequence[Event], placement: Placement) -> None:
+    def __init__(self, events: Sequence[Event], placement: Placement, reorder: bool) -> None:
         self.events = events
         self.placement = placement
+        self.reorder = reorder
         self.places: dict[int, _Place] = {}  # by buffer number
         self.patterns: dict[tuple[object, ...], dict[tuple[object, ...], Footprint]] = {}  # shared by buffers of one shape
         self.memories: dict[object, dict[int, Memory]] = {}
@@ -162,11 +167,12 @@ class _Builder:
             queue_of.append(queue)
             previous.append(newest[queue])
             newest[queue] = index
-            found: dict[int, tuple[int, int, int]] = {}  # by 2 * queue (+ 1 for WAR): producer, kind, buffer
-            self._conflicts(event, index, queue, found)
+            found: dict[int, tuple[int, int, int]] = {}  # by 2 * lane (+ 1 for WAR): producer, kind, buffer
+            # Producers are kept one per lane: the queue if it runs in program order, else the instruction itself.
+            self._conflicts(event, index, index if self.reorder else queue, found)
             if event.attrs:
                 for producer in event.attrs.get("depends_on", ()):
-                    _keep(found, 2 * queue_of[producer], producer, ORDER, -1)
+                    _keep(found, 2 * (producer if self.reorder else queue_of[producer]), producer, ORDER, -1)
             if event.opcode in MEETINGS:
                 self._meet(event, index)
             for slot, (producer, kind, buffer) in found.items():
@@ -196,7 +202,7 @@ class _Builder:
         for place in self.places.values():
             place.written = place.key in keys
 
-    def _conflicts(self, event: Event, index: int, queue: int, found: dict[int, tuple[int, int, int]]) -> None:
+    def _conflicts(self, event: Event, index: int, lane: int, found: dict[int, tuple[int, int, int]]) -> None:
         core = event.core
         reads = []
         for region in event.reads:
