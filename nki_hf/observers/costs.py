@@ -27,8 +27,8 @@ class Cost:
       busy_ns: from its start to the earliest start of the next instruction of its engine (DMA: of its queue).
       done_ns: from its start to its result being usable (compute engines).
       table: activation table that the Scalar engine must hold; empty if any will do.
-      psum: it uses the PSUM port that Vector and Scalar may have to share.
-      sbuf: it uses the SBUF port that Vector and GpSimd may have to share.
+      psum_ns: how long it holds the PSUM port that Vector and Scalar may have to share; 0 if it does not.
+      sbuf_ns: how long it holds the SBUF port that Vector and GpSimd may have to share; 0 if it does not.
       weight_ns: time to load the stationary operand, seen only where the Tensor engine had nothing to hide it behind.
       lead_ns, payload_ns, tail_ns: the parts of a DMA transfer.
       first_engine, engines: the DMA engines that carry it.
@@ -39,8 +39,8 @@ class Cost:
     busy_ns: float
     done_ns: float = 0.0
     table: str = ""
-    psum: bool = False
-    sbuf: bool = False
+    psum_ns: float = 0.0
+    sbuf_ns: float = 0.0
     weight_ns: float = 0.0
     lead_ns: float = 0.0
     payload_ns: float = 0.0
@@ -132,11 +132,12 @@ def _vector(event: Event, chip: Chip) -> Cost:
     stream = max(elements * cycles_per_element * _port_factor(regions, chip), chip.min_issue_cycles)
     readout = chip.vector_reduce_readout_cycles if _reads_out(event) else 0
     stream = _dynamic(event, chip, stream)
+    busy = (stream + chip.vector_overhead_cycles + readout) / chip.vector_ghz
     return Cost(
-        busy_ns=(stream + chip.vector_overhead_cycles + readout) / chip.vector_ghz,
+        busy_ns=busy,
         done_ns=(stream + readout) / chip.vector_ghz + chip.vector_latency_ns,
-        psum=_any_psum(regions),
-        sbuf=fast or (bool(chip.sbuf_exclusive) and _any_sbuf(regions)),
+        psum_ns=busy if _any_psum(regions) else 0.0,
+        sbuf_ns=busy if fast or (chip.sbuf_exclusive and _any_sbuf(regions)) else 0.0,
     )
 
 
@@ -201,11 +202,12 @@ def _scalar(event: Event, chip: Chip) -> Cost:
     copy_latency = chip.scalar_copy_psum_latency_ns if psum else chip.scalar_copy_sbuf_latency_ns
     latency = chip.scalar_table_latency_ns if table else copy_latency
     reads_out = _reads_out(event)
+    busy = stream + chip.scalar_overhead_cycles / chip.scalar_ghz
     return Cost(
-        busy_ns=stream + chip.scalar_overhead_cycles / chip.scalar_ghz + (chip.scalar_reduce_readout_ns if reads_out else 0),
+        busy_ns=busy + (chip.scalar_reduce_readout_ns if reads_out else 0),
         done_ns=stream + latency + (chip.scalar_reduce_latency_ns if reads_out else 0),
         table=table,
-        psum=psum,
+        psum_ns=busy if psum else 0.0,  # the read-out takes the engine's registers, not PSUM
     )
 
 
@@ -234,7 +236,7 @@ def _gpsimd(event: Event, chip: Chip) -> Cost:
         elements = 4.0 * _free(event.reads) + _free(event.writes)  # 4 n + K: docstring of nki.isa.topk
     stream = max(elements * _port_factor(regions, chip), chip.min_issue_cycles)
     busy = (chip.gpsimd_start_cycles + stream) / chip.gpsimd_ghz
-    return Cost(busy_ns=busy, done_ns=busy + chip.gpsimd_latency_ns, sbuf=True)
+    return Cost(busy_ns=busy, done_ns=busy + chip.gpsimd_latency_ns, sbuf_ns=busy)
 
 
 _CONTROL = frozenset("core_barrier register_alloc register_move register_load register_store scalar_load scalar_store".split())
@@ -254,12 +256,12 @@ def _dma(event: Event, chip: Chip) -> Cost:
     sides = (*event.reads, *event.writes)
     nbytes = max((r.bytes for r in (event.writes or sides)), default=0)
     on_chip = [r for r in sides if r.buffer.on_chip]
-    first, count = 0, chip.dma_engines
+    first, count = 0, int(chip.dma_engines)
     if on_chip:  # engine i carries the partitions 8i to 8i+7
-        per_engine = chip.partitions // chip.dma_engines
+        per_engine = int(chip.partitions // chip.dma_engines)
         first = on_chip[0].partition_start // per_engine
         last = (on_chip[0].partition_start + max(r.partitions for r in on_chip) - 1) // per_engine
-        count = min(max(last - first + 1, 1), chip.dma_engines - first)
+        count = min(max(last - first + 1, 1), int(chip.dma_engines) - first)
     packet = max(min(r.contiguous_bytes for r in sides), 1)
     rate = chip.dma_engine_bytes_per_ns * (chip.dma_small_packet_fraction if packet < chip.dma_small_packet_bytes else 1.0)
     if event.opcode == "dma_transpose":

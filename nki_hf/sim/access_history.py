@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from nki_hf.sim.footprint import Footprint, overlap
@@ -45,7 +45,7 @@ class Accesses:
             return
         start = access[0].lo
         self.longest = max(self.longest, access[0].hi - start)
-        position = bisect_left(self.starts, start)
+        position = bisect_right(self.starts, start)
         self.starts.insert(position, start)
         self.items.insert(position, access)
 
@@ -95,12 +95,12 @@ class Memory:
         self.reads: Accesses | None = None
         self.writes: Accesses | None = None
 
-    def note_read(self, access: Access) -> None:
-        """Remember a read; the same read by the same queue only moves on."""
+    def note_read(self, access: Access, moves_on: bool = True) -> None:
+        """Remember a read; the same read by the same queue only moves on, unless queues may reorder."""
         if self.reads is None:
             self.reads = Accesses()
             self.reads.items.append(access)
-        elif not self.reads.replace(access):
+        elif not (moves_on and self.reads.replace(access)):
             self.reads.add(access)
 
     def note_write(self, access: Access) -> None:

@@ -114,9 +114,7 @@ class Dependencies:
             yield from self.of(consumer)
 
 
-def dependencies(
-    events: Sequence[Event], *, placement: Placement | None = None, reorder: bool = False
-) -> Dependencies:
+def dependencies(events: Sequence[Event], *, placement: Placement | None = None, reorder: bool = False) -> Dependencies:
     """The dependency edges of an event stream (see the module for the rule).
 
     Args:
@@ -224,9 +222,9 @@ class _Builder:
                     _keep(found, 2 * other + 1, producer, WAR, buffer)
             writes.append((memory, footprint, region.buffer.number))
         for memory, footprint, number in reads:
-            memory.note_read(Access(footprint, queue, index, number))
+            memory.note_read(Access(footprint, lane, index, number), not self.reorder)
         for memory, footprint, number in writes:
-            memory.note_write(Access(footprint, queue, index, number))
+            memory.note_write(Access(footprint, lane, index, number))
 
     def _locate(self, place: _Place, core: int, region: Region) -> tuple[Memory, Footprint]:
         memory = place.memories.get(core)

@@ -1,0 +1,109 @@
+"""The schedule of an event stream on a chip: start and end of every instruction, all simulated. Rules: docs/timing.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nki_hf.chips import Chip
+from nki_hf.observers.program_order import run_in_program_order
+from nki_hf.observers.times import REASONS, Pool, Times
+from nki_hf.observers.window_order import run_in_window
+from nki_hf.observers.workload import Workload, prepare
+from nki_hf.sim.events import Event
+
+__all__ = ["DEFAULT_WINDOW", "Schedule", "schedule"]
+
+DEFAULT_WINDOW = 64
+"""Instructions a queue may be reordered within unless told otherwise; the evidence is in docs/timing.md."""
+
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When everything happens, in simulated ns from the launch of the kernel.
+
+    Attributes:
+      chip: the chip.
+      window: None for program order, else the window of the modelled compiler.
+      work: costs, edges and queues, per event.
+      start_ns: an instruction starts; a DMA is triggered.
+      moves_ns: the first byte of a DMA leaves; the same as `start_ns` for other instructions.
+      free_ns: the engine (the DMA queue) can start its next instruction.
+      done_ns: the result can be used.
+      reason: why it did not start earlier, a position in `REASONS`.
+      cause: the event that it waited for, -1 if none.
+      total_ns: launch to completion, with the kernel's fixed cost.
+      high_water_bytes: most bytes per partition in use at once, by `(core, space)`.
+    """
+
+    chip: Chip
+    window: int | None
+    work: Workload
+    start_ns: Floats
+    moves_ns: Floats
+    free_ns: Floats
+    done_ns: Floats
+    reason: np.ndarray[tuple[int], np.dtype[np.int8]]
+    cause: np.ndarray[tuple[int], np.dtype[np.int64]]
+    total_ns: float
+    high_water_bytes: dict[tuple[int, str], int]
+
+    @property
+    def order(self) -> str:
+        """`program` or `window(n)`."""
+        return "program" if self.window is None else f"window({self.window})"
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """The event stream."""
+        return self.work.events
+
+    def reasons(self) -> list[str]:
+        """`reason` in words."""
+        return [REASONS[code] for code in self.reason]
+
+
+def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAULT_WINDOW) -> Schedule:
+    """The schedule of `events` on `chip`.
+
+    Args:
+      events: a run's events, or those that `spilled` made of them.
+      chip: the chip; it need not be the one the run was checked against.
+      window: None runs every queue as written, n lets the compiler reorder within n instructions of each queue.
+
+    Raises:
+      MemoryError: SBUF or PSUM overflows in program order; see `observers/spills.py` for what a compiler does then.
+    """
+    work = prepare(events, chip, reorder=window is not None)
+    times, pools = run_in_program_order(work, _order(work)) if window is None else run_in_window(work, window)
+    return _finished(work, times, pools, window)
+
+
+def _finished(work: Workload, times: Times, pools: list[Pool], window: int | None) -> Schedule:
+    fixed = float(work.chip.kernel_fixed_ns)
+    done = np.array(times.done) + fixed
+    return Schedule(
+        chip=work.chip, window=window, work=work, start_ns=np.array(times.start) + fixed,
+        moves_ns=np.array(times.moves) + fixed, free_ns=np.array(times.free) + fixed, done_ns=done,
+        reason=np.array(times.reason, np.int8), cause=np.array(times.cause, np.int64),
+        total_ns=float(done.max(initial=fixed)),
+        high_water_bytes={(core, space): pool.high_water for (core, space, _), pool in zip(work.pools, pools, strict=True)},
+    )  # fmt: skip
+
+
+def _order(work: Workload) -> list[int] | None:
+    """The stream's order, with the cores taken in turns so that no meeting waits for an event that comes later."""
+    if len({queue.core for queue in work.queues}) < 2:
+        return None
+    rank = [0] * len(work.costs)
+    latest: dict[int, int] = {}
+    for i in range(len(work.costs)):
+        core = work.events[i].core
+        meets = work.events[i].opcode in ("core_barrier", "sendrecv")
+        latest[core] = latest.get(core, 0) + meets
+        rank[i] = 2 * latest[core] - meets
+    return sorted(range(len(rank)), key=lambda i: (rank[i], i))

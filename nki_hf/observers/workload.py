@@ -1,0 +1,176 @@
+"""Workload: an event stream as plain lists of numbers, which is what the two schedulers loop over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nki_hf.chips import Chip
+from nki_hf.observers.costs import Cost, cost_of
+from nki_hf.sim.dependencies import RAW, WAR, Dependencies, Queue, dependencies
+from nki_hf.sim.events import Buffer, Event
+
+__all__ = ["SPACES", "Allocation", "Workload", "prepare"]
+
+SPACES = ("sbuf", "psum")
+
+_COSTS: dict[tuple[object, ...], Cost] = {}
+_ATTRS = ("op", "perf_mode", "is_transpose", "onezero", "value")
+
+
+@dataclass(slots=True)
+class Allocation:
+    """One on-chip buffer, from its first to its last instruction in program order.
+
+    Attributes:
+      number: `Buffer.number`.
+      pool: index of the (core, space) whose capacity it takes.
+      nbytes: bytes per partition.
+      first, last: event indices.
+      uses: how many events touch it.
+    """
+
+    number: int
+    pool: int
+    nbytes: int
+    first: int
+    last: int
+    uses: int
+
+
+@dataclass(slots=True)
+class Workload:
+    """Everything a scheduler needs, one entry per event unless said otherwise.
+
+    Attributes:
+      events: the stream.
+      chip: the chip whose costs these are.
+      costs: cost records, shared between events of the same form.
+      engine: index of the in-order resource: a core's engine, or a DMA queue (see `queues`).
+      queues: the resources by index.
+      starts, producers, kinds: edges grouped by consumer, as in `Dependencies`.
+      allocations: every pooled on-chip buffer, in order of its first instruction.
+      opens: events -> positions in `allocations` that this instruction writes first.
+      touches: events -> positions in `allocations` that this instruction uses.
+      pools: `(core, space, capacity in bytes per partition)`.
+      no_reorder: True where the kernel pinned the order.
+      banks: a number for the PSUM bank that a Vector or Scalar instruction uses, -1 if none. Buffers are taken to lie in
+        banks of their own, because addresses are the compiler's choice.
+    """
+
+    events: Sequence[Event]
+    chip: Chip
+    costs: list[Cost]
+    engine: list[int]
+    queues: tuple[Queue, ...]
+    starts: list[int]
+    producers: list[int]
+    kinds: list[int]
+    allocations: list[Allocation] = field(default_factory=list)
+    opens: dict[int, list[int]] = field(default_factory=dict)
+    touches: list[tuple[int, ...]] = field(default_factory=list)
+    pools: list[tuple[int, str, int]] = field(default_factory=list)
+    no_reorder: list[bool] = field(default_factory=list)
+    banks: list[int] = field(default_factory=list)
+
+
+def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Workload:
+    """The workload of an event stream on `chip`; `reorder` keeps the edges that a reordering scheduler needs."""
+    edges = dependencies(events, reorder=reorder)
+    starts, producers, kinds = edges.starts.tolist(), edges.producers.tolist(), edges.kinds.tolist()
+    if edges.meetings:
+        starts, producers, kinds = _meet(edges, starts, producers, kinds)
+    work = Workload(
+        events=events, chip=chip, costs=[_cost(event, chip) for event in events], engine=edges.queue_of.tolist(),
+        queues=edges.queues, starts=starts, producers=producers, kinds=kinds,
+        no_reorder=[bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in events],
+    )  # fmt: skip
+    bank_bytes = int(chip.psum_bank_bytes)
+    work.banks = [_bank(event, bank_bytes) if cost.psum_ns else -1 for event, cost in zip(events, work.costs, strict=True)]
+    _find_allocations(work)
+    return work
+
+
+def _bank(event: Event, bank_bytes: int) -> int:
+    for region in (*event.writes, *event.reads):
+        if region.buffer.space == "psum":
+            row = max(region.buffer.bytes_per_partition, 1)
+            return region.buffer.number * 8 + region.offset * region.dtype.itemsize % row // bank_bytes
+    return -1
+
+
+def _cost(event: Event, chip: Chip) -> Cost:
+    attrs = event.attrs
+    dma = event.engine == "dma"
+    key = (
+        chip.name, id(chip.params), event.opcode, event.engine, *[attrs.get(name) for name in _ATTRS],
+        len(event.reads),
+        *[
+            (r.shape, r.strides, r.dtype.name, r.buffer.space, r.indirect, r.partition_start if dma else 0)
+            for regions in (event.reads, event.writes)
+            for r in regions
+        ],
+    )  # fmt: skip
+    found = _COSTS.get(key)
+    if found is None:
+        if len(_COSTS) > 100_000:
+            _COSTS.clear()
+        found = _COSTS[key] = cost_of(event, chip)
+    return found
+
+
+def _find_allocations(work: Workload) -> None:
+    pool_of: dict[tuple[int, str], int] = {}
+    position: dict[int, int] = {}  # by buffer number; -1 for buffers that take no room in a pool
+    chip = work.chip
+    capacity = {"sbuf": int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes), "psum": int(chip.psum_partition_bytes)}
+    for index, event in enumerate(work.events):
+        touched: list[int] = []
+        for region in (*event.writes, *event.reads):
+            number = region.buffer.number
+            place = position.get(number)
+            if place is None:
+                place = position[number] = _open(work, pool_of, capacity, region.buffer, event.core, index)
+            if place >= 0 and place not in touched:
+                touched.append(place)
+        for place in touched:
+            work.allocations[place].last = index
+            work.allocations[place].uses += 1
+        work.touches.append(tuple(touched))
+
+
+def _open(
+    work: Workload, pool_of: dict[tuple[int, str], int], capacity: dict[str, int], buffer: Buffer, core: int, index: int
+) -> int:
+    if not buffer.on_chip or buffer.address is not None:
+        return -1
+    key = (core, buffer.space)
+    if key not in pool_of:
+        pool_of[key] = len(work.pools)
+        work.pools.append((core, buffer.space, capacity[buffer.space]))
+    place = len(work.allocations)
+    work.allocations.append(Allocation(buffer.number, pool_of[key], buffer.bytes_per_partition, index, index, 0))
+    work.opens.setdefault(index, []).append(place)
+    return place
+
+
+def _meet(
+    edges: Dependencies, starts: list[int], producers: list[int], kinds: list[int]
+) -> tuple[list[int], list[int], list[int]]:
+    """Edges in which every event of a meeting also waits for what the others of the meeting wait for."""
+    extra: dict[int, list[tuple[int, int]]] = {}
+    for group in edges.meetings:
+        for event in group:
+            for other in group:
+                if other != event:
+                    begin, end = starts[other], starts[other + 1]
+                    pairs = [(p, k if k == WAR else RAW) for p, k in zip(producers[begin:end], kinds[begin:end], strict=True)]
+                    previous = int(edges.previous[other])
+                    extra.setdefault(event, []).extend(pairs + ([(previous, RAW)] if previous >= 0 else []))
+    new_starts, new_producers, new_kinds = [0], [], []
+    for event in range(len(starts) - 1):
+        begin, end = starts[event], starts[event + 1]
+        new_producers += producers[begin:end] + [p for p, _ in extra.get(event, ())]
+        new_kinds += kinds[begin:end] + [k for _, k in extra.get(event, ())]
+        new_starts.append(len(new_producers))
+    return new_starts, new_producers, new_kinds
