@@ -257,19 +257,21 @@ def _dma(event: Event, chip: Chip) -> Cost:
     nbytes = max((r.bytes for r in (event.writes or sides)), default=0)
     on_chip = [r for r in sides if r.buffer.on_chip]
     first, count = 0, int(chip.dma_engines)
+    share = 1 / count  # of the bytes, on the busiest engine
     if on_chip:  # engine i carries the partitions 8i to 8i+7
-        per_engine = int(chip.partitions // chip.dma_engines)
-        first = on_chip[0].partition_start // per_engine
-        last = (on_chip[0].partition_start + max(r.partitions for r in on_chip) - 1) // per_engine
-        count = min(max(last - first + 1, 1), int(chip.dma_engines) - first)
+        rows, per_engine = max(r.partitions for r in on_chip), int(chip.partitions // chip.dma_engines)
+        first = min(on_chip[0].partition_start // per_engine, count - 1)
+        last = (on_chip[0].partition_start + rows - 1) // per_engine
+        count = min(max(last - first + 1, 1), count - first)
+        share = min(rows, per_engine) / rows
     packet = max(min(r.contiguous_bytes for r in sides), 1)
-    rate = chip.dma_engine_bytes_per_ns * (chip.dma_small_packet_fraction if packet < chip.dma_small_packet_bytes else 1.0)
+    rate = chip.dma_engine_bytes_per_ns
     if event.opcode == "dma_transpose":
         hbm = any(not r.buffer.on_chip for r in event.reads)
-        rate = chip.dma_engine_bytes_per_ns * (chip.dma_transpose_hbm_fraction if hbm else chip.dma_transpose_sbuf_fraction)
-        payload = nbytes / count / rate
+        payload = nbytes * share / rate / (chip.dma_transpose_hbm_fraction if hbm else chip.dma_transpose_sbuf_fraction)
     else:
-        payload = nbytes / packet / count * max(packet / rate, chip.dma_descriptor_ns)
+        rate *= chip.dma_small_packet_fraction if packet < chip.dma_small_packet_bytes else 1.0
+        payload = nbytes * share / packet * max(packet / rate, chip.dma_descriptor_ns)
     return Cost(
         busy_ns=chip.dma_issue_ns, lead_ns=chip.dma_start_ns, payload_ns=payload, tail_ns=chip.dma_end_ns,
         first_engine=first, engines=count, nbytes=nbytes,

@@ -52,7 +52,25 @@ class _Window:
             for e in range(work.starts[i], work.starts[i + 1]):
                 self.consumers[work.producers[e]].append((i, work.kinds[e]))
         self.ready = [0.0] * count
+        self.urgency = self._urgency()
         self.memory = _Memory(work, self.pools)
+
+    def _urgency(self) -> list[float]:
+        """Minus the longest path from each event's start to the end of the kernel, in ns: the most urgent sorts first."""
+        costs, starts, producers, kinds = self.work.costs, self.work.starts, self.work.producers, self.work.kinds
+        below = [0.0] * len(costs)  # from the event's end
+        urgency = [0.0] * len(costs)
+        for i in range(len(costs) - 1, -1, -1):
+            own = below[i]
+            urgency[i] = -(own + costs[i].busy_ns)
+            for e in range(starts[i], starts[i + 1]):
+                p = producers[e]
+                cost = costs[p]
+                lasts = cost.done_ns - cost.busy_ns if kinds[e] < WAR and cost.done_ns else 0.0
+                through = costs[i].busy_ns + own + lasts
+                if through > below[p]:
+                    below[p] = through
+        return urgency
 
     def run(self) -> tuple[Times, list[Pool]]:
         work, times = self.work, self.times
@@ -74,7 +92,8 @@ class _Window:
         dma_free = [[0.0] * int(chip.dma_engines) for _ in range(cores)]
         tables = [""] * cores
         pending: list[list[tuple[float, int]]] = [[] for _ in queues]
-        ready_now: list[list[int]] = [[] for _ in queues]
+        urgency = self.urgency
+        ready_now: list[list[tuple[float, int]]] = [[] for _ in queues]
         head = [0] * len(queues)
         gone = [False] * len(costs)
         why, who = [START] * len(costs), [-1] * len(costs)
@@ -107,9 +126,10 @@ class _Window:
                 waiting, now = pending[queue], ready_now[queue]
                 idle_from = free_at[queue]
                 while waiting and waiting[0][0] <= idle_from:
-                    heappush(now, heappop(waiting)[1])
+                    i = heappop(waiting)[1]
+                    heappush(now, (urgency[i], i))
                 if now:
-                    i, at = now[0], idle_from
+                    i, at = now[0][1], idle_from
                 elif waiting:
                     at, i = waiting[0]
                 else:
@@ -211,6 +231,8 @@ class _Memory:
         self.left = [item.uses for item in work.allocations]
         self.until = [0.0] * len(work.allocations)
         self.taken = [False] * len(work.allocations)
+        self.held = [0] * len(work.allocations)  # bytes, while taken
+        self.ahead = [0] * len(pools)  # bytes held by buffers behind the oldest one that is not taken yet
         self.blocked: list[int] = []
         self.moved = False
         # Per pool: its buffers in program order, each one's rank, and what is live when it opens in program order.
@@ -239,9 +261,11 @@ class _Memory:
     def open(self, event: int) -> tuple[float, int] | None:
         """When the memory of all buffers that `event` opens is free, and who freed it; None if it must wait."""
         places = self.opens[event]
+        asked: dict[int, int] = {}
         for place in places:
             item = self.allocations[place]
-            if self.pools[item.pool].room < item.nbytes or not self._safe(place):
+            asked[item.pool] = asked.get(item.pool, 0) + item.nbytes
+            if self.pools[item.pool].room < asked[item.pool] or not self._safe(place):
                 self.blocked.append(event)
                 return None
         at, freed_by = 0.0, -1
@@ -251,9 +275,12 @@ class _Memory:
             if time > at:
                 at, freed_by = time, by
             self.taken[place] = True
+            self.held[place] = item.nbytes
+            self.ahead[item.pool] += item.nbytes
             ranked = self.ranked[item.pool]
             oldest = self.oldest[item.pool]
             while oldest < len(ranked) and self.taken[ranked[oldest]]:
+                self.ahead[item.pool] -= self.held[ranked[oldest]]
                 oldest += 1
                 self.moved = bool(self.blocked)
             self.oldest[item.pool] = oldest
@@ -267,6 +294,9 @@ class _Memory:
             return False
         item = self.allocations[place]
         self.pools[item.pool].give(item.nbytes, self.until[place], event)
+        if self.rank[place] >= self.oldest[item.pool]:
+            self.ahead[item.pool] -= item.nbytes
+        self.held[place] = 0
         return bool(self.blocked)
 
     def retry(self) -> list[int]:
@@ -275,15 +305,12 @@ class _Memory:
         return sorted(blocked)
 
     def _safe(self, place: int) -> bool:
+        """True if everything before `place` in program order still fits once it is taken."""
         item = self.allocations[place]
-        rank, ranked, live = self.rank[place], self.ranked[item.pool], self.live[item.pool]
-        oldest = self.oldest[item.pool]
-        ahead = item.nbytes
-        capacity = self.pools[item.pool].capacity
-        for position in range(rank - 1, oldest - 1, -1):
+        ranked, live = self.ranked[item.pool], self.live[item.pool]
+        ahead, capacity = self.ahead[item.pool] + item.nbytes, self.pools[item.pool].capacity
+        for position in range(self.oldest[item.pool], self.rank[place]):
+            ahead -= self.held[ranked[position]]
             if live[position] + ahead > capacity:
                 return False
-            other = ranked[position]
-            if self.taken[other]:
-                ahead += self.allocations[other].nbytes
         return True

@@ -9,6 +9,7 @@ from nki_hf.chips import Chip
 from nki_hf.observers.costs import Cost, cost_of
 from nki_hf.sim.dependencies import RAW, WAR, Dependencies, Queue, dependencies
 from nki_hf.sim.events import Buffer, Event
+from nki_hf.sim.memory import taken_bytes
 
 __all__ = ["SPACES", "Allocation", "Workload", "prepare"]
 
@@ -149,7 +150,7 @@ def _open(
         pool_of[key] = len(work.pools)
         work.pools.append((core, buffer.space, capacity[buffer.space]))
     place = len(work.allocations)
-    work.allocations.append(Allocation(buffer.number, pool_of[key], buffer.bytes_per_partition, index, index, 0))
+    work.allocations.append(Allocation(buffer.number, pool_of[key], taken_bytes(buffer, work.chip), index, index, 0))
     work.opens.setdefault(index, []).append(place)
     return place
 

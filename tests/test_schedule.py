@@ -1,0 +1,174 @@
+"""The schedule: what must hold for any stream of instructions, on every chip and for every order."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from nki_hf.chips import get_chip
+from nki_hf.observers.schedule import schedule
+from nki_hf.sim.dependencies import WAR, dependencies
+from nki_hf.sim.dtypes import as_dtype
+from nki_hf.sim.events import Buffer, Event, Region
+from nki_hf.sim.tensor import row_major
+
+CHIP_NAMES = ("trn1", "trn2", "trn3")
+ORDERS = (None, 1, 8, 64)
+FORMS = ("load", "store", "matmul", "evict_scalar", "evict_vector", "exp", "add", "select")
+
+
+def build(steps):
+    """A stream from `(form, tile, tile, columns)`: tiles are numbered, each form reads and writes some of them."""
+    tiles: dict = {}
+
+    def region(space, number, columns):
+        key = space, number
+        if key not in tiles:
+            rows = 128
+            tiles[key] = Buffer(
+                len(tiles), space, f"{space}{number}", (rows, 512), as_dtype("float32"), 0, "scratch", None, "", 0
+            )
+        shape = (128, columns)
+        return Region(tiles[key], as_dtype("float32"), 0, shape, row_major((128, 512)))
+
+    events = []
+    for form, a, b, columns in steps:
+        sb = [region("sbuf", a, columns), region("sbuf", b, columns)]
+        ps = region("psum", b % 3, columns)
+        engine, opcode, reads, writes, attrs = {
+            "load": ("dma", "dma_copy", [region("hbm", a, columns)], [sb[1]], {}),
+            "store": ("dma", "dma_copy", [sb[0]], [region("hbm", 9, columns)], {}),
+            "matmul": ("tensor", "nc_matmul", [region("sbuf", a, 128), sb[1]], [ps], {}),
+            "evict_scalar": ("scalar", "activation", [ps], [sb[0]], {"op": "copy"}),
+            "evict_vector": ("vector", "tensor_copy", [ps], [sb[0]], {}),
+            "exp": ("scalar", "activation", [sb[0]], [sb[1]], {"op": "exp"}),
+            "add": ("vector", "tensor_tensor", sb, [sb[0]], {"op": "add"}),
+            "select": ("gpsimd", "affine_select", [sb[0]], [sb[1]], {}),
+        }[form]
+        events.append(
+            Event(
+                len(events),
+                0,
+                engine,
+                "sync" if engine == "dma" else engine,
+                opcode,
+                tuple(reads),
+                tuple(writes),
+                "k",
+                1,
+                attrs,
+            )
+        )
+    return events
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(FORMS), st.integers(0, 5), st.integers(0, 5), st.sampled_from((16, 128, 512))),
+    min_size=1,
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.sampled_from(CHIP_NAMES), st.sampled_from(ORDERS))
+def test_no_instruction_starts_before_what_it_needs_is_there(steps, name, window):
+    events = build(steps)
+    plan = schedule(events, get_chip(name), window=window)
+    for edge in dependencies(events, reorder=True):
+        if edge.kind == WAR:
+            ready = plan.done_ns[edge.producer] if events[edge.producer].engine == "dma" else plan.free_ns[edge.producer]
+        elif edge.kind == 1 and events[edge.producer].engine == events[edge.consumer].engine != "dma":
+            ready = plan.free_ns[edge.producer]  # the same engine writes in order
+        else:
+            ready = plan.done_ns[edge.producer]
+        assert plan.start_ns[edge.consumer] >= ready - 1e-6, edge
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.sampled_from(CHIP_NAMES), st.sampled_from(ORDERS))
+def test_an_engine_runs_one_instruction_at_a_time(steps, name, window):
+    events = build(steps)
+    plan = schedule(events, get_chip(name), window=window)
+    for engine in {(event.engine, event.queue) for event in events}:
+        mine = [i for i, event in enumerate(events) if (event.engine, event.queue) == engine]
+        order = sorted(mine, key=lambda i: plan.start_ns[i])
+        for before, after in pairwise(order):
+            assert plan.start_ns[after] >= plan.free_ns[before] - 1e-6
+        if window in (None, 1):
+            assert order == mine
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(0, 59), st.sampled_from(CHIP_NAMES))
+def test_removing_an_instruction_never_makes_another_start_later_in_program_order(steps, position, name):
+    position %= len(steps)
+    chip = get_chip(name)
+    full, less = build(steps), build(steps[:position] + steps[position + 1 :])
+    before = np.delete(schedule(full, chip, window=None).start_ns, position)
+    after = schedule(less, chip, window=None).start_ns
+    assert (after <= before + 1e-6).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS, st.sampled_from(CHIP_NAMES))
+def test_wider_instructions_never_end_earlier_in_program_order(steps, name):
+    chip = get_chip(name)
+    wide = [(form, a, b, 512) for form, a, b, _ in steps]
+    assert schedule(build(wide), chip, window=None).total_ns >= schedule(build(steps), chip, window=None).total_ns - 1e-6
+
+
+def test_vector_and_scalar_take_turns_at_psum_on_trn1_only():
+    steps = [
+        ("load", 0, 0, 512),
+        ("matmul", 0, 0, 512),
+        ("matmul", 0, 1, 16),
+        ("evict_scalar", 2, 0, 512),
+        ("evict_vector", 3, 1, 16),
+    ]
+    for name, overlap in (("trn1", False), ("trn2", True), ("trn3", True)):
+        plan = schedule(build(steps), get_chip(name))
+        assert (plan.start_ns[4] < plan.free_ns[3]) == overlap
+
+
+def test_memory_is_reused_only_when_its_last_reader_has_finished():
+    """Nine tiles of one PSUM bank each: the ninth waits for the first to be read, and says so."""
+    events = []
+    for i in range(9):
+        sbuf = Buffer(100 + i, "sbuf", "s", (128, 512), as_dtype("bfloat16"), 0, "scratch", None, "", 0)
+        psum = Buffer(200 + i, "psum", "p", (128, 512), as_dtype("float32"), 0, "scratch", None, "", 0)
+        whole = lambda buffer: Region(buffer, buffer.dtype, 0, buffer.shape, row_major(buffer.shape))  # noqa: E731
+        events.append(
+            Event(len(events), 0, "tensor", "tensor", "nc_matmul", (whole(sbuf), whole(sbuf)), (whole(psum),), "k", 1, {})
+        )
+        events.append(Event(len(events), 0, "vector", "vector", "reciprocal", (whole(psum),), (whole(sbuf),), "k", 2, {}))
+    plan = schedule(events, get_chip("trn2"))
+    ninth = 16
+    assert plan.start_ns[ninth] >= plan.free_ns[1]
+    assert plan.reasons()[ninth] == "memory"
+    assert plan.high_water_bytes[0, "psum"] == 8 * 2048
+
+
+def test_a_pinned_order_is_kept():
+    steps = [("load", 0, 0, 512), ("load", 0, 1, 512), ("exp", 1, 2, 512), ("exp", 3, 4, 16)]
+    free = build(steps)
+    pinned = [replace(event, attrs={**event.attrs, "no_reorder": True}) for event in free]
+    hoisted, kept = (schedule(events, get_chip("trn1"), window=8).start_ns for events in (free, pinned))
+    assert hoisted[3] < hoisted[2]
+    assert kept[3] > kept[2]
+
+
+def test_overflow_in_program_order_is_an_error_by_name():
+    tiles = [Buffer(i, "psum", "p", (128, 512), as_dtype("float32"), 0, "scratch", None, "", 0) for i in range(9)]
+    regions = [Region(tile, tile.dtype, 0, tile.shape, row_major(tile.shape)) for tile in tiles]
+    writes = [Event(i, 0, "vector", "vector", "memset", (), (regions[i],), "k", 1, {}) for i in range(9)]
+    reads = [Event(9 + i, 0, "vector", "vector", "tensor_copy", (regions[i],), (regions[i],), "k", 1, {}) for i in range(9)]
+    for window in (None, 8):
+        with pytest.raises(MemoryError, match="psum overflows"):
+            schedule([*writes, *reads], get_chip("trn2"), window=window)
+
+
+def test_the_fixed_cost_of_a_kernel_is_in_the_total():
+    assert schedule([], get_chip("trn2")).total_ns == get_chip("trn2").kernel_fixed_ns

@@ -1,0 +1,169 @@
+"""Costs of single instructions, against published laws and profile read-outs (the numbers on the right are measured)."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from nki_hf.chips import CHIPS, get_chip
+from nki_hf.observers.costs import cost_of
+from nki_hf.sim import SimOptions, isa, launch
+from nki_hf.sim import isa as nisa
+from nki_hf.sim import language as nl
+from nki_hf.sim.dtypes import as_dtype
+from nki_hf.sim.events import Buffer, Event, Region
+from nki_hf.sim.tensor import row_major
+
+_count = iter(range(10**9))
+
+
+def region(shape, dtype="float32", space="sbuf"):
+    buffer = Buffer(next(_count), space, "t", shape, as_dtype(dtype), 0, "scratch", None, "", 0)
+    return Region(buffer, as_dtype(dtype), 0, shape, row_major(shape))
+
+
+def event(engine, opcode, reads, writes, **attrs):
+    return Event(0, 0, engine, engine, opcode, tuple(reads), tuple(writes), "", 0, attrs)
+
+
+def unary(engine, opcode, n, source=("float32", "sbuf"), target=("float32", "sbuf"), **attrs):
+    return event(engine, opcode, [region((128, n), *source)], [region((128, n), *target)], **attrs)
+
+
+TRN2 = get_chip("trn2")
+TRN1 = get_chip("trn1")
+
+
+@pytest.mark.parametrize("n", [512, 2048])
+@pytest.mark.parametrize(
+    ("case", "law"),
+    [
+        (lambda n: unary("scalar", "activation", n, op="exp"), lambda n: 293.5 + 0.8333 * n),
+        (lambda n: unary("scalar", "activation", n, ("float32", "psum"), op="copy"), lambda n: 162 + 0.869 * n),
+        (lambda n: unary("scalar", "activation", n, op="copy"), lambda n: 202 + 0.8335 * n),
+        (lambda n: unary("vector", "tensor_copy", n), lambda n: 156 + 0.527 * n),
+        (lambda n: unary("vector", "tensor_copy", n, ("bfloat16", "sbuf"), ("bfloat16", "sbuf")), lambda n: 155.7 + 0.269 * n),
+        (lambda n: unary("vector", "tensor_copy", n, target=("bfloat16", "sbuf")), lambda n: 155.5 + 0.522 * n),
+        (lambda n: unary("vector", "tensor_copy", n, source=("bfloat16", "sbuf")), lambda n: 152.7 + 0.803 * n),
+        (lambda n: unary("vector", "tensor_copy", n, ("float32", "psum")), lambda n: 158 + 1.04 * n),
+        (lambda n: unary("vector", "tensor_scalar", n), lambda n: 160.3 + 0.521 * n),
+        (lambda n: unary("vector", "reciprocal", n), lambda n: 153 + 6.25 * n),
+    ],
+)
+def test_trn2_completion_follows_the_measured_laws_within_10_percent(case, law, n):
+    assert cost_of(case(n), TRN2).done_ns == pytest.approx(law(n), rel=0.10)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "spaces", "law"),
+    [
+        (("float32", "float32", "float32"), ("sbuf", "sbuf"), lambda n: 160 + 1.04 * n),
+        (("bfloat16", "bfloat16", "bfloat16"), ("sbuf", "sbuf"), lambda n: 161.5 + 0.517 * n),
+        (("float32", "float32", "float32"), ("sbuf", "psum"), lambda n: 149 + 1.04 * n),
+    ],
+)
+def test_trn2_tensor_tensor_follows_the_measured_laws(dtypes, spaces, law):
+    for n in (512, 2048):
+        reads = [region((128, n), dtypes[0], spaces[0]), region((128, n), dtypes[1], spaces[1])]
+        made = event("vector", "tensor_tensor", reads, [region((128, n), dtypes[2])], op="add")
+        assert cost_of(made, TRN2).done_ns == pytest.approx(law(n), rel=0.10)
+
+
+def matmul(columns, dtype):
+    reads = [region((128, 128), dtype), region((128, columns), dtype)]
+    return event("tensor", "nc_matmul", reads, [region((128, columns), "float32", "psum")])
+
+
+def test_trn2_float32_matmul_issues_as_measured():
+    assert cost_of(matmul(512, "float32"), TRN2).busy_ns == pytest.approx(2 * 429.7, rel=0.01)
+    assert cost_of(matmul(128, "float32"), TRN2).busy_ns == pytest.approx(225, rel=0.05)
+
+
+def test_a_matmul_streams_one_column_per_cycle_and_never_less_than_64():
+    assert cost_of(matmul(512, "bfloat16"), TRN1).busy_ns == pytest.approx(512 / 2.8)
+    assert cost_of(matmul(16, "bfloat16"), TRN1).busy_ns == pytest.approx(64 / 2.8)
+
+
+def test_trn1_profile_readings():
+    both = [region((128, 8192)), region((128, 8192))]
+    assert cost_of(event("vector", "tensor_tensor", both, [region((128, 8192))], op="add"), TRN1).done_ns == pytest.approx(
+        14987, 0.03
+    )
+    assert cost_of(unary("scalar", "activation", 8192, op="copy"), TRN1).done_ns == pytest.approx(6000, rel=0.03)
+    exp = event(
+        "scalar", "activation_reduce", [region((128, 512), "float32", "psum")], [region((128, 512)), region((128, 1))], op="exp"
+    )
+    assert cost_of(exp, TRN1).busy_ns == pytest.approx(450, rel=0.03)
+
+
+def test_a_strided_operand_halves_the_port():
+    buffer = Buffer(next(_count), "sbuf", "t", (128, 4096), as_dtype("float32"), 0, "scratch", None, "", 0)
+    strided = Region(buffer, as_dtype("float32"), 0, (128, 512), (4096, 8))
+    dense = event("scalar", "activation", [region((128, 512))], [region((128, 512))], op="copy")
+    slow = event("scalar", "activation", [strided], [region((128, 512))], op="copy")
+    assert cost_of(slow, TRN1).done_ns - cost_of(dense, TRN1).done_ns == pytest.approx(512 / 1.4)
+
+
+def dma(shape, space="hbm"):
+    return event("dma", "dma_copy", [region(shape, "float32", space)], [region(shape)])
+
+
+def test_a_full_load_uses_16_engines_and_a_narrow_one_fewer():
+    full, narrow = cost_of(dma((128, 1024)), TRN2), cost_of(dma((16, 1024)), TRN2)
+    assert (full.engines, narrow.engines) == (16, 2)
+    assert full.payload_ns == pytest.approx(128 * 4096 / (16 * 23))
+    assert narrow.payload_ns == pytest.approx(full.payload_ns)
+
+
+@pytest.mark.parametrize("name", CHIPS)
+@pytest.mark.parametrize(
+    "make", [dma, lambda s: unary("vector", "tensor_copy", s[1]), lambda s: unary("scalar", "activation", s[1], op="exp")]
+)
+def test_more_bytes_or_rows_are_never_faster(make, name):
+    chip, last = get_chip(name), 0.0
+    for n in (1, 7, 64, 65, 128, 512, 513, 2048, 4096):
+        cost = cost_of(make((128, n)), chip)
+        took = cost.done_ns + cost.payload_ns
+        assert took >= last
+        last = took
+    last = 0.0
+    for rows in (1, 8, 9, 64, 128):
+        cost = cost_of(dma((rows, 512)), chip)
+        assert cost.payload_ns >= last * 0.999
+        last = max(last, cost.payload_ns)
+
+
+def test_an_unknown_instruction_is_refused_by_name():
+    with pytest.raises(ValueError, match="'fold_space' has no cost rule"):
+        cost_of(unary("vector", "fold_space", 8), TRN2)
+
+
+def test_a_whole_kernel_has_a_cost_for_every_event():
+    def kernel(x):
+        tile = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x)
+        nisa.memset(dst=tile, value=0.0)
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    for made in launch(kernel, (np.zeros((128, 8), np.float32),), options=SimOptions(values=False)).events:
+        cost = cost_of(made, TRN2)
+        assert cost.busy_ns > 0
+
+
+def _instructions():
+    names = [name for name in isa.__all__ if inspect.isfunction(getattr(isa, name))]
+    return [name for name in names if "dst" in inspect.signature(getattr(isa, name)).parameters]
+
+
+@pytest.mark.parametrize("opcode", _instructions())
+def test_every_instruction_of_the_language_has_a_cost_rule(opcode):
+    reads, writes = [region((32, 32)), region((32, 32))], [region((32, 32))]
+    engines = {"nc_matmul": "tensor", "nc_matmul_mx": "tensor", "dma_copy": "dma", "dma_transpose": "dma", "dma_compute": "dma"}
+    engine = engines.get(opcode, "scalar" if opcode.startswith("activa") else "vector")
+    if opcode in ("iota", "affine_select", "local_gather", "topk", "tensor_partition_reduce", "sendrecv", "nonzero_with_count"):
+        engine = "gpsimd"
+    for chip in CHIPS.values():
+        cost = cost_of(event(engine, opcode, reads, writes), chip)
+        assert cost.busy_ns > 0
