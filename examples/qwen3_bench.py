@@ -74,13 +74,16 @@ def main(
 def benchmark(options: BenchOptions, errors: Console) -> bool:
     """Run, print and write everything; returns the verdict."""
     prepare_environment()
-    from nki_hf.tools.model_bench.report import show  # after the environment: these import torch
+    from transformers.utils import logging  # after the environment: these import torch
+
+    from nki_hf.tools.model_bench.report import show
     from nki_hf.tools.model_bench.run import run
 
+    logging.disable_progress_bar()  # ours says more
     with progress(options, errors) as (say, step):
         result = run(options, say=say, step=step)
     result.write(options.json)
-    show(result, Console(), json=options.json)
+    show(result, _console(), json=options.json)
     return result.passed
 
 
@@ -109,6 +112,12 @@ def progress(options: BenchOptions, errors: Console) -> Iterator[Any]:
             bar.update(task, advance=1, description=what)
 
         yield lambda text: bar.console.print(text, highlight=False, markup=False, soft_wrap=True), step
+
+
+def _console() -> Console:
+    """Standard output; wide enough for the tables where it goes into a file or a pipe."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=110)
 
 
 def _preset(name: str | None) -> dict[str, Any]:

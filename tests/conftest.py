@@ -15,3 +15,28 @@ def _fixed_seed():
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    """A Qwen3 of two layers with grouped heads, and a word-level tokenizer, saved as a local model folder."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3Model
+
+    from nki_hf.tools.model_bench.model import _random_weight, english_text
+
+    folder = tmp_path_factory.mktemp("tiny")
+    words = sorted({word for word, _ in pre_tokenizers.Whitespace().pre_tokenize_str(english_text())})
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(["?", *words])}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?").save_pretrained(folder)
+    config = Qwen3Config(
+        vocab_size=len(words) + 1, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+    )  # fmt: skip
+    model = Qwen3Model(config)
+    draw = torch.Generator().manual_seed(0)
+    model.load_state_dict({name: _random_weight(name, weight.shape, draw) for name, weight in model.named_parameters()})
+    model.save_pretrained(folder)
+    return folder

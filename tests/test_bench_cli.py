@@ -1,0 +1,141 @@
+"""examples/qwen3_bench.py as a user runs it: flags, exit codes, one-line errors, files, Ctrl-C."""
+
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "examples" / "qwen3_bench.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("qwen3_bench", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def bench(script):
+    app = typer.Typer()
+    app.command()(script.main)
+
+    def invoke(*words):
+        return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+    return invoke
+
+
+@pytest.fixture
+def small(tiny_folder, tmp_path):
+    """Flags of a run that takes a second; the tests add what they are about."""
+    files = ("--cache-dir", tmp_path / "cache", "--json", tmp_path / "out" / "r.json")
+    return ("--model", tiny_folder, "--layers", 2, "--seqlen", 96, "--iters", 1, "--device", "cpu", *files)
+
+
+def test_a_run_passes_with_0_and_says_everything(bench, small, tmp_path):
+    done = bench(*small, "--attn", "eager,sdpa", "--decode-steps", 2)
+    assert done.exit_code == 0, done.output
+    for text in ("torch 2", "nki kernels", "simulator", "wall clock of this CPU", "prompts", "cosine", "PASS: ", "r.json"):
+        assert text in done.output
+    assert json.loads((tmp_path / "out" / "r.json").read_text())["passed"] is True
+
+
+def test_the_printed_command_repeats_the_run(bench, small, tmp_path):
+    done = bench(*small, "--attn", "sdpa", "--padded", "--batch-size", 2, "--seed", 3, "--dtype", "fp32")
+    (line,) = (line for line in done.output.splitlines() if line.startswith("repeat:"))
+    words = shlex.split(line.removeprefix("repeat:"))
+    assert words[:2] == ["python", "examples/qwen3_bench.py"]
+    first = json.loads((tmp_path / "out" / "r.json").read_text())
+    assert bench(*words[2:]).exit_code == 0
+    again = json.loads((tmp_path / "out" / "r.json").read_text())
+    assert again["command"] == first["command"]
+    assert again["rows"][0]["accuracy"] == first["rows"][0]["accuracy"]
+    assert again["reference"]["from_cache"] == "yes"
+
+
+def test_a_failed_check_exits_with_1(bench, small, monkeypatch):
+    monkeypatch.setattr("nki_hf.tools.model_bench.accuracy.MAX_RMS_RATIO", 0.5)
+    done = bench(*small, "--attn", "sdpa")
+    assert done.exit_code == 1
+    assert "FAIL: sdpa: RMS error is" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--attn", "flash"), "attn='flash' is not known: attn is any of eager, sdpa, nki."),
+        (("--attn", "sdpa,sdpa"), "name each attention once"),
+        (("--attn", ""), "name each attention once, at least one"),
+        (("--dtype", "int8"), "dtype='int8' is not known: dtype is one of bf16, fp16, fp32."),
+        (("--device", "gpu"), "device='gpu' is not known"),
+        (("--device", "neuron"), "device='neuron' is not on this machine"),
+        (("--device", "xla"), "device='xla' is not on this machine"),
+        (("--preset", "big"), "preset='big' is not known: preset is one of aim414."),
+        (("--iters", "0"), "iters=0 cannot be run: iters must be 1 or more."),
+        (("--seqlen", "8", "--decode-steps", "8"), "decode_steps=8 leaves no prompt"),
+        (("--model", "/no/such/folder"), "model='/no/such/folder' is no folder"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exits_with_2(bench, words, text):
+    done = bench(*words)
+    assert done.exit_code == 2
+    assert text in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+def test_the_preset_has_the_sessions_sizes_and_flags_override_it(bench, monkeypatch, script):
+    seen = []
+    monkeypatch.setattr(script, "benchmark", lambda options, errors: seen.append(options) or True)
+    assert bench("--preset", "aim414").exit_code == 0
+    assert bench("--preset", "aim414", "--seqlen", 512).exit_code == 0
+    assert [(o.layers, o.seqlen, o.batch_size) for o in seen] == [(4, 16384, 1), (4, 512, 1)]
+
+
+def test_defaults_are_those_of_the_benchmark(bench, monkeypatch, script):
+    seen = []
+    monkeypatch.setattr(script, "benchmark", lambda options, errors: seen.append(options) or True)
+    assert bench().exit_code == 0
+    (options,) = seen
+    assert (options.layers, options.seqlen, options.batch_size, options.dtype) == (4, 2048, 1, "bf16")
+    assert (options.attn, options.warmup, options.iters, options.device) == (("eager", "sdpa", "nki"), 1, 5, "auto")
+    assert options.command() == "python examples/qwen3_bench.py"
+
+
+def test_the_neuron_variables_are_set_before_torch_and_keep_the_users_values(script, monkeypatch):
+    monkeypatch.setenv("NEURON_RT_NUM_CORES", "4")
+    monkeypatch.delenv("NKI_ENABLE_TRACE_CACHE", raising=False)
+    script.prepare_environment()
+    assert os.environ["NEURON_RT_NUM_CORES"] == "4"
+    assert os.environ.pop("NKI_ENABLE_TRACE_CACHE") == "0"
+    code = f"import runpy, sys; runpy.run_path({str(SCRIPT)!r}, run_name='not_main'); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout.strip() == "False"
+
+
+def test_an_interrupt_exits_cleanly_and_leaves_no_entry(small, tmp_path):
+    words = [str(word) for word in (*small, "--seqlen", 1024, "--iters", 100_000, "--attn", "sdpa")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and len(list((tmp_path / "cache").glob("*.ref"))) < 2:
+        time.sleep(0.1)  # until it is inside the endless iterations
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "interrupted" in errors
+    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".lock", ".lock", ".ref", ".ref"]
+    assert not (tmp_path / "out").exists()
