@@ -1,6 +1,7 @@
 """The benchmark end to end on a tiny model: rows, verdict, controls that must fail, padding, decode, cache, bad input."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from nki_hf.tools.model_bench.memory import eager_score_bytes, eager_skip_reason
 from nki_hf.tools.model_bench.model import QWEN3_0_6B, load_subject
 from nki_hf.tools.model_bench.options import BenchOptions, WrongUse
 from nki_hf.tools.model_bench.record import BenchResult, schema
-from nki_hf.tools.model_bench.run import run
+from nki_hf.tools.model_bench.run import _verdict, run
 
 
 @pytest.fixture
@@ -241,3 +242,28 @@ def test_a_device_that_is_not_here_is_one_line(tiny):
     with pytest.raises(BackendUnavailable, match=r"^device='neuron' is not on this machine: .*") as caught:
         _run(tiny(device="neuron"))
     assert "\n" not in str(caught.value)
+
+
+def test_nki_runs_strict_without_fallback_and_counts_its_kernel_calls(tiny):
+    result = _run(tiny(attn=("eager", "sdpa", "nki"), padded=True, batch_size=2))
+    assert result.passed, result.verdict
+    row = result.rows[2]
+    assert (row.kernel_calls, row.fallbacks) == (2 * (1 + 1 + 2), 0)  # layers x (first + warm-up + timed)
+    assert row.accuracy.rms_ratio <= 1.2
+    assert result.rows[0].kernel_calls is None
+
+
+def test_nki_decodes_with_a_cache(tiny):
+    result = _run(tiny(attn=("nki",), decode_steps=3))
+    assert result.passed, result.verdict
+    assert result.rows[0].decode.accuracy.passed
+
+
+@pytest.mark.parametrize(
+    ("calls", "fallbacks", "text"), [(5, 3, "3 calls fell back to torch"), (0, 0, "no call reached a kernel")]
+)
+def test_a_fallback_fails_the_verdict_whatever_the_accuracy(tiny, calls, fallbacks, text):
+    row = replace(_run(tiny(attn=("sdpa",))).rows[0], attn="nki", kernel_calls=calls, fallbacks=fallbacks)
+    passed, verdict = _verdict([row])
+    assert not passed
+    assert text in verdict
