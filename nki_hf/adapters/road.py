@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from nki_hf.adapters import ledger
+from nki_hf.adapters import device, ledger
 from nki_hf.adapters.call import Call, check_shapes
 from nki_hf.adapters.fallback import fallback_name, run_fallback
-from nki_hf.adapters.torch_op import attention_op, backend_name, plan
+from nki_hf.adapters.torch_op import attention_op_for, plan
 from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.settings import settings
@@ -46,7 +46,8 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
         out, weights = run_fallback(call)
         return out, None, weights
     keys = call.keys
-    out, lse = attention_op(
+    out, lse = attention_op_for(
+        call.q.device.type,
         call.q,
         call.k,
         call.v,
@@ -89,9 +90,12 @@ def _refusals(call: Call) -> list[Reason]:
         reasons.append(_reason("dropout", call.dropout, "must be 0.0: no kernel drops weights", "Use torch for this layer."))
     if call.weights:
         reasons.append(_reason("output_attentions", True, "must be False: no kernel writes the attention weights"))
-    if backend_name(call.q.device.type) is None:
-        reasons.append(_reason("device", call.q.device.type, "must be cpu or neuron"))
-    if type(call.q) not in (torch.Tensor, torch.nn.Parameter):
+    if device.backend_name(call.q.device.type) is None:
+        reasons.append(_reason("device", call.q.device.type, "must be cpu, neuron or xla"))
+    problem = device.target(call.q.device.type)[2]
+    if problem:
+        reasons.append(_reason("device", call.q.device.type, f"cannot run kernels here: {problem}"))
+    if type(call.q) not in device.PLAIN_TENSORS:
         reasons.append(_reason("q", type(call.q).__name__, "must be a plain tensor", "Pass the local tensor."))
     if F.scaled_dot_product_attention is not _TORCH_SDPA:
         reasons.append(

@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from nki_hf.adapters.backward import attention_gradients
 from nki_hf.adapters.call import Call, Keys, problem_of
+from nki_hf.adapters.device import backend_name, target
 from nki_hf.adapters.layouts import attention_call, attention_result, trivial_result
 from nki_hf.backends import Backend
+from nki_hf.backends.neuron import neuron_backend
+from nki_hf.backends.neuron_op import direct_op, register_native_op
 from nki_hf.backends.simulator import simulator_backend
 from nki_hf.backends.torch_reference import TorchReferenceBackend
 from nki_hf.chips import get_chip
 from nki_hf.dispatch import Decision, decide
-from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+from nki_hf.errors import UnsupportedProblem
 from nki_hf.kernels.prefill_plan import plan_prefill
-from nki_hf.settings import settings
 
-__all__ = ["attention_op", "backend_name", "plan"]
-
-
-def backend_name(device_type: str) -> str | None:
-    """The back end for tensors on a device: the settings' choice for `cpu`, `neuron` for `neuron`; None for others."""
-    if device_type == "cpu":
-        return settings().backend
-    return "neuron" if device_type == "neuron" else None
+__all__ = ["attention", "attention_op", "attention_op_for", "plan"]
 
 
 def plan(call: Call, *, needs_grad: bool, fallback: str = "sdpa") -> Decision:
-    """The decision for a call under the settings in force."""
-    chosen = settings()
+    """The decision for a call, under the settings in force and for the device of its tensors."""
+    chip, lnc, _ = target(call.q.device.type)
     return decide(
         problem_of(call, needs_grad=needs_grad),
         backend=backend_name(call.q.device.type) or "simulator",
-        chip=chosen.chip,
-        lnc=chosen.lnc,
+        chip=chip,
+        lnc=lnc,
         fallback=fallback,
     )
 
 
-@torch.library.custom_op("nki_hf::attention", mutates_args=())
-def attention_op(
+def attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -68,6 +62,10 @@ def attention_op(
     if trivial is not None:
         return trivial
     return _run_kernel(call, decision)
+
+
+attention_op = torch.library.custom_op("nki_hf::attention", mutates_args=())(attention)
+"""`attention` on CPU tensors."""
 
 
 @attention_op.register_fake
@@ -103,11 +101,9 @@ def _backend(decision: Decision) -> Backend:
     """The back end of a decision, which follows from the tensors' device: the only place that picks one."""
     if decision.backend == "torch_reference":
         return TorchReferenceBackend()
-    if decision.backend == "simulator":
-        return simulator_backend(decision.chip)
-    raise BackendUnavailable(
-        f"backend={decision.backend!r} is not available: it must be simulator or torch_reference. Move the tensors to the CPU."
-    )
+    if decision.backend == "neuron":
+        return neuron_backend()
+    return simulator_backend(decision.chip)
 
 
 @torch.library.custom_op("nki_hf::attention_backward", mutates_args=())
@@ -168,3 +164,40 @@ def _backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) ->
 
 
 attention_op.register_autograd(_backward, setup_context=_save)
+
+
+# ---- Neuron devices -------------------------------------------------------------------------------------------------
+
+
+def _device_backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    """The same gradients in plain torch: an op that `nki_op` did not make would stay opaque to the Neuron compiler."""
+    q, k, v, lo, hi, bias, sink, out, lse = ctx.saved_tensors
+    scale, softcap, q_offset, window, ahead = ctx.options
+    needs_bias = ctx.needs_input_grad[5] and bias is not None and bias.is_floating_point()
+    keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
+    call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
+    dout = torch.zeros_like(out) if dout is None else dout
+    grads = attention_gradients(call, out, lse, dout, dlse, bias=needs_bias)
+    return grads.dq, grads.dk, grads.dv, None, None, grads.dbias, grads.dsink, *[None] * 5
+
+
+_xla_op = direct_op(attention, _device_backward, _save)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
+def _native_op_is_registered() -> bool:
+    return register_native_op("nki_hf_neuron::attention", attention, _device_backward, _save)
+
+
+def attention_op_for(device_type: str, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """`attention(*arguments)` through the op of the tensors' device: the one place that chooses.
+
+    Raises:
+      BackendUnavailable: tensors on `neuron` in a process without the native world.
+    """
+    if device_type == "neuron":
+        _native_op_is_registered()
+        return cast("tuple[torch.Tensor, torch.Tensor]", torch.ops.nki_hf_neuron.attention(*arguments))
+    if device_type == "xla":
+        return cast("tuple[torch.Tensor, torch.Tensor]", _xla_op(*arguments))
+    return cast("tuple[torch.Tensor, torch.Tensor]", attention_op(*arguments))

@@ -58,6 +58,8 @@ class NeuronBackend:
                 self.lnc  # noqa: B018  (reading it is the check)
             except BackendUnavailable as error:
                 problem = str(error)
+        if problem is None and self.platform.chip is None:
+            problem = "no Trainium chip is recognised: set NEURON_PLATFORM_TARGET_OVERRIDE to trn1, trn2 or trn3."
         return problem
 
     def unavailable(self) -> str | None:

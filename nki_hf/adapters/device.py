@@ -1,0 +1,41 @@
+"""What a tensor's device decides: the back end, the chip and the logical-core degree. The installation decides nothing."""
+
+from __future__ import annotations
+
+import torch
+
+from nki_hf.backends.neuron import neuron_backend
+from nki_hf.backends.neuron_world import device_world
+from nki_hf.settings import settings
+
+__all__ = ["PLAIN_TENSORS", "Target", "backend_name", "target"]
+
+PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+"""Tensor classes that kernels take. A stand-in for device tensors adds its class here; nothing else may."""
+
+Target = tuple[str, int | None, str]
+"""Chip, logical-core degree (None = the chip's default), and why no kernel can run there (empty if one can)."""
+
+
+def backend_name(device_type: str) -> str | None:
+    """The back end for tensors on a device: the settings' choice for `cpu`, `neuron` for `neuron` and `xla`; else None."""
+    if device_type == "cpu":
+        return settings().backend
+    return None if device_world(device_type) is None else "neuron"
+
+
+def target(device_type: str) -> Target:
+    """Chip and degree to plan for: the device's own for Neuron tensors, the settings' for all others."""
+    if device_world(device_type) is not None:
+        return _neuron_target()
+    chosen = settings()
+    return chosen.chip, chosen.lnc, ""
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
+def _neuron_target() -> Target:
+    backend = neuron_backend()
+    problem = backend.unavailable()
+    if problem is not None or backend.platform.chip is None:
+        return settings().chip, None, problem or ""
+    return backend.platform.chip, backend.lnc.value, ""
