@@ -95,18 +95,6 @@ def _priority(o: Operands) -> Violation:
     return None
 
 
-@rule("dma_transpose", "shape", "src has 2, 3 or 4 axes", isa("dma_transpose"))
-def _rank(o: Operands) -> Violation:
-    return f"src {show(o.src)}" if o.src.ndim not in _AXES else None
-
-
-@rule("dma_transpose", "argument", "axes must be (1, 0), (2, 1, 0) or (3, 1, 2, 0), by rank", isa("dma_transpose"))
-def _axes(o: Operands) -> Violation:
-    if o.axes is not None and tuple(o.axes) != _AXES.get(o.src.ndim):
-        return f"axes={tuple(o.axes)} for src {show(o.src)}"
-    return None
-
-
 @rule("dma_transpose", "shape", "dst has exactly the permuted shape of src", isa("dma_transpose") + "; release notes NKI 0.4")
 def _permuted_shape(o: Operands) -> Violation:
     order = _AXES.get(o.src.ndim)

@@ -182,24 +182,6 @@ def _reduction(o: Operands) -> Violation:
 
 @rule(
     "tensor_reduce",
-    "argument",
-    "axis must be the last free axes, ending at the last one; axis 0 cannot be reduced",
-    isa("tensor_reduce"),
-)
-def _trailing_axes(o: Operands) -> Violation:
-    axes = _axes(o)
-    if not axes or axes[0] < 1 or axes != list(range(o.data.ndim - len(axes), o.data.ndim)):
-        return f"axis={o.axis} of data {show(o.data)}", "Transpose, or reduce partitions with nc_matmul and ones"
-    return None
-
-
-def _axes(o: Operands) -> list[int]:
-    given = [o.axis] if isinstance(o.axis, int) else list(o.axis)
-    return sorted(int(a) % o.data.ndim if -o.data.ndim <= a < o.data.ndim else -1 for a in given)
-
-
-@rule(
-    "tensor_reduce",
     "shape",
     "dst holds one element per partition for each of data's that are not reduced",
     isa("tensor_reduce"),
@@ -207,7 +189,7 @@ def _axes(o: Operands) -> list[int]:
 def _reduced_shape(o: Operands) -> Violation:
     kept = 1
     for axis in range(1, o.data.ndim):
-        kept *= 1 if axis in _axes(o) else o.data.shape[axis]
+        kept *= 1 if axis in o.axis else o.data.shape[axis]
     if (o.dst.partitions, o.dst.free_size) != (o.data.partitions, kept):
         return f"dst is {list(o.dst.shape)} and data {list(o.data.shape)} with axis={o.axis}"
     return None

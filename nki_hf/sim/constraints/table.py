@@ -1,0 +1,61 @@
+"""The table of rules for the documentation: `python -m nki_hf.sim.constraints.table > docs/constraints.md`."""
+
+from __future__ import annotations
+
+from nki_hf.sim.constraints import RULES, Rule
+from nki_hf.sim.constraints.instructions import INSTRUCTIONS
+
+__all__ = ["markdown"]
+
+_HEAD = """# Constraints of the simulated machine
+
+Every instruction is checked against these limits before it runs; the first one that is broken is a `KernelFault` with the
+kernel's file and line, and `record.details["rule"]` is the name below. Limits marked *unsure* are inferred, or public
+sources disagree: they are faults for kernels of this package and warnings for kernels written elsewhere
+(`SimOptions(foreign=True)`). Each rule has a call that breaks it in `tests/test_constraints.py`.
+
+This file is generated: `python -m nki_hf.sim.constraints.table > docs/constraints.md`.
+
+Judged elsewhere: indices and slices (sim/indexing.py, sim/views.py, sim/indirect.py), capacity, addresses and tiles that
+overwrite each other (sim/constraints/memory.py), outputs (sim/constraints/outputs.py), reads of never-written memory
+(sim/constraints/initialized.py), races (observers/races.py), registers and scalars (sim/registers.py). Limits that an
+instruction needs for its own definition (axes of `tensor_reduce` and `dma_transpose`) are faults raised by it.
+
+Not enforced, because they cannot be seen from the instruction or have no public definition:
+
+* valid input ranges of activation functions: values are not inspected (`sin` extrapolates as documented);
+* base partitions of run-time indices beside manually placed operands (NeuronCore-v4): tiles have no address until the run
+  ends, and the rule then follows from the start-partition rule for explicit addresses only;
+* accumulating onto PSUM that another engine than Tensor wrote (undefined before NeuronCore-v4): `nki_hf verify` reports it;
+* 600-cycle dynamic addressing, port conflicts and everything else that only costs time.
+"""
+
+
+def markdown() -> str:
+    """The whole document; rules that hold for all compute instructions are listed once."""
+    shared: dict[tuple[str, str], list[Rule]] = {}
+    for rules in RULES.values():
+        for item in rules:
+            shared.setdefault((item.name, item.limit), []).append(item)
+    count = sum(map(len, RULES.values()))
+    lines = [_HEAD, f"{count} rules ({len(shared)} different limits) of {len(RULES)} instructions.\n"]
+    common = {key: items for key, items in shared.items() if len(items) == len(INSTRUCTIONS)}
+    lines += ["## All compute instructions\n", *_table([items[0] for items in common.values()])]
+    for opcode in sorted(RULES):
+        own = [item for item in RULES[opcode] if (item.name, item.limit) not in common]
+        if own:
+            lines += [f"\n## {opcode}\n", *_table(own)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rules: list[Rule]) -> list[str]:
+    head = ["| rule | kind | limit | source |", "|---|---|---|---|"]
+    rows = (
+        f"| {item.name}{'' if item.sure else ' (unsure)'} | {item.kind} | {item.limit} | {item.source} |".replace("<", "&lt;")
+        for item in rules
+    )
+    return [*head, *rows]
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
