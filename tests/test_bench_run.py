@@ -7,6 +7,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
+from nki_hf.adapters.ledger import reset
 from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench import eager_in_rows
 from nki_hf.tools.model_bench.memory import eager_score_bytes, eager_skip_reason
@@ -267,3 +268,19 @@ def test_a_fallback_fails_the_verdict_whatever_the_accuracy(tiny, calls, fallbac
     passed, verdict = _verdict([row])
     assert not passed
     assert text in verdict
+
+
+def test_profile_writes_every_event_of_the_kernels_as_json_lines(tiny):
+    options = tiny(attn=("nki",), iters=1, profile=True)
+    reset()
+    said = []
+    run(options, say=said.append)
+    lines = [json.loads(line) for line in options.profile_path.read_text().splitlines()]
+    (launch,) = (line["launch"] for line in lines if "launch" in line)
+    assert launch["kernel"] == "flash_prefill"
+    assert (launch["problem"]["seqlen_q"], launch["problem"]["num_heads_q"], launch["mask"]["ahead"]) == (160, 4, 1)
+    events = [line for line in lines if "launch" not in line]
+    assert said == [f"{len(events):,} events of 1 launches: {options.profile_path}"]
+    assert {"tensor", "scalar", "vector", "dma"} <= {event["engine"] for event in events}
+    written = sum(r["bytes"] for event in events for r in event["writes"] if r["space"] == "shared_hbm")
+    assert written == 160 * 4 * (32 * 2 + 4)  # out in bf16 and lse in fp32, each element once

@@ -24,6 +24,7 @@ from nki_hf.tools.model_bench.measure import measure
 from nki_hf.tools.model_bench.memory import available_bytes, eager_skip_reason
 from nki_hf.tools.model_bench.model import Subject, load_subject
 from nki_hf.tools.model_bench.options import BenchOptions
+from nki_hf.tools.model_bench.profile import write_events
 from nki_hf.tools.model_bench.record import BenchResult, DecodeTimes, Row
 from nki_hf.tools.model_bench.reference_cache import cached_array
 from nki_hf.tools.model_bench.worlds import choose_device, prepare
@@ -88,6 +89,11 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
     for attn in options.attn:
         reason = eager_skip_reason(subject, device, available_bytes(device)) if attn == "eager" else ""
         rows.append(Row(attn=attn, skipped=reason) if reason else _run_row(attn, device, subject, references, options, step))
+    if options.profile and device == "cpu":
+        step("event file")
+        decisions = {row.first.problem: row.first for row in explain().rows if not row.first.fallback}
+        count = write_events(options.profile_path, decisions.values())
+        say(f"{count:,} events of {len(decisions)} launches: {options.profile_path}")
     rows = _against_eager(rows)
     passed, verdict = _verdict(rows)
     return BenchResult(
