@@ -6,6 +6,7 @@ on the same inputs, plus the rounding of its result.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -52,8 +53,9 @@ class AttentionInputs:
         """The optional arrays by name, as `reference.attention` takes them."""
         return {"lo": self.lo, "hi": self.hi, "bias": self.bias, "sink": self.sink}
 
-    def reference(self) -> tuple[Array, Array]:
-        """Output and lse in float64 (see `kernels.reference.attention`)."""
+    @functools.cached_property
+    def expected(self) -> tuple[Array, Array]:
+        """Output and lse in float64 (see `kernels.reference.attention`), computed once."""
         return reference.attention(self.problem, self.q, self.k, self.v, **self.masks)
 
 
@@ -124,7 +126,7 @@ def plain_attention(inputs: AttentionInputs) -> tuple[Array, Array]:
 
 def allowed_error(inputs: AttentionInputs) -> tuple[float, float]:
     """Largest error against float64 that a kernel may show in its output and in its lse."""
-    want, want_lse = inputs.reference()
+    want, want_lse = inputs.expected
     plain, plain_lse = plain_attention(inputs)
     step = float(ml_dtypes.finfo(_NUMPY[inputs.problem.dtype]).eps)  # type: ignore[no-untyped-call]
     finite = np.isfinite(want_lse)
@@ -142,7 +144,7 @@ def assert_matches_reference(inputs: AttentionInputs, out: Array, lse: Array) ->
       out: `[batch, num_heads_q, seqlen_q, head_dim_v]`.
       lse: `[batch, num_heads_q, seqlen_q]`; empty rows must be exactly -inf.
     """
-    want, want_lse = inputs.reference()
+    want, want_lse = inputs.expected
     limits = allowed_error(inputs)
     for name, got, expected, limit in (("out", out, want, limits[0]), ("lse", lse, want_lse, limits[1])):
         if got.shape != expected.shape:

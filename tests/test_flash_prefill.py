@@ -1,7 +1,5 @@
 """flash_prefill against the float64 oracle, over its whole envelope, on all chips and on one and two cores."""
 
-import itertools
-
 import numpy as np
 import pytest
 from allpairspy import AllPairs

@@ -24,7 +24,6 @@ import ml_dtypes
 import numpy as np
 
 from nki_hf.backends.base import KernelCall, RunResult
-from nki_hf.backends.blas import one_blas_thread
 from nki_hf.chips import Chip, get_chip
 from nki_hf.kernels.slicing import Part, parts
 from nki_hf.lang import load
@@ -81,12 +80,11 @@ class SimulatorBackend:
         to_output = _output_kind(call.tensors)
         arrays = {name: None if value is None else _as_array(value) for name, value in call.tensors.items()}
         found, shapes = parts(call.kernel, {name: None if array is None else array.shape for name, array in arrays.items()})
-        with one_blas_thread():
-            outputs: Sequence[Array]
-            if found:
-                outputs = self._run_parts(replace(call, lnc=1), arrays, found, shapes)
-            else:
-                outputs = self._run_whole(call, arrays)
+        outputs: Sequence[Array]
+        if found:
+            outputs = self._run_parts(replace(call, lnc=1), arrays, found, shapes)
+        else:
+            outputs = self._execute(_key(call, arrays, self.chip), call, arrays)
         return RunResult(outputs=tuple(to_output(array) for array in outputs))
 
     def record(self, call: KernelCall) -> LaunchResult:
@@ -99,9 +97,6 @@ class SimulatorBackend:
     def clear(self) -> None:
         """Forget all recordings."""
         self._pool.clear()
-
-    def _run_whole(self, call: KernelCall, arrays: Mapping[str, Array | None]) -> tuple[Array, ...]:
-        return self._execute(_key(call, arrays, self.chip), call, arrays)
 
     def _run_parts(
         self, call: KernelCall, arrays: Mapping[str, Array | None], found: tuple[Part, ...], shapes: tuple[tuple[int, ...], ...]

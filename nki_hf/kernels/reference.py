@@ -59,7 +59,7 @@ def attention(
       sink: `[num_heads_q]`, if `problem.sink`.
     """
     probs, lse, _, _ = _probabilities(problem, q, k, lo, hi, bias, sink)
-    return np.einsum("bhij,bhjd->bhid", probs, _per_query_head(problem, v)), lse
+    return probs @ _per_query_head(problem, v), lse
 
 
 def attention_gradients(
@@ -85,7 +85,7 @@ def attention_gradients(
     probs, _, tanh, sink_probs = _probabilities(problem, q, k, lo, hi, bias, sink)
     k_heads, v_heads = _per_query_head(problem, k64), _per_query_head(problem, v64)
     dout = np.asarray(dout, np.float64)
-    dprobs = np.einsum("bhid,bhjd->bhij", dout, v_heads)
+    dprobs = dout @ v_heads.swapaxes(-1, -2)
     delta = (probs * dprobs).sum(-1)
     weight = np.zeros_like(delta) if dlse is None else np.asarray(dlse, np.float64)
     dmasked = probs * (dprobs + (weight - delta)[..., None])
@@ -99,9 +99,9 @@ def attention_gradients(
         axes = tuple(axis for axis in range(4) if bias.shape[axis] == 1 and dmasked.shape[axis] != 1)
         d_bias = dmasked.sum(axes, keepdims=True)
     return Gradients(
-        np.einsum("bhij,bhjd->bhid", dscores, k_heads),
-        _fold_heads(problem, np.einsum("bhij,bhid->bhjd", dscores, q64)),
-        _fold_heads(problem, np.einsum("bhij,bhid->bhjd", probs, dout)),
+        dscores @ k_heads,
+        _fold_heads(problem, dscores.swapaxes(-1, -2) @ q64),
+        _fold_heads(problem, probs.swapaxes(-1, -2) @ dout),
         d_sink,
         d_bias,
     )
@@ -131,7 +131,7 @@ def _probabilities(
     q64, k64 = np.asarray(q, np.float64), _per_query_head(problem, np.asarray(k, np.float64))
     visible = visible_keys(problem, lo=lo, hi=hi, bias=bias)
     with np.errstate(invalid="ignore"):  # NaN inputs stay in the rows that see them
-        scores = np.einsum("bhid,bhjd->bhij", q64, k64) * problem.scale
+        scores = (q64 @ k64.swapaxes(-1, -2)) * problem.scale
         tanh = None
         if problem.softcap is not None:
             tanh = np.tanh(scores / problem.softcap)

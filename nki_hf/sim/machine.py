@@ -11,6 +11,7 @@ import numpy as np
 from nki_hf.sim.dtypes import DType, as_dtype, widen
 from nki_hf.sim.events import Buffer, Event, Region
 from nki_hf.sim.faults import fault, kernel_position
+from nki_hf.sim.numerics import engine_numerics
 from nki_hf.sim.options import SimOptions
 from nki_hf.sim.storage import BytePool, Storage
 
@@ -211,19 +212,19 @@ def current_machine(what: str = "this operation") -> Machine:
 class entered:  # noqa: N801  (a context manager used like a function)
     """Make `machine` the current one of this thread for a block of code, even if it raises.
 
-    NumPy's warnings are off inside: engines overflow to infinity and make NaN without a word.
+    NumPy behaves as sim/numerics.py says inside.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._quiet = np.errstate(all="ignore")
+        self._numerics = engine_numerics()
 
     def __enter__(self) -> Machine:
-        self._quiet.__enter__()
+        self._numerics.__enter__()
         self._previous = running_machine()
         _thread.machine = self._machine
         return self._machine
 
     def __exit__(self, *exc: object) -> None:
         _thread.machine = self._previous
-        self._quiet.__exit__(None, None, None)
+        self._numerics.__exit__(None, None, None)

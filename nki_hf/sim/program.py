@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.machine import Run, Step
+from nki_hf.sim.numerics import engine_numerics
 from nki_hf.sim.tensor import NkiTensor
 
 __all__ = ["Program"]
@@ -44,7 +45,7 @@ class Program:
         """
         for name, target in self._inputs.items():
             target[...] = inputs[name]
-        with np.errstate(all="ignore"):  # engines overflow without a word
+        with engine_numerics():
             for steps in self.steps:
                 for step in steps:
                     step()

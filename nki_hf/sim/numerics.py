@@ -1,20 +1,22 @@
-"""One thread per BLAS call while kernels are simulated: the simulator's own threads share the processors, and tiles are
-small enough that OpenBLAS loses time by dividing them.
+"""How NumPy behaves while kernels are simulated: silent about overflow, and one thread per BLAS call.
+
+Engines overflow and divide by zero without a word. Tiles are so small that OpenBLAS loses time by dividing them, and the
+simulator's back end runs independent parts on threads of its own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["one_blas_thread"]
+__all__ = ["engine_numerics"]
 
 _NAMES = (
     "scipy_openblas_{}_num_threads64_",
@@ -28,30 +30,48 @@ _depth = 0
 _before = 1
 
 
-@contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """NumPy's OpenBLAS limited to one thread for a block of code, in the whole process; no effect with another BLAS.
+class engine_numerics:  # noqa: N801  (a context manager used like a function)
+    """NumPy's floating-point warnings off in this thread, and its OpenBLAS limited to one thread in the whole process, for
+    a block of code; the latter has no effect with another BLAS.
 
     Blocks may overlap in several threads: the first sets the limit, the last restores what was there before.
     """
+
+    def __enter__(self) -> None:
+        self._errors = np.errstate(all="ignore")
+        self._errors.__enter__()
+        _limit(+1)
+
+    def __exit__(self, *exc: object) -> None:
+        _limit(-1)
+        self._errors.__exit__(None, None, None)
+
+
+def _limit(change: int) -> None:
     global _depth, _before
     calls = _openblas()
     if calls is None:
-        yield
         return
     get, put = calls
     with _lock:
         if _depth == 0:
             _before = get()
             put(1)
-        _depth += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0:
-                put(_before)
+        _depth += change
+        if _depth == 0:
+            put(_before)
+
+
+def _after_fork() -> None:
+    """The child has one thread: blocks that others had open are gone."""
+    global _lock, _depth
+    _lock, calls = threading.Lock(), _openblas()
+    if _depth and calls is not None:
+        calls[1](_before)
+    _depth = 0
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @functools.cache
