@@ -61,7 +61,7 @@ def bit_reader(tensor: NkiTensor) -> Reader:
 
 def bit_type(tensor: NkiTensor) -> Any:
     """The unsigned NumPy type as wide as the tensor's elements."""
-    return np.dtype(f"u{tensor.dtype.itemsize}")
+    return np.dtype(f"u{tensor.dtype.dtype.itemsize}")
 
 
 def storer(tensor: NkiTensor) -> Storer:
@@ -118,7 +118,7 @@ def float_target(tensor: NkiTensor) -> Array | None:
     """The tensor's memory as a float32 `[partitions, free_size]` array that a NumPy function may write to; None if it is
     stored otherwise.
     """
-    if tensor.dtype.name != "float32" or tensor.indirection is not None:
+    if tensor.dtype.dtype != np.float32 or tensor.dtype.name == "tfloat32" or tensor.indirection is not None:
         return None
     return _flat(tensor.array(), tensor.partitions, tensor.free_size)
 

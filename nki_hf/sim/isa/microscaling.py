@@ -41,9 +41,10 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
     step = None
     if this.values:
         read, store, store_scale = reader(src), storer(dst), storer(dst_scale)
+        as_code = dst_scale.dtype.name == "uint8"
         element, emax = as_dtype(PACKED_ELEMENTS[dst.dtype.name]), _MAX_EXPONENT[dst.dtype.name]
         rows, columns = src.partitions, src.free_size // _PACK
-        scale_rows, scale_type = dst_scale.partitions, dst_scale.dtype.dtype
+        scale_rows, scale_dtype = dst_scale.partitions, dst_scale.dtype
         where = np.zeros((scale_rows, 1), np.bool_)
         where[_scale_rows(rows)] = True
 
@@ -55,9 +56,9 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
             scaled = np.ldexp(groups, -exponent[:, None, :, None])
             packed = cast(scaled, element).view(np.uint8).reshape(rows, columns * _PACK)
             store(packed.view(np.uint32))
-            scales = np.zeros((scale_rows, columns), np.uint8)
-            scales[_scale_rows(rows)] = exponent + _BIAS
-            store_scale(scales.view(scale_type), where)
+            scales = np.zeros((scale_rows, columns), np.int32 if as_code else np.float32)
+            scales[_scale_rows(rows)] = exponent + _BIAS if as_code else np.ldexp(np.float32(1), exponent)
+            store_scale(cast(scales, scale_dtype), where)
 
     return this.issue(engine="vector", reads=(src,), writes=(dst, dst_scale), step=step)
 
@@ -103,17 +104,23 @@ def _scale_rows(partitions: int) -> Array:
 
 def _dequantized(data: NkiTensor, scale: NkiTensor) -> Reader:
     """Closure that gives `float32 [partitions * 4, columns]`."""
-    packed, codes, unpack = native_reader(data), native_reader(scale), _unpacker(data.dtype)
+    packed, scales, unpack = native_reader(data), _scale_reader(scale), _unpacker(data.dtype)
     rows, columns = data.partitions, data.free_size
     chosen = np.repeat(_scale_rows(rows), _GROUP)[:rows]
 
     def read() -> Array:
-        exponent = codes().view(np.uint8)[chosen].astype(np.int32)
-        factor = np.where(exponent == 255, np.float32(np.nan), np.ldexp(np.float32(1), exponent - _BIAS))
-        values = unpack(np.ascontiguousarray(packed())).reshape(rows, columns, _PACK) * factor[:, :, None]
+        values = unpack(np.ascontiguousarray(packed())).reshape(rows, columns, _PACK) * scales()[chosen][:, :, None]
         return values.transpose(0, 2, 1).reshape(rows * _PACK, columns)
 
     return read
+
+
+def _scale_reader(scale: NkiTensor) -> Reader:
+    """Closure that gives the scales as float32 powers of two; the code 255 is NaN."""
+    if scale.dtype.name != "uint8":
+        return reader(scale)
+    codes, table = native_reader(scale), np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+    return lambda: table[codes()]
 
 
 def _unpacker(dtype: DType) -> Any:
