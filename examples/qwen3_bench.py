@@ -74,10 +74,15 @@ def main(
 def benchmark(options: BenchOptions, errors: Console) -> bool:
     """Run, print and write everything; returns the verdict."""
     prepare_environment()
-    from transformers.utils import logging  # after the environment: these import torch
+    try:
+        from transformers.utils import logging  # after the environment: these import torch
 
-    from nki_hf.tools.model_bench.report import show
-    from nki_hf.tools.model_bench.run import run
+        from nki_hf.tools.model_bench.report import show
+        from nki_hf.tools.model_bench.run import run
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers"):
+            raise
+        raise BackendUnavailable(f'the benchmark needs the {error.name} package: pip install "nki_hf[hf]"') from None
 
     logging.disable_progress_bar()  # ours says more
     with progress(options, errors) as (say, step):

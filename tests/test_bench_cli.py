@@ -123,6 +123,17 @@ def test_the_neuron_variables_are_set_before_torch_and_keep_the_users_values(scr
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout.strip() == "False"
 
 
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_a_missing_package_is_one_line(package):
+    code = (
+        f"import sys, runpy; sys.modules[{package!r}] = None; sys.argv = ['qwen3_bench.py']\n"
+        f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.strip() == f'the benchmark needs the {package} package: pip install "nki_hf[hf]"'
+
+
 def test_an_interrupt_exits_cleanly_and_leaves_no_entry(small, tmp_path):
     words = [str(word) for word in (*small, "--seqlen", 1024, "--iters", 100_000, "--attn", "sdpa")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
