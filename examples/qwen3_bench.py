@@ -80,9 +80,10 @@ def benchmark(options: BenchOptions, errors: Console) -> bool:
         from nki_hf.tools.model_bench.report import show
         from nki_hf.tools.model_bench.run import run
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "transformers"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("torch", "transformers"):
             raise
-        raise BackendUnavailable(f'the benchmark needs the {error.name} package: pip install "nki_hf[hf]"') from None
+        raise BackendUnavailable(f'the benchmark needs the {package} package: pip install "nki_hf[hf]"') from None
 
     logging.disable_progress_bar()  # ours says more
     with progress(options, errors) as (say, step):
