@@ -12,6 +12,7 @@ from nki_hf.adapters import device, ledger
 from nki_hf.adapters.call import Call, check_shapes
 from nki_hf.adapters.fallback import fallback_name, run_fallback
 from nki_hf.adapters.torch_op import attention_op_for, plan
+from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.settings import settings
@@ -46,21 +47,25 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
         out, weights = run_fallback(call)
         return out, None, weights
     keys = call.keys
-    out, lse = attention_op_for(
-        call.q.device.type,
-        call.q,
-        call.k,
-        call.v,
-        keys.lo,
-        keys.hi,
-        keys.bias,
-        call.head_sink,
-        call.scale,
-        call.softcap,
-        keys.q_offset,
-        keys.window,
-        keys.ahead,
-    )
+    try:
+        out, lse = attention_op_for(
+            call.q.device.type,
+            call.q,
+            call.k,
+            call.v,
+            keys.lo,
+            keys.hi,
+            keys.bias,
+            call.head_sink,
+            call.scale,
+            call.softcap,
+            keys.q_offset,
+            keys.window,
+            keys.ahead,
+        )
+    except LaunchFailed as error:
+        error.add_note(f"This call came from {layer}.")
+        raise
     row_sink = call.row_sink
     return (out, lse, None) if row_sink is None else (*_add_sink(out, lse, row_sink), None)
 

@@ -14,11 +14,6 @@ from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.errors import BackendUnavailable, UnsupportedProblem
 
 
-@pytest.fixture(autouse=True)
-def _fresh_machine():
-    MACHINE.reset()
-
-
 @pytest.fixture
 def backend():
     return NeuronBackend(kernels="contract_kernels")

@@ -14,11 +14,6 @@ from nki_hf.backends.neuron_world import detect_world
 BACKEND = NeuronBackend(kernels="contract_kernels")
 
 
-@pytest.fixture(autouse=True)
-def _fresh_machine():
-    MACHINE.reset()
-
-
 def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
     call = KernelCall(kernel="scale_rows", tensors={"x": x, "shift": None}, constants={"scale": factor, "square": False}, lnc=2)
     return BACKEND.run(call).outputs[0]

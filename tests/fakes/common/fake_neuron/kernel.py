@@ -56,7 +56,7 @@ class FakeKernel:
         key = (self.__name__, self.lnc, *[_key(value) for value in bound.arguments.values()])
         fake = any(isinstance(_inner(value), FakeTensor) for value in bound.arguments.values())
         if fake:
-            outputs = self._shapes(bound.arguments)
+            outputs = self._shapes(key, bound.arguments)
         else:
             outputs = self._run(key, bound.arguments)
         wrapped = tuple(on_device(tensor, device) for tensor in outputs)
@@ -82,12 +82,14 @@ class FakeKernel:
         if known != self.lnc:
             refuse("lnc-one-per-process", f"{self.__name__} ran at LNC {known} and is launched at {self.lnc}")
 
-    def _shapes(self, arguments):
+    def _shapes(self, key, arguments):
         """Re-trace on shapes alone, as the real package does under fake tensors; outputs are fake tensors."""
         mode = next(_inner(value).fake_mode for value in arguments.values() if isinstance(_inner(value), FakeTensor))
-        result = self._launch(arguments, values=False)
+        if key not in MACHINE.shapes:
+            outputs = self._launch(arguments, values=False)
+            MACHINE.shapes[key] = [(tuple(tensor.shape), torch_dtype(tensor.dtype)) for tensor in outputs]
         with mode:
-            return [torch.empty(tensor.shape, dtype=torch_dtype(tensor.dtype)) for tensor in result]
+            return [torch.empty(shape, dtype=dtype) for shape, dtype in MACHINE.shapes[key]]
 
     def _run(self, key, arguments):
         MACHINE.launches.append((key, MACHINE.where))

@@ -27,6 +27,7 @@ class Machine:
     compiles: list = field(default_factory=list)
     launches: list = field(default_factory=list)
     programs: dict = field(default_factory=dict)
+    shapes: dict = field(default_factory=dict)
     lnc_of_kernel: dict = field(default_factory=dict)
     broken_kernels: dict = field(default_factory=dict)
     hbm_bytes: int = HBM_BANK_BYTES
@@ -39,6 +40,7 @@ class Machine:
         self.compiles.clear()
         self.launches.clear()
         self.programs.clear()
+        self.shapes.clear()
         self.lnc_of_kernel.clear()
         self.broken_kernels.clear()
         self.hbm_bytes = HBM_BANK_BYTES

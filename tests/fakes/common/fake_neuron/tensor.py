@@ -8,6 +8,7 @@ PrivateUse1 slot, under another name, and their `.device` says `xla:0`; new tens
 
 import torch
 import torch.utils.backend_registration
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map
 
@@ -50,6 +51,7 @@ class DeviceTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
+        args, kwargs = tree_map(_adopted, (args, kwargs))
         function = NKI_OPS.get(func._schema.name)
         if function is not None:
             return function(*args, **kwargs)
@@ -72,6 +74,15 @@ class DeviceTensor(torch.Tensor):
         device = device if ":" in device else f"{device}:0"
         wrapped = tree_map(lambda value: on_device(value, device) if isinstance(value, torch.Tensor) else value, out)
         return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def _adopted(value):
+    """A fake tensor that torch itself made on the device (a factory call under torch.compile), as a device tensor."""
+    if not isinstance(value, FakeTensor) or value.device.type == "cpu":
+        return value
+    with value.fake_mode:
+        inner = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+    return on_device(inner, "neuron:0")
 
 
 class XlaTensor(DeviceTensor):
@@ -105,5 +116,10 @@ def install_device(name, module=None):
     def empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None):
         return on_device(torch.empty_strided(size, stride, dtype=dtype), f"{name}:0".replace("fakexla", "xla"))
 
+    def copy_from(source, target, non_blocking=False):
+        target.inner.copy_(source.inner if isinstance(source, DeviceTensor) else source)
+        return target
+
     _library.impl("empty.memory_format", empty, "PrivateUse1")
+    _library.impl("_copy_from", copy_from, "PrivateUse1")
     _library.impl("empty_strided", empty_strided, "PrivateUse1")

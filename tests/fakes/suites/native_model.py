@@ -1,0 +1,143 @@
+"""A Qwen3 model through the whole adapter on the native fake: values, and how often anything is compiled."""
+
+import pytest
+import torch
+from fake_neuron import MACHINE
+from transformers import Qwen3Config, Qwen3ForCausalLM, StaticCache
+
+import nki_hf
+from nki_hf.backends.neuron import neuron_backend
+from nki_hf.backends.neuron_launch import LaunchFailed
+
+SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 16, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _strict():
+    torch._dynamo.reset()
+    neuron_backend().compiled.clear()
+    with nki_hf.using(strict=True):
+        yield
+
+
+def _models(layers=2, **changes):
+    """The same random weights twice: eager on the CPU, nki on the device."""
+    torch.manual_seed(0)
+    config = Qwen3Config(num_hidden_layers=layers, attn_implementation="eager", **{**SIZES, **changes})
+    on_cpu = Qwen3ForCausalLM(config).eval()
+    on_device = Qwen3ForCausalLM(config).eval()
+    on_device.load_state_dict(on_cpu.state_dict())
+    on_device.set_attn_implementation("nki")
+    return on_cpu, on_device.to("neuron")
+
+
+def _ids(batch=1, length=130):
+    return torch.randint(1, 64, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+def _kernels():
+    return MACHINE.count("flash_prefill")
+
+
+@torch.no_grad()
+def test_28_layers_compile_each_distinct_shape_once():
+    on_cpu, on_device = _models(layers=28)
+    counts = []
+    for length in (32, 64, 32, 64, 96):
+        ids = _ids(length=length)
+        out = on_device(ids.to("neuron"), use_cache=False).logits
+        counts.append(_kernels())
+        if length == 32:
+            torch.testing.assert_close(out.cpu(), on_cpu(ids, use_cache=False).logits, rtol=0, atol=2e-2)
+    assert counts == [1, 2, 2, 2, 3]
+    assert len(MACHINE.launches) == 28 * 5
+    assert len(neuron_backend().compiled) == 3
+
+
+@torch.no_grad()
+def test_64_decode_steps_with_a_static_cache_compile_once():
+    on_cpu, on_device = _models(layers=1)
+    ids = _ids(length=16)
+    cache = StaticCache(config=on_device.config, max_cache_len=128)
+    out = on_device(ids.to("neuron"), cache=cache)
+    prefill = _kernels()
+    produced = [int(out.logits[0, -1].cpu().argmax())]
+    for _ in range(64):
+        out = on_device(torch.tensor([[produced[-1]]]).to("neuron"), cache=cache)
+        produced.append(int(out.logits[0, -1].cpu().argmax()))
+    assert _kernels() - prefill == 1
+    expected = on_cpu.generate(ids, max_new_tokens=65, do_sample=False, pad_token_id=0)[0, 16:]
+    assert produced[: len(expected)] == expected.tolist()
+
+
+@torch.no_grad()
+def test_64_decode_steps_with_a_growing_cache_share_buckets():
+    _, on_device = _models(layers=1)
+    out = on_device(_ids(length=16).to("neuron"), use_cache=True)
+    prefill = _kernels()
+    for _ in range(64):
+        token = out.logits[:, -1:].cpu().argmax(-1).to("neuron")
+        out = on_device(token, cache=out.past_key_values, use_cache=True)
+    assert _kernels() - prefill <= 2
+
+
+@torch.no_grad()
+def test_left_padded_batches_of_changing_lengths_compile_once():
+    on_cpu, on_device = _models()
+    for lengths in ((100, 128), (64, 90), (128, 3), (17, 17)):
+        mask = torch.stack([(torch.arange(128) >= 128 - length).long() for length in lengths])
+        ids = _ids(batch=2, length=128)
+        out = on_device(ids.to("neuron"), attention_mask=mask.to("neuron"), use_cache=False).logits.cpu()
+        expected = on_cpu(ids, attention_mask=mask, use_cache=False).logits
+        torch.testing.assert_close(out[mask.bool()], expected[mask.bool()], rtol=0, atol=2e-2)
+    assert _kernels() <= 2
+
+
+@torch.no_grad()
+def test_a_scale_per_layer_compiles_once_per_scale():
+    _, on_device = _models(layers=6)
+    for number, layer in enumerate(on_device.model.layers):
+        layer.self_attn.scaling = (0.25, 0.25 + 1e-12, 0.3)[number % 3]
+    on_device(_ids(length=32).to("neuron"), use_cache=False)
+    assert _kernels() == 2
+
+
+@torch.no_grad()
+def test_a_compiled_model_is_one_graph_and_its_kernel_is_built_once():
+    on_cpu, on_device = _models()
+    compiled = torch.compile(
+        lambda ids: on_device(ids, use_cache=False).logits, backend="neuron", fullgraph=True, dynamic=False
+    )
+    ids = _ids(length=128)
+    for _ in range(2):
+        out = compiled(ids.to("neuron"))
+    torch.testing.assert_close(out.cpu(), on_cpu(ids, use_cache=False).logits, rtol=0, atol=2e-2)
+    assert (MACHINE.count("graph"), _kernels()) == (1, 1)
+    assert {where for _, where in MACHINE.launches} == {"graph"}
+
+
+def test_gradients_reach_the_weights():
+    on_cpu, on_device = _models(layers=1)
+    ids = _ids(length=32)
+    for model, inputs in ((on_cpu, ids), (on_device, ids.to("neuron"))):
+        model(inputs, use_cache=False).logits.float().square().mean().backward()
+    for name in ("q_proj", "k_proj", "v_proj"):
+        expected = getattr(on_cpu.model.layers[0].self_attn, name).weight.grad
+        found = getattr(on_device.model.layers[0].self_attn, name).weight.grad.cpu()
+        torch.testing.assert_close(found, expected, rtol=5e-2, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("failure", ["memory", "compiler"])
+def test_failures_surface_with_kernel_shape_and_layer(failure):
+    _, on_device = _models()
+    if failure == "memory":
+        MACHINE.hbm_bytes = 1000
+    else:
+        MACHINE.broken_kernels["flash_prefill"] = "NCC_EBVF030: internal compiler error"
+    with pytest.raises(LaunchFailed, match=r"flash_prefill\[2\]\(q=\[1, 4, 16, 128\] float32") as caught:
+        on_device(_ids(length=128).to("neuron"), use_cache=False)
+    assert any("Qwen3Attention 0" in note for note in caught.value.__notes__)
