@@ -240,11 +240,10 @@ def _within_cores(events: Sequence[Event], trust: Trust) -> Iterator[Race]:
             yield Race(a, b, ours, theirs, cause, missing)
 
 
-def _doubt(
-    events: Sequence[Event], producer: int, consumer: int, buffer: int, trust: Trust
-) -> tuple[str, Region, Region] | None:
-    """The cause for not trusting an edge, and the two regions; None if it is trusted."""
-    a, b = events[producer], events[consumer]
+def _doubt(a: Event, b: Event, buffer: int, trust: Trust) -> tuple[str, Region, Region] | None:
+    """The cause for not trusting the edge from `a` to `b`, and the two regions; None if it is trusted."""
+    if a.index in b.attrs.get("depends_on", ()):
+        return None
     first = next(region for region in (*a.writes, *a.reads) if region.buffer.number == buffer)
     same = [region for region in (*b.writes, *b.reads) if region.buffer.number == buffer]
     if not same:
