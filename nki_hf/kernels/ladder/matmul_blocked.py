@@ -1,0 +1,59 @@
+"""Matrix multiplication, blocked over all three dimensions: every byte loaded serves a whole block.
+
+The idea of the last version in AWS's tutorial on matrix multiplication: DMA rows of 4 to 8 KiB, partial sums of a block of
+k kept in SBUF, so that the Tensor engine is the only engine that is ever waited for.
+"""
+
+from __future__ import annotations
+
+from nki_hf.lang import nisa, nki, nl
+
+__all__ = ["matmul_blocked"]
+
+_TILE_K, _TILE_M, _TILE_N = 128, 128, 512
+
+
+@nki.jit
+def matmul_blocked(lhs_t, rhs, block_m=16, block_n=2, block_k=8):
+    """`lhs_t.T @ rhs`; lhs_t `[k, m]`, rhs `[k, n]` -> `[m, n]`, all of one dtype.
+
+    Args:
+      lhs_t, rhs: HBM; k, m and n must be multiples of the blocks.
+      block_m, block_n, block_k: tiles (128, 512, 128) per block.
+    """
+    (k, m), n = lhs_t.shape, rhs.shape[1]
+    out = nl.ndarray((m, n), lhs_t.dtype, buffer=nl.shared_hbm)
+    wide_m, wide_n = block_m * _TILE_M, block_n * _TILE_N
+    for i_n in nl.affine_range(n // wide_n):
+        sums = [nl.ndarray((_TILE_M, block_n, _TILE_N), out.dtype, buffer=nl.sbuf) for _ in range(m // _TILE_M)]
+        for i_k in range(k // (block_k * _TILE_K)):
+            right = nl.ndarray((_TILE_K, block_k, wide_n), rhs.dtype, buffer=nl.sbuf)
+            for j in range(block_k):
+                nisa.dma_copy(dst=right[:, j, :], src=rhs[_rows(i_k * block_k + j), nl.ds(i_n * wide_n, wide_n)])
+            for i_m in nl.affine_range(m // wide_m):
+                left = nl.ndarray((_TILE_K, block_k, wide_m), lhs_t.dtype, buffer=nl.sbuf)
+                for j in range(block_k):
+                    nisa.dma_copy(dst=left[:, j, :], src=lhs_t[_rows(i_k * block_k + j), nl.ds(i_m * wide_m, wide_m)])
+                for t_n in range(block_n):
+                    for t_m in range(block_m):
+                        psum = nl.ndarray((_TILE_M, _TILE_N), nl.float32, buffer=nl.psum)
+                        for j in range(block_k):
+                            nisa.nc_matmul(
+                                dst=psum, stationary=left[:, j, nl.ds(t_m * _TILE_M, _TILE_M)],
+                                moving=right[:, j, nl.ds(t_n * _TILE_N, _TILE_N)],
+                            )  # fmt: skip
+                        total = sums[i_m * block_m + t_m][:, t_n, :]
+                        if i_k == 0:
+                            nisa.tensor_copy(dst=total, src=psum)
+                        else:
+                            nisa.tensor_tensor(dst=total, data1=total, data2=psum, op=nl.add)
+        for t_m in range(m // _TILE_M):
+            nisa.dma_copy(
+                dst=out[nl.ds(t_m * _TILE_M, _TILE_M), nl.ds(i_n * wide_n, wide_n)],
+                src=sums[t_m].reshape((_TILE_M, wide_n)),
+            )
+    return out
+
+
+def _rows(i_k):
+    return nl.ds(i_k * _TILE_K, _TILE_K)
