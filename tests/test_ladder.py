@@ -1,5 +1,6 @@
 """The ladder: every rung computes attention, with the originals' instruction counts."""
 
+import importlib
 from collections import Counter
 
 import ml_dtypes
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 
 from nki_hf.chips import get_chip
+from nki_hf.kernels.ladder.matmul_blocked import matmul_blocked
+from nki_hf.kernels.ladder.matmul_tiled import matmul_tiled
 from nki_hf.kernels.ladder.v3_hbm_round_trips import hbm_round_trips
 from nki_hf.kernels.ladder.v4_sbuf_resident import sbuf_resident
 from nki_hf.kernels.ladder.v5_delayed_division import delayed_division
@@ -15,6 +18,7 @@ from nki_hf.kernels.ladder.v7_bf16_probs import bf16_probs
 from nki_hf.kernels.ladder.v8_fused_max_eviction import fused_max_eviction
 from nki_hf.kernels.ladder.v11_software_pipeline import software_pipeline
 from nki_hf.sim import SimOptions, launch
+from nki_hf.tools.subjects import events_of
 
 RUNGS = {
     "v3": hbm_round_trips, "v4": sbuf_resident, "v5": delayed_division, "v6": fused_exp_sum, "v7": bf16_probs,
@@ -72,3 +76,46 @@ def test_instruction_counts_equal_the_originals(rung):
         assert (reduces, scalars, exps, fused_max) == (256, 256, (0, 0), 0)
         assert counts["scalar", "activation", 4096] == 32
         assert counts["vector", "tensor_reduce", 4096] == counts["vector", "tensor_scalar", 4096] == 32
+
+
+SD = ["sd_baseline", "sd_fused_exp", "sd_joint_loads", "sd_vector_transpose", "sd_bf16_scores", "sd_swapped_operands"]
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("rung", SD)
+def test_every_stable_diffusion_step_computes_attention(rung, chip, rng):
+    kernel = getattr(importlib.import_module(f"nki_hf.kernels.ladder.{rung}"), rung)
+    q, k, v = (rng.standard_normal((512, 64)).astype(np.float32) for _ in range(3))
+    out = launch(kernel, (q, k, v), options=SimOptions(chip=get_chip(chip))).outputs[0]
+    assert np.abs(out - attention(q / 8, k, v)).max() < 1e-2  # bfloat16 scores and probabilities
+
+
+@pytest.mark.parametrize(
+    ("kernel", "constants"), [(matmul_tiled, {}), (matmul_blocked, {"block_m": 2, "block_n": 1, "block_k": 2})]
+)
+def test_matrix_multiplications_multiply(kernel, constants, rng):
+    left, right = rng.standard_normal((512, 256)).astype(np.float32), rng.standard_normal((512, 1024)).astype(np.float32)
+    out = launch(kernel, (left, right), constants).outputs[0]
+    np.testing.assert_allclose(out, left.astype(np.float64).T @ right, rtol=0, atol=1e-3)
+
+
+def _kinds(name, size=512):
+    return Counter((event.engine, event.opcode) for event in events_of(name, size, get_chip("trn1")))
+
+
+def test_each_stable_diffusion_step_changes_what_it_says():
+    before = _kinds("sd_baseline")
+    fused = _kinds("sd_fused_exp")
+    tiles = 512 // 128
+    assert before["scalar", "activation"] - fused["scalar", "activation"] == 2 * tiles  # exp and cast
+    assert before["vector", "tensor_reduce"] - fused["vector", "tensor_reduce"] == tiles  # row sum
+    assert fused["scalar", "activation_reduce"] == tiles
+    assert _kinds("sd_joint_loads") == fused
+    by_vector = _kinds("sd_vector_transpose")
+    assert fused["tensor", "nc_transpose"] - by_vector["tensor", "nc_transpose"] == tiles
+    assert by_vector["vector", "nc_transpose"] == 8 * tiles
+    assert _kinds("sd_bf16_scores") == by_vector
+    final = _kinds("sd_swapped_operands")
+    assert final["vector", "nc_transpose"] == 0
+    assert final["vector", "tensor_tensor"] == 0
+    assert final["vector", "tensor_scalar"] == tiles

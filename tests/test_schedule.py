@@ -167,7 +167,7 @@ def test_overflow_in_program_order_is_an_error_by_name():
     reads = [Event(9 + i, 0, "vector", "vector", "tensor_copy", (regions[i],), (regions[i],), "k", 1, {}) for i in range(9)]
     for window in (None, 8):
         with pytest.raises(MemoryError, match="psum overflows"):
-            schedule([*writes, *reads], get_chip("trn2"), window=window)
+            schedule([*writes, *reads], get_chip("trn2"), window=window, overflow="error")
 
 
 def test_the_fixed_cost_of_a_kernel_is_in_the_total():

@@ -32,10 +32,9 @@ TRN1 = Chip(
         "tensor_double_row_speedup": Param(1, "x", f"{_ARCH}: no double-row mode", "documented"),
         "tensor_fp32_pass_overhead_cycles": Param(0, "cycles", "covered by tensor_fp32_weight_load_cycles", "assumed"),
         "tensor_fp32_weight_load_cycles": Param(
-            128,
+            64,
             "cycles per LOW / LOW_HIGH pair",
-            "fitted with the rows v5 and v6: 768 cycles for a 128-column float32 matmul, "
-            "read as a weight load that is neither fast nor hidden",
+            "fitted by `nki_hf correlate --fit` (v5, v6): the part of a float32 weight load that is not hidden",
             "assumed",
         ),
         "tensor_fp32_transpose_cycles": Param(
@@ -120,9 +119,9 @@ TRN1 = Chip(
         ),
         # ---- launch -------------------------------------------------------------------------------------------------
         "kernel_fixed_ns": Param(
-            7000,
+            6500,
             "ns",
-            "fitted by `nki_hf correlate --fit` to the rows of 512 keys (4.1); loads and stores are modelled apart",
+            "fitted by `nki_hf correlate --fit` (rows of 512 keys): start and stop; loads and stores are modelled apart",
             "assumed",
         ),
     },

@@ -68,9 +68,7 @@ def cost_of(event: Event, chip: Chip) -> Cost:
 
 def _tensor(event: Event, chip: Chip) -> Cost:
     moves_data = event.opcode == "nc_transpose" or bool(event.attrs.get("is_transpose"))
-    stationary, moving = event.reads[0], event.reads[-1]
-    if event.opcode == "nc_matmul":
-        moving = event.reads[1]
+    stationary, moving = event.reads[0], event.reads[min(1, len(event.reads) - 1)]
     if event.opcode == "nc_transpose":  # the data is the stationary operand, an identity moves: one column per data row
         columns, wide = stationary.partitions, stationary
     else:
@@ -144,7 +142,7 @@ def _vector(event: Event, chip: Chip) -> Cost:
 _VECTOR_ONE_PER_CYCLE = frozenset(
     "tensor_reduce tensor_scalar_reduce range_select tensor_scalar_cumulative max8 nc_find_index8 nc_match_replace8 "
     "nc_stream_shuffle bn_stats dropout rng rand2 rand_get_state rand_set_state set_rng_seed activation_reduce iota "
-    "affine_select tensor_copy_dynamic".split()
+    "affine_select".split()
 )
 _READS_OUT = frozenset(("tensor_scalar_reduce", "activation_reduce"))
 _MAY_REDUCE = frozenset(("range_select", "select_reduce", "exponential", "activation", "activate2", "tensor_scalar_reduce"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nki_hf.chips import Chip
+from nki_hf.observers.costs import Cost
 from nki_hf.observers.program_order import run_in_program_order
+from nki_hf.observers.spills import NO_SPILLS, Spills, spilled
 from nki_hf.observers.times import REASONS, Pool, Times
 from nki_hf.observers.window_order import run_in_window
 from nki_hf.observers.workload import Workload, prepare
@@ -38,6 +40,8 @@ class Schedule:
       cause: the event that it waited for, -1 if none.
       total_ns: launch to completion, with the kernel's fixed cost.
       high_water_bytes: most bytes per partition in use at once, by `(core, space)`.
+      spills: what the compiler would have added because memory overflowed; its events are part of `events`.
+      throttled: the Tensor engine was dense enough with 16-bit matmuls to be clocked down.
     """
 
     chip: Chip
@@ -51,6 +55,8 @@ class Schedule:
     cause: np.ndarray[tuple[int], np.dtype[np.int64]]
     total_ns: float
     high_water_bytes: dict[tuple[int, str], int]
+    spills: Spills
+    throttled: bool
 
     @property
     def order(self) -> str:
@@ -67,32 +73,61 @@ class Schedule:
         return [REASONS[code] for code in self.reason]
 
 
-def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAULT_WINDOW) -> Schedule:
+def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAULT_WINDOW, overflow: str = "spill") -> Schedule:
     """The schedule of `events` on `chip`.
 
     Args:
-      events: a run's events, or those that `spilled` made of them.
+      events: a run's events.
       chip: the chip; it need not be the one the run was checked against.
       window: None runs every queue as written, n lets the compiler reorder within n instructions of each queue.
+      overflow: what happens to tiles that do not fit: `spill` (see observers/spills.py) or `error`.
 
     Raises:
-      MemoryError: SBUF or PSUM overflows in program order; see `observers/spills.py` for what a compiler does then.
+      MemoryError: SBUF or PSUM overflows and `overflow` is `error`, or nothing that may be spilled is left.
     """
+    if overflow not in ("spill", "error"):
+        raise ValueError(f"overflow={overflow!r} is not known: it is spill or error.")
+    spills = NO_SPILLS
+    if overflow == "spill":
+        events, spills = spilled(events, chip)
     work = prepare(events, chip, reorder=window is not None)
-    times, pools = run_in_program_order(work, _order(work)) if window is None else run_in_window(work, window)
-    return _finished(work, times, pools, window)
-
-
-def _finished(work: Workload, times: Times, pools: list[Pool], window: int | None) -> Schedule:
-    fixed = float(work.chip.kernel_fixed_ns)
+    times, pools = _run(work, window)
+    throttled = _dense(work, times)
+    if throttled:
+        work.costs = _slowed(work.costs, float(chip.tensor_sustained_fraction))
+        times, pools = _run(work, window)
+    fixed = float(chip.kernel_fixed_ns)
     done = np.array(times.done) + fixed
     return Schedule(
-        chip=work.chip, window=window, work=work, start_ns=np.array(times.start) + fixed,
+        chip=chip, window=window, work=work, start_ns=np.array(times.start) + fixed,
         moves_ns=np.array(times.moves) + fixed, free_ns=np.array(times.free) + fixed, done_ns=done,
         reason=np.array(times.reason, np.int8), cause=np.array(times.cause, np.int64),
-        total_ns=float(done.max(initial=fixed)),
+        total_ns=float(done.max(initial=fixed)), spills=spills, throttled=throttled,
         high_water_bytes={(core, space): pool.high_water for (core, space, _), pool in zip(work.pools, pools, strict=True)},
     )  # fmt: skip
+
+
+def _run(work: Workload, window: int | None) -> tuple[Times, list[Pool]]:
+    return run_in_program_order(work, _order(work)) if window is None else run_in_window(work, window)
+
+
+def _dense(work: Workload, times: Times) -> bool:
+    """True if 16-bit (or narrower) matmuls keep a Tensor engine busy long and densely enough for the chip to slow down."""
+    chip, busy = work.chip, [0.0] * (1 + max((queue.core for queue in work.queues), default=0))
+    for cost, queue, event in zip(work.costs, work.engine, work.events, strict=True):
+        if cost.flops and event.reads[-1].dtype.itemsize <= 2:
+            busy[work.queues[queue].core] += cost.busy_ns
+    total = max(times.done, default=0.0)
+    return total >= chip.tensor_throttle_ns and max(busy) >= chip.tensor_throttle_share * total
+
+
+def _slowed(costs: list[Cost], fraction: float) -> list[Cost]:
+    known: dict[int, Cost] = {}
+    for cost in costs:
+        if id(cost) not in known:
+            slower = replace(cost, busy_ns=cost.busy_ns / fraction, done_ns=cost.done_ns + cost.busy_ns * (1 / fraction - 1))
+            known[id(cost)] = slower if cost.flops else cost
+    return [known[id(cost)] for cost in costs]
 
 
 def _order(work: Workload) -> list[int] | None:

@@ -15,7 +15,9 @@ __all__ = ["SPACES", "Allocation", "Workload", "prepare"]
 
 SPACES = ("sbuf", "psum")
 
-_COSTS: dict[tuple[object, ...], Cost] = {}
+_Form = tuple[object, ...]
+_COSTS: dict[int, tuple[object, dict[_Form, Cost]]] = {}
+"""Costs by the id of a chip's numbers (held here, so that the id stays theirs) and the form of an instruction."""
 _ATTRS = ("op", "perf_mode", "is_transpose", "onezero", "value")
 
 
@@ -82,7 +84,7 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
     if edges.meetings:
         starts, producers, kinds = _meet(edges, starts, producers, kinds)
     work = Workload(
-        events=events, chip=chip, costs=[_cost(event, chip) for event in events], engine=edges.queue_of.tolist(),
+        events=events, chip=chip, costs=_costs(events, chip), engine=edges.queue_of.tolist(),
         queues=edges.queues, starts=starts, producers=producers, kinds=kinds,
         no_reorder=[bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in events],
     )  # fmt: skip
@@ -100,31 +102,41 @@ def _bank(event: Event, bank_bytes: int) -> int:
     return -1
 
 
-def _cost(event: Event, chip: Chip) -> Cost:
+def _costs(events: Sequence[Event], chip: Chip) -> list[Cost]:
+    """The cost of every event; events of one form share one record."""
+    if id(chip.params) not in _COSTS and len(_COSTS) > 64:
+        _COSTS.clear()
+    known = _COSTS.setdefault(id(chip.params), (chip.params, {}))[1]
+    if len(known) > 100_000:
+        known.clear()
+    costs = []
+    for event in events:
+        form = _form(event)
+        found = known.get(form)
+        if found is None:
+            found = known[form] = cost_of(event, chip)
+        costs.append(found)
+    return costs
+
+
+def _form(event: Event) -> _Form:
     attrs = event.attrs
     dma = event.engine == "dma"
-    key = (
-        chip.name, id(chip.params), event.opcode, event.engine, *[attrs.get(name) for name in _ATTRS],
-        len(event.reads),
+    return (
+        event.opcode, event.engine, len(event.reads), *[attrs.get(name) for name in _ATTRS],
         *[
             (r.shape, r.strides, r.dtype.name, r.buffer.space, r.indirect, r.partition_start if dma else 0)
             for regions in (event.reads, event.writes)
             for r in regions
         ],
     )  # fmt: skip
-    found = _COSTS.get(key)
-    if found is None:
-        if len(_COSTS) > 100_000:
-            _COSTS.clear()
-        found = _COSTS[key] = cost_of(event, chip)
-    return found
 
 
 def _find_allocations(work: Workload) -> None:
     pool_of: dict[tuple[int, str], int] = {}
     position: dict[int, int] = {}  # by buffer number; -1 for buffers that take no room in a pool
     chip = work.chip
-    capacity = {"sbuf": int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes), "psum": int(chip.psum_partition_bytes)}
+    capacity = {"sbuf": int(chip.sbuf_partition_bytes), "psum": int(chip.psum_partition_bytes)}
     for index, event in enumerate(work.events):
         touched: list[int] = []
         for region in (*event.writes, *event.reads):

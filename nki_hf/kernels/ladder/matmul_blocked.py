@@ -11,11 +11,15 @@ from nki_hf.lang import nisa, nki, nl
 __all__ = ["matmul_blocked"]
 
 _TILE_K, _TILE_M, _TILE_N = 128, 128, 512
+_LOAD_M = 1024
 
 
 @nki.jit
 def matmul_blocked(lhs_t, rhs, block_m=16, block_n=2, block_k=8):
     """`lhs_t.T @ rhs`; lhs_t `[k, m]`, rhs `[k, n]` -> `[m, n]`, all of one dtype.
+
+    Blocks are loaded in tiles of 1024 columns of lhs_t and 512 of rhs, so that parts of the next block can be loaded as soon
+    as parts of this one are done.
 
     Args:
       lhs_t, rhs: HBM; k, m and n must be multiples of the blocks.
@@ -23,25 +27,21 @@ def matmul_blocked(lhs_t, rhs, block_m=16, block_n=2, block_k=8):
     """
     (k, m), n = lhs_t.shape, rhs.shape[1]
     out = nl.ndarray((m, n), lhs_t.dtype, buffer=nl.shared_hbm)
-    wide_m, wide_n = block_m * _TILE_M, block_n * _TILE_N
+    wide_n = block_n * _TILE_N
+    load_m = min(_LOAD_M, block_m * _TILE_M)
     for i_n in nl.affine_range(n // wide_n):
         sums = [nl.ndarray((_TILE_M, block_n, _TILE_N), out.dtype, buffer=nl.sbuf) for _ in range(m // _TILE_M)]
         for i_k in range(k // (block_k * _TILE_K)):
-            right = nl.ndarray((_TILE_K, block_k, wide_n), rhs.dtype, buffer=nl.sbuf)
-            for j in range(block_k):
-                nisa.dma_copy(dst=right[:, j, :], src=rhs[_rows(i_k * block_k + j), nl.ds(i_n * wide_n, wide_n)])
-            for i_m in nl.affine_range(m // wide_m):
-                left = nl.ndarray((_TILE_K, block_k, wide_m), lhs_t.dtype, buffer=nl.sbuf)
-                for j in range(block_k):
-                    nisa.dma_copy(dst=left[:, j, :], src=lhs_t[_rows(i_k * block_k + j), nl.ds(i_m * wide_m, wide_m)])
+            right = [_load(rhs, i_k, block_k, i_n * wide_n + t_n * _TILE_N, _TILE_N) for t_n in range(block_n)]
+            for i_m in nl.affine_range(m // (block_m * _TILE_M)):
+                first = i_m * block_m * _TILE_M
+                left = [_load(lhs_t, i_k, block_k, first + i * load_m, load_m) for i in range(block_m * _TILE_M // load_m)]
                 for t_n in range(block_n):
                     for t_m in range(block_m):
+                        tile, column = left[t_m * _TILE_M // load_m], t_m * _TILE_M % load_m
                         psum = nl.ndarray((_TILE_M, _TILE_N), nl.float32, buffer=nl.psum)
                         for j in range(block_k):
-                            nisa.nc_matmul(
-                                dst=psum, stationary=left[:, j, nl.ds(t_m * _TILE_M, _TILE_M)],
-                                moving=right[:, j, nl.ds(t_n * _TILE_N, _TILE_N)],
-                            )  # fmt: skip
+                            nisa.nc_matmul(dst=psum, stationary=tile[j][:, nl.ds(column, _TILE_M)], moving=right[t_n][j])
                         total = sums[i_m * block_m + t_m][:, t_n, :]
                         if i_k == 0:
                             nisa.tensor_copy(dst=total, src=psum)
@@ -55,5 +55,11 @@ def matmul_blocked(lhs_t, rhs, block_m=16, block_n=2, block_k=8):
     return out
 
 
-def _rows(i_k):
-    return nl.ds(i_k * _TILE_K, _TILE_K)
+def _load(tensor, i_k, block_k, column, width):
+    """`block_k` tiles `[128, width]` of consecutive rows of `tensor`."""
+    tiles = []
+    for j in range(block_k):
+        tile = nl.ndarray((_TILE_K, width), tensor.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=tensor[nl.ds((i_k * block_k + j) * _TILE_K, _TILE_K), nl.ds(column, width)])
+        tiles.append(tile)
+    return tiles

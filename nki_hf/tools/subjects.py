@@ -1,0 +1,163 @@
+"""Subjects: kernels with a name and a size, as event streams; what trace, report, correlate and bench model."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nki_hf.chips import Chip
+from nki_hf.errors import UnsupportedProblem
+from nki_hf.kernels.prefill_plan import plan_prefill, prefill_reasons
+from nki_hf.problem import Mask, Problem
+from nki_hf.sim import SimOptions, launch
+from nki_hf.sim.events import Event
+
+__all__ = ["SUBJECTS", "Subject", "events_of", "flash_prefill_events", "subject"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One kernel at one family of sizes.
+
+    Attributes:
+      name: how it is asked for.
+      module, function: where the kernel is.
+      idea: what it shows, a few words.
+      arguments: size -> tensors; only their shapes and dtypes count.
+      flops: size -> useful floating-point operations.
+      constants: keyword arguments of the kernel.
+    """
+
+    name: str
+    module: str
+    function: str
+    idea: str
+    arguments: Callable[[int], tuple[np.ndarray[Any, Any], ...]]
+    flops: Callable[[int], int]
+    constants: tuple[tuple[str, Any], ...] = ()
+
+
+def _columns(size: int) -> tuple[np.ndarray[Any, Any], ...]:
+    return (_shape((128, size), ml_dtypes.bfloat16),) * 3
+
+
+def _rows(size: int) -> tuple[np.ndarray[Any, Any], ...]:
+    return (_shape((size, 64), np.float32),) * 3
+
+
+def _shape(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """An array of that shape that takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def _matmul(m: int, k: int, n: int, dtype: Any) -> tuple[np.ndarray[Any, Any], ...]:
+    return _shape((k, m), dtype), _shape((k, n), dtype)
+
+
+def _rung(name: str, module: str, function: str, idea: str) -> Subject:
+    return Subject(name=name, module=f"nki_hf.kernels.ladder.{module}", function=function, idea=idea, arguments=_columns,
+                   flops=lambda size: 4 * size * size * 128)  # fmt: skip
+
+
+def _sd(name: str, idea: str) -> Subject:
+    return Subject(name=name, module=f"nki_hf.kernels.ladder.{name}", function=name, idea=idea, arguments=_rows,
+                   flops=lambda size: 4 * size * size * 64)  # fmt: skip
+
+
+SUBJECTS: dict[str, Subject] = {
+    item.name: item
+    for item in (
+        _rung("v3", "v3_hbm_round_trips", "hbm_round_trips", "every intermediate through HBM"),
+        _rung("v4", "v4_sbuf_resident", "sbuf_resident", "everything stays in SBUF"),
+        _rung("v5", "v5_delayed_division", "delayed_division", "division delayed to the output"),
+        _rung("v6", "v6_fused_exp_sum", "fused_exp_sum", "exp and row sum in one instruction"),
+        _rung("v7", "v7_bf16_probs", "bf16_probs", "probabilities and V in bfloat16"),
+        _rung("v8", "v8_fused_max_eviction", "fused_max_eviction", "row max and PSUM eviction in one"),
+        _rung("v11", "v11_software_pipeline", "software_pipeline", "software pipelining over query tiles"),
+        _sd("sd_baseline", "Stable Diffusion shape, three passes of softmax"),
+        _sd("sd_fused_exp", "exp, sum and cast in one instruction"),
+        _sd("sd_joint_loads", "one loop loads Q and K"),
+        _sd("sd_vector_transpose", "V joins the loop, divisor transposed by Vector"),
+        _sd("sd_bf16_scores", "scores in bfloat16"),
+        _sd("sd_swapped_operands", "PV operands swapped, no transposed divisor"),
+        Subject(
+            name="matmul_tiled", module="nki_hf.kernels.ladder.matmul_tiled", function="matmul_tiled",
+            idea="float32 4096 x size x size, every tile loaded when used",
+            arguments=lambda size: _matmul(4096, size, size, np.float32), flops=lambda size: 2 * 4096 * size * size,
+        ),
+        Subject(
+            name="matmul_blocked", module="nki_hf.kernels.ladder.matmul_blocked", function="matmul_blocked",
+            idea="float32 4096 x size x size, blocked in all dimensions",
+            arguments=lambda size: _matmul(4096, size, size, np.float32), flops=lambda size: 2 * 4096 * size * size,
+        ),
+        Subject(
+            name="gemm_bf16", module="nki_hf.kernels.ladder.matmul_blocked", function="matmul_blocked",
+            idea="one core's half of a bfloat16 GEMM: 12288 (at 8192) or 1024 (at 4096) rows",
+            arguments=lambda size: _matmul(_gemm_rows(size), size, size, ml_dtypes.bfloat16),
+            flops=lambda size: 2 * _gemm_rows(size) * size * size, constants=(("block_m", 4), ("block_n", 2), ("block_k", 8)),
+        ),
+    )
+}  # fmt: skip
+
+
+def _gemm_rows(size: int) -> int:
+    return 6144 if size >= 8192 else 512
+
+
+def subject(name: str) -> Subject:
+    """The subject of that name; a ValueError lists the known ones."""
+    if name not in SUBJECTS:
+        raise ValueError(f"kernel={name!r} is not known: it is flash_prefill or one of {', '.join(SUBJECTS)}.")
+    return SUBJECTS[name]
+
+
+@functools.lru_cache(maxsize=8)
+def events_of(name: str, size: int, chip: Chip) -> Sequence[Event]:
+    """The event stream of a subject at a size, run on shapes alone; memory may overflow (the schedule spills)."""
+    found = subject(name)
+    kernel = getattr(importlib.import_module(found.module), found.function)
+    options = SimOptions(chip=chip, values=False, checks=False)
+    return launch(kernel, found.arguments(size), dict(found.constants), options=options).events
+
+
+def flash_prefill_events(problem: Problem, chip: Chip, lnc: int = 1) -> Sequence[Event]:
+    """The event stream of our kernel on one problem, run on shapes alone.
+
+    Raises:
+      UnsupportedProblem: the kernel does not take it.
+    """
+    from nki_hf.kernels.flash_prefill import flash_prefill
+
+    reasons = prefill_reasons(problem, chip)
+    if reasons:
+        raise UnsupportedProblem(reasons)
+    plan = plan_prefill(problem, chip, lnc)
+    dtype = np.float32 if problem.dtype == "float32" else np.float16 if problem.dtype == "float16" else ml_dtypes.bfloat16
+    p = problem
+    tensors: dict[str, Any] = {
+        "q": _shape((p.batch, p.num_heads_q, p.head_dim, p.seqlen_q), dtype),
+        "k": _shape((p.batch, p.num_heads_kv, p.head_dim, plan.seqlen_kv), dtype),
+        "v": _shape((p.batch, p.num_heads_kv, plan.seqlen_kv, p.head_dim_v), dtype),
+    }
+    if plan.bounds:
+        tensors |= {"lo": _shape((1, p.seqlen_q), np.int32), "hi": _shape((1, p.seqlen_q), np.int32)}
+    if p.mask.bias is not None:
+        sizes = (p.batch if p.mask.bias_batch else 1, p.num_heads_q if p.mask.bias_heads else 1)
+        rows = p.seqlen_q if p.mask.bias_rows else 1
+        tensors["bias"] = _shape((*sizes, rows, plan.seqlen_kv), np.uint8 if p.mask.bias == "boolean" else np.float32)
+    if p.sink:
+        tensors["sink"] = _shape((1, p.num_heads_q), np.float32)
+    options = SimOptions(chip=chip, values=False)
+    return launch(flash_prefill, (), {**tensors, **plan.constants()}, options=options, lnc=lnc).events
+
+
+def causal(seqlen: int, heads: int = 1, head_dim: int = 128) -> Problem:
+    """Causal bfloat16 prefill of one batch."""
+    return Problem(batch=1, num_heads_q=heads, num_heads_kv=heads, seqlen_q=seqlen, seqlen_kv=seqlen, head_dim=head_dim,
+                   head_dim_v=head_dim, mask=Mask(ahead=1))  # fmt: skip

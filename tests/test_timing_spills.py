@@ -1,0 +1,105 @@
+"""Spills: the liveness rule, what is added when memory overflows, and that values still flow as they did."""
+
+import pytest
+
+from nki_hf.chips import get_chip
+from nki_hf.observers.schedule import schedule
+from nki_hf.observers.spills import spilled
+from nki_hf.sim.dtypes import as_dtype
+from nki_hf.sim.events import Buffer, Event, Region
+from nki_hf.sim.tensor import row_major
+from nki_hf.tools.subjects import events_of
+
+TRN1 = get_chip("trn1")
+
+
+class Stream:
+    """Writes and reads of whole SBUF tiles of `kib` KiB per partition."""
+
+    def __init__(self):
+        self.events, self.tiles = [], {}
+
+    def region(self, name, kib):
+        if name not in self.tiles:
+            self.tiles[name] = Buffer(
+                len(self.tiles), "sbuf", name, (128, kib * 256), as_dtype("float32"), 0, "scratch", None, "", 0
+            )
+        tile = self.tiles[name]
+        return Region(tile, tile.dtype, 0, tile.shape, row_major(tile.shape))
+
+    def write(self, name, kib):
+        self.events.append(Event(len(self.events), 0, "vector", "vector", "memset", (), (self.region(name, kib),), "k", 1, {}))
+        return self
+
+    def read(self, name, kib):
+        out = self.region("out", 1)
+        self.events.append(
+            Event(len(self.events), 0, "vector", "vector", "tensor_reduce", (self.region(name, kib),), (out,), "k", 2, {})
+        )
+        return self
+
+
+def test_what_fits_is_left_alone():
+    events = Stream().write("a", 90).write("b", 90).read("a", 90).read("b", 90).events
+    after, spills = spilled(events, TRN1)
+    assert after == events
+    assert not spills
+
+
+def test_the_tile_whose_next_use_is_furthest_goes_to_hbm_and_comes_back():
+    events = (
+        Stream().write("near", 90).write("far", 90).write("third", 60).read("third", 60).read("near", 90).read("far", 90).events
+    )
+    after, spills = spilled(events, TRN1)
+    moved = [
+        (event.opcode, event.reads[0].buffer.name, event.writes[0].buffer.space) for event in after if event.attrs.get("spill")
+    ]
+    assert moved == [("dma_copy", "far", "private_hbm"), ("dma_copy", "far (spill)", "sbuf")]
+    assert (spills.stores, spills.loads) == (1, 1)
+    assert spills.stored_bytes == spills.loaded_bytes == 90 * 1024 * 128
+    assert spills.peak_bytes["sbuf"] == (90 + 90 + 60 + 1) * 1024
+    last = after[-1]
+    assert last.reads[0].buffer.name == "far (reload)"
+    schedule(events, TRN1)  # and the result fits
+
+
+def test_a_tile_holds_nothing_between_its_last_read_and_the_next_whole_write():
+    """a is read, then written anew after b came and went: 120 + 120 KiB never live together."""
+    events = Stream().write("a", 120).read("a", 120).write("b", 120).read("b", 120).write("a", 120).read("a", 120).events
+    after, spills = spilled(events, TRN1)
+    assert not spills
+    assert spills.peak_bytes["sbuf"] == (120 + 1) * 1024
+    assert len(after) == len(events)
+    assert schedule(events, TRN1).high_water_bytes[0, "sbuf"] <= TRN1.sbuf_partition_bytes
+
+
+def test_overflow_of_one_instruction_alone_is_an_error():
+    events = Stream().write("a", 193).read("a", 193).events
+    with pytest.raises(MemoryError, match="sbuf overflows"):
+        spilled(events, TRN1)
+
+
+def test_scores_that_overflow_psum_move_to_sbuf_and_from_there_to_hbm():
+    _, at_512 = spilled(events_of("v3", 512, TRN1), TRN1)
+    _, at_1024 = spilled(events_of("v3", 1024, TRN1), TRN1)
+    assert not at_512  # 4 query tiles of one bank
+    assert at_1024.psum_copies == 8  # 16 banks asked, 8 there
+    assert at_1024.stores == 0
+
+
+def test_the_cliff_of_v11_lies_between_8192_and_16384_keys_on_trn1():
+    """Live bytes per partition: q, k, V^T, exps and P^T 2 B, one set of scores 4 B: 14 B a key; see v11's docstring."""
+    fits, spills_at_8k = spilled(events_of("v11", 8192, TRN1), TRN1)
+    assert len(fits) == len(events_of("v11", 8192, TRN1))
+    assert not spills_at_8k
+    assert spills_at_8k.peak_bytes["sbuf"] == pytest.approx(14 * 8192, rel=0.02)
+    assert 14 * 8192 < TRN1.sbuf_partition_bytes < 14 * 16384
+
+
+@pytest.mark.slow
+def test_v11_at_16384_keys_spills_and_takes_more_than_twice_what_scaling_would_give():
+    at_8k = schedule(events_of("v11", 8192, TRN1), TRN1)
+    at_16k = schedule(events_of("v11", 16384, TRN1), TRN1)
+    assert not at_8k.spills
+    assert at_16k.spills.loads > 1000
+    assert at_16k.total_ns > 2 * 4 * at_8k.total_ns
