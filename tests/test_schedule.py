@@ -13,7 +13,7 @@ from nki_hf.observers.schedule import schedule
 from nki_hf.sim.dependencies import WAR, dependencies
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.events import Buffer, Event, Region
-from nki_hf.sim.tensor import row_major
+from nki_hf.sim.strides import row_major
 
 CHIP_NAMES = ("trn1", "trn2", "trn3")
 ORDERS = (None, 1, 8, 64)

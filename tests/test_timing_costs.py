@@ -13,7 +13,7 @@ from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.events import Buffer, Event, Region
-from nki_hf.sim.tensor import row_major
+from nki_hf.sim.strides import row_major
 
 _count = iter(range(10**9))
 

@@ -7,7 +7,7 @@ from nki_hf.observers.schedule import schedule
 from nki_hf.observers.spills import spilled
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.events import Buffer, Event, Region
-from nki_hf.sim.tensor import row_major
+from nki_hf.sim.strides import row_major
 from nki_hf.tools.subjects import events_of
 
 TRN1 = get_chip("trn1")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from nki_hf.chips import Chip
 from nki_hf.sim.events import Buffer, Event, Region
 from nki_hf.sim.memory import taken_bytes
-from nki_hf.sim.tensor import row_major
+from nki_hf.sim.strides import row_major
 
 __all__ = ["NO_SPILLS", "Spills", "spilled"]
 
