@@ -72,20 +72,20 @@ class Kernel:
         return launch(self, args, kwargs).returned
 
 
-def jit(function: Callable[..., Any] | None = None, *, platform_target: str | None = None, **_: Any) -> Any:
+def jit(fn: Callable[..., Any] | None = None, *, platform_target: str | None = None, **kwargs: Any) -> Any:
     """Decorator that makes a function a kernel.
 
     Args:
-      function: the kernel.
+      fn: the kernel.
       platform_target: chip that its launches stand for, in the words of NEURON_PLATFORM_TARGET_OVERRIDE.
-      **_: arguments for the compiler (`mode`, `compile_config`, `specialization_config`, ...), without effect here.
+      **kwargs: arguments for the compiler (`mode`, `compile_config`, `specialization_config`, ...), without effect here.
     """
-    if function is None:
+    if fn is None:
         return functools.partial(jit, platform_target=platform_target)
     options = BLOCK_OPTIONS.get()
     if platform_target is not None:
         options = replace(options or SimOptions(), chip=target_chip(platform_target))
-    return Kernel(function, options=options)
+    return Kernel(fn, options=options)
 
 
 def simulate(kernel: Any) -> Kernel:

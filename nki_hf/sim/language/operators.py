@@ -8,7 +8,7 @@ Source: operator and activation tables of the ISA's common fields (nki.api.share
 
 from __future__ import annotations
 
-import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -82,14 +82,17 @@ class Operator:
     def __repr__(self) -> str:
         return f"nl.{self.name}"
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """Parameters of the call: `(x, y, dtype=None)`, or `(x, dtype=None)` of a unary operator."""
+        either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        operands = [inspect.Parameter(name, either) for name in ("x", "y")[: self.arity]]
+        return inspect.Signature([*operands, inspect.Parameter("dtype", either, default=None)])
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Tile math: the operator applied to tiles or scalars, as a new tile (see sim/language/tile_math.py)."""
-        try:
-            tile_math = importlib.import_module("nki_hf.sim.language.tile_math")
-        except ModuleNotFoundError as error:
-            raise NotImplementedError(
-                f"nl.{self.name}(...) on tiles is not simulated: pass nl.{self.name} as the op of a nisa instruction."
-            ) from error
+        from nki_hf.sim.language import tile_math  # it stands on the instructions, which know operators
+
         return tile_math.apply(self, *args, **kwargs)
 
 
