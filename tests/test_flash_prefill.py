@@ -1,69 +1,14 @@
 """flash_prefill against the float64 oracle, over its whole envelope, on all chips and on one and two cores."""
 
-import numpy as np
+import random
+
 import pytest
 from allpairspy import AllPairs
+from prefill_cases import check
 
-from nki_hf.chips import CHIPS, get_chip
-from nki_hf.kernels.flash_prefill import flash_prefill
-from nki_hf.kernels.prefill_plan import plan_prefill, prefill_reasons
+from nki_hf.chips import CHIPS
 from nki_hf.problem import Mask, Problem
-from nki_hf.sim import SimOptions, launch
-from nki_hf.testing import DISTRIBUTIONS, assert_matches_reference, attention_inputs
-
-HIDDEN, LOWEST = np.float32(np.finfo(np.float32).min), np.float32(-1e38)
-
-
-def kernel_arguments(inputs, plan):
-    """The kernel's tensors and constants, laid out by hand in NumPy (the adapters have their own way and their own test)."""
-    problem, mask = inputs.problem, inputs.problem.mask
-    extra = plan.seqlen_kv - problem.seqlen_kv
-    k = np.pad(inputs.k, ((0, 0), (0, 0), (0, extra), (0, 0)))
-    v = np.pad(inputs.v, ((0, 0), (0, 0), (0, extra), (0, 0)))
-    arguments = {"q": inputs.q.swapaxes(2, 3), "k": k.swapaxes(2, 3), "v": v}
-    if plan.bounds:
-        edges = np.array([mask.interval(row, problem.seqlen_kv) for row in range(problem.seqlen_q)]).reshape(-1, 2)
-        lo, hi = edges[None, :, 0], edges[None, :, 1]
-        if mask.runtime_bounds:
-            lo, hi = np.maximum(lo, inputs.lo), np.minimum(hi, inputs.hi)
-        arguments |= {"lo": lo.astype(np.int32), "hi": hi.astype(np.int32)}
-    if inputs.bias is not None:
-        if mask.bias == "boolean":
-            bias = inputs.bias.astype(np.uint8)
-        else:
-            bias = np.where(np.isneginf(inputs.bias), HIDDEN, np.maximum(inputs.bias, LOWEST)).astype(np.float32)
-        arguments["bias"] = np.pad(bias, ((0, 0), (0, 0), (0, 0), (0, extra)))
-    if inputs.sink is not None:
-        arguments["sink"] = inputs.sink.reshape(1, -1)
-    return {name: np.ascontiguousarray(array) for name, array in arguments.items()} | plan.constants()
-
-
-def run(inputs, chip="trn2", lnc=1, **options):
-    plan = plan_prefill(inputs.problem, get_chip(chip), lnc)
-    result = launch(
-        flash_prefill, (), kernel_arguments(inputs, plan), options=SimOptions(chip=get_chip(chip), **options), lnc=lnc
-    )
-    return result, plan
-
-
-def check(problem, chip="trn2", lnc=1, distribution="normal", seed=0):
-    assert prefill_reasons(problem, get_chip(chip)) == ()
-    inputs = attention_inputs(problem, seed=seed, distribution=distribution)
-    result, _ = run(inputs, chip, lnc)
-    out, lse = result.outputs
-    assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
-    return out, lse, inputs
-
-
-def problem(**changes):
-    sizes = {
-        "batch": 1, "num_heads_q": 2, "num_heads_kv": 1, "seqlen_q": 200, "seqlen_kv": 200, "head_dim": 64, "head_dim_v": 64,
-        "dtype": "float32",
-    }  # fmt: skip
-    return Problem(**{**sizes, **changes})
-
-
-# ---- the grid -------------------------------------------------------------------------------------------------------
+from nki_hf.testing import DISTRIBUTIONS
 
 MASKS = {
     "none": lambda sq, skv: Mask(),
@@ -109,3 +54,25 @@ PAIRWISE = [tuple(case) for case in AllPairs(list(AXES.values()))]
 @pytest.mark.parametrize("case", PAIRWISE, ids=lambda case: "-".join(str(value).replace(" ", "") for value in case))
 def test_every_pair_of_options_matches_the_reference(case):
     grid_case(*case)
+
+
+DRAW = random.Random(20)
+# The product of all axes has three million members: a sample of it.
+ANY = [{name: DRAW.choice(values) for name, values in AXES.items()} for _ in range(1500)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, len(ANY), 50))
+def test_any_combination_of_options_matches_the_reference(start):
+    for case in ANY[start : start + 50]:
+        grid_case(**case)
+
+
+def test_a_long_call_matches_the_reference():
+    check(
+        Problem(
+            batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=2300, seqlen_kv=2300, head_dim=64, head_dim_v=64,
+            dtype="bfloat16", mask=Mask(ahead=1),
+        ),
+        lnc=2,
+    )  # fmt: skip
