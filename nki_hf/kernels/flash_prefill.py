@@ -17,6 +17,8 @@ a causal edge costs no more than its visible keys; blocks without visible keys d
 Masks: `spans` says which keys a query tile visits and which of those all of its rows see. Blocks outside the latter select
 by per-row bounds, on NeuronCore-v3 and newer in the instruction that takes the row maximum. Hidden scores are float32's
 lowest value before the maximum is taken; a row whose maximum stays there is empty: zeros, and lse = -inf (or the sink).
+A NaN in q or k reaches the rows that see it, one in v the query tiles that visit it; on NeuronCore-v2, whose transposes are
+products with an identity, a NaN reaches all rows of its query tile.
 
 Layouts (all HBM, row-major):
     q    [batch, num_heads_q, head_dim, seqlen_q]    head_dim 1..256; a load reads q_rows elements in a row
