@@ -1,0 +1,172 @@
+"""What stands in for nki-library's own test harness, so that its test modules run here unmodified.
+
+Its tests describe a launch (`KernelArgs`: kernel, inputs, golden output, tolerances) and hand it to an orchestrator that
+compiles for hardware. Here the orchestrator simulates. Packages that the harness needs and that are not public or not
+relevant (metrics, remote hosts, `neuron_dtypes`) are replaced by small modules of our own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from nki_hf import sim
+from nki_hf.chips import get_chip
+from nki_hf.sim import typing as nki_typing
+from nki_hf.sim.dtypes import as_dtype
+from tools.conformance.case import Skipped
+from tools.conformance.compare import Mismatch, compare
+
+__all__ = ["SimulatingOrchestrator", "library"]
+
+_REPLACED = (
+    "aws_embedded_metrics", "plotext", "boto3", "botocore", "paramiko", "fabric", "fabric2", "pandas", "matplotlib",
+    "test.utils.test_orchestrator", "test.utils.metrics_collector", "test.utils.metrics_emitter",
+    "test.utils.tensor_histogram", "test.utils.host_management", "test.utils.perf_analysis_private",
+)  # fmt: skip
+MAX_ELEMENTS = 1 << 23
+"""Largest number of elements of all inputs together that is simulated; larger cases are not run, and say so."""
+
+
+@contextmanager
+def library(checkout: Path) -> Iterator[None]:
+    """Block in which the checkout's kernels (`nkilib_src.nkilib`) and tests (`test.*`) can be imported."""
+    finder = _Replacements()
+    before = set(sys.modules)
+    sys.modules["neuron_dtypes"] = _neuron_dtypes()
+    sys.modules["neuronxcc"], sys.modules["neuronxcc.nki"] = ModuleType("neuronxcc"), ModuleType("neuronxcc.nki")
+    sys.modules["neuronxcc.nki.typing"] = sys.modules["neuronxcc.nki"].typing = nki_typing  # type: ignore[attr-defined]
+    sys.meta_path.insert(0, finder)
+    sys.path[:0] = [str(checkout / "src"), str(checkout)]
+    saved_test = sys.modules.pop("test", None)
+    os.environ.setdefault("NKILIB_SIMULATION_RUN_ALL", "1")
+    try:
+        with sim.as_nki():
+            _accept_aliased_inputs()
+            yield
+    finally:
+        sys.path[:2] = []
+        sys.meta_path.remove(finder)
+        for name in set(sys.modules) - before:
+            if name.split(".")[0] in ("test", "nkilib_src", "nkilib", "neuron_dtypes", "neuronxcc"):
+                del sys.modules[name]
+        if saved_test is not None:
+            sys.modules["test"] = saved_test
+
+
+class SimulatingOrchestrator:
+    """Takes the place of the library's orchestrator: `execute` simulates a launch and compares its outputs.
+
+    Attributes:
+      share: largest error of the last launch, as a share of its tolerance.
+      trace_mode: what the library's tests look at to know that they run on a simulator.
+    """
+
+    def __init__(self) -> None:
+        self.share: float | None = None
+        self.trace_mode = importlib.import_module("test.utils.common_dataclasses").TraceMode.Simulator
+
+    def execute(self, launch: Any) -> None:
+        """Run the launch's kernel and check every golden output; raises on the first mismatch."""
+        inputs = {name.removesuffix(".must_alias_input"): value for name, value in launch.kernel_input.items()}
+        total = sum(value.size for value in inputs.values() if isinstance(value, np.ndarray))
+        if total > MAX_ELEMENTS:
+            raise Skipped(f"inputs of {total:,} elements, more than {MAX_ELEMENTS:,}")
+        compiler = launch.compiler_input
+        chip = get_chip(compiler.platform_target.get_compile_target())
+        result = sim.launch(
+            launch.kernel_func, kwargs=inputs, options=sim.SimOptions(chip=chip, foreign=True, events=False),
+            lnc=compiler.logical_nc_config,
+        )  # fmt: skip
+        checks = launch.validation_args
+        if checks is None:
+            return
+        self.share = self._check(result.outputs, checks)
+
+    def _check(self, outputs: tuple[Any, ...], checks: Any) -> float | None:
+        golden = checks.golden_output
+        expected = golden if isinstance(golden, dict) else golden.golden
+        if expected is None:
+            return None
+        if len(expected) != len(outputs):
+            raise Mismatch(f"{len(outputs)} outputs, the reference has {len(expected)}: {', '.join(expected)}.")
+        shares = [0.0]
+        for (name, want), have in zip(expected.items(), outputs, strict=True):
+            if hasattr(want, "validator"):
+                validator = want.validator if not isinstance(want.validator, type) else want.validator()
+                if not validator.validate(have):
+                    raise Mismatch(f"{name} fails the test's own validator {type(validator).__name__}.")
+                continue
+            if want is None:
+                continue
+            shares.append(
+                compare(have, want, rtol=checks.relative_accuracy, atol=checks.absolute_accuracy, name=name)
+            )  # fmt: skip
+        return max(shares)
+
+
+def _accept_aliased_inputs() -> None:
+    """Let a test's output descriptor find an input that is written in place under its plain name too."""
+    framework = importlib.import_module("test.utils.unit_test_framework").UnitTestFramework
+    original = framework.__init__
+
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        describe = self.output_tensor_descriptor
+        self.output_tensor_descriptor = lambda given: describe(
+            {**{name.removesuffix(".must_alias_input"): value for name, value in given.items()}, **given}
+        )
+
+    framework.__init__ = initialize
+
+
+class _Replacements(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives an empty, permissive module for every name in `_REPLACED` and below."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if any(name == item or name.startswith(item + ".") for item in _REPLACED):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return _Permissive(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        return None
+
+
+class _Permissive(ModuleType):
+    """A module whose every attribute is a class that does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": lambda self, *a, **k: None, "__getattr__": lambda self, _: lambda *a, **k: None})
+
+
+def _neuron_dtypes() -> ModuleType:
+    """`neuron_dtypes`, reduced to what the tests call: casts and sizes."""
+    module = ModuleType("neuron_dtypes")
+
+    def static_cast(array: Any, dtype: Any) -> Any:
+        target = as_dtype(dtype).dtype if not isinstance(dtype, np.dtype) else dtype
+        return np.asarray(array).astype(target)
+
+    module.static_cast = static_cast  # type: ignore[attr-defined]
+    module.sizeinbytes = lambda dtype: as_dtype(dtype).itemsize  # type: ignore[attr-defined]
+    module.is_float_type = lambda dtype: as_dtype(dtype).is_float  # type: ignore[attr-defined]
+    for name in ("bfloat16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float16", "float32"):
+        setattr(module, name, as_dtype(name).dtype.type)
+    for name in ("float8_e4m3fn_x4", "float8_e5m2_x4", "float4_e2m1fn_x4"):
+        setattr(module, name, as_dtype(name))
+    return module

@@ -1,0 +1,47 @@
+"""The result tables in docs/conformance.md: one block per suite, replaced as a whole by its runner."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.conformance.case import Outcome
+
+__all__ = ["PAGE", "render", "summary", "update"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+_VERDICTS = ("passed", "failed", "refused", "not run")
+_REASON_LENGTH = 240
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Counts per verdict as one line, e.g. `12 passed, 0 failed, 1 refused, 3 not run`."""
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in _VERDICTS)
+
+
+def render(outcomes: Sequence[Outcome], command: str) -> str:
+    """The block of one suite: counts, a table of kernels, and each case that is not plainly passed."""
+    lines = [f"{summary(outcomes)}. Command: `{command}`", "", "| kernel | passed | failed | refused | not run |"]
+    lines.append("|---|---:|---:|---:|---:|")
+    for kernel in dict.fromkeys(outcome.kernel for outcome in outcomes):
+        counts = Counter(outcome.verdict for outcome in outcomes if outcome.kernel == kernel)
+        lines.append(f"| {kernel} | " + " | ".join(str(counts[verdict]) for verdict in _VERDICTS) + " |")
+    lines += ["", "| kernel | option | verdict | detail |", "|---|---|---|---|"]
+    for outcome in outcomes:
+        detail = outcome.detail if len(outcome.detail) <= _REASON_LENGTH else outcome.detail[:_REASON_LENGTH] + " ..."
+        cells = (outcome.kernel, outcome.option, outcome.verdict, detail)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def update(suite: str, outcomes: Sequence[Outcome], command: str, page: Path = PAGE) -> None:
+    """Replace the suite's block in the page; the page must have its two marker comments."""
+    begin, end = f"<!-- begin {suite} -->", f"<!-- end {suite} -->"
+    text = page.read_text(encoding="utf-8")
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"{page.name} has no block {begin} ... {end}: add the two lines where the table belongs.")
+    page.write_text(pattern.sub(lambda _: f"{begin}\n{render(outcomes, command)}\n{end}", text), encoding="utf-8")
