@@ -120,6 +120,8 @@ def float_target(tensor: NkiTensor) -> Array | None:
     """
     if tensor.dtype.dtype != np.float32 or tensor.dtype.name == "tfloat32" or tensor.indirection is not None:
         return None
+    if 0 in tensor.strides:  # elements share memory: a result must not be read back from there
+        return None
     return _flat(tensor.array(), tensor.partitions, tensor.free_size)
 
 

@@ -29,12 +29,12 @@ class Case:
     Attributes:
       kernel: name of the kernel, the table's first column.
       option: what is particular about this case.
-      run: runs it; returns the error as a share of the tolerance (or None), raises if the case fails.
+      run: runs it; returns the error as a share of the tolerance, a remark or None; raises if the case fails.
     """
 
     kernel: str
     option: str
-    run: Callable[[], float | None]
+    run: Callable[[], float | str | None]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def run_case(case: Case, seconds: float) -> Outcome:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             share = case.run()
-        detail = "" if share is None else f"error {share:.2f} of the tolerance"
+        detail = f"error {share:.2f} of the tolerance" if isinstance(share, float) else share or ""
         verdict = "passed"
     except _Overtime:
         verdict, detail = "not run", f"longer than {seconds:.0f} s"
@@ -68,7 +68,8 @@ def run_case(case: Case, seconds: float) -> Outcome:
     except MemoryError as error:
         verdict, detail = "not run", f"needs too much memory: {error}"
     except Exception as error:  # whatever a foreign kernel raises is this case's verdict, not the runner's end
-        verdict, detail = "failed", f"{type(error).__name__}: {error}"
+        own = isinstance(error, AssertionError) and "Kernel validation exception" in str(error)
+        verdict, detail = "refused" if own else "failed", f"{type(error).__name__}: {error}"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

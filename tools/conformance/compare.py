@@ -38,5 +38,7 @@ def compare(actual: Any, expected: Any, *, rtol: float, atol: float, name: str =
     worst = float(error.max())
     if worst > allowed:
         where = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
-        raise Mismatch(f"{name}{list(where)} is {a[where]:.6g}, the reference {b[where]:.6g}: off by {worst:.3g} of {allowed:.3g}.")
+        raise Mismatch(
+            f"{name}{list(where)} is {a[where]:.6g}, the reference {b[where]:.6g}: off by {worst:.3g} of {allowed:.3g}."
+        )
     return worst / allowed if allowed else 0.0

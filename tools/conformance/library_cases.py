@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tools.conformance.case import Case, Skipped
+from tools.conformance.library_extra import EXTRA
 from tools.conformance.library_harness import SimulatingOrchestrator
 
 __all__ = ["MODULES", "cases_of", "choose"]
@@ -59,7 +60,7 @@ def cases_of(kernel: str, limit: int) -> list[Case]:
         for method, function in inspect.getmembers(group, inspect.isfunction):
             if method.startswith("test"):
                 found += _cases_of_method(kernel, group, method, function, limit)
-    return found
+    return found + (EXTRA[kernel]() if kernel in EXTRA else [])
 
 
 def choose(candidates: Iterable[dict[str, Any]], limit: int, largest: int) -> list[dict[str, Any]]:
@@ -97,13 +98,26 @@ def _cases_of_method(kernel: str, group: type, method: str, function: Callable[.
     return result
 
 
-def _runner(group: type, method: str, values: dict[str, Any]) -> Callable[[], float | None]:
-    def run() -> float | None:
+def _runner(group: type, method: str, values: dict[str, Any]) -> Callable[[], float | str | None]:
+    def run() -> float | str | None:
+        try:
+            return run_on("TRN2")
+        except Skipped as reason:
+            if "TRN3" not in str(reason):
+                raise
+            return run_on("TRN3")
+
+    def run_on(platform: str) -> float | str | None:
         common = importlib.import_module("test.utils.common_dataclasses")
         manager = SimulatingOrchestrator()
         function = getattr(group(), method)
         accepted = inspect.signature(function).parameters
-        fixtures = {"test_manager": manager, "collector": _Collector(), "platform_target": common.Platforms.TRN2, "request": None}
+        fixtures = {
+            "test_manager": manager,
+            "collector": _Collector(),
+            "platform_target": common.Platforms[platform],
+            "request": None,
+        }
         given = {name: value for name, value in fixtures.items() if name in accepted}
         try:
             function(**given, **{name: value for name, value in values.items() if name in accepted})
@@ -111,6 +125,8 @@ def _runner(group: type, method: str, values: dict[str, Any]) -> Callable[[], fl
             if type(error).__name__ == "Skipped" and not isinstance(error, Skipped):  # pytest.skip inside the test
                 raise Skipped(f"the library skips it: {error}") from error
             raise
+        if manager.refusal is not None:
+            return f"refused as the test expects: {type(manager.refusal).__name__}: {manager.refusal}"
         return manager.share
 
     return run

@@ -1,6 +1,6 @@
 """Runs the public kernels of a checkout of aws-neuron/nki-library on the simulator, by that repository's own tests.
 
-    python tools/conformance/nki_library.py CHECKOUT [--kernel NAME ...] [--limit N] [--seconds S] [--no-report]
+python tools/conformance/nki_library.py CHECKOUT [--kernel NAME ...] [--limit N] [--seconds S] [--no-report]
 """
 
 from __future__ import annotations

@@ -35,7 +35,12 @@ def dma_copy(
     this = begin("dma_copy", dst=dst, src=src, priority=priority, oob_mode=oob_mode, dge_mode=dge_mode, engine=engine)
     step = copy_step(dst, src, skip=oob_mode is OobMode.skip) if this.values else None
     return this.issue(
-        engine="dma", queue=resolve_engine(engine, "sync"), reads=(src,), writes=(dst,), step=step, dge_mode=dge_mode.name
+        engine="dma",
+        queue=resolve_engine(engine, "sync"),
+        reads=(src,),
+        writes=(dst,),
+        step=step,
+        dge_mode=DgeMode(dge_mode).name,
     )
 
 

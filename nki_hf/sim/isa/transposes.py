@@ -72,5 +72,5 @@ def dma_transpose(
 
     return this.issue(
         engine="dma", queue="gpsimd" if src.is_indirect() else "sync", reads=(src,), writes=(dst,), step=step,
-        dge_mode=dge_mode.name, is_transpose=True, axes=permutation,
+        dge_mode=DgeMode(dge_mode).name, is_transpose=True, axes=permutation,
     )  # fmt: skip
