@@ -64,9 +64,9 @@ def cases_of(kernel: str, limit: int) -> list[Case]:
 
 
 def choose(candidates: Iterable[dict[str, Any]], limit: int, largest: int) -> list[dict[str, Any]]:
-    """At most `limit` of the parameter sets: small ones first, each bringing an option value not seen before, then the rest.
+    """At most `limit` of the parameter sets: small ones first, those that bring an option value not seen before leading.
 
-    Cases with a number above `largest` are left out. Sizes are ints above 2; everything else (flags, dtypes, names) is an option value.
+    Sets with a number above `largest` are left out. Sizes are ints above 2; everything else is an option value.
     """
     ordered = sorted((item for item in candidates if _largest(item) <= largest), key=_size)
     seen: set[tuple[str, str]] = set()
