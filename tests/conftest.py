@@ -24,7 +24,7 @@ def tiny_folder(tmp_path_factory):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3Model
 
-    from nki_hf.tools.model_bench.model import _random_weight, english_text
+    from nki_hf.tools.model_bench.model import english_text, random_weight
 
     folder = tmp_path_factory.mktemp("tiny")
     words = sorted({word for word, _ in pre_tokenizers.Whitespace().pre_tokenize_str(english_text())})
@@ -37,6 +37,6 @@ def tiny_folder(tmp_path_factory):
     )  # fmt: skip
     model = Qwen3Model(config)
     draw = torch.Generator().manual_seed(0)
-    model.load_state_dict({name: _random_weight(name, weight.shape, draw) for name, weight in model.named_parameters()})
+    model.load_state_dict({name: random_weight(name, weight.shape, draw) for name, weight in model.named_parameters()})
     model.save_pretrained(folder)
     return folder

@@ -1,6 +1,7 @@
 """examples/qwen3_bench.py as a user runs it: flags, exit codes, one-line errors, files, Ctrl-C."""
 
 import importlib.util
+import io
 import json
 import os
 import shlex
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
+
+from nki_hf.tools.model_bench.options import BenchOptions
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "qwen3_bench.py"
@@ -150,3 +154,22 @@ def test_an_interrupt_exits_cleanly_and_leaves_no_entry(small, tmp_path):
     assert "interrupted" in errors
     assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".lock", ".lock", ".ref", ".ref"]
     assert not (tmp_path / "out").exists()
+
+
+def test_the_progress_bar_is_on_standard_error_and_counts_every_step(script):
+    text = io.StringIO()
+    options = BenchOptions(attn=("sdpa",), iters=2, decode_steps=3)
+    with script.progress(options, Console(file=text, force_terminal=True, width=100)) as (say, step):
+        say("a line for the user")
+        for number in range(4 + (1 + 1 + 2) + (1 + 1 + 2) + 2 * 3):
+            step(f"step {number}")
+    assert "a line for the user" in text.getvalue()
+    assert "step 17" in text.getvalue()
+
+
+def test_no_progress_bar_where_nobody_watches(script):
+    text = io.StringIO()
+    with script.progress(BenchOptions(), Console(file=text, force_terminal=False)) as (say, step):
+        step("loading")
+        say("a line for the user")
+    assert text.getvalue().strip() == "a line for the user"

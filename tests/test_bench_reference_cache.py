@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from nki_hf.tools.model_bench import reference_cache
+from nki_hf.tools.model_bench import whole_file
 from nki_hf.tools.model_bench.reference_cache import cached_array
 
 KEY = {"model": "m", "dtype": "float32"}
@@ -115,7 +115,7 @@ def test_an_interrupt_while_computing_leaves_no_entry(tmp_path, compute):
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
 def test_an_interrupt_while_writing_leaves_no_entry(tmp_path, compute, monkeypatch, moment):
-    monkeypatch.setattr(reference_cache.os, moment, _interrupt)
+    monkeypatch.setattr(whole_file.os, moment, _interrupt)
     with pytest.raises(KeyboardInterrupt):
         cached_array(tmp_path, KEY, compute, say=_quiet)
     monkeypatch.undo()

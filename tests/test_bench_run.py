@@ -7,7 +7,6 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from nki_hf.adapters.ledger import reset
 from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench import eager_in_rows
 from nki_hf.tools.model_bench.memory import eager_score_bytes, eager_skip_reason
@@ -251,7 +250,8 @@ def test_nki_runs_strict_without_fallback_and_counts_its_kernel_calls(tiny):
     row = result.rows[2]
     assert (row.kernel_calls, row.fallbacks) == (2 * (1 + 1 + 2), 0)  # layers x (first + warm-up + timed)
     assert row.accuracy.rms_ratio <= 1.2
-    assert result.rows[0].kernel_calls is None
+    assert [(ran.kernel, ran.phase, ran.calls) for ran in row.ran] == [("flash_prefill", "prefill", 4)] * 2
+    assert (result.rows[0].kernel_calls, result.rows[0].ran) == (None, ())
 
 
 def test_nki_decodes_with_a_cache(tiny):
@@ -271,8 +271,7 @@ def test_a_fallback_fails_the_verdict_whatever_the_accuracy(tiny, calls, fallbac
 
 
 def test_profile_writes_every_event_of_the_kernels_as_json_lines(tiny):
-    options = tiny(attn=("nki",), iters=1, profile=True)
-    reset()
+    options = tiny(attn=("nki", "sdpa"), iters=1, profile=True)
     said = []
     run(options, say=said.append)
     lines = [json.loads(line) for line in options.profile_path.read_text().splitlines()]

@@ -15,7 +15,7 @@ import torch
 from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench.options import OFFLINE_MODEL, BenchOptions, WrongUse
 
-__all__ = ["QWEN3_0_6B", "LastHidden", "Prompt", "Subject", "english_text", "load_subject"]
+__all__ = ["QWEN3_0_6B", "LastHidden", "Prompt", "Subject", "english_text", "load_subject", "random_weight"]
 
 QWEN3_0_6B: dict[str, Any] = {
     "vocab_size": 151936,
@@ -145,11 +145,11 @@ def _random_qwen3(options: BenchOptions) -> Any:
         shapes = {name: weight.shape for name, weight in Qwen3Model(config).named_parameters()}
     dtype = getattr(torch, options.torch_dtype)
     draw = torch.Generator().manual_seed(options.seed)
-    weights = {name: _random_weight(name, shape, draw).to(dtype) for name, shape in shapes.items()}
+    weights = {name: random_weight(name, shape, draw).to(dtype) for name, shape in shapes.items()}
     return Qwen3Model.from_pretrained(None, config=config, state_dict=weights, dtype=dtype, attn_implementation="eager")
 
 
-def _random_weight(name: str, shape: torch.Size, draw: torch.Generator) -> torch.Tensor:
+def random_weight(name: str, shape: torch.Size, draw: torch.Generator) -> torch.Tensor:
     """Norms constant, everything else normal with a standard deviation that keeps the variance of its input."""
     if name.endswith("norm.weight"):
         return torch.full(shape, Q_NORM if "q_norm" in name else 1.0)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from nki_hf.chips import get_chip
 from nki_hf.dispatch import Decision
 from nki_hf.kernels.prefill_plan import plan_prefill
 from nki_hf.sim.events import Event, Region
+from nki_hf.tools.model_bench.whole_file import whole_file
 
 __all__ = ["event_lines", "write_events"]
 
@@ -28,19 +27,11 @@ def write_events(path: Path, decisions: Iterable[Decision]) -> int:
     one event, in the order of execution.
     """
     count = 0
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            for decision in decisions:
-                for line in event_lines(decision):
-                    file.write(json.dumps(line, default=str) + "\n")
-                    count += "launch" not in line
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-    except BaseException:  # an interrupt too: nothing half-written may stay
-        Path(aside).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        for decision in decisions:
+            for line in event_lines(decision):
+                file.write(json.dumps(line, default=str).encode() + b"\n")
+                count += "launch" not in line
     return count
 
 

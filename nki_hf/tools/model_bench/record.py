@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,9 @@ from pydantic import TypeAdapter
 
 from nki_hf.tools.model_bench.accuracy import Accuracy
 from nki_hf.tools.model_bench.measure import Timing
+from nki_hf.tools.model_bench.whole_file import whole_file
 
-__all__ = ["BenchResult", "DecodeTimes", "Row", "schema"]
+__all__ = ["BenchResult", "DecodeTimes", "Ran", "Row", "schema"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +31,31 @@ class DecodeTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ran:
+    """Calls of our attention that were decided the same way.
+
+    Attributes:
+      layer: the module and its number.
+      phase: `prefill` or `decode`.
+      calls: how many.
+      kernel, backend, chip, lnc, tiles: as in `Decision`.
+      problem: the first call's sizes and options, as text.
+      rejected: why other kernels (or, for a fallback, all of them) were not taken.
+    """
+
+    layer: str
+    phase: str
+    calls: int
+    kernel: str
+    backend: str
+    chip: str
+    lnc: int
+    tiles: dict[str, Any]
+    problem: str
+    rejected: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One attention implementation.
 
@@ -44,6 +68,7 @@ class Row:
       speed_against_eager: eager's mean time over this one's; None without an eager row.
       accuracy: against the CPU reference.
       decode: times with a cache, if asked for.
+      ran: what dispatch decided in this row, layer by layer; empty for other implementations.
       kernel_calls: calls of our kernels during this row; None for other implementations.
       fallbacks: calls that another implementation had to take over; None for other implementations.
     """
@@ -56,6 +81,7 @@ class Row:
     speed_against_eager: float | None = None
     accuracy: Accuracy | None = None
     decode: DecodeTimes | None = None
+    ran: tuple[Ran, ...] = ()
     kernel_calls: int | None = None
     fallbacks: int | None = None
 
@@ -85,16 +111,8 @@ class BenchResult:
 
     def write(self, path: Path) -> None:
         """Write the record as JSON; the file is complete or absent. NaN is written as null."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_ADAPTER.dump_json(self, indent=1) + b"\n")
-            os.chmod(aside, 0o644)
-            os.replace(aside, path)
-        except BaseException:  # an interrupt too: nothing half-written may stay
-            Path(aside).unlink(missing_ok=True)
-            raise
+        with whole_file(path) as file:
+            file.write(_ADAPTER.dump_json(self, indent=1) + b"\n")
 
 
 _ADAPTER: TypeAdapter[BenchResult] = TypeAdapter(BenchResult)

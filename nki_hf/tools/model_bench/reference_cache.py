@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock
+
+from nki_hf.tools.model_bench.whole_file import whole_file
 
 __all__ = ["Cached", "cached_array"]
 
@@ -81,17 +81,9 @@ def _write(path: Path, key: str, array: Array) -> None:
     }
     if path.is_dir():
         raise OSError(f"{path} is a folder: remove it, or choose another --cache-dir.")
-    handle, aside = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + json.dumps(header).encode() + b"\n")
-            file.write(data.view(np.uint8).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:  # an interrupt too: nothing half-written may stay
-        Path(aside).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        file.write(_MAGIC + json.dumps(header).encode() + b"\n")
+        file.write(data.view(np.uint8).data)
 
 
 def _read(path: Path, key: str) -> Array:

@@ -16,7 +16,10 @@ import torch
 import transformers
 
 import nki_hf
+from nki_hf.adapters import ledger
 from nki_hf.adapters.explain import explain
+from nki_hf.adapters.ledger import LedgerRow
+from nki_hf.dispatch import Decision
 from nki_hf.tools.model_bench import eager_in_rows
 from nki_hf.tools.model_bench.accuracy import compare, rms_error
 from nki_hf.tools.model_bench.generation import generate
@@ -25,7 +28,7 @@ from nki_hf.tools.model_bench.memory import available_bytes, eager_skip_reason
 from nki_hf.tools.model_bench.model import Subject, load_subject
 from nki_hf.tools.model_bench.options import BenchOptions
 from nki_hf.tools.model_bench.profile import write_events
-from nki_hf.tools.model_bench.record import BenchResult, DecodeTimes, Row
+from nki_hf.tools.model_bench.record import BenchResult, DecodeTimes, Ran, Row
 from nki_hf.tools.model_bench.reference_cache import cached_array
 from nki_hf.tools.model_bench.worlds import choose_device, prepare
 
@@ -69,7 +72,7 @@ class _References:
 
 
 def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> BenchResult:
-    """Everything the benchmark finds out.
+    """Everything the benchmark finds out. The process's `nki_hf.explain()` report starts anew with the nki row.
 
     Args:
       options: what to run. Attention names beyond eager, sdpa and nki may be given if Transformers knows them.
@@ -91,9 +94,9 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
         rows.append(Row(attn=attn, skipped=reason) if reason else _run_row(attn, device, subject, references, options, step))
     if options.profile and device == "cpu":
         step("event file")
-        decisions = {row.first.problem: row.first for row in explain().rows if not row.first.fallback}
-        count = write_events(options.profile_path, decisions.values())
-        say(f"{count:,} events of {len(decisions)} launches: {options.profile_path}")
+        launches = _launches()
+        count = write_events(options.profile_path, launches)
+        say(f"{count:,} events of {len(launches)} launches: {options.profile_path}")
     rows = _against_eager(rows)
     passed, verdict = _verdict(rows)
     return BenchResult(
@@ -109,7 +112,8 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
 
 def _run_row(attn: str, device: str, subject: Subject, references: _References, options: BenchOptions, step: Say) -> Row:
     subject.model.set_attn_implementation(attn)
-    before = explain()
+    if attn == "nki":
+        ledger.reset()
     with nki_hf.using(strict=True):
         ready = prepare(device, subject.model, subject.prompt)
         out, timing = measure(
@@ -122,8 +126,9 @@ def _run_row(attn: str, device: str, subject: Subject, references: _References, 
             baseline_rms=references.baseline_rms(slice(None)),
         )
         decode = _decode(attn, subject, references, options, ready.wait, step) if options.decode_steps else None
-    after = explain()
-    fallbacks = after.fallbacks - before.fallbacks
+    report = explain()
+    # A compiled graph runs without our Python, so there is nothing to count; strict holds while it is compiled.
+    counted = attn == "nki" and (device == "cpu" or report.calls > 0)
     return Row(
         attn=attn,
         timing=timing,
@@ -131,9 +136,23 @@ def _run_row(attn: str, device: str, subject: Subject, references: _References, 
         tokens_per_s=subject.prompt.tokens / timing.mean_s,
         accuracy=accuracy,
         decode=decode,
-        kernel_calls=after.calls - before.calls - fallbacks if attn == "nki" else None,
-        fallbacks=fallbacks if attn == "nki" else None,
+        ran=tuple(_ran(row) for row in report.rows) if attn == "nki" else (),
+        kernel_calls=report.calls - report.fallbacks if counted else None,
+        fallbacks=report.fallbacks if counted else None,
     )
+
+
+def _ran(row: LedgerRow) -> Ran:
+    first = row.first
+    return Ran(
+        layer=row.layer, phase=row.phase, calls=row.calls, kernel=first.kernel, backend=first.backend, chip=first.chip,
+        lnc=first.lnc, tiles=dict(first.tiles), problem=str(first.problem), rejected=tuple(map(str, first.rejected)),
+    )  # fmt: skip
+
+
+def _launches() -> list[Decision]:
+    """One decision for each distinct problem of the nki row."""
+    return list({row.first.problem: row.first for row in explain().rows if not row.first.fallback}.values())
 
 
 def _decode(
