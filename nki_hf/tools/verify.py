@@ -1,0 +1,266 @@
+"""`nki_hf verify`: run a kernel file on generated inputs, and say whether it is right and would be taken by the chip."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from nki_hf.chips import get_chip
+from nki_hf.errors import KernelFault
+from nki_hf.observers.accumulation import foreign_accumulation
+from nki_hf.observers.capacity import report as capacity_report
+from nki_hf.observers.races import races
+from nki_hf.problem import Mask, Problem
+from nki_hf.settings import settings
+from nki_hf.sim import LaunchResult, SimOptions, launch
+from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.testing import DISTRIBUTIONS
+from nki_hf.tools.verify_judge import Judgement, judge
+from nki_hf.tools.verify_subject import (
+    DTYPES,
+    LAYOUT,
+    ArraySubject,
+    AttentionSubject,
+    UsageError,
+    load_callable,
+    parameters,
+)
+
+__all__ = ["command", "run"]
+
+Array = np.ndarray[Any, Any]
+
+
+def run(
+    subject: AttentionSubject | ArraySubject,
+    *,
+    options: SimOptions | None = None,
+    lnc: int = 1,
+    seed: int = 0,
+    distributions: Sequence[str] = DISTRIBUTIONS,
+) -> dict[str, Any]:
+    """Verify one kernel.
+
+    Returns plain JSON types: `passed`, `seed`, `chip`, `lnc`, `cases` (one per distribution, each with the judgement of every
+    output or the fault that stopped it), `faults` (records of faults, races and undefined accumulation), `capacity`
+    (high-water marks), `warnings` (limits that public sources leave unsure, only with `options.foreign`).
+    """
+    options = options or SimOptions()
+    cases: list[dict[str, Any]] = []
+    faults: list[dict[str, Any]] = []
+    capacity: list[dict[str, Any]] = []
+    unsure: set[str] = set()
+    observed = False
+    for distribution in distributions:
+        case = subject.case(distribution, seed)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                result = launch(subject.kernel, (), dict(case.arguments), options=options, lnc=lnc)
+            unsure |= {str(item.message) for item in caught if issubclass(item.category, SimulatorWarning)}
+        except KernelFault as fault:
+            cases.append({"distribution": distribution, "verdict": "fault", "detail": str(fault), "outputs": []})
+            if fault.record.to_dict() not in faults:
+                faults.append(fault.record.to_dict())
+            continue
+        if not observed:  # races and memory follow from the instructions alone, which are the same for every input
+            observed = True
+            faults += [race.record().to_dict() for race in races(result.events)]
+            accumulated = [record.to_dict() for record in foreign_accumulation(result.events, options.chip)]
+            if options.foreign:
+                unsure |= {f"{record['message']}, {record['limit']}" for record in accumulated}
+            else:
+                faults += accumulated
+            capacity = capacity_report(result.events, options.chip)
+        cases.append(_judge_case(distribution, result, case.expected))
+    passed = not faults and bool(cases) and all(case["verdict"] == "pass" for case in cases)
+    return {
+        "passed": passed, "seed": seed, "chip": options.chip.name, "lnc": lnc, "cases": cases, "faults": faults,
+        "capacity": capacity, "warnings": sorted(unsure),
+    }  # fmt: skip
+
+
+def _judge_case(distribution: str, result: LaunchResult, expected: Sequence[tuple[str, Array, float]]) -> dict[str, Any]:
+    unwritten = _never_written(result)
+    outputs = []
+    for i, (name, reference, tolerance) in enumerate(expected[: max(len(result.outputs), 1)]):
+        if i >= len(result.outputs):
+            outputs.append((name, Judgement(verdict="shape", detail="the kernel returns nothing", tolerance=tolerance)))
+        else:
+            outputs.append((name, judge(result.outputs[i], reference, tolerance=tolerance, unwritten=unwritten[i])))
+    first = next((item for item in outputs if not item[1].passed), outputs[0])
+    return {
+        "distribution": distribution,
+        "verdict": first[1].verdict,
+        "detail": f"{first[0]}: {first[1].detail}",
+        "outputs": [{"name": name, **judgement.to_dict()} for name, judgement in outputs],
+    }
+
+
+def _never_written(result: LaunchResult) -> list[Array | None]:
+    """For each output, which elements no instruction wrote; None where that cannot be told from the events."""
+    buffers = [buffer for buffer in result.run.buffers if buffer.role == "output"]
+    flags: dict[int, Array | None] = {buffer.number: np.zeros(buffer.elements, np.bool_) for buffer in buffers}
+    for event in result.events:
+        for region in event.writes:
+            known = flags.get(region.buffer.number)
+            if known is None:
+                continue
+            if region.indirect or region.dtype.itemsize != region.buffer.dtype.itemsize:
+                flags[region.buffer.number] = None
+                continue
+            np.ndarray(region.shape, np.bool_, buffer=known, offset=region.offset, strides=region.strides)[...] = True
+    found: list[Array | None] = []
+    for output in result.outputs:
+        match = next((b for b in buffers if b.shape == output.shape and b.dtype.dtype == output.dtype), None)
+        if match is not None:
+            buffers.remove(match)
+        known = flags[match.number] if match is not None else None
+        found.append(None if known is None else ~known.reshape(output.shape))
+    return found
+
+
+def command(
+    kernel: Annotated[str, typer.Argument(help="PATH:KERNEL, a .py file (or module) and a kernel in it.")],
+    reference: Annotated[str, typer.Option(help="PATH:FUNC; default for kernels of q, k, v: the float64 oracle.")] = "",
+    shape: Annotated[str, typer.Option(help="Sizes of an attention call.")] = "b=1,hq=2,hkv=1,sq=256,skv=512,d=64",
+    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    causal: Annotated[bool, typer.Option("--causal", help="Rows see no key after their own; the last row sees all.")] = False,
+    window: Annotated[int, typer.Option(help="Keys seen backwards, the own one included; 0 = all.")] = 0,
+    scale: Annotated[float, typer.Option(help="Softmax scale; 0 = head_dim ** -0.5.")] = 0.0,
+    layout: Annotated[str, typer.Option(help="Axes, e.g. q=ds,k=ds,v=sd,out=sd; letters b, h, s, d.")] = "",
+    arg: Annotated[list[str], typer.Option(help="An array of any kernel: NAME=128x512[:dtype].")] = [],  # noqa: B006
+    const: Annotated[list[str], typer.Option(help="A constant: NAME=VALUE.")] = [],  # noqa: B006
+    chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3; default: the setting.")] = "",
+    lnc: Annotated[int, typer.Option(help="Cores of the launch, 1 or 2.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the generated inputs.")] = 0,
+    rtol: Annotated[float, typer.Option(help="Allowed relative error of a row; 0 = from the dtype.")] = 0.0,
+    foreign: Annotated[bool, typer.Option("--foreign", help="Warn where public sources leave a limit unsure.")] = False,
+    strict_reads: Annotated[bool, typer.Option("--strict-reads", help="Refuse reads of never-written memory.")] = False,
+    json_file: Annotated[str, typer.Option("--json", help="Write JSON to this file; - prints it instead of the table.")] = "",
+) -> None:
+    """Run a kernel on five distributions of inputs and judge values, memory, races and every documented limit.
+
+    Exit code 0: all passed; 1: something failed; 2: wrong use.
+    """
+    try:
+        chosen = get_chip(chip or settings().chip)
+        options = SimOptions(chip=chosen, foreign=foreign, uninitialized="error" if strict_reads else "sentinel")
+        loaded = load_callable(kernel)
+        given = load_callable(reference) if reference else None
+        constants = dict(_constant(text) for text in const)
+        subject: AttentionSubject | ArraySubject
+        if arg:
+            if given is None:
+                raise UsageError("--arg needs --reference: only kernels of q, k, v have a reference of their own.")
+            subject = ArraySubject(
+                kernel=loaded, arrays=dict(_array(text) for text in arg), reference=given, constants=constants,
+                rtol=rtol or None,
+            )  # fmt: skip
+        else:
+            if not {"q", "k", "v"} <= set(parameters(loaded)):
+                raise UsageError(f"{kernel} has no parameters q, k and v: describe its arrays with --arg and give --reference.")
+            subject = AttentionSubject(
+                kernel=loaded, problem=_problem(shape, dtype, causal, window, scale), chip=chosen, lnc=lnc,
+                layout={**LAYOUT, **_layout(layout)}, constants=constants, reference=given, rtol=rtol or None,
+            )  # fmt: skip
+        found = {"kernel": kernel, "reference": reference or "oracle", **run(subject, options=options, lnc=lnc, seed=seed)}
+    except (UsageError, ValueError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    if json_file == "-":
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        if json_file:
+            Path(json_file).write_text(json.dumps(found, indent=1) + "\n")
+        _print(found)
+    raise typer.Exit(0 if found["passed"] else 1)
+
+
+def _print(found: dict[str, Any]) -> None:
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+    titles = ("input", "verdict", "row error", "allowed", "worst row", "worst tile", "size", "cosine")
+    title = f"{found['kernel']} on simulated {found['chip']}, lnc={found['lnc']}, seed={found['seed']}"
+    table = Table(*titles, title=title, box=SIMPLE)
+    for number, column in enumerate(table.columns):
+        column.no_wrap = True
+        column.justify = "right" if number in (2, 3, 6, 7) else "left"
+    for case in found["cases"]:
+        worst: dict[str, Any] = next((o for o in case["outputs"] if o["verdict"] == case["verdict"]), {})
+        numbers = [_number(worst.get(key)) for key in ("row_error", "tolerance", "magnitude", "cosine")]
+        places = [escape(str(list(worst[key]))) if worst.get(key) else "" for key in ("worst_row", "worst_tile")]
+        verdict = ("✓ " if case["verdict"] == "pass" else "✗ ") + case["verdict"]
+        table.add_row(case["distribution"], verdict, *numbers[:2], *places, *numbers[2:])
+    console.print(table)
+    lines = [f"{case['distribution']}: {case['detail']}" for case in found["cases"] if case["verdict"] != "pass"]
+    lines += [f"{f['kind']}: {f['message']}, {f['limit']} ({f['file']}:{f['line']})" for f in found["faults"]]
+    for row in found["capacity"]:
+        used, size = f"{row['high_water_bytes']:,}", f"{row['capacity_bytes']:,}"
+        lines.append(f"{row['space']} of core {row['core']}: {used} of {size} B per partition")
+    lines += [f"unsure: {warning}" for warning in found["warnings"]]
+    for line in [*lines, "PASS" if found["passed"] else "FAIL"]:
+        console.print(line, markup=False, highlight=False)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _problem(shape: str, dtype: str, causal: bool, window: int, scale: float) -> Problem:
+    sizes: dict[str, int] = {}
+    for part in shape.split(","):
+        name, _, value = part.partition("=")
+        if name not in ("b", "hq", "hkv", "sq", "skv", "d", "dv") or not value.isdigit():
+            raise UsageError(f"shape has the part {part!r}: write b=1,hq=2,hkv=1,sq=256,skv=512,d=64[,dv=64].")
+        sizes[name] = int(value)
+    missing = [name for name in ("hq", "sq", "d") if name not in sizes]
+    if missing:
+        raise UsageError(f"shape={shape!r} lacks {', '.join(missing)}: write b=1,hq=2,hkv=1,sq=256,skv=512,d=64[,dv=64].")
+    if dtype not in ("bfloat16", "float16", "float32"):
+        raise UsageError(f"dtype={dtype!r} is not known: it is bfloat16, float16 or float32.")
+    keys = sizes.get("skv", sizes["sq"])
+    offset = keys - sizes["sq"] if causal or window else 0
+    return Problem(
+        batch=sizes.get("b", 1), num_heads_q=sizes["hq"], num_heads_kv=sizes.get("hkv", sizes["hq"]), seqlen_q=sizes["sq"],
+        seqlen_kv=keys, head_dim=sizes["d"], head_dim_v=sizes.get("dv", sizes["d"]), dtype=dtype,
+        softmax_scale=scale or None, mask=Mask(q_offset=offset, ahead=1 if causal else None, window=window or None),
+    )  # fmt: skip
+
+
+def _layout(text: str) -> dict[str, str]:
+    parts = dict(part.partition("=")[::2] for part in text.split(",") if part)
+    for name, axes in parts.items():
+        if name not in LAYOUT or set(axes) - set("bhsd") or len(set(axes)) != len(axes):
+            raise UsageError(f"layout has the part {name}={axes}: names are {', '.join(LAYOUT)}, axes b, h, s, d once each.")
+    return parts
+
+
+def _array(text: str) -> tuple[str, tuple[tuple[int, ...], str]]:
+    name, _, rest = text.partition("=")
+    sizes, _, dtype = rest.partition(":")
+    dtype = dtype or "float32"
+    if not name or dtype not in DTYPES or not all(size.isdigit() for size in sizes.split("x")):
+        raise UsageError(f"--arg {text!r} is not an array: write NAME=128x512[:dtype] with dtype one of {', '.join(DTYPES)}.")
+    return name, (tuple(int(size) for size in sizes.split("x")), dtype)
+
+
+def _constant(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise UsageError(f"--const {text!r} is not a constant: write NAME=VALUE.")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value

@@ -1,0 +1,131 @@
+"""Judge one output against its reference: shape, written at all, finite, magnitude, worst row, cosine; in this order."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ROW_TILE", "Judgement", "judge", "row_error", "unit_roundoff"]
+
+Array = np.ndarray[Any, Any]
+
+ROW_TILE = 128
+"""Rows of the tile that is named beside the worst row: the partition count."""
+
+_ROUNDOFF = {"bfloat16": 2.0**-9, "float16": 2.0**-11, "float32": 2.0**-24}
+_SMALL_ROW = 1e-2
+"""Rows smaller than this share of the typical row are judged relative to the typical row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What one comparison found.
+
+    Attributes:
+      verdict: `pass`, or the first check that failed: `shape`, `reference` (the reference itself is not finite or all zero,
+        so that a comparison shows nothing), `never written`, `all zero`, `not finite`, `magnitude`, `rows`, `cosine`.
+      detail: one sentence with the numbers behind the verdict.
+      row_error: largest `|output - reference| / |reference|` of a row (last axis), Euclidean norms.
+      worst_row: its index in the axes before the last.
+      worst_tile: index of the first row of the tile of `ROW_TILE` rows (along the longest of these axes) with the largest
+        mean error.
+      magnitude: norm of the output over norm of the reference.
+      cosine: cosine of the two as vectors.
+      tolerance: allowed row error; magnitude and cosine may differ from 1 by as much.
+    """
+
+    verdict: str
+    detail: str
+    row_error: float = float("nan")
+    worst_row: tuple[int, ...] = ()
+    worst_tile: tuple[int, ...] = ()
+    magnitude: float = float("nan")
+    cosine: float = float("nan")
+    tolerance: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """True if every check held."""
+        return self.verdict == "pass"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; numbers that do not exist are None."""
+        values = asdict(self)
+        return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in values.items()}
+
+
+def unit_roundoff(dtype: str) -> float:
+    """Largest relative error of one rounding to `dtype`; that of float32 for types that are not listed."""
+    return _ROUNDOFF.get(dtype, _ROUNDOFF["float32"])
+
+
+def row_error(output: Array, reference: Array) -> Array:
+    """Relative error of each row (last axis), both finite; see `Judgement.row_error`."""
+    difference = np.linalg.norm(output - reference, axis=-1)
+    size = np.linalg.norm(reference, axis=-1)
+    typical = float(np.sqrt(np.mean(size**2)))
+    floor = max(_SMALL_ROW * typical, np.finfo(np.float64).tiny)
+    return np.asarray(difference / np.maximum(size, floor))
+
+
+def judge(output: Array, reference: Array, *, tolerance: float, unwritten: Array | None = None) -> Judgement:
+    """Compare an output with its reference.
+
+    Args:
+      output, reference: arrays of one shape; equal infinities agree (the lse of a row without keys).
+      tolerance: see `Judgement.tolerance`.
+      unwritten: bool array of the output's shape, True where the kernel never wrote; None = not known.
+    """
+    out, ref = np.atleast_1d(np.asarray(output, np.float64)), np.atleast_1d(np.asarray(reference, np.float64))
+
+    def failed(verdict: str, detail: str) -> Judgement:
+        return Judgement(verdict=verdict, detail=detail, tolerance=tolerance)
+
+    if out.shape != ref.shape:
+        return failed("shape", f"the output is {list(out.shape)} and the reference {list(ref.shape)}")
+    if np.isnan(ref).any():
+        return failed("reference", f"{int(np.isnan(ref).sum()):,} elements of the reference are NaN: it judges nothing")
+    if unwritten is not None and unwritten.any():
+        first = tuple(int(i) for i in np.argwhere(np.atleast_1d(unwritten))[0])
+        share = 100 * unwritten.mean()
+        return failed("never written", f"{int(unwritten.sum()):,} elements ({share:.3g} %), the first at {list(first)}")
+    agree = np.isinf(ref) & (out == ref)
+    out, ref = np.where(agree, 0.0, out), np.where(agree, 0.0, ref)
+    if not ref.any():
+        return failed("reference", "the reference is all zero: it cannot tell a kernel that does nothing")
+    if not out.any():
+        return failed("all zero", "every element of the output is zero")
+    wrong = ~np.isfinite(out) | ~np.isfinite(ref)
+    if wrong.any():
+        first = tuple(int(i) for i in np.argwhere(wrong)[0])
+        return failed("not finite", f"{int(wrong.sum()):,} elements differ in being finite, the first at {list(first)}")
+    errors = row_error(out, ref)
+    worst = tuple(int(i) for i in np.unravel_index(int(errors.argmax()), errors.shape)) if errors.ndim else ()
+    magnitude = float(np.linalg.norm(out) / np.linalg.norm(ref))
+    cosine = float((out.ravel() @ ref.ravel()) / (np.linalg.norm(out) * np.linalg.norm(ref)))
+    largest = float(errors.max())
+    verdict, detail = "pass", f"worst row {largest:.3g}"
+    if abs(magnitude - 1) > tolerance:
+        verdict, detail = "magnitude", f"the output is {magnitude:.4g} times as large as the reference"
+    elif largest > tolerance:
+        verdict, detail = "rows", f"row {list(worst)} is off by {largest:.3g} of its size, {tolerance:.3g} allowed"
+    elif 1 - cosine > tolerance:
+        verdict, detail = "cosine", f"cosine {cosine:.6f}"
+    return Judgement(
+        verdict=verdict, detail=detail, row_error=largest, worst_row=worst, worst_tile=_worst_tile(errors),
+        magnitude=magnitude, cosine=cosine, tolerance=tolerance,
+    )  # fmt: skip
+
+
+def _worst_tile(errors: Array) -> tuple[int, ...]:
+    if errors.ndim == 0:
+        return ()
+    axis = int(np.argmax(errors.shape))
+    moved = np.moveaxis(errors, axis, -1)
+    starts = range(0, moved.shape[-1], ROW_TILE)
+    means = np.stack([moved[..., start : start + ROW_TILE].mean(-1) for start in starts], axis=-1)
+    index = [int(i) for i in np.unravel_index(int(means.argmax()), means.shape)]
+    tile = index.pop() * ROW_TILE
+    return (*index[:axis], tile, *index[axis:])

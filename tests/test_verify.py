@@ -1,0 +1,358 @@
+"""`nki_hf verify`: wrong outputs fail with the right verdict, right kernels pass, and exit codes say so."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from nki_hf.cli import app
+from nki_hf.problem import Problem
+from nki_hf.testing import DISTRIBUTIONS, attention_inputs
+from nki_hf.tools.verify_inputs import array_inputs
+from nki_hf.tools.verify_judge import judge, row_error
+
+SHAPE = (2, 4, 256, 32)  # [batch, heads, seqlen, head_dim]
+
+
+@pytest.fixture
+def reference(rng):
+    return rng.standard_normal(SHAPE)
+
+
+def wrong(reference, how):
+    out = reference.copy()
+    if how == "zeros":
+        out[...] = 0
+    elif how == "nan":
+        out[1, 2, 3, 4] = np.nan
+    elif how == "scaled":
+        out *= 1.5
+    elif how == "swapped heads":
+        out = out[:, [1, 0, 2, 3]]
+    elif how == "truncated tail":
+        out[:, :, -3:] = 0
+    return out
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict"),
+    [("zeros", "all zero"), ("nan", "not finite"), ("scaled", "magnitude"), ("swapped heads", "rows"),
+     ("truncated tail", "rows"), ("nothing", "pass")],
+)  # fmt: skip
+def test_five_wrong_outputs_fail_and_the_right_one_passes(reference, how, verdict):
+    found = judge(wrong(reference, how), reference, tolerance=0.01)
+    assert (found.verdict, found.passed) == (verdict, verdict == "pass")
+
+
+def test_nan_in_both_is_no_agreement(reference):
+    broken = wrong(reference, "nan")
+    assert judge(broken, broken, tolerance=0.01).verdict == "reference"
+
+
+def test_a_cosine_of_one_does_not_excuse_the_magnitude(reference):
+    found = judge(1.5 * reference, reference, tolerance=0.01)
+    assert found.verdict == "magnitude"
+    assert found.cosine == pytest.approx(1.0)
+    assert found.magnitude == pytest.approx(1.5)
+
+
+def test_worst_row_and_tile_are_named(reference):
+    out = reference.copy()
+    out[1, 2, 200] *= 1.2
+    found = judge(out, reference, tolerance=0.01)
+    assert found.verdict == "rows"
+    assert found.worst_row == (1, 2, 200)
+    assert found.worst_tile == (1, 2, 128)
+    assert found.row_error == pytest.approx(0.2)
+
+
+def test_one_wrong_row_of_ten_thousand_is_seen(rng):
+    reference = rng.standard_normal((10_000, 64))
+    out = reference.copy()
+    out[9_876] = reference[9_875]
+    found = judge(out, reference, tolerance=0.05)
+    assert (found.verdict, found.worst_row) == ("rows", (9_876,))
+    assert found.cosine > 0.9998
+
+
+def test_never_written_elements_are_a_verdict_of_their_own(reference):
+    unwritten = np.zeros(SHAPE, bool)
+    unwritten[0, 1, 5] = True
+    found = judge(reference, reference, tolerance=0.01, unwritten=unwritten)
+    assert found.verdict == "never written"
+    assert "[0, 1, 5, 0]" in found.detail
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 256), (2, 4, 256, 31)])
+def test_another_shape_fails(reference, shape):
+    assert judge(np.zeros(shape), reference, tolerance=0.01).verdict == "shape"
+
+
+def test_a_reference_of_zeros_judges_nothing():
+    assert judge(np.zeros((4, 4)), np.zeros((4, 4)), tolerance=0.01).verdict == "reference"
+
+
+def test_equal_infinities_agree_and_others_do_not(rng):
+    reference = rng.standard_normal((4, 8))
+    reference[1, 2] = -np.inf
+    assert judge(reference, reference, tolerance=1e-6).passed
+    out = reference.copy()
+    out[1, 2] = np.inf
+    assert judge(out, reference, tolerance=1e-6).verdict == "not finite"
+
+
+def test_row_error_is_relative_to_the_row_but_not_for_rows_that_are_nearly_zero(rng):
+    reference = np.ones((3, 4))
+    reference[2] = 1e-9
+    assert row_error(reference + 1e-9, reference).max() < 1e-6
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_generated_arrays_are_what_their_name_says_and_repeat_with_the_seed(distribution):
+    shapes = {"x": (96, 40), "y": (7,)}
+    first, again, other = (array_inputs(shapes, distribution, seed) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first["x"], again["x"])
+    assert not np.array_equal(first["x"], other["x"])
+    x = first["x"]
+    assert {
+        "normal": 0.9 < x.std() < 1.1,
+        "wide": 9 < x.std() < 11,
+        "outlier_key": np.linalg.norm(x, axis=1).max() > 50 * np.median(np.linalg.norm(x, axis=1)),
+        "equal": len(np.unique(x)) == 1,
+        "negative": (x < 0).all(),
+    }[distribution]
+
+
+@pytest.mark.parametrize("distribution", ["equal", "negative", "outlier_key"])
+def test_attention_distributions_shape_the_scores(distribution):
+    problem = Problem(batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=8, seqlen_kv=64, head_dim=16, head_dim_v=16)
+    inputs = attention_inputs(problem, distribution=distribution)
+    scores = inputs.q.astype(float) @ inputs.k.astype(float).swapaxes(-1, -2)
+    if distribution == "equal":
+        np.testing.assert_allclose(scores, scores[..., :1] * np.ones(64))
+    elif distribution == "negative":
+        assert (scores < 0).all()
+    else:
+        assert np.abs(scores).max() > 20 * np.median(np.abs(scores))
+
+
+KERNEL = '''
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def attention(q, k, v, fault="none"):
+    """q, k [heads, head_dim, 128], v [heads, 128, head_dim] -> out [heads, 128, head_dim]."""
+    heads, d, s = q.shape
+    out = nl.ndarray((heads, s, d), q.dtype, buffer=nl.shared_hbm)
+    for h in range(heads):
+        qs = nl.ndarray((d, s), q.dtype, buffer=nl.sbuf)
+        ks = nl.ndarray((d, s), k.dtype, buffer=nl.sbuf)
+        vs = nl.ndarray((s, d), v.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=qs, src=q[h])
+        nisa.dma_copy(dst=ks, src=k[h])
+        nisa.dma_copy(dst=vs, src=v[h])
+        scores = nl.ndarray((s, s), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=scores, stationary=qs, moving=ks)
+        top = nl.ndarray((s, 1), nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=1)
+        shift = nl.ndarray((s, 1), nl.float32, buffer=nl.sbuf)
+        scale = d ** -0.5
+        nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-scale)
+        if fault == "no maximum":
+            nisa.memset(dst=shift, value=0.0)
+        if fault == "maximum from zero":
+            nisa.tensor_scalar(dst=shift, data=shift, op0=nl.minimum, operand0=0.0)
+        probs = nl.ndarray((s, s), nl.bfloat16, buffer=nl.sbuf)
+        total = nl.ndarray((s, 1), nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=probs, op=nl.exp, data=scores, bias=shift, scale=scale, reduce_op=nl.add, reduce_res=total,
+                        reduce_cmd=nisa.reduce_cmd.reset_reduce)
+        turned_psum = nl.ndarray((s, s), nl.bfloat16, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned_psum, data=probs, engine=nisa.engine.tensor)
+        turned = nl.ndarray((s, s), nl.bfloat16, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=turned, src=turned_psum)
+        result = nl.ndarray((s, d), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=result, stationary=turned, moving=vs)
+        inverse = nl.ndarray((s, 1), nl.float32, buffer=nl.sbuf)
+        nisa.reciprocal(dst=inverse, data=total)
+        tile = nl.ndarray((s, d), q.dtype, buffer=nl.sbuf)
+        factor = {"zeros": 0.0, "scaled": 1.5}.get(fault, 1.0)
+        nisa.tensor_scalar(dst=tile, data=result, op0=nl.multiply, operand0=inverse, op1=nl.multiply, operand1=factor)
+        target = {"swapped heads": heads - 1 - h}.get(fault, h)
+        rows = s - 3 if fault in ("never written", "too small") else s
+        if fault == "race":
+            target = 0
+        nisa.dma_copy(dst=out[target, 0:rows], src=tile[0:rows])
+        if fault == "wide matmul":
+            nisa.nc_matmul(dst=scores, stationary=qs, moving=nl.ndarray((d, 600), q.dtype, buffer=nl.sbuf))
+    return out
+
+
+def oracle(q, k, v, fault="none"):
+    import numpy as np
+    scores = np.einsum("hds,hdt->hst", q, k) * q.shape[1] ** -0.5
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+def oracle_of_nothing(q, k, v, fault="none"):
+    return 0.0 * v
+'''
+CALL = ["--shape", "b=1,hq=2,hkv=2,sq=128,skv=128,d=64", "--layout", "q=hds,k=hds,v=hsd,out=hsd"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "my_kernel.py"
+    file.write_text(KERNEL)
+    return file
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(app, ["verify", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def verdicts(path, fault, *more):
+    result = invoke(f"{path}:attention", *CALL, "--const", f"fault={fault}", "--json", "-", *more)
+    found = json.loads(result.stdout)
+    assert result.exit_code == (0 if found["passed"] else 1)
+    return {case["distribution"]: case["verdict"] for case in found["cases"]}, found
+
+
+def test_a_right_kernel_passes_against_the_oracle_and_against_a_given_reference(path):
+    for more in ((), ("--reference", f"{path}:oracle")):
+        found, report = verdicts(path, "none", *more)
+        assert found == dict.fromkeys(DISTRIBUTIONS, "pass")
+        assert report["faults"] == []
+        assert {row["space"] for row in report["capacity"]} == {"sbuf", "psum"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict"),
+    [("zeros", "all zero"), ("scaled", "magnitude"), ("swapped heads", "rows"), ("never written", "never written")],
+)
+def test_a_wrong_kernel_fails_on_normal_inputs_with_its_own_verdict(path, fault, verdict):
+    found, report = verdicts(path, fault)
+    assert found["normal"] == verdict
+    assert not report["passed"]
+
+
+def test_mistakes_that_normal_inputs_do_not_show_are_found_by_the_other_distributions(path):
+    missing, _ = verdicts(path, "no maximum")
+    assert missing["normal"] == "pass"
+    assert missing["outlier_key"] == "not finite"
+    clamped, _ = verdicts(path, "maximum from zero")
+    assert clamped["normal"] == clamped["wide"] == "pass"
+    assert clamped["negative"] != "pass"
+
+
+def test_a_broken_rule_of_the_machine_is_reported_with_its_record(path):
+    found, report = verdicts(path, "wide matmul")
+    assert set(found.values()) == {"fault"}
+    (fault,) = report["faults"]
+    lines = KERNEL.split("\n")
+    assert fault["kind"] == "shape"
+    assert fault["instruction"] == "nc_matmul"
+    assert fault["line"] == 1 + next(i for i, line in enumerate(lines) if "(d, 600)" in line)
+    assert fault["file"] == str(path)
+    assert fault["details"]["rule"] == "moving_free"
+
+
+def test_cores_that_write_the_same_rows_fail_by_the_race(path):
+    _, report = verdicts(path, "race", "--lnc", "2")
+    assert "race" in {fault["kind"] for fault in report["faults"]}
+    assert not report["passed"]
+
+
+def test_reads_of_never_written_memory_fail_on_request(path):
+    text = KERNEL.replace("        nisa.dma_copy(dst=vs, src=v[h])\n", "        nisa.dma_copy(dst=vs[0:64], src=v[h, 0:64])\n")
+    path.write_text(text)
+    found, _ = verdicts(path, "none")
+    assert found["normal"] == "not finite"
+    found, report = verdicts(path, "none", "--strict-reads")
+    assert found["normal"] == "fault"
+    assert report["faults"][0]["kind"] == "uninitialized"
+
+
+def test_any_kernel_is_verified_against_a_reference_on_described_arrays(tmp_path):
+    file = tmp_path / "double.py"
+    file.write_text("""
+from nki_hf.lang import nisa, nki, nl
+
+
+@nki.jit
+def affine(x, w, shift):
+    tile = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
+    scale = nl.ndarray(w.shape, nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    nisa.dma_copy(dst=scale, src=w)
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=scale, op1=nl.add, operand1=shift)
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
+def right(x, w, shift):
+    return x * w + shift
+
+
+def other(x, w, shift):
+    return x * w - shift
+""")
+    arguments = [f"{file}:affine", "--arg", "x=64x96:float32", "--arg", "w=64x1", "--const", "shift=0.5"]
+    assert invoke(*arguments, "--reference", f"{file}:right").exit_code == 0
+    assert invoke(*arguments, "--reference", f"{file}:other").exit_code == 1
+
+
+def test_our_own_kernel_passes_with_every_kind_of_mask_of_the_command():
+    for more in ((), ("--causal",), ("--causal", "--window", "100"), ("--lnc", "2", "--dtype", "float32")):
+        result = invoke("nki_hf.kernels.flash_prefill:flash_prefill", "--shape", "b=1,hq=2,hkv=1,sq=130,skv=200,d=64", *more)
+        assert result.exit_code == 0, result.stdout
+        assert "PASS" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.py:f"], "not a file"),
+        (["no_such_module_at_all:f"], "does not exist"),
+        (["my_kernel.py"], "PATH:NAME"),
+        (["{path}:missing"], "it has attention, oracle"),
+        (["{path}:oracle_of_nothing", "--shape", "b=1"], "lacks hq, sq, d"),
+        (["{path}:attention", "--shape", "b=one"], "b=1,hq=2"),
+        (["{path}:attention", "--dtype", "int8"], "bfloat16, float16 or float32"),
+        (["{path}:attention", "--layout", "q=xyz"], "axes b, h, s, d"),
+        (["{path}:attention", "--layout", "q=ds"], "leaves out axis"),
+        (["{path}:attention", "--chip", "trn9"], "trn1, trn2, trn3"),
+        (["{path}:attention", "--arg", "x=4x4"], "--reference"),
+        (["{path}:attention", "--arg", "x=4xq", "--reference", "{path}:oracle"], "NAME=128x512"),
+        (["{path}:attention", "--const", "novalue"], "NAME=VALUE"),
+    ],
+)
+def test_wrong_use_ends_with_code_2_and_says_what_is_allowed(path, arguments, words):
+    result = invoke(*[text.format(path=path) for text in arguments])
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_a_reference_that_is_zero_judges_nothing(path):
+    found, _ = verdicts(path, "zeros", "--reference", f"{path}:oracle_of_nothing")
+    assert set(found.values()) == {"reference"}
+
+
+def test_the_table_names_seed_worst_row_tile_and_the_json_file_holds_the_same(path, tmp_path):
+    file = tmp_path / "report.json"
+    result = invoke(f"{path}:attention", *CALL, "--seed", "7", "--json", file, "--const", "fault=scaled")
+    assert result.exit_code == 1
+    report = json.loads(file.read_text())
+    assert report["seed"] == 7
+    assert "seed=7" in result.stdout
+    worst = report["cases"][0]["outputs"][0]
+    assert str(worst["worst_row"]) in result.stdout
+    assert str(worst["worst_tile"]) in result.stdout
+    assert "1.5 times as large" in result.stdout
