@@ -7,6 +7,8 @@ ordinary way, a kernel module gets the simulator.
 
 from __future__ import annotations
 
+import builtins
+import functools
 import importlib
 import importlib.util
 import sys
@@ -53,6 +55,7 @@ def _execute(module: str, language: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(f"kernel module {module!r} has no source file.")
     loaded = importlib.util.module_from_spec(spec)
+    loaded.__dict__["__builtins__"] = {**vars(builtins), "__import__": functools.partial(_import, language)}
     token = _language.set(language)
     sys.modules[name] = loaded  # so that inspect finds the source of the kernel's functions
     try:
@@ -63,6 +66,21 @@ def _execute(module: str, language: str) -> ModuleType:
     finally:
         _language.reset(token)
     return loaded
+
+
+def _import(language: str, name: str, *args: Any) -> Any:
+    """What `import` does inside a kernel module: modules that speak the language are loaded in it, too."""
+    fromlist = args[2] if len(args) > 2 else ()
+    return load(name, language) if fromlist and _speaks(name) else builtins.__import__(name, *args)
+
+
+@functools.cache
+def _speaks(name: str) -> bool:
+    found = importlib.util.find_spec(name) if name and name != __name__ else None
+    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        return False
+    with open(found.origin, encoding="utf-8") as source:
+        return "from nki_hf.lang import" in source.read()
 
 
 def __getattr__(name: str) -> Any:

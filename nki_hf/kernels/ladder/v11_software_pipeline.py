@@ -27,7 +27,10 @@ def software_pipeline(q, k, v):
     q_sbuf, k_sbuf = load(q), load(k)
     v_keys = transposed_values(load(v), nl.bfloat16)
 
-    scores = [[nl.ndarray((TILE_Q, TILE_KV), nl.float32, buffer=nl.sbuf) for _ in range(num_kv)] for _ in range(2)]
+    scores = ([], [])
+    for half in scores:
+        for _ in range(num_kv):
+            half.append(nl.ndarray((TILE_Q, TILE_KV), nl.float32, buffer=nl.sbuf))
     maxima = nl.ndarray((TILE_Q, num_kv), nl.float32, buffer=nl.sbuf)
     negative_max = nl.ndarray((TILE_Q, 1), nl.float32, buffer=nl.sbuf)
     exps = nl.ndarray((TILE_Q, seqlen), nl.bfloat16, buffer=nl.sbuf)

@@ -7,6 +7,7 @@ import torch
 import torch_neuronx  # noqa: F401  (autoloaded by torch on a real machine)
 from fake_neuron import MACHINE, Refused
 
+from nki_hf import lang
 from nki_hf.backends import neuron_launch
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.neuron import NeuronBackend
@@ -138,6 +139,14 @@ def test_wrong_outputs_are_refused_by_the_contract(backend, kernel, rule):
 def test_a_keyword_only_parameter_is_refused_when_the_kernel_is_loaded(backend):
     with pytest.raises(Refused, match="signature-kinds"):
         backend.run(KernelCall(kernel="keyword_only", tensors={"x": _x()}, constants={"scale": 1.0}, lnc=2))
+
+
+def test_shared_parts_of_kernels_speak_the_language_of_the_kernel(backend):
+    (out,) = backend.run(KernelCall(kernel="uses_part", tensors={"x": _x()}, constants={}, lnc=2)).outputs
+    torch.testing.assert_close(out.cpu(), _x().cpu())
+    for language, module in (("neuron", "nki.language"), ("simulator", "nki_hf.sim.language")):
+        part = lang.load("contract_kernels.uses_part", language).uses_part.function.__globals__["copy_in"]
+        assert part.__globals__["nl"].__name__ == module
 
 
 def test_output_that_one_core_did_not_write_is_seen(backend):

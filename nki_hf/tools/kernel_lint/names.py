@@ -1,0 +1,94 @@
+"""Names of the language that a version lacks: not yet there, gone, or deprecated."""
+
+from __future__ import annotations
+
+import ast
+
+from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
+
+SINCE = {
+    "0.4": (
+        "nl.abs_max", "nl.abs_min", "nl.prelu", "nl.bypass", "nisa.activate2", "nl.tile_size.psum_bank_fmax",
+        "nl.tile_size.psum_bank_fmax_bytes", "nl.tile_size.sbuf_fmax",
+    ),
+    "0.5": ("nl.float8_e8m0fnu",),
+    "0.6": ("nl.fori_loop", "nl.while_loop", "nisa.topk"),
+    "0.7": ("nisa.scalar_load", "nisa.scalar_store", "nl.NkiScalar", "nl.tiles", "nl.blocks", "nl.alloc_tiles"),
+}  # fmt: skip
+"""First version of a name -> names."""
+
+VIEWS = (
+    "slice", "select", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "rearrange",
+    "vector_select", "is_contiguous", "is_indirect", "indirect",
+)  # fmt: skip
+"""View methods of tensors, which came with 0.5."""
+
+GONE = {
+    "0.3": (
+        "nl.arange", "nl.mgrid", "nl.par_dim", "nki.benchmark", "nki.profile", "nki.baremetal", "nki.simulate_kernel",
+        "nki.tensor",
+    ),
+    "0.4": ("nisa.tensor_copy_dynamic_src", "nisa.tensor_copy_dynamic_dst"),
+    "0.7": ("nl.dynamic_range", "nl.VirtualRegister"),
+}  # fmt: skip
+"""First version without a name -> names."""
+
+DEPRECATED = (
+    "nl.tile_size.psum_fmax", "nl.tile_size.total_available_sbuf_size", "nisa.tensor_engine", "nisa.vector_engine",
+    "nisa.scalar_engine", "nisa.gpsimd_engine",
+)  # fmt: skip
+
+
+def _from(version: str) -> tuple[str, ...]:
+    return VERSIONS[VERSIONS.index(version) :]
+
+
+def _before(version: str) -> tuple[str, ...]:
+    return VERSIONS[: VERSIONS.index(version)]
+
+
+def _names_rule(name: str, versions: tuple[str, ...], why: str, names: tuple[str, ...]) -> None:
+    @rule(name, versions, why)
+    def _find(module: Module) -> Found:
+        for node, used in _used(module):
+            if used in names:
+                yield node, used
+
+
+for _version, _names in SINCE.items():
+    _names_rule(f"new-in-{_version}", _before(_version), f"these names came with {_version}", _names)
+for _version, _names in GONE.items():
+    _names_rule(f"gone-in-{_version}", _from(_version), f"these names are gone since {_version}", _names)
+_names_rule("deprecated", VERSIONS, "use the enum nisa.engine, the constant 512, or a budget of your own", DEPRECATED)
+
+
+@rule("old-namespace", VERSIONS, "release notes 0.4.0: neuronxcc.nki inside kernels is rejected; import nki")
+def _old_namespace(module: Module) -> Found:
+    for node in ast.walk(module.tree):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in modules:
+            if name.startswith("neuronxcc") or name == "torch_neuronx":
+                yield node, ast.unparse(node)
+
+
+@rule("jit-arguments", VERSIONS, "release notes 0.3.0: mode and platform_target of nki.jit are deprecated and then gone")
+def _jit_arguments(module: Module) -> Found:
+    for function in module.entries:
+        for decorator in function.decorator_list:
+            if isinstance(decorator, ast.Call) and decorator.keywords:
+                yield decorator, ast.unparse(decorator)
+
+
+@rule("view-method", _before("0.5"), "release notes 0.5.0: view methods of tensors; use slices, nl.ds and .ap")
+def _view_method(module: Module) -> Found:
+    for function in module.functions.values():
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS:
+                yield node, f".{node.func.attr}()"
+
+
+def _used(module: Module) -> Found:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute):
+            yield node, ast.unparse(node)

@@ -1,0 +1,80 @@
+"""Rule and Finding: one documented refusal of a range of NKI versions, and one place in a source that breaks it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+__all__ = ["PARSER", "RULES", "VERSIONS", "Finding", "Module", "Rule", "own_nodes", "rule"]
+
+VERSIONS = ("0.3", "0.4", "0.5", "0.6", "0.7")
+"""NKI versions that kernels are checked for. 0.3 to 0.6 parse the source, 0.7 traces it."""
+
+PARSER = VERSIONS[:4]
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module: its tree, its functions by name, its entry functions (decorated with `nki.jit`), and whether it is
+    written in NKI at all.
+    """  # fmt: skip
+
+    tree: ast.Module
+    functions: dict[str, ast.FunctionDef]
+    entries: tuple[ast.FunctionDef, ...]
+    speaks_nki: bool
+
+
+def own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """The nodes of a function without those of functions defined inside it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+Found = Iterator[tuple[ast.AST, str]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One documented refusal.
+
+    Attributes:
+      name: e.g. `keyword-only`.
+      versions: the NKI versions that refuse it.
+      why: what they do and where that is documented, a sentence.
+      find: yields each offending node with what is wrong there.
+    """
+
+    name: str
+    versions: tuple[str, ...]
+    why: str
+    find: Callable[[Module], Found]
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One broken rule: file, line, rule, and what is wrong."""
+
+    file: str
+    line: int
+    rule: str
+    message: str
+
+
+RULES: dict[str, Rule] = {}
+"""Every rule by name, in order of definition."""
+
+
+def rule(name: str, versions: tuple[str, ...], why: str) -> Callable[[Callable[[Module], Found]], Callable[[Module], Found]]:
+    """Decorator that registers a finder as the rule `name`."""
+
+    def register(find: Callable[[Module], Found]) -> Callable[[Module], Found]:
+        RULES[name] = Rule(name, versions, why, find)
+        return find
+
+    return register

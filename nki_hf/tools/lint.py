@@ -1,0 +1,75 @@
+"""`nki_hf lint`: which NKI versions take the kernels, by what they are documented to reject."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from nki_hf.tools.kernel_lint import KERNELS, RULES, VERSIONS, Finding, Row, lint
+
+__all__ = ["command", "markdown", "table"]
+
+
+def table(rows: list[Row]) -> Table:
+    """One line per kernel module, one column per NKI version: ok, or the rules that it breaks."""
+    shown = Table("file", "kernels", *rows[0].findings if rows else VERSIONS, title="NKI front ends, static checks")
+    for row in rows:
+        shown.add_row(row.file, ", ".join(row.kernels) or "shared parts", *map(_cell, row.findings.values()))
+    return shown
+
+
+def markdown(rows: list[Row]) -> str:
+    """Two Markdown tables for the documentation: kernels by version (a folder in one line), and the rules by version."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        folder = row.file.partition("/")[0]
+        groups.setdefault(f"{folder}/" if "/" in row.file else row.file, []).append(row)
+    lines = [f"| kernels | {' | '.join(VERSIONS)} |", f"|{'---|' * (1 + len(VERSIONS))}"]
+    for name, members in groups.items():
+        cells = [_cell([found for row in members for found in row.findings[version]]) for version in VERSIONS]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", f"| rule | {' | '.join(VERSIONS)} | why |", f"|{'---|' * (2 + len(VERSIONS))}"]
+    for rule in RULES.values():
+        cells = ["refused" if version in rule.versions else "" for version in VERSIONS]
+        lines.append(f"| {rule.name} | {' | '.join(cells)} | {rule.why} |")
+    return "\n".join(lines)
+
+
+def command(
+    path: Annotated[Path, typer.Argument(help="A kernel's file or a folder of kernels.")] = KERNELS,
+    version: Annotated[list[str] | None, typer.Option(help=f"Any of {', '.join(VERSIONS)}; repeatable.")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the documentation.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Check kernel source against what NKI 0.3 to 0.7 are documented to reject."""
+    try:
+        rows = lint(path, tuple(version) if version else VERSIONS)
+    except (ValueError, SyntaxError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=1))
+    elif as_markdown:
+        typer.echo(markdown(rows))
+    else:
+        console = Console()
+        console.print(table(rows))
+        findings = sorted({finding for row in rows for group in row.findings.values() for finding in group})
+        for found in findings:
+            line = f"{found.file}:{found.line}: {found.rule}: {found.message} ({RULES[found.rule].why})"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        clean = sum(row.clean for row in rows)
+        console.print(f"{clean} of {len(rows)} modules pass {len(RULES)} rules; static checks only, no compiler has run.")
+    raise typer.Exit(0 if all(row.clean for row in rows) else 1)
+
+
+def _cell(findings: Sequence[Finding]) -> str:
+    rules = sorted({finding.rule for finding in findings})
+    return ", ".join(rules) if rules else "ok"
