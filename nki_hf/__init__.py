@@ -19,6 +19,7 @@ _LAZY = {
     "Problem": "nki_hf.problem",
     "Settings": "nki_hf.settings",
     "UnsupportedProblem": "nki_hf.errors",
+    "apply": "nki_hf.adapters.apply",
     "attention": "nki_hf.adapters.functional",
     "configure": "nki_hf.settings",
     "explain": "nki_hf.adapters.explain",

@@ -18,7 +18,7 @@ try:
 except ImportError:
     _collector = ContextVar("no_collector", default=None)
 
-__all__ = ["HARMLESS", "HONOURED", "nki_attention"]
+__all__ = ["HARMLESS", "HONOURED", "call_of", "layer_name", "nki_attention"]
 
 HONOURED = {
     "scaling": "the softmax scale; None = head_dim ** -0.5",
@@ -89,6 +89,42 @@ def nki_attention(
     Raises:
       UnsupportedProblem: see `road.attend`.
     """
+    call = call_of(
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        scaling=scaling,
+        dropout=dropout,
+        is_causal=is_causal,
+        softcap=softcap,
+        s_aux=s_aux,
+        position_bias=position_bias,
+        sliding_window=sliding_window,
+        **kwargs,
+    )
+    out, _, weights = attend(call, layer_name(module))
+    return out, weights
+
+
+def call_of(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None,
+    dropout: float,
+    is_causal: bool | None,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
+    position_bias: torch.Tensor | None,
+    sliding_window: int | None,
+    **kwargs: Any,
+) -> Call:
+    """The `Call` of `nki_attention`'s arguments."""
     seqlen_q, seqlen_kv = query.shape[2], key.shape[2]
     # In this order: a symbolic length must not decide what type `causal` has.
     causal = attention_mask is None and bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -109,7 +145,7 @@ def nki_attention(
             keys = segment_bounds(keys, cu_q, cu_kv, seqlen_q=seqlen_q, causal=causal)
         else:
             refused.append(_reason("cu_seq_lens_q", f"{cu_q.numel()} entries", "needs a batch of 1", "Pass a mask."))
-    call = Call(
+    return Call(
         q=query,
         k=key,
         v=value,
@@ -121,11 +157,10 @@ def nki_attention(
         weights=weights,
         refused=tuple(refused),
     )
-    out, _, given = attend(call, _layer(module))
-    return out, given
 
 
-def _layer(module: Any) -> str:
+def layer_name(module: Any) -> str:
+    """The layer's class and number, as reports show it."""
     number = getattr(module, "layer_idx", None)
     name = type(module).__name__
     return name if number is None else f"{name} {number}"

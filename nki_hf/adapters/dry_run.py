@@ -1,0 +1,116 @@
+"""A model's attention calls without the model's work: built from its configuration on torch's meta device, then recorded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from nki_hf.adapters import mask_function
+from nki_hf.adapters.call import problem_of
+from nki_hf.adapters.fallback import fallback_name
+from nki_hf.adapters.ledger import LedgerRow
+from nki_hf.adapters.transformers import call_of, layer_name
+from nki_hf.dispatch import decide
+
+__all__ = ["dry_run"]
+
+_NAME = "nki_dry_run"
+
+
+def dry_run(model: str, *, seqlen: int, batch: int, chip: str, dtype: str, padded: bool, decode: bool) -> list[LedgerRow]:
+    """The ledger of a prefill and one decode step (see `tools.explain.run` for the arguments)."""
+    built = _build(model, dtype)
+    padding = torch.ones((batch, seqlen + 1), dtype=torch.bool)
+    if padded:
+        padding[0, : seqlen // 2] = False
+    rows: dict[tuple[Any, ...], LedgerRow] = {}
+    cache = transformers.DynamicCache(config=built.config) if decode and built.can_generate() else None
+    # Newer versions call it cache and warn about the other name.
+    cache_name = "cache" if "cache" in inspect.signature(built.forward).parameters else "past_key_values"
+    with _recording(rows, chip) as seen, torch.no_grad():
+        for start, stop in ((0, seqlen), (seqlen, seqlen + 1)) if cache is not None else ((0, seqlen),):
+            seen["padding"] = padding[:, :stop] if padded else None
+            options: dict[str, Any] = {"use_cache": True, cache_name: cache} if cache is not None else {}
+            mask = torch.ones((batch, stop), dtype=torch.long, device="meta") if padded else None
+            ids = torch.zeros((batch, stop - start), dtype=torch.long, device="meta")
+            try:
+                built(input_ids=ids, attention_mask=mask, **options)
+            except (NotImplementedError, RuntimeError) as error:
+                raise ValueError(
+                    f"model={model!r} cannot be run without values ({error}). "
+                    "Run it once with attn_implementation='nki' and print nki_hf.explain()."
+                ) from error
+    return list(rows.values())
+
+
+def _build(model: str, dtype: str) -> Any:
+    if dtype not in ("bfloat16", "float16", "float32"):
+        raise ValueError(f"dtype={dtype!r} is not known: it is bfloat16, float16 or float32.")
+    if model in transformers.CONFIG_MAPPING and not Path(model).exists():
+        config = transformers.CONFIG_MAPPING[model]()
+    else:
+        try:
+            if "/" not in model and not Path(model).exists():
+                raise OSError(f"{model} is not a folder")
+            config = transformers.AutoConfig.from_pretrained(model)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"model={model!r} is not a folder with a config.json, a hub id that can be reached, or a model type of "
+                "Transformers."
+            ) from error
+    auto = transformers.AutoModelForCausalLM
+    if type(config) not in auto._model_mapping:
+        auto = transformers.AutoModel
+    with torch.device("meta"):
+        built = auto.from_config(config, attn_implementation="eager", dtype=getattr(torch, dtype)).eval()
+    AttentionInterface.register(_NAME, _unused)
+    AttentionMaskInterface.register(_NAME, _unused)
+    built.set_attn_implementation(_NAME)
+    return built
+
+
+@contextmanager
+def _recording(rows: dict[tuple[Any, ...], LedgerRow], chip: str) -> Iterator[dict[str, Any]]:
+    """Put a recorder in the place of the attention and real masks in the place of meta ones; yields where the padding goes."""
+    seen: dict[str, Any] = {"padding": None}
+
+    def masks(**kwargs: Any) -> torch.Tensor | None:
+        return mask_function.nki_mask(**{**kwargs, "device": "cpu", "attention_mask": seen["padding"]})
+
+    def attention(
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, None]:
+        names = ("scaling", "is_causal", "softcap", "s_aux", "position_bias", "sliding_window")
+        known = {name: kwargs.pop(name, None) for name in names}
+        dropout = kwargs.pop("dropout", 0.0)
+        call = call_of(module, query, key, value, attention_mask, dropout=dropout, **known, **kwargs)
+        fallback = fallback_name(call)
+        decision = decide(problem_of(call, needs_grad=False), backend="simulator", chip=chip, fallback=fallback)
+        if call.refused:
+            rejected = (*call.refused, *decision.rejected)
+            decision = replace(decision, kernel=fallback, backend="torch", tiles={}, rejected=rejected)
+        key_of = (layer_name(module), decision.problem, decision.kernel)
+        before = rows.get(key_of)
+        calls = 1 if before is None else before.calls + 1
+        rows[key_of] = LedgerRow(layer=layer_name(module), first=decision, last=decision.problem, calls=calls)
+        return query.new_empty((query.shape[0], query.shape[2], query.shape[1], value.shape[3])), None
+
+    AttentionInterface.register(_NAME, attention)
+    AttentionMaskInterface.register(_NAME, masks)
+    try:
+        yield seen
+    finally:
+        AttentionInterface.register(_NAME, _unused)
+        AttentionMaskInterface.register(_NAME, _unused)
+
+
+def _unused(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(f"attn_implementation={_NAME!r} runs nothing: it only records. Use attn_implementation='nki'.")

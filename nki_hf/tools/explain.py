@@ -1,0 +1,155 @@
+"""`nki_hf explain`: which kernel each attention layer of a model would run, with which tiles, and why nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from nki_hf.errors import BackendUnavailable
+
+if TYPE_CHECKING:
+    from nki_hf.adapters.ledger import LedgerRow
+
+__all__ = ["VERB", "ExplainRow", "command", "run"]
+
+VERB = "explain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainRow:
+    """One layer in one phase.
+
+    Attributes:
+      layer: class and number of the attention layer.
+      phase: `prefill` or `decode`.
+      kernel: what runs it: a kernel's name, or torch's `sdpa` or `eager`.
+      backend: `simulator`, or `torch` for a fallback.
+      calls: attention calls of the layer in this phase.
+      shape: `batch x heads q/kv x seqlen q/kv x head_dim`, in words of the problem.
+      mask: what the kernel is told about the mask.
+      tiles: the kernel's tile sizes.
+      reasons: why no kernel runs it; empty if one does.
+    """
+
+    layer: str
+    phase: str
+    kernel: str
+    backend: str
+    calls: int
+    shape: str
+    mask: str
+    tiles: dict[str, Any]
+    reasons: list[str]
+
+
+def run(
+    model: str,
+    *,
+    seqlen: int = 2048,
+    batch: int = 1,
+    chip: str = "trn2",
+    dtype: str = "bfloat16",
+    padded: bool = False,
+    decode: bool = True,
+) -> list[ExplainRow]:
+    """Rows of every attention layer of a causal language model, for a prefill and one decode step.
+
+    The model is built from its configuration alone and run on torch's meta device with its attention recorded: nothing is
+    loaded or computed.
+
+    Args:
+      model: a hub id, a folder with a config.json, or a model type of Transformers (its default configuration).
+      seqlen: tokens of the prompt.
+      batch: prompts.
+      chip: trn1, trn2 or trn3.
+      dtype: bfloat16, float16 or float32.
+      padded: True = the first prompt is half as long and padded on the left.
+      decode: True adds the rows of one more token after the prompt.
+
+    Raises:
+      BackendUnavailable: torch or transformers is missing.
+      ValueError: the model or the dtype is not known.
+    """
+    from nki_hf.adapters.dry_run import dry_run
+
+    rows = dry_run(model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded, decode=decode)
+    return [_row(row) for row in rows]
+
+
+def command(
+    model: Annotated[str, typer.Option(help="Hub id, folder with a config.json, or model type such as qwen3.")] = "qwen3",
+    seqlen: Annotated[int, typer.Option(help="Tokens of the prompt.", min=1)] = 2048,
+    batch: Annotated[int, typer.Option(help="Prompts.", min=1)] = 1,
+    chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
+    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    padded: Annotated[bool, typer.Option(help="Left-pad the first prompt by half.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show per attention layer of a model which kernel runs it, or why none does."""
+    try:
+        rows = run(model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded)
+    except (ValueError, BackendUnavailable) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    table = Table("layers", "phase", "runs", "calls", "shape", "mask", "tiles or reasons", title=f"{model} on {chip}, {dtype}")
+    for names, row in _grouped(rows):
+        tiles = ", ".join(f"{name}={value:,}" for name, value in row.tiles.items())
+        ran = row.kernel if not row.reasons else f"torch {row.kernel}"
+        table.add_row(names, row.phase, ran, str(row.calls), row.shape, row.mask, "; ".join(row.reasons) or tiles)
+    Console().print(table)
+    fallbacks = sum(row.calls for row in rows if row.reasons)
+    typer.echo(f"{sum(row.calls for row in rows):,} attention calls, {fallbacks:,} of them run torch instead of a kernel.")
+
+
+def _grouped(rows: list[ExplainRow]) -> list[tuple[str, ExplainRow]]:
+    """Layers that differ in their number only, as one line: `Qwen3Attention 0-2`."""
+    groups: dict[tuple[Any, ...], tuple[list[str], ExplainRow]] = {}
+    for row in rows:
+        name, _, number = row.layer.rpartition(" ")
+        key = (name, row.phase, row.kernel, row.calls, row.shape, row.mask, tuple(row.tiles.items()), tuple(row.reasons))
+        groups.setdefault(key, ([], row))[0].append(number if name else row.layer)
+    return [(f"{key[0]} {_ranges(numbers)}".strip(), row) for key, (numbers, row) in groups.items()]
+
+
+def _ranges(numbers: list[str]) -> str:
+    """`0-4, 6` for 0, 1, 2, 3, 4, 6."""
+    runs: list[list[str]] = []
+    for number in numbers:
+        if runs and number.isdigit() and runs[-1][-1].isdigit() and int(number) == int(runs[-1][-1]) + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _row(row: LedgerRow) -> ExplainRow:
+    decision, problem, mask = row.first, row.first.problem, row.first.problem.mask
+    parts = [f"{name} {value}" for name, value in (("ahead", mask.ahead), ("window", mask.window)) if value is not None]
+    if parts:
+        parts.append(f"offset {mask.q_offset}")
+    if mask.runtime_bounds:
+        parts.append("run-time bounds")
+    if mask.bias:
+        parts.append(f"{mask.bias} bias")
+    return ExplainRow(
+        layer=row.layer,
+        phase=row.phase,
+        kernel=decision.kernel,
+        backend=decision.backend,
+        calls=row.calls,
+        shape=(
+            f"{problem.batch} x {problem.num_heads_q}/{problem.num_heads_kv} x {problem.seqlen_q:,}/{problem.seqlen_kv:,}"
+            f" x {problem.head_dim}" + (f"/{problem.head_dim_v}" if problem.head_dim_v != problem.head_dim else "")
+        ),
+        mask=", ".join(parts) or "none",
+        tiles=dict(decision.tiles),
+        reasons=[str(reason) for reason in decision.rejected] if decision.fallback else [],
+    )
