@@ -224,6 +224,21 @@ def test_reset_only_clears_the_registers(rng):
     np.testing.assert_allclose(got[:, 1], x.astype(np.float64).sum(axis=1), rtol=1e-5, atol=1e-5)
 
 
+def test_registers_that_were_never_set_start_from_zero_in_replays_too(rng):
+    def kernel(x):
+        tile, total = nl.ndarray((16, 8), nl.float32), nl.ndarray((16, 1), nl.float32)
+        nisa.dma_copy(dst=tile, src=x)
+        nisa.activation(dst=tile, op=nl.copy, data=tile, reduce_op=nl.add, reduce_cmd=COMMANDS.reduce, reduce_res=total)
+        out = nl.ndarray((16, 1), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=total)
+        return out
+
+    x = rng.standard_normal((16, 8)).astype(np.float32)
+    result = launch(kernel, (x,), options=SimOptions(record=True))
+    for got in (result.outputs[0], result.program({"x": x})[0]):
+        np.testing.assert_allclose(got[:, 0], x.sum(axis=1, dtype=np.float64), rtol=1e-5, atol=1e-5)
+
+
 def test_registers_belong_to_the_lane_of_the_partition(rng):
     """Sums over partitions 0-31 and 32-63 live in different registers; one read over both gives both."""
     x = rng.standard_normal((64, 8)).astype(np.float32)

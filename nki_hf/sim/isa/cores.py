@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nki_hf.sim.cores import meet
-from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import dma_engine as DmaEngine
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
@@ -39,14 +38,11 @@ def sendrecv(
         "sendrecv", src=src, dst=dst, send_to_rank=send_to_rank, recv_from_rank=recv_from_rank, pipe_id=pipe_id,
         dma_engine=dma_engine,
     )  # fmt: skip
-    ranks = (int(send_to_rank), int(recv_from_rank))
-    if any(rank not in (0, 1) for rank in ranks):
-        fault("argument", "sendrecv", f"send_to_rank={ranks[0]}, recv_from_rank={ranks[1]}", limit="must be 0 or 1")
     offer = native_reader(src) if this.values else None
     meeting = meet(this.machine, f"sendrecv (pipe_id {pipe_id})", ("sendrecv", pipe_id), offer)
     step = None
     if this.values:
-        store, received = storer(dst), meeting.received(ranks[1])
+        store, received = storer(dst), meeting.received(recv_from_rank)
         step = lambda: store(received())  # noqa: E731
     queue = "gpsimd" if dma_engine is DmaEngine.gpsimd_dma else "sync"
     return this.issue(

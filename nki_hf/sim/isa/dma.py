@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.casts import cast, widen
-from nki_hf.sim.faults import fault
 from nki_hf.sim.indirect import access
 from nki_hf.sim.isa.copies import copy_step
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.enums import oob_mode as OobMode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
-from nki_hf.sim.language.operators import as_operator
+from nki_hf.sim.language.operators import Operator, as_operator
 from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
 
@@ -53,7 +52,7 @@ def dma_compute(
     oob_mode: OobMode = OobMode.error,
     name: str | None = None,
 ) -> NkiInstruction:
-    """`dst = srcs[0] * scales[0] + srcs[1] * scales[1] + ...`, element by element in float32, rounded once.
+    """`dst = reduce_op(srcs[0] * scales[0], srcs[1] * scales[1], ...)`, element by element in float32, rounded once.
 
     With a vector offset on `dst` and on the source that stands for it, this scatters into HBM with read-modify-write; on
     another source it gathers. `oob_mode.skip` leaves elements alone whose index is out of bounds.
@@ -62,11 +61,7 @@ def dma_compute(
     this = begin(
         "dma_compute", dst=dst, srcs=tuple(srcs), reduce_op=op, scales=scales, unique_indices=unique_indices, oob_mode=oob_mode
     )  # fmt: skip
-    if not unique_indices:
-        fault("unsupported", "dma_compute", "unique_indices=False", limit="must be True")
-    if op.name != "add":
-        fault("argument", "dma_compute", f"reduce_op={op!r}", limit="must be nl.add")
-    step = _sum_step(dst, tuple(srcs), scales, oob_mode is OobMode.skip) if this.values else None
+    step = _combine_step(dst, tuple(srcs), op, scales, oob_mode is OobMode.skip) if this.values else None
     indirect = any(tensor.is_indirect() for tensor in (dst, *srcs))
     return this.issue(
         engine="dma", queue="gpsimd" if indirect else "sync", reads=tuple(srcs), writes=(dst,), step=step, op=op.name,
@@ -74,20 +69,22 @@ def dma_compute(
     )  # fmt: skip
 
 
-def _sum_step(dst: NkiTensor, srcs: tuple[NkiTensor, ...], scales: Sequence[float] | None, skip: bool) -> Step:
+def _combine_step(
+    dst: NkiTensor, srcs: tuple[NkiTensor, ...], op: Operator, scales: Sequence[float] | None, skip: bool
+) -> Step:
     write, dtype, shape = access(dst, skip=skip).write, dst.dtype, dst.shape
     reads = [(access(src, skip=skip).read, widen(src.dtype.dtype)) for src in srcs]
     factors = [np.float32(1)] * len(srcs) if scales is None else [np.float32(scale) for scale in scales]
 
     def step() -> None:
-        total, valid = np.zeros(shape, np.float32), None
+        total, valid = None, None
         for (read, convert), factor in zip(reads, factors, strict=True):
             values, inside = read()
-            scaled = convert(values).reshape(shape)
-            total = total + (scaled if factor == 1 else scaled * factor)
+            scaled = convert(values).reshape(shape) * factor
+            total = scaled if total is None else op.compute(total, scaled)
             if inside is not None:
                 inside = np.broadcast_to(inside, values.shape).reshape(shape)
                 valid = inside if valid is None else valid & inside
-        write(cast(total, dtype), valid)
+        write(cast(np.asarray(total), dtype), valid)
 
     return step

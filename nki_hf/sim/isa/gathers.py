@@ -75,8 +75,6 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
     """
     mask = tuple(int(entry) for entry in shuffle_mask)
     this = begin("nc_stream_shuffle", dst=dst, src=src, shuffle_mask=mask)
-    if len(mask) != _QUADRANT:
-        fault("argument", "nc_stream_shuffle", f"shuffle_mask has {len(mask)} entries", limit=f"needs {_QUADRANT}")
     rows = [
         (row, row - row % _QUADRANT + mask[row % _QUADRANT]) for row in range(dst.partitions) if mask[row % _QUADRANT] != _KEEP
     ]

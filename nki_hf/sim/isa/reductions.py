@@ -119,7 +119,7 @@ def _reduce_step(dst: NkiTensor, op: Operator, data: NkiTensor, axes: tuple[int,
         bits, store = bit_reader(data), bit_writer(dst)
         return lambda: store(op.fold(bits().reshape(grouped)).reshape(shape))
     write = writer(dst)
-    if isinstance(op.reduce, np.ufunc) and op.kind == "arith" and data.indirection is None:
+    if op.name in ("add", "multiply", "maximum", "minimum") and data.indirection is None:
         # On the strided view itself: NumPy reduces permuted axes without a copy.
         array, fold = data.array(), op.reduce.reduce
         convert = widen(array.dtype) if array.dtype != np.float32 else None

@@ -14,21 +14,36 @@ import numpy as np
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.language.operators import Operator
-from nki_hf.sim.machine import Machine
+from nki_hf.sim.machine import Machine, Step
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Array, column, writer
 
-__all__ = ["lanes", "reduction"]
+__all__ = ["prepared_registers", "reduction"]
 
 
-def lanes(machine: Machine, engine: str, tensor: NkiTensor) -> Array:
-    """The registers `[partitions, 1]` of the lanes that `tensor` occupies, as a view that instructions update in place."""
+def prepared_registers(
+    machine: Machine, engine: str, tensor: NkiTensor, command: ReduceCmd, identity: float, initial: Any
+) -> tuple[Array, Step | None]:
+    """The registers `[partitions, 1]` of the lanes of `tensor`, updated in place, and the step that sets their start value.
+
+    The step is None where the instruction goes on from what the registers hold.
+    """
     name = f"{engine}.registers"
     registers = machine.state.get(name)
     if registers is None:
         registers = machine.state[name] = np.zeros((machine.chip.partitions, 1), np.float32)
     start = tensor.region().partition_start
-    return registers[start : start + tensor.partitions]
+    own = registers[start : start + tensor.partitions]
+    used = machine.state.get(f"{engine}.registers_used", False)
+    if command is not ReduceCmd.idle:
+        machine.state[f"{engine}.registers_used"] = True
+    if command is ReduceCmd.load_reduce:
+        load = column(0.0 if initial is None else initial)
+        return own, lambda: np.copyto(own, load())
+    if command in (ReduceCmd.reset, ReduceCmd.reset_reduce):
+        return own, lambda: own.fill(identity)
+    # never set in this run: a replay starts from zero here, as the first run did
+    return own, None if used else lambda: own.fill(0)
 
 
 def reduction(
@@ -51,40 +66,28 @@ def reduction(
     store = None if result is None else writer(result)
     if command is ReduceCmd.idle and store is None:
         return None
-    registers = lanes(machine, engine, tensor)
     folds = command in (ReduceCmd.reduce, ReduceCmd.reset_reduce, ReduceCmd.load_reduce)
-    if op is None or op.identity is None:
-        if folds:
-            fault("argument", opcode, f"reduce_op={op!r} with reduce_cmd={command.name}", limit="needs a reduction operator")
-        identity = np.float32(0)
-    else:
-        identity = np.float32(op.identity)
-    start = column(initial) if command is ReduceCmd.load_reduce else None
-    if command is ReduceCmd.load_reduce and initial is None:
-        fault("argument", opcode, "reduce_cmd=load_reduce without an initial value", limit="needs one")
-    known = machine.state.setdefault(f"{engine}.initialized", set())
-    fresh = command is ReduceCmd.reduce and not known  # a replay starts from zero here, as the first run did
-    if command is not ReduceCmd.idle:
-        known.add(True)
+    if folds and (op is None or op.identity is None):
+        fault("argument", opcode, f"reduce_op={op!r} with reduce_cmd={command.name}", limit="needs a reduction operator")
+    identity = 0.0 if op is None or op.identity is None else op.identity
+    registers, prepare = prepared_registers(machine, engine, tensor, command, identity, initial)
+    read_out = None if store is None else (lambda: store(-registers)) if negate else (lambda: store(registers))
+    if command is ReduceCmd.reset_reduce and op is not None and op.name in ("add", "maximum", "minimum", "multiply"):
+        reduce = op.reduce.reduce
 
-    def step(values: Array) -> None:
-        if start is not None:
-            registers[...] = start()
-        elif fresh or command in (ReduceCmd.reset, ReduceCmd.reset_reduce):
-            registers[...] = identity
+        def fresh_fold(values: Array) -> None:
+            reduce(values, axis=1, keepdims=True, out=registers)
+            if read_out is not None:
+                read_out()
+
+        return fresh_fold
+
+    def fold(values: Array) -> None:
+        if prepare is not None:
+            prepare()
         if folds and op is not None:
             op.compute(registers, op.fold(values), out=registers)
-        if store is not None:
-            store(-registers if negate else registers)
+        if read_out is not None:
+            read_out()
 
-    if command is ReduceCmd.reset_reduce and op is not None and op.reduce is not None and op.kind == "arith":
-        if op.name in ("add", "maximum", "minimum", "multiply"):
-            fold = op.reduce.reduce
-
-            def fresh_step(values: Array) -> None:
-                fold(values, axis=1, keepdims=True, out=registers)
-                if store is not None:
-                    store(-registers if negate else registers)
-
-            return fresh_step
-    return step
+    return fold

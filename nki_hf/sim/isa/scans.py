@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.alu import stage
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
-from nki_hf.sim.isa.registers import lanes
+from nki_hf.sim.isa.registers import prepared_registers
 from nki_hf.sim.language.operators import as_operator
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Array, column, reader, writer
@@ -37,22 +36,16 @@ def tensor_scalar_cumulative(
     this = begin(
         "tensor_scalar_cumulative", dst=dst, src=src, op0=op0, op1=op1, imm0=imm0, imm1=imm1, reduce_cmd=reduce_cmd
     )  # fmt: skip
-    if op1.identity is None:
-        fault("argument", "tensor_scalar_cumulative", f"op1={op1!r}", limit="add, subtract, multiply, maximum or minimum")
-    if reduce_cmd is ReduceCmd.load_reduce and imm1 is None:
-        fault("argument", "tensor_scalar_cumulative", "reduce_cmd=load_reduce without imm1", limit="needs a start value")
     step = None
     if this.values:
-        read, first, write, registers = reader(src), stage(op0, imm0, False), writer(dst), lanes(this.machine, "vector", src)
-        start = column(imm1) if reduce_cmd is ReduceCmd.load_reduce else None
-        identity, compute = np.float32(op1.identity), op1.compute
+        read, first, write = reader(src), stage(op0, imm0, False), writer(dst)
+        registers, prepare = prepared_registers(this.machine, "vector", src, reduce_cmd, op1.identity or 0.0, imm1)
+        compute = op1.compute
         scan = getattr(compute, "accumulate", None) if op1.name != "subtract" else None
 
         def step() -> None:
-            if start is not None:
-                registers[...] = start()
-            elif reduce_cmd is not ReduceCmd.reduce:
-                registers[...] = identity
+            if prepare is not None:
+                prepare()
             values = first(read())
             if scan is not None:
                 running = scan(np.concatenate([registers, values], axis=1), axis=1)[:, 1:]
