@@ -48,11 +48,13 @@ def small(tiny_folder, tmp_path):
     return ("--model", tiny_folder, "--layers", 2, "--seqlen", 96, "--iters", 1, "--device", "cpu", *files)
 
 
-def test_a_run_passes_with_0_and_says_everything(bench, small, tmp_path):
+def test_a_run_passes_with_0_and_says_everything(bench, small, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     done = bench(*small, "--attn", "eager,sdpa", "--decode-steps", 2)
     assert done.exit_code == 0, done.output
     for text in ("torch 2", "nki kernels", "simulator", "wall clock of this CPU", "prompts", "cosine", "PASS: ", "r.json"):
         assert text in done.output
+    assert "…" not in done.output  # the tables fit 80 columns
     assert json.loads((tmp_path / "out" / "r.json").read_text())["passed"] is True
 
 

@@ -74,7 +74,7 @@ def _table(title: str, rows: Sequence[Row], columns: Sequence[Column]) -> Table 
         return None
     table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number, column in enumerate(columns):
-        table.add_column(column.title, justify="left" if number == 0 else "right")
+        table.add_column(column.title.replace(" ", "\n"), justify="left" if number == 0 else "right", no_wrap=True)
     for row in shown:
         table.add_row(*(column.cell(row) for column in columns))
     return table
