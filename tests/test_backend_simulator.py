@@ -1,0 +1,240 @@
+"""The simulator back end: values of the undivided launch, recordings that are shared, bounded and safe to interrupt."""
+
+import multiprocessing
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from prefill_cases import kernel_arguments, outputs, problem
+
+import nki_hf.backends.simulator as simulator
+from nki_hf.adapters.layouts import attention_call, attention_result
+from nki_hf.backends.base import KernelCall
+from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
+from nki_hf.chips import get_chip
+from nki_hf.kernels.prefill_plan import plan_prefill
+from nki_hf.problem import Mask
+from nki_hf.testing import assert_matches_reference, attention_inputs
+
+MASKS = {
+    "causal": {"mask": Mask(ahead=1)},
+    "bounds": {"mask": Mask(ahead=1, runtime_bounds=True)},
+    "bias": {"mask": Mask(bias="additive", bias_batch=True, bias_heads=True, bias_rows=True)},
+    "bias, broadcast": {"mask": Mask(bias="boolean")},
+    "sink, softcap": {"sink": True, "softcap": 3.0},
+}
+
+
+def case_of(name="causal", **changes):
+    sizes = {"batch": 2, "num_heads_q": 4, "num_heads_kv": 2, "seqlen_q": 150, "seqlen_kv": 150, "dtype": "bfloat16"}
+    return problem(**{**sizes, **MASKS[name], **changes})
+
+
+def call_of(inputs, chip="trn2", lnc=1):
+    """The kernel call of NumPy inputs."""
+    plan = plan_prefill(inputs.problem, get_chip(chip), lnc)
+    constants = plan.constants()
+    arguments = {name: value for name, value in kernel_arguments(inputs, plan).items() if name not in constants}
+    return KernelCall(kernel="flash_prefill", tensors=arguments, constants=constants, lnc=lnc)
+
+
+def backend(**options):
+    return SimulatorBackend(get_chip("trn2"), **options)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", MASKS)
+def test_divided_calls_are_bit_equal_to_the_undivided_launch(name, lnc):
+    inputs = attention_inputs(case_of(name))
+    want, want_lse = outputs(inputs, lnc=lnc)
+    target = backend(threads=2)
+    for _ in range(2):  # recorded, then replayed
+        out, lse = target.run(call_of(inputs, lnc=lnc)).outputs
+        np.testing.assert_array_equal(out.view(np.int16), want.swapaxes(1, 2).view(np.int16))
+        np.testing.assert_array_equal(lse, want_lse)
+    assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
+
+
+def test_new_inputs_of_known_shapes_are_replayed_not_run_again():
+    target = backend(threads=1)
+    target.run(call_of(attention_inputs(case_of(), seed=0)))
+    assert target.programs_recorded == 1  # one (batch, kv head) was run as Python, the other three replayed it
+    inputs, before = attention_inputs(case_of(), seed=1), target.instructions_replayed
+    out, lse = target.run(call_of(inputs)).outputs
+    assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
+    assert target.programs_recorded == 1
+    assert target.instructions_replayed - before == before // 3 * 4
+
+
+@pytest.mark.parametrize("changes", [{"seqlen_q": 151}, {"dtype": "float32"}, {"softmax_scale": 0.5}, {"mask": Mask(ahead=2)}])
+def test_another_shape_dtype_or_constant_is_another_recording(changes):
+    target = backend(threads=1)
+    target.run(call_of(attention_inputs(case_of())))
+    inputs = attention_inputs(case_of(**changes))
+    out, lse = target.run(call_of(inputs)).outputs
+    assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
+    assert target.programs_recorded == 2
+
+
+def test_decode_steps_share_one_recording_until_the_bucket_is_full():
+    target = backend(threads=1)
+    for length in (500, 501, 512):
+        inputs = attention_inputs(case_of(seqlen_q=1, seqlen_kv=length, mask=Mask(q_offset=length - 1, ahead=1)))
+        out, lse = target.run(call_of(inputs)).outputs
+        assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
+    assert target.programs_recorded == 1
+    target.run(call_of(attention_inputs(case_of(seqlen_q=1, seqlen_kv=513, mask=Mask()))))
+    assert target.programs_recorded == 2
+
+
+def test_inputs_and_outputs_are_never_shared_with_a_recording():
+    target = backend(threads=1)
+    inputs = attention_inputs(case_of("sink, softcap"))
+    call = call_of(inputs)
+    copies = {name: array.copy() for name, array in call.tensors.items()}
+    first = target.run(call).outputs
+    kept = [array.copy() for array in first]
+    target.run(call_of(attention_inputs(case_of("sink, softcap"), seed=5)))
+    for name, array in call.tensors.items():
+        np.testing.assert_array_equal(array, copies[name])
+    for array, copy in zip(first, kept, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+def test_the_pool_holds_no_more_than_its_limit():
+    target = backend(threads=1, pool_bytes=1)
+    for length in (40, 50, 60):
+        target.run(call_of(attention_inputs(case_of(seqlen_q=length, seqlen_kv=length))))
+    assert len(target._pool._idle) == 1
+    inputs = attention_inputs(case_of(seqlen_q=40, seqlen_kv=40))
+    out, lse = target.run(call_of(inputs)).outputs
+    assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
+    assert target.programs_recorded == 4
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_torch_tensors_come_back_as_torch_tensors(dtype):
+    case = case_of(dtype=dtype)
+    inputs = attention_inputs(case)
+
+    def tensor(array):
+        if array.dtype == ml_dtypes.bfloat16:
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    call = attention_call(case, plan_prefill(case, get_chip("trn2")), *(tensor(a) for a in (inputs.q, inputs.k, inputs.v)))
+    out, lse = attention_result(case, backend().run(call))
+    assert (out.dtype, lse.dtype) == (getattr(torch, dtype), torch.float32)
+    assert (list(out.shape), list(lse.shape)) == ([2, 150, 4, 64], [2, 4, 150])
+    assert out.is_contiguous()
+    assert_matches_reference(inputs, out.transpose(1, 2).double().numpy(), lse.numpy())
+
+
+def test_a_tensor_elsewhere_than_on_the_cpu_is_refused():
+    call = call_of(attention_inputs(case_of()))
+    meta = torch.empty(call.tensors["q"].shape, device="meta")
+    with pytest.raises(ValueError, match="device=meta is not the simulator's"):
+        backend().run(KernelCall(kernel="flash_prefill", tensors={**call.tensors, "q": meta}, constants=call.constants))
+
+
+def test_threads_share_one_back_end():
+    target, results = backend(threads=2), {}
+    cases = [attention_inputs(case_of(), seed=seed) for seed in range(4)]
+
+    def work(i):
+        results[i] = target.run(call_of(cases[i])).outputs
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, inputs in enumerate(cases):
+        assert_matches_reference(inputs, results[i][0].swapaxes(1, 2), results[i][1])
+
+
+def _in_child(target, call, queue):
+    queue.put([np.asarray(array, np.float32) for array in target.run(call).outputs])
+
+
+def test_a_forked_process_goes_on_with_the_recordings():
+    target, inputs = backend(threads=2), attention_inputs(case_of())
+    want = target.run(call_of(inputs)).outputs
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    target._lock.acquire()  # as if another thread of the parent were inside at the fork
+    target._pool._lock.acquire()
+    try:
+        child = context.Process(target=_in_child, args=(target, call_of(inputs), queue))
+        child.start()
+    finally:
+        target._pool._lock.release()
+        target._lock.release()
+    got = queue.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+    np.testing.assert_array_equal(got[0], want[0].astype(np.float32))
+    np.testing.assert_array_equal(got[1], want[1])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("during", ["recording", "replay"])
+def test_an_interrupt_leaves_the_back_end_usable(during, threads, monkeypatch):
+    target, inputs = backend(threads=threads), attention_inputs(case_of())
+    if during == "replay":
+        target.run(call_of(inputs))
+    real, calls = simulator.Program.__call__ if during == "replay" else simulator.launch, []
+
+    def interrupted(*args, **kwargs):
+        result = real(*args, **kwargs)
+        calls.append(1)
+        if len(calls) == 2 or during == "recording":
+            raise KeyboardInterrupt
+        return result
+
+    with monkeypatch.context() as patch:
+        if during == "replay":
+            patch.setattr(simulator.Program, "__call__", interrupted)
+        else:
+            patch.setattr(simulator, "launch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            target.run(call_of(inputs))
+    out, lse = target.run(call_of(inputs)).outputs
+    assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
+
+
+def test_a_recorded_call_shows_all_events_of_the_undivided_launch():
+    call = call_of(attention_inputs(case_of()), lnc=2)
+    found = backend().record(call)
+    assert {event.core for event in found.events} == {0, 1}
+    writes = [e for e in found.events if e.opcode == "dma_copy" and e.writes[0].buffer.role == "output"]
+    assert sum(e.writes[0].elements for e in writes) == 2 * 150 * 4 * 64 + 2 * 4 * 150
+
+
+def test_the_shared_back_end_is_one_per_chip():
+    assert simulator_backend("trn1") is simulator_backend("trn1")
+    assert simulator_backend("trn1").chip.name == "trn1"
+    assert simulator_backend("trn2").unavailable() is None
+
+
+def test_blas_threads_are_restored_after_a_call():
+    from nki_hf.sim import numerics
+
+    calls = numerics._openblas()
+    if calls is None:
+        pytest.skip("NumPy carries no OpenBLAS here: there is nothing to restore")
+    get, put = calls
+    before = get()
+    put(2)
+    try:
+        seen = []
+        target = backend(threads=2)
+        inputs = attention_inputs(case_of())
+        target.run(call_of(inputs))
+        with numerics.engine_numerics():
+            seen.append(get())
+        assert (seen, get()) == ([1], 2)
+    finally:
+        put(before)
