@@ -57,6 +57,18 @@ def test_divided_calls_are_bit_equal_to_the_undivided_launch(name, lnc):
     assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
 
 
+@pytest.mark.parametrize("name", MASKS)
+def test_one_kv_head_is_divided_by_query_heads(name):
+    inputs = attention_inputs(case_of(name, batch=1, num_heads_q=6, num_heads_kv=1))
+    want, want_lse = outputs(inputs)
+    target = backend(threads=2)
+    out, lse = target.run(call_of(inputs)).outputs
+    np.testing.assert_array_equal(out.view(np.int16), want.swapaxes(1, 2).view(np.int16))
+    np.testing.assert_array_equal(lse, want_lse)
+    # Two parts: both recorded at the same time, or the second one replayed.
+    assert target.programs_recorded + (target.instructions_replayed > 0) == 2
+
+
 def test_new_inputs_of_known_shapes_are_replayed_not_run_again():
     target = backend(threads=1)
     target.run(call_of(attention_inputs(case_of(), seed=0)))

@@ -79,7 +79,8 @@ class SimulatorBackend:
         """Run one call; the outputs are fresh and of the kind of the inputs (torch CPU tensors or NumPy arrays)."""
         to_output = _output_kind(call.tensors)
         arrays = {name: None if value is None else _as_array(value) for name, value in call.tensors.items()}
-        found, shapes = parts(call.kernel, {name: None if array is None else array.shape for name, array in arrays.items()})
+        sizes = {name: None if array is None else array.shape for name, array in arrays.items()}
+        found, shapes = parts(call.kernel, sizes, wanted=self._threads)
         outputs: Sequence[Array]
         if found:
             outputs = self._run_parts(replace(call, lnc=1), arrays, found, shapes)
