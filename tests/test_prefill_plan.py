@@ -119,9 +119,7 @@ def test_keys_are_resident_while_they_fit():
 
 
 def test_tiles_show_what_a_decision_needs():
-    case = Problem(
-        batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=1024, seqlen_kv=1024, head_dim=64, head_dim_v=64, mask=Mask(ahead=1)
-    )
+    case = problem(seqlen_q=1024, seqlen_kv=1024, mask=Mask(ahead=1))
     plan = plan_prefill(case, TRN2)
     assert plan.blocks == 4 + 4 * 2
     assert plan.tiles()["blocks_per_head"] == plan.blocks
