@@ -65,7 +65,7 @@ def _attention(
                 shape = shapes.get(name)
                 if shape is None:
                     continue
-                axes = (own if shape[0] > 1 else every,)
+                axes: Index = (own if shape[0] > 1 else every,)
                 if name in ("bias", "sink"):
                     axes = (*axes, heads if shape[1] > 1 else every)
                 inputs[name] = axes
