@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 import nki_hf
 from nki_hf.cli import app
 from nki_hf.tools import explain as tool
+from nki_hf.tools.support_table import support_table
 
 
 def test_every_layer_and_phase_is_counted():
@@ -140,3 +142,14 @@ def test_wrong_use_exits_with_two_and_one_line(arguments, text):
     done = CliRunner().invoke(app, ["explain", *arguments])
     assert done.exit_code == 2
     assert text in done.output
+
+
+def test_support_table_is_current():
+    page = Path(__file__).parent.parent / "docs" / "support.md"
+    assert page.read_text() == support_table(), "run: python -m nki_hf explain --support > docs/support.md"
+
+
+def test_support_table_says_what_calls_meet():
+    rows = {line.split(" | ")[0].strip("| "): line for line in support_table().splitlines() if line.startswith("| ")}
+    assert rows["head_dim 256"].count("`flash_prefill`") == 3
+    assert rows["head_dim 257"].count("torch: head_dim must be 1 to 256") == 3

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nki_hf.errors import BackendUnavailable
+from nki_hf.tools.support_table import support_table
 
 if TYPE_CHECKING:
     from nki_hf.adapters.ledger import LedgerRow
@@ -89,8 +90,12 @@ def command(
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
     padded: Annotated[bool, typer.Option(help="Left-pad the first prompt by half.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    support: Annotated[bool, typer.Option(help="Print the support table of the documentation instead.")] = False,
 ) -> None:
     """Show per attention layer of a model which kernel runs it, or why none does."""
+    if support:
+        typer.echo(support_table(), nl=False)
+        return
     try:
         rows = run(model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded)
     except (ValueError, BackendUnavailable) as error:

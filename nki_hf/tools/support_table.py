@@ -1,0 +1,114 @@
+"""The support table of the documentation, made from the rules that calls meet. `nki_hf explain --support` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nki_hf.chips import CHIPS
+from nki_hf.dispatch import decide
+from nki_hf.problem import Mask, Problem
+
+__all__ = ["support_table"]
+
+_BASE = {
+    "batch": 1,
+    "num_heads_q": 8,
+    "num_heads_kv": 2,
+    "seqlen_q": 1024,
+    "seqlen_kv": 1024,
+    "head_dim": 128,
+    "head_dim_v": 128,
+    "mask": Mask(ahead=1),
+}
+
+_CASES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("bfloat16, causal, grouped heads, head_dim 128", {}),
+    ("float16", {"dtype": "float16"}),
+    ("float32", {"dtype": "float32"}),
+    ("float64", {"dtype": "float64"}),
+    ("different dtypes of q, k, v", {"dtype": "float32+float32+bfloat16"}),
+    ("one kv head", {"num_heads_kv": 1}),
+    ("one kv head per query head", {"num_heads_kv": 8}),
+    ("head_dim 1", {"head_dim": 1, "head_dim_v": 1}),
+    ("head_dim 72", {"head_dim": 72, "head_dim_v": 72}),
+    ("head_dim 192, head_dim_v 128", {"head_dim": 192}),
+    ("head_dim 256", {"head_dim": 256, "head_dim_v": 256}),
+    ("head_dim 257", {"head_dim": 257, "head_dim_v": 257}),
+    ("1 query row (decode)", {"seqlen_q": 1, "mask": Mask()}),
+    ("more queries than keys", {"seqlen_q": 2000, "mask": Mask(ahead=1, q_offset=-976)}),
+    ("131,072 keys", {"seqlen_kv": 131072, "mask": Mask(ahead=1, q_offset=130048)}),
+    ("no mask", {"mask": Mask()}),
+    ("sliding window", {"mask": Mask(ahead=1, window=128)}),
+    ("window in both directions", {"mask": Mask(ahead=64, window=64)}),
+    ("run-time bounds: padding, packed sequences, chunks, image blocks", {"mask": Mask(ahead=1, runtime_bounds=True)}),
+    ("dense boolean mask", {"mask": Mask(bias="boolean", bias_batch=True, bias_rows=True)}),
+    ("additive mask or position bias per head", {"mask": Mask(bias="additive", bias_heads=True, bias_rows=True)}),
+    ("softcap", {"softcap": 50.0}),
+    ("attention sinks", {"sink": True}),
+    ("softmax scale of the model's own", {"softmax_scale": 0.3}),
+    ("gradients (in torch, from the kernel's log-sum-exp)", {"needs_grad": True}),
+    ("no queries or no keys", {"seqlen_kv": 0}),
+)
+
+
+def support_table() -> str:
+    """The page as Markdown."""
+    from nki_hf.adapters.transformers import HARMLESS, HONOURED
+
+    parts = [
+        "# What runs where",
+        "Made by `nki_hf explain --support` from the rules that every call meets; a test holds it to them. "
+        "A call that no kernel takes runs torch, is counted in `nki_hf.explain()` and warned about once per reason; with "
+        "`NKI_HF_STRICT=1` or `nki_hf.configure(strict=True)` it raises `UnsupportedProblem`.",
+        "## Calls",
+        _table(("call", *CHIPS), (_row(name, changes) for name, changes in _CASES)),
+        "Also torch on every chip: dropout above 0 in training, attention weights asked for (`output_attentions`), tensor "
+        "subclasses, devices other than cpu, neuron and xla, and context parallelism (which replaces torch's "
+        "`scaled_dot_product_attention`; a kernel would see one shard only). Continuous batching is refused by Transformers, "
+        "by name. Integer tensors are refused, since torch has no attention of integers either.",
+        "## Keyword arguments of Transformers' attention functions",
+        _table(("argument", "what becomes of it"), ((f"`{name}`", text) for name, text in HONOURED.items())),
+        "Accepted and ignored, because they do not concern the attention: "
+        + ", ".join(f"`{name}`" for name in sorted(HARMLESS))
+        + ". Any other argument that is not None sends the call to torch and is named.",
+        "## Masks",
+        _table(("what arrives", "what the kernel gets"), _MASKS),
+        "## Known differences from eager",
+        "- A query row that sees no key gives zeros here and in torch's sdpa; eager gives the mean of all values. It shows in "
+        "the rows of padding only, except under left padding in `blt` and `musicgen`, whose later layers read such rows.\n"
+        "- `grounding_dino`, `mm_grounding_dino`, `nemotron3_5_asr`, `nemotron_asr_streaming` and `seamless_m4t_v2` differ "
+        "from eager as they do under torch's sdpa.\n"
+        "- Models whose attention never asks Transformers for an implementation (bloom, mpt, xglm, ...) keep their own; "
+        "`nki_hf.apply(model)` lists such parts.\n"
+        "- Some constructors refuse any name that Transformers does not ship (sam, git, ...): build them with "
+        '`attn_implementation="eager"`, then call `nki_hf.apply(model)`.',
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+_MASKS = (
+    ("None, causal layer", "the causal band; the last query row sees the last key"),
+    ("None, other layer", "no mask"),
+    ("bool, every row one run of keys, all on one band", "the band: known when the kernel is built, tiles outside are skipped"),
+    ("bool, every row one run of keys", "int32 bounds per row, inside the causal band or window where all rows lie in one"),
+    ("bool with holes", "the mask itself, one byte per element"),
+    ("float of zeros and finfo.min or -inf", "the same as the bool mask"),
+    ("other float", "an additive bias in float32; a row that is -inf everywhere sees no key"),
+    ("integer", "an additive bias, as in eager: 0 and 1 do not hide anything; pass bool"),
+    ("any mask while compiling or exporting", "the mask itself: its values cannot be read there"),
+)
+
+
+def _row(name: str, changes: dict[str, object]) -> tuple[str, ...]:
+    problem = Problem(**{**_BASE, **changes})  # type: ignore[arg-type]
+    cells = []
+    for chip in CHIPS:
+        decision = decide(problem, backend="simulator", chip=chip)
+        why = "; ".join(f"{reason.field} {reason.limit}" for reason in decision.rejected)
+        cells.append(f"torch: {why}" if decision.fallback else f"`{decision.kernel}`")
+    return (name, *cells)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
