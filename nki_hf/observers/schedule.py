@@ -16,7 +16,7 @@ from nki_hf.observers.window_order import run_in_window
 from nki_hf.observers.workload import Workload, prepare
 from nki_hf.sim.events import Event
 
-__all__ = ["DEFAULT_WINDOW", "Schedule", "schedule"]
+__all__ = ["DEFAULT_WINDOW", "Schedule", "reschedule", "schedule"]
 
 DEFAULT_WINDOW = 64
 """Instructions a queue may be reordered within unless told otherwise; the evidence is in docs/timing.md."""
@@ -96,6 +96,20 @@ def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAUL
     if throttled:
         work.costs = _slowed(work.costs, float(chip.tensor_sustained_fraction))
         times, pools = _run(work, window)
+    return _finished(work, times, pools, window, spills, throttled)
+
+
+def reschedule(plan: Schedule, costs: list[Cost]) -> Schedule:
+    """The same events in the same order option with other costs, one per event."""
+    work = replace(plan.work, costs=costs)
+    times, pools = _run(work, plan.window)
+    return _finished(work, times, pools, plan.window, plan.spills, plan.throttled)
+
+
+def _finished(
+    work: Workload, times: Times, pools: list[Pool], window: int | None, spills: Spills, throttled: bool
+) -> Schedule:
+    chip = work.chip
     fixed = float(chip.kernel_fixed_ns)
     done = np.array(times.done) + fixed
     return Schedule(

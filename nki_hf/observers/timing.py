@@ -1,0 +1,205 @@
+"""What a schedule says: engine times, critical path, roofline, and what would be gained if something were free.
+
+All times are simulated. `active` is Neuron Explorer's word: an engine executes an instruction, waits excluded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nki_hf.observers.costs import Cost
+from nki_hf.observers.schedule import Schedule, reschedule
+from nki_hf.observers.times import REASONS
+
+__all__ = ["EngineTime", "PathStep", "Roofline", "Traffic", "critical_path", "engine_times", "gains", "roofline", "traffic"]
+
+WAITS = tuple(reason for reason in REASONS if reason not in ("start", "engine"))
+"""What an engine can wait for: another engine's result, a DMA, a shared port, on-chip memory, an activation table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineTime:
+    """How one engine spends the kernel's time; the parts add up to `total_ns`.
+
+    Attributes:
+      core, engine: whose.
+      instructions: how many it ran.
+      active_ns: executing instructions.
+      waiting_ns: by what it waited for, see `WAITS`.
+      idle_ns: before its first and after its last instruction, the kernel's fixed cost included.
+      total_ns: the kernel's latency.
+    """
+
+    core: int
+    engine: str
+    instructions: int
+    active_ns: float
+    waiting_ns: dict[str, float]
+    idle_ns: float
+    total_ns: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What one core's DMA engines did.
+
+    Attributes:
+      core: whose.
+      transfers: how many.
+      nbytes: bytes moved, spills included.
+      hbm_bytes: bytes read from or written to HBM.
+      active_ns: time that the DMA engines were moving bytes, averaged over the engines.
+      bytes_per_ns: over the kernel's latency.
+      peak_bytes_per_ns: of all engines, practical.
+    """
+
+    core: int
+    transfers: int
+    nbytes: int
+    hbm_bytes: int
+    active_ns: float
+    bytes_per_ns: float
+    peak_bytes_per_ns: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathStep:
+    """A kernel line's share of the critical path.
+
+    Attributes:
+      engine, opcode, file, line: whose; engine `launch` stands for the kernel's fixed cost.
+      count: instructions on the path.
+      ns: time that the path spends in them and in waiting for their results; the shares add up to the kernel's latency.
+    """
+
+    engine: str
+    opcode: str
+    file: str
+    line: int
+    count: int
+    ns: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """Where a kernel stands between compute and HBM, all cores together.
+
+    Attributes:
+      flops: operations of matmuls (transposes count nothing).
+      hbm_bytes: bytes between HBM and the chip.
+      intensity: flops per HBM byte.
+      achieved_tflops, attainable_tflops, peak_tflops: over the latency; what intensity and DMA allow; the engines' peak in
+        the dtype of most matmuls.
+      bound: `compute` or `dma`.
+    """
+
+    flops: int
+    hbm_bytes: int
+    intensity: float
+    achieved_tflops: float
+    attainable_tflops: float
+    peak_tflops: float
+    bound: str
+
+
+def engine_times(plan: Schedule) -> list[EngineTime]:
+    """One row per core and compute engine that ran anything, in the order tensor, vector, scalar, gpsimd, sync."""
+    found = []
+    for number, queue in enumerate(plan.work.queues):
+        if queue.engine == "dma":
+            continue
+        mine = np.flatnonzero(np.asarray(plan.work.engine) == number)
+        order = mine[np.argsort(plan.start_ns[mine], kind="stable")]
+        before = np.concatenate([plan.start_ns[order[:1]], plan.free_ns[order[:-1]]])
+        gaps = np.maximum(plan.start_ns[order] - before, 0.0)
+        waiting = {name: float(gaps[plan.reason[order] == REASONS.index(name)].sum()) for name in WAITS}
+        active = float((plan.free_ns[order] - plan.start_ns[order]).sum())
+        found.append(
+            EngineTime(
+                core=queue.core, engine=queue.engine, instructions=len(order), active_ns=active, waiting_ns=waiting,
+                idle_ns=plan.total_ns - active - sum(waiting.values()), total_ns=plan.total_ns,
+            )
+        )  # fmt: skip
+    rank = {name: i for i, name in enumerate(("tensor", "vector", "scalar", "gpsimd", "sync"))}
+    return sorted(found, key=lambda row: (row.core, rank[row.engine]))
+
+
+def traffic(plan: Schedule) -> list[Traffic]:
+    """One row per core that moved anything."""
+    found = []
+    chip = plan.chip
+    for core in sorted({queue.core for queue in plan.work.queues}):
+        count = nbytes = hbm = 0
+        engine_ns = 0.0
+        for event, cost in zip(plan.events, plan.work.costs, strict=True):
+            if event.core == core and cost.payload_ns:
+                count, nbytes = count + 1, nbytes + cost.nbytes
+                hbm += cost.nbytes if any(not r.buffer.on_chip for r in (*event.reads, *event.writes)) else 0
+                engine_ns += cost.payload_ns * cost.engines
+        if count:
+            found.append(
+                Traffic(
+                    core=core, transfers=count, nbytes=nbytes, hbm_bytes=hbm, active_ns=engine_ns / chip.dma_engines,
+                    bytes_per_ns=nbytes / plan.total_ns, peak_bytes_per_ns=chip.dma_engines * chip.dma_engine_bytes_per_ns,
+                )
+            )  # fmt: skip
+    return found
+
+
+def critical_path(plan: Schedule) -> list[PathStep]:
+    """The chain of instructions that the latency consists of, summed by kernel line, largest share first."""
+    shares: dict[tuple[str, str, str, int], list[float]] = defaultdict(lambda: [0, 0.0])
+    if not len(plan.events):
+        return []
+    current, until = int(np.argmax(plan.done_ns)), plan.total_ns
+    while current >= 0:
+        event = plan.events[current]
+        share = shares[event.engine, event.opcode, event.file, event.line]
+        share[0] += 1
+        share[1] += until - float(plan.start_ns[current])
+        until = float(plan.start_ns[current])
+        current = int(plan.cause[current])
+    shares["launch", "", "", 0] = [1, until]
+    steps = [PathStep(engine=k[0], opcode=k[1], file=k[2], line=k[3], count=int(v[0]), ns=v[1]) for k, v in shares.items()]
+    return sorted(steps, key=lambda step: -step.ns)
+
+
+def roofline(plan: Schedule) -> Roofline:
+    """The kernel's position under the roofs of its cores' Tensor engines and DMA engines."""
+    by_width: dict[int, int] = defaultdict(int)
+    for event, cost in zip(plan.events, plan.work.costs, strict=True):
+        if cost.flops:
+            by_width[event.reads[0].dtype.itemsize] += cost.flops
+    cores = len({queue.core for queue in plan.work.queues})
+    flops = sum(by_width.values())
+    width = max(by_width, key=lambda key: by_width[key], default=2)
+    peak = cores * plan.chip.tensor_peak_tflops / (plan.chip.tensor_fp32_cycles if width == 4 else 1)
+    hbm = sum(row.hbm_bytes for row in traffic(plan))
+    bandwidth = cores * plan.chip.dma_engines * plan.chip.dma_engine_bytes_per_ns
+    intensity = flops / hbm if hbm else float("inf")
+    attainable = min(peak, intensity * bandwidth / 1e3)
+    return Roofline(
+        flops=flops, hbm_bytes=hbm, intensity=intensity, achieved_tflops=flops / plan.total_ns / 1e3,
+        attainable_tflops=attainable, peak_tflops=peak, bound="compute" if attainable == peak else "dma",
+    )  # fmt: skip
+
+
+def gains(plan: Schedule) -> dict[str, float]:
+    """Simulated ns saved if an engine's instructions, or all DMA, took no time; one entry per engine that ran anything."""
+    saved = {}
+    for engine in dict.fromkeys(queue.engine for queue in plan.work.queues):
+        free: dict[int, Cost] = {}
+        costs = []
+        for event, cost in zip(plan.events, plan.work.costs, strict=True):
+            if event.engine != engine:
+                costs.append(cost)
+                continue
+            if id(cost) not in free:
+                free[id(cost)] = replace(cost, busy_ns=0.0, done_ns=0.0, weight_ns=0.0, lead_ns=0.0, payload_ns=0.0,
+                                         tail_ns=0.0, psum_ns=0.0, sbuf_ns=0.0, table="")  # fmt: skip
+            costs.append(free[id(cost)])
+        saved[engine] = plan.total_ns - reschedule(plan, costs).total_ns
+    return saved
