@@ -106,9 +106,7 @@ def reschedule(plan: Schedule, costs: list[Cost]) -> Schedule:
     return _finished(work, times, pools, plan.window, plan.spills, plan.throttled)
 
 
-def _finished(
-    work: Workload, times: Times, pools: list[Pool], window: int | None, spills: Spills, throttled: bool
-) -> Schedule:
+def _finished(work: Workload, times: Times, pools: list[Pool], window: int | None, spills: Spills, throttled: bool) -> Schedule:
     chip = work.chip
     fixed = float(chip.kernel_fixed_ns)
     done = np.array(times.done) + fixed

@@ -1,0 +1,188 @@
+"""A schedule as a Perfetto trace (`.pftrace`, the format that Neuron Explorer writes): open it at ui.perfetto.dev.
+
+One process per NeuronCore. In it one track per engine and per DMA queue (a second lane where transfers of a queue overlap),
+flows from each instruction to what waited for it, and counters of SBUF and PSUM bytes. Slices carry shapes, bytes and
+file:line. Engine and field names are those of Neuron Explorer's profiles. All times are simulated, and the trace says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from nki_hf.errors import BackendUnavailable
+from nki_hf.observers.schedule import Schedule
+from nki_hf.observers.times import REASONS
+from nki_hf.sim.events import Event, Region
+
+__all__ = ["memory_profile", "write_trace"]
+
+_SEQUENCE = 1
+_ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
+
+
+def write_trace(plan: Schedule, path: Path, *, title: str = "kernel") -> int:
+    """Write the trace of `plan` to `path`; returns the number of slices.
+
+    Raises:
+      BackendUnavailable: the perfetto package is not installed.
+    """
+    try:
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+        from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+    except ImportError as error:
+        raise BackendUnavailable('trace needs the perfetto package: pip install "nki_hf[trace]"') from error
+    with path.open("wb") as file:
+        return _Writer(plan, title, TrackEvent, StreamingTraceProtoBuilder, file).write()
+
+
+class _Writer:
+    def __init__(self, plan: Schedule, title: str, track_event: Any, builder: Any, file: IO[bytes]) -> None:
+        self.plan, self.title, self.type, self.builder = plan, title, track_event, builder(file)
+        self.tracks: dict[tuple[object, ...], int] = {}
+        self.lanes: dict[tuple[int, str], list[float]] = {}
+
+    def write(self) -> int:
+        """Descriptors, slices in order of time, counters."""
+        plan = self.plan
+        for core in sorted({queue.core for queue in plan.work.queues}):
+            self._core(core)
+        waited_for: dict[int, list[int]] = {}
+        for consumer, producer in enumerate(plan.cause.tolist()):
+            if producer >= 0:
+                waited_for.setdefault(producer, []).append(consumer)
+        order = sorted(range(len(plan.events)), key=lambda i: float(plan.moves_ns[i]))
+        for i in order:
+            self._slice(i, waited_for.get(i, ()))
+        for (core, space), changes in memory_profile(plan).items():
+            track = self._counter(core, space)
+            for time, nbytes in changes:
+                packet = self._packet(time)
+                packet.track_event.type = self.type.TYPE_COUNTER
+                packet.track_event.track_uuid = track
+                packet.track_event.counter_value = nbytes
+                self.builder.write_packet(packet)
+        return len(order)
+
+    def _packet(self, time_ns: float) -> Any:
+        packet = self.builder.create_packet()
+        packet.timestamp = round(time_ns)
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        return packet
+
+    def _descriptor(self, key: tuple[object, ...], parent: int | None, name: str, rank: int = 0) -> Any:
+        packet = self.builder.create_packet()
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        track = packet.track_descriptor
+        track.uuid = self.tracks[key] = len(self.tracks) + 1
+        track.name = name
+        track.sibling_order_rank = rank
+        if parent is not None:
+            track.parent_uuid = parent
+        return packet
+
+    def _core(self, core: int) -> None:
+        name = f"NeuronCore {core}: {self.title}, simulated, {self.plan.chip.name}, {self.plan.order} order"
+        packet = self._descriptor((core,), None, name)
+        packet.track_descriptor.process.pid = core + 1
+        packet.track_descriptor.process.process_name = name
+        self.builder.write_packet(packet)
+        for rank, engine in enumerate(_ENGINES):
+            if any(queue.core == core and queue.engine == engine for queue in self.plan.work.queues):
+                self.builder.write_packet(self._descriptor((core, engine), self.tracks[core,], engine, rank))
+
+    def _counter(self, core: int, space: str) -> int:
+        packet = self._descriptor((core, space, "bytes"), self.tracks[core,], f"{space} bytes per partition", 100)
+        packet.track_descriptor.counter.unit_name = "B"
+        self.builder.write_packet(packet)
+        return self.tracks[core, space, "bytes"]
+
+    def _lane(self, core: int, queue: str, begin: float, end: float) -> int:
+        """The first lane of a DMA queue that is free at `begin`."""
+        lanes = self.lanes.setdefault((core, queue), [])
+        number = next((n for n, busy_until in enumerate(lanes) if busy_until <= begin), len(lanes))
+        if number == len(lanes):
+            lanes.append(0.0)
+            name = f"dma {queue}" if number == 0 else f"dma {queue} ({number + 1})"
+            self.builder.write_packet(self._descriptor((core, "dma", queue, number), self.tracks[core,], name, 10 + number))
+        lanes[number] = end
+        return self.tracks[core, "dma", queue, number]
+
+    def _slice(self, i: int, consumers: Any) -> None:
+        plan, event, cost = self.plan, self.plan.events[i], self.plan.work.costs[i]
+        begin = float(plan.moves_ns[i])
+        if event.engine == "dma":
+            end = begin + cost.payload_ns
+            track = self._lane(event.core, event.queue, begin, end)
+        else:
+            end, track = float(plan.free_ns[i]), self.tracks[event.core, event.engine]
+        packet = self._packet(begin)
+        body = packet.track_event
+        body.type, body.track_uuid, body.name = self.type.TYPE_SLICE_BEGIN, track, event.opcode
+        body.categories.append("Instruction" if event.engine != "dma" else "DmaPacket")
+        for consumer in consumers:
+            body.flow_ids.append(consumer + 1)
+        if plan.cause[i] >= 0:
+            body.terminating_flow_ids.append(i + 1)
+        for name, value in _arguments(plan, i, event):
+            note = body.debug_annotations.add()
+            note.name = name
+            if isinstance(value, str):
+                note.string_value = value
+            elif isinstance(value, int):
+                note.int_value = value
+            else:
+                note.double_value = value
+        self.builder.write_packet(packet)
+        packet = self._packet(end)
+        packet.track_event.type, packet.track_event.track_uuid = self.type.TYPE_SLICE_END, track
+        self.builder.write_packet(packet)
+
+
+def _arguments(plan: Schedule, i: int, event: Event) -> Iterator[tuple[str, str | int | float]]:
+    yield "index", event.index
+    for number, region in enumerate(event.writes):
+        yield f"write {number}", _words(region)
+    for number, region in enumerate(event.reads):
+        yield f"read {number}", _words(region)
+    yield "source", f"{event.file}:{event.line}"
+    yield "waited for", REASONS[int(plan.reason[i])]
+    yield "result usable ns (simulated)", float(plan.done_ns[i])
+    if event.engine == "dma":
+        yield "bytes", plan.work.costs[i].nbytes
+        yield "dma engines", plan.work.costs[i].engines
+        yield "triggered ns (simulated)", float(plan.start_ns[i])
+        if event.attrs.get("spill"):
+            yield "spill", "added by the model: memory overflowed"
+    for name in ("op", "op0", "op1", "reduce", "accumulate", "perf_mode"):
+        if event.attrs.get(name) is not None:
+            yield name, str(event.attrs[name])
+
+
+def _words(region: Region) -> str:
+    return f"{region.buffer.name}{list(region.shape)} {region.dtype} {region.buffer.space}, {region.bytes:,} B"
+
+
+def memory_profile(plan: Schedule) -> dict[tuple[int, str], list[tuple[float, int]]]:
+    """Bytes per partition in use over time, `(ns, bytes)` at each change, by `(core, space)`."""
+    work = plan.work
+    begin = [float("inf")] * len(work.allocations)
+    end = [0.0] * len(work.allocations)
+    for i, places in enumerate(work.touches):
+        for place in places:
+            begin[place] = min(begin[place], float(plan.start_ns[i]))
+            end[place] = max(end[place], float(plan.done_ns[i] if work.events[i].engine == "dma" else plan.free_ns[i]))
+    found: dict[tuple[int, str], list[tuple[float, int]]] = {}
+    for pool, (core, space, _) in enumerate(work.pools):
+        changes: dict[float, int] = {}
+        for place, item in enumerate(work.allocations):
+            if item.pool == pool:
+                changes[begin[place]] = changes.get(begin[place], 0) + item.nbytes
+                changes[end[place]] = changes.get(end[place], 0) - item.nbytes
+        level, line = 0, []
+        for time in sorted(changes):
+            level += changes[time]
+            line.append((time, level))
+        found[core, space] = line
+    return found

@@ -1,0 +1,106 @@
+"""A schedule as a picture: one bar per instruction and engine over time, for the README, the docs and the HTML report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from nki_hf.errors import BackendUnavailable
+from nki_hf.observers.schedule import Schedule
+
+__all__ = ["draw_roofline", "draw_timeline"]
+
+_COLOURS = {
+    "nc_matmul": "#1f77b4", "nc_transpose": "#9ecae1", "activation": "#d62728", "activation_reduce": "#d62728",
+    "tensor_reduce": "#2ca02c", "tensor_scalar_reduce": "#2ca02c", "tensor_copy": "#98df8a", "dma_copy": "#7f7f7f",
+    "dma_transpose": "#c7c7c7",
+}  # fmt: skip
+_OTHER = "#bcbd22"
+
+
+def draw_timeline(
+    plan: Schedule,
+    target: Path | IO[bytes],
+    *,
+    begin_ns: float = 0.0,
+    end_ns: float | None = None,
+    file_format: str | None = None,
+    title: str = "",
+) -> None:
+    """Draw the engines and DMA queues of `plan` between two times.
+
+    Args:
+      plan: the schedule.
+      target: a path (`.png`, `.svg`) or an open file (then give `file_format`).
+      begin_ns, end_ns: the part to show; default is all of it.
+      title: first line of the heading; the second says that the times are simulated.
+
+    Raises:
+      BackendUnavailable: matplotlib is not installed.
+    """
+    figure, axes = _figure((11, 0.5 * len(plan.work.queues) + 1.6))
+    end = plan.total_ns if end_ns is None else end_ns
+    rank = {"tensor": 0, "vector": 1, "scalar": 2, "gpsimd": 3, "sync": 4, "dma": 5}
+    rows = sorted(range(len(plan.work.queues)), key=lambda n: (plan.work.queues[n].core, rank[plan.work.queues[n].engine]))
+    labels, seen = [], {}
+    for position, number in enumerate(rows):
+        queue = plan.work.queues[number]
+        labels.append(f"{queue.core}: {queue.engine}" if queue.engine != "dma" else f"{queue.core}: dma {queue.name}")
+        bars: dict[str, list[tuple[float, float]]] = {}
+        for i in np.flatnonzero(np.asarray(plan.work.engine) == number).tolist():
+            begin = float(plan.moves_ns[i])
+            length = plan.work.costs[i].payload_ns if queue.engine == "dma" else float(plan.free_ns[i]) - begin
+            if begin < end and begin + length > begin_ns:
+                bars.setdefault(plan.events[i].opcode, []).append((begin / 1e3, length / 1e3))
+        for opcode, spans in bars.items():
+            drawn = axes.broken_barh(spans, (position - 0.4, 0.8), facecolors=_COLOURS.get(opcode, _OTHER), linewidth=0)
+            seen.setdefault(opcode, drawn)
+    axes.set_yticks(range(len(rows)), labels)
+    axes.invert_yaxis()
+    axes.set_xlim(begin_ns / 1e3, end / 1e3)
+    axes.set_xlabel("µs (simulated)")
+    axes.set_title(
+        f"{title}\nsimulated, {plan.chip.name}, {plan.order} order, {plan.total_ns / 1e3:,.1f} µs".strip(), fontsize=10
+    )
+    axes.legend(seen.values(), seen.keys(), loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=6, fontsize=7, frameon=False)
+    figure.savefig(
+        target,
+        format=file_format,
+        bbox_inches="tight",
+        dpi=150,
+        metadata={"Date": None} if _is_svg(target, file_format) else None,
+    )
+
+
+def draw_roofline(plan: Schedule, target: IO[bytes]) -> None:
+    """Draw the kernel's point under its roofs, as SVG."""
+    from nki_hf.observers.timing import roofline
+
+    point = roofline(plan)
+    figure, axes = _figure((5.5, 3.6))
+    slope = point.peak_tflops
+    bandwidth = plan.chip.dma_engines * plan.chip.dma_engine_bytes_per_ns * len({q.core for q in plan.work.queues})
+    ridge = slope * 1e3 / bandwidth
+    reach = [ridge / 100, ridge, ridge * 100]
+    axes.loglog(reach, [min(slope, x * bandwidth / 1e3) for x in reach], color="#333333")
+    if point.flops and point.hbm_bytes:
+        axes.loglog([point.intensity], [point.achieved_tflops], "o", color="#d62728")
+    axes.set_xlabel("flops per HBM byte")
+    axes.set_ylabel("TFLOP/s (simulated)")
+    axes.set_title(f"{point.achieved_tflops:.1f} of {point.attainable_tflops:.1f} TFLOP/s, {point.bound} bound", fontsize=10)
+    figure.savefig(target, format="svg", bbox_inches="tight", metadata={"Date": None})
+
+
+def _is_svg(target: Path | IO[bytes], file_format: str | None) -> bool:
+    return file_format == "svg" or (isinstance(target, Path) and target.suffix == ".svg")
+
+
+def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise BackendUnavailable('pictures need the matplotlib package: pip install "nki_hf[plot]"') from error
+    figure = Figure(figsize=size)
+    return figure, figure.subplots()

@@ -1,0 +1,51 @@
+"""`nki_hf trace`: the simulated timeline of a kernel as a Perfetto trace or a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nki_hf.errors import BackendUnavailable
+from nki_hf.observers.perfetto import write_trace
+from nki_hf.observers.schedule import Schedule
+from nki_hf.observers.timeline import draw_timeline
+from nki_hf.tools.modelled import Asked, model, window_of
+
+__all__ = ["command", "run"]
+
+
+def run(plan: Schedule, path: Path, title: str = "kernel") -> str:
+    """Write `plan` to `path` by its suffix (`.pftrace`, `.png`, `.svg`); returns one line that says what was written.
+
+    Raises:
+      ValueError: the suffix is none of them.
+      BackendUnavailable: the package that writes it is missing.
+    """
+    if path.suffix == ".pftrace":
+        slices = write_trace(plan, path, title=title)
+        return f"wrote {path}: {slices:,} slices, simulated; open it at ui.perfetto.dev"
+    if path.suffix in (".png", ".svg"):
+        draw_timeline(plan, path, title=title)
+        return f"wrote {path}: simulated timeline"
+    raise ValueError(f"output={path} is not a trace: its name ends in .pftrace, .png or .svg.")
+
+
+def command(
+    kernel: Annotated[str, typer.Option(help="flash_prefill, or a rung of the ladder such as v7.")] = "flash_prefill",
+    seqlen: Annotated[int, typer.Option(help="Keys (and queries) of a ladder rung.")] = 1024,
+    shape: Annotated[str, typer.Option(help="Problem of flash_prefill, b=1,hq=1,hkv=1,sq=1024,skv=1024,d=128,causal.")] = "",
+    chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
+    order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .pftrace, .png or .svg file.")] = Path("nki_hf.pftrace"),
+) -> None:
+    """Write the simulated timeline of a kernel."""
+    try:
+        asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
+        plan = model(asked, window=window_of(order))
+        typer.echo(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order")
+        typer.echo(run(plan, output, str(asked)))
+    except (ValueError, BackendUnavailable) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
