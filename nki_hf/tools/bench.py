@@ -1,0 +1,127 @@
+"""`nki_hf bench`: the simulated latency of one attention call on each chip, ours beside the eager-like rung."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from nki_hf.chips import CHIPS, get_chip
+from nki_hf.errors import UnsupportedProblem
+from nki_hf.problem import Problem
+from nki_hf.tools.latency import EAGER_NOTE, eager_like_us, flash_prefill_us
+from nki_hf.tools.modelled import problem_of, window_of
+
+__all__ = ["command", "modelled_rows", "modelled_table", "run"]
+
+
+def run(
+    problem: Problem, chips: tuple[str, ...] = tuple(CHIPS), *, window: int | None, lnc: int | None = None
+) -> list[dict[str, Any]]:
+    """A row per chip: simulated µs of `flash_prefill` and of the eager-like rung, TFLOP/s, and how they were found.
+
+    Args:
+      problem: the call.
+      chips: their names.
+      window: order option of the schedule.
+      lnc: cores; None = each chip's default.
+
+    Raises:
+      UnsupportedProblem: the kernel does not take the problem on one of the chips.
+    """
+    rows = []
+    for name in chips:
+        chip = get_chip(name)
+        cores = chip.default_lnc if lnc is None else lnc
+        ours = flash_prefill_us(problem, chip, cores, window=window)
+        eager = eager_like_us(problem, chip, cores)
+        rows.append({
+            "chip": name, "cores": cores, "nki_us_simulated": ours.us, "eager_like_us_simulated": eager,
+            "speedup_simulated": eager / ours.us, "tflops_simulated": _visible_flops(problem) / ours.us / 1e6,
+            "peak_tflops": cores * chip.tensor_peak_tflops, "extrapolated": ours.extrapolated,
+            "instructions": ours.instructions,
+        })  # fmt: skip
+    return rows
+
+
+def _visible_flops(problem: Problem) -> int:
+    """Operations on visible keys: two matmuls over head_dim and head_dim_v."""
+    mask, keys = problem.mask, problem.seqlen_kv
+    visible = sum(max(0, hi - lo) for lo, hi in (mask.interval(row, keys) for row in range(problem.seqlen_q)))
+    return 2 * problem.batch * problem.num_heads_q * visible * (problem.head_dim + problem.head_dim_v)
+
+
+def modelled_rows(
+    problem: Problem, layers: int, *, window: int | None = 64, chips: tuple[str, ...] = tuple(CHIPS), prompts: int | None = None
+) -> list[dict[str, Any]]:
+    """`run` plus what a model of `layers` such calls would spend on attention, and the prompts/s that alone would allow.
+
+    Args:
+      problem: the attention call of one layer for one batch of prompts.
+      layers: attention layers of the model.
+      window, chips: as in `run`.
+      prompts: prompts per batch; default is the problem's batch.
+    """
+    rows = run(problem, chips, window=window)
+    count = problem.batch if prompts is None else prompts
+    for row in rows:
+        for kind in ("nki", "eager_like"):
+            seconds = layers * row[f"{kind}_us_simulated"] / 1e6
+            row[f"{kind}_model_ms_simulated"] = seconds * 1e3
+            row[f"{kind}_prompts_per_s_simulated"] = count / seconds
+    return rows
+
+
+def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
+    """The rows of `modelled_rows` as a table that holds simulated figures only."""
+    table = Table("chip", "cores", "kernel", "µs a layer (sim)", f"ms, {layers} layers (sim)",
+                  "prompts/s, attention alone (sim)",
+                  title="attention on Trainium, simulated: no figure here was measured")  # fmt: skip
+    for row in rows:
+        for kind, label in (("nki", "nki flash_prefill"), ("eager_like", "eager-like (ladder v3)")):
+            table.add_row(row["chip"], str(row["cores"]), label, f"{row[f'{kind}_us_simulated']:,.0f}",
+                          f"{row[f'{kind}_model_ms_simulated']:,.1f}",
+                          f"{row[f'{kind}_prompts_per_s_simulated']:,.1f}")  # fmt: skip
+    return table
+
+
+def command(
+    shape: Annotated[
+        str, typer.Option(help="b=1,hq=16,hkv=8,sq=4096,skv=4096,d=128,causal; also window=, softcap=, dtype=, sink.")
+    ],
+    chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3; default is all three.")] = "",
+    order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
+    lnc: Annotated[int | None, typer.Option(help="Cores, 1 or 2; default is each chip's own.")] = None,
+    layers: Annotated[int, typer.Option(help="Layers of the model that the call is one of.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Simulate the latency of one attention call on Trainium."""
+    try:
+        problem = problem_of(shape)
+        chips = (get_chip(chip).name,) if chip else tuple(CHIPS)
+        rows = run(problem, chips, window=window_of(order), lnc=lnc)
+    except (ValueError, UnsupportedProblem) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    table = Table("chip", "cores", "nki µs (sim)", "TFLOP/s (sim)", "of peak", "eager-like µs (sim)", "speed-up (sim)",
+                  title=f"{shape}: simulated, not measured")  # fmt: skip
+    for row in rows:
+        table.add_row(row["chip"], str(row["cores"]), f"{row['nki_us_simulated']:,.1f}", f"{row['tflops_simulated']:,.1f}",
+                      f"{row['tflops_simulated'] / row['peak_tflops']:.0%}", f"{row['eager_like_us_simulated']:,.0f}",
+                      f"{row['speedup_simulated']:,.1f}x")  # fmt: skip
+    console = Console(width=130)
+    console.print(table)
+    for row in rows:
+        if row["extrapolated"]:
+            known, asked = row["extrapolated"]
+            console.print(f"{row['chip']}: {known} of {asked} (batch, kv head) units scheduled, the others are alike")
+    console.print(EAGER_NOTE)
+    if layers > 1:
+        more = modelled_rows(problem, layers, window=window_of(order), chips=chips)
+        console.print(modelled_table(more, layers))

@@ -1,0 +1,92 @@
+"""Simulated latency of one attention call: our kernel, and the eager-like rung of the ladder beside it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from nki_hf.chips import Chip
+from nki_hf.observers.schedule import DEFAULT_WINDOW, Schedule, schedule
+from nki_hf.problem import Problem
+from nki_hf.tools.subjects import events_of, flash_prefill_events
+
+__all__ = ["EAGER_NOTE", "Latency", "eager_like_us", "flash_prefill_us"]
+
+_EAGER = "v3"
+_EAGER_SIZE = 2048
+
+EAGER_NOTE = (
+    "eager-like: the ladder's v3, every intermediate through HBM in float32, one head after another at head_dim 128; beyond "
+    "2,048 keys scaled with the square of the length, without the further spills that longer rows need"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """A simulated latency.
+
+    Attributes:
+      us: simulated microseconds of the whole call.
+      extrapolated: from how many to how many (batch, kv head) units, or None if every unit was scheduled.
+      instructions: how many instructions were scheduled to know it.
+    """
+
+    us: float
+    extrapolated: tuple[int, int] | None
+    instructions: int
+
+
+_BUDGET = 40_000
+"""Instructions per core up to which every (batch, kv head) unit is scheduled."""
+
+
+def flash_prefill_us(
+    problem: Problem, chip: Chip, lnc: int = 1, *, window: int | None = DEFAULT_WINDOW, budget: int | None = _BUDGET
+) -> Latency:
+    """The latency of `flash_prefill` on `lnc` cores.
+
+    (batch, kv head) units are independent and alike. If all of them would be more than `budget` instructions a core, two per core
+    and as many as the budget allows (at least four per core) are scheduled, and their difference per unit is repeated for
+    the rest. `budget=None` schedules every unit.
+
+    Raises:
+      UnsupportedProblem: the kernel does not take the problem.
+    """
+    units, few = problem.batch * problem.num_heads_kv, 2 * lnc
+    if budget is None or units <= 4 * lnc or units % lnc:
+        return _whole(problem, chip, lnc, window)
+    one = flash_prefill_events(_units(problem, few), chip, lnc)
+    more = max(4 * lnc, budget * lnc * few // len(one) // lnc * lnc)
+    if more >= units:
+        return _whole(problem, chip, lnc, window)
+    short, long = schedule(one, chip, window=window), _plan(_units(problem, more), chip, lnc, window)
+    step = (long.total_ns - short.total_ns) / (more - few)
+    return Latency(us=(long.total_ns + step * (units - more)) / 1e3, extrapolated=(more, units),
+                   instructions=len(short.events) + len(long.events))  # fmt: skip
+
+
+def _whole(problem: Problem, chip: Chip, lnc: int, window: int | None) -> Latency:
+    plan = _plan(problem, chip, lnc, window)
+    return Latency(us=plan.total_ns / 1e3, extrapolated=None, instructions=len(plan.events))
+
+
+def eager_like_us(problem: Problem, chip: Chip, lnc: int = 1) -> float:
+    """The latency of the eager-like rung, for the longer of the two lengths; see `EAGER_NOTE`."""
+    seqlen = max(problem.seqlen_q, problem.seqlen_kv)
+    heads = -(-problem.batch * problem.num_heads_q // lnc)
+    size = max(512, min(_EAGER_SIZE, -(-seqlen // 512) * 512))
+    per_head = _eager_head_us(size, chip) * max(1.0, seqlen / size) ** 2
+    return heads * per_head + chip.kernel_fixed_ns / 1e3
+
+
+@functools.lru_cache(maxsize=32)
+def _eager_head_us(size: int, chip: Chip) -> float:
+    return (schedule(events_of(_EAGER, size, chip), chip).total_ns - chip.kernel_fixed_ns) / 1e3
+
+
+def _plan(problem: Problem, chip: Chip, lnc: int, window: int | None) -> Schedule:
+    return schedule(flash_prefill_events(problem, chip, lnc), chip, window=window)
+
+
+def _units(problem: Problem, count: int) -> Problem:
+    return replace(problem, batch=1, num_heads_kv=count, num_heads_q=count * problem.group_size)

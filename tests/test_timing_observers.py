@@ -1,0 +1,158 @@
+"""What a schedule says: the parts add up, the critical path is the latency, gains are gains, extrapolation holds."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from nki_hf.chips import get_chip
+from nki_hf.cli import app
+from nki_hf.observers.schedule import schedule
+from nki_hf.observers.timing import critical_path, engine_times, gains, roofline, traffic
+from nki_hf.tools.bench import modelled_rows, run
+from nki_hf.tools.latency import eager_like_us, flash_prefill_us
+from nki_hf.tools.modelled import problem_of, window_of
+from nki_hf.tools.subjects import events_of, flash_prefill_events
+
+CASES = [("v7", 1024, "trn1"), ("v11", 512, "trn1"), ("v3", 512, "trn2"), ("sd_baseline", 512, "trn3")]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)), scope="module")
+def plan(request):
+    name, size, chip = request.param
+    return schedule(events_of(name, size, get_chip(chip)), get_chip(chip))
+
+
+def test_active_waiting_and_idle_add_up_to_the_latency_on_every_engine(plan):
+    rows = engine_times(plan)
+    assert {row.engine for row in rows} >= {"tensor", "vector", "scalar"}
+    for row in rows:
+        assert row.active_ns >= 0
+        assert min(row.waiting_ns.values()) >= 0
+        assert row.idle_ns >= plan.chip.kernel_fixed_ns - 1e-6
+        assert row.active_ns + sum(row.waiting_ns.values()) + row.idle_ns == pytest.approx(row.total_ns)
+        assert row.total_ns == plan.total_ns
+
+
+def test_active_time_is_the_sum_of_the_instructions(plan):
+    for row in engine_times(plan):
+        mine = [cost.busy_ns for event, cost in zip(plan.events, plan.work.costs, strict=True) if event.engine == row.engine]
+        assert row.instructions == len(mine)
+        assert row.active_ns == pytest.approx(sum(mine))
+
+
+def test_the_critical_path_adds_up_to_the_latency(plan):
+    steps = critical_path(plan)
+    assert sum(step.ns for step in steps) == pytest.approx(plan.total_ns)
+    assert all(step.ns >= 0 for step in steps)
+    launch = next(step for step in steps if step.engine == "launch")
+    assert launch.ns == pytest.approx(plan.chip.kernel_fixed_ns)
+
+
+def test_dma_bytes_are_those_of_the_kernel():
+    """v7: q, k, v in and out back, bfloat16 [128, 1024] each."""
+    chip = get_chip("trn1")
+    (row,) = traffic(schedule(events_of("v7", 1024, chip), chip))
+    assert row.nbytes == row.hbm_bytes == 4 * 128 * 1024 * 2
+    assert row.peak_bytes_per_ns == 272
+
+
+def test_roofline_counts_two_matmuls_and_no_transposes():
+    chip = get_chip("trn2")
+    point = roofline(schedule(events_of("v7", 1024, chip), chip))
+    assert point.flops == 4 * 1024 * 1024 * 128
+    assert point.intensity == point.flops / (4 * 128 * 1024 * 2)
+    assert point.achieved_tflops < point.attainable_tflops <= point.peak_tflops == pytest.approx(78.6)
+
+
+def test_what_bounds_the_kernel_gains_most():
+    """v6 in float32 is bound by the Tensor engine on trn1; v3 by DMA."""
+    chip = get_chip("trn1")
+    v6, v3 = (gains(schedule(events_of(name, 1024, chip), chip)) for name in ("v6", "v3"))
+    assert max(v6, key=v6.get) == "tensor"
+    assert max(v3, key=v3.get) == "dma"
+
+
+@pytest.mark.parametrize(
+    ("chip", "lnc"),
+    [
+        ("trn1", 1),
+        pytest.param("trn2", 1, marks=pytest.mark.slow),
+        ("trn2", 2),
+        pytest.param("trn3", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_extrapolated_heads_agree_with_the_full_schedule_within_1_percent(chip, lnc):
+    problem, machine = problem_of("hq=16,hkv=16,sq=1536,skv=1536,causal"), get_chip(chip)
+    short = flash_prefill_us(problem, machine, lnc, budget=2600)
+    full = flash_prefill_us(problem, machine, lnc, budget=None)
+    assert short.extrapolated is not None
+    assert full.extrapolated is None
+    assert short.instructions < full.instructions
+    assert short.us == pytest.approx(full.us, rel=0.01)
+
+
+def test_two_cores_share_the_work():
+    problem, chip = problem_of("hq=8,hkv=8,sq=512,skv=512,causal"), get_chip("trn2")
+    one, two = flash_prefill_us(problem, chip, 1), flash_prefill_us(problem, chip, 2)
+    assert two.us < 0.7 * one.us
+    events = flash_prefill_events(problem, chip, 2)
+    assert {row.core for row in engine_times(schedule(events, chip))} == {0, 1}
+
+
+def test_longer_sequences_and_more_heads_never_take_less():
+    chip = get_chip("trn2")
+    times = [flash_prefill_us(problem_of(f"sq={n},skv={n},causal"), chip).us for n in (128, 256, 512, 1024)]
+    assert times == sorted(times)
+    assert eager_like_us(problem_of("sq=512,skv=512"), chip) < eager_like_us(problem_of("hq=2,sq=512,skv=512"), chip)
+
+
+def test_bench_rows_are_named_simulated_and_ordered_by_chip():
+    problem = problem_of("hq=2,hkv=1,sq=512,skv=512,d=64,causal")
+    rows = run(problem, window=64)
+    assert [row["chip"] for row in rows] == ["trn1", "trn2", "trn3"]
+    for row in modelled_rows(problem, 28):
+        assert row["nki_us_simulated"] < row["eager_like_us_simulated"]
+        assert row["nki_model_ms_simulated"] == pytest.approx(28 * row["nki_us_simulated"] / 1e3)
+        assert row["nki_prompts_per_s_simulated"] == pytest.approx(1e3 / row["nki_model_ms_simulated"])
+
+
+def test_the_bench_command_says_simulated():
+    done = CliRunner().invoke(app, ["bench", "--shape", "sq=512,skv=512,causal", "--layers", "2", "--chip", "trn2"])
+    assert done.exit_code == 0, done.output
+    assert "simulated, not measured" in done.stdout
+    assert "prompts/s, attention alone (sim)" in done.stdout
+    rows = json.loads(CliRunner().invoke(app, ["bench", "--shape", "sq=512,skv=512,causal", "--json"]).stdout)
+    assert all("us" not in key or "simulated" in key for row in rows for key in row)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["bench", "--shape", "hq=two"], "not a number"),
+        (["bench", "--shape", "rows=3"], "'rows=3' is not known"),
+        (["bench", "--shape", "sq=4,skv=4,d=512"], "head_dim"),
+        (["report", "--order", "fast"], "order='fast' is not known"),
+        (["report", "--chip", "trn9"], "trn1, trn2, trn3"),
+        (["report", "--kernel", "v99"], "one of v3"),
+    ],
+)
+def test_wrong_use_exits_with_2_and_says_what_is_allowed(arguments, words):
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+def test_shapes_in_words():
+    problem = problem_of("b=2,hq=8,hkv=2,sq=16,skv=64,d=64,dv=32,window=24,softcap=50,dtype=float32,sink")
+    assert (problem.batch, problem.group_size, problem.head_dim_v, problem.softcap, problem.sink) == (2, 4, 32, 50.0, True)
+    assert problem.mask.interval(0, 64) == (25, 49)
+    assert window_of("program") is None
+
+
+@pytest.mark.slow
+def test_dense_16_bit_matmuls_are_clocked_down_and_float32_ones_are_not():
+    chip = get_chip("trn2")
+    assert schedule(events_of("gemm_bf16", 8192, chip), chip).throttled
+    assert not schedule(events_of("matmul_blocked", 2048, chip), chip).throttled
+    assert not schedule(events_of("v7", 2048, chip), chip).throttled

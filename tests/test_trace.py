@@ -1,0 +1,130 @@
+"""The Perfetto trace, parsed back; the pictures and the HTML page."""
+
+import re
+from collections import Counter, defaultdict
+
+import pytest
+from typer.testing import CliRunner
+
+from nki_hf.chips import get_chip
+from nki_hf.cli import app
+from nki_hf.observers.perfetto import memory_profile, write_trace
+from nki_hf.observers.report import facts, html
+from nki_hf.observers.schedule import schedule
+from nki_hf.tools.subjects import events_of
+
+pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+TRN1 = get_chip("trn1")
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return schedule(events_of("v3", 1024, TRN1), TRN1)  # every engine, DMA both ways, spills from PSUM
+
+
+@pytest.fixture(scope="module")
+def packets(plan, tmp_path_factory):
+    path = tmp_path_factory.mktemp("trace") / "v3.pftrace"
+    assert write_trace(plan, path, title="v3") == len(plan.events)
+    trace = pb.Trace()
+    trace.ParseFromString(path.read_bytes())
+    return trace.packet
+
+
+def _tracks(packets):
+    return {p.track_descriptor.uuid: p.track_descriptor for p in packets if p.HasField("track_descriptor")}
+
+
+def _events(packets, kind):
+    return [p for p in packets if p.HasField("track_event") and p.track_event.type == kind]
+
+
+def test_one_track_per_engine_and_dma_queue_under_one_core(packets):
+    tracks = _tracks(packets)
+    roots = [track for track in tracks.values() if not track.parent_uuid]
+    assert len(roots) == 1
+    assert "simulated, trn1" in roots[0].name
+    names = {track.name for track in tracks.values() if track.parent_uuid == roots[0].uuid}
+    assert {"tensor", "vector", "scalar", "dma sync", "sbuf bytes per partition", "psum bytes per partition"} <= names
+
+
+def test_every_instruction_is_one_slice_of_the_right_length(packets, plan):
+    tracks = _tracks(packets)
+    begins, open_at, lengths = _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN), {}, defaultdict(list)
+    assert Counter(p.track_event.name for p in begins) == Counter(event.opcode for event in plan.events)
+    for packet in packets:
+        if not packet.HasField("track_event"):
+            continue
+        body = packet.track_event
+        if body.type == pb.TrackEvent.TYPE_SLICE_BEGIN:
+            assert body.track_uuid not in open_at, "slices of a track overlap"
+            open_at[body.track_uuid] = packet.timestamp
+        elif body.type == pb.TrackEvent.TYPE_SLICE_END:
+            lengths[tracks[body.track_uuid].name].append(packet.timestamp - open_at.pop(body.track_uuid))
+    assert not open_at
+    for engine in ("tensor", "vector", "scalar"):
+        busy = sum(cost.busy_ns for event, cost in zip(plan.events, plan.work.costs, strict=True) if event.engine == engine)
+        assert sum(lengths[engine]) == pytest.approx(busy, rel=0.01)
+    moved = sum(cost.payload_ns for cost in plan.work.costs)
+    assert sum(sum(found) for name, found in lengths.items() if name.startswith("dma")) == pytest.approx(moved, rel=0.01)
+
+
+def test_slices_carry_shapes_bytes_and_the_kernel_line(packets, plan):
+    first = next(p.track_event for p in _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN) if p.track_event.name == "nc_matmul")
+    notes = {note.name: note.string_value or note.int_value for note in first.debug_annotations}
+    event = plan.events[notes["index"]]
+    assert notes["source"] == f"{event.file}:{event.line}"
+    assert notes["source"].split(":")[0].endswith("v3_hbm_round_trips.py")
+    assert "[128, 512] float32 psum, 262,144 B" in notes["write 0"]
+    assert notes["waited for"] in ("dma", "semaphore", "engine")
+
+
+def test_flows_have_both_ends(packets):
+    begins = _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN)
+    leaves = {flow for p in begins for flow in p.track_event.flow_ids}
+    arrives = {flow for p in begins for flow in p.track_event.terminating_flow_ids}
+    assert leaves == arrives
+    assert len(leaves) > 100
+
+
+def test_memory_counters_start_at_zero_and_stay_within_the_chip(packets, plan):
+    values = [p.track_event.counter_value for p in _events(packets, pb.TrackEvent.TYPE_COUNTER)]
+    assert min(values) == 0
+    for (core, space), line in memory_profile(plan).items():
+        limit = TRN1.sbuf_partition_bytes if space == "sbuf" else TRN1.psum_partition_bytes
+        assert core == 0
+        assert max(level for _, level in line) <= limit
+        assert line[-1][1] == 0
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pftrace"])
+def test_the_command_writes_each_kind_of_file(suffix, tmp_path):
+    path = tmp_path / f"out{suffix}"
+    done = CliRunner().invoke(app, ["trace", "--kernel", "v7", "--seqlen", "512", "--chip", "trn1", "-o", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "simulated" in done.output
+    assert path.stat().st_size > 2000
+
+
+def test_an_unknown_suffix_is_refused(tmp_path):
+    done = CliRunner().invoke(app, ["trace", "--kernel", "v7", "--seqlen", "512", "-o", str(tmp_path / "out.json")])
+    assert done.exit_code == 2
+    assert ".pftrace, .png or .svg" in done.output
+
+
+def test_the_page_is_one_file_with_every_table(plan):
+    page = html(plan, "v3 1024")
+    assert not re.findall(r'(?:src|href)="(?!#)', page.replace("xlink:", "")), "the page loads something from elsewhere"
+    assert page.count("<svg") == 2
+    for words in ("simulated", "v3_hbm_round_trips.py", "Roofline", "waits for dma", "PSUM tiles go to SBUF"):
+        assert words in page
+    found = facts(plan)
+    assert found["simulated"] is True
+    assert sum(row["share"] for row in found["path"]) == pytest.approx(1)
+
+
+def test_the_report_command_prints_where_time_goes():
+    done = CliRunner().invoke(app, ["report", "--kernel", "v7", "--seqlen", "512", "--chip", "trn1"])
+    assert done.exit_code == 0, done.output
+    assert "(sim, trn1)" in done.stdout
+    assert "critical path by kernel line" in done.stdout
