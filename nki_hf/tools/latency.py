@@ -45,9 +45,9 @@ def flash_prefill_us(
 ) -> Latency:
     """The latency of `flash_prefill` on `lnc` cores.
 
-    (batch, kv head) units are independent and alike. If all of them would be more than `budget` instructions a core, two per core
-    and as many as the budget allows (at least four per core) are scheduled, and their difference per unit is repeated for
-    the rest. `budget=None` schedules every unit.
+    (batch, kv head) units are independent and alike. If all of them would be more than `budget` instructions a core, two per
+    core and as many as the budget allows (at least four per core) are scheduled, and their difference per unit is repeated
+    for the rest. `budget=None` schedules every unit.
 
     Raises:
       UnsupportedProblem: the kernel does not take the problem.
