@@ -44,7 +44,8 @@ def draw_timeline(
     end = plan.total_ns if end_ns is None else end_ns
     rank = {"tensor": 0, "vector": 1, "scalar": 2, "gpsimd": 3, "sync": 4, "dma": 5}
     rows = sorted(range(len(plan.work.queues)), key=lambda n: (plan.work.queues[n].core, rank[plan.work.queues[n].engine]))
-    labels, seen = [], {}
+    labels: list[str] = []
+    seen: dict[str, Any] = {}
     for position, number in enumerate(rows):
         queue = plan.work.queues[number]
         labels.append(f"{queue.core}: {queue.engine}" if queue.engine != "dma" else f"{queue.core}: dma {queue.name}")

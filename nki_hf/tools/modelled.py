@@ -11,8 +11,7 @@ from nki_hf.tools.subjects import events_of, flash_prefill_events
 
 __all__ = ["Asked", "model", "problem_of", "window_of"]
 
-_KEYS = {"b": "batch", "hq": "num_heads_q", "hkv": "num_heads_kv", "sq": "seqlen_q", "skv": "seqlen_kv", "d": "head_dim",
-         "dv": "head_dim_v", "dtype": "dtype", "window": "window", "softcap": "softcap"}  # fmt: skip
+_KEYS = ("b", "hq", "hkv", "sq", "skv", "d", "dv", "dtype", "window", "softcap")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +75,19 @@ def problem_of(shape: str) -> Problem:
         else:
             raise ValueError(f"shape: {word!r} is not known: it is causal, sink or one of {', '.join(f'{k}=' for k in _KEYS)}.")
     try:
-        sizes = {_KEYS[name]: int(values.get(name, 1)) for name in ("b", "hq", "sq", "skv")}
+        batch, heads, seqlen_q, seqlen_kv = (int(values.get(name, 1)) for name in ("b", "hq", "sq", "skv"))
         head_dim = int(values.get("d", 128))
         window = int(values["window"]) if "window" in values else None
         softcap = float(values["softcap"]) if "softcap" in values else None
-        heads_kv, head_dim_v = int(values.get("hkv", values.get("hq", 1))), int(values.get("dv", head_dim))
+        heads_kv, head_dim_v = int(values.get("hkv", heads)), int(values.get("dv", head_dim))
     except ValueError as error:
         raise ValueError(f"shape={shape!r} has a size that is not a number: {error}.") from None
     causal = "causal" in flags or window is not None
-    mask = Mask(q_offset=sizes["seqlen_kv"] - sizes["seqlen_q"], ahead=1, window=window) if causal else Mask()
-    return Problem(**sizes, num_heads_kv=heads_kv, head_dim=head_dim, head_dim_v=head_dim_v, mask=mask, softcap=softcap,
-                   sink="sink" in flags, dtype=values.get("dtype", "bfloat16"))  # fmt: skip
+    mask = Mask(q_offset=seqlen_kv - seqlen_q, ahead=1, window=window) if causal else Mask()
+    return Problem(
+        batch=batch, num_heads_q=heads, num_heads_kv=heads_kv, seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, head_dim=head_dim,
+        head_dim_v=head_dim_v, mask=mask, softcap=softcap, sink="sink" in flags, dtype=values.get("dtype", "bfloat16"),
+    )  # fmt: skip
 
 
 def window_of(order: str) -> int | None:
