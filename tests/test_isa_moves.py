@@ -20,8 +20,10 @@ from isa_operands import (
     run_cases,
 )
 
+from nki_hf.errors import KernelFault
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
+from nki_hf.sim import launch
 
 NAMES = ("tensor_copy", "memset", "dma_copy", "dma_compute", "nc_transpose", "dma_transpose", "nc_stream_shuffle")
 ANY = (*FLOATS, *INTS)
@@ -77,7 +79,7 @@ def dma_copy(data):
     """Any HBM or SBUF view to any other of as many elements; by rows that an index names, on either side."""
     kind = data.draw(st.sampled_from(FLOATS + INTS))
     target = kind if data.draw(st.booleans()) else data.draw(st.sampled_from(FLOATS + INTS))
-    form = data.draw(st.sampled_from(["direct", "reshape", "gather", "scatter", "scalar", "skip"]))
+    form = data.draw(st.sampled_from(["direct", "reshape", "gather", "scatter", "scalar", "skip", "scatter skip"]))
     rows, free = data.draw(st.integers(1, 32)), draw_free(data)
     total = int(np.prod(free))
     if form in ("direct", "reshape"):
@@ -97,9 +99,9 @@ def dma_copy(data):
         )
         return
     table_rows = data.draw(st.integers(rows, 40))
-    table = operand(data, (0, table_rows), (total,), kind if form != "scatter" else target, space="hbm", plain=True)
-    tile = operand(data, (0, rows), (total,), target if form != "scatter" else kind, plain=True)
-    last = table_rows - 1 + (6 if form == "skip" else 0)
+    table = operand(data, (0, table_rows), (total,), target if form[:7] == "scatter" else kind, space="hbm", plain=True)
+    tile = operand(data, (0, rows), (total,), kind if form[:7] == "scatter" else target, plain=True)
+    last = table_rows - 1 + (6 if "skip" in form else 0)
     unique = lambda rng, size: rng.permutation(last + 1)[:size]  # noqa: E731
     index = operand(data, (0, rows), (1,), "uint32", fill=unique, plain=True)
     pattern = [[total, rows], [1, total]]
@@ -110,19 +112,19 @@ def dma_copy(data):
     def body(table, tile, index):
         offset = {"scalar_offset": index} if form == "scalar" else {"vector_offset": index}
         rows_of = table.ap(pattern=pattern, indirect_dim=0, **offset)
-        dst, src = (rows_of, tile) if form == "scatter" else (tile, rows_of)
-        nisa.dma_copy(dst=dst, src=src, oob_mode=nisa.oob_mode.skip if form == "skip" else nisa.oob_mode.error)
+        dst, src = (rows_of, tile) if form[:7] == "scatter" else (tile, rows_of)
+        nisa.dma_copy(dst=dst, src=src, oob_mode=nisa.oob_mode.skip if "skip" in form else nisa.oob_mode.error)
 
     def expect():
         chosen = operands["index"].values[:, 0].astype(int)
         source, destination = operands["table"].values, operands["tile"].values
         if form == "scalar":
             return {"tile": source[chosen[0] : chosen[0] + rows]}
-        if form == "scatter":
-            want = source * 1.0
-            want[chosen] = destination
-            return {"table": want}
         inside = chosen < table_rows
+        if form[:7] == "scatter":
+            want = source * 1.0
+            want[chosen[inside]] = destination[inside]
+            return {"table": want}
         return {"tile": np.where(inside[:, None], source[np.where(inside, chosen, 0)], destination)}
 
     run(data, body, operands, expect, rtol=0, atol=0)
@@ -149,28 +151,30 @@ def dma_compute(data):
         )
         return
     table_rows = data.draw(st.integers(rows, 40))
+    skip = data.draw(st.booleans())
+    last = table_rows + (20 if skip else 0)
     operands = {
         "table": operand(data, (0, table_rows), (total,), kinds[0], space="hbm", plain=True),
         "tile": operand(data, (0, rows), (total,), kinds[1], plain=True),
-        "index": operand(
-            data, (0, rows), (1,), "uint32", fill=lambda rng, size: rng.permutation(table_rows)[:size], plain=True
-        ),
+        "index": operand(data, (0, rows), (1,), "uint32", fill=lambda rng, size: rng.permutation(last)[:size], plain=True),
     }
 
     def body(table, tile, index):
         view = table.ap(pattern=[[total, rows], [1, total]], vector_offset=index, indirect_dim=0)
+        mode = nisa.oob_mode.skip if skip else nisa.oob_mode.error
         if form == "scatter":
-            nisa.dma_compute(dst=view, srcs=[view, tile], reduce_op=nl.add)
+            nisa.dma_compute(dst=view, srcs=[view, tile], reduce_op=nl.add, oob_mode=mode)
         else:
-            nisa.dma_compute(dst=tile, srcs=[tile, view], reduce_op=nl.add, scales=[1.0, 1.0])
+            nisa.dma_compute(dst=tile, srcs=[tile, view], reduce_op=nl.add, scales=[1.0, 1.0], oob_mode=mode)
 
     def expect():
         chosen = operands["index"].values[:, 0].astype(int)
-        table, tile = operands["table"].values, operands["tile"].values
+        inside = chosen < table_rows
+        table, tile = operands["table"].values.copy(), operands["tile"].values.copy()
         if form == "gather":
-            return {"tile": tile + table[chosen]}
-        table = table.copy()
-        table[chosen] += tile
+            tile[inside] += table[chosen[inside]]
+            return {"tile": tile}
+        table[chosen[inside]] += tile[inside]
         return {"table": table}
 
     run(data, body, operands, expect)
@@ -204,23 +208,25 @@ def dma_transpose(data):
     kind = data.draw(st.sampled_from(["bfloat16", "float16", "uint16"]))
     if data.draw(st.booleans()):
         count, width, table_rows = data.draw(st.sampled_from([16, 32, 128])), data.draw(st.integers(1, 64)), 130
+        skip = data.draw(st.booleans())
+        last = table_rows - 1 + (40 if skip else 0)
         operands = {
             "dst": operand(data, (0, width), (count,), kind, reads=False, plain=True),
             "table": operand(data, (0, table_rows), (width,), kind, space="hbm", plain=True),
-            "index": operand(data, (0, count), (1,), "uint32", fill=integers(0, table_rows - 1), plain=True),
+            "index": operand(data, (0, count), (1,), "uint32", fill=integers(0, last), plain=True),
         }
 
         def body(dst, table, index):
             source = table.ap(pattern=[[width, count], [1, width]], vector_offset=index, indirect_dim=0)
-            nisa.dma_transpose(dst=dst, src=source, axes=(1, 0))
+            nisa.dma_transpose(dst=dst, src=source, axes=(1, 0), oob_mode=nisa.oob_mode.skip if skip else nisa.oob_mode.error)
 
-        run(
-            data,
-            body,
-            operands,
-            lambda: {"dst": operands["table"].raw[operands["index"].values[:, 0].astype(int)].T},
-            exact=("dst",),
-        )
+        def expect():
+            chosen = operands["index"].values[:, 0].astype(int)
+            inside = chosen < table_rows
+            gathered = operands["table"].raw[np.where(inside, chosen, 0)].T
+            return {"dst": np.where(inside, gathered, operands["dst"].raw)}
+
+        run(data, body, operands, expect, exact=("dst",))
         return
     permutation = data.draw(st.sampled_from([(1, 0), (2, 1, 0), (3, 1, 2, 0)]))
     sizes = [data.draw(st.sampled_from([1, 2, 4, 8, 16])) for _ in permutation]
@@ -270,6 +276,29 @@ def nc_stream_shuffle(data):
     )
 
 
+@pytest.mark.parametrize("form", ["gather", "scatter", "transpose", "compute"])
+def test_a_row_out_of_bounds_is_a_fault_unless_it_is_skipped(form):
+    def kernel(x, i):
+        tile, index = nl.ndarray((16, 8), x.dtype), nl.ndarray((16, 1), nl.uint32)
+        table = nl.ndarray((16, 8), x.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=table, src=x)
+        nisa.dma_copy(dst=tile, src=x)
+        nisa.dma_copy(dst=index, src=i)
+        rows = table.ap(pattern=[[8, 16], [1, 8]], vector_offset=index, indirect_dim=0)
+        if form == "transpose":
+            nisa.dma_transpose(dst=nl.ndarray((8, 16), x.dtype), src=rows)
+        elif form == "compute":
+            nisa.dma_compute(dst=tile, srcs=[tile, rows], reduce_op=nl.add)
+        else:
+            nisa.dma_copy(dst=tile if form == "gather" else rows, src=rows if form == "gather" else tile)
+
+    index = np.arange(16, dtype=np.uint32)[:, None]
+    index[5] = 16
+    with pytest.raises(KernelFault, match=r"run-time index 16 \(entry 5\) leaves") as caught:
+        launch(kernel, (np.zeros((16, 8), np.float16), index))
+    assert (caught.value.record.kind, caught.value.record.details["entry"]) == ("bounds", 5)
+
+
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2", "int32"])
 def test_copies_and_transposes_keep_every_bit(kind):
     """All bit patterns, NaN payloads and infinities included, through each way of moving data of one type."""
@@ -292,8 +321,6 @@ def test_copies_and_transposes_keep_every_bit(kind):
         out = nl.ndarray((32, 64), kind, buffer=nl.shared_hbm)
         nisa.dma_copy(dst=out, src=e)
         return out
-
-    from nki_hf.sim import launch
 
     np.testing.assert_array_equal(bits(launch(kernel, (source,)).outputs[0]), bits(source.T))
 
