@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nki_hf.cli import app
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -38,6 +40,11 @@ def test_every_make_target_it_names_exists():
         assert re.search(rf"^{target}:", rules, flags=re.MULTILINE), target
 
 
+def test_it_names_every_verb_of_the_program_and_no_other():
+    named = set(re.findall(r"^\| `nki_hf ([a-z]+)` \|", README, flags=re.MULTILINE))
+    assert named == {command.name for command in app.registered_commands}
+
+
 def test_every_path_of_the_layout_exists():
     (layout,) = _blocks("text")
     folder = ROOT
@@ -53,7 +60,9 @@ def test_every_link_points_at_a_file():
         assert (ROOT / target).exists(), target
 
 
-@pytest.mark.parametrize("flag", sorted(set(re.findall(r"(--[a-z-]+)", README))))
+@pytest.mark.parametrize(
+    "flag", sorted({flag for words in re.findall(r'ARGS="([^"]*)"', README) for flag in re.findall(r"--[a-z-]+", words)})
+)
 def test_every_flag_it_names_is_one_of_the_benchmark(flag):
     assert f'"{flag}"' in _flags() or f"{flag[2:].replace('-', '_')}: Annotated" in _flags()
 
