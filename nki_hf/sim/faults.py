@@ -20,9 +20,12 @@ class SimulatorWarning(UserWarning):
     """A rule that public sources leave unsure was broken by a kernel written elsewhere."""
 
 
-def kernel_position() -> tuple[str, int]:
-    """File and line of the innermost frame outside the simulator: the kernel's own code."""
-    frame = sys._getframe(1)
+def kernel_position(above: int = 1) -> tuple[str, int]:
+    """File and line of the innermost frame outside the simulator: the kernel's own code.
+
+    `above` frames of the simulator are known to lie below it, so that the search can start there.
+    """
+    frame = sys._getframe(above)
     while frame is not None:
         code = frame.f_code
         inside = _is_simulator.get(code)

@@ -105,7 +105,7 @@ class Machine:
             position, self.shared_count = self.shared_count, self.shared_count + 1
             if position < len(self.run.shared):
                 return self._again(self.run.shared[position], shape, dtype)
-        file, line = kernel_position()
+        file, line = kernel_position(2)  # this, and what allocates
         number = len(self.run.buffers)
         buffer = Buffer(
             number=number,
@@ -160,7 +160,7 @@ class Machine:
             if region.buffer.role == "input":
                 self.run.modified.add(region.buffer.number)
         if self.options.events:
-            file, line = kernel_position()
+            file, line = kernel_position(3)  # this, begin.issue, the instruction
             if self.in_order:
                 attrs = {**(attrs or {}), "no_reorder": True}
             event = Event(

@@ -92,7 +92,8 @@ class NkiTensor(Views):
     @property
     def free_size(self) -> int:
         """Elements per partition."""
-        return math.prod(self.shape[1:])
+        shape = self.shape
+        return shape[1] if len(shape) == 2 else math.prod(shape[1:])
 
     def is_contiguous(self) -> bool:
         """True if the view is dense row-major (on chip: within each partition)."""

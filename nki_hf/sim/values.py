@@ -41,11 +41,14 @@ def reader(tensor: NkiTensor, group: int = 16) -> Reader:
 
 def native_reader(tensor: NkiTensor, group: int = 16) -> Reader:
     """Closure that gives the operand in its own element type as `[partitions, free_size]`."""
-    shape = (tensor.partitions, tensor.free_size)
     if tensor.indirection is not None:
+        shape = (tensor.partitions, tensor.free_size)
         gather = access(tensor, group=group).read
         return lambda: gather()[0].reshape(shape)
     array = tensor.array()
+    if array.ndim == 2:
+        return lambda: array
+    shape = (tensor.partitions, tensor.free_size)
     flat = _flat(array, *shape)
     if flat is not None:
         return lambda: flat

@@ -93,6 +93,7 @@ def rule(
 
 
 _passed: set[Any] = set()
+_always: dict[str, list[Rule]] = {}
 _MOST_PASSED = 100_000
 
 
@@ -106,10 +107,14 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
         return
     signature = _signature(machine, opcode, arguments)
     known = signature is not None and signature in _passed
+    if known:
+        if opcode not in _always:
+            _always[opcode] = [item for item in rules if item.always]
+        rules = _always[opcode]
+        if not rules:
+            return
     operands, warned = Operands(machine, opcode, arguments), False
     for item in rules:
-        if known and not item.always:
-            continue
         violation = item.violated(operands)
         if violation is None:
             continue
