@@ -74,6 +74,7 @@ def main(
 def benchmark(options: BenchOptions, errors: Console) -> bool:
     """Run, print and write everything; returns the verdict."""
     prepare_environment()
+    check_writable(options.json)
     try:
         from transformers.utils import logging  # after the environment: these import torch
 
@@ -91,6 +92,21 @@ def benchmark(options: BenchOptions, errors: Console) -> bool:
     result.write(options.json)
     show(result, _console(), json=options.json)
     return result.passed
+
+
+def check_writable(path: Path) -> None:
+    """Make the result file's folder now: a run of minutes must not end at a file that cannot be written.
+
+    Raises:
+      WrongUse: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        problem = "it is a folder" if path.is_dir() else "" if os.access(path.parent, os.W_OK) else "its folder is read-only"
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        raise WrongUse(f"json={str(path)!r} cannot be written ({problem}): name another file with --json.")
 
 
 def prepare_environment() -> None:

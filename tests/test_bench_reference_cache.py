@@ -102,6 +102,12 @@ def test_an_unreadable_entry_is_named_and_never_served(tmp_path, compute):
     assert len(said) == 1
 
 
+def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path, compute):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"the cache folder .*file cannot be made \(File exists\): choose another --cache-dir"):
+        cached_array(tmp_path / "file", KEY, compute, say=_quiet)
+
+
 def _interrupt(*_):
     raise KeyboardInterrupt
 

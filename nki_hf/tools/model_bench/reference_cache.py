@@ -59,7 +59,10 @@ def cached_array(
     """
     text = json.dumps(key, sort_keys=True)
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.ref"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"the cache folder {folder} cannot be made ({error.strerror}): choose another --cache-dir.") from error
     with FileLock(f"{path}.lock"):
         if path.exists():
             try:
