@@ -1,6 +1,6 @@
 """Runs the examples in the docstrings of the public API stubs on the simulator.
 
-    python tools/conformance/docstrings.py CHECKOUT_OF_AWS_NEURON_SDK [--no-report]
+python tools/conformance/docstrings.py CHECKOUT_OF_AWS_NEURON_SDK [--no-report]
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _run(example: Example) -> float | str | None:
     if example.kind == "kernel":
         name = next(node.name for node in ast.parse(example.code).body if isinstance(node, ast.FunctionDef))
         if name not in KERNELS:
-            raise Skipped("the example returns on-chip tiles, which no kernel may" if name == "topk_kernel" else "no oracle here")
+            raise Skipped("returns on-chip tiles, which no kernel may" if name == "topk_kernel" else "no oracle here")
         return KERNELS[name](_defined(example, name), options)
     arrays = _inputs()
     free = _free_names(example.code)
@@ -130,7 +130,8 @@ def _free_names(code: str) -> set[str]:
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     bound |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     bound |= {argument.arg for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for argument in node.args.args}
-    bound |= {alias.asname or alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imports = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    bound |= {alias.asname or alias.name.split(".")[0] for alias in imports}
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - bound
 
 

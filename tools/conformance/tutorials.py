@@ -1,6 +1,6 @@
 """Runs the tutorial kernels of the public documentation on the simulator, against NumPy.
 
-    python tools/conformance/tutorials.py CHECKOUT_OF_AWS_NEURON_SDK [--no-report]
+python tools/conformance/tutorials.py CHECKOUT_OF_AWS_NEURON_SDK [--no-report]
 """
 
 from __future__ import annotations

@@ -1,0 +1,151 @@
+"""The conformance runners' own logic: extraction of examples, choice of cases, comparison, the table."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.conformance import library_cases, report  # noqa: E402
+from tools.conformance.case import Case, Outcome, Skipped, run_case  # noqa: E402
+from tools.conformance.compare import Mismatch, compare  # noqa: E402
+from tools.conformance.examples import examples_of, with_shape_checks  # noqa: E402
+
+STUB = '''
+def add(x, y):
+    r"""Adds.
+
+    .. code-block:: python
+
+        import nki.language as nl
+
+        # nki.language.add -- two tiles
+        c = nl.add(a, b)
+        assert nl.equal(c, a)
+
+        # nki.language.add -- a number
+        # on every element
+        c = nl.add(a, 2.0)"""
+
+
+class Tensor:
+    def permute(self):
+        """Turns.
+
+        .. code-block:: python
+
+            t = nl.ndarray((128, 4, 8))
+            t.permute((0, 2, 1))  # shape becomes (128, 8, 4)
+        """
+
+    def scan(self):
+        """Pseudo-code.
+
+        .. code-block:: python
+
+            for i in range(n):
+                value = a +
+                        b
+        """
+'''
+
+
+def test_examples_are_split_at_their_headings_and_keep_the_imports():
+    found = examples_of(STUB)
+    assert [(e.owner, e.number, e.kind) for e in found] == [
+        ("add", 1, "checks"), ("add", 2, "runs"), ("Tensor.permute", 1, "checks"), ("Tensor.scan", 1, "prose"),
+    ]  # fmt: skip
+    assert all(e.code.startswith("import nki.language as nl") for e in found[:2])
+    assert "2.0" in found[1].code
+    assert "assert" not in found[1].code
+
+
+def test_shape_comments_become_assertions():
+    assert with_shape_checks("t.permute((0, 2))  # shape becomes (8, 4)") == "assert (t.permute((0, 2))).shape == (8, 4)"
+    assert with_shape_checks("t.view(x)  # shape stays (8, 4), same size") == "assert (t.view(x)).shape == (8, 4)"
+    assert with_shape_checks("t.r(1)\n# Result shape: (2, 3)") == "assert (t.r(1)).shape == (2, 3)"
+    assert with_shape_checks("x = t.slice(1)  # a slice") == "x = t.slice(1)  # a slice"
+
+
+def test_comparison_measures_against_the_largest_reference_value():
+    expected = np.array([[100.0, 0.0]])
+    assert compare(expected + [[0, 1.0]], expected, rtol=0.02, atol=0) == pytest.approx(0.5)
+    with pytest.raises(Mismatch, match=r"out\[0, 1\] is 3, the reference 0: off by 3 of 2"):
+        compare(expected + [[0, 3.0]], expected, rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_comparison_refuses_values_that_are_not_finite_where_the_reference_is(bad):
+    with pytest.raises(Mismatch, match="not finite at the same places"):
+        compare([1.0, bad], [1.0, 2.0], rtol=1, atol=1)
+    assert compare([1.0, bad], [1.0, np.nan], rtol=1, atol=1) == 0
+
+
+def test_comparison_takes_another_shape_but_not_another_size():
+    assert compare(np.zeros((2, 3)), np.zeros(6), rtol=0, atol=0) == 0
+    with pytest.raises(Mismatch, match=r"shape \(2, 3\)"):
+        compare(np.zeros((2, 3)), np.zeros(5), rtol=0, atol=0)
+
+
+def test_cases_are_chosen_small_first_and_spread_over_options():
+    candidates = [{"n": n, "flag": flag} for n in (512, 64, 4096) for flag in (False, True)]
+    chosen = library_cases.choose(candidates, 3, 1024)
+    assert chosen == [{"n": 64, "flag": False}, {"n": 64, "flag": True}, {"n": 512, "flag": False}]
+
+
+def _raises(error):
+    def run():
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "verdict", "detail"),
+    [
+        (lambda: 0.25, "passed", "0.25 of the tolerance"),
+        (lambda: "its own assertions", "passed", "its own"),
+        (_raises(Mismatch("out is wrong")), "failed", "Mismatch: out is wrong"),
+        (_raises(ValueError("no")), "failed", "ValueError: no"),
+        (_raises(AssertionError("Kernel validation exception: d too big")), "refused", "d too big"),
+        (_raises(Skipped("too large")), "not run", "too large"),
+        (_raises(MemoryError("8 GB")), "not run", "too much memory"),
+        (lambda: next(iter(int, 1)) and None or [None for _ in iter(int, 1)], "not run", "longer than"),
+    ],
+)
+def test_verdicts(run, verdict, detail, capsys):
+    outcome = run_case(Case("kernel", "option", run), 0.3)
+    assert outcome.verdict == verdict
+    assert detail in outcome.detail
+
+
+def test_refusals_of_the_simulator_are_told_from_failures():
+    from nki_hf.sim.faults import fault
+
+    for kind, verdict in (("unsupported", "refused"), ("generation", "refused"), ("shape", "failed")):
+        assert run_case(Case("k", "o", lambda kind=kind: fault(kind, "op", "no")), 5).verdict == verdict
+
+
+def test_the_page_gets_a_suites_block_and_keeps_the_rest(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- begin x -->\nold\n<!-- end x -->\nafter\n")
+    outcomes = [Outcome("k", "a|b", "passed", ""), Outcome("k", "c", "failed", "why")]
+    report.update("x", outcomes, "run it", page)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("<!-- end x -->\nafter\n")
+    assert "old" not in text
+    assert "1 passed, 1 failed, 0 refused, 0 not run. Command: `run it`" in text
+    assert "| k | 1 | 1 | 0 | 0 |" in text
+    assert "| k | a\\|b | passed |  |" in text
+    with pytest.raises(ValueError, match="no block"):
+        report.update("y", outcomes, "run it", page)
+
+
+def test_the_documented_page_has_a_block_for_every_suite():
+    text = report.PAGE.read_text()
+    for suite in ("nki-library", "docstrings", "tutorials"):
+        assert f"<!-- begin {suite} -->" in text
