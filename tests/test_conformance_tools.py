@@ -72,9 +72,9 @@ def test_shape_comments_become_assertions():
 
 def test_comparison_measures_against_the_largest_reference_value():
     expected = np.array([[100.0, 0.0]])
-    assert compare(expected + [[0, 1.0]], expected, rtol=0.02, atol=0) == pytest.approx(0.5)
+    assert compare(expected + np.array([[0, 1.0]]), expected, rtol=0.02, atol=0) == pytest.approx(0.5)
     with pytest.raises(Mismatch, match=r"out\[0, 1\] is 3, the reference 0: off by 3 of 2"):
-        compare(expected + [[0, 3.0]], expected, rtol=0.02, atol=0)
+        compare(expected + np.array([[0, 3.0]]), expected, rtol=0.02, atol=0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -113,7 +113,7 @@ def _raises(error):
         (_raises(AssertionError("Kernel validation exception: d too big")), "refused", "d too big"),
         (_raises(Skipped("too large")), "not run", "too large"),
         (_raises(MemoryError("8 GB")), "not run", "too much memory"),
-        (lambda: next(iter(int, 1)) and None or [None for _ in iter(int, 1)], "not run", "longer than"),
+        (lambda: (next(iter(int, 1)) and None) or [None for _ in iter(int, 1)], "not run", "longer than"),
     ],
 )
 def test_verdicts(run, verdict, detail, capsys):

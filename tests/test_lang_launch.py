@@ -32,7 +32,9 @@ def double_in_place(a):
     return a
 
 
-@pytest.mark.parametrize("call", [simulate(add_one), simulate(add_one)[1], simulate(add_one[1]), simulate(add_one.function), add_one])
+@pytest.mark.parametrize(
+    "call", [simulate(add_one), simulate(add_one)[1], simulate(add_one[1]), simulate(add_one.function), add_one]
+)
 def test_every_way_to_call_gives_the_same(call, rng):
     a = rng.standard_normal((4, 6)).astype(np.float32)
     have = call(a)
@@ -152,7 +154,7 @@ def test_platform_variable_chooses_the_chip(monkeypatch, target, chip):
 
 def test_unknown_platform_lists_the_known_ones(monkeypatch):
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn9")
-    with pytest.raises(ValueError, match="trn9.*trn1, inf2"):
+    with pytest.raises(ValueError, match=r"trn9.*trn1, inf2"):
         default_chip()
 
 

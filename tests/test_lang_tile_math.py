@@ -273,7 +273,11 @@ def test_tile_math_issues_real_instructions():
         return a
 
     events = launch(kernel, (np.zeros((4, 4), np.float32),)).events
-    assert [(e.opcode, e.engine) for e in events] == [("dma_copy", "dma"), ("tensor_scalar", "vector"), ("activation", "scalar")]
+    assert [(e.opcode, e.engine) for e in events] == [
+        ("dma_copy", "dma"),
+        ("tensor_scalar", "vector"),
+        ("activation", "scalar"),
+    ]
     assert all(e.file == __file__ for e in events)
 
 

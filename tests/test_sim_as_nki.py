@@ -148,7 +148,7 @@ def test_objects_take_class_attributes_as_fields_with_and_without_dataclass():
     assert Marked(1) == Marked(1, False, 3)
     item = Unmarked(4, plain=7)
     assert (item.size, item.flag, item.plain, item.doubled) == (4, False, 7, 8)
-    with pytest.raises(TypeError, match="no field 'colour'.*size, flag, plain"):
+    with pytest.raises(TypeError, match=r"no field 'colour'.*size, flag, plain"):
         Unmarked(1, colour=2)
     with pytest.raises(TypeError, match="3 fields"):
         Unmarked(1, 2, 3, 4)
