@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -94,6 +95,10 @@ class SimulatingOrchestrator:
         total = sum(value.size for value in inputs.values() if isinstance(value, np.ndarray))
         if total > MAX_ELEMENTS:
             raise Skipped(f"inputs of {total:,} elements, more than {MAX_ELEMENTS:,}")
+        known = inspect.signature(getattr(launch.kernel_func, "function", launch.kernel_func)).parameters
+        unknown = [name for name in inputs if name not in known]
+        if unknown:
+            raise Skipped(f"the test passes {', '.join(unknown)}, which the kernel of the same tree does not take")
         compiler = launch.compiler_input
         chip = get_chip(compiler.platform_target.get_compile_target())
         result = sim.launch(
