@@ -1,0 +1,96 @@
+"""Figures of the coverage test: `PYTHONPATH=. python tests/model_figures.py [--dtype bfloat16] [--control mask|is_causal] [name ...]`.
+
+Per mode: right through a kernel, right by fallback, refused, wrong; the deviation from eager (median, 90th percentile,
+worst); and the same with a part of the adapter switched off, as a control that the comparison can fail.
+"""
+
+import argparse
+import statistics
+import warnings
+from collections import Counter
+
+import torch
+import transformers
+from zoo import ARCHITECTURES, MODES, build, deviation, run_mode
+
+import nki_hf
+
+TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
+
+
+def control(name):
+    """Switch one part of the adapter off."""
+    from nki_hf.adapters import transformers as adapter
+
+    nki_hf.register()
+    if name == "mask":
+        transformers.AttentionMaskInterface._global_mapping.pop("nki")
+    if name == "is_causal":
+
+        def ignoring(module, query, key, value, attention_mask, is_causal=None, **kwargs):
+            return adapter.nki_attention(module, query, key, value, attention_mask, is_causal=True, **kwargs)
+
+        transformers.AttentionInterface.register("nki", ignoring)
+
+
+def judge(architecture, model, mode, tolerance):
+    """One verdict, its deviation, and the numbers of calls and of fallbacks."""
+    expected = run_mode(architecture, model, "eager", mode)
+    nki_hf.explain(reset=True)
+    try:
+        found = run_mode(architecture, model, "nki", mode)
+    except (nki_hf.UnsupportedProblem, RuntimeError, TypeError) as error:
+        return "refused" if isinstance(error, nki_hf.UnsupportedProblem) else f"wrong ({type(error).__name__})", None, 0, 0
+    report = nki_hf.explain()
+    off = deviation(found, expected)
+    same = tolerance > 1e-3 or expected.tokens is None or torch.equal(found.tokens, expected.tokens)
+    if not (off <= tolerance and same):
+        return "wrong", off, report.calls, report.fallbacks
+    return ("fallback" if report.fallbacks else "kernel"), off, report.calls, report.fallbacks
+
+
+def main():
+    """Run all architectures, or those named, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--dtype", default="float32", choices=TOLERANCES)
+    parser.add_argument("--control", choices=("mask", "is_causal"))
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    transformers.utils.logging.set_verbosity_error()
+    control(options.control)
+    dtype = getattr(torch, options.dtype)
+    verdicts, deviations, calls, fallbacks, reasons = {}, [], 0, 0, Counter()
+    broken = set()
+    for architecture in ARCHITECTURES:
+        if options.names and architecture.name not in options.names:
+            continue
+        model = build(architecture, dtype)
+        for mode in MODES[architecture.kind]:
+            try:
+                verdict, off, ran, fell = judge(architecture, model, mode, TOLERANCES[options.dtype])
+            except (KeyError, RuntimeError, ValueError) as error:
+                verdict, off, ran, fell = f"eager fails ({type(error).__name__})", None, 0, 0
+            verdicts.setdefault(mode, Counter())[verdict] += 1
+            calls, fallbacks = calls + ran, fallbacks + fell
+            reasons.update(nki_hf.explain().reasons())
+            if off is not None:
+                deviations.append(off)
+            if verdict not in ("kernel", "fallback"):
+                broken.add(architecture.name)
+                print(f"{verdict}: {architecture.kind}/{architecture.name} {mode} {off}", flush=True)
+    names = {each.name for each in ARCHITECTURES}
+    print(f"\n{len(names)} architectures, {options.dtype}, control: {options.control or 'none'}")
+    for mode, counts in verdicts.items():
+        print(f"{mode:>8}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
+    share = 100 * (calls - fallbacks) / max(1, calls)
+    print(f"{calls:,} attention calls, {share:.1f} % through a kernel; {len(broken)} architectures not right")
+    for reason, count in reasons.most_common():
+        print(f"  {count:,} calls by fallback: {reason}")
+    finite = sorted(off for off in deviations if off == off)
+    tenth = finite[int(0.9 * (len(finite) - 1))]
+    print(f"deviation from eager: median {statistics.median(finite):.1e}, 90th percentile {tenth:.1e}, worst {finite[-1]:.1e}")
+
+
+if __name__ == "__main__":
+    main()
