@@ -1,4 +1,6 @@
-"""What the adapter costs per call: `PYTHONPATH=. python tests/adapter_overhead.py [--calls 2000]`, with a back end that computes nothing.
+"""What the adapter costs per call, with a back end that computes nothing:
+
+    PYTHONPATH=. python tests/adapter_overhead.py [--calls 2000]
 
 Times `nki_attention` from Transformers' arguments to the output at 128 queries and keys and 8 heads, and a bare torch op of
 the same outputs; prints both and the difference. Also the memory that a mask of 8,192 tokens costs on its way to bounds.

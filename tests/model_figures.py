@@ -1,4 +1,6 @@
-"""Figures of the coverage test: `PYTHONPATH=. python tests/model_figures.py [--dtype bfloat16] [--control mask|is_causal] [name ...]`.
+"""Figures of the coverage test:
+
+    PYTHONPATH=. python tests/model_figures.py [--dtype bfloat16] [--control mask|is_causal] [name ...]
 
 Per mode: right through a kernel, right by fallback, refused, wrong; the deviation from eager (median, 90th percentile,
 worst); and the same with a part of the adapter switched off, as a control that the comparison can fail.
@@ -76,7 +78,7 @@ def main():
             reasons.update(nki_hf.explain().reasons())
             if off is not None:
                 deviations.append(off)
-            if verdict not in ("kernel", "fallback"):
+            if verdict not in ("kernel", "fallback") and not verdict.startswith("eager"):
                 broken.add(architecture.name)
                 print(f"{verdict}: {architecture.kind}/{architecture.name} {mode} {off}", flush=True)
     names = {each.name for each in ARCHITECTURES}

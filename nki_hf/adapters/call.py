@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,14 +10,7 @@ import torch
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Mask, Problem
 
-__all__ = ["Call", "Keys", "check_shapes", "problem_of"]
-
-_DTYPE_NAMES: dict[Any, str] = {
-    torch.bfloat16: "bfloat16",
-    torch.float16: "float16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-}
+__all__ = ["Call", "Keys", "ProblemKey", "check_shapes", "problem_from", "problem_key"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,56 +105,54 @@ def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise UnsupportedProblem(reasons)
 
 
-def problem_of(call: Call, *, needs_grad: bool) -> Problem:
-    """The sizes and options of a call; equal calls share one object, so that decisions can be looked up by it."""
-    q, v, keys = call.q, call.v, call.keys
+ProblemKey = tuple[Any, ...]
+"""What `problem_from` makes a `Problem` of. Calls are many and problems few: decisions are looked up by this key."""
+
+
+def problem_key(call: Call, *, needs_grad: bool) -> ProblemKey:
+    """The sizes and options of a call, hashable."""
+    q, k, v, keys = call.q, call.k, call.v, call.keys
     bias = keys.bias
-    bias_kind: tuple[Any, ...] = (None, False, False, False)
-    if bias is not None:
-        kind = "boolean" if bias.dtype == torch.bool else "additive"
-        bias_kind = (kind, bias.shape[0] > 1, bias.shape[1] > 1, bias.shape[2] > 1)
-    return _problem(
-        (q.shape[0], q.shape[1], v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3]),
-        _dtype_name(call),
+    return (
+        tuple(q.shape),
+        tuple(v.shape),
+        q.dtype if q.dtype == k.dtype == v.dtype else (q.dtype, k.dtype, v.dtype),
         call.scale,
-        (keys.q_offset, keys.window, keys.ahead, keys.lo is not None, *bias_kind),
         call.softcap,
-        call.head_sink is not None,
+        call.sink is not None and call.head_sink is not None,
         needs_grad,
+        keys.q_offset,
+        keys.window,
+        keys.ahead,
+        keys.lo is not None,
+        None if bias is None else (bias.dtype == torch.bool, bias.shape[0] > 1, bias.shape[1] > 1, bias.shape[2] > 1),
     )
 
 
-@lru_cache(maxsize=4096)
-def _problem(
-    sizes: tuple[int, ...],
-    dtype: str,
-    scale: float | None,
-    mask: tuple[Any, ...],
-    softcap: float | None,
-    sink: bool,
-    needs_grad: bool,
-) -> Problem:
-    batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv, head_dim, head_dim_v = sizes
-    q_offset, window, ahead, runtime_bounds, bias, bias_batch, bias_heads, bias_rows = mask
+def problem_from(key: ProblemKey) -> Problem:
+    """The problem of a key."""
+    q, v, dtype, scale, softcap, sink, needs_grad, q_offset, window, ahead, bounds, bias = key
+    boolean, per_batch, per_head, per_row = bias or (False, False, False, False)
+    kind = None if bias is None else "boolean" if boolean else "additive"
     return Problem(
-        batch=batch,
-        num_heads_q=num_heads_q,
-        num_heads_kv=num_heads_kv,
-        seqlen_q=seqlen_q,
-        seqlen_kv=seqlen_kv,
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
-        dtype=dtype,
+        batch=q[0],
+        num_heads_q=q[1],
+        num_heads_kv=v[1],
+        seqlen_q=q[2],
+        seqlen_kv=v[2],
+        head_dim=q[3],
+        head_dim_v=v[3],
+        dtype="+".join(map(_dtype_name, dtype)) if isinstance(dtype, tuple) else _dtype_name(dtype),
         softmax_scale=scale,
         mask=Mask(
             q_offset=q_offset,
             window=window,
             ahead=ahead,
-            runtime_bounds=runtime_bounds,
-            bias=bias,
-            bias_batch=bias_batch,
-            bias_heads=bias_heads,
-            bias_rows=bias_rows,
+            runtime_bounds=bounds,
+            bias=kind,
+            bias_batch=per_batch,
+            bias_heads=per_head,
+            bias_rows=per_row,
         ),
         softcap=softcap,
         sink=sink,
@@ -170,11 +160,8 @@ def _problem(
     )
 
 
-def _dtype_name(call: Call) -> str:
-    dtype = call.q.dtype
-    if call.k.dtype == dtype == call.v.dtype:
-        return _DTYPE_NAMES.get(dtype) or str(dtype).removeprefix("torch.")
-    return "+".join(str(tensor.dtype).removeprefix("torch.") for tensor in (call.q, call.k, call.v))
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _shape_reason(field: str, tensor: torch.Tensor, limit: str) -> Reason:

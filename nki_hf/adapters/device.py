@@ -26,7 +26,7 @@ def backend_name(device_type: str) -> str | None:
 
 def target(device_type: str) -> Target:
     """Chip and degree to plan for: the device's own for Neuron tensors, the settings' for all others."""
-    if device_world(device_type) is not None:
+    if device_type != "cpu" and device_world(device_type) is not None:
         return _neuron_target()
     chosen = settings()
     return chosen.chip, chosen.lnc, ""

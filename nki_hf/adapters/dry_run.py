@@ -14,7 +14,7 @@ import transformers
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from nki_hf.adapters import mask_function
-from nki_hf.adapters.call import problem_of
+from nki_hf.adapters.call import problem_from, problem_key
 from nki_hf.adapters.fallback import fallback_name
 from nki_hf.adapters.ledger import LedgerRow
 from nki_hf.adapters.transformers import call_of, layer_name
@@ -88,12 +88,9 @@ def _recording(rows: dict[tuple[Any, ...], LedgerRow], chip: str) -> Iterator[di
     def attention(
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, None]:
-        names = ("scaling", "is_causal", "softcap", "s_aux", "position_bias", "sliding_window")
-        known = {name: kwargs.pop(name, None) for name in names}
-        dropout = kwargs.pop("dropout", 0.0)
-        call = call_of(module, query, key, value, attention_mask, dropout=dropout, **known, **kwargs)
+        call = call_of(module, query, key, value, attention_mask, kwargs)
         fallback = fallback_name(call)
-        decision = decide(problem_of(call, needs_grad=False), backend="simulator", chip=chip, fallback=fallback)
+        decision = decide(problem_from(problem_key(call, needs_grad=False)), backend="simulator", chip=chip, fallback=fallback)
         if call.refused:
             rejected = (*call.refused, *decision.rejected)
             decision = replace(decision, kernel=fallback, backend="torch", tiles={}, rejected=rejected)

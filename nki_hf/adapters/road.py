@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -47,22 +48,12 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
         out, weights = run_fallback(call)
         return out, None, weights
     keys = call.keys
+    arguments = (call.head_sink, call.scale, call.softcap, keys.q_offset, keys.window, keys.ahead)
+    # Without a gradient to record, autograd's wrapper of the op would only cost time.
+    recorded = decision.problem.needs_grad or torch.compiler.is_compiling()
     try:
-        out, lse = attention_op_for(
-            call.q.device.type,
-            call.q,
-            call.k,
-            call.v,
-            keys.lo,
-            keys.hi,
-            keys.bias,
-            call.head_sink,
-            call.scale,
-            call.softcap,
-            keys.q_offset,
-            keys.window,
-            keys.ahead,
-        )
+        with nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd():
+            out, lse = attention_op_for(call.q.device.type, call.q, call.k, call.v, keys.lo, keys.hi, keys.bias, *arguments)
     except LaunchFailed as error:
         error.add_note(f"This call came from {layer}.")
         raise
@@ -95,11 +86,13 @@ def _refusals(call: Call) -> list[Reason]:
         reasons.append(_reason("dropout", call.dropout, "must be 0.0: no kernel drops weights", "Use torch for this layer."))
     if call.weights:
         reasons.append(_reason("output_attentions", True, "must be False: no kernel writes the attention weights"))
-    if device.backend_name(call.q.device.type) is None:
-        reasons.append(_reason("device", call.q.device.type, "must be cpu, neuron or xla"))
-    problem = device.target(call.q.device.type)[2]
-    if problem:
-        reasons.append(_reason("device", call.q.device.type, f"cannot run kernels here: {problem}"))
+    where = call.q.device.type
+    if where != "cpu":
+        if device.backend_name(where) is None:
+            reasons.append(_reason("device", where, "must be cpu, neuron or xla"))
+        problem = device.target(where)[2]
+        if problem:
+            reasons.append(_reason("device", where, f"cannot run kernels here: {problem}"))
     if type(call.q) not in device.PLAIN_TENSORS:
         reasons.append(_reason("q", type(call.q).__name__, "must be a plain tensor", "Pass the local tensor."))
     if F.scaled_dot_product_attention is not _TORCH_SDPA:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
 
 from nki_hf.adapters.backward import attention_gradients
-from nki_hf.adapters.call import Call, Keys, problem_of
+from nki_hf.adapters.call import Call, Keys, ProblemKey, problem_from, problem_key
 from nki_hf.adapters.device import backend_name, target
 from nki_hf.adapters.layouts import attention_call, attention_result, trivial_result
 from nki_hf.backends import Backend
@@ -26,13 +27,13 @@ __all__ = ["attention", "attention_op", "attention_op_for", "plan"]
 def plan(call: Call, *, needs_grad: bool, fallback: str = "sdpa") -> Decision:
     """The decision for a call, under the settings in force and for the device of its tensors."""
     chip, lnc, _ = target(call.q.device.type)
-    return decide(
-        problem_of(call, needs_grad=needs_grad),
-        backend=backend_name(call.q.device.type) or "simulator",
-        chip=chip,
-        lnc=lnc,
-        fallback=fallback,
-    )
+    backend = backend_name(call.q.device.type) or "simulator"
+    return _decide(problem_key(call, needs_grad=needs_grad), backend, chip, lnc, fallback)
+
+
+@lru_cache(maxsize=4096)
+def _decide(key: ProblemKey, backend: str, chip: str, lnc: int | None, fallback: str) -> Decision:
+    return decide(problem_from(key), backend=backend, chip=chip, lnc=lnc, fallback=fallback)
 
 
 def attention(
@@ -64,11 +65,19 @@ def attention(
     return _run_kernel(call, decision)
 
 
-attention_op = torch.library.custom_op("nki_hf::attention", mutates_args=())(attention)
+# `custom_op` would wrap the function in checks that cost more than the rest of the adapter; a bare definition does not.
+_library = torch.library.Library("nki_hf", "FRAGMENT")
+_library.define(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, Tensor? sink, float? scale, "
+    "float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.impl("attention", attention, "CPU")
+attention_op = torch.ops.nki_hf.attention.default
 """`attention` on CPU tensors."""
 
 
-@attention_op.register_fake
+@torch.library.register_fake("nki_hf::attention", lib=_library)
 def _(q, k, v, lo, hi, bias, sink, scale, softcap, q_offset, window, ahead):  # type: ignore[no-untyped-def]
     return _outputs(q, v)
 
@@ -163,7 +172,7 @@ def _backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) ->
     return dq, dk, dv, None, None, dbias if needs_bias else None, None if sink is None else dsink, *[None] * 5
 
 
-attention_op.register_autograd(_backward, setup_context=_save)
+torch.library.register_autograd("nki_hf::attention", _backward, setup_context=_save, lib=_library)
 
 
 # ---- Neuron devices -------------------------------------------------------------------------------------------------

@@ -63,13 +63,6 @@ def nki_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    is_causal: bool | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
-    position_bias: torch.Tensor | None = None,
-    sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The function behind `attn_implementation="nki"`.
@@ -80,7 +73,7 @@ def nki_attention(
       key: `[batch or 1, num_heads_kv, seqlen_kv, head_dim]`.
       value: `[batch or 1, num_heads_kv, seqlen_kv, head_dim_v]`.
       attention_mask: see `masks.read_mask`.
-      scaling, dropout, is_causal, softcap, s_aux, position_bias, sliding_window, kwargs: see `HONOURED`.
+      kwargs: see `HONOURED` and `HARMLESS`; any other that is not None sends the call to the fallback.
 
     Returns:
       The output `[batch, seqlen_q, num_heads_q, head_dim_v]`, contiguous, in query's dtype; and None, or the weights
@@ -89,22 +82,7 @@ def nki_attention(
     Raises:
       UnsupportedProblem: see `road.attend`.
     """
-    call = call_of(
-        module,
-        query,
-        key,
-        value,
-        attention_mask,
-        scaling=scaling,
-        dropout=dropout,
-        is_causal=is_causal,
-        softcap=softcap,
-        s_aux=s_aux,
-        position_bias=position_bias,
-        sliding_window=sliding_window,
-        **kwargs,
-    )
-    out, _, weights = attend(call, layer_name(module))
+    out, _, weights = attend(call_of(module, query, key, value, attention_mask, kwargs), layer_name(module))
     return out, weights
 
 
@@ -113,33 +91,29 @@ def call_of(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    *,
-    scaling: float | None,
-    dropout: float,
-    is_causal: bool | None,
-    softcap: float | None,
-    s_aux: torch.Tensor | None,
-    position_bias: torch.Tensor | None,
-    sliding_window: int | None,
-    **kwargs: Any,
+    mask: torch.Tensor | None,
+    kwargs: dict[str, Any],
 ) -> Call:
-    """The `Call` of `nki_attention`'s arguments."""
+    """The `Call` of `nki_attention`'s arguments; `kwargs` is used up."""
+    take = kwargs.pop
     seqlen_q, seqlen_kv = query.shape[2], key.shape[2]
+    is_causal = take("is_causal", None)
     # In this order: a symbolic length must not decide what type `causal` has.
-    causal = attention_mask is None and bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    indices, block_indices = kwargs.pop("indices", None), kwargs.pop("block_indices", None)
+    causal = mask is None and bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    indices, block_indices = take("indices", None), take("block_indices", None)
     if indices is not None:
-        attention_mask = restrict_to_indices(indices, attention_mask, seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, causal=causal)
+        mask = restrict_to_indices(indices, mask, seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, causal=causal)
     if block_indices is not None:
-        attention_mask = _block_mask(module, block_indices, attention_mask, query, seqlen_kv, causal)
-    keys = read_mask(attention_mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=sliding_window)
+        mask = _block_mask(module, block_indices, mask, query, seqlen_kv, causal)
+    keys = read_mask(mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=take("sliding_window", None))
+    position_bias = take("position_bias", None)
     if position_bias is not None:
         keys = with_position_bias(keys, position_bias, seqlen_kv)
-    cu_q, cu_kv = kwargs.pop("cu_seq_lens_q", None), kwargs.pop("cu_seq_lens_k", None)
-    sinks = kwargs.pop("sinks", None)
-    weights = bool(kwargs.pop("output_attentions", False)) or _weights_recorded()
-    refused = _unknown(kwargs)
+    scale, softcap, dropout = take("scaling", None), take("softcap", None), take("dropout", 0.0)
+    s_aux, sinks = take("s_aux", None), take("sinks", None)
+    cu_q, cu_kv = take("cu_seq_lens_q", None), take("cu_seq_lens_k", None)
+    weights = bool(take("output_attentions", False)) or _weights_recorded()
+    refused = _unknown(kwargs) if kwargs else []
     if cu_q is not None and cu_kv is not None:
         if query.shape[0] == 1:
             keys = segment_bounds(keys, cu_q, cu_kv, seqlen_q=seqlen_q, causal=causal)
@@ -150,7 +124,7 @@ def call_of(
         k=key,
         v=value,
         keys=keys,
-        scale=None if scaling is None else float(scaling),
+        scale=None if scale is None else float(scale),
         softcap=None if softcap is None else float(softcap),
         sink=sinks if s_aux is None else s_aux,
         dropout=float(dropout) if dropout and getattr(module, "training", False) else 0.0,
