@@ -72,6 +72,23 @@ def test_a_tile_that_nothing_touches_takes_no_memory():
     assert high_water(result.events, get_chip("trn2"))["sbuf"] == 1024
 
 
+@pytest.mark.parametrize("partitions", [128, 129])
+def test_a_tile_has_no_more_partitions_than_the_memory_even_if_they_are_not_used(partitions):
+    def kernel(x):
+        tile = nl.ndarray((partitions, 64), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile[0:64], src=x[0:64])
+        out = nl.ndarray((64, 64), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=tile[0:64])
+        return out
+
+    if partitions == 128:
+        launch(kernel, (X,))
+        return
+    with pytest.raises(KernelFault, match="129 partitions") as caught:
+        launch(kernel, (X,))
+    assert (caught.value.record.kind, caught.value.record.line) == ("shape", line_of(kernel, "tile = nl.ndarray"))
+
+
 def banks(x, widths, dtype):
     """One PSUM tile of each width, all read at the end."""
     a = nl.ndarray((64, 128), nl.bfloat16, buffer=nl.sbuf)

@@ -97,6 +97,7 @@ def test_equal_infinities_agree_and_others_do_not(rng):
     reference = rng.standard_normal((4, 8))
     reference[1, 2] = -np.inf
     assert judge(reference, reference, tolerance=1e-6).passed
+    assert row_error(reference, reference).max() == 0
     out = reference.copy()
     out[1, 2] = np.inf
     assert judge(out, reference, tolerance=1e-6).verdict == "not finite"

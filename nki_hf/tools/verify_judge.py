@@ -62,12 +62,19 @@ def unit_roundoff(dtype: str) -> float:
 
 
 def row_error(output: Array, reference: Array) -> Array:
-    """Relative error of each row (last axis), both finite; see `Judgement.row_error`."""
+    """Relative error of each row (last axis); equal infinities agree. See `Judgement.row_error`."""
+    output, reference = _without_agreed_infinities(output, reference)
     difference = np.linalg.norm(output - reference, axis=-1)
     size = np.linalg.norm(reference, axis=-1)
     typical = float(np.sqrt(np.mean(size**2)))
     floor = max(_SMALL_ROW * typical, np.finfo(np.float64).tiny)
     return np.asarray(difference / np.maximum(size, floor))
+
+
+def _without_agreed_infinities(output: Array, reference: Array) -> tuple[Array, Array]:
+    out, ref = np.asarray(output, np.float64), np.asarray(reference, np.float64)
+    agree = np.isinf(ref) & (out == ref)
+    return np.where(agree, 0.0, out), np.where(agree, 0.0, ref)
 
 
 def judge(output: Array, reference: Array, *, tolerance: float, unwritten: Array | None = None) -> Judgement:
@@ -91,8 +98,7 @@ def judge(output: Array, reference: Array, *, tolerance: float, unwritten: Array
         first = tuple(int(i) for i in np.argwhere(np.atleast_1d(unwritten))[0])
         share = 100 * unwritten.mean()
         return failed("never written", f"{int(unwritten.sum()):,} elements ({share:.3g} %), the first at {list(first)}")
-    agree = np.isinf(ref) & (out == ref)
-    out, ref = np.where(agree, 0.0, out), np.where(agree, 0.0, ref)
+    out, ref = _without_agreed_infinities(out, ref)
     if not ref.any():
         return failed("reference", "the reference is all zero: it cannot tell a kernel that does nothing")
     if not out.any():

@@ -111,7 +111,7 @@ class AttentionSubject:
       constants: further arguments.
       reference: callable on the kernel's q, k, v (float64) and constants; None = the float64 oracle.
       rtol: allowed row error; None = twice the error of a plain float32 run on the same inputs, plus four roundings of the
-        dtype (weights and output are rounded to it).
+        dtype (weights and output are rounded to it), plus four of the largest score in float32.
     """
 
     kernel: Any
@@ -140,6 +140,9 @@ class AttentionSubject:
                 inputs, problem=replace(self.problem, dtype="float32"), q=inputs.q.astype(np.float32),
                 k=inputs.k.astype(np.float32), v=inputs.v.astype(np.float32),
             )  # fmt: skip
+            lse = inputs.expected[1]
+            scores = float(np.abs(lse[np.isfinite(lse)]).max(initial=1.0))
+            rounding += 4 * unit_roundoff("float32") * scores  # of the scores, which exp turns into a relative error
             expected = [
                 (name, self._to_kernel(name, exact), self.rtol or float(2 * row_error(plain, exact).max() + rounding))
                 for name, exact, plain in zip(("out", "lse"), inputs.expected, plain_attention(wide), strict=True)

@@ -25,10 +25,13 @@ _LARGEST = 4
 def check_memory(events: Sequence[Event], options: SimOptions) -> None:
     """Raise the first memory fault of a finished run, if there is one.
 
-    Kinds: `capacity` (live tiles or an address beyond the documented size), `placement` (a PSUM address inside a bank) and
-    `overlap` (a tile read where another tile wrote last). Source of the rules: sim/memory.py.
+    Kinds: `shape` (a tile of more partitions than there are), `capacity` (live tiles or an address beyond the documented
+    size), `placement` (a PSUM address inside a bank) and `overlap` (a tile read where another tile wrote last). Source of the
+    rules: sim/memory.py.
     """
     lives = lifetimes(events, options.chip)
+    for life in lives:
+        _check_partitions(life.buffer, options.chip)
     addressed = [life for life in lives if life.buffer.address is not None]
     for life in addressed:
         _check_address(life, options)
@@ -69,6 +72,19 @@ def _overflow(item: Occupancy, events: Sequence[Event], chip: Chip) -> FaultReco
             ],
         },
     )
+
+
+def _check_partitions(buffer: Buffer, chip: Chip) -> None:
+    if buffer.shape and buffer.shape[0] > chip.partitions:
+        raise KernelFault(
+            FaultRecord(
+                kind="shape", instruction="ndarray",
+                message=f"{buffer.name} {list(buffer.shape)} {buffer.dtype} has {buffer.shape[0]:,} partitions",
+                limit=f"{buffer.space} of {chip.name} has {chip.partitions}",
+                advice="Split the partition axis into several tiles, or move it to a free axis",
+                file=buffer.file, line=buffer.line,
+            )
+        )  # fmt: skip
 
 
 def _check_address(life: Lifetime, options: SimOptions) -> None:
