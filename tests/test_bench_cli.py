@@ -169,11 +169,11 @@ def test_an_interrupt_exits_cleanly_and_leaves_no_entry(small, tmp_path):
     process = subprocess.Popen(
         [sys.executable, str(SCRIPT), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline and len(list((tmp_path / "cache").glob("*.ref"))) < 2:
         time.sleep(0.1)  # until it is inside the endless iterations
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=90)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert "interrupted" in errors
