@@ -125,7 +125,7 @@ def prepare_environment() -> None:
 def progress(options: BenchOptions, errors: Console) -> Iterator[Any]:
     """`(say, step)`: one prints a line, the other moves the bar on standard error."""
     calls = 1 + options.warmup + options.iters
-    total = 4 + len(options.attn) * (calls + bool(options.decode_steps) * (calls + 2 * options.decode_steps))
+    total = 5 + len(options.attn) * (calls + bool(options.decode_steps) * (calls + 2 * options.decode_steps))
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("starting", total=total)

@@ -186,10 +186,10 @@ def test_the_progress_bar_is_on_standard_error_and_counts_every_step(script):
     options = BenchOptions(attn=("sdpa",), iters=2, decode_steps=3)
     with script.progress(options, Console(file=text, force_terminal=True, width=100)) as (say, step):
         say("a line for the user")
-        for number in range(4 + (1 + 1 + 2) + (1 + 1 + 2) + 2 * 3):
+        for number in range(5 + (1 + 1 + 2) + (1 + 1 + 2) + 2 * 3):
             step(f"step {number}")
     assert "a line for the user" in text.getvalue()
-    assert "step 17" in text.getvalue()
+    assert "step 18" in text.getvalue()
 
 
 def test_no_progress_bar_where_nobody_watches(script):

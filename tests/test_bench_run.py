@@ -283,3 +283,15 @@ def test_profile_writes_every_event_of_the_kernels_as_json_lines(tiny):
     assert {"tensor", "scalar", "vector", "dma"} <= {event["engine"] for event in events}
     written = sum(r["bytes"] for event in events for r in event["writes"] if r["space"] == "shared_hbm")
     assert written == 160 * 4 * (32 * 2 + 4)  # out in bf16 and lse in fp32, each element once
+
+
+def test_the_modelled_times_are_of_the_calls_that_ran_and_say_simulated(tiny):
+    result = _run(tiny(attn=("nki",), iters=1))
+    (entry,) = result.modelled
+    assert entry.layers == 2
+    assert "seqlen_q=160" in entry.problem
+    assert [row["chip"] for row in entry.rows] == ["trn1", "trn2", "trn3"]
+    for row in entry.rows:
+        assert 0 < row["nki_us_simulated"]
+        assert row["nki_model_ms_simulated"] == pytest.approx(2 * row["nki_us_simulated"] / 1e3)
+    assert _run(tiny(attn=("sdpa",), iters=1)).modelled == ()

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from nki_hf.tools.model_bench.accuracy import Accuracy
 from nki_hf.tools.model_bench.measure import Timing
+from nki_hf.tools.model_bench.modelled import Modelled
 from nki_hf.tools.model_bench.whole_file import whole_file
 
 __all__ = ["BenchResult", "DecodeTimes", "Ran", "Row", "schema"]
@@ -97,6 +98,7 @@ class BenchResult:
       reference: what accuracy is measured against, and whether it came from the cache.
       baseline_rms: RMS error of eager on CPU in the run's dtype against the reference.
       rows: one per attention.
+      modelled: what the timing model says of the nki row's attention on each chip; simulated, never measured.
       passed: the verdict. Accuracy and fallbacks decide, speed never does.
       verdict: the verdict in words.
     """
@@ -106,6 +108,7 @@ class BenchResult:
     reference: dict[str, str]
     baseline_rms: float
     rows: tuple[Row, ...]
+    modelled: tuple[Modelled, ...]
     passed: bool
     verdict: str
 

@@ -11,6 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from nki_hf.tools.bench import modelled_table
+from nki_hf.tools.latency import EAGER_NOTE
 from nki_hf.tools.model_bench.record import BenchResult, Row
 
 __all__ = ["TABLES", "accuracy_table", "decode_table", "show", "time_table"]
@@ -42,6 +44,11 @@ def show(result: BenchResult, console: Console, *, json: Path) -> None:
             console.print(text, highlight=False, soft_wrap=True)
         if row.accuracy is not None and row.accuracy.remark:
             console.print(f"{row.attn}: {row.accuracy.remark}", highlight=False, soft_wrap=True)
+    for entry in result.modelled:
+        console.print()
+        console.print(modelled_table(list(entry.rows), entry.layers))
+    if result.modelled:
+        console.print(EAGER_NOTE, highlight=False)
     console.print()
     console.print(f"{'PASS' if result.passed else 'FAIL'}: {result.verdict}", highlight=False, soft_wrap=True)
     console.print(f"results: {json}", highlight=False, soft_wrap=True)

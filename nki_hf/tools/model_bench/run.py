@@ -26,6 +26,7 @@ from nki_hf.tools.model_bench.generation import generate
 from nki_hf.tools.model_bench.measure import measure
 from nki_hf.tools.model_bench.memory import available_bytes, eager_skip_reason
 from nki_hf.tools.model_bench.model import Subject, load_subject
+from nki_hf.tools.model_bench.modelled import modelled
 from nki_hf.tools.model_bench.options import BenchOptions
 from nki_hf.tools.model_bench.profile import write_events
 from nki_hf.tools.model_bench.record import BenchResult, DecodeTimes, Ran, Row
@@ -97,6 +98,8 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
         launches = _launches()
         count = write_events(options.profile_path, launches)
         say(f"{count:,} events of {len(launches)} launches: {options.profile_path}")
+    step("simulated times of the attention on each chip")
+    simulated = modelled(explain().rows, prompts=options.batch_size) if "nki" in options.attn else ()
     rows = _against_eager(rows)
     passed, verdict = _verdict(rows)
     return BenchResult(
@@ -105,6 +108,7 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
         reference=references.describe(options),
         baseline_rms=references.baseline_rms(slice(None)),
         rows=tuple(rows),
+        modelled=simulated,
         passed=passed,
         verdict=verdict,
     )
