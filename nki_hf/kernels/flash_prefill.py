@@ -71,8 +71,8 @@ def flash_prefill(
 ):
     """Attention output and log-sum-exp; see the module for layouts and `prefill_plan.PrefillPlan` for the constants."""
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
-    out = nl.ndarray((batch, seqlen_q, num_heads_q, v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm)
-    lse = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm)
+    out = nl.ndarray((batch, seqlen_q, num_heads_q, v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
+    lse = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
     program, programs = 0, 1
     if nl.program_ndim() > 0:
         program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)
