@@ -194,3 +194,10 @@ def test_a27_sums_of_many_bf16_terms_are_float32():
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_a28_scores_of_every_kind_are_right(distribution, dtype):
     check(problem(seqlen_q=140, seqlen_kv=700, dtype=dtype), distribution=distribution)
+
+
+@pytest.mark.parametrize("changes", [{"softmax_scale": 1e-9}, {"softmax_scale": 40.0}, {"softcap": 300.0}, {"softcap": 1e-3}])
+def test_a9_rows_without_keys_are_empty_at_any_scale(changes):
+    mask = Mask(rows=tuple((0, 0) if row % 9 == 0 else (row // 3, 130) for row in range(150)))
+    _, lse, _ = check(problem(seqlen_q=150, seqlen_kv=130, mask=mask, **changes))
+    assert np.isneginf(lse[:, :, ::9]).all()
