@@ -131,9 +131,12 @@ def allowed_error(inputs: AttentionInputs) -> tuple[float, float]:
     step = float(ml_dtypes.finfo(_NUMPY[inputs.problem.dtype]).eps)  # type: ignore[no-untyped-call]
     finite = np.isfinite(want_lse)
     lse_error = _largest(plain_lse[finite] - want_lse[finite])
-    sums = 4 * float(np.finfo(np.float32).eps)  # four float32 roundings: product sum, row sum, correction, division
-    out_band = step * _largest(want) / 2 + sums * _largest(inputs.v)
-    lse_band = sums * max(1.0, _largest(want_lse[finite]))
+    # Scores are rounded in float32, which moves a weight by as many units as the score is large, and four more roundings
+    # follow: product sum, row sum, correction, division. The scores that matter in a row are about its lse.
+    unit = float(np.finfo(np.float32).eps) / 2
+    score = _largest(want_lse[finite])
+    out_band = step * _largest(want) / 2 + unit * (4 + score) * _largest(inputs.v)
+    lse_band = 8 * unit * max(1.0, score)
     return 2 * _largest(plain - want) + out_band, 2 * lse_error + lse_band
 
 
