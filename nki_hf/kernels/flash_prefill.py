@@ -40,6 +40,7 @@ PSUM: 2 banks of scores, 2 of transposes, 2 of output, 1 for the statistics: 7 o
 Source: online softmax, arXiv:2205.14135, algorithm 1.
 """
 
+from nki_hf.kernels.prefill_steps import divided, scheduled
 from nki_hf.lang import nisa, nki, nl
 
 TILE = 128
@@ -95,8 +96,8 @@ def flash_prefill(
     if sink != None:  # noqa: E711
         _load_sink(env, sink)
 
-    blocks, sections, steps = [], [], []
-    _schedule(env, program, programs, row_split, q_rows // TILE, q_heads, section, blocks, sections, steps)
+    work = divided(batch * k.shape[1], len(spans), row_split, program, programs)
+    blocks, sections, steps = scheduled(work, spans, q.shape, k.shape, q_rows, q_heads, section)
     count = len(steps)
     live = [None, None, None, None]
     for i in range(count + 3):
@@ -121,82 +122,6 @@ def flash_prefill(
                 sections[step["section"]] = None
             live[(i - 3) % 4] = None
     return out, lse
-
-
-# ---- the order of work ----------------------------------------------------------------------------------------------
-
-
-def _schedule(env, program, programs, row_split, tiles, q_heads, section, blocks, sections, steps):
-    """Fill the lists: query blocks (tiles x heads that share a q load), resident key sections, and the steps in order."""
-    spans, batch, heads_kv = env["spans"], env["k"].shape[0], env["k"].shape[1]
-    group, seqlen_kv = env["q"].shape[1] // heads_kv, env["k"].shape[3]
-    units = batch * heads_kv
-    share = units // programs
-    work = []
-    for unit in range(program * share, (program + 1) * share):
-        work.append((unit, 0, len(spans)))
-    for unit in range(programs * share, units):
-        if program == 0:
-            work.append((unit, 0, row_split))
-        else:
-            work.append((unit, row_split, len(spans)))
-    for unit, begin, end in work:
-        resident = section >= seqlen_kv
-        if resident:
-            _add_section(spans, unit, begin, end, 0, seqlen_kv, sections)
-        for tile_begin in range(begin, end, tiles):
-            tile_end = min(tile_begin + tiles, end)
-            for head_begin in range(0, group, q_heads):
-                head_end = min(head_begin + q_heads, group)
-                block = {
-                    "batch": unit // heads_kv, "head": unit % heads_kv * group + head_begin, "heads": head_end - head_begin,
-                    "tile": tile_begin, "tiles": tile_end - tile_begin,
-                }  # fmt: skip
-                blocks.append(block)
-                if resident:
-                    _add_steps(env, block, len(blocks) - 1, len(sections) - 1, 0, seqlen_kv, steps)
-                else:
-                    for key in range(0, max(seqlen_kv, 1), section):
-                        _add_section(spans, unit, tile_begin, tile_end, key, min(key + section, seqlen_kv), sections)
-                        _add_steps(env, block, len(blocks) - 1, len(sections) - 1, key, key + section, steps)
-    for i in range(len(steps)):
-        opening, closing = i == 0, i == len(steps) - 1
-        for what in ("section", "block"):
-            steps[i]["opens_" + what] = opening or steps[i - 1][what] != steps[i][what]
-            steps[i]["closes_" + what] = closing or steps[i + 1][what] != steps[i][what]
-
-
-def _add_section(spans, unit, tile_begin, tile_end, key_begin, key_end, sections):
-    """The part of keys `[key_begin, key_end)` that the query tiles visit."""
-    first, last = key_end, key_begin
-    for tile in range(tile_begin, tile_end):
-        if spans[tile][0] < spans[tile][1]:
-            first, last = min(first, max(spans[tile][0], key_begin)), max(last, min(spans[tile][1], key_end))
-    sections.append({"unit": unit, "first": first, "last": last})
-
-
-def _add_steps(env, block, block_index, section_index, key_begin, key_end, steps):
-    """Steps of one query block over one section: by query tile, then keys, then head."""
-    spans, seqlen_q = env["spans"], env["q"].shape[3]
-    for t in range(block["tiles"]):
-        tile = block["tile"] + t
-        first, last, full_first, full_last = spans[tile]
-        rows = min(TILE, seqlen_q - tile * TILE)
-        if first == last:
-            cells = [(first, first)]
-            if key_begin > 0:
-                cells = []
-        else:
-            cells = []
-            for cell in range(max(first, key_begin) // BLOCK * BLOCK, min(last, key_end), BLOCK):
-                cells.append((max(cell, first), min(cell + BLOCK, last)))
-        for key, stop in cells:
-            for g in range(block["heads"]):
-                steps.append({
-                    "block": block_index, "section": section_index, "t": t, "g": g, "slot": g * block["tiles"] + t,
-                    "row": tile * TILE, "rows": rows, "key": key, "width": stop - key,
-                    "edge": key < full_first or stop > full_last, "first": key == first, "last": stop == last,
-                })  # fmt: skip
 
 
 # ---- loads ----------------------------------------------------------------------------------------------------------
