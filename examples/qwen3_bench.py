@@ -3,6 +3,8 @@
     python examples/qwen3_bench.py                       # offline: Qwen3-0.6B's dimensions, random weights, 4 layers
     python examples/qwen3_bench.py --preset aim414       # the session's sizes: 4 layers, 16,384 tokens, batch 1
     python examples/qwen3_bench.py --model Qwen/Qwen3-0.6B --padded --decode-steps 16
+    python examples/qwen3_bench.py --device neuron       # on Trainium: compiles in a process of its own, then times
+    python examples/qwen3_bench.py --dry-run             # anywhere: what both Neuron worlds would set, compile and call
 
 Only the last hidden state is computed. Accuracy is judged against fp32 eager on CPU, whose output is cached on disk.
 Exit code 0: PASS, 1: FAIL, 2: wrong use, or something that was asked for is not here.
@@ -11,9 +13,11 @@ Exit code 0: PASS, 1: FAIL, 2: wrong use, or something that was asked for is not
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+from nki_hf.tools.model_bench.device.plan import COMPILE_ONLY, environment, plan
 from nki_hf.tools.model_bench.options import ATTENTIONS, DEVICES, DTYPES, OFFLINE_MODEL, PRESETS, BenchOptions, WrongUse
 
 DEFAULTS = BenchOptions()
@@ -41,9 +46,12 @@ def main(
     padded: Annotated[bool, typer.Option("--padded", help="Left-pad the prompts, each by another length.")] = False,
     decode_steps: Annotated[int, typer.Option(help="Also time prefill and this many cached decode steps, apart.")] = 0,
     cache_dir: Annotated[Path | None, typer.Option(help=f"CPU references. [default: {DEFAULTS.reference_dir}]")] = None,
+    window: Annotated[int | None, typer.Option(help="Sliding window of every layer, in keys.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Also write what was executed, beside the JSON.")] = False,
     json: Annotated[Path, typer.Option("--json", help="Result file.")] = DEFAULTS.json,
     seed: Annotated[int, typer.Option(help="Of the random weights and token ids.")] = DEFAULTS.seed,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what a run on Neuron would set and call.")] = False,
+    compile_only: Annotated[bool, typer.Option("--compile-only", help="Fill the cache of compiled models.")] = False,
 ) -> None:
     """Benchmark one model under several attention implementations."""
     errors = Console(stderr=True)
@@ -55,10 +63,10 @@ def main(
         given = {"layers": layers, "seqlen": seqlen, "batch_size": batch_size}
         options = BenchOptions(
             model=model, attn=names, dtype=dtype, device=device, warmup=warmup, iters=iters, padded=padded,
-            decode_steps=decode_steps, cache_dir=cache_dir, profile=profile, json=json, seed=seed,
+            decode_steps=decode_steps, cache_dir=cache_dir, window=window, profile=profile, json=json, seed=seed,
             **{**_preset(preset), **{name: value for name, value in given.items() if value is not None}},
         )  # fmt: skip
-        passed = benchmark(options, errors)
+        passed = show_plans(options) if dry_run else benchmark(options, errors, compiles_only=compile_only)
     except (WrongUse, BackendUnavailable, OSError) as error:
         errors.print(str(error), highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(2) from None
@@ -71,23 +79,37 @@ def main(
     raise typer.Exit(0 if passed else 1)
 
 
-def benchmark(options: BenchOptions, errors: Console) -> bool:
-    """Run, print and write everything; returns the verdict."""
-    prepare_environment()
+def show_plans(options: BenchOptions) -> bool:
+    """Print the plan of a device run: for the device asked for, or for both worlds."""
+    devices = (options.device,) if options.device in ("neuron", "xla") else ("neuron", "xla")
+    typer.echo("\n\n".join(plan(options, device).text() for device in devices))
+    return True
+
+
+def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = False) -> bool:
+    """Run, print and write everything; returns the verdict. On a device, a process of its own has compiled before."""
+    prepare_environment(options)
     check_writable(options.json)
     try:
         from transformers.utils import logging  # after the environment: these import torch
 
         from nki_hf.tools.model_bench.report import show
-        from nki_hf.tools.model_bench.run import run
+        from nki_hf.tools.model_bench.run import compile_only, run
+        from nki_hf.tools.model_bench.worlds import choose_device
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("torch", "transformers"):
             raise
         raise BackendUnavailable(f'the benchmark needs the {package} package: pip install "nki_hf[hf]"') from None
 
+    device = choose_device(options.device)
+    if device != "cpu" and not compiles_only:
+        compile_in_a_process_of_its_own(replace(options, device=device))
     logging.disable_progress_bar()  # ours says more
     with progress(options, errors) as (say, step):
+        if compiles_only:
+            compile_only(options, say=say, step=step)
+            return True
         result = run(options, say=say, step=step)
     result.write(options.json)
     show(result, _console(), json=options.json)
@@ -109,16 +131,19 @@ def check_writable(path: Path) -> None:
         raise WrongUse(f"json={str(path)!r} cannot be written ({problem}): name another file with --json.")
 
 
-def prepare_environment() -> None:
+def prepare_environment(options: BenchOptions) -> None:
     """Variables that the Neuron stack reads when it is imported. Values that are already set stay."""
-    for name, value in {
-        "NEURON_RT_NUM_CORES": "1",  # one core, as in the session
-        "NKI_ENABLE_TRACE_CACHE": "0",  # a stale trace has looked like a kernel bug
-        "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS": "1",  # never hide an error behind the CPU
-        "TRANSFORMERS_VERBOSITY": "error",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }.items():
+    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    for name, value in {**quiet, **environment(options, options.device)}.items():
         os.environ.setdefault(name, value)
+
+
+def compile_in_a_process_of_its_own(options: BenchOptions) -> None:
+    """Compilers running beside a measurement distort it, and one process owns a core: compile first, then be gone."""
+    command = [sys.executable, __file__, *options.arguments(), COMPILE_ONLY]
+    code = subprocess.run(command, check=False).returncode
+    if code:
+        raise BackendUnavailable(f"compiling for {options.device} failed (exit code {code}): see its messages above.")
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def test_two_benchmarks_share_one_cache_folder(small, tmp_path):
 
 def test_the_preset_has_the_sessions_sizes_and_flags_override_it(bench, monkeypatch, script):
     seen = []
-    monkeypatch.setattr(script, "benchmark", lambda options, errors: seen.append(options) or True)
+    monkeypatch.setattr(script, "benchmark", lambda options, errors, **_: seen.append(options) or True)
     assert bench("--preset", "aim414").exit_code == 0
     assert bench("--preset", "aim414", "--seqlen", 512).exit_code == 0
     assert [(o.layers, o.seqlen, o.batch_size) for o in seen] == [(4, 16384, 1), (4, 512, 1)]
@@ -134,7 +134,7 @@ def test_the_preset_has_the_sessions_sizes_and_flags_override_it(bench, monkeypa
 
 def test_defaults_are_those_of_the_benchmark(bench, monkeypatch, script):
     seen = []
-    monkeypatch.setattr(script, "benchmark", lambda options, errors: seen.append(options) or True)
+    monkeypatch.setattr(script, "benchmark", lambda options, errors, **_: seen.append(options) or True)
     assert bench().exit_code == 0
     (options,) = seen
     assert (options.layers, options.seqlen, options.batch_size, options.dtype) == (4, 2048, 1, "bf16")
@@ -145,7 +145,7 @@ def test_defaults_are_those_of_the_benchmark(bench, monkeypatch, script):
 def test_the_neuron_variables_are_set_before_torch_and_keep_the_users_values(script, monkeypatch):
     monkeypatch.setenv("NEURON_RT_NUM_CORES", "4")
     monkeypatch.delenv("NKI_ENABLE_TRACE_CACHE", raising=False)
-    script.prepare_environment()
+    script.prepare_environment(BenchOptions(device="neuron"))
     assert os.environ["NEURON_RT_NUM_CORES"] == "4"
     assert os.environ.pop("NKI_ENABLE_TRACE_CACHE") == "0"
     code = f"import runpy, sys; runpy.run_path({str(SCRIPT)!r}, run_name='not_main'); print('torch' in sys.modules)"

@@ -1,6 +1,6 @@
 """The hardware path against the contract fakes: each world in a process of its own, as real worlds need a venv each.
 
-The tests are in tests/fakes/suites/; one child pytest runs all suites of a world, and each of its tests is reported here.
+The tests are in tests/fakes/suites/; one child pytest runs each suite, and each of its tests is reported here.
 """
 
 import ast
@@ -33,49 +33,46 @@ CASES = [
 
 @pytest.mark.parametrize(("world", "suite", "name"), CASES, ids=lambda value: value)
 def test_in_world(world, suite, name, world_results):
-    results = world_results(world)
+    results = world_results(world, suite)
     assert "error" not in results, results.get("error")
-    cases = results[f"{suite}.{name}"]
+    cases = results[name]
     assert cases
     assert [text for text in cases if text] == [], "\n".join(cases)
 
 
 @pytest.fixture(scope="session")
 def world_results(tmp_path_factory):
-    """World -> `suite.test` -> one text per case, empty if it passed. Each world runs once, whatever the number of workers."""
+    """(world, suite) -> test -> one text per case, empty if it passed. A suite runs once, whatever the number of workers."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
     known = {}
 
-    def results(world):
-        if world not in known:
-            kept = shared / f"world_{world}.json"
+    def results(world, suite):
+        if (world, suite) not in known:
+            kept = shared / f"{world}_{suite}.json"
             with FileLock(f"{kept}.lock"):
                 if not kept.exists():
-                    kept.write_text(json.dumps(_run(world, shared / f"world_{world}.xml")))
-            known[world] = json.loads(kept.read_text())
-        return known[world]
+                    kept.write_text(json.dumps(_run(world, suite, kept.with_suffix(".xml"))))
+            known[world, suite] = json.loads(kept.read_text())
+        return known[world, suite]
 
     return results
 
 
-def _run(world, report):
-    path = [str(ROOT), str(FAKES / world), str(FAKES / "common")]
-    if world == "placeholder":
-        path.pop()  # an empty nki must not find the fake one
-        path.insert(1, str(FAKES / "placeholder"))
+def _run(world, suite, report):
+    path = [str(ROOT), str(FAKES / world)]
+    if world != "placeholder":  # an empty nki must not find the fake one
+        path.append(str(FAKES / "common"))
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON_", "NKI_", "PYTEST_"))}
     environ |= {"PYTHONPATH": os.pathsep.join(path), "FAKE_NEURON_WORLD": world, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]
-    done = subprocess.run(
-        [*command, *map(str, WORLDS[world])], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=280
-    )
+    command.append(str(FAKES / "suites" / f"{suite}.py"))
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=280)
     if not report.exists() or done.returncode not in (0, 1):
         return {"error": done.stdout[-4000:] + done.stderr[-4000:]}
     results = {}
     for case in ElementTree.parse(report).iter("testcase"):
-        key = f"{case.get('classname').split('.')[-1]}.{case.get('name').split('[')[0]}"
         failed = [found.text or found.get("message") for found in case if found.tag in ("failure", "error", "skipped")]
-        results.setdefault(key, []).append("\n".join(failed))
+        results.setdefault(case.get("name").split("[")[0], []).append("\n".join(failed))
     return results

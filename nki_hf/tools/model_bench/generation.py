@@ -54,7 +54,7 @@ def generate(
 
     def forward(first: int, end: int) -> torch.Tensor:
         mask = None if prompt.attention_mask is None else prompt.attention_mask[:, :end]
-        with torch.inference_mode():
+        with torch.no_grad():
             out = model(input_ids=prompt.input_ids[:, first:end], attention_mask=mask, use_cache=True, **{keyword: cache})
         return out.last_hidden_state
 

@@ -141,12 +141,23 @@ def _random_qwen3(options: BenchOptions) -> Any:
     from transformers import Qwen3Config, Qwen3Model
 
     config = Qwen3Config(**{**QWEN3_0_6B, "num_hidden_layers": options.layers})
+    _set_window(config, options)
     with torch.device("meta"):
         shapes = {name: weight.shape for name, weight in Qwen3Model(config).named_parameters()}
     dtype = getattr(torch, options.torch_dtype)
     draw = torch.Generator().manual_seed(options.seed)
     weights = {name: random_weight(name, shape, draw).to(dtype) for name, shape in shapes.items()}
     return Qwen3Model.from_pretrained(None, config=config, state_dict=weights, dtype=dtype, attn_implementation="eager")
+
+
+def _set_window(config: Any, options: BenchOptions) -> None:
+    if options.window is None:
+        return
+    if not hasattr(config, "sliding_window") or not hasattr(config, "layer_types"):
+        raise WrongUse(f"window={options.window} cannot be set: {options.model} knows no sliding window. Leave --window out.")
+    config.use_sliding_window = True
+    config.sliding_window = options.window
+    config.layer_types = ["sliding_attention"] * options.layers
 
 
 def random_weight(name: str, shape: torch.Size, draw: torch.Generator) -> torch.Tensor:
@@ -175,6 +186,7 @@ def _pretrained(options: BenchOptions) -> Any:
         text.num_hidden_layers = options.layers
         if getattr(text, "layer_types", None):
             text.layer_types = text.layer_types[: options.layers]
+        _set_window(text, options)
         dtype = getattr(torch, options.torch_dtype)
         return AutoModel.from_pretrained(options.model, config=config, dtype=dtype, attn_implementation="eager")
 

@@ -42,6 +42,7 @@ class BenchOptions:
       padded: True left-pads the prompts, each by another length. Default: False.
       decode_steps: number of last tokens that are also decoded one by one with a cache, timed apart. Default: 0.
       cache_dir: folder of the CPU reference outputs. Default: the user's cache folder.
+      window: sliding window of every layer, in keys; None = the model's own. Default: None.
       profile: True also writes what the device (or the simulator) executed. Default: False.
       json: the result file. Default: out/qwen3_bench.json.
       seed: seed of the random weights and token ids. Default: 0.
@@ -62,6 +63,7 @@ class BenchOptions:
     padded: bool = False
     decode_steps: int = 0
     cache_dir: Path | None = None
+    window: int | None = None
     profile: bool = False
     json: Path = Path("out/qwen3_bench.json")
     seed: int = 0
@@ -70,6 +72,8 @@ class BenchOptions:
         for name, least in (("layers", 1), ("seqlen", 2), ("batch_size", 1), ("warmup", 0), ("iters", 1), ("decode_steps", 0)):
             if getattr(self, name) < least:
                 raise WrongUse(f"{name}={getattr(self, name)} cannot be run: {name} must be {least} or more.")
+        if self.window is not None and self.window < 1:
+            raise WrongUse(f"window={self.window} is no window: it counts the query itself, so it must be 1 or more.")
         if self.decode_steps >= self.seqlen:
             raise WrongUse(
                 f"decode_steps={self.decode_steps} leaves no prompt of seqlen={self.seqlen}: decode_steps must be below seqlen."
@@ -95,6 +99,16 @@ class BenchOptions:
     def reference_dir(self) -> Path:
         """The folder of the CPU reference outputs."""
         return self.cache_dir or user_cache_path("nki_hf") / "reference_outputs"
+
+    @property
+    def traced_dir(self) -> Path:
+        """The folder of traced models (xla world)."""
+        return self.cache_dir / "traced" if self.cache_dir else user_cache_path("nki_hf") / "traced"
+
+    @property
+    def neff_dir(self) -> Path:
+        """The folder of compiled graphs (native world)."""
+        return self.cache_dir / "neff" if self.cache_dir else user_cache_path("nki_hf") / "neff"
 
     @property
     def profile_path(self) -> Path:

@@ -22,6 +22,7 @@ from nki_hf.adapters.ledger import LedgerRow
 from nki_hf.dispatch import Decision
 from nki_hf.tools.model_bench import eager_in_rows
 from nki_hf.tools.model_bench.accuracy import compare, rms_error
+from nki_hf.tools.model_bench.device.plan import check
 from nki_hf.tools.model_bench.generation import generate
 from nki_hf.tools.model_bench.measure import measure
 from nki_hf.tools.model_bench.memory import available_bytes, eager_skip_reason
@@ -31,9 +32,9 @@ from nki_hf.tools.model_bench.options import BenchOptions
 from nki_hf.tools.model_bench.profile import write_events
 from nki_hf.tools.model_bench.record import BenchResult, DecodeTimes, Ran, Row
 from nki_hf.tools.model_bench.reference_cache import cached_array
-from nki_hf.tools.model_bench.worlds import choose_device, prepare
+from nki_hf.tools.model_bench.worlds import Prepared, choose_device, prepare
 
-__all__ = ["run"]
+__all__ = ["compile_only", "run"]
 
 Array = np.ndarray[Any, Any]
 Say = Callable[[str], None]
@@ -86,13 +87,16 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
       UnsupportedProblem: a kernel of ours refuses the model; the nki row never falls back.
     """
     device = choose_device(options.device)
+    check(options, device)
     step("loading the model")
     subject = load_subject(options)
     references = _References(subject, options, say, step)
     rows: list[Row] = []
     for attn in options.attn:
         reason = eager_skip_reason(subject, device, available_bytes(device)) if attn == "eager" else ""
-        rows.append(Row(attn=attn, skipped=reason) if reason else _run_row(attn, device, subject, references, options, step))
+        rows.append(
+            Row(attn=attn, skipped=reason) if reason else _run_row(attn, device, subject, references, options, say, step)
+        )
     if options.profile and device == "cpu":
         step("event file")
         launches = _launches()
@@ -114,12 +118,31 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
     )
 
 
-def _run_row(attn: str, device: str, subject: Subject, references: _References, options: BenchOptions, step: Say) -> Row:
+def compile_only(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> None:
+    """Compile each attention for the device and call it once, so that a process that times finds warm caches."""
+    device = choose_device(options.device)
+    check(options, device)
+    step("loading the model")
+    subject = load_subject(options)
+    for attn in options.attn:
+        if attn == "eager" and eager_skip_reason(subject, device, available_bytes(device)):
+            continue
+        subject.model.set_attn_implementation(attn)
+        step(f"{attn}: compiling")
+        with nki_hf.using(strict=True):
+            ready = prepare(device, subject, options, say)
+            ready.call()
+            ready.wait()
+
+
+def _run_row(
+    attn: str, device: str, subject: Subject, references: _References, options: BenchOptions, say: Say, step: Say
+) -> Row:
     subject.model.set_attn_implementation(attn)
     if attn == "nki":
         ledger.reset()
     with nki_hf.using(strict=True):
-        ready = prepare(device, subject.model, subject.prompt)
+        ready = prepare(device, subject, options, say)
         out, timing = measure(
             ready.call, wait=ready.wait, warmup=options.warmup, iters=options.iters, step=lambda what: step(f"{attn}: {what}")
         )
@@ -129,7 +152,7 @@ def _run_row(attn: str, device: str, subject: Subject, references: _References, 
             valid=references.valid,
             baseline_rms=references.baseline_rms(slice(None)),
         )
-        decode = _decode(attn, subject, references, options, ready.wait, step) if options.decode_steps else None
+        decode = _decode(attn, subject, references, options, ready, step) if options.decode_steps else None
     report = explain()
     # A compiled graph runs without our Python, so there is nothing to count; strict holds while it is compiled.
     counted = attn == "nki" and (device == "cpu" or report.calls > 0)
@@ -160,11 +183,11 @@ def _launches() -> list[Decision]:
 
 
 def _decode(
-    attn: str, subject: Subject, references: _References, options: BenchOptions, wait: Callable[[], None], step: Say
+    attn: str, subject: Subject, references: _References, options: BenchOptions, ready: Prepared, step: Say
 ) -> DecodeTimes:
     made = generate(
-        subject.model, subject.prompt, steps=options.decode_steps, warmup=options.warmup, iters=options.iters,
-        wait=wait, say=lambda what: step(f"{attn}: {what}"),
+        subject.model, ready.prompt, steps=options.decode_steps, warmup=options.warmup, iters=options.iters,
+        wait=ready.wait, say=lambda what: step(f"{attn}: {what}"),
     )  # fmt: skip
     rows = slice(-(options.decode_steps + 1), None)
     accuracy = compare(

@@ -6,14 +6,17 @@ Nothing here measures; a world says how to compile the model, how to call it and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 
+from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_world import Host, detect_world
 from nki_hf.errors import BackendUnavailable
-from nki_hf.tools.model_bench.model import LastHidden, Prompt
+from nki_hf.tools.model_bench.device.plan import compiler_arguments
+from nki_hf.tools.model_bench.device.traced import traced_key, traced_model
+from nki_hf.tools.model_bench.model import LastHidden, Prompt, Subject
+from nki_hf.tools.model_bench.options import BenchOptions
 
 __all__ = ["Prepared", "choose_device", "prepare"]
 
@@ -27,12 +30,14 @@ class Prepared:
       wait: returns when the device has finished what was asked of it.
       to_host: the result as a float32 CPU tensor.
       copies_inside: True if a call also moves its inputs and outputs between host and device.
+      prompt: the input, where the world keeps it.
     """
 
     call: Callable[[], torch.Tensor]
     wait: Callable[[], None]
     to_host: Callable[[torch.Tensor], torch.Tensor]
     copies_inside: bool
+    prompt: Prompt
 
 
 def choose_device(asked: str, host: Host | None = None) -> str:
@@ -52,44 +57,65 @@ def choose_device(asked: str, host: Host | None = None) -> str:
     raise BackendUnavailable(f"device={asked!r} is not on this machine: {found} Run with --device cpu for the simulator.")
 
 
-def prepare(device: str, model: Any, prompt: Prompt) -> Prepared:
-    """The model, its attention already chosen, made callable on `device`."""
-    return {"cpu": _on_cpu, "neuron": _on_native_neuron, "xla": _on_xla}[device](LastHidden(model), prompt)
+def prepare(device: str, subject: Subject, options: BenchOptions, say: Callable[[str], None] = lambda _: None) -> Prepared:
+    """The subject's model, its attention already chosen, made callable on `device`."""
+    return {"cpu": _on_cpu, "neuron": _on_native_neuron, "xla": _on_xla}[device](subject, options, say)
 
 
-def _on_cpu(model: LastHidden, prompt: Prompt) -> Prepared:
+def _on_cpu(subject: Subject, options: BenchOptions, say: Callable[[str], None]) -> Prepared:
+    model, prompt = LastHidden(subject.model), subject.prompt
+
     def call() -> torch.Tensor:
         with torch.inference_mode():
             return model(prompt.input_ids, prompt.attention_mask)
 
-    return Prepared(call=call, wait=lambda: None, to_host=lambda out: out.float(), copies_inside=False)
+    return Prepared(call=call, wait=lambda: None, to_host=lambda out: out.float(), copies_inside=False, prompt=prompt)
 
 
-def _on_native_neuron(model: LastHidden, prompt: Prompt) -> Prepared:
+def _on_native_neuron(subject: Subject, options: BenchOptions, say: Callable[[str], None]) -> Prepared:
     """Native TorchNeuron: weights and inputs resident on the device, one graph compiled by its backend.
 
     Documented, not run by this project: nobody here has the device.
     """
-    module = model.to("neuron")
-    ids = prompt.input_ids.to(torch.int32).to("neuron")
-    mask = None if prompt.attention_mask is None else prompt.attention_mask.to(torch.int32).to("neuron")
+    module = LastHidden(subject.model).to("neuron")
+    mask = subject.prompt.attention_mask
+    prompt = replace(
+        subject.prompt,
+        input_ids=subject.prompt.input_ids.to(torch.int32).to("neuron"),
+        attention_mask=None if mask is None else mask.to(torch.int32).to("neuron"),
+    )
     compiled = torch.compile(module, backend="neuron", fullgraph=True, dynamic=False)
 
     def call() -> torch.Tensor:
-        with torch.inference_mode():
-            return compiled(ids, mask)
+        with torch.no_grad():
+            return compiled(prompt.input_ids, prompt.attention_mask)
 
-    neuron = torch.neuron  # type: ignore[attr-defined,unused-ignore]
-    return Prepared(call=call, wait=neuron.synchronize, to_host=lambda out: out.to("cpu").float(), copies_inside=False)
+    return Prepared(
+        call=call,
+        wait=torch.neuron.synchronize,  # type: ignore[attr-defined,unused-ignore]
+        to_host=lambda out: out.to("cpu").float(),
+        copies_inside=False,
+        prompt=prompt,
+    )
 
 
-def _on_xla(model: LastHidden, prompt: Prompt) -> Prepared:
+def _on_xla(subject: Subject, options: BenchOptions, say: Callable[[str], None]) -> Prepared:
     """torch-neuronx (XLA): traced ahead of time; a traced module takes and returns CPU tensors, so a call is synchronous.
 
     Documented, not run by this project: nobody here has the device.
     """
-    import torch_neuronx
-
+    prompt, lnc = subject.prompt, neuron_backend().lnc.value
     inputs = (prompt.input_ids,) if prompt.attention_mask is None else (prompt.input_ids, prompt.attention_mask)
-    traced = torch_neuronx.trace(model, inputs)
-    return Prepared(call=lambda: traced(*inputs), wait=lambda: None, to_host=lambda out: out.float(), copies_inside=True)
+    arguments = compiler_arguments("xla", lnc)
+    attn = subject.model.config._attn_implementation
+    key = traced_key(subject.fingerprint(), attn=attn, dtype=options.dtype, inputs=inputs, arguments=arguments, lnc=lnc)
+    traced = traced_model(
+        LastHidden(subject.model), inputs, key, folder=options.traced_dir, compiler_arguments=arguments, say=say
+    )
+    return Prepared(
+        call=lambda: traced.module(*inputs),
+        wait=lambda: None,
+        to_host=lambda out: out.float(),
+        copies_inside=True,
+        prompt=prompt,
+    )

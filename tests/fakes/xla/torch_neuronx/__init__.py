@@ -33,8 +33,11 @@ def _jit_save(module, path, **kwargs):
 
 
 def _jit_load(path, *args, **kwargs):
-    with open(path, "rb") as file:
-        return pickle.load(file)
+    try:
+        with open(path, "rb") as file:
+            return pickle.load(file)
+    except (EOFError, pickle.UnpicklingError) as error:
+        raise RuntimeError(f"PytorchStreamReader failed reading {path}") from error
 
 
 torch.jit.save, torch.jit.load = _jit_save, _jit_load

@@ -1,0 +1,45 @@
+"""The benchmark's native half against the fake: all attentions, padding, window, decode, waiting, warm caches."""
+
+import torch
+from fake_neuron import MACHINE
+
+from nki_hf.tools.model_bench.options import BenchOptions
+from nki_hf.tools.model_bench.run import compile_only, run
+
+
+def _options(folder, tmp_path, **changes):
+    given = {"layers": 1, "seqlen": 64, "iters": 2, "device": "neuron", "attn": ("sdpa", "nki")}
+    return BenchOptions(model=str(folder), cache_dir=tmp_path / "cache", json=tmp_path / "r.json", **given | changes)
+
+
+def test_headline_passes_and_every_reading_waits_for_the_device(tiny_folder, tmp_path):
+    result = run(_options(tiny_folder, tmp_path, attn=("eager", "sdpa", "nki")), say=print)
+    assert result.passed, result.verdict
+    assert [row.attn for row in result.rows] == ["eager", "sdpa", "nki"]
+    assert all(row.accuracy.passed for row in result.rows)
+    assert MACHINE.count("graph") == 3
+    assert MACHINE.count("flash_prefill") == 1
+    calls = 3 * (1 + 1 + 2)  # first, warm-up, timed
+    assert MACHINE.synchronized == 2 * calls
+    assert "resident" in result.header["times"]
+
+
+def test_padded_odd_and_window_cases_pass(tiny_folder, tmp_path):
+    for changes in ({"padded": True, "batch_size": 2, "window": 8}, {"seqlen": 41}):
+        torch._dynamo.reset()
+        result = run(_options(tiny_folder, tmp_path, attn=("nki",), iters=1, **changes), say=print)
+        assert result.passed, (changes, result.verdict)
+
+
+def test_decode_runs_on_the_device(tiny_folder, tmp_path):
+    torch._dynamo.reset()
+    result = run(_options(tiny_folder, tmp_path, attn=("nki",), iters=1, warmup=0, decode_steps=3), say=print)
+    assert result.passed, result.verdict
+    assert result.rows[0].decode.accuracy.passed
+
+
+def test_compile_only_compiles_what_the_timed_run_needs(tiny_folder, tmp_path):
+    torch._dynamo.reset()
+    compile_only(_options(tiny_folder, tmp_path, attn=("nki",)), say=print)
+    assert MACHINE.count("graph") == 1
+    assert MACHINE.count("flash_prefill") == 1

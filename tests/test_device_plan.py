@@ -1,0 +1,80 @@
+"""The plan of a device run: complete for both worlds on a machine without Neuron, and it refuses what a world cannot do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nki_hf.backends.neuron_world import Host
+from nki_hf.tools.model_bench.device.plan import cases, compiler_arguments, environment, plan
+from nki_hf.tools.model_bench.options import BenchOptions, WrongUse
+
+ROOT = Path(__file__).parent.parent
+
+
+def _host(**environ):
+    def nothing(name):
+        raise ModuleNotFoundError(name)
+
+    return Host(import_module=nothing, version=lambda name: None, environ=environ, run=lambda command: None)
+
+
+def test_dry_run_prints_both_worlds_without_torch_or_neuron():
+    code = "import sys, runpy; sys.modules['torch'] = None; sys.argv = ['b', '--dry-run', '--preset', 'aim414']; "
+    code += "runpy.run_path('examples/qwen3_bench.py', run_name='__main__')"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON_", "NKI_"))}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "# world: native", "# world: xla", 'torch.compile(model.to("neuron"), backend="neuron", fullgraph=True, dynamic=False)',
+        "export NEURON_RT_NUM_CORES=1", "export TORCH_NEURONX_NEFF_CACHE_DIR=", "--auto-cast=none -O1 --lnc=2",
+        "--seqlen 16384 --device xla --compile-only", "--padded", "--window 2048", "--seqlen 16361",
+        "NEURON_RT_INSPECT_ENABLE=1", "neuron-explorer capture -n", "--output-format perfetto", "ui.perfetto.dev",
+    ):  # fmt: skip
+        assert words in done.stdout, words
+
+
+def test_native_has_its_own_variables_and_no_compiler_arguments():
+    options = BenchOptions()
+    native, xla = environment(options, "neuron"), environment(options, "xla")
+    assert set(xla) < set(native)
+    assert native["TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION"] == "1"
+    assert environment(options, "cpu") == {}
+    assert environment(options, "auto") == native
+    assert compiler_arguments("neuron", 2) == ()
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_the_compilers_lnc_is_the_runtimes(lnc):
+    made = plan(BenchOptions(), "xla", _host(NEURON_LOGICAL_NC_CONFIG=str(lnc)))
+    assert made.compiler_arguments[-1] == f"--lnc={lnc}"
+    assert made.lnc == f"{lnc} (NEURON_LOGICAL_NC_CONFIG)"
+
+
+def test_an_unknown_lnc_is_called_assumed():
+    assert plan(BenchOptions(), "xla", _host()).lnc.startswith("2 (assumed")
+
+
+def test_timing_and_profiling_never_share_a_process():
+    commands = dict(plan(BenchOptions(), "neuron", _host()).commands)
+    profiled = [command for command in commands.values() if "NEURON_RT_INSPECT_ENABLE=1" in command]
+    assert len(profiled) == 1
+    assert profiled[0].endswith("--compile-only")
+    assert "inspect" not in " ".join(environment(BenchOptions(), "neuron")).lower()
+
+
+def test_cases_beside_the_headline_are_those_where_sdpas_own_kernel_does_not_apply():
+    by_name = {name: options for name, options in cases(BenchOptions(seqlen=16384))}
+    padded, odd, window = by_name.values()
+    assert padded.padded
+    assert odd.seqlen % 512 != 0
+    assert window.window == 2048
+    assert len({options.json for options in by_name.values()} | {BenchOptions().json}) == 4
+
+
+def test_decode_on_xla_is_refused():
+    with pytest.raises(WrongUse, match="a traced module has no cache that grows"):
+        plan(BenchOptions(decode_steps=4), "xla", _host())
+    plan(BenchOptions(decode_steps=4), "neuron", _host())
