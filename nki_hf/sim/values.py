@@ -113,7 +113,13 @@ def writer(tensor: NkiTensor) -> Writer:
 
 def bit_writer(tensor: NkiTensor) -> Writer:
     """Closure that stores unsigned integers as the tensor's bit patterns, cut or zero-extended to its width."""
-    bits, element, store = bit_type(tensor), tensor.dtype.dtype, storer(tensor)
+    bits, element = bit_type(tensor), tensor.dtype.dtype
+    if tensor.indirection is None:
+        raw = tensor.array().view(bits)
+        flat = _flat(raw, tensor.partitions, tensor.free_size)
+        if flat is not None:
+            return lambda values: np.copyto(flat, values, casting="unsafe")
+    store = storer(tensor)
     return lambda values: store(values.astype(bits).view(element))
 
 

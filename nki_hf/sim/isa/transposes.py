@@ -11,8 +11,9 @@ from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.enums import oob_mode as OobMode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
+from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import native_reader, storer
+from nki_hf.sim.values import bit_reader, bit_writer, native_reader, storer
 
 __all__ = ["dma_transpose", "nc_transpose"]
 
@@ -29,10 +30,17 @@ def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknow
     this = begin("nc_transpose", dst=dst, data=data, engine=engine)
     step = None
     if this.values:
-        read, store, convert = native_reader(data), storer(dst), copy_cast(data.dtype.dtype, dst.dtype)
-        step = lambda: store(convert(read().T))  # noqa: E731
+        step = _transpose_step(dst, data)
 
     return this.issue(engine=where, reads=(data,), writes=(dst,), step=step, is_transpose=True)
+
+
+def _transpose_step(dst: NkiTensor, data: NkiTensor) -> Step:
+    if dst.dtype == data.dtype and dst.dtype.name != "tfloat32":
+        bits, store_bits = bit_reader(data), bit_writer(dst)
+        return lambda: store_bits(bits().T)
+    read, store, convert = native_reader(data), storer(dst), copy_cast(data.dtype.dtype, dst.dtype)
+    return lambda: store(convert(read().T))
 
 
 def dma_transpose(
