@@ -321,6 +321,11 @@ BROKEN = {
     ("topk", "topk_counts"): lambda: {"n": 7},
     ("topk", "topk_source"): lambda: {"n": 257},
     ("dma_copy", "no_psum"): lambda: {"dst": tile((32, 16), space="psum")},
+    ("dma_copy", "not_empty"): lambda: {"dst": tile((32, 16))[:, 4:4], "src": tile((32, 16), space="hbm")[:, 4:4]},
+    ("dma_transpose", "not_empty"): lambda: {
+        "dst": tile((16, 32), "bfloat16")[:, 4:4], "src": tile((32, 16), "bfloat16", "hbm")[4:4]},
+    ("dma_compute", "not_empty"): lambda: {
+        "dst": tile((32, 16))[:, 4:4], "srcs": [tile((32, 16), space="hbm")[:, 4:4], tile((32, 16))[:, 4:4]]},
     ("dma_copy", "same_elements"): lambda: {"src": tile((32, 15), space="hbm")},
     ("dma_copy", "hwdge_generation", "trn1"): lambda: {"dge_mode": D.hwdge},
     ("dma_copy", "engine_needs_hwdge"): lambda: {"engine": E.sync, "dge_mode": D.swdge},

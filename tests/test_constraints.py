@@ -100,6 +100,7 @@ def access(name, first, last, tiles):
     views = {
         "on_chip": lambda: tile((32, 16), dtype, "hbm"),
         "partitions": lambda: tile((129, 16), dtype),
+        "not_empty": lambda: tile((32, 16), dtype)[:, 4:4],
         "adjacent_partitions": lambda: tile((64, 16), dtype)[0:64:2],
         "start_partition": lambda: tile((64, 16), dtype)[16:48],
         "pattern_axes": lambda: tile((32, 4, 4, 4, 4, 4), dtype)[:, 0:4:2, 0:4:2, 0:4:2, 0:4:2, 0:4:2],

@@ -92,10 +92,10 @@ def lifetimes(events: Sequence[Event], chip: Chip) -> list[Lifetime]:
     return [Lifetime(buffers[n], start, last[n], taken_bytes(buffers[n], chip)) for n, start in first.items()]
 
 
-def occupancies(events: Sequence[Event], chip: Chip) -> list[Occupancy]:
-    """One `Occupancy` per core and on-chip memory that the run uses."""
+def occupancies(events: Sequence[Event], chip: Chip, lives: list[Lifetime] | None = None) -> list[Occupancy]:
+    """One `Occupancy` per core and on-chip memory that the run uses; `lives` if they are known already."""
     groups: dict[tuple[int, str], list[Lifetime]] = defaultdict(list)
-    for life in lifetimes(events, chip):
+    for life in lifetimes(events, chip) if lives is None else lives:
         groups[life.buffer.core or 0, life.buffer.space].append(life)
     capacity = {"sbuf": int(chip.sbuf_partition_bytes), "psum": int(chip.psum_partition_bytes)}
     return [_occupancy(core, space, capacity[space], lives) for (core, space), lives in sorted(groups.items())]

@@ -60,12 +60,14 @@ BATTERY: dict[str, tuple[Problem, str, int, dict[str, Any]]] = {
     "two cores that share one head": (_problem(num_heads_q=3, num_heads_kv=3, seqlen_q=260, seqlen_kv=520), "trn2", 2, {}),
     "keys in sections": (
         _problem(num_heads_q=2, seqlen_q=128, seqlen_kv=2600, mask=Mask(q_offset=2472, ahead=1)), "trn3", 1, {"section": 2048}),
-    "negative scale": (_problem(seqlen_q=100, seqlen_kv=200, softmax_scale=-0.2, dtype="float32"), "trn2", 1, {}),
+    "negative scale, window alone": (
+        _problem(seqlen_q=100, seqlen_kv=200, softmax_scale=-0.2, dtype="float32", mask=Mask(q_offset=60, window=50)), "trn2",
+        1, {}),
     "two batches, key bias per batch": (
         _problem(batch=2, num_heads_q=2, seqlen_q=64, seqlen_kv=200, mask=Mask(bias="additive", bias_batch=True)), "trn2", 1,
         {}),
     "query tiles without keys, sink": (
-        _problem(num_heads_q=2, seqlen_q=260, seqlen_kv=130, sink=True, mask=Mask(q_offset=-130, ahead=1)), "trn2", 1, {}),
+        _problem(num_heads_q=2, seqlen_q=256, seqlen_kv=130, sink=True, mask=Mask(q_offset=-128, ahead=1)), "trn2", 1, {}),
 }  # fmt: skip
 """Problem, chip, lnc and forced constants by name; what each is for is its name."""
 

@@ -162,6 +162,14 @@ def _partitions(o: Operands) -> Violation:
     return None
 
 
+@rule((*_ALL, "dma_copy", "dma_transpose", "dma_compute"), "shape", "an access has at least one element", _ARCH, sure=False)
+def _not_empty(o: Operands) -> Violation:
+    for name, tile in o.tiles():
+        if tile.size == 0:
+            return f"{name} {show(tile)} is empty", "Leave the instruction out where there is nothing to do"
+    return None
+
+
 @rule(_ALL, "placement", "the partitions of an access must be adjacent", _ARCH)
 def _adjacent_partitions(o: Operands) -> Violation:
     for name, tile in o.tiles():

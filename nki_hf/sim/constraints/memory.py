@@ -35,7 +35,7 @@ def check_memory(events: Sequence[Event], options: SimOptions) -> None:
     addressed = [life for life in lives if life.buffer.address is not None]
     for life in addressed:
         _check_address(life, options)
-    for item in occupancies(events, options.chip):
+    for item in occupancies(events, options.chip, lives):
         if item.high_water > item.capacity:
             raise KernelFault(_overflow(item, events, options.chip))
     if addressed:

@@ -39,7 +39,7 @@ def markdown() -> str:
             shared.setdefault((item.name, item.limit), []).append(item)
     count = sum(map(len, RULES.values()))
     lines = [_HEAD, f"{count} rules ({len(shared)} different limits) of {len(RULES)} instructions.\n"]
-    common = {key: items for key, items in shared.items() if len(items) == len(INSTRUCTIONS)}
+    common = {key: items for key, items in shared.items() if len(items) >= len(INSTRUCTIONS)}
     lines += ["## All compute instructions\n", *_table([items[0] for items in common.values()])]
     for opcode in sorted(RULES):
         own = [item for item in RULES[opcode] if (item.name, item.limit) not in common]
