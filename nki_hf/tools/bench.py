@@ -19,7 +19,12 @@ __all__ = ["command", "modelled_rows", "modelled_table", "run"]
 
 
 def run(
-    problem: Problem, chips: tuple[str, ...] = tuple(CHIPS), *, window: int | None, lnc: int | None = None
+    problem: Problem,
+    chips: tuple[str, ...] = tuple(CHIPS),
+    *,
+    window: int | None,
+    lnc: int | None = None,
+    budget: int = 300_000,
 ) -> list[dict[str, Any]]:
     """A row per chip: simulated µs of `flash_prefill` and of the eager-like rung, TFLOP/s, and how they were found.
 
@@ -28,6 +33,7 @@ def run(
       chips: their names.
       window: order option of the schedule.
       lnc: cores; None = each chip's default.
+      budget: instructions per core up to which every head is scheduled (see `latency.flash_prefill_us`).
 
     Raises:
       UnsupportedProblem: the kernel does not take the problem on one of the chips.
@@ -36,7 +42,7 @@ def run(
     for name in chips:
         chip = get_chip(name)
         cores = chip.default_lnc if lnc is None else lnc
-        ours = flash_prefill_us(problem, chip, cores, window=window)
+        ours = flash_prefill_us(problem, chip, cores, window=window, budget=budget)
         eager = eager_like_us(problem, chip, cores)
         rows.append({
             "chip": name, "cores": cores, "nki_us_simulated": ours.us, "eager_like_us_simulated": eager,
@@ -55,23 +61,21 @@ def _visible_flops(problem: Problem) -> int:
 
 
 def modelled_rows(
-    problem: Problem, layers: int, *, window: int | None = 64, chips: tuple[str, ...] = tuple(CHIPS), prompts: int | None = None
+    problem: Problem, layers: int, *, window: int | None = 64, chips: tuple[str, ...] = tuple(CHIPS), budget: int = 300_000
 ) -> list[dict[str, Any]]:
     """`run` plus what a model of `layers` such calls would spend on attention, and the prompts/s that alone would allow.
 
     Args:
       problem: the attention call of one layer for one batch of prompts.
       layers: attention layers of the model.
-      window, chips: as in `run`.
-      prompts: prompts per batch; default is the problem's batch.
+      window, chips, budget: as in `run`.
     """
-    rows = run(problem, chips, window=window)
-    count = problem.batch if prompts is None else prompts
+    rows = run(problem, chips, window=window, budget=budget)
     for row in rows:
         for kind in ("nki", "eager_like"):
             seconds = layers * row[f"{kind}_us_simulated"] / 1e6
             row[f"{kind}_model_ms_simulated"] = seconds * 1e3
-            row[f"{kind}_prompts_per_s_simulated"] = count / seconds
+            row[f"{kind}_prompts_per_s_simulated"] = problem.batch / seconds
     return rows
 
 
@@ -83,7 +87,7 @@ def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
     for row in rows:
         for kind, label in (("nki", "nki flash_prefill"), ("eager_like", "eager-like (ladder v3)")):
             table.add_row(row["chip"], str(row["cores"]), label, f"{row[f'{kind}_us_simulated']:,.0f}",
-                          f"{row[f'{kind}_model_ms_simulated']:,.1f}",
+                          f"{row[f'{kind}_model_ms_simulated']:,.2f}",
                           f"{row[f'{kind}_prompts_per_s_simulated']:,.1f}")  # fmt: skip
     return table
 

@@ -38,6 +38,8 @@ class Latency:
 
 _BUDGET = 300_000
 """Instructions per core up to which every (batch, kv head) unit is scheduled."""
+_LONG = 10_000
+"""Instructions from which one unit is so long that what happens at its ends hardly counts."""
 
 
 def flash_prefill_us(
@@ -45,22 +47,24 @@ def flash_prefill_us(
 ) -> Latency:
     """The latency of `flash_prefill` on `lnc` cores.
 
-    (batch, kv head) units are independent and alike. If all of them would be more than `budget` instructions a core, two per
-    core and as many as the budget allows (at least eight per core) are scheduled, and their difference per unit is repeated
-    for the rest. In program order that is exact; a window's schedule is not quite periodic, hence the large default budget.
-    `budget=None` schedules every unit.
+    (batch, kv head) units are independent and alike. If all of them would be more than `budget` instructions a core, a few
+    (one or two per core) and as many as the budget allows, at least twice as many, are scheduled, and their difference per
+    unit is repeated for the rest. In program order that is exact; a window's schedule is not quite periodic, hence the large
+    default budget. `budget=None` schedules every unit.
 
     Raises:
       UnsupportedProblem: the kernel does not take the problem.
     """
-    units, few = problem.batch * problem.num_heads_kv, 2 * lnc
-    if budget is None or units <= 8 * lnc or units % lnc:
+    units = problem.batch * problem.num_heads_kv
+    if budget is None or units <= 2 * lnc or units % lnc:
         return _whole(problem, chip, lnc, window)
-    start = flash_prefill_events(_units(problem, few), chip, lnc)
-    known = max(8, budget * few // len(start)) * lnc
+    start = flash_prefill_events(_units(problem, lnc), chip, lnc)
+    few = lnc if len(start) > _LONG * lnc else 2 * lnc
+    known = max(2 * few if few == lnc else 4 * few, budget * lnc // len(start) * lnc)
     if known >= units:
         return _whole(problem, chip, lnc, window)
-    short, long = schedule(start, chip, window=window), _plan(_units(problem, known), chip, lnc, window)
+    short = schedule(start, chip, window=window) if few == lnc else _plan(_units(problem, few), chip, lnc, window)
+    long = _plan(_units(problem, known), chip, lnc, window)
     step = (long.total_ns - short.total_ns) / (known - few)
     return Latency(us=(long.total_ns + step * (units - known)) / 1e3, extrapolated=(known, units),
                    instructions=len(short.events) + len(long.events))  # fmt: skip
