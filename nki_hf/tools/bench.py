@@ -61,21 +61,29 @@ def _visible_flops(problem: Problem) -> int:
 
 
 def modelled_rows(
-    problem: Problem, layers: int, *, window: int | None = 64, chips: tuple[str, ...] = tuple(CHIPS), budget: int = 300_000
+    problem: Problem,
+    layers: int,
+    *,
+    window: int | None = 64,
+    chips: tuple[str, ...] = tuple(CHIPS),
+    prompts: int | None = None,
+    budget: int = 60_000,
 ) -> list[dict[str, Any]]:
     """`run` plus what a model of `layers` such calls would spend on attention, and the prompts/s that alone would allow.
 
     Args:
       problem: the attention call of one layer for one batch of prompts.
       layers: attention layers of the model.
-      window, chips, budget: as in `run`.
+      window, chips, budget: as in `run`; the default budget is for tables beside other work.
+      prompts: prompts per batch; default is the problem's batch.
     """
     rows = run(problem, chips, window=window, budget=budget)
+    count = problem.batch if prompts is None else prompts
     for row in rows:
         for kind in ("nki", "eager_like"):
             seconds = layers * row[f"{kind}_us_simulated"] / 1e6
             row[f"{kind}_model_ms_simulated"] = seconds * 1e3
-            row[f"{kind}_prompts_per_s_simulated"] = problem.batch / seconds
+            row[f"{kind}_prompts_per_s_simulated"] = count / seconds
     return rows
 
 
