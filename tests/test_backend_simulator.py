@@ -1,7 +1,9 @@
 """The simulator back end: values of the undivided launch, recordings that are shared, bounded and safe to interrupt."""
 
+import gc
 import multiprocessing
 import threading
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -124,6 +126,23 @@ def test_the_pool_holds_no_more_than_its_limit():
     out, lse = target.run(call_of(inputs)).outputs
     assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
     assert target.programs_recorded == 4
+
+
+def test_the_size_of_a_recording_is_about_what_it_takes():
+    target, inputs = backend(threads=1), attention_inputs(case_of(batch=1, num_heads_q=2, num_heads_kv=1))
+    call = call_of(inputs)
+    target.run(call)  # imports and caches
+    target.clear()
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        target.run(call)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.5 < target._pool._used / taken < 1.5
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

@@ -54,7 +54,7 @@ class SimulatorBackend:
           pool_bytes: how much memory idle recordings may hold; the least recently used ones go first.
         """
         self.chip = chip
-        self._threads = threads or len(os.sched_getaffinity(0))
+        self._threads = threads or _processors()
         self._pool = _ProgramPool(pool_bytes)
         self._replayed = 0
         self._recorded = 0
@@ -134,8 +134,7 @@ class SimulatorBackend:
             outputs, program = result.outputs, result.program
             self._count(recorded=1)
         if program is not None:
-            moved = sum(array.nbytes for array in (*given.values(), *outputs))
-            self._pool.give(key, program, moved + _BYTES_PER_INSTRUCTION * program.instructions)
+            self._pool.give(key, program)
         return outputs
 
     def _count(self, replayed: int = 0, recorded: int = 0) -> None:
@@ -171,8 +170,9 @@ class _ProgramPool:
             numbers = self._by_key.get(key)
             return self._remove(numbers[-1]) if numbers else None
 
-    def give(self, key: Key, program: Program, size: int) -> None:
-        """Put a recording of `size` bytes back; beyond the limit the longest unused ones are dropped."""
+    def give(self, key: Key, program: Program) -> None:
+        """Put a recording back; beyond the limit the longest unused ones are dropped."""
+        size = program.nbytes + _BYTES_PER_INSTRUCTION * program.instructions
         with self._lock:
             number = next(self._numbers)
             self._idle[number] = (key, program, size)
@@ -199,8 +199,8 @@ class _ProgramPool:
         return program
 
 
-_BYTES_PER_INSTRUCTION = 3000
-"""Closures, array views and tensor objects of a recorded instruction: measured with tracemalloc on flash_prefill."""
+_BYTES_PER_INSTRUCTION = 4500
+"""Closure, array views and buffer record of a recorded instruction: measured with tracemalloc on flash_prefill."""
 
 _backends: weakref.WeakSet[SimulatorBackend] = weakref.WeakSet()
 
@@ -210,7 +210,12 @@ def _after_fork() -> None:
         backend._after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _output_kind(tensors: Mapping[str, Any]) -> Callable[[Array], Any]:

@@ -34,7 +34,8 @@ lse [batch, num_heads_q, seqlen_q] float32, natural logarithm.
 `kernel[2]` divides the (batch, kv head) pairs; of an odd one out the cores divide the query tiles.
 
 Budget: `nki_hf.kernels.prefill_plan` chooses q_rows, q_heads and section so that SBUF use stays within the chip's partition
-size less 16 KiB. At batch 1, head_dim 128, bfloat16, 4,096 keys, 2 query heads per kv head: see `PrefillPlan.budget`.
+size less 16 KiB; `PrefillPlan.budget` has it by purpose. With head_dim 128, bfloat16, causal, 4,096 keys and 2 query heads per
+kv head it is 78,128 B per partition, k and v of the next kv head included.
 PSUM: 2 banks of scores, 2 of transposes, 2 of output, 1 for the statistics: 7 of 8.
 
 Source: online softmax, arXiv:2205.14135, algorithm 1.

@@ -71,7 +71,8 @@ def _after_fork() -> None:
     _depth = 0
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @functools.cache

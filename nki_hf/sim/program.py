@@ -38,6 +38,13 @@ class Program:
         """Number of recorded computations that a replay executes, over all cores."""
         return sum(len(steps) for steps in self.steps)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the program's own memory: inputs, outputs and tiles."""
+        run = self._keep[0]
+        moved = sum(array.nbytes for array in (*self._inputs.values(), *self._outputs))
+        return moved + sum(machine.pool.nbytes for machine in run.cores)
+
     def __call__(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> tuple[np.ndarray[Any, Any], ...]:
         """Replay on `inputs` (same names, shapes and dtypes as recorded); the outputs are fresh arrays.
 

@@ -17,17 +17,25 @@ INTEGER_SENTINEL = 4
 
 
 class BytePool:
-    """Blocks of bytes of one core that dead tiles gave back. A recorded program replays in order, so reuse is safe there."""
+    """Blocks of bytes of one core that dead tiles gave back. A recorded program replays in order, so reuse is safe there.
 
-    __slots__ = ("_free",)
+    Attributes:
+      nbytes: bytes of all blocks that it made.
+    """
+
+    __slots__ = ("_free", "nbytes")
 
     def __init__(self) -> None:
+        self.nbytes = 0
         self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
 
     def take(self, nbytes: int) -> np.ndarray[Any, Any]:
         """A block of exactly `nbytes` bytes with undefined content."""
         blocks = self._free.get(nbytes)
-        return blocks.pop() if blocks else np.empty(nbytes, np.uint8)
+        if blocks:
+            return blocks.pop()
+        self.nbytes += nbytes
+        return np.empty(nbytes, np.uint8)
 
     def give(self, block: np.ndarray[Any, Any]) -> None:
         """Hand a block back for reuse."""
