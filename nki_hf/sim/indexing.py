@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["DynamicSlice", "ds", "normalize_index"]
 
 
+_ALL = slice(None)
+
+
 class DynamicSlice:
     """`nl.ds(start, size)`: `size` elements from `start`."""
 
@@ -34,23 +37,49 @@ def normalize_index(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple
     Integers drop an axis in HBM; on chip an integer on axis 0 keeps it with size 1, and the result keeps two axes.
     An index or slice that leaves the tensor is a fault that names the offending index.
     """
-    keys = key if isinstance(key, tuple) else (key,)
-    if any(item is Ellipsis for item in keys):
-        position = next(i for i, item in enumerate(keys) if item is Ellipsis)
-        missing = tensor.ndim - (len(keys) - 1)
-        keys = keys[:position] + (slice(None),) * missing + keys[position + 1 :]
-    if len(keys) > tensor.ndim:
-        fault("bounds", "index", f"{len(keys)} subscripts on {tensor!r}", limit=f"it has {tensor.ndim} axes")
-    keys = keys + (slice(None),) * (tensor.ndim - len(keys))
+    keys = key if type(key) is tuple else (key,)
+    axes = len(tensor.shape)
+    for position, item in enumerate(keys):
+        if item is Ellipsis:
+            keys = keys[:position] + (_ALL,) * (axes - len(keys) + 1) + keys[position + 1 :]
+            break
+    if len(keys) != axes:
+        if len(keys) > axes:
+            fault("bounds", "index", f"{len(keys)} subscripts on {tensor!r}", limit=f"it has {axes} axes")
+        keys = keys + (_ALL,) * (axes - len(keys))
 
+    on_chip = tensor.storage.on_chip
     shape, strides, offset = [], [], tensor.offset
-    dropped: list[int] = []
+    # this loop runs for every operand that a kernel slices, hence no calls on the common road
     for axis, (item, size, stride) in enumerate(zip(keys, tensor.shape, tensor.strides, strict=True)):
-        if isinstance(item, DynamicSlice):
-            start, stop, step = operator.index(item.start), operator.index(item.start) + item.size, 1
-            _check_range(tensor, axis, start, stop, size)
-        elif isinstance(item, slice):
-            start, stop, step = _resolve_slice(tensor, axis, item, size)
+        if type(item) is slice:
+            start, stop, step = item.start, item.stop, item.step
+            if start is None and stop is None and step is None:
+                shape.append(size)
+                strides.append(stride)
+                continue
+            start = 0 if start is None else operator.index(start)
+            stop = size if stop is None else operator.index(stop)
+            start = start + size if start < 0 else start
+            stop = stop + size if stop < 0 else stop
+            if step is not None and (step := operator.index(step)) != 1:
+                if step < 1:
+                    fault("bounds", "index", f"step={step} on axis {axis} of {tensor!r}", limit="steps must be 1 or more")
+                shape.append(max(0, -(-(stop - start) // step)))
+                strides.append(stride * step)
+            else:
+                shape.append(stop - start)
+                strides.append(stride)
+            if start < 0 or stop > size or start > stop:
+                _leaves(tensor, axis, start, stop, size)
+            offset += start * stride
+        elif type(item) is DynamicSlice:
+            start = operator.index(item.start)
+            if start < 0 or start + item.size > size or item.size < 0:
+                _leaves(tensor, axis, start, start + item.size, size)
+            offset += start * stride
+            shape.append(item.size)
+            strides.append(stride)
         else:
             index = operator.index(item)
             if not -size <= index < size:
@@ -58,40 +87,18 @@ def normalize_index(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple
                     "bounds", "index", f"index {index} on axis {axis} of {tensor!r}",
                     limit=f"must be below {size}", index=index, axis=axis,
                 )  # fmt: skip
-            index %= size
-            offset += index * stride
-            if axis == 0 and tensor.on_chip:
+            offset += (index % size) * stride
+            if axis == 0 and on_chip:
                 shape.append(1)
                 strides.append(stride)
-            else:
-                dropped.append(axis)
-            continue
-        offset += start * stride
-        shape.append(max(0, -(-(stop - start) // step)))
-        strides.append(stride * step)
-    while tensor.on_chip and len(shape) < 2:
+    while len(shape) < (2 if on_chip else 1):
         shape.append(1)
         strides.append(1)
-    if not shape:
-        shape, strides = [1], [1]
     return tuple(shape), tuple(strides), offset
 
 
-def _resolve_slice(tensor: NkiTensor, axis: int, item: slice, size: int) -> tuple[int, int, int]:
-    step = 1 if item.step is None else operator.index(item.step)
-    if step < 1:
-        fault("bounds", "index", f"step={step} on axis {axis} of {tensor!r}", limit="steps must be 1 or more")
-    start = 0 if item.start is None else operator.index(item.start)
-    stop = size if item.stop is None else operator.index(item.stop)
-    start = start + size if start < 0 else start
-    stop = stop + size if stop < 0 else stop
-    _check_range(tensor, axis, start, stop, size)
-    return start, stop, step
-
-
-def _check_range(tensor: NkiTensor, axis: int, start: int, stop: int, size: int) -> None:
-    if start < 0 or stop > size or start > stop:
-        fault(
-            "bounds", "index", f"slice {start}:{stop} on axis {axis} of {tensor!r}",
-            limit=f"must stay within 0:{size}", index=stop if stop > size else start, axis=axis,
-        )  # fmt: skip
+def _leaves(tensor: NkiTensor, axis: int, start: int, stop: int, size: int) -> None:
+    fault(
+        "bounds", "index", f"slice {start}:{stop} on axis {axis} of {tensor!r}",
+        limit=f"must stay within 0:{size}", index=stop if stop > size else start, axis=axis,
+    )  # fmt: skip

@@ -67,7 +67,7 @@ class NkiTensor(Views):
     @property
     def on_chip(self) -> bool:
         """True in SBUF and PSUM."""
-        return self.storage.buffer.on_chip
+        return self.storage.on_chip
 
     @property
     def ndim(self) -> int:

@@ -278,7 +278,7 @@ class Views(NKIObject):
 
     @property
     def _on_chip(self) -> bool:
-        return self.storage.buffer.on_chip
+        return self.storage.on_chip
 
     def _dynamic(self, scalar: Any, vector: Any, dim: int, element: DType) -> Any:
         if scalar is not None and vector is not None:

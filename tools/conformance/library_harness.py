@@ -179,6 +179,8 @@ def _neuron_dtypes() -> ModuleType:
     module = ModuleType("neuron_dtypes")
 
     def static_cast(array: Any, dtype: Any) -> Any:
+        if not isinstance(dtype, np.dtype) and as_dtype(dtype).family == "packed":
+            raise Skipped("needs the packed NumPy types of neuron_dtypes, a package that is not public")
         target = as_dtype(dtype).dtype if not isinstance(dtype, np.dtype) else dtype
         return np.asarray(array).astype(target)
 
