@@ -120,6 +120,11 @@ class NkiTensor(Views):
     def array(self) -> np.ndarray[Any, Any]:
         """NumPy view of the bytes of a direct (not indirect) access; writing to it writes the tensor."""
         if self._array is None:
+            if self.indirection is not None:
+                fault(
+                    "unsupported", "index", f"{self!r} is moved by a run-time index",
+                    limit="this use takes no run-time index", advice="Copy the view into a tile first",
+                )  # fmt: skip
             stored = self.dtype.dtype
             self._array = self._strided(stored, self.storage.data, stored.itemsize)
         return self._array

@@ -7,6 +7,7 @@ from nki_hf.sim.surface.entry import Entry, approximate, exact
 __all__ = ["LANGUAGE"]
 
 _RANDOM = "seeded, right distribution; not the chip's bits"
+_WHOLE = "exact for numbers below 2**31 in magnitude: it rounds through int32"
 _FUNCTIONS = "correct to float32, where the chip evaluates piecewise polynomials"
 
 LANGUAGE: dict[str, Entry] = {
@@ -58,7 +59,7 @@ LANGUAGE: dict[str, Entry] = {
     "bool_": exact(),
     "broadcast_to": exact("(x, shape, dtype=None)"),
     "bypass": exact(),
-    "ceil": exact("(x, dtype=None)"),
+    "ceil": approximate("(x, dtype=None)", _WHOLE),
     "copy": exact("(x, dtype=None)"),
     "cos": approximate("(x, dtype=None)", _FUNCTIONS),
     "device_print": exact("(print_prefix, tensor)"),
@@ -81,7 +82,7 @@ LANGUAGE: dict[str, Entry] = {
     "float8_e5m2": exact(),
     "float8_e5m2_x4": exact(),
     "float8_e8m0fnu": exact(),
-    "floor": exact("(x, dtype=None)"),
+    "floor": approximate("(x, dtype=None)", _WHOLE),
     "fmod": exact("(x, y, dtype=None)"),
     "fori_loop": exact("(lower, upper, body_fun, step=1)"),
     "full": exact('(shape, fill_value, dtype, buffer=sbuf, name="")'),
@@ -165,7 +166,7 @@ LANGUAGE: dict[str, Entry] = {
     "tfloat32": exact(),
     "tile_size": exact(),
     "transpose": exact("(x, dtype=None)"),
-    "trunc": exact("(x, dtype=None)"),
+    "trunc": approximate("(x, dtype=None)", _WHOLE),
     "uint16": exact(),
     "uint32": exact(),
     "uint8": exact(),
