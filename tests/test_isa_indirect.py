@@ -6,11 +6,13 @@ from hypothesis import strategies as st
 from isa_operands import DEFAULT_CASES, FLOATS, MANY_CASES, check, integers, operand, run, run_cases
 
 from nki_hf.chips import get_chip
+from nki_hf.errors import KernelFault
+from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 
 TRN3 = {"chip": get_chip("trn3")}
-NAMES = ("gathered operands", "scattered results", "gathered matmul")
+NAMES = ("gathered operands", "scattered results", "gathered matmul", "scattered matmul")
 
 
 def columns(index, group, count):
@@ -98,6 +100,55 @@ def matmul(data):
         return {"dst": operands["s"].values.T @ np.take_along_axis(operands["m"].values, chosen, axis=1)}
 
     run(data, body, operands, expect, options=TRN3, rtol=1e-5, atol=1e-4)
+
+
+@check("scattered matmul")
+def scattered_matmul(data):
+    """The columns of a product scattered over PSUM, then added to by a second product."""
+    groups, rows = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 128))
+    count, width = 32, data.draw(st.integers(32, 60))
+    accumulate = data.draw(st.booleans())
+
+    def distinct(rng, size):
+        return np.concatenate([rng.permutation(width)[:count] for _ in range(size // count)])
+
+    operands = {
+        "dst": operand(data, (0, 32 * groups), (width,), reads=False, plain=True),
+        "s": operand(data, (0, rows), (32 * groups,), "bfloat16", plain=True),
+        "m": operand(data, (0, rows), (count,), "bfloat16", plain=True),
+        "index": operand(data, (0, 32 * groups), (1,), "uint16", fill=distinct, plain=True),
+    }
+
+    def body(dst, s, m, index):
+        psum = nl.ndarray((32 * groups, width), nl.float32, buffer=nl.psum)
+        nisa.memset(dst=psum, value=0.0)
+        view = psum.indirect(index, num_elem=count)
+        nisa.nc_matmul(dst=view, stationary=s, moving=m, accumulate=False)
+        nisa.nc_matmul(dst=view, stationary=s, moving=m, accumulate=accumulate)
+        nisa.tensor_copy(dst=dst, src=psum)
+
+    def expect():
+        want = np.zeros((32 * groups, width))
+        product = operands["s"].values.T @ operands["m"].values * (2 if accumulate else 1)
+        np.put_along_axis(want, columns(operands["index"].values, 32, count), product, axis=1)
+        return {"dst": want}
+
+    run(data, body, operands, expect, options=TRN3, rtol=1e-5, atol=1e-4)
+
+
+def test_a_scattered_product_must_say_whether_it_is_added():
+    def kernel(x, i):
+        tile, index = nl.ndarray((32, 32), nl.bfloat16), nl.ndarray((32, 1), nl.uint16)
+        nisa.dma_copy(dst=tile, src=x)
+        nisa.dma_copy(dst=index, src=i)
+        psum = nl.ndarray((32, 64), nl.float32, buffer=nl.psum)
+        view = psum.indirect(index, num_elem=32)
+        nisa.nc_matmul(dst=view, stationary=tile, moving=tile)
+        nisa.nc_matmul(dst=view, stationary=tile, moving=tile)
+
+    arrays = (np.zeros((32, 32), nl.bfloat16.dtype), np.arange(32, dtype=np.uint16)[:, None])
+    with pytest.raises(KernelFault, match="Pass accumulate=True or False"):
+        launch(kernel, arrays, options=SimOptions(**TRN3))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -67,13 +67,13 @@ def bit_type(tensor: NkiTensor) -> Any:
     return np.dtype(f"u{tensor.dtype.dtype.itemsize}")
 
 
-def storer(tensor: NkiTensor) -> Storer:
+def storer(tensor: NkiTensor, group: int = 16) -> Storer:
     """Closure `store(values, where=None)` of values in the tensor's own element type, `[partitions, free_size]` or
     broadcast to it; elements outside `where` keep what they have.
     """
     shape, wanted = tensor.shape, (tensor.partitions, tensor.free_size)
     if tensor.indirection is not None:
-        scatter = access(tensor).write
+        scatter = access(tensor, group=group).write
 
         def store_indirect(values: Array, where: Array | None = None) -> None:
             values = np.broadcast_to(values, wanted).reshape(shape)
@@ -102,10 +102,10 @@ def storer(tensor: NkiTensor) -> Storer:
     return store_strided
 
 
-def writer(tensor: NkiTensor) -> Writer:
+def writer(tensor: NkiTensor, group: int = 16) -> Writer:
     """Closure that rounds a result `[partitions, free_size]` (or broadcast to it) into the tensor."""
     dtype = tensor.dtype
-    store = storer(tensor)
+    store = storer(tensor, group)
     if dtype.name in ("float32", "bfloat16", "float16") and tensor.indirection is None:
         return store  # NumPy's own assignment rounds as the engines do
     return lambda values: store(cast(values, dtype))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.casts import copy_cast
+from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import matmul_perf_mode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.machine import Step
@@ -61,9 +62,16 @@ def nc_matmul(
 
 def written_before(dst: NkiTensor, accumulate: bool | None) -> Any:
     """False, True, or a bool array `[partitions, free_size]`: which elements of `dst` a product is added to."""
-    flags = dst.written() if accumulate is None else None
+    if accumulate is not None:
+        return accumulate
+    flags = dst.storage.written if dst.indirection is not None else dst.written()
     if flags is None:
-        return bool(accumulate)
+        return False
+    if dst.indirection is not None and flags.any():
+        fault(
+            "argument", "nc_matmul", f"accumulate=None and dst {dst!r} is scattered into a tile written before",
+            limit="which elements were written follows only from run-time indices", advice="Pass accumulate=True or False",
+        )  # fmt: skip
     if not flags.any():
         return False
     return True if flags.all() else flags.reshape(dst.partitions, dst.free_size).copy()
@@ -71,14 +79,14 @@ def written_before(dst: NkiTensor, accumulate: bool | None) -> Any:
 
 def accumulating_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any) -> Step:
     """Closure of `dst (=|+=) left().T @ right()` with `adds` as `written_before` gives it."""
-    target, write = float_target(dst), writer(dst)
+    target, write = float_target(dst), writer(dst, _GROUP)
     if adds is False:
         if target is not None and target.flags.c_contiguous:
             return lambda: np.matmul(left().T, right(), out=target)
         return lambda: write(left().T @ right())
     if adds is True and target is not None:
         return lambda: np.add(target, left().T @ right(), out=target)
-    current = reader(dst)
+    current = reader(dst, _GROUP)
     if adds is True:
         return lambda: write(current() + left().T @ right())
     return lambda: write(np.where(adds, current(), np.float32(0)) + left().T @ right())
@@ -94,7 +102,7 @@ def _operand(tensor: NkiTensor, rows: int) -> Reader:
 
 def _permute_step(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> Step:
     data, values, chooser = native_reader(stationary, _GROUP), reader(stationary, _GROUP), reader(moving, _GROUP)
-    convert, store, write = copy_cast(stationary.dtype.dtype, dst.dtype), storer(dst), writer(dst)
+    convert, store, write = copy_cast(stationary.dtype.dtype, dst.dtype), storer(dst, _GROUP), writer(dst, _GROUP)
 
     def step() -> None:
         matrix = chooser()

@@ -122,6 +122,8 @@ ISA: dict[str, Entry] = {
     "tensor_reduce": exact("(dst, op, data, axis, negate=False, keepdims=False, name=None)"),
     "tensor_scalar": exact(
         "(dst, data, op0, operand0, reverse0=False, op1=None, operand1=None, reverse1=False, engine=unknown, name=None)",
+        note="32-bit integers go through float32 as documented; the exact address form that the docstring "
+        "hints at is not modelled",
     ),
     "tensor_scalar_cumulative": exact("(dst, src, op0, op1, imm0, imm1=None, reduce_cmd=reset_reduce, name=None)"),
     "tensor_scalar_reduce": exact(
