@@ -145,3 +145,11 @@ def test_verb_reports_and_exits_by_result(tmp_path):
     assert CliRunner().invoke(app, ["lint", str(tmp_path / "none.py")]).exit_code == 2
     done = CliRunner().invoke(app, ["lint", str(bad), "--json"])
     assert json.loads(done.stdout)[0]["findings"]["0.3"][0]["rule"] == "identity"
+
+
+def test_verify_lints_too(tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text(SOURCES["identity"])
+    assert CliRunner().invoke(app, ["verify", f"{bad}:kernel", "--lint"]).exit_code == 1
+    assert CliRunner().invoke(app, ["verify", "--lint"]).exit_code == 0
+    assert "PATH:KERNEL, or --lint" in CliRunner().invoke(app, ["verify"]).output

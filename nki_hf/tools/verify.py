@@ -27,6 +27,8 @@ from nki_hf.settings import settings
 from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.testing import DISTRIBUTIONS
+from nki_hf.tools.kernel_lint import KERNELS
+from nki_hf.tools.lint import command as lint_command
 from nki_hf.tools.verify_judge import Judgement, judge
 from nki_hf.tools.verify_subject import (
     DTYPES,
@@ -133,7 +135,7 @@ def _never_written(result: LaunchResult) -> list[Array | None]:
 
 
 def command(
-    kernel: Annotated[str, typer.Argument(help="PATH:KERNEL, a .py file (or module) and a kernel in it.")],
+    kernel: Annotated[str, typer.Argument(help="PATH:KERNEL, a .py file (or module) and a kernel in it.")] = "",
     reference: Annotated[str, typer.Option(help="PATH:FUNC; default for kernels of q, k, v: the float64 oracle.")] = "",
     shape: Annotated[str, typer.Option(help="Sizes of an attention call.")] = "b=1,hq=2,hkv=1,sq=256,skv=512,d=64",
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
@@ -150,12 +152,17 @@ def command(
     foreign: Annotated[bool, typer.Option("--foreign", help="Warn where public sources leave a limit unsure.")] = False,
     strict_reads: Annotated[bool, typer.Option("--strict-reads", help="Refuse reads of never-written memory.")] = False,
     json_file: Annotated[str, typer.Option("--json", help="Write JSON to this file; - prints it instead of the table.")] = "",
+    lint: Annotated[bool, typer.Option("--lint", help="Only check PATH's source (default: ours) for NKI 0.3 to 0.7.")] = False,
 ) -> None:
     """Run a kernel on five distributions of inputs and judge values, memory, races and every documented limit.
 
     Exit code 0: all passed; 1: something failed; 2: wrong use.
     """
+    if lint:
+        lint_command(Path(kernel.partition(":")[0]) if kernel else KERNELS, as_json=json_file == "-")
     try:
+        if not kernel:
+            raise UsageError("no kernel is named: give PATH:KERNEL, or --lint to check the source of all of ours.")
         chosen = get_chip(chip or settings().chip)
         options = SimOptions(chip=chosen, foreign=foreign, uninitialized="error" if strict_reads else "sentinel")
         loaded = load_callable(kernel)
