@@ -12,6 +12,7 @@ from nki_hf import lang
 from nki_hf.backends.base import KernelCall, RunResult
 from nki_hf.backends.neuron_launch import launch, signature_key
 from nki_hf.backends.neuron_lnc import Lnc, Platform, find_platform, resolve_lnc
+from nki_hf.backends.neuron_split import MAX_BLOCKS, join, split
 from nki_hf.backends.neuron_world import DEVICE_WORLDS, Host, World, detect_nki, detect_world
 from nki_hf.errors import BackendUnavailable
 
@@ -30,8 +31,16 @@ class NeuronBackend:
 
     name = "neuron"
 
-    def __init__(self, host: Host | None = None, kernels: str = "nki_hf.kernels") -> None:
+    def __init__(self, host: Host | None = None, kernels: str = "nki_hf.kernels", *, max_blocks: int = MAX_BLOCKS) -> None:
+        """A back end of its own (see `neuron_backend` for that of the process).
+
+        Args:
+          host: the machine.
+          kernels: package of the kernel modules.
+          max_blocks: see `neuron_split.MAX_BLOCKS`.
+        """
         self._host = host or Host()
+        self._max_blocks = max_blocks
         self._kernels = kernels
         self.compiled: Counter[Hashable] = Counter()
 
@@ -67,7 +76,7 @@ class NeuronBackend:
         return self._unavailable
 
     def run(self, call: KernelCall) -> RunResult:
-        """Launch one kernel on the device of its tensors.
+        """Launch one kernel on the device of its tensors, in several launches if it would unroll too far.
 
         Raises:
           BackendUnavailable: no usable toolchain, or the tensors belong to the other world.
@@ -83,9 +92,11 @@ class NeuronBackend:
                 f"the tensors are on {device} but this process has the {self.world.name} world: the two worlds cannot share a "
                 f"process. Move the model to {self.world.device}."
             )
-        outputs = launch(self._kernel(call.kernel), call, self._parameters(call.kernel), self.lnc.value)
-        self.compiled[signature_key(call)] += 1
-        return RunResult(outputs=outputs)
+        results = []
+        for part in split(call, self._max_blocks):
+            results.append(launch(self._kernel(call.kernel), part, self._parameters(call.kernel), self.lnc.value))
+            self.compiled[signature_key(part)] += 1
+        return RunResult(outputs=join(call, results))
 
     def _kernel(self, name: str) -> Any:
         return getattr(lang.load(f"{self._kernels}.{name}", "neuron"), name)

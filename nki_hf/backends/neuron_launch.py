@@ -158,4 +158,4 @@ def _advice(message: str) -> str:
         return "The device's memory is full: shorten the sequence, lower the batch, or end other processes on this core."
     if "lnc" in words or "logical" in words:
         return "Run `nki_hf env`: it shows every source of the logical-core degree."
-    return "Run this shape alone with examples/qwen3_device/bisect.py to see whether the kernel or the graph fails."
+    return "Run this shape alone with examples/device_bisect.py to see whether the kernel or the graph fails."

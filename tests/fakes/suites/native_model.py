@@ -141,3 +141,20 @@ def test_failures_surface_with_kernel_shape_and_layer(failure):
     with pytest.raises(LaunchFailed, match=r"flash_prefill\[2\]\(q=\[1, 4, 16, 128\] float32") as caught:
         on_device(_ids(length=128).to("neuron"), use_cache=False)
     assert any("Qwen3Attention 0" in note for note in caught.value.__notes__)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("max_blocks", "launches"), [(16, 1), (8, 2), (4, 4), (1, 4)])
+def test_a_call_that_unrolls_too_far_is_split_over_batch_and_heads_and_compiles_once(monkeypatch, max_blocks, launches):
+    draw = torch.Generator().manual_seed(0)
+    q, bias = torch.randn(2, 4, 130, 16, generator=draw), torch.randn(2, 4, 130, 90, generator=draw)
+    k, v = (torch.randn(2, 2, 90, 16, generator=draw) for _ in range(2))
+    sink = torch.randn(4, generator=draw)
+    monkeypatch.setattr(neuron_backend(), "_max_blocks", max_blocks)
+    arguments = {"mask": bias, "sink": sink}
+    expected = nki_hf.attention(q, k, v, **arguments)
+    on_device = {name: value.to("neuron") if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+    found = nki_hf.attention(q.to("neuron"), k.to("neuron"), v.to("neuron"), **on_device)
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=0)
+    assert len(MACHINE.launches) == launches
+    assert _kernels() == 1
