@@ -204,3 +204,20 @@ def test_training_a_model_one_step_gives_eagers_gradients():
         torch.testing.assert_close(
             found["nki"][key], expected, rtol=1e-4, atol=1e-6, msg=lambda text, key=key: f"{key}: {text}"
         )
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    from tiny import tiny_qwen3, token_ids
+
+    ids, found = token_ids(), []
+    for checkpointing in (False, True):
+        model = tiny_qwen3().train()
+        model.set_attn_implementation("nki")
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        nki_hf.explain(reset=True)
+        model(ids, labels=ids, use_cache=False).loss.backward()
+        assert nki_hf.explain().calls == (4 if checkpointing else 2)  # each layer runs again in the backward
+        found.append([weight.grad for weight in model.parameters()])
+    for plain_grad, recomputed in zip(*found, strict=True):
+        torch.testing.assert_close(recomputed, plain_grad, rtol=1e-6, atol=1e-8)
