@@ -1,6 +1,7 @@
 """Simulated against measured: the error figures that the documentation states, and that fits are marked as such."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -86,3 +87,17 @@ def test_the_command_prints_simulated_beside_measured_and_never_mixes_them():
     rows = json.loads(done.stdout[done.stdout.index("{") :])["rows"]
     assert {row["subject"] for row in rows} == {"v3", "v4", "v5", "v6", "v7", "v8", "v11"}
     assert all(row["us"] > 0 and row["simulated_us"]["window(64)"] > 0 for row in rows)
+
+
+def test_the_documented_table_is_what_the_model_gives_now():
+    page = (Path(__file__).parent.parent / "docs" / "correlation.md").read_text()
+    rows = {}
+    for line in page.splitlines():
+        cells = [cell.strip().removesuffix(" \\*") for cell in line.strip("|").split("|")]
+        if len(cells) == 10 and cells[2] in ("trn1", "trn2"):
+            rows[cells[0], int(cells[1].replace(",", "")), cells[2]] = float(cells[4].replace(",", ""))
+    assert set(rows) == {(item.subject, item.size, item.chip) for item in MEASUREMENTS}
+    for item in MEASUREMENTS:
+        if item.size <= 1024:
+            (now,) = run([item], (DEFAULT_WINDOW,))
+            assert rows[item.subject, item.size, item.chip] == pytest.approx(now.simulated_us["window(64)"], abs=0.51)

@@ -88,9 +88,10 @@ def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAUL
     if overflow not in ("spill", "error"):
         raise ValueError(f"overflow={overflow!r} is not known: it is spill or error.")
     spills = NO_SPILLS
-    if overflow == "spill":
-        events, spills = spilled(events, chip)
     work = prepare(events, chip, reorder=window is not None)
+    if overflow == "spill" and work.overflows():
+        events, spills = spilled(events, chip)
+        work = prepare(events, chip, reorder=window is not None)
     times, pools = _run(work, window)
     throttled = _dense(work, times)
     if throttled:

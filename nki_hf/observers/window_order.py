@@ -185,9 +185,9 @@ class _Window:
                 free[i], done[i] = at + cost.busy_ns, at + cost.done_ns
             free_at[queue], last_of[queue], gone[i] = free[i], i, True
 
-            freed = False
-            for place_ in touches[i]:
-                freed |= memory.use(place_, done[i] if is_dma[queue] else free[i], i)
+            ends = done[i] if is_dma[queue] else free[i]
+            for used in touches[i]:
+                memory.use(used, ends, i)
             for j, kind in consumers[i]:
                 other = engine[j]
                 if is_dma[queue]:
@@ -215,7 +215,7 @@ class _Window:
                 head[queue] = position
                 if pinned is not None and position < len(line) and pinned[line[position]] and not missing[line[position]]:
                     enter(line[position])
-            if freed or memory.moved:
+            if memory.woken:
                 for j in memory.retry():
                     enter(j)
         for i in range(len(costs)):
@@ -233,8 +233,8 @@ class _Memory:
         self.taken = [False] * len(work.allocations)
         self.held = [0] * len(work.allocations)  # bytes, while taken
         self.ahead = [0] * len(pools)  # bytes held by buffers behind the oldest one that is not taken yet
-        self.blocked: list[int] = []
-        self.moved = False
+        self.blocked: list[list[int]] = [[] for _ in pools]  # instructions that wait, by the pool they wait for
+        self.woken: list[int] = []  # pools whose blocked instructions should be asked again
         # Per pool: its buffers in program order, each one's rank, and what is live when it opens in program order.
         self.ranked: list[list[int]] = [[] for _ in pools]
         self.rank = [0] * len(work.allocations)
@@ -266,7 +266,7 @@ class _Memory:
             item = self.allocations[place]
             asked[item.pool] = asked.get(item.pool, 0) + item.nbytes
             if self.pools[item.pool].room < asked[item.pool] or not self._safe(place):
-                self.blocked.append(event)
+                self.blocked[item.pool].append(event)
                 return None
         at, freed_by = 0.0, -1
         for place in places:
@@ -282,27 +282,37 @@ class _Memory:
             while oldest < len(ranked) and self.taken[ranked[oldest]]:
                 self.ahead[item.pool] -= self.held[ranked[oldest]]
                 oldest += 1
-                self.moved = bool(self.blocked)
-            self.oldest[item.pool] = oldest
+            if oldest != self.oldest[item.pool]:
+                self.oldest[item.pool] = oldest
+                self._wake(item.pool)
         return at, freed_by
 
-    def use(self, place: int, end: float, event: int) -> bool:
-        """Count one use; True if it was the last and the memory went back."""
-        self.until[place] = max(self.until[place], end)
+    def use(self, place: int, end: float, event: int) -> None:
+        """Count one use; the last one gives the memory back."""
+        if end > self.until[place]:
+            self.until[place] = end
         self.left[place] -= 1
         if self.left[place]:
-            return False
+            return
         item = self.allocations[place]
         self.pools[item.pool].give(item.nbytes, self.until[place], event)
         if self.rank[place] >= self.oldest[item.pool]:
             self.ahead[item.pool] -= item.nbytes
         self.held[place] = 0
-        return bool(self.blocked)
+        self._wake(item.pool)
+
+    def _wake(self, pool: int) -> None:
+        if self.blocked[pool] and pool not in self.woken:
+            self.woken.append(pool)
 
     def retry(self) -> list[int]:
-        """The instructions that waited for memory, to be asked again."""
-        blocked, self.blocked, self.moved = self.blocked, [], False
-        return sorted(blocked)
+        """The instructions that waited for memory of the woken pools, to be asked again."""
+        again: list[int] = []
+        for pool in self.woken:
+            again += self.blocked[pool]
+            self.blocked[pool] = []
+        self.woken.clear()
+        return sorted(again)
 
     def _safe(self, place: int) -> bool:
         """True if everything before `place` in program order still fits once it is taken."""

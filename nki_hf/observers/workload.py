@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from nki_hf.chips import Chip
 from nki_hf.observers.costs import Cost, cost_of
@@ -75,6 +76,20 @@ class Workload:
     pools: list[tuple[int, str, int]] = field(default_factory=list)
     no_reorder: list[bool] = field(default_factory=list)
     banks: list[int] = field(default_factory=list)
+
+    def overflows(self) -> bool:
+        """True if, in program order, the tiles between their first and last use exceed a pool somewhere."""
+        used = [0] * len(self.pools)
+        ends: list[list[tuple[int, int]]] = [[] for _ in self.pools]
+        for item in self.allocations:
+            open_ends = ends[item.pool]
+            while open_ends and open_ends[0][0] < item.first:
+                used[item.pool] -= heappop(open_ends)[1]
+            used[item.pool] += item.nbytes
+            heappush(open_ends, (item.last, item.nbytes))
+            if used[item.pool] > self.pools[item.pool][2]:
+                return True
+        return False
 
 
 def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Workload:
