@@ -1,5 +1,8 @@
 """Copies, fills, transposes and DMA against NumPy, bit by bit where the types are the same."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -297,6 +300,19 @@ def test_a_row_out_of_bounds_is_a_fault_unless_it_is_skipped(form):
     with pytest.raises(KernelFault, match=r"run-time index 16 \(entry 5\) leaves") as caught:
         launch(kernel, (np.zeros((16, 8), np.float16), index))
     assert (caught.value.record.kind, caught.value.record.details["entry"]) == ("bounds", 5)
+
+
+def test_no_tile_outlives_its_launch():
+    def kernel(x):
+        a, b = nl.ndarray((16, 8), nl.float32), nl.ndarray((16, 8), nl.float32)
+        nisa.dma_copy(dst=a, src=x)
+        nisa.dma_compute(dst=b, srcs=[a, a], reduce_op=nl.add)
+        alive.append(weakref.ref(a.storage))
+
+    alive = []
+    launch(kernel, (np.zeros((16, 8), np.float32),))
+    gc.collect()
+    assert alive[0]() is None
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2", "int32"])

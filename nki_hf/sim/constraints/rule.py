@@ -140,6 +140,8 @@ def _signature(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> A
             buffer = value.storage.buffer
             where = (value.offset, buffer.shape, buffer.dtype.itemsize, buffer.address) if buffer.on_chip else None
             parts += (buffer.space, value.shape, value.strides, value.dtype.name, where)
+        elif type(value) is tuple and any(type(item) is NkiTensor for item in value):
+            return None  # what is remembered must not keep tiles alive
         else:
             parts += (type(value), value)
     signature = tuple(parts)
