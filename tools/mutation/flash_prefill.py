@@ -67,7 +67,10 @@ BATTERY: dict[str, tuple[Problem, str, int, dict[str, Any]]] = {
         _problem(batch=2, num_heads_q=2, seqlen_q=64, seqlen_kv=200, mask=Mask(bias="additive", bias_batch=True)), "trn2", 1,
         {}),
     "query tiles without keys, sink": (
-        _problem(num_heads_q=2, seqlen_q=256, seqlen_kv=130, sink=True, mask=Mask(q_offset=-128, ahead=1)), "trn2", 1, {}),
+        _problem(num_heads_q=2, seqlen_q=256, seqlen_kv=130, sink=True, dtype="float32", mask=Mask(q_offset=-128, ahead=1)),
+        "trn2", 1, {}),
+    "query tiles without keys, few keys": (
+        _problem(seqlen_q=256, seqlen_kv=100, mask=Mask(q_offset=-128, ahead=1)), "trn2", 1, {}),
 }  # fmt: skip
 """Problem, chip, lnc and forced constants by name; what each is for is its name."""
 
