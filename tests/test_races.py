@@ -1,5 +1,6 @@
 """Races: the verdict follows from which orderings are present, for every combination of them."""
 
+import contextlib
 import inspect
 import itertools
 
@@ -207,6 +208,21 @@ def test_run_time_indices_are_ordered_only_by_trust_or_by_hand(waits):
     events = events_of(kernel, X[0], np.arange(128, dtype=np.int32).reshape(128, 1), lnc=1)
     assert races(events) == []
     assert bool(races(events, trust=Trust(indices=False))) == (not waits)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_block_that_may_not_be_reordered_is_ordered(pinned):
+    def kernel(x):
+        out = nl.ndarray((128, 64), nl.float32, buffer=nl.shared_hbm)
+        first = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf, address=(0, 0))
+        second = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf, address=(0, 0))
+        with nl.no_reorder() if pinned else contextlib.nullcontext():
+            nisa.dma_copy(dst=first, src=x)
+            nisa.memset(dst=second, value=0.0)
+        nisa.dma_copy(dst=out, src=second)
+        return out
+
+    assert bool(races(events_of(kernel, X[0], lnc=1), trust=Trust(addresses=False))) == (not pinned)
 
 
 def test_a_race_in_a_loop_is_one_report_with_its_count():

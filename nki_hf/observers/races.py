@@ -2,7 +2,8 @@
 
 What orders. The compiler keeps the sequential order of a kernel wherever two instructions of one core depend on each other
 through data ("the compiler may reorder operations that have no data dependencies, but this is functionally transparent",
-nki/get-started/nki-language-guide.rst), and `depends_on` adds edges. So within one core the dependencies of
+nki/get-started/nki-language-guide.rst), `depends_on` adds edges, and `nl.no_reorder` adds them between all instructions of
+its block (nki/guides/how-to-scheduling-apis.rst). So within one core the dependencies of
 sim/dependencies.py are ordered. Across the two cores of a launch nothing is, but where they meet: `core_barrier` (waits for
 this core's accesses to its `data`, and holds back the later ones; nki/api/nki/isa/__init__.py) and `sendrecv`. Two accesses
 of different cores are therefore ordered only if the first leads to a meeting, by dependencies, that leads to the second.
@@ -242,7 +243,7 @@ def _within_cores(events: Sequence[Event], trust: Trust) -> Iterator[Race]:
 
 def _doubt(a: Event, b: Event, buffer: int, trust: Trust) -> tuple[str, Region, Region] | None:
     """The cause for not trusting the edge from `a` to `b`, and the two regions; None if it is trusted."""
-    if a.index in b.attrs.get("depends_on", ()):
+    if a.index in b.attrs.get("depends_on", ()) or (a.attrs.get("no_reorder") and b.attrs.get("no_reorder")):
         return None
     first = next(region for region in (*a.writes, *a.reads) if region.buffer.number == buffer)
     same = [region for region in (*b.writes, *b.reads) if region.buffer.number == buffer]
