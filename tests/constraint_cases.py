@@ -32,9 +32,9 @@ def gathered(shape=(32, 16), dtype="float32", rows=None, index_shape=None, index
     return table.ap(pattern=pattern, vector_offset=vector, indirect_dim=0)
 
 
-def scattered(shape=(32, 16), dtype="float32", space="sbuf"):
+def scattered(shape=(32, 16), dtype="float32", space="sbuf", address=None, index_address=None):
     """An on-chip tile seen through run-time column indices (NeuronCore-v4)."""
-    return tile(shape, dtype, space).indirect(tile((shape[0], shape[1] // 16), "uint32"))
+    return tile(shape, dtype, space, address).indirect(tile((shape[0], shape[1] // 16), "uint32", "sbuf", index_address))
 
 
 E, C, M, D = nisa.engine, nisa.reduce_cmd, nisa.matmul_perf_mode, nisa.dge_mode
@@ -360,6 +360,9 @@ BROKEN = {
     ("dma_compute", "unit_scales"): lambda: {"scales": [1.0, 0.5]},
     ("dma_compute", "source_count"): lambda: {"srcs": [tile((32, 16), space="hbm")] * 17},
     ("dma_compute", "two_sources"): lambda: {"srcs": [gathered(), tile((32, 16)), tile((32, 16))]},
+    ("dma_compute", "static_addresses"): lambda: {
+        "srcs": [tile((64, 16), space="hbm").ap(pattern=[[16, 32], [1, 16]], scalar_offset=tile((1, 1), _INT)),
+                 tile((32, 16))]},
     ("dma_compute", "unique"): lambda: {"srcs": [gathered(), tile((32, 16))], "unique_indices": False},
     ("core_barrier", "generation", "trn1"): dict,
     ("core_barrier", "two_cores", "trn2", 1): dict,

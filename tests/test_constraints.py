@@ -91,6 +91,11 @@ def generic(opcode, item):
     if name == "indirect":
         which = next(c for c in reversed(tiles) if c not in table.indirect)
         return lambda: {which: scattered(dtype=tiles[which].dtype.name)}, "trn3"
+    if name in ("index_quadrant", "index_partition"):
+        which = next((n for n in tiles if n not in ("dst", "val_dst", "idx_dst")), first)
+        addresses = ((0, 0), (16, 64)) if name == "index_quadrant" else ((32, 0), (64, 64))
+        dtype = tiles[which].dtype.name
+        return lambda: {which: scattered((32, 16), dtype, "sbuf", *addresses)}, "trn3"
     return access(item.name, first, last, tiles), chip
 
 

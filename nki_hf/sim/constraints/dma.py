@@ -223,3 +223,11 @@ def _unique(o: Operands) -> Violation:
     if not o.unique_indices and any(_vector_index(tile) is not None for _, tile in o.tiles()):
         return "unique_indices=False"
     return None
+
+
+@rule("dma_compute", "argument", "addresses are known at compile time, vectors of run-time indices aside", isa("dma_compute"))
+def _static_addresses(o: Operands) -> Violation:
+    for name, tile in o.tiles():
+        if type(tile.indirection).__name__ == "ScalarOffset":
+            return f"{name} {show(tile)} moves with a run-time offset"
+    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nki_hf.sim.constraints.instructions import INSTRUCTIONS, Instruction
 from nki_hf.sim.constraints.operand import engine_name, first_partition, free_axes, is_tile, partition_step, show
 from nki_hf.sim.constraints.rule import Operands, Violation, rule
+from nki_hf.sim.tensor import NkiTensor
 
 _ARCH = "nki/guides/architecture/trainium_inferentia2_arch.rst: Accessing SBUF/PSUM tensors using compute engines"
 _ENGINES = "nki/guides/architecture/trainium_inferentia2_arch.rst: NeuronCore-v2 compute engines (GpSimd and PSUM)"
@@ -210,4 +211,35 @@ def _pattern_range(o: Operands) -> Violation:
         for stride, size in free_axes(tile):
             if size > chip.pattern_size_max or abs(stride) > chip.pattern_stride_max:
                 return f"{name} {show(tile)} has an axis of {size:,} elements at a step of {stride:,}", "Split the instruction"
+    return None
+
+
+def _column_index(tile: NkiTensor) -> NkiTensor | None:
+    """The index tile of a gathered or scattered on-chip operand."""
+    return tile.indirection.index if type(tile.indirection).__name__ == "TensorIndirection" else None
+
+
+@rule(_ALL, "placement", "the index of a gathered or scattered tile starts at partition 0, 32, 64 or 96", isa("tensor_copy"))
+def _index_quadrant(o: Operands) -> Violation:
+    for name, tile in o.tiles():
+        index = _column_index(tile)
+        if index is not None and index.storage.buffer.address is not None and first_partition(index) % 32:
+            return f"the index of {name} {show(tile)} starts at partition {first_partition(index)}"
+    return None
+
+
+_READING = tuple(opcode for opcode in INSTRUCTIONS if opcode not in ("memset", "rng", "rand_get_state", "iota"))
+
+
+@rule(
+    _READING, "placement", "a gathered tile with an explicit address starts on the partition of its index", isa("tensor_copy")
+)
+def _index_partition(o: Operands) -> Violation:
+    for name, tile in o.tiles():
+        index = _column_index(tile)
+        if index is None or name in ("dst", "val_dst", "idx_dst"):
+            continue
+        placed = tile.storage.buffer.address is not None and index.storage.buffer.address is not None
+        if placed and first_partition(tile) != first_partition(index):
+            return f"{name} {show(tile)} starts at partition {first_partition(tile)}, its index at {first_partition(index)}"
     return None

@@ -24,8 +24,11 @@ instruction needs for its own definition (axes of `tensor_reduce` and `dma_trans
 Not enforced, because they cannot be seen from the instruction or have no public definition:
 
 * valid input ranges of activation functions: values are not inspected (`sin` extrapolates as documented);
-* base partitions of run-time indices beside manually placed operands (NeuronCore-v4): tiles have no address until the run
-  ends, and the rule then follows from the start-partition rule for explicit addresses only;
+* where the index of a scattered `dst` lies relative to the source (NeuronCore-v4): only the index's own quadrant and the
+  index of gathered operands are checked, and only for explicit addresses, because other tiles have none until the run ends;
+* the layout of scale tiles of `quantize_mx` and `nc_matmul_mx`: dtype and memory are checked, the published description of
+  the quadrants is incomplete;
+* values: run-time indices of `local_gather` are undefined out of bounds and are faults here, segment ids must not be negative;
 * accumulating onto PSUM that another engine than Tensor wrote (undefined before NeuronCore-v4): `nki_hf verify` reports it;
 * 600-cycle dynamic addressing, port conflicts and everything else that only costs time.
 """
