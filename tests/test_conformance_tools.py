@@ -122,6 +122,11 @@ def test_verdicts(run, verdict, detail, capsys):
     assert detail in outcome.detail
 
 
+def test_details_name_files_without_their_folders():
+    outcome = run_case(Case("k", "o", _raises(ValueError("wrong (/home/me/checkout/kernel.py:12) in a/b"))), 5)
+    assert outcome.detail == "ValueError: wrong (kernel.py:12) in a/b"
+
+
 def test_refusals_of_the_simulator_are_told_from_failures():
     from nki_hf.sim.faults import fault
 

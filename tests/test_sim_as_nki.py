@@ -106,6 +106,13 @@ def test_options_of_the_block_reach_its_kernels():
     assert kernel(np.zeros(1, np.float32)) == ["gen4"]
 
 
+def test_tile_limits_at_import_time_are_those_of_the_block():
+    from nki_hf.chips import get_chip
+
+    with sim.as_nki(sim.SimOptions(chip=get_chip("trn1"))) as nki:
+        assert nki.language.tile_size.sbuf_size_bytes == 128 * 192 * 1024
+
+
 def test_collectives_can_be_imported_and_say_that_they_are_not_simulated():
     with sim.as_nki() as nki:
         group = nki.collectives.ReplicaGroup([[0, 1]])

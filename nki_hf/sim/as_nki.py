@@ -12,8 +12,7 @@ from nki_hf import sim
 from nki_hf.sim import collectives, compiler, dtypes, isa, language, tensor, typing
 from nki_hf.sim.isa import enums
 from nki_hf.sim.language import operators
-from nki_hf.sim.launch import BLOCK_OPTIONS
-from nki_hf.sim.options import SimOptions
+from nki_hf.sim.options import BLOCK_OPTIONS, SimOptions
 
 __all__ = ["as_nki"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +16,10 @@ from nki_hf.sim.constraints.outputs import check_outputs
 from nki_hf.sim.cores import Cooperation
 from nki_hf.sim.events import Event
 from nki_hf.sim.machine import Run, entered, running_machine
-from nki_hf.sim.options import SimOptions, target_chip
+from nki_hf.sim.options import BLOCK_OPTIONS, SimOptions, target_chip
 from nki_hf.sim.program import Program
 
-__all__ = ["BLOCK_OPTIONS", "Kernel", "LaunchResult", "jit", "launch", "simulate"]
-
-BLOCK_OPTIONS: ContextVar[SimOptions | None] = ContextVar("nki_hf_sim_options", default=None)
-"""Options of launches inside a block (`as_nki`); kernels decorated there keep them."""
+__all__ = ["Kernel", "LaunchResult", "jit", "launch", "simulate"]
 
 
 @dataclass(frozen=True, kw_only=True)

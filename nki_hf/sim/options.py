@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from nki_hf.chips import Chip, get_chip
 from nki_hf.settings import settings
 
-__all__ = ["SimOptions", "default_chip", "default_precise", "target_chip"]
+__all__ = ["BLOCK_OPTIONS", "SimOptions", "default_chip", "default_precise", "target_chip"]
 
 _TARGETS = {"trn1": "trn1", "inf2": "trn1", "gen2": "trn1", "trn2": "trn2", "gen3": "trn2", "trn3": "trn3", "gen4": "trn3"}
 
 
 def default_chip() -> Chip:
-    """The chip of launches that name none: NEURON_PLATFORM_TARGET_OVERRIDE, else the package's setting."""
+    """The chip of launches that name none: the block's, NEURON_PLATFORM_TARGET_OVERRIDE, else the package's setting."""
+    block = BLOCK_OPTIONS.get()
+    if block is not None:
+        return block.chip
     target = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "").strip()
     return target_chip(target) if target else get_chip(settings().chip)
 
@@ -70,3 +74,7 @@ class SimOptions:
             raise ValueError(f"uninitialized={self.uninitialized!r} is not known: it is sentinel or error.")
         if self.record and not self.values:
             raise ValueError("record=True needs values=True: a run on shapes alone has nothing to replay.")
+
+
+BLOCK_OPTIONS: ContextVar[SimOptions | None] = ContextVar("nki_hf_sim_options", default=None)
+"""Options of launches inside a block (`as_nki`); kernels decorated there keep them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 import warnings
@@ -12,6 +13,10 @@ from typing import Any
 from nki_hf.errors import KernelFault
 
 __all__ = ["Case", "Outcome", "Skipped", "run_case"]
+
+
+_PATH = re.compile(r"/(?:[^\s/()]+/)+([^\s/()]+)")
+"""An absolute path and its last part: where a checkout lies says nothing to a reader."""
 
 
 class Skipped(Exception):
@@ -74,7 +79,7 @@ def run_case(case: Case, seconds: float) -> Outcome:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
     print(f"{verdict:8} {time.perf_counter() - begin:6.1f} s  {case.kernel}  {case.option}  {detail[:160]}", flush=True)
-    return Outcome(case.kernel, case.option, verdict, " ".join(detail.split()))
+    return Outcome(case.kernel, case.option, verdict, _PATH.sub(r"\1", " ".join(detail.split())))
 
 
 def _interrupt(*_: Any) -> None:
