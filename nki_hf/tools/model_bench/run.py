@@ -32,7 +32,7 @@ from nki_hf.tools.model_bench.options import BenchOptions
 from nki_hf.tools.model_bench.profile import write_events
 from nki_hf.tools.model_bench.record import BenchResult, DecodeTimes, Ran, Row
 from nki_hf.tools.model_bench.reference_cache import cached_array
-from nki_hf.tools.model_bench.worlds import Prepared, choose_device, prepare
+from nki_hf.tools.model_bench.worlds import Prepared, choose_device, device_notes, prepare
 
 __all__ = ["compile_only", "run"]
 
@@ -108,7 +108,7 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
     passed, verdict = _verdict(rows)
     return BenchResult(
         command=options.command(),
-        header=_header(options, device, subject),
+        header={**_header(options, device, subject), **device_notes(device)},
         reference=references.describe(options),
         baseline_rms=references.baseline_rms(slice(None)),
         rows=tuple(rows),

@@ -18,7 +18,7 @@ from nki_hf.tools.model_bench.device.traced import traced_key, traced_model
 from nki_hf.tools.model_bench.model import LastHidden, Prompt, Subject
 from nki_hf.tools.model_bench.options import BenchOptions
 
-__all__ = ["Prepared", "choose_device", "prepare"]
+__all__ = ["Prepared", "choose_device", "device_notes", "prepare"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,15 @@ def choose_device(asked: str, host: Host | None = None) -> str:
 def prepare(device: str, subject: Subject, options: BenchOptions, say: Callable[[str], None] = lambda _: None) -> Prepared:
     """The subject's model, its attention already chosen, made callable on `device`."""
     return {"cpu": _on_cpu, "neuron": _on_native_neuron, "xla": _on_xla}[device](subject, options, say)
+
+
+def device_notes(device: str) -> dict[str, str]:
+    """What the device's package says about the run that just ended, for the record."""
+    if device != "neuron":
+        return {}
+    import torch_neuronx
+
+    return {"ops that ran on the CPU": ", ".join(map(str, torch_neuronx.get_fallback_ops())) or "none"}
 
 
 def _on_cpu(subject: Subject, options: BenchOptions, say: Callable[[str], None]) -> Prepared:

@@ -1,10 +1,12 @@
 """The benchmark's native half against the fake: all attentions, padding, window, decode, waiting, warm caches."""
 
 import torch
+import torch_neuronx
 from fake_neuron import MACHINE
 
 from nki_hf.tools.model_bench.options import BenchOptions
 from nki_hf.tools.model_bench.run import compile_only, run
+from nki_hf.tools.model_bench.worlds import device_notes
 
 
 def _options(folder, tmp_path, **changes):
@@ -22,6 +24,14 @@ def test_headline_passes_and_every_reading_waits_for_the_device(tiny_folder, tmp
     calls = 3 * (1 + 1 + 2)  # first, warm-up, timed
     assert MACHINE.synchronized == 2 * calls
     assert "resident" in result.header["times"]
+    assert result.header["ops that ran on the CPU"] == "none"
+
+
+def test_ops_that_ran_on_the_cpu_are_in_the_header(monkeypatch):
+    assert device_notes("neuron") == {"ops that ran on the CPU": "none"}
+    monkeypatch.setattr(torch_neuronx, "get_fallback_ops", lambda: ["aten::multinomial"])
+    assert device_notes("neuron") == {"ops that ran on the CPU": "aten::multinomial"}
+    assert device_notes("cpu") == {}
 
 
 def test_padded_odd_and_window_cases_pass(tiny_folder, tmp_path):
