@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from nki_hf.observers.times import BUSY, DEPENDENCY, DMA, MEMORY, PORT, START, TABLE, Pool, Times
+from nki_hf.observers.resources import Resources
+from nki_hf.observers.times import MEMORY, START, Pool, Times
 from nki_hf.observers.workload import Workload
-from nki_hf.sim.dependencies import WAR, WAW
+from nki_hf.sim.dependencies import WAR
 
 __all__ = ["run_in_window"]
 
@@ -39,21 +40,47 @@ class _Window:
     def __init__(self, work: Workload, window: int) -> None:
         self.work, self.window = work, window
         count = len(work.costs)
-        self.times = Times.empty(count)
+        self.resources = Resources(work)
         self.pools = [Pool.of(capacity) for _, _, capacity in work.pools]
+        self.memory = _Memory(work, self.pools)
         self.lines: list[list[int]] = [[] for _ in work.queues]  # each queue's events in program order
         self.place = [0] * count  # position in its line
         for i, queue in enumerate(work.engine):
             self.place[i] = len(self.lines[queue])
             self.lines[queue].append(i)
-        self.missing = [work.starts[i + 1] - work.starts[i] for i in range(count)]
+        self.head = [0] * len(work.queues)  # position of each queue's first event that has not started
+        self.gone = [False] * count
+        self.missing = [work.starts[i + 1] - work.starts[i] for i in range(count)]  # producers that have not started
         self.consumers: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         for i in range(count):
             for e in range(work.starts[i], work.starts[i + 1]):
                 self.consumers[work.producers[e]].append((i, work.kinds[e]))
-        self.ready = [0.0] * count
+        self.ready, self.why, self.who = [0.0] * count, [START] * count, [-1] * count
+        self.pinned = work.no_reorder if any(work.no_reorder) else None
         self.urgency = self._urgency()
-        self.memory = _Memory(work, self.pools)
+        self.pending: list[list[tuple[float, int]]] = [[] for _ in work.queues]  # heaps by time of readiness
+        self.now: list[list[tuple[float, int]]] = [[] for _ in work.queues]  # heaps by urgency: ready when the queue is free
+
+    def run(self) -> tuple[Times, list[Pool]]:
+        """Start one instruction after the other, always the one that can start first."""
+        resources, memory, touches = self.resources, self.memory, self.work.touches
+        for line in self.lines:
+            for i in line[: self.window]:
+                if not self.missing[i]:
+                    self._enter(i)
+        for _ in range(len(self.work.costs)):
+            i = self._take()
+            resources.place(i, self.ready[i], self.why[i], self.who[i])
+            self.gone[i] = True
+            end = resources.last_use(i)
+            for used in touches[i]:
+                memory.use(used, end, i)
+            self._release(i)
+            self._advance(self.work.engine[i], i)
+            if memory.woken:
+                for j in memory.retry():
+                    self._enter(j)
+        return resources.times, self.pools
 
     def _urgency(self) -> list[float]:
         """Minus the longest path from each event's start to the end of the kernel, in ns: the most urgent sorts first."""
@@ -72,155 +99,73 @@ class _Window:
                     below[p] = through
         return urgency
 
-    def run(self) -> tuple[Times, list[Pool]]:
-        work, times = self.work, self.times
-        chip, costs, engine, queues = work.chip, work.costs, work.engine, work.queues
-        start, free, done, moves, reason, cause = times.start, times.free, times.done, times.moves, times.reason, times.cause
-        ready, missing, consumers, place = self.ready, self.missing, self.consumers, self.place
-        hop = chip.semaphore_hop_ns
-        is_dma = [queue.engine == "dma" for queue in queues]
-        is_tensor = [queue.engine == "tensor" for queue in queues]
-        is_scalar = [queue.engine == "scalar" for queue in queues]
-        shares_psum = [bool(chip.psum_exclusive) and queue.engine in ("vector", "scalar") for queue in queues]
-        core_of = [queue.core for queue in queues]
-        cores = max(core_of, default=0) + 1
-        free_at = [0.0] * len(queues)
-        last_of = [-1] * len(queues)
-        psum_port: list[tuple[float, int]] = [(0.0, -1)] * cores
-        sbuf_port: list[tuple[float, int]] = [(0.0, -1)] * cores
-        bank_port: dict[int, tuple[float, int, int]] = {}
-        dma_free = [[0.0] * int(chip.dma_engines) for _ in range(cores)]
-        tables = [""] * cores
-        pending: list[list[tuple[float, int]]] = [[] for _ in queues]
-        urgency = self.urgency
-        ready_now: list[list[tuple[float, int]]] = [[] for _ in queues]
-        head = [0] * len(queues)
-        gone = [False] * len(costs)
-        why, who = [START] * len(costs), [-1] * len(costs)
-        memory, opens, touches = self.memory, work.opens, work.touches
-        pinned = work.no_reorder if any(work.no_reorder) else None
+    def _enter(self, i: int) -> None:
+        """The event has all its producers started and lies in its queue's window: it may be taken once it gets memory."""
+        queue = self.work.engine[i]
+        if self.pinned is not None and self.pinned[i] and self.place[i] != self.head[queue]:
+            return  # enters again when it is at the head
+        if i in self.work.opens:
+            granted = self.memory.open(i)
+            if granted is None:
+                return  # enters again when memory is freed
+            at = self.resources.granted(*granted, queue)
+            if at > self.ready[i]:
+                self.ready[i], self.why[i], self.who[i] = at, MEMORY, granted[1]
+        heappush(self.pending[queue], (self.ready[i], i))
 
-        def enter(i: int) -> None:
-            """The event has all its producers scheduled and lies in its queue's window."""
-            if pinned is not None and pinned[i] and place[i] != head[engine[i]]:
-                return  # enters again when it is at the head
-            if i in opens:
-                granted = memory.open(i)
-                if granted is None:
-                    return  # enters again when memory is freed
-                at, freed_by = granted
-                if freed_by >= 0 and not is_dma[engine[freed_by]] and engine[freed_by] != engine[i]:
-                    at += hop
-                if at > ready[i]:
-                    ready[i], why[i], who[i] = at, MEMORY, freed_by
-            heappush(pending[engine[i]], (ready[i], i))
-
-        for line in self.lines:
-            for i in line[: self.window]:
-                if not missing[i]:
-                    enter(i)
-
-        for _ in range(len(costs)):
-            best, best_queue, best_event = _NEVER, -1, -1
-            for queue in range(len(queues)):
-                waiting, now = pending[queue], ready_now[queue]
-                idle_from = free_at[queue]
-                while waiting and waiting[0][0] <= idle_from:
-                    i = heappop(waiting)[1]
-                    heappush(now, (urgency[i], i))
-                if now:
-                    i, at = now[0][1], idle_from
-                elif waiting:
-                    at, i = waiting[0]
-                else:
-                    continue
-                if shares_psum[queue] and costs[i].psum_ns:
-                    at = max(at, psum_port[core_of[queue]][0])
-                if at < best:
-                    best, best_queue, best_event = at, queue, i
-            if best_queue < 0:
-                raise RuntimeError("the window scheduler is stuck: no instruction can start; this is a defect of the model.")
-            i, queue = best_event, best_queue
-            if ready_now[queue]:
-                heappop(ready_now[queue])
-                if free_at[queue] > ready[i] and last_of[queue] >= 0:
-                    why[i], who[i] = BUSY, last_of[queue]
+    def _take(self) -> int:
+        """The event that can start first, taken off its queue's heap."""
+        resources, costs, urgency = self.resources, self.work.costs, self.urgency
+        best, best_queue, best_event = _NEVER, -1, -1
+        for queue, waiting in enumerate(self.pending):
+            now, free_at = self.now[queue], resources.free_at[queue]
+            while waiting and waiting[0][0] <= free_at:
+                i = heappop(waiting)[1]
+                heappush(now, (urgency[i], i))
+            if now:
+                i, at = now[0][1], free_at
+            elif waiting:
+                at, i = waiting[0]
             else:
-                heappop(pending[queue])
-            cost, core = costs[i], core_of[queue]
-            at = max(free_at[queue], ready[i])
-            if is_dma[queue]:
-                start[i], free[i] = at, at + cost.busy_ns
-                first = at + cost.lead_ns
-                carriers = dma_free[core]
-                for k in range(cost.first_engine, cost.first_engine + cost.engines):
-                    if carriers[k] > first:
-                        first = carriers[k]
-                end = first + cost.payload_ns
-                for k in range(cost.first_engine, cost.first_engine + cost.engines):
-                    carriers[k] = end
-                moves[i], done[i] = first, end + cost.tail_ns
-            else:
-                if cost.weight_ns and is_tensor[queue]:
-                    at = max(free_at[queue], ready[i] + cost.weight_ns)
-                if cost.table and is_scalar[queue] and tables[core] != cost.table:
-                    tables[core] = cost.table
-                    loaded = free_at[queue] + chip.scalar_table_load_ns
-                    if loaded > at:
-                        at, why[i], who[i] = loaded, TABLE, last_of[queue]
-                if cost.psum_ns and shares_psum[queue]:
-                    if psum_port[core][0] > at:
-                        at, why[i], who[i] = psum_port[core][0], PORT, psum_port[core][1]
-                    psum_port[core] = (at + cost.psum_ns, i)
-                elif cost.psum_ns:
-                    until, user, user_queue = bank_port.get(work.banks[i], (0.0, -1, queue))
-                    if until > at and user_queue != queue:
-                        at, why[i], who[i] = until, PORT, user
-                    bank_port[work.banks[i]] = (max(at + cost.psum_ns, until), i, queue)
-                if cost.sbuf_ns:
-                    if sbuf_port[core][0] > at:
-                        at, why[i], who[i] = sbuf_port[core][0], PORT, sbuf_port[core][1]
-                    sbuf_port[core] = (at + cost.sbuf_ns, i)
-                start[i] = moves[i] = at
-                free[i], done[i] = at + cost.busy_ns, at + cost.done_ns
-            free_at[queue], last_of[queue], gone[i] = free[i], i, True
+                continue
+            if resources.shares_psum[queue] and costs[i].psum_ns:
+                at = max(at, resources.psum_free[resources.core_of[queue]])
+            if at < best:
+                best, best_queue, best_event = at, queue, i
+        if best_queue < 0:
+            raise RuntimeError("the window scheduler is stuck: no instruction can start; this is a defect of the model.")
+        heappop(self.now[best_queue] or self.pending[best_queue])
+        return best_event
 
-            ends = done[i] if is_dma[queue] else free[i]
-            for used in touches[i]:
-                memory.use(used, ends, i)
-            for j, kind in consumers[i]:
-                other = engine[j]
-                if is_dma[queue]:
-                    t, because = done[i], DMA
-                elif kind == WAR:
-                    t, because = (free[i] if other == queue else free[i] + hop), DEPENDENCY
-                elif kind == WAW and other == queue:
-                    t, because = free[i], DEPENDENCY
-                else:
-                    t, because = done[i] + hop, DEPENDENCY
-                if t > ready[j]:
-                    ready[j], why[j], who[j] = t, because, i
-                missing[j] -= 1
-                if not missing[j] and place[j] < head[other] + self.window:
-                    enter(j)
-            line = self.lines[queue]
-            if place[i] == head[queue]:
-                position = head[queue]
-                while position < len(line) and gone[line[position]]:
-                    position += 1
-                    entering = position + self.window - 1
-                    if entering < len(line) and not missing[line[entering]] and not gone[line[entering]]:
-                        head[queue] = position
-                        enter(line[entering])
-                head[queue] = position
-                if pinned is not None and position < len(line) and pinned[line[position]] and not missing[line[position]]:
-                    enter(line[position])
-            if memory.woken:
-                for j in memory.retry():
-                    enter(j)
-        for i in range(len(costs)):
-            reason[i], cause[i] = why[i], who[i]
-        return times, self.pools
+    def _release(self, i: int) -> None:
+        """Tell the consumers of a started event when they may start as far as it is concerned."""
+        ready, missing, engine = self.ready, self.missing, self.work.engine
+        for j, kind in self.consumers[i]:
+            at, because = self.resources.available(i, kind, engine[j])
+            if at > ready[j]:
+                ready[j], self.why[j], self.who[j] = at, because, i
+            missing[j] -= 1
+            if not missing[j] and self.place[j] < self.head[engine[j]] + self.window:
+                self._enter(j)
+
+    def _advance(self, queue: int, started: int) -> None:
+        """Move the queue's window on if its first event has started."""
+        if self.place[started] != self.head[queue]:
+            return
+        line, position = self.lines[queue], self.head[queue]
+        while position < len(line) and self.gone[line[position]]:
+            position += 1
+            self.head[queue] = position
+            entering = position + self.window - 1
+            if entering < len(line) and not self.missing[line[entering]] and not self.gone[line[entering]]:
+                self._enter(line[entering])
+        if (
+            self.pinned is not None
+            and position < len(line)
+            and self.pinned[line[position]]
+            and not self.missing[line[position]]
+        ):
+            self._enter(line[position])
 
 
 class _Memory:
