@@ -182,3 +182,36 @@ def test_a_missing_torch_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", blocked)
     assert 'pip install "nki_hf[hf]"' in TorchReferenceBackend().unavailable()
+
+
+@pytest.mark.parametrize("shape", [(8,), (2,), (1, 4, 5), (1, 8, 1, 1), (1, 4, 5, 2)])
+def test_sinks_of_the_wrong_length_are_refused_with_both_shapes(shape):
+    """Tensor parallelism that shards the heads but not the sinks would come here."""
+    with pytest.raises(UnsupportedProblem, match=r"sink.shape=\[.*\[num_heads_q\] = \[4\]"):
+        nki_hf.attention(*tensors(), sink=torch.zeros(shape))
+
+
+def test_a_sink_per_batch_entry_is_not_taken_for_one_per_head():
+    q, k, v = tensors(batch=4, heads=4, heads_kv=4)
+    sink = torch.tensor([0.0, 1.0, 2.0, 3.0]).view(4, 1, 1, 1)
+    out = nki_hf.attention(q, k, v, sink=sink)
+    for row in range(4):
+        alone = nki_hf.attention(
+            q[row : row + 1], k[row : row + 1], v[row : row + 1], sink=sink[row].expand(4, 1, 1).reshape(4)
+        )
+        torch.testing.assert_close(out[row : row + 1], alone)
+
+
+def test_a_position_bias_that_does_not_fit_is_refused_by_name():
+    from types import SimpleNamespace
+
+    from nki_hf.adapters.transformers import nki_attention
+
+    with pytest.raises(UnsupportedProblem, match=r"position_bias.shape=\[1, 3, 5, 7\]"):
+        nki_attention(SimpleNamespace(), *tensors(), None, position_bias=torch.zeros(1, 3, 5, 7))
+
+
+def test_bounds_of_the_wrong_shape_are_refused():
+    bound = torch.zeros(1, 4, dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"lo.shape=\[1, 4\].*\[1 or 1, 5\]"):
+        nki_hf.attention(*tensors(), lo=bound, hi=bound)

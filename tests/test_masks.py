@@ -225,7 +225,8 @@ def test_a_position_bias_combines_with_every_kind_of_mask():
     holes = torch.rand(1, 1, 7, 7) > 0.3
     additive = torch.randn(1, 1, 7, 7)
     for mask, causal in ((None, True), (causal_mask(7, 7), False), (holes, False), (additive, False)):
-        keys = with_position_bias(read_mask(mask, q=q_of(), seqlen_kv=7, causal=causal), bias, 7)
+        keys = read_mask(mask, q=q_of(), seqlen_kv=7, causal=causal)
+        keys = with_position_bias(keys, bias, q=q_of(), seqlen_kv=7)
         visible = causal_mask(7, 7) if mask is None else mask
         if visible.dtype == torch.bool:
             expected = torch.where(visible, bias[..., :7], float("-inf"))

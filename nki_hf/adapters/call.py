@@ -63,20 +63,18 @@ class Call:
     @property
     def head_sink(self) -> torch.Tensor | None:
         """The sink as `[num_heads_q]` if it has one logit per head, which is what kernels take; else None."""
-        if self.sink is None or self.sink.numel() != self.q.shape[1]:
+        if self.sink is None or self.sink.shape not in ((self.q.shape[1],), (1, self.q.shape[1], 1, 1)):
             return None
         return self.sink.reshape(-1)
 
     @property
     def row_sink(self) -> torch.Tensor | None:
         """The sink as `[batch or 1, num_heads_q or 1, seqlen_q or 1]` if it differs between rows; else None."""
-        if self.sink is None or self.sink.numel() == self.q.shape[1]:
-            return None
-        return self.sink[..., 0]
+        return None if self.sink is None or self.head_sink is not None else self.sink[..., 0]
 
 
-def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Refuse q, k, v that describe no attention at all, so that no fallback could compute them either.
+def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor | None = None) -> None:
+    """Refuse tensors that describe no attention at all, so that no fallback could compute them either.
 
     Raises:
       UnsupportedProblem: wrong rank, or sizes and heads that do not fit together.
@@ -101,6 +99,11 @@ def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
                     limit=f"must be a multiple of num_heads_kv={k.shape[1]}",
                 )
             )
+    if not reasons and sink is not None and sink.shape != (q.shape[1],):
+        wanted = (max(q.shape[0], k.shape[0]), q.shape[1], q.shape[2], 1)
+        if sink.dim() != 4 or any(have not in (1, want) for have, want in zip(sink.shape, wanted, strict=True)):
+            limit = f"must be [num_heads_q] = [{q.shape[1]}] or broadcast to [batch, num_heads_q, seqlen_q, 1] = {list(wanted)}"
+            reasons.append(_shape_reason("sink.shape", sink, limit))
     if reasons:
         raise UnsupportedProblem(reasons)
 

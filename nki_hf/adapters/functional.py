@@ -59,7 +59,7 @@ def attention(
         raise ValueError(f"causal=True is ahead=1, but ahead={ahead}: give one of them.")
     if (lo is None) != (hi is None):
         raise ValueError("lo and hi come together: give both or neither.")
-    check_shapes(q, k, v)
+    check_shapes(q, k, v, sink)
     seqlen_q, seqlen_kv = q.shape[2], k.shape[2]
     ahead = 1 if causal else ahead
     offset = seqlen_kv - seqlen_q if q_offset is None else q_offset
@@ -72,6 +72,12 @@ def attention(
             # The mask may lie on a band of its own, at another offset: this one becomes bounds.
             keys = within(keys, *band_bounds(offset, window, ahead, seqlen_q, seqlen_kv, q.device))
     if lo is not None and hi is not None:
+        for name, bound in (("lo", lo), ("hi", hi)):
+            if bound.shape not in ((1, seqlen_q), (q.shape[0], seqlen_q)):
+                raise ValueError(
+                    f"{name}.shape={list(bound.shape)} is not supported: it must be [batch or 1, seqlen_q], "
+                    f"[{q.shape[0]} or 1, {seqlen_q}]."
+                )
         keys = within(keys, lo.to(torch.int32), hi.to(torch.int32))
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
     out, lse, _ = attend(call)

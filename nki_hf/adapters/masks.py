@@ -70,9 +70,13 @@ def read_mask(
     return Keys(bias=_as_bias(fitted)) if found[1] is None else found[1]
 
 
-def with_position_bias(keys: Keys, position_bias: torch.Tensor, seqlen_kv: int) -> Keys:
-    """`keys` with an additive bias `[1 or batch, heads or 1, seqlen_q or 1, >= seqlen_kv]` on top."""
-    bias = position_bias[..., :seqlen_kv]
+def with_position_bias(keys: Keys, position_bias: torch.Tensor, *, q: torch.Tensor, seqlen_kv: int) -> Keys:
+    """`keys` with an additive bias `[1 or batch, heads or 1, seqlen_q or 1, >= seqlen_kv]` on top.
+
+    Raises:
+      UnsupportedProblem: the bias's shape fits neither q nor the keys.
+    """
+    bias = _fit(position_bias, q, seqlen_kv, "position_bias")
     if keys.bias is not None:
         bias = torch.where(keys.bias, bias, float("-inf")) if keys.bias.dtype == torch.bool else bias + keys.bias
     return replace(keys, bias=bias)
@@ -147,7 +151,7 @@ def _values_unreadable(mask: torch.Tensor) -> bool:
     return type(mask) is not torch.Tensor or mask.device.type == "meta"
 
 
-def _fit(mask: torch.Tensor, q: torch.Tensor, seqlen_kv: int) -> torch.Tensor:
+def _fit(mask: torch.Tensor, q: torch.Tensor, seqlen_kv: int, name: str = "attention_mask") -> torch.Tensor:
     """The mask with four axes, broadcast axes of size 1 and exactly `seqlen_kv` keys."""
     shape = list(mask.shape)
     while mask.dim() < 4:
@@ -160,18 +164,18 @@ def _fit(mask: torch.Tensor, q: torch.Tensor, seqlen_kv: int) -> torch.Tensor:
         mask = mask.expand(-1, -1, -1, seqlen_kv)
     wanted = (*q.shape[:3], seqlen_kv)
     if mask.dim() != 4 or any(have not in (1, want) for have, want in zip(mask.shape[:3], wanted, strict=False)):
-        _misfit(shape, wanted)
+        _misfit(name, shape, wanted)
     if mask.shape[3] != seqlen_kv:
-        _misfit(shape, wanted)
+        _misfit(name, shape, wanted)
     return mask
 
 
-def _misfit(shape: list[int], wanted: tuple[int, ...]) -> NoReturn:
+def _misfit(name: str, shape: list[int], wanted: tuple[int, ...]) -> NoReturn:
     raise UnsupportedProblem(
         [
             Reason(
                 kernel="attention",
-                field="attention_mask.shape",
+                field=f"{name}.shape",
                 value=str(shape),
                 limit=f"must broadcast to [batch, num_heads_q, seqlen_q, seqlen_kv] = {list(wanted)}",
             )

@@ -35,7 +35,7 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     Raises:
       UnsupportedProblem: the tensors describe no attention; or no kernel takes the call and the settings are strict.
     """
-    check_shapes(call.q, call.k, call.v)
+    check_shapes(call.q, call.k, call.v, call.sink)
     call = _same_dtype(_same_batch(call))
     decision = decide_call(call)
     if decision.fallback and settings().strict:

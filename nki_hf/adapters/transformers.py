@@ -108,7 +108,7 @@ def call_of(
     keys = read_mask(mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=take("sliding_window", None))
     position_bias = take("position_bias", None)
     if position_bias is not None:
-        keys = with_position_bias(keys, position_bias, seqlen_kv)
+        keys = with_position_bias(keys, position_bias, q=query, seqlen_kv=seqlen_kv)
     scale, softcap, dropout = take("scaling", None), take("softcap", None), take("dropout", 0.0)
     s_aux, sinks = take("s_aux", None), take("sinks", None)
     cu_q, cu_kv = take("cu_seq_lens_q", None), take("cu_seq_lens_k", None)
