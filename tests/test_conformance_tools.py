@@ -152,5 +152,5 @@ def test_the_page_gets_a_suites_block_and_keeps_the_rest(tmp_path):
 
 def test_the_documented_page_has_a_block_for_every_suite():
     text = report.PAGE.read_text()
-    for suite in ("nki-library", "docstrings", "tutorials"):
+    for suite in ("nki-library", "docstrings", "guides", "tutorials", "attention-ladder"):
         assert f"<!-- begin {suite} -->" in text

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nki_hf.sim.dtypes import DType, as_dtype
-from nki_hf.sim.faults import fault, warn_unsure
+from nki_hf.sim.faults import fault
 from nki_hf.sim.indirect import ScalarOffset, TensorIndirection, VectorOffset
 from nki_hf.sim.machine import running_machine
 from nki_hf.sim.objects import NKIObject
@@ -302,11 +302,7 @@ class Views(NKIObject):
             if step != row and count > 1:
                 text = f"the partition step is {step} in pattern={[list(pair) for pair in pairs]}"
                 limit = f"it must be the {row} elements per partition of {buffer.name}"
-                machine = running_machine()
-                if machine is not None and machine.options.foreign and step % max(row, 1) == 0:
-                    warn_unsure("shape", "ap", text, limit=limit)
-                else:
-                    self._wrong("ap", text, limit)
+                self._wrong("ap", text, limit)
         if moved is not None:
             return  # the run-time index decides; sim/indirect.py checks it
         low, high = _extent(start, pairs)

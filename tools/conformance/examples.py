@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Example", "examples_of", "with_shape_checks"]
+__all__ = ["Example", "code_blocks", "examples_of", "with_shape_checks"]
 
 _HEADING = re.compile(r"^# nki\.language\.\w+( --.*)?$")
 _SHAPE = re.compile(r"#.*?shape (?:becomes|stays) (\([\d, ]+\))")
@@ -39,7 +39,7 @@ def examples_of(source: str) -> list[Example]:
     """The examples in the docstrings of a Python source, in order."""
     found: list[Example] = []
     for owner, docstring in _docstrings(ast.parse(source), ""):
-        snippets = [part for block in _code_blocks(docstring) for part in _split(block)]
+        snippets = [part for block in code_blocks(docstring) for part in _split(block)]
         for number, code in enumerate(snippets, 1):
             code = with_shape_checks(code)
             title = next((line.strip("# ") for line in code.splitlines() if line.startswith("#")), owner)
@@ -72,7 +72,12 @@ def _docstrings(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[
             yield from _docstrings(item, f"{prefix}{item.name}.")
 
 
-def _code_blocks(docstring: str) -> Iterator[str]:
+def code_blocks(text: str) -> list[str]:
+    """The Python code blocks of a reStructuredText, dedented."""
+    return list(_blocks(text))
+
+
+def _blocks(docstring: str) -> Iterator[str]:
     lines = docstring.splitlines()
     index = 0
     while index < len(lines):
