@@ -68,7 +68,9 @@ def _stage(event):
     if event.opcode == "nc_matmul":
         return "scores" if len(event.reads[1].buffer.shape) == 2 else "output"
     if event.opcode == "activation" and event.attrs["reduce"] == "add":
-        return "softmax"
+        return "exp"
+    if event.opcode == "tensor_reduce" or event.opcode == "range_select":
+        return "top"
     return "turn" if event.opcode == "nc_transpose" and event.reads[0].dtype == "bfloat16" else ""
 
 
@@ -82,13 +84,13 @@ def test_edges_are_masked_in_the_instruction_that_takes_the_maximum(large_events
     assert not any(e.opcode in ("affine_select", "select_reduce") for e in large_events)
 
 
-def test_four_steps_are_in_flight(large_events):
-    """Scores of step i, softmax of i-1, transposes of i-2, output of i-3: what keeps in-order queues busy."""
+def test_five_steps_are_in_flight(large_events):
+    """Scores of step i, maximum of i-1, exp of i-2, transposes of i-3, output of i-4: what keeps in-order queues busy."""
     stages = [stage for stage in map(_stage, large_events) if stage]
     order = [stage for i, stage in enumerate(stages) if i == 0 or stages[i - 1] != stage]
-    filling = ["scores", "scores", "softmax", "scores", "softmax", "turn"]
-    steady = ["scores", "softmax", "turn", "output"]
-    assert order[:13] == (filling + steady * 2)[1:]
+    filling = ["scores", "top", "scores", "top", "exp", "scores", "top", "exp", "turn"]
+    steady = ["scores", "top", "exp", "turn", "output"]
+    assert order[:19] == ["scores", *filling, *steady * 2][1:]
 
 
 # ---- budget ---------------------------------------------------------------------------------------------------------

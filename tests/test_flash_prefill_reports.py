@@ -126,6 +126,12 @@ def test_a15_more_queries_than_keys_leave_the_first_rows_empty(seqlen_q, seqlen_
     assert np.isfinite(lse[:, :, seqlen_q - seqlen_kv :]).all()
 
 
+@pytest.mark.parametrize("window", [1, 3])
+def test_a15_rows_behind_the_last_key_hide_none_from_the_rows_before_them(window):
+    check(problem(seqlen_q=200, seqlen_kv=5, mask=Mask(ahead=1, window=window)))
+    check(problem(seqlen_q=200, seqlen_kv=5, mask=Mask(q_offset=-150, ahead=1, window=window)))
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 127, 128, 129, 192, 511, 513, 729, 1500])
 def test_a21_a_length_need_not_be_a_multiple_of_a_tile(length, causal):

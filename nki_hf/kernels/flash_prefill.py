@@ -4,15 +4,16 @@ Per (batch, kv head) the keys and values stay in SBUF if they fit (else they str
 group read them there. A *step* is one score block, up to 128 query rows of one head by up to 512 keys:
 
     scores   Tensor   scores[rows, keys] in PSUM = q.T @ k, head_dim contracted in pieces of 128
-    softmax  Vector   softcap, bias and mask, row maximum;  Scalar: probabilities = exp(scale * scores - scale * maximum),
-                      16-bit (float32 for float32 inputs), with their row sum in float32
+    shift    Vector   softcap, bias and mask, row maximum
+    exp      Scalar   probabilities = exp(scale * scores - scale * maximum), 16-bit (float32 for float32 inputs), with their
+                      row sum in float32
     turn     Tensor   128 x 128 transposes of the probabilities into one PSUM bank;  Scalar: one copy back to SBUF
     output   Tensor   probabilities @ v in PSUM;  Vector: accumulator = accumulator * correction + that, float32
 
-Queues run in order, so iteration i issues scores(i), softmax(i-1), turn(i-2), output(i-3): no engine waits for a result of
-its own iteration. Consecutive steps belong to different heads of the group, which spreads the dependency between the
-steps of one row. Blocks lie on the 512-key grid and are cut to the 128-key grid at the ends of a query tile's keys, so that
-a causal edge costs no more than its visible keys; blocks without visible keys do not exist.
+Queues run in order, so iteration i issues scores(i), shift(i-1), exp(i-2), turn(i-3), output(i-4): no engine waits for what
+another computes in the same iteration. Consecutive steps belong to different heads of the group, which spreads the dependency
+between the steps of one row. Blocks lie on the 512-key grid and are cut to the 128-key grid at the ends of a query tile's keys,
+so that a causal edge costs no more than its visible keys; blocks without visible keys do not exist.
 
 Masks: `spans` says which keys a query tile visits and which of those all of its rows see. Blocks outside the latter select
 by per-row bounds, on NeuronCore-v3 and newer in the instruction that takes the row maximum. Hidden scores are float32's
@@ -35,8 +36,8 @@ lse [batch, num_heads_q, seqlen_q] float32, natural logarithm.
 
 Budget: `nki_hf.kernels.prefill_plan` chooses q_rows, q_heads and section so that SBUF use stays within the chip's partition
 size less 16 KiB; `PrefillPlan.budget` has it by purpose. With head_dim 128, bfloat16, causal, 4,096 keys and 2 query heads per
-kv head it is 78,128 B per partition, k and v of the next kv head included.
-PSUM: 2 banks of scores, 2 of transposes, 2 of output, 1 for the statistics: 7 of 8.
+kv head it is 80,176 B per partition, k and v of the next kv head included.
+PSUM: 3 banks of scores, 2 of transposes, 2 of output, 1 for the statistics: all 8.
 
 Source: online softmax, arXiv:2205.14135, algorithm 1.
 """
@@ -100,28 +101,30 @@ def flash_prefill(
     work = divided(batch * k.shape[1], len(spans), row_split, program, programs)
     blocks, sections, steps = scheduled(work, spans, q.shape, k.shape, q_rows, q_heads, section)
     count = len(steps)
-    live = [None, None, None, None]
-    for i in range(count + 3):
+    live = [None, None, None, None, None]
+    for i in range(count + 4):
         if i < count:
             step = steps[i]
             if step["opens_section"]:
                 _load_section(env, sections[step["section"]])
             if step["opens_block"]:
                 _open_block(env, blocks[step["block"]])
-            live[i % 4] = _scores(env, step, blocks[step["block"]], sections[step["section"]])
+            live[i % 5] = _scores(env, step, blocks[step["block"]], sections[step["section"]])
         if i >= 1 and i - 1 < count:
             step = steps[i - 1]
-            _softmax(env, step, live[(i - 1) % 4], blocks[step["block"]])
+            _shift(env, step, live[(i - 1) % 5], blocks[step["block"]])
         if i >= 2 and i - 2 < count:
-            _turn(env, steps[i - 2], live[(i - 2) % 4])
-        if i >= 3:
-            step = steps[i - 3]
-            _output(env, step, live[(i - 3) % 4], blocks[step["block"]], sections[step["section"]])
+            _exponentials(env, steps[i - 2], live[(i - 2) % 5])
+        if i >= 3 and i - 3 < count:
+            _turn(env, steps[i - 3], live[(i - 3) % 5])
+        if i >= 4:
+            step = steps[i - 4]
+            _output(env, step, live[(i - 4) % 5], blocks[step["block"]], sections[step["section"]])
             if step["closes_block"]:
                 _close_block(env, blocks[step["block"]])
             if step["closes_section"]:
                 sections[step["section"]] = None
-            live[(i - 3) % 4] = None
+            live[(i - 4) % 5] = None
     return out, lse
 
 
@@ -228,12 +231,15 @@ def _row_bounds(env, batch, row, rows):
     return bounds
 
 
-# ---- the four stages of a step ----------------------------------------------------------------------------------------
+# ---- the five stages of a step ----------------------------------------------------------------------------------------
 
 
 def _scores(env, step, block, section):
     """Stage 1: q.T @ k into one PSUM bank, and the load of the bias that goes with it."""
-    work = {"scores": None, "bias": None, "probabilities": None, "turned": None, "correction": None}
+    work = {
+        "scores": None, "bias": None, "before": None, "shift": None, "correction": None, "total": None,
+        "probabilities": None, "turned": None,
+    }  # fmt: skip
     rows, width = step["rows"], step["width"]
     if width == 0:
         return work
@@ -259,36 +265,38 @@ def _scores(env, step, block, section):
     return work
 
 
-def _softmax(env, step, work, block):
-    """Stage 2: probabilities relative to the running maximum, and what corrects the earlier steps of these rows."""
-    rows, width, slot, slope = step["rows"], step["width"], step["slot"], env["slope"]
-    if width == 0:
+def _shift(env, step, work, block):
+    """Stage 2: the mask, and what the exponentials are relative to: shift = -slope * running maximum."""
+    rows, slot, slope = step["rows"], step["slot"], env["slope"]
+    if step["width"] == 0:
         return
-    scores, top = _masked(env, step, work, block)
-    # shift = -slope * running maximum; clamped, so that a row without visible keys so far keeps it finite.
+    work["scores"], top = _masked(env, step, work, block)
+    # Clamped, so that a row without visible keys so far keeps it finite.
     shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     before = block["shift"][slot]
     if step["first"]:
         nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=FP32_MAX)
     else:
         nisa.scalar_tensor_tensor(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=before)
-        work["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=work["correction"], op=nl.exp, data=before, bias=shift, scale=-1.0)
     block["shift"][slot] = shift
-    total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    work["before"], work["shift"] = before, shift
+
+
+def _exponentials(env, step, work):
+    """Stage 3: probabilities with their row sum, and what corrects the earlier steps of these rows."""
+    rows, width, shift = step["rows"], step["width"], work["shift"]
+    if width == 0:
+        return
+    if not step["first"]:
+        work["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=work["correction"], op=nl.exp, data=work["before"], bias=shift, scale=-1.0)
+    work["total"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     work["probabilities"] = nl.ndarray((rows, width), dtype=env["v"].dtype, buffer=nl.sbuf)
     nisa.activation(
-        dst=work["probabilities"], op=nl.exp, data=scores, bias=shift, scale=slope, reduce_op=nl.add, reduce_res=total,
-        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        dst=work["probabilities"], op=nl.exp, data=work["scores"], bias=shift, scale=env["slope"], reduce_op=nl.add,
+        reduce_res=work["total"], reduce_cmd=nisa.reduce_cmd.reset_reduce,
     )  # fmt: skip
-    if step["first"]:
-        block["total"][slot] = total
-    else:
-        running = block["total"][slot]
-        nisa.scalar_tensor_tensor(
-            dst=running, data=running, op0=nl.multiply, operand0=work["correction"], op1=nl.add, operand1=total
-        )
-    work["scores"] = None
+    work["scores"], work["before"], work["shift"] = None, None, None
 
 
 def _masked(env, step, work, block):
@@ -348,7 +356,7 @@ def _select(rows, width, predicate, scores, top):
 
 
 def _turn(env, step, work):
-    """Stage 3: the probabilities with keys on partitions, [TILE, key tiles, rows]."""
+    """Stage 4: the probabilities with keys on partitions, [TILE, key tiles, rows]."""
     rows, width, dtype = step["rows"], step["width"], env["v"].dtype
     if width == 0:
         return
@@ -368,7 +376,7 @@ def _turn(env, step, work):
 
 
 def _output(env, step, work, block, section):
-    """Stage 4: probabilities @ v, added to the corrected accumulator; the last step of a row also writes it out."""
+    """Stage 5: probabilities @ v, added to the corrected accumulator; the last step of a row also writes it out."""
     rows, width, slot, width_v = step["rows"], step["width"], step["slot"], env["v"].shape[3]
     result = None
     if width > 0:
@@ -380,6 +388,13 @@ def _output(env, step, work, block, section):
                 dst=result,
                 stationary=work["turned"][0:keys, c, 0:rows],
                 moving=values[0:keys, place // TILE + c, 0:width_v],
+            )
+        if step["first"]:
+            block["total"][slot] = work["total"]
+        else:
+            running = block["total"][slot]
+            nisa.scalar_tensor_tensor(
+                dst=running, data=running, op0=nl.multiply, operand0=work["correction"], op1=nl.add, operand1=work["total"]
             )
         if step["first"] and not step["last"]:
             block["accumulator"][slot] = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf)

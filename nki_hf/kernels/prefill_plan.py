@@ -177,8 +177,8 @@ def _spans(problem: Problem, seqlen_kv: int, short: bool) -> tuple[Span, ...]:
         rows = range(start, stop) if mask.rows is not None else (start, stop - 1)
         edges = [mask.interval(row, seqlen_kv) for row in rows]
         seen = [(lo, hi) for lo, hi in edges if lo < hi]
-        if mask.rows is None and not seen:
-            # The first row may lie before the keys and the last behind them while rows in between see some.
+        if mask.rows is None and len(seen) < 2:
+            # The first row may lie before the keys, or the last behind them, while rows in between see some.
             seen = [edge for edge in (mask.interval(row, seqlen_kv) for row in range(start, stop)) if edge[0] < edge[1]]
         if not seen:
             spans.append((0, 0, 0, 0))
@@ -239,7 +239,7 @@ def _budget(
         "v": copies * -(-section // TILE) * width_v * size,
         "q": 2 * d_tiles * q_heads * q_rows * size,
         "accumulators": alive * (4 * width_v + 3 * 4) + 2 * width_v * 4,
-        "scores": 3 * BLOCK * 4 if prepared or problem.softcap is not None else 0,
+        "scores": 4 * BLOCK * 4 if prepared or problem.softcap is not None else 0,
         "mask": 3 * BLOCK * 4 + 2 * BLOCK if prepared else 0,
         "probabilities": 3 * BLOCK * size,
         "transposed": 3 * BLOCK * size,
@@ -250,9 +250,9 @@ def _budget(
 
 
 def _psum_banks(problem: Problem) -> int:
-    """Two banks each for scores, transposed probabilities and PV, and one for the statistics at a tile block's end."""
+    """Three banks for scores, two each for transposed probabilities and PV, one for the statistics at a tile block's end."""
     del problem  # every tile of the kernel fits one bank, whatever the head sizes
-    return 7
+    return 8
 
 
 def _sbuf_limit(chip: Chip) -> int:
