@@ -6,9 +6,9 @@ import torch
 
 from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_world import device_world
-from nki_hf.settings import settings
+from nki_hf.settings import Settings, settings
 
-__all__ = ["PLAIN_TENSORS", "Target", "backend_name", "target"]
+__all__ = ["PLAIN_TENSORS", "Target", "backend_name", "settings_of_graph", "target"]
 
 PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
 """Tensor classes that kernels take. A stand-in for device tensors adds its class here; nothing else may."""
@@ -17,10 +17,16 @@ Target = tuple[str, int | None, str]
 """Chip, logical-core degree (None = the chip's default), and why no kernel can run there (empty if one can)."""
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
+def settings_of_graph() -> Settings:
+    """The settings in force; a traced graph keeps those of the moment it was traced."""
+    return settings()
+
+
 def backend_name(device_type: str) -> str | None:
     """The back end for tensors on a device: the settings' choice for `cpu`, `neuron` for `neuron` and `xla`; else None."""
     if device_type == "cpu":
-        return settings().backend
+        return str(settings_of_graph().backend)
     return None if device_world(device_type) is None else "neuron"
 
 
@@ -28,7 +34,7 @@ def target(device_type: str) -> Target:
     """Chip and degree to plan for: the device's own for Neuron tensors, the settings' for all others."""
     if device_type != "cpu" and device_world(device_type) is not None:
         return _neuron_target()
-    chosen = settings()
+    chosen = settings_of_graph()
     return chosen.chip, chosen.lnc, ""
 
 

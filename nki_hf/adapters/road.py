@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from nki_hf.adapters import device, ledger
 from nki_hf.adapters.call import Call, check_shapes
 from nki_hf.adapters.fallback import fallback_name, run_fallback
+from nki_hf.adapters.graph_decision import falls_back_in_graph
 from nki_hf.adapters.torch_op import attention_op_for, plan
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.dispatch import Decision
@@ -37,20 +38,22 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     """
     check_shapes(call.q, call.k, call.v, call.sink)
     call = _same_dtype(_same_batch(call))
-    decision = decide_call(call)
-    if decision.fallback and settings().strict:
-        raise UnsupportedProblem(decision.rejected)
-    if not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        fallback = _falls_back_in_graph(call)
+    else:
+        decision = decide_call(call)
+        fallback = decision.fallback
+        # torch has no attention of integers either
+        if fallback and (settings().strict or not call.q.is_floating_point()):
+            raise UnsupportedProblem(decision.rejected)
         ledger.record(layer, decision)
-    if decision.fallback:
-        if not call.q.is_floating_point():
-            raise UnsupportedProblem(decision.rejected)  # torch has no attention of integers either
+    if fallback:
         out, weights = run_fallback(call)
         return out, None, weights
     keys = call.keys
     arguments = (call.head_sink, call.scale, call.softcap, keys.q_offset, keys.window, keys.ahead)
     # Without a gradient to record, autograd's wrapper of the op would only cost time.
-    recorded = decision.problem.needs_grad or torch.compiler.is_compiling()
+    recorded = torch.compiler.is_compiling() or _needs_grad(call)
     try:
         with nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd():
             out, lse = attention_op_for(call.q.device.type, call.q, call.k, call.v, keys.lo, keys.hi, keys.bias, *arguments)
@@ -71,13 +74,23 @@ def _add_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> tuple
 def decide_call(call: Call) -> Decision:
     """The decision for a call: the kernels' rules, and what only the tensors themselves tell."""
     fallback = fallback_name(call)
-    tensors = (call.q, call.k, call.v, call.sink, call.keys.bias)
-    needs_grad = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    decision = plan(call, needs_grad=needs_grad, fallback=fallback)
+    decision = plan(call, needs_grad=_needs_grad(call), fallback=fallback)
     refused = (*call.refused, *_refusals(call))
     if not refused:
         return decision
     return replace(decision, kernel=fallback, backend="torch", tiles={}, rejected=(*refused, *decision.rejected))
+
+
+def _falls_back_in_graph(call: Call) -> bool:
+    refused = (*call.refused, *_refusals(call))
+    if refused and device.settings_of_graph().strict:
+        raise UnsupportedProblem(refused)
+    return bool(refused) or falls_back_in_graph(call, needs_grad=_needs_grad(call), fallback=fallback_name(call))
+
+
+def _needs_grad(call: Call) -> bool:
+    tensors = (call.q, call.k, call.v, call.sink, call.keys.bias)
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _refusals(call: Call) -> list[Reason]:
