@@ -32,7 +32,8 @@ def test_the_unchanged_kernel_passes(name):
 @pytest.mark.parametrize(
     ("column", "name", "pairs"),
     [
-        ("constraint", CAUSAL, [("BLOCK = 512", "BLOCK = 1024")]),
+        ("constraint", CAUSAL, [("work[\"scores\"] = nl.ndarray((rows, width)",
+                                 "work[\"scores\"] = nl.ndarray((rows, 2 * width)")]),
         ("constraint", CAUSAL, [("dst=running, data=running, op0=nl.multiply, operand0=work[\"correction\"], op1=nl.add, "
                                  "operand1=result", "dst=running, data=result, op0=nl.multiply, "
                                  "operand0=work[\"correction\"], op1=nl.add, operand1=result")]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -226,13 +227,12 @@ def _wait(node: ast.AST, variant: int) -> str | None:
         node.func = ast.Name("int", ast.Load())
         node.args, node.keywords = [ast.Constant(0 if name == "program_id" else 1)], []
         return f"{name} is a constant: both cores do the same work"
-    if isinstance(node, ast.Compare) and ast.unparse(node) in ("i >= 2", "i >= 3", "i >= 1") and not variant:
-        stage = int(ast.unparse(node)[-1])
-        return _early(node, stage)
+    if isinstance(node, ast.Compare) and re.fullmatch(r"i >= \d", ast.unparse(node)) and not variant:
+        return _late(node, int(ast.unparse(node)[-1]))
     return None
 
 
-def _early(node: ast.Compare, stage: int) -> str:
+def _late(node: ast.Compare, stage: int) -> str:
     node.comparators = [ast.Constant(stage + 1)]
     return f"stage {stage + 1} of the pipeline starts one iteration late and loses its first step"
 
