@@ -74,8 +74,11 @@ class SimulatingOrchestrator:
     Attributes:
       share: largest error of the last launch, as a share of its tolerance; None if the test brings its own validator.
       refusal: the exception of the last launch that raised, for tests that expect one.
+      replays: True also records each launch and compares a replay on other values with a fresh run, bit for bit.
       trace_mode: what the library's tests look at to know that they run on a simulator.
     """
+
+    replays = False
 
     def __init__(self) -> None:
         self.share: float | None = None
@@ -101,6 +104,8 @@ class SimulatingOrchestrator:
             raise Skipped(f"the test passes {', '.join(unknown)}, which the kernel of the same tree does not take")
         compiler = launch.compiler_input
         chip = get_chip(compiler.platform_target.get_compile_target())
+        if self.replays:
+            _check_replay(launch.kernel_func, inputs, chip, compiler.logical_nc_config)
         result = sim.launch(
             launch.kernel_func, kwargs=inputs, options=sim.SimOptions(chip=chip, foreign=True, events=False),
             lnc=compiler.logical_nc_config,
@@ -133,6 +138,32 @@ class SimulatingOrchestrator:
                 compare(have, want, rtol=checks.relative_accuracy, atol=checks.absolute_accuracy, name=name)
             )  # fmt: skip
         return max(shares, default=None)
+
+
+def _check_replay(kernel: Any, inputs: dict[str, Any], chip: Any, lnc: int) -> None:
+    """Record a launch, replay it on halved floats, and compare with a fresh launch on those."""
+
+    def copied(factor: float) -> dict[str, Any]:
+        return {name: _scaled(value, factor) for name, value in inputs.items()}
+
+    options = sim.SimOptions(chip=chip, foreign=True, events=False, record=True)
+    program = sim.launch(kernel, kwargs=copied(1.0), options=options, lnc=lnc).program
+    if program is None:
+        return
+    other = copied(0.5)
+    have = program({name: value for name, value in copied(0.5).items() if isinstance(value, np.ndarray)})
+    fresh = sim.launch(kernel, kwargs=other, options=sim.SimOptions(chip=chip, foreign=True, events=False), lnc=lnc)
+    for number, (replayed, wanted) in enumerate(zip(have, fresh.outputs, strict=True)):
+        if not np.array_equal(replayed.view(np.uint8), wanted.view(np.uint8)):
+            raise Mismatch(f"output {number} of the replay differs from that of a fresh run.")
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    if factor == 1.0 or value.dtype.kind in "iub":
+        return value.copy()
+    return (value.astype(np.float32) * np.float32(factor)).astype(value.dtype)
 
 
 def _accept_aliased_inputs() -> None:

@@ -1,6 +1,6 @@
 """Runs the public kernels of a checkout of aws-neuron/nki-library on the simulator, by that repository's own tests.
 
-python tools/conformance/nki_library.py CHECKOUT [--kernel NAME ...] [--limit N] [--seconds S] [--no-report]
+python tools/conformance/nki_library.py CHECKOUT [--kernel NAME ...] [--limit N] [--seconds S] [--replay] [--no-report]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.conformance.case import Outcome, run_case
 from tools.conformance.library_cases import MODULES, cases_of
-from tools.conformance.library_harness import library
+from tools.conformance.library_harness import SimulatingOrchestrator, library
 from tools.conformance.report import summary, update
 
 _MEMORY_BYTES = 6 << 30
@@ -30,10 +30,12 @@ def main() -> int:
     parser.add_argument("--kernel", action="append", choices=sorted(MODULES), help="default: all")
     parser.add_argument("--limit", type=int, default=10, help="cases of each test method")
     parser.add_argument("--seconds", type=float, default=20.0, help="longest time of one case")
+    parser.add_argument("--replay", action="store_true", help="also compare a replay with a fresh run, bit for bit")
     parser.add_argument("--no-report", action="store_true", help="leave docs/conformance.md as it is")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    SimulatingOrchestrator.replays = options.replay
     outcomes: list[Outcome] = []
     with library(options.checkout.resolve()):
         for kernel in options.kernel or MODULES:
