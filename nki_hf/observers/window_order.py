@@ -159,13 +159,10 @@ class _Window:
             entering = position + self.window - 1
             if entering < len(line) and not self.missing[line[entering]] and not self.gone[line[entering]]:
                 self._enter(line[entering])
-        if (
-            self.pinned is not None
-            and position < len(line)
-            and self.pinned[line[position]]
-            and not self.missing[line[position]]
-        ):
-            self._enter(line[position])
+        if self.pinned is not None and self.window > 1 and position < len(line):
+            first = line[position]  # it could not be taken before it was at the head
+            if self.pinned[first] and not self.missing[first]:
+                self._enter(first)
 
 
 class _Memory:
