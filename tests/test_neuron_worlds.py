@@ -22,8 +22,11 @@ WORLDS = {
     "placeholder": [FAKES / "suites/broken_installations.py"],
     "container": [FAKES / "suites/broken_installations.py"],
 }
+SLOW = ("native_bench_cases", "native_bisect")
+"""Suites that mostly wait for torch.compile to trace models."""
+
 CASES = [
-    (world, suite.stem, node.name)
+    pytest.param(world, suite.stem, node.name, marks=[pytest.mark.slow] if suite.stem in SLOW else [])
     for world, suites in WORLDS.items()
     for suite in suites
     for node in ast.parse(suite.read_text()).body

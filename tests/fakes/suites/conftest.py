@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from nki_hf.adapters import device
-
 if os.environ["FAKE_NEURON_WORLD"] in ("native", "xla"):
     import torch_neuronx  # noqa: F401  (torch loads the native one by itself on a real machine)
     from fake_neuron import MACHINE
     from fake_neuron.tensor import DeviceTensor, XlaTensor
+
+    from nki_hf.adapters import device
 
     device.PLAIN_TENSORS = (*device.PLAIN_TENSORS, DeviceTensor, XlaTensor)
 

@@ -1,11 +1,10 @@
 """The benchmark's native half against the fake: all attentions, padding, window, decode, waiting, warm caches."""
 
-import torch
 import torch_neuronx
 from fake_neuron import MACHINE
 
 from nki_hf.tools.model_bench.options import BenchOptions
-from nki_hf.tools.model_bench.run import compile_only, run
+from nki_hf.tools.model_bench.run import run
 from nki_hf.tools.model_bench.worlds import device_notes
 
 
@@ -32,24 +31,3 @@ def test_ops_that_ran_on_the_cpu_are_in_the_header(monkeypatch):
     monkeypatch.setattr(torch_neuronx, "get_fallback_ops", lambda: ["aten::multinomial"])
     assert device_notes("neuron") == {"ops that ran on the CPU": "aten::multinomial"}
     assert device_notes("cpu") == {}
-
-
-def test_padded_odd_and_window_cases_pass(tiny_folder, tmp_path):
-    for changes in ({"padded": True, "batch_size": 2, "window": 8}, {"seqlen": 41}):
-        torch._dynamo.reset()
-        result = run(_options(tiny_folder, tmp_path, attn=("nki",), iters=1, **changes), say=print)
-        assert result.passed, (changes, result.verdict)
-
-
-def test_decode_runs_on_the_device(tiny_folder, tmp_path):
-    torch._dynamo.reset()
-    result = run(_options(tiny_folder, tmp_path, attn=("nki",), iters=1, warmup=0, decode_steps=3), say=print)
-    assert result.passed, result.verdict
-    assert result.rows[0].decode.accuracy.passed
-
-
-def test_compile_only_compiles_what_the_timed_run_needs(tiny_folder, tmp_path):
-    torch._dynamo.reset()
-    compile_only(_options(tiny_folder, tmp_path, attn=("nki",)), say=print)
-    assert MACHINE.count("graph") == 1
-    assert MACHINE.count("flash_prefill") == 1

@@ -158,3 +158,25 @@ def test_a_call_that_unrolls_too_far_is_split_over_batch_and_heads_and_compiles_
     torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=0)
     assert len(MACHINE.launches) == launches
     assert _kernels() == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("cache", "compiles"),
+    [
+        (None, [("flash_prefill", "eager")] * 2),  # prefill and decode
+        ("static", [("flash_prefill", "eager"), ("graph", "graph"), ("flash_prefill", "graph")]),
+    ],
+    ids=["growing", "static"],
+)
+def test_generate_gives_the_cpus_tokens_left_padded_and_compiles_decode_once(cache, compiles):
+    """With a static cache Transformers compiles the decode step by itself on this device."""
+    on_cpu, on_device = _models(layers=1)
+    ids = _ids(batch=2, length=9)
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    expected = on_cpu.generate(ids, attention_mask=mask, **options)
+    found = on_device.generate(ids.to("neuron"), attention_mask=mask.to("neuron"), cache_implementation=cache, **options)
+    assert found.cpu().tolist() == expected.tolist()
+    assert [(record.what, record.where) for record in MACHINE.compiles] == compiles

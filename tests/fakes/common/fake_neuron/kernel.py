@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from fake_neuron.arrays import numpy_dtype, to_numpy, to_torch, torch_dtype
 from fake_neuron.machine import MACHINE
 from fake_neuron.rules import refuse
-from fake_neuron.tensor import DeviceTensor, on_device
+from fake_neuron.tensor import DeviceTensor, adopted, on_device
 from nki_hf import sim
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
@@ -47,6 +47,7 @@ class FakeKernel:
             return self.function(*args, **kwargs)
         MACHINE.check_environment()
         bound = inspect.signature(self.function).bind(*args, **kwargs)
+        bound.arguments.update({name: adopted(value) for name, value in bound.arguments.items()})
         parameters = inspect.signature(self.function).parameters
         if len(bound.arguments) != len(parameters):
             missing = [name for name in parameters if name not in bound.arguments]

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map
 
-__all__ = ["DeviceTensor", "NKI_OPS", "XlaTensor", "install_device", "on_device"]
+__all__ = ["NKI_OPS", "DeviceTensor", "XlaTensor", "adopted", "install_device", "on_device"]
 
 NKI_OPS = {}
 """Ops made by nki_op: qualified name -> the plain function."""
@@ -51,7 +51,7 @@ class DeviceTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
-        args, kwargs = tree_map(_adopted, (args, kwargs))
+        args, kwargs = tree_map(adopted, (args, kwargs))
         function = NKI_OPS.get(func._schema.name)
         if function is not None:
             return function(*args, **kwargs)
@@ -76,7 +76,7 @@ class DeviceTensor(torch.Tensor):
         return return_and_correct_aliasing(func, args, kwargs, wrapped)
 
 
-def _adopted(value):
+def adopted(value):
     """A fake tensor that torch itself made on the device (a factory call under torch.compile), as a device tensor."""
     if not isinstance(value, FakeTensor) or value.device.type == "cpu":
         return value
