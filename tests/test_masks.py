@@ -156,9 +156,10 @@ def test_real_biases_are_kept_as_they_are():
         assert keys.bias.data_ptr() == mask.data_ptr()
 
 
-def test_an_integer_mask_is_added_as_eager_does():
+def test_an_integer_mask_is_added_as_eager_does_and_said_so():
     mask = torch.ones(1, 1, 7, 7, dtype=torch.int64).tril()
-    keys = read_mask(mask, q=q_of(), seqlen_kv=7, causal=False)
+    with pytest.warns(UserWarning, match=r"attention_mask.dtype=int64: integers are added.*Pass a bool mask"):
+        keys = read_mask(mask, q=q_of(), seqlen_kv=7, causal=False)
     assert keys.bias.dtype == torch.float32
     assert torch.equal(keys.bias, mask.float())
 

@@ -7,6 +7,7 @@ model share it); there the mask stays dense.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -184,9 +185,16 @@ def _misfit(name: str, shape: list[int], wanted: tuple[int, ...]) -> NoReturn:
 
 
 def _as_bias(mask: torch.Tensor) -> torch.Tensor:
-    if mask.dtype == torch.bool or mask.dtype in (torch.float32, torch.bfloat16, torch.float16):
+    """The mask in a dtype that a kernel adds or selects by."""
+    if mask.dtype in (torch.bool, torch.float32, torch.bfloat16, torch.float16):
         return mask
-    return mask.to(torch.float32)  # integers are added to the scores, as eager does; float64 has no kernel
+    if not mask.dtype.is_floating_point and not torch.compiler.is_compiling():
+        warnings.warn(
+            f"attention_mask.dtype={str(mask.dtype).removeprefix('torch.')}: integers are added to the scores, as in eager, "
+            "so that 0 and 1 hide no key. Pass a bool mask (True = may see) to hide keys.",
+            stacklevel=2,
+        )
+    return mask.to(torch.float32)
 
 
 def _interpret(mask: torch.Tensor, seqlen_q: int, window: int | None) -> Keys | None:
