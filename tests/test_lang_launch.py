@@ -1,6 +1,7 @@
 """Entry points: what kernels get, what callers get back, memory shared with the caller, chips, precision."""
 
 import os
+import sys
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -200,6 +201,20 @@ def test_print_and_device_print_show_values(capsys):
     assert "tile is" in first
     program({"a": np.full((1, 2), 9, np.float32)})
     assert "[[9. 9.]]" in capsys.readouterr().out
+
+
+def test_breakpoint_stops_in_the_kernels_own_frame(monkeypatch):
+    stops = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: stops.append(sys._getframe(1).f_locals["tile"].array().copy()))
+
+    def kernel(a):
+        tile = nl.load(a)
+        breakpoint()
+        nl.store(a, tile)
+        return a
+
+    simulate(kernel)(np.full((1, 2), 3, np.float32))
+    np.testing.assert_array_equal(stops, [[[3, 3]]])
 
 
 def test_registers_steer_loops_and_offsets():

@@ -69,7 +69,7 @@ class Kernel:
 
 
 def jit(fn: Callable[..., Any] | None = None, *, platform_target: str | None = None, **kwargs: Any) -> Any:
-    """Decorator that makes a function a kernel.
+    """Decorator that makes a function a kernel, whose every launch is simulated (what NKI_SIMULATOR=1 does to the SDK's).
 
     Args:
       fn: the kernel.
