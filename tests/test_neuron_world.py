@@ -170,6 +170,14 @@ def test_lnc_sources_survive_a_torch_neuronx_that_cannot_see_a_device():
     assert _lnc({"NEURON_LOGICAL_NC_CONFIG": "2"}, get_logical_neuron_cores=no_device).value == 2
 
 
+def test_the_utils_module_is_imported_where_the_package_does_not_do_so():
+    utils = _module("torch_neuronx.utils", get_logical_neuron_cores=lambda: "1", get_platform_target=lambda: "trn2")
+    host = _host({"torch_neuronx": _module("torch_neuronx", nki_op=object()), "torch_neuronx.utils": utils})
+    world = detect_world(host)
+    assert resolve_lnc(world, host).value == 1
+    assert find_platform(world, host).chip == "trn2"
+
+
 def test_platform_prefers_the_override_and_reports_the_instance():
     host = _host(environ={"NEURON_PLATFORM_TARGET_OVERRIDE": "trn3"}, neuron_ls=NEURON_LS)
     platform = find_platform(detect_world(host), host)

@@ -50,7 +50,7 @@ def find_platform(world: World, host: Host | None = None) -> Platform:
     instance = found.group(1) if found else None
     for source, text in (
         ("NEURON_PLATFORM_TARGET_OVERRIDE", host.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE")),
-        ("torch_neuronx.utils.get_platform_target()", _ask(world, "get_platform_target")),
+        ("torch_neuronx.utils.get_platform_target()", _ask(world, host, "get_platform_target")),
         ("neuron-ls", instance),
     ):
         chip = _chip_in(text)
@@ -64,7 +64,7 @@ def lnc_sources(world: World, host: Host | None = None) -> dict[str, str]:
     host = host or Host()
     listed = re.search(r"logical-neuroncore-config:\s*(\S+)", host.run(["neuron-ls"]) or "")
     found = {
-        "torch_neuronx.utils.get_logical_neuron_cores()": _ask(world, "get_logical_neuron_cores"),
+        "torch_neuronx.utils.get_logical_neuron_cores()": _ask(world, host, "get_logical_neuron_cores"),
         "NEURON_LOGICAL_NC_CONFIG": host.environ.get("NEURON_LOGICAL_NC_CONFIG"),
         "NEURON_RT_VIRTUAL_CORE_SIZE": host.environ.get("NEURON_RT_VIRTUAL_CORE_SIZE"),
         "--lnc in NEURON_CC_FLAGS": _flag(host.environ.get("NEURON_CC_FLAGS", "")),
@@ -112,13 +112,15 @@ def resolve_lnc(world: World, host: Host | None = None) -> Lnc:
     return lnc
 
 
-def _ask(world: World, function: str) -> str | None:
-    asked = getattr(getattr(world.torch_neuronx.module, "utils", None), function, None)
-    if asked is None:
+def _ask(world: World, host: Host, function: str) -> str | None:
+    """What `torch_neuronx.utils.<function>()` answers as text; None if there is no such package, function or device."""
+    if world.torch_neuronx.module is None:
         return None
     try:
-        return str(asked())
-    except RuntimeError:  # no device: the other sources decide
+        # The package need not import its submodule by itself.
+        utils = getattr(world.torch_neuronx.module, "utils", None) or host.import_module("torch_neuronx.utils")
+        return str(getattr(utils, function)())
+    except (ImportError, AttributeError, RuntimeError):
         return None
 
 
