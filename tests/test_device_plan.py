@@ -1,13 +1,16 @@
 """The plan of a device run: complete for both worlds on a machine without Neuron, and it refuses what a world cannot do."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nki_hf.backends.neuron_world import Host
+from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench.device.plan import cases, compiler_arguments, environment, plan
 from nki_hf.tools.model_bench.options import BenchOptions, WrongUse
 
@@ -78,3 +81,24 @@ def test_decode_on_xla_is_refused():
     with pytest.raises(WrongUse, match="a traced module has no cache that grows"):
         plan(BenchOptions(decode_steps=4), "xla", _host())
     plan(BenchOptions(decode_steps=4), "neuron", _host())
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_device_run_compiles_first_in_a_process_of_its_own(monkeypatch, code):
+    script = runpy.run_path(str(ROOT / "examples" / "qwen3_bench.py"))
+    seen = []
+
+    def run(command, check):
+        seen.append(command)
+        return SimpleNamespace(returncode=code)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    compile_first = script["compile_in_a_process_of_its_own"]
+    options = BenchOptions(device="neuron", seqlen=512, attn=("nki",))
+    if code:
+        with pytest.raises(BackendUnavailable, match=r"compiling for neuron failed \(exit code 3\)"):
+            compile_first(options)
+    else:
+        compile_first(options)
+    assert seen[0][0] == sys.executable
+    assert seen[0][2:] == ["--seqlen", "512", "--attn", "nki", "--device", "neuron", "--compile-only"]
