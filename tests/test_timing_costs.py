@@ -149,6 +149,7 @@ def test_a_whole_kernel_has_a_cost_for_every_event():
         return out
 
     for made in launch(kernel, (np.zeros((128, 8), np.float32),), options=SimOptions(values=False)).events:
+        assert made.opcode != "memset" or made.attrs["zero"]
         cost = cost_of(made, TRN2)
         assert cost.busy_ns > 0
 

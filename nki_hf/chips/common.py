@@ -61,6 +61,12 @@ COMMON = {
         2, "cycles per element", f"{_OLD}: tensor_tensor_scan; measured the same on trn2", "documented"
     ),
     "vector_bn_aggr_cycles": Param(4.34, "cycles per element", f"{_OLD}: bn_aggr, 13 N / 3", "documented"),
+    "vector_quantize_cycles": Param(
+        0.25,
+        "cycles per element",
+        "nki/guides/architecture/trainium3_arch.rst: quantize_mx, 4 elements per cycle",
+        "documented",
+    ),
     # ---- GpSimd engine ----------------------------------------------------------------------------------------------
     "gpsimd_start_cycles": Param(150, "cycles", f"{_OLD}: cost of a GpSimd instruction beyond its elements", "documented"),
     "gpsimd_tensor_tensor_cycles": Param(

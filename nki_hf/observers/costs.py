@@ -117,12 +117,12 @@ def _vector(event: Event, chip: Chip) -> Cost:
         narrow = all(r.dtype.itemsize == 2 for r in (event.writes[0], event.reads[0]))
         cycles_per_element = chip.vector_exponential_cycles if narrow else 1.0
     elif opcode == "memset":
-        zero = event.attrs.get("value") == 0 and event.writes[0].dtype.itemsize == 2
+        zero = bool(event.attrs.get("zero")) and event.writes[0].dtype.itemsize == 2
         cycles_per_element = chip.vector_memset_zero_16bit_cycles if zero else chip.vector_memset_cycles
     elif opcode == "bn_aggr":
         cycles_per_element = chip.vector_bn_aggr_cycles
     elif opcode == "quantize_mx":
-        cycles_per_element = 0.25  # 4 elements per cycle: nki/guides/architecture/trainium3_arch.rst
+        cycles_per_element = chip.vector_quantize_cycles
     elif opcode == "nc_transpose":
         cycles_per_element = chip.vector_transpose_cycles
     elif opcode not in _VECTOR_ONE_PER_CYCLE:

@@ -14,10 +14,10 @@ __all__ = ["draw_roofline", "draw_timeline"]
 
 _COLOURS = {
     "nc_matmul": "#1f77b4", "nc_transpose": "#9ecae1", "activation": "#d62728", "activation_reduce": "#d62728",
-    "tensor_reduce": "#2ca02c", "tensor_scalar_reduce": "#2ca02c", "tensor_copy": "#98df8a", "dma_copy": "#7f7f7f",
-    "dma_transpose": "#c7c7c7",
+    "tensor_reduce": "#2ca02c", "tensor_scalar_reduce": "#2ca02c", "range_select": "#2ca02c", "tensor_copy": "#98df8a",
+    "dma_copy": "#7f7f7f", "dma_transpose": "#c7c7c7",
 }  # fmt: skip
-_OTHER = "#bcbd22"
+_OTHERS = ("#bcbd22", "#ff7f0e", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#dbdb8d", "#ffbb78", "#c5b0d5")
 
 
 def draw_timeline(
@@ -46,6 +46,7 @@ def draw_timeline(
     rows = sorted(range(len(plan.work.queues)), key=lambda n: (plan.work.queues[n].core, rank[plan.work.queues[n].engine]))
     labels: list[str] = []
     seen: dict[str, Any] = {}
+    colours = dict(_COLOURS)
     for position, number in enumerate(rows):
         queue = plan.work.queues[number]
         labels.append(f"{queue.core}: {queue.engine}" if queue.engine != "dma" else f"{queue.core}: dma {queue.name}")
@@ -56,7 +57,9 @@ def draw_timeline(
             if begin < end and begin + length > begin_ns:
                 bars.setdefault(plan.events[i].opcode, []).append((begin / 1e3, length / 1e3))
         for opcode, spans in bars.items():
-            drawn = axes.broken_barh(spans, (position - 0.4, 0.8), facecolors=_COLOURS.get(opcode, _OTHER), linewidth=0)
+            if opcode not in colours:
+                colours[opcode] = _OTHERS[(len(colours) - len(_COLOURS)) % len(_OTHERS)]
+            drawn = axes.broken_barh(spans, (position - 0.4, 0.8), facecolors=colours[opcode], linewidth=0)
             seen.setdefault(opcode, drawn)
     axes.set_yticks(range(len(rows)), labels)
     axes.invert_yaxis()

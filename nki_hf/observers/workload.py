@@ -19,7 +19,7 @@ SPACES = ("sbuf", "psum")
 _Form = tuple[object, ...]
 _COSTS: dict[int, tuple[object, dict[_Form, Cost]]] = {}
 """Costs by the id of a chip's numbers (held here, so that the id stays theirs) and the form of an instruction."""
-_ATTRS = ("op", "perf_mode", "is_transpose", "onezero", "value")
+_ATTRS = ("op", "perf_mode", "is_transpose", "onezero", "zero")
 
 
 @dataclass(slots=True)

@@ -38,6 +38,8 @@ def show(found: dict[str, Any], title: str, console: Console) -> None:
             f"{row['engine']} {row['opcode']}", source, f"{row['count']:,}", f"{row['us']:,.1f}", f"{row['share']:.1%}"
         )
     console.print(path)
+    for row in found["memory"]:
+        console.print(f"core {row['core']}: at most {row['kib']:,.1f} KiB of {row['space']} per partition at once")
     console.print(found["achieved"] + (f". {found['spills']}" if found["spills"] else ""))
 
 

@@ -34,7 +34,13 @@ def memset(dst: NkiTensor, value: Any, engine: Engine = Engine.unknown, name: st
         fill = cast(np.asarray(value, np.int64 if exact else np.float32), dst.dtype)
         step = lambda: store(fill)  # noqa: E731
 
-    return this.issue(engine=resolve_engine(engine, "vector"), reads=(), writes=(dst,), step=step)
+    return this.issue(
+        engine=resolve_engine(engine, "vector"),
+        reads=(),
+        writes=(dst,),
+        step=step,
+        zero=isinstance(value, int | float) and value == 0,
+    )
 
 
 def copy_step(dst: NkiTensor, src: NkiTensor, *, skip: bool = False) -> Step:
