@@ -10,6 +10,9 @@ from hypothesis import given, settings
 
 from nki_hf.chips import get_chip
 from nki_hf.observers.schedule import schedule
+from nki_hf.sim import SimOptions, launch
+from nki_hf.sim import isa as nisa
+from nki_hf.sim import language as nl
 from nki_hf.sim.dependencies import WAR, dependencies
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.events import Buffer, Event, Region
@@ -174,3 +177,33 @@ def test_overflow_in_program_order_is_an_error_by_name():
 
 def test_the_fixed_cost_of_a_kernel_is_in_the_total():
     assert schedule([], get_chip("trn2")).total_ns == get_chip("trn2").kernel_fixed_ns
+
+
+def _barrier_kernel(x):
+    """Core 0 works long before the barrier, core 1 hardly; both read what was shared after it."""
+    core = nl.program_id(0)
+    shared = nl.ndarray((2, 128, 512), nl.float32, buffer=nl.shared_hbm)
+    tile = nl.ndarray((128, 512), nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    for _ in range(20 if core == 0 else 1):
+        nisa.reciprocal(dst=tile, data=tile)
+    nisa.dma_copy(dst=shared[core], src=tile)
+    nisa.core_barrier(shared, (0, 1))
+    nisa.dma_copy(dst=tile, src=shared[1 - core])
+    out = nl.ndarray((2, 128, 512), nl.float32, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out[core], src=tile)
+    return out
+
+
+@pytest.mark.parametrize("window", ORDERS)
+def test_no_core_passes_a_barrier_before_the_other_has_reached_it(window):
+    options = SimOptions(chip=get_chip("trn2"), values=False)
+    events = launch(_barrier_kernel, (np.zeros((128, 512), np.float32),), options=options, lnc=2).events
+    plan = schedule(events, get_chip("trn2"), window=window)
+    barrier = {event.core: i for i, event in enumerate(events) if event.opcode == "core_barrier"}
+    work = {core: [i for i, e in enumerate(events) if e.core == core and e.opcode == "reciprocal"] for core in (0, 1)}
+    assert plan.done_ns[work[0][-1]] > plan.done_ns[work[1][-1]] + 10_000
+    stored = [i for i, e in enumerate(events) if e.core == 0 and e.opcode == "dma_copy"][1]
+    first_after = [i for i, e in enumerate(events) if e.core == 1 and e.opcode == "dma_copy"][2]
+    assert plan.start_ns[barrier[1]] >= plan.done_ns[stored]
+    assert plan.start_ns[first_after] >= plan.done_ns[stored]

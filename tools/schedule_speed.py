@@ -1,0 +1,57 @@
+"""Events per second of each stage of the timing model, in CPU time of one process: python tools/schedule_speed.py."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from nki_hf.chips import get_chip
+from nki_hf.observers.program_order import run_in_program_order
+from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
+from nki_hf.observers.window_order import run_in_window
+from nki_hf.observers.workload import prepare
+from nki_hf.sim.events import Event
+from nki_hf.tools.subjects import causal, events_of, flash_prefill_events
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """The best of three runs."""
+    best, result = float("inf"), None
+    for _ in range(3):
+        begin = time.process_time()
+        result = work()
+        best = min(best, time.process_time() - begin)
+    return result, best
+
+
+def main() -> None:
+    """Print the table."""
+    chip = get_chip("trn2")
+    table = Table("kernel", "events", "trace", "edges and costs", "program order", f"window({DEFAULT_WINDOW})", "all, from events",
+                  title="thousand events per CPU second")  # fmt: skip
+    cases: dict[str, Callable[[], Sequence[Event]]] = {
+        "v7, 4,096 keys": lambda: events_of.__wrapped__("v7", 4096, chip),
+        "flash_prefill, causal 8,192": lambda: flash_prefill_events(causal(8192), chip),
+    }
+    for name, make in cases.items():
+        events, traced = _timed(make)
+        hoisting, prepared = _timed(lambda events=events: prepare(events, chip, reorder=True))
+        as_written = prepare(events, chip)
+        _, program = _timed(lambda work=as_written: run_in_program_order(work))
+        _, window = _timed(lambda work=hoisting: run_in_window(work, DEFAULT_WINDOW))
+        _, everything = _timed(lambda events=events: schedule(events, chip))
+        rates = [f"{len(events) / seconds / 1e3:,.0f}" for seconds in (traced, prepared, program, window, everything)]
+        table.add_row(name, f"{len(events):,}", *rates)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
