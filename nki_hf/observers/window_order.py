@@ -182,6 +182,7 @@ class _Memory:
         self.rank = [0] * len(work.allocations)
         self.oldest = [0] * len(pools)
         self.live: list[list[int]] = [[] for _ in pools]
+        self.peak = [0] * len(pools)
         closing: list[list[tuple[int, int]]] = [[] for _ in pools]
         alive = [0] * len(pools)
         for place, item in enumerate(work.allocations):
@@ -193,6 +194,7 @@ class _Memory:
             self.rank[place] = len(self.ranked[item.pool])
             self.ranked[item.pool].append(place)
             self.live[item.pool].append(alive[item.pool])
+            self.peak[item.pool] = max(self.peak[item.pool], alive[item.pool])
             if alive[item.pool] > pools[item.pool].capacity:
                 name = work.pools[item.pool][1]
                 raise MemoryError(
@@ -261,6 +263,8 @@ class _Memory:
         item = self.allocations[place]
         ranked, live = self.ranked[item.pool], self.live[item.pool]
         ahead, capacity = self.ahead[item.pool] + item.nbytes, self.pools[item.pool].capacity
+        if self.peak[item.pool] + ahead <= capacity:
+            return True
         for position in range(self.oldest[item.pool], self.rank[place]):
             ahead -= self.held[ranked[position]]
             if live[position] + ahead > capacity:
