@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_world import device_world
@@ -10,8 +11,9 @@ from nki_hf.settings import Settings, settings
 
 __all__ = ["PLAIN_TENSORS", "Target", "backend_name", "settings_of_graph", "target"]
 
-PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
-"""Tensor classes that kernels take. A stand-in for device tensors adds its class here; nothing else may."""
+PLAIN_TENSORS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+"""Tensor classes that kernels take; `torch.export` runs the adapter itself on fake ones. A stand-in for device tensors adds
+its class here; nothing else may."""
 
 Target = tuple[str, int | None, str]
 """Chip, logical-core degree (None = the chip's default), and why no kernel can run there (empty if one can)."""

@@ -41,7 +41,7 @@ HARMLESS = frozenset(
     {
         # bookkeeping of the model around the attention
         "use_cache", "past_key_values", "cache", "cache_position", "output_hidden_states", "output_router_logits",
-        "return_dict", "num_items_in_batch", "logits_to_keep", "labels", "num_logits_to_keep", "layer_idx",
+        "return_dict", "num_items_in_batch", "logits_to_keep", "labels", "shift_labels", "num_logits_to_keep", "layer_idx",
         # already in q and k, or in the mask
         "position_ids", "position_embeddings", "rope_deltas", "max_length_q", "max_length_k", "seq_idx",
         # how a kernel computes, not what
