@@ -4,10 +4,6 @@
 """
 
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from graph_ways import MODELS, WAYS, run
 
 _TOKENS = ("generate", "decode step")

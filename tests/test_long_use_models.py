@@ -6,10 +6,7 @@ import threading
 import tracemalloc
 
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
+import torch
 from tiny import logits, tiny_qwen3, token_ids, worst
 
 import nki_hf

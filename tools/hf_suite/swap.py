@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-_RESULTS = pytest.StashKey[dict[str, str]]()
+_results: dict[str, str] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,18 +29,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Swap, before any test is collected."""
-    config.stash[_RESULTS] = {}
     _add_tester_defaults(Path.cwd() / "checkout_testing_utils.py")
     if config.getoption("--swap") == "nki":
         _swap_by_name()
 
 
-@pytest.hookimpl
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Keep the worst outcome of a test's phases."""
-    results = _current(report)
-    if report.when == "call" or report.outcome != "passed":
-        results[report.nodeid] = report.outcome if results.get(report.nodeid) != "failed" else "failed"
+    if (report.when == "call" or report.outcome != "passed") and _results.get(report.nodeid) != "failed":
+        _results[report.nodeid] = report.outcome
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -53,13 +50,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     record = config.getoption("--swap-record")
     if record:
         record.write_text(json.dumps({"tests": _results, "calls": calls}, indent=1))
-
-
-_results: dict[str, str] = {}
-
-
-def _current(_: pytest.TestReport) -> dict[str, str]:
-    return _results
 
 
 def _swap_by_name() -> None:
