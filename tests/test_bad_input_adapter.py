@@ -89,10 +89,148 @@ def test_mixed_dtypes_under_autocast_take_its_dtype():
     torch.testing.assert_close(out.float(), expected, rtol=3e-2, atol=3e-2)
 
 
-def test_integer_tensors_are_refused_since_torch_refuses_them_too():
-    q, k, v = (tensor.long() for tensor in tensors())
-    with pytest.raises(UnsupportedProblem, match=r"dtype=int64.*bfloat16, float16, float32"):
-        nki_hf.attention(q, k, v)
+F16, F32, BF16 = torch.float16, torch.float32, torch.bfloat16
+F8 = torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "computed", "returned"),
+    [
+        ((F16, F32, F16), F32, F16),
+        ((F32, F32, BF16), F32, F32),
+        ((F16, BF16, F16), F32, F16),
+        ((BF16, torch.float64, F32), torch.float64, BF16),
+        ((F8, F8, F8), F32, F8),
+        ((BF16, F8, torch.float8_e5m2), F32, BF16),
+        ((F8, BF16, BF16), F32, F8),
+        ((torch.int64, torch.int64, torch.int64), F32, F32),
+        ((torch.int32, torch.uint8, torch.int16), F32, F32),
+        ((torch.int8, torch.float64, F16), torch.float64, torch.float64),
+        ((F16, torch.int64, F16), F32, F16),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 5.0, "sink": torch.tensor([0.5, -1.0, 2.0, 0.0])}])
+def test_what_kernels_do_not_compute_is_a_counted_fallback_in_a_dtype_that_torch_does(dtypes, computed, returned, options):
+    q, k, v = (tensor.mul(3).to(dtype) for tensor, dtype in zip(tensors(), dtypes, strict=True))
+    with nki_hf.using(strict=True), pytest.raises(UnsupportedProblem, match="dtype="):
+        nki_hf.attention(q, k, v, **options)
+    nki_hf.explain(reset=True)
+    with pytest.warns(FallbackWarning, match="dtype="):
+        out = nki_hf.attention(q, k, v, **options)
+    assert (nki_hf.explain().calls, nki_hf.explain().fallbacks) == (1, 1)
+    assert (out.dtype, out.shape) == (returned, (1, 4, 5, 8))
+    expected = float64_attention(q, k, v, **options)
+    # One rounding to the returned type (half of its eps), on top of the computation's own error.
+    rounding = {F8: 2.0**-4, F16: 2.0**-11, BF16: 2.0**-8}.get(returned, 0.0)
+    error = 1e-12 if computed == torch.float64 and not options else 1e-5
+    torch.testing.assert_close(out.double(), expected, rtol=rounding + error, atol=error + (2.0**-10 if returned == F8 else 0))
+
+
+def float64_attention(q, k, v, causal=False, softcap=None, sink=None):
+    q, k, v = q.double(), k.double().repeat_interleave(2, 1), v.double().repeat_interleave(2, 1)
+    scores = q @ k.transpose(2, 3) / q.shape[3] ** 0.5
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if causal:
+        rows, keys = q.shape[2], k.shape[2]
+        scores = scores.masked_fill(~torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows), float("-inf"))
+    extra = (
+        torch.full_like(scores[..., :1], float("-inf")) if sink is None else sink.view(1, -1, 1, 1).expand_as(scores[..., :1])
+    )
+    return torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1] @ v
+
+
+def test_gradients_reach_tensors_of_different_dtypes():
+    q, k, v = (tensor.requires_grad_() for tensor in tensors())
+    mixed = nki_hf.attention(q.half(), k, v.bfloat16())
+    mixed.float().square().sum().backward()
+    same = [tensor.detach().clone().requires_grad_() for tensor in (q, k, v)]
+    sdpa(*same).square().sum().backward()
+    for ours, theirs in zip((q, k, v), same, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64, torch.float8_e8m0fnu])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_dtypes_that_attention_has_no_meaning_for_are_refused_and_not_counted(dtype, place):
+    given = tensors()
+    given[place] = given[place].to(dtype)
+    nki_hf.explain(reset=True)
+    with pytest.raises(UnsupportedProblem, match=f"{'qkv'[place]}.dtype={str(dtype).removeprefix('torch.')} .*signed float"):
+        nki_hf.attention(*given)
+    assert nki_hf.explain().calls == 0
+
+
+def test_a_call_that_raises_is_neither_counted_nor_warned_about(monkeypatch):
+    from nki_hf.adapters import road
+
+    def broken(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(road, "run_fallback", broken)
+    monkeypatch.setattr(road, "attention_op_for", broken)
+    nki_hf.explain(reset=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for dtype in (F32, torch.float64):
+            with pytest.raises(RuntimeError, match="out of memory"):
+                nki_hf.attention(*tensors(dtype=dtype))
+    assert nki_hf.explain().calls == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, F16])
+def test_integers_without_keys_give_float_zeros(dtype):
+    out = nki_hf.attention(*tensors(seqlen_kv=0, dtype=dtype))
+    assert torch.equal(out, torch.zeros(1, 4, 5, 8, dtype=F16 if dtype == F16 else F32))
+
+
+@pytest.mark.parametrize("name", ["lo", "hi"])
+@pytest.mark.parametrize("dtype", [F32, F16, torch.bool])
+def test_bounds_that_do_not_count_are_refused_by_name(name, dtype):
+    bounds = {"lo": torch.zeros(1, 5, dtype=torch.int32), "hi": torch.full((1, 5), 7, dtype=torch.int32)}
+    bounds[name] = bounds[name].to(dtype)
+    with pytest.raises(ValueError, match=f"{name}.dtype={dtype} .*must be integer"):
+        nki_hf.attention(*tensors(), **bounds)
+
+
+@pytest.mark.parametrize("name", ["scale", "softcap"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_without_a_finite_value_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value} .*finite"):
+        nki_hf.attention(*tensors(), **{name: value})
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "mask", "lo", "hi", "sink"])
+def test_numpy_arrays_are_refused_in_one_sentence(name):
+    given = dict(zip("qkv", tensors(), strict=True))
+    if name in ("lo", "hi"):
+        given |= {each: torch.zeros(1, 5, dtype=torch.int32) for each in ("lo", "hi")}
+    given |= {"mask": torch.ones(5, 7, dtype=torch.bool), "sink": torch.zeros(4)}
+    given[name] = given[name].numpy()
+    with pytest.raises(TypeError, match=f"^{name}=ndarray is not a torch tensor: .*torch.as_tensor.{name}"):
+        nki_hf.attention(**given)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ({"head_dim": 0}, "q.shape=.*head_dim of 1 or more"),
+        ({"head_dim_v": 0}, "v.shape=.*head_dim of 1 or more"),
+        ({"heads": 0}, "q.shape=.*1 or more heads"),
+        ({"heads_kv": 0}, "k.shape=.*1 or more heads"),
+    ],
+)
+def test_no_heads_or_no_head_dim_are_refused(sizes, text):
+    with pytest.raises(UnsupportedProblem, match=text):
+        nki_hf.attention(*tensors(**sizes))
+
+
+@pytest.mark.parametrize("single", ["q", "kv"])
+def test_a_batch_of_one_meets_every_batch_of_the_other(single):
+    q, k, v = tensors(batch=3)
+    q, k, v = (q[:1], k, v) if single == "q" else (q, k[:1], v[:1])
+    out = nki_hf.attention(q, k, v)
+    torch.testing.assert_close(out, sdpa(q.expand(3, -1, -1, -1), k.expand(3, -1, -1, -1), v.expand(3, -1, -1, -1)))
 
 
 def test_nan_reaches_only_the_rows_that_see_it():

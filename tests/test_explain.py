@@ -29,6 +29,15 @@ def test_every_layer_and_phase_is_counted():
     assert "8 to 9" in str(report)  # the decode steps' keys
 
 
+def test_the_lengths_shown_are_the_least_and_the_most_in_any_order():
+    nki_hf.explain(reset=True)
+    for seqlen_q, seqlen_kv in ((9, 20), (3, 1200), (12, 30), (5, 21)):
+        nki_hf.attention(torch.randn(1, 1, seqlen_q, 8), *(torch.randn(1, 1, seqlen_kv, 8) for _ in range(2)))
+    (row,) = nki_hf.explain().rows
+    assert (row.seqlens_q, row.seqlens_kv, row.calls) == ((3, 12), (20, 1200), 4)
+    assert "3 to 12   20 to 1,200" in str(nki_hf.explain())
+
+
 def test_a_decision_names_kernel_tiles_chip_and_cores():
     nki_hf.explain(reset=True)
     with nki_hf.using(chip="trn1"):

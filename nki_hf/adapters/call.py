@@ -10,7 +10,14 @@ import torch
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Mask, Problem
 
-__all__ = ["Call", "Keys", "ProblemKey", "check_shapes", "problem_from", "problem_key"]
+__all__ = ["COMPUTABLE", "Call", "Keys", "ProblemKey", "check_tensors", "problem_from", "problem_key"]
+
+_NAMES = (
+    "bfloat16 float16 float32 float64 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+    "int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+)
+COMPUTABLE = tuple(getattr(torch, name) for name in _NAMES.split() if hasattr(torch, name))
+"""Dtypes of q, k and v that attention has a meaning for: signed floats and integers. What no kernel takes, torch computes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +80,22 @@ class Call:
         return None if self.sink is None or self.head_sink is not None else self.sink[..., 0]
 
 
-def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor | None = None) -> None:
+def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor | None = None) -> None:
     """Refuse tensors that describe no attention at all, so that no fallback could compute them either.
 
     Raises:
-      UnsupportedProblem: wrong rank, or sizes and heads that do not fit together.
+      UnsupportedProblem: wrong rank, no heads or no head_dim, sizes and heads that do not fit together, or a dtype that
+        attention has no meaning for (complex, bool, packed bits).
     """
     reasons = []
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != 4:
             reasons.append(_shape_reason(f"{name}.shape", tensor, "must have 4 axes, [batch, heads, seqlen, head_dim]"))
+        elif tensor.shape[1] == 0 or tensor.shape[3] == 0:
+            reasons.append(_shape_reason(f"{name}.shape", tensor, "must have 1 or more heads and a head_dim of 1 or more"))
+        if tensor.dtype not in COMPUTABLE:
+            limit = "must be a signed float or integer type of whole bytes"
+            reasons.append(Reason(kernel="attention", field=f"{name}.dtype", value=_dtype_name(tensor.dtype), limit=limit))
     if not reasons:
         if q.shape[3] != k.shape[3]:
             reasons.append(_shape_reason("k.shape", k, f"must end with q's head_dim, {q.shape[3]}"))
@@ -90,7 +103,7 @@ def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.
             reasons.append(_shape_reason("v.shape", v, f"must begin with k's batch, heads and length, {list(k.shape[:3])}"))
         if q.shape[0] != k.shape[0] and 1 not in (q.shape[0], k.shape[0]):
             reasons.append(_shape_reason("k.shape", k, f"must have q's batch, {q.shape[0]}, or 1"))
-        if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        if q.shape[1] % k.shape[1]:
             reasons.append(
                 Reason(
                     kernel="attention",

@@ -97,7 +97,11 @@ def _recording(rows: dict[tuple[Any, ...], LedgerRow], chip: str) -> Iterator[di
         key_of = (layer_name(module), decision.problem, decision.kernel)
         before = rows.get(key_of)
         calls = 1 if before is None else before.calls + 1
-        rows[key_of] = LedgerRow(layer=layer_name(module), first=decision, last=decision.problem, calls=calls)
+        # The problem is part of the key: all calls of a row have one size.
+        lengths_q, lengths_kv = (decision.problem.seqlen_q,) * 2, (decision.problem.seqlen_kv,) * 2
+        rows[key_of] = LedgerRow(
+            layer=layer_name(module), first=decision, seqlens_q=lengths_q, seqlens_kv=lengths_kv, calls=calls
+        )
         return query.new_empty((query.shape[0], query.shape[2], query.shape[1], value.shape[3])), None
 
     AttentionInterface.register(_NAME, attention)

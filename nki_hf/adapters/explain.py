@@ -44,7 +44,6 @@ class Report:
             return "No attention call yet."
         table = [("layer", "phase", "ran", "back end", "calls", "seqlen_q", "seqlen_kv", "why")]
         for row in self.rows:
-            problem, last = row.first.problem, row.last
             why = "; ".join(f"{reason.field}={reason.value}" for reason in row.first.rejected) if row.first.fallback else ""
             table.append(
                 (
@@ -53,8 +52,8 @@ class Report:
                     row.first.kernel,
                     row.first.backend,
                     f"{row.calls:,}",
-                    _span(problem.seqlen_q, last.seqlen_q),
-                    _span(problem.seqlen_kv, last.seqlen_kv),
+                    _span(*row.seqlens_q),
+                    _span(*row.seqlens_kv),
                     why,
                 )
             )
@@ -76,5 +75,5 @@ def explain(*, reset: bool = False) -> Report:
     return report
 
 
-def _span(first: int, last: int) -> str:
-    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+def _span(least: int, most: int) -> str:
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
@@ -16,10 +18,17 @@ def fallback_name(call: Call) -> str:
 
 
 def run_fallback(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Out `[batch, seqlen_q, num_heads_q, head_dim_v]`, contiguous, in q's dtype; and the weights if asked for.
+    """Out `[batch, seqlen_q, num_heads_q, head_dim_v]`, contiguous, and the weights if asked for.
 
-    Rows that see no key are zeros. Weights are `[batch, num_heads_q, seqlen_q, seqlen_kv]` in q's dtype.
+    Rows that see no key are zeros. Weights are `[batch, num_heads_q, seqlen_q, seqlen_kv]`. Both are in q's dtype, or, since
+    averages are no integers, in the dtype of the computation where q holds integers.
     """
+    dtype = _computing_dtype(call)
+    if not call.q.dtype == call.k.dtype == call.v.dtype == dtype:
+        cast = replace(call, q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype))
+        out, weights = run_fallback(cast)
+        kept = call.q.dtype if call.q.is_floating_point() else dtype
+        return out.to(kept), None if weights is None else weights.to(kept)
     group = call.q.shape[1] // call.k.shape[1]
     k, v = call.k.repeat_interleave(group, dim=1), call.v.repeat_interleave(group, dim=1)
     scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
@@ -32,6 +41,13 @@ def run_fallback(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     weights = _weights(call, k, scale, mask)
     out = F.dropout(weights, p=call.dropout) @ v
     return out.transpose(1, 2).contiguous(), weights if call.weights else None
+
+
+def _computing_dtype(call: Call) -> torch.dtype:
+    """What torch promotes q, k and v to; integers and 8-bit floats, which it has no attention of, count as float32."""
+    native = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+    q, k, v = (each.dtype if each.dtype in native else torch.float32 for each in (call.q, call.k, call.v))
+    return torch.promote_types(torch.promote_types(q, k), v)
 
 
 def _weights(call: Call, k: torch.Tensor, scale: float, mask: torch.Tensor | None) -> torch.Tensor:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from nki_hf.adapters.call import Call, Keys, check_shapes
+from nki_hf.adapters.call import Call, Keys, check_tensors
 from nki_hf.adapters.masks import band_bounds, read_mask, within
 from nki_hf.adapters.road import attend
 
@@ -30,10 +32,14 @@ def attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
     """Attention `[batch, num_heads_q, seqlen_q, head_dim_v]` in q's dtype, through a kernel or the counted fallback.
 
+    The fallback takes what kernels do not: q, k and v of different dtypes are computed in the dtype that torch promotes
+    them to; integers and 8-bit floats in float32. Where q holds integers the result is in the dtype of the computation.
+
     Args:
       q: `[batch, num_heads_q, seqlen_q, head_dim]`, any strides, on the CPU (simulator) or a Neuron device.
-      k: `[batch, num_heads_kv, seqlen_kv, head_dim]`; query head h uses kv head `h // (num_heads_q / num_heads_kv)`.
-      v: `[batch, num_heads_kv, seqlen_kv, head_dim_v]`.
+      k: `[batch or 1, num_heads_kv, seqlen_kv, head_dim]`; query head h uses kv head `h // (num_heads_q / num_heads_kv)`.
+      v: `[batch or 1, num_heads_kv, seqlen_kv, head_dim_v]`, the batch of k. A batch of 1 serves every query batch, and
+        q of batch 1 meets every batch of k and v.
       mask: bool (True = may see) or float (added to the scores), broadcast to `[batch, num_heads_q, seqlen_q, seqlen_kv]`.
         It combines with everything below (and).
       causal: the same as `ahead=1`.
@@ -53,13 +59,21 @@ def attention(
 
     Raises:
       UnsupportedProblem: the tensors describe no attention; or no kernel takes them and the settings are strict.
-      ValueError: options that exclude each other.
+      TypeError: something that is not a torch tensor where one is due.
+      ValueError: options that exclude each other or mean nothing.
     """
+    tensors = {"q": q, "k": k, "v": v, "mask": mask, "lo": lo, "hi": hi, "sink": sink}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) and (tensor is not None or name in ("q", "k", "v")):
+            raise TypeError(f"{name}={type(tensor).__name__} is not a torch tensor: pass one, such as torch.as_tensor({name}).")
+    for name, number in (("scale", scale), ("softcap", softcap)):
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"{name}={number} is not supported: {name} must be a finite number, or None for its default.")
     if causal and ahead not in (None, 1):
         raise ValueError(f"causal=True is ahead=1, but ahead={ahead}: give one of them.")
     if (lo is None) != (hi is None):
         raise ValueError("lo and hi come together: give both or neither.")
-    check_shapes(q, k, v, sink)
+    check_tensors(q, k, v, sink)
     seqlen_q, seqlen_kv = q.shape[2], k.shape[2]
     ahead = 1 if causal else ahead
     offset = seqlen_kv - seqlen_q if q_offset is None else q_offset
@@ -73,6 +87,8 @@ def attention(
             keys = within(keys, *band_bounds(offset, window, ahead, seqlen_q, seqlen_kv, q.device))
     if lo is not None and hi is not None:
         for name, bound in (("lo", lo), ("hi", hi)):
+            if bound.dtype.is_floating_point or bound.dtype.is_complex or bound.dtype == torch.bool:
+                raise ValueError(f"{name}.dtype={bound.dtype} is not supported: {name} counts keys, so it must be integer.")
             if bound.shape not in ((1, seqlen_q), (q.shape[0], seqlen_q)):
                 raise ValueError(
                     f"{name}.shape={list(bound.shape)} is not supported: it must be [batch or 1, seqlen_q], "

@@ -75,7 +75,8 @@ def trivial_result(problem: Problem, q: Tensor, v: Tensor, sink: Tensor | None =
     """
     if problem.batch and problem.seqlen_q and problem.seqlen_kv:
         return None
-    out = q.new_zeros((problem.batch, problem.seqlen_q, problem.num_heads_q, problem.head_dim_v))
+    dtype = q.dtype if q.is_floating_point() else torch.float32
+    out = q.new_zeros((problem.batch, problem.seqlen_q, problem.num_heads_q, problem.head_dim_v), dtype=dtype)
     lse = torch.full((problem.batch, problem.num_heads_q, problem.seqlen_q), -torch.inf, device=q.device)
     if sink is not None:
         lse = sink.to(torch.float32)[None, :, None].expand_as(lse).contiguous()

@@ -28,13 +28,14 @@ class LedgerRow:
     Attributes:
       layer: the module's class and layer number, or `attention` for a call without a model.
       first: the decision of the first of them.
-      last: the problem of the last of them.
+      seqlens_q, seqlens_kv: least and most queries and keys of a call.
       calls: how many.
     """
 
     layer: str
     first: Decision
-    last: Problem
+    seqlens_q: tuple[int, int]
+    seqlens_kv: tuple[int, int]
     calls: int
 
     @property
@@ -45,7 +46,7 @@ class LedgerRow:
 
 _Key = tuple[str, str, str, str, tuple[Reason, ...]]
 _lock = threading.Lock()
-_rows: dict[_Key, list[Any]] = {}  # first decision, last problem, calls: changed in place, at every call
+_rows: dict[_Key, list[Any]] = {}  # first decision, calls, least and most queries and keys: changed in place
 _warned: set[tuple[Reason, ...]] = set()
 
 
@@ -55,10 +56,13 @@ def record(layer: str, decision: Decision) -> None:
     with _lock:
         row = _rows.get(key)
         if row is not None:
-            row[1] = decision.problem
-            row[2] += 1
+            row[1] += 1
+            seqlen_q, seqlen_kv = decision.problem.seqlen_q, decision.problem.seqlen_kv
+            row[2], row[3] = min(row[2], seqlen_q), max(row[3], seqlen_q)
+            row[4], row[5] = min(row[4], seqlen_kv), max(row[5], seqlen_kv)
             return
-        _rows[key] = [decision, decision.problem, 1]
+        lengths = (decision.problem.seqlen_q, decision.problem.seqlen_kv)
+        _rows[key] = [decision, 1, lengths[0], lengths[0], lengths[1], lengths[1]]
         warn = decision.fallback and decision.rejected not in _warned
         if warn:
             _warned.add(decision.rejected)
@@ -77,7 +81,10 @@ def record(layer: str, decision: Decision) -> None:
 def rows() -> list[LedgerRow]:
     """All rows, in order of first use."""
     with _lock:
-        return [LedgerRow(layer=key[0], first=first, last=last, calls=calls) for key, (first, last, calls) in _rows.items()]
+        return [
+            LedgerRow(layer=key[0], first=first, seqlens_q=(least_q, most_q), seqlens_kv=(least_kv, most_kv), calls=calls)
+            for key, (first, calls, least_q, most_q, least_kv, most_kv) in _rows.items()
+        ]
 
 
 def reset() -> None:

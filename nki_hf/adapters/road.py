@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from nki_hf.adapters import device, ledger
-from nki_hf.adapters.call import Call, check_shapes
+from nki_hf.adapters.call import Call, check_tensors
 from nki_hf.adapters.fallback import fallback_name, run_fallback
 from nki_hf.adapters.graph_decision import falls_back_in_graph
 from nki_hf.adapters.torch_op import attention_op_for, plan
@@ -25,7 +25,7 @@ _TORCH_SDPA = F.scaled_dot_product_attention
 
 
 def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Out `[batch, seqlen_q, num_heads_q, head_dim_v]`, contiguous, in q's dtype; lse; weights.
+    """Out `[batch, seqlen_q, num_heads_q, head_dim_v]`, contiguous, in q's dtype (float where q is integer); lse; weights.
 
     lse is `[batch, num_heads_q, seqlen_q]` float32, None after a fallback; weights are None unless `call.weights`.
 
@@ -36,17 +36,19 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     Raises:
       UnsupportedProblem: the tensors describe no attention; or no kernel takes the call and the settings are strict.
     """
-    check_shapes(call.q, call.k, call.v, call.sink)
+    check_tensors(call.q, call.k, call.v, call.sink)
     call = _same_dtype(_same_batch(call))
     if torch.compiler.is_compiling():
-        fallback = _falls_back_in_graph(call)
-    else:
-        decision = decide_call(call)
-        fallback = decision.fallback
-        # torch has no attention of integers either
-        if fallback and (settings().strict or not call.q.is_floating_point()):
-            raise UnsupportedProblem(decision.rejected)
-        ledger.record(layer, decision)
+        return _run(call, layer, fallback=_falls_back_in_graph(call))
+    decision = decide_call(call)
+    if decision.fallback and settings().strict:
+        raise UnsupportedProblem(decision.rejected)
+    result = _run(call, layer, fallback=decision.fallback)
+    ledger.record(layer, decision)  # only what ran counts
+    return result
+
+
+def _run(call: Call, layer: str, *, fallback: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     if fallback:
         out, weights = run_fallback(call)
         return out, None, weights

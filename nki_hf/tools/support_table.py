@@ -26,6 +26,8 @@ _CASES: tuple[tuple[str, dict[str, object]], ...] = (
     ("float16", {"dtype": "float16"}),
     ("float32", {"dtype": "float32"}),
     ("float64", {"dtype": "float64"}),
+    ("int32", {"dtype": "int32"}),
+    ("float8_e4m3fn", {"dtype": "float8_e4m3fn"}),
     ("different dtypes of q, k, v", {"dtype": "float32+float32+bfloat16"}),
     ("one kv head", {"num_heads_kv": 1}),
     ("one kv head per query head", {"num_heads_kv": 8}),
@@ -65,7 +67,9 @@ def support_table() -> str:
         "Also torch on every chip: dropout above 0 in training, attention weights asked for (`output_attentions`), tensor "
         "subclasses, devices other than cpu, neuron and xla, and context parallelism (which replaces torch's "
         "`scaled_dot_product_attention`; a kernel would see one shard only). Continuous batching is refused by Transformers, "
-        "by name. Integer tensors are refused, since torch has no attention of integers either.",
+        "by name. The fallback computes q, k and v of different dtypes in the dtype that torch promotes them to, integers and "
+        "8-bit floats in float32, and returns q's dtype; where q holds integers it returns the dtype of the computation, since "
+        "averages are no integers. Complex, bool and packed tensors are refused, strict or not.",
         "## Keyword arguments of Transformers' attention functions",
         _table(("argument", "what becomes of it"), ((f"`{name}`", text) for name, text in HONOURED.items())),
         "Accepted and ignored, because they do not concern the attention: "
