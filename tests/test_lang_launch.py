@@ -153,6 +153,22 @@ def test_platform_variable_chooses_the_chip(monkeypatch, target, chip):
     assert versions == [default_chip().generation]
 
 
+def test_the_generation_can_be_asked_for_outside_of_a_kernel(monkeypatch):
+    assert nisa.get_nc_version() == nisa.nc_version.gen3
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn3")
+    assert nisa.get_nc_version() == nisa.nc_version.gen4
+    assert nisa.get_nc_sub_version() == 0
+
+
+def test_a_fault_about_the_generation_says_how_to_choose_the_chip():
+    def kernel(a):
+        nisa.exponential(dst=nl.ndarray((4, 4), nl.float32), src=nl.zeros((4, 4), nl.float32))
+
+    with pytest.raises(KernelFault, match=r"trn2.*NeuronCore-v4.*NEURON_PLATFORM_TARGET_OVERRIDE=trn3") as caught:
+        simulate(kernel)(np.zeros(1, np.float32))
+    assert caught.value.record.kind == "generation"
+
+
 def test_unknown_platform_lists_the_known_ones(monkeypatch):
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn9")
     with pytest.raises(ValueError, match=r"trn9.*trn1, inf2"):

@@ -13,8 +13,9 @@ from nki_hf.errors import KernelFault
 from nki_hf.sim.faults import SimulatorWarning
 
 MODULES = (
-    "nki", "nki.language", "nki.language.opcode", "nki.isa", "nki.isa.constants", "nki.typing", "nki.compiler",
-    "nki.collectives", "nki.dtype", "nki.tensor", "nki.meta", "nki.meta.tensor", "nki.experimental",
+    "nki", "nki.language", "nki.language.opcode", "nki.language.dtypes", "nki.isa", "nki.isa.constants", "nki.typing",
+    "nki.compiler", "nki.compiler.kernel_builder", "nki.collectives", "nki.dtype", "nki.tensor", "nki.meta",
+    "nki.meta.tensor", "nki.experimental",
 )  # fmt: skip
 
 KERNEL = """
@@ -58,6 +59,34 @@ def test_every_public_module_resolves_inside_and_none_after():
     assert not [name for name in sys.modules if name.split(".")[0] == "nki"]
     with pytest.raises(ImportError):
         importlib.import_module("nki.language")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_form_of_import_of_a_module_gives_the_same_module(name):
+    parent, _, child = name.rpartition(".")
+    forms = [f"import {name} as found", f"import {name}; found = {name}"]
+    if parent:
+        forms.append(f"from {parent} import {child} as found")
+    for form in forms:
+        with sim.as_nki():
+            scope = {}
+            exec(form, scope)
+            assert scope["found"] is sys.modules[name]
+
+
+def test_the_table_of_modules_is_complete():
+    with sim.as_nki():
+        assert {name for name in sys.modules if name.split(".")[0] == "nki"} == set(MODULES)
+
+
+def test_compiling_to_a_file_is_refused_and_says_why():
+    with sim.as_nki() as nki, pytest.raises(KernelFault, match="compiling a kernel to a file is not simulated"):
+        nki.compiler.kernel_builder.compile_kernel(None, inputs={}, outputs={}, compile_opts=None)
+
+
+def test_the_version_of_the_language_can_be_asked_for():
+    with sim.as_nki() as nki:
+        assert tuple(int(part) for part in nki.__version__.split(".")) == (0, 6, 0)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -105,6 +134,28 @@ def test_options_of_the_block_reach_its_kernels():
         kernel = nki.jit(lambda a: [nki.isa.get_nc_version().name])
         assert nki.simulate(kernel)(np.zeros(1)[:0].astype(np.float32)) == ["gen4"]
     assert kernel(np.zeros(1, np.float32)) == ["gen4"]
+
+
+def test_variables_set_inside_the_block_are_heard_by_its_launches(monkeypatch):
+    third = np.full((1, 1), 1 / 3, np.float32)
+    with sim.as_nki() as nki:
+        nl = nki.language
+
+        @nki.jit
+        def stored(a):
+            tile = nl.load(a, dtype=nl.bfloat16)
+            out = nl.ndarray(a.shape, nl.float32, buffer=nl.shared_hbm)
+            nl.store(out, tile)
+            return out, nki.isa.get_nc_version().name
+
+        assert stored(third)[1] == "gen3"
+        assert stored(third)[0] != third
+        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn3")
+        monkeypatch.setenv("NKI_PRECISE_FP", "0")
+        assert nki.isa.get_nc_version().name == "gen4"
+        assert stored(third)[1] == "gen4"
+        assert stored(third)[0] == third
+    assert stored(third)[1] == "gen4"
 
 
 def test_tile_limits_at_import_time_are_those_of_the_block():

@@ -9,6 +9,9 @@ from nki_hf.sim.program import Program
 
 from nki_hf.sim.as_nki import as_nki  # isort: skip  (it collects the modules above)
 
+__version__ = "0.6.0"
+"""The version of the language whose every public name is there; docs/nki_surface.md says what of later ones is."""
+
 __all__ = [
     "Buffer", "Event", "Kernel", "LaunchResult", "Program", "Region", "SimOptions", "as_nki", "jit", "launch", "simulate",
 ]  # fmt: skip

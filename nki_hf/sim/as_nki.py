@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from types import ModuleType
 
 from nki_hf import sim
-from nki_hf.sim import collectives, compiler, dtypes, isa, language, tensor, typing
+from nki_hf.sim import collectives, compiler, dtypes, isa, kernel_builder, language, tensor, typing
 from nki_hf.sim.isa import enums
 from nki_hf.sim.language import operators
-from nki_hf.sim.options import BLOCK_OPTIONS, SimOptions
+from nki_hf.sim.options import BLOCK, Block, SimOptions
 
 __all__ = ["as_nki"]
 
@@ -24,22 +23,26 @@ def as_nki(options: SimOptions | None = None) -> Iterator[ModuleType]:
     Modules that were imported inside keep the simulator they bound, and kernels decorated inside keep the block's options,
     so both work after the block. Rules that public sources leave unsure warn instead of raising (`SimOptions.foreign`).
 
+    The chip is trn2 unless something chooses another one, as everywhere in this package (the SDK's simulator takes trn3):
+    `options`, NEURON_PLATFORM_TARGET_OVERRIDE, `nki.jit(platform_target=...)` or NKI_HF_CHIP.
+
     Args:
-      options: options of launches of kernels decorated or launched inside; default `SimOptions()`.
+      options: options of launches of kernels decorated or launched inside. Without them each launch takes `SimOptions()`
+        of its own moment, so that NEURON_PLATFORM_TARGET_OVERRIDE and NKI_PRECISE_FP may be set inside the block.
 
     Yields:
       The module that `import nki` gives.
     """
     modules = _modules()
     saved = {name: module for name, module in sys.modules.items() if name == "nki" or name.startswith("nki.")}
-    token = BLOCK_OPTIONS.set(replace(options or SimOptions(), foreign=True))
+    token = BLOCK.set(Block(options))
     for name in saved:
         del sys.modules[name]
     sys.modules.update(modules)
     try:
         yield modules["nki"]
     finally:
-        BLOCK_OPTIONS.reset(token)
+        BLOCK.reset(token)
         for name in [name for name in sys.modules if name == "nki" or name.startswith("nki.")]:
             del sys.modules[name]
         sys.modules.update(saved)
@@ -60,6 +63,7 @@ def _modules() -> dict[str, ModuleType]:
         "nki.isa.constants": enums,
         "nki.typing": typing,
         "nki.compiler": compiler,
+        "nki.compiler.kernel_builder": kernel_builder,
         "nki.collectives": collectives,
         "nki.dtype": dtypes,
         "nki.tensor": tensor,
@@ -67,12 +71,12 @@ def _modules() -> dict[str, ModuleType]:
         "nki.meta.tensor": tensor,
         "nki.experimental": experimental,
     }
-    for name in ("jit", "simulate"):
+    for name in ("__version__", "jit", "simulate"):
         setattr(package, name, getattr(sim, name))
     experimental.while_loop = language.while_loop  # type: ignore[attr-defined]
     experimental.fori_loop = language.fori_loop  # type: ignore[attr-defined]
     for name, module in found.items():
         parent, _, child = name.rpartition(".")
-        if parent in ("nki", "nki.meta"):
+        if parent:
             setattr(found[parent], child, module)
     return found

@@ -13,6 +13,10 @@ from nki_hf.errors import FaultRecord, KernelFault
 __all__ = ["SimulatorWarning", "fault", "kernel_position", "warn_unsure"]
 
 _SIM_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_CHOOSE_CHIP = (
+    "Choose another chip, if that is meant: NEURON_PLATFORM_TARGET_OVERRIDE=trn3 (or trn2, trn1), "
+    "sim.SimOptions(chip=get_chip(...)) or NKI_HF_CHIP"
+)
 _is_simulator: dict[CodeType, bool] = {}
 
 
@@ -64,6 +68,8 @@ def _record(
     kind: str, instruction: str, message: str, limit: str, advice: str, operands: tuple[Any, ...], details: dict[str, Any]
 ) -> FaultRecord:
     file, line = kernel_position()
+    if kind == "generation":
+        advice = f"{advice}. {_CHOOSE_CHIP}" if advice else _CHOOSE_CHIP
     return FaultRecord(
         kind=kind,
         instruction=instruction,

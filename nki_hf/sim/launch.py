@@ -16,7 +16,7 @@ from nki_hf.sim.constraints.outputs import check_outputs
 from nki_hf.sim.cores import Cooperation
 from nki_hf.sim.events import Event
 from nki_hf.sim.machine import Run, entered, running_machine
-from nki_hf.sim.options import BLOCK_OPTIONS, SimOptions, target_chip
+from nki_hf.sim.options import BLOCK, Block, SimOptions, target_chip
 from nki_hf.sim.program import Program
 
 __all__ = ["Kernel", "LaunchResult", "jit", "launch", "simulate"]
@@ -47,19 +47,29 @@ class Kernel:
     Attributes:
       function: the kernel's Python.
       lnc: cores of the launch grid; None = launched without a grid, on one core.
-      options: options of its launches unless a launch gives its own; None = `SimOptions()` at the time of the launch.
+      block: the block it was made in, whose options its launches take unless a launch gives its own.
+      target: platform target that its launches stand for; None = the chip of the options.
     """
 
-    def __init__(self, function: Callable[..., Any], lnc: int | None = None, options: SimOptions | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], lnc: int | None = None, block: Block | None = None, target: str | None = None
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.lnc = lnc
-        self.options = options
+        self.block = block
+        self.target = target
 
     def __getitem__(self, lnc: int) -> Kernel:
         if isinstance(lnc, bool) or not isinstance(lnc, int) or lnc not in (1, 2):
             raise ValueError(f"lnc={lnc!r} is not a logical-core degree: launch with kernel[1] or kernel[2], a bare int.")
-        return Kernel(self.function, lnc, self.options)
+        return Kernel(self.function, lnc, self.block, self.target)
+
+    def options(self) -> SimOptions:
+        """Options of a launch that happens now and gives none."""
+        block = self.block or BLOCK.get()
+        options = block.options() if block is not None else SimOptions()
+        return options if self.target is None else replace(options, chip=target_chip(self.target))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel's return value on NumPy arrays or torch tensors, in kind; inside another kernel it runs in place."""
@@ -78,15 +88,14 @@ def jit(fn: Callable[..., Any] | None = None, *, platform_target: str | None = N
     """
     if fn is None:
         return functools.partial(jit, platform_target=platform_target)
-    options = BLOCK_OPTIONS.get()
     if platform_target is not None:
-        options = replace(options or SimOptions(), chip=target_chip(platform_target))
-    return Kernel(fn, options=options)
+        target_chip(platform_target)
+    return Kernel(fn, block=BLOCK.get(), target=platform_target)
 
 
 def simulate(kernel: Any) -> Kernel:
     """The kernel as a callable on host arrays; `simulate(kernel)[2](...)` and `simulate(kernel[2])(...)` are the same."""
-    return kernel if isinstance(kernel, Kernel) else Kernel(kernel, options=BLOCK_OPTIONS.get())
+    return kernel if isinstance(kernel, Kernel) else Kernel(kernel, block=BLOCK.get())
 
 
 def launch(
@@ -108,7 +117,7 @@ def launch(
     """
     kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
     grid = lnc or kernel.lnc
-    run = Run(options or kernel.options or BLOCK_OPTIONS.get() or SimOptions(), grid or 1, grid=grid is not None)
+    run = Run(options or kernel.options(), grid or 1, grid=grid is not None)
     bound = inspect.signature(kernel.function).bind(*args, **(kwargs or {}))
     bound.apply_defaults()
     arguments = Arguments(run.cores[0])

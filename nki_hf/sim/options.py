@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nki_hf.chips import Chip, get_chip
 from nki_hf.settings import settings
 
-__all__ = ["BLOCK_OPTIONS", "SimOptions", "default_chip", "default_precise", "target_chip"]
+__all__ = ["BLOCK", "Block", "SimOptions", "default_chip", "default_precise", "target_chip"]
 
 _TARGETS = {"trn1": "trn1", "inf2": "trn1", "gen2": "trn1", "trn2": "trn2", "gen3": "trn2", "trn3": "trn3", "gen4": "trn3"}
 
 
 def default_chip() -> Chip:
-    """The chip of launches that name none: the block's, NEURON_PLATFORM_TARGET_OVERRIDE, else the package's setting."""
-    block = BLOCK_OPTIONS.get()
-    if block is not None:
-        return block.chip
+    """The chip of launches that name none: of the block's options, NEURON_PLATFORM_TARGET_OVERRIDE, else the setting."""
+    block = BLOCK.get()
+    if block is not None and block.given is not None:
+        return block.given.chip
     target = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "").strip()
     return target_chip(target) if target else get_chip(settings().chip)
 
@@ -76,5 +76,21 @@ class SimOptions:
             raise ValueError("record=True needs values=True: a run on shapes alone has nothing to replay.")
 
 
-BLOCK_OPTIONS: ContextVar[SimOptions | None] = ContextVar("nki_hf_sim_options", default=None)
-"""Options of launches inside a block (`as_nki`); kernels decorated there keep them."""
+@dataclass(frozen=True)
+class Block:
+    """What a block (`as_nki`) says about the launches inside it.
+
+    Attributes:
+      given: the block's options; None = the default ones at the time of each launch, so that a file which sets
+        NEURON_PLATFORM_TARGET_OVERRIDE or NKI_PRECISE_FP inside the block is heard.
+    """
+
+    given: SimOptions | None
+
+    def options(self) -> SimOptions:
+        """Options of a launch that happens now."""
+        return replace(self.given or SimOptions(), foreign=True)
+
+
+BLOCK: ContextVar[Block | None] = ContextVar("nki_hf_sim_block", default=None)
+"""The block that is open; kernels decorated there keep it."""

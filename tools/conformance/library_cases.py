@@ -30,6 +30,7 @@ MODULES = {
     "gen_mask_tkg": ("core.attention.test_gen_mask_tkg", 1024),
     "rmsnorm_quant": ("core.rmsnorm.test_rmsnorm_quant", 8192),
     "rmsnorm_tkg": ("core.subkernels.test_rmsnorm_tkg", 8192),
+    "find_nonzero_indices": ("core.subkernels.test_find_nonzero_indices", 8192),
     "rope": ("core.embeddings.test_rope", 8192),
     "rope_hf": ("core.embeddings.test_rope_hf", 8192),
     "cumsum": ("core.cumsum.test_cumsum", 8192),
