@@ -60,6 +60,25 @@ def test_an_unknown_lnc_is_called_assumed():
     assert plan(BenchOptions(), "xla", _host()).lnc.startswith("2 (assumed")
 
 
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({"NEURON_LOGICAL_NC_CONFIG": "1", "NEURON_CC_FLAGS": "--lnc=2"}, "LNC differs between"),
+        ({"NEURON_LOGICAL_NC_CONFIG": "3"}, "is not a logical-core degree: it must be 1 or 2."),
+        ({"NKI_SIMULATOR": "1"}, "NKI_SIMULATOR=1"),
+    ],
+)
+def test_a_dry_run_of_a_contradiction_is_one_line_and_exit_code_2(variables, line):
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON_", "NKI_"))}
+    command = [sys.executable, "examples/qwen3_bench.py", "--dry-run"]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**environ, **variables, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_timing_and_profiling_never_share_a_process():
     commands = dict(plan(BenchOptions(), "neuron", _host()).commands)
     profiled = [command for command in commands.values() if "NEURON_RT_INSPECT_ENABLE=1" in command]

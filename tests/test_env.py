@@ -136,6 +136,27 @@ def test_report_of_a_working_device():
     assert facts["variables"] == {"NEURON_RT_NUM_CORES": "1"}
 
 
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"NEURON_CC_FLAGS": "--cache_dir='/x"}, "cannot be split into words"),
+        ({"NEURON_CC_FLAGS": "--lnc=2", "NEURON_LOGICAL_NC_CONFIG": "1"}, "LNC differs between"),
+        ({"NEURON_LOGICAL_NC_CONFIG": "3"}, "must be 1 or 2"),
+        ({"NEURON_LOGICAL_NC_CONFIG": "2", "NKI_SIMULATOR": "1"}, "NKI_SIMULATOR=1"),
+    ],
+)
+def test_no_kernel_can_be_launched_where_a_launch_would_refuse(environ, words):
+    native, nki = ModuleType("torch_neuronx"), ModuleType("nki")
+    native.nki_op = nki.jit = object()
+    known = {"nki": nki, "nki.isa": ModuleType("nki.isa"), "torch_neuronx": native}
+    environ = {"NEURON_PLATFORM_TARGET_OVERRIDE": "trn2", **environ}
+    host = _bare_host(import_module=known.__getitem__, environ=environ, glob=lambda pattern: ["/dev/neuron0"])
+    found = report(host)
+    assert found.facts["neuron kernels"] == "cannot be launched"
+    assert sum(words in problem for problem in found.problems) == 1
+    assert found.text()
+
+
 def test_verb_prints_json_and_text():
     done = CliRunner().invoke(app, ["env", "--json"])
     assert json.loads(done.stdout)["facts"]["nki_hf"]

@@ -4,9 +4,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from nki_hf.backends.neuron import NeuronBackend
 from nki_hf.backends.neuron_lnc import find_lnc, find_platform, lnc_sources, resolve_lnc
 from nki_hf.backends.neuron_world import Host, detect_nki, detect_world, device_world
 from nki_hf.errors import BackendUnavailable
+from nki_hf.tools.model_bench.device.plan import plan
+from nki_hf.tools.model_bench.options import BenchOptions
+from nki_hf.tools.model_bench.worlds import choose_device
 
 NEURON_LS = "instance-type: trn2.3xlarge\ninstance-id: i-0\nlogical-neuroncore-config: 2\n+--------+\n"
 
@@ -78,6 +82,26 @@ def test_import_that_raises_runtime_error_in_a_container_is_diagnosed():
 
 def test_other_runtime_errors_of_the_import_are_quoted():
     assert "undefined symbol" in detect_world(_host({"torch_neuronx": RuntimeError("undefined symbol: x")})).problem
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError("libnrt.so.1: cannot open shared object file"), "OSError: libnrt.so.1: cannot open shared object file"),
+        (AttributeError("module 'torch' has no attribute '_C'"), "AttributeError: module 'torch' has no attribute '_C'"),
+        (KeyError(), "KeyError"),
+    ],
+)
+@pytest.mark.parametrize("name", ["torch_neuronx", "nki", "nki.isa", "torch_xla", "torch"])
+def test_whatever_an_import_raises_is_a_problem_in_one_line_and_no_crash(name, error, words):
+    modules = {"torch_neuronx": _xla(), "torch_xla": _module("torch_xla"), "nki": _module("nki", jit=object())}
+    host = _host({**modules, "nki.isa": _module("nki.isa"), name: error})
+    world, nki = detect_world(host), detect_nki(host)
+    problems = [text for text in (world.problem, nki.problem) if text]
+    assert len(problems) == (name != "torch")
+    assert all("\n" not in text for text in problems)
+    if name in ("torch_neuronx", "torch_xla", "nki"):
+        assert words in problems[0]
 
 
 def test_placeholder_of_the_public_index_is_no_world():
@@ -156,6 +180,49 @@ def test_lnc_mismatch_between_runtime_and_compiler_is_one_line():
 def test_lnc_other_than_1_or_2_is_refused(text):
     with pytest.raises(BackendUnavailable, match=r"must be 1 or 2"):
         _lnc({"NEURON_LOGICAL_NC_CONFIG": text})
+
+
+def test_a_quote_that_is_not_closed_in_the_compilers_flags_is_one_line():
+    with pytest.raises(BackendUnavailable) as caught:
+        _lnc({"NEURON_CC_FLAGS": "--cache_dir='/x", "NEURON_LOGICAL_NC_CONFIG": "2"})
+    assert str(caught.value).startswith('NEURON_CC_FLAGS="--cache_dir=\'/x" cannot be split')
+
+
+def test_a_runtime_that_raises_its_own_types_leaves_the_other_sources():
+    class NrtError(Exception):
+        pass
+
+    def broken():
+        raise NrtError("nrt_init failed")
+
+    assert _lnc({"NEURON_LOGICAL_NC_CONFIG": "1"}, get_logical_neuron_cores=broken).value == 1
+
+
+@pytest.mark.parametrize("asked", ["auto", "neuron"])
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"NKI_SIMULATOR": "1", "NEURON_LOGICAL_NC_CONFIG": "2"}, "NKI_SIMULATOR=1: every kernel would run in nki's CPU"),
+        ({"NEURON_LOGICAL_NC_CONFIG": "1", "NEURON_CC_FLAGS": "--lnc=2"}, "LNC differs between"),
+        ({"NEURON_LOGICAL_NC_CONFIG": "3"}, "must be 1 or 2"),
+    ],
+)
+def test_a_benchmark_refuses_a_device_whose_times_would_not_be_the_devices(asked, environ, words):
+    host = _host({"torch_neuronx": _native()}, environ=environ)
+    with pytest.raises(BackendUnavailable, match=words) as caught:
+        choose_device(asked, host)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(BackendUnavailable) as planned:
+        plan(BenchOptions(), "neuron", host)
+    assert str(planned.value) == str(caught.value)
+    assert choose_device("cpu", host) == "cpu"
+
+
+def test_the_back_end_refuses_nkis_own_simulator():
+    modules = {"torch_neuronx": _native(), "nki": _module("nki", jit=object()), "nki.isa": _module("nki.isa")}
+    good = {"NEURON_LOGICAL_NC_CONFIG": "2", "NEURON_PLATFORM_TARGET_OVERRIDE": "trn2"}
+    assert NeuronBackend(_host(modules, environ=good)).unavailable() is None
+    assert "NKI_SIMULATOR=1" in NeuronBackend(_host(modules, environ={**good, "NKI_SIMULATOR": "1"})).unavailable()
 
 
 def test_unknown_lnc_is_not_guessed():

@@ -13,7 +13,7 @@ from nki_hf.backends.base import KernelCall, RunResult
 from nki_hf.backends.neuron_launch import launch, signature_key
 from nki_hf.backends.neuron_lnc import Lnc, Platform, find_platform, resolve_lnc
 from nki_hf.backends.neuron_split import MAX_BLOCKS, join, split
-from nki_hf.backends.neuron_world import DEVICE_WORLDS, Host, World, detect_nki, detect_world
+from nki_hf.backends.neuron_world import DEVICE_WORLDS, Host, World, detect_nki, detect_world, simulator_problem
 from nki_hf.errors import BackendUnavailable
 
 __all__ = ["NeuronBackend", "neuron_backend"]
@@ -61,7 +61,7 @@ class NeuronBackend:
 
     @functools.cached_property
     def _unavailable(self) -> str | None:
-        problem = self.world.problem or detect_nki(self._host).problem
+        problem = self.world.problem or detect_nki(self._host).problem or simulator_problem(self._host)
         if problem is None:
             try:
                 self.lnc  # noqa: B018  (reading it is the check)

@@ -10,12 +10,13 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from nki_hf.backends.neuron_world import Host, World
+from nki_hf.backends.neuron_world import Host, World, imported
 from nki_hf.chips import CHIPS
 from nki_hf.errors import BackendUnavailable
 
 __all__ = ["Lnc", "Platform", "find_lnc", "find_platform", "lnc_sources", "resolve_lnc"]
 
+_UNREADABLE = "NEURON_CC_FLAGS"
 _FLAG = re.compile(r"^--(?:lnc|logical-nc-config)(?:=(.*))?$")
 
 
@@ -63,11 +64,11 @@ def lnc_sources(world: World, host: Host | None = None) -> dict[str, str]:
     """Every source that states an LNC, in order of precedence, with its text as found."""
     host = host or Host()
     listed = re.search(r"logical-neuroncore-config:\s*(\S+)", host.run(["neuron-ls"]) or "")
-    found = {
+    found: dict[str, str | None] = {
         "torch_neuronx.utils.get_logical_neuron_cores()": _ask(world, host, "get_logical_neuron_cores"),
         "NEURON_LOGICAL_NC_CONFIG": host.environ.get("NEURON_LOGICAL_NC_CONFIG"),
         "NEURON_RT_VIRTUAL_CORE_SIZE": host.environ.get("NEURON_RT_VIRTUAL_CORE_SIZE"),
-        "--lnc in NEURON_CC_FLAGS": _flag(host.environ.get("NEURON_CC_FLAGS", "")),
+        **_flags(host.environ.get("NEURON_CC_FLAGS", "")),
         "neuron-ls": listed.group(1) if listed else None,
     }
     return {source: text for source, text in found.items() if text is not None}
@@ -79,6 +80,8 @@ def find_lnc(sources: dict[str, str], chip: str | None) -> tuple[Lnc | None, str
     `neuron-ls` and torch_neuronx's answer describe the instance when no variable is set; runtime variables and the
     compiler's flag are choices, and these must agree with each other and with torch_neuronx.
     """
+    if _UNREADABLE in sources:
+        return None, f"NEURON_CC_FLAGS={sources[_UNREADABLE]!r} cannot be split into words: close its quote and start again."
     for source, text in sources.items():
         if text.strip() not in ("1", "2"):
             return None, f"{source}={text!r} is not a logical-core degree: it must be 1 or 2."
@@ -116,11 +119,11 @@ def _ask(world: World, host: Host, function: str) -> str | None:
     """What `torch_neuronx.utils.<function>()` answers as text; None if there is no such package, function or device."""
     if world.torch_neuronx.module is None:
         return None
+    # The package need not import its submodule by itself.
+    utils = getattr(world.torch_neuronx.module, "utils", None) or imported("torch_neuronx.utils", host)[0]
     try:
-        # The package need not import its submodule by itself.
-        utils = getattr(world.torch_neuronx.module, "utils", None) or host.import_module("torch_neuronx.utils")
         return str(getattr(utils, function)())
-    except (ImportError, AttributeError, RuntimeError):
+    except Exception:  # asks the runtime, which raises types of its own; the other sources still answer
         return None
 
 
@@ -129,10 +132,14 @@ def _chip_in(text: str | None) -> str | None:
     return found.group(1) if found else None
 
 
-def _flag(flags: str) -> str | None:
-    words = shlex.split(flags)
+def _flags(flags: str) -> dict[str, str]:
+    """The source that the compiler's flags are, if they state a degree or cannot be read."""
+    try:
+        words = shlex.split(flags)
+    except ValueError:
+        return {_UNREADABLE: flags}
     for position, word in enumerate(words):
         found = _FLAG.match(word)
         if found:
-            return found.group(1) if found.group(1) is not None else [*words, ""][position + 1]
-    return None
+            return {"--lnc in NEURON_CC_FLAGS": found.group(1) if found.group(1) is not None else [*words, ""][position + 1]}
+    return {}

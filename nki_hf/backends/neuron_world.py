@@ -17,7 +17,17 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-__all__ = ["DEVICE_WORLDS", "Host", "Package", "World", "detect_nki", "detect_world", "device_world"]
+__all__ = [
+    "DEVICE_WORLDS",
+    "Host",
+    "Package",
+    "World",
+    "detect_nki",
+    "detect_world",
+    "device_world",
+    "imported",
+    "simulator_problem",
+]
 
 DEVICE_WORLDS = {"neuron": "native", "xla": "xla"}
 """Device type of a tensor -> the world that launches kernels on it. Routing asks the tensor, never the installation."""
@@ -92,19 +102,17 @@ def detect_world(host: Host | None = None) -> World:
     """
     host = host or Host()
     version = host.version("torch-neuronx")
-    try:
-        module = host.import_module("torch_neuronx")
-    except ImportError as error:
-        why = f"torch_neuronx cannot be imported ({error}). {_AWS_INDEX}"
+    module, error = imported("torch_neuronx", host)
+    if isinstance(error, ImportError):
+        return _no_world(version, f"torch_neuronx cannot be imported ({error}). {_AWS_INDEX}")
+    if error is not None and _NO_DEVICE in str(error):
+        why = (
+            f"torch_neuronx is installed but sees no Neuron device ({_first_line(error)}): "
+            "start the container with --device /dev/neuron0 (or --privileged), or use a Trn2 or Trn3 instance."
+        )
         return _no_world(version, why)
-    except RuntimeError as error:
-        if _NO_DEVICE in str(error):
-            why = (
-                f"torch_neuronx is installed but sees no Neuron device ({_first_line(error)}): "
-                "start the container with --device /dev/neuron0 (or --privileged), or use a Trn2 or Trn3 instance."
-            )
-        else:
-            why = f"importing torch_neuronx failed: {_first_line(error)}. Run `nki_hf env` and check the versions."
+    if error is not None:
+        why = f"importing torch_neuronx failed: {_named(error)}. Run `nki_hf env` and check the versions."
         return _no_world(version, why)
     native = hasattr(module, "nki_op") or _has_torch_neuron(host)
     if hasattr(module, "trace") and not native:
@@ -122,16 +130,11 @@ def detect_nki(host: Host | None = None) -> Package:
     """The `nki` package, usable only if it has `nki.jit` and `nki.isa`. Never raises."""
     host = host or Host()
     version = host.version("nki")
-    try:
-        module = host.import_module("nki")
-    except (ImportError, RuntimeError) as error:
-        return Package(name="nki", version=version, problem=f"nki cannot be imported ({_first_line(error)}). {_AWS_INDEX}")
+    module, error = imported("nki", host)
+    if error is not None:
+        return Package(name="nki", version=version, problem=f"nki cannot be imported ({_named(error)}). {_AWS_INDEX}")
     version = version or getattr(module, "__version__", None)
-    isa = True
-    try:
-        host.import_module("nki.isa")
-    except (ImportError, RuntimeError):
-        isa = False
+    isa = imported("nki.isa", host)[1] is None
     if not hasattr(module, "jit") or not isa:
         missing = "nki.jit" if not hasattr(module, "jit") else "nki.isa"
         return Package(
@@ -142,12 +145,29 @@ def detect_nki(host: Host | None = None) -> Package:
     return Package(name="nki", version=version, module=module)
 
 
-def _xla_world(host: Host, module: ModuleType, version: str | None) -> World:
+def imported(name: str, host: Host) -> tuple[Any, Exception | None]:
+    """The module and None, or None and what its import raised."""
     try:
-        host.import_module("torch_xla")
-    except (ImportError, RuntimeError) as error:
+        return host.import_module(name), None
+    except Exception as error:  # a native package may raise anything here: OSError for libnrt, AttributeError, its own types
+        return None, error
+
+
+def simulator_problem(host: Host) -> str | None:
+    """What is wrong with a run on a device while NKI_SIMULATOR=1 sends every kernel to nki's CPU simulator; else None."""
+    if host.environ.get("NKI_SIMULATOR") != "1":
+        return None
+    return (
+        "NKI_SIMULATOR=1: every kernel would run in nki's CPU simulator and not on the chip. "
+        "Unset it for Neuron tensors; tensors on cpu use nki_hf's own simulator without it."
+    )
+
+
+def _xla_world(host: Host, module: ModuleType, version: str | None) -> World:
+    error = imported("torch_xla", host)[1]
+    if error is not None:
         why = (
-            f"torch_neuronx{_spelled(version)} is the xla build but torch_xla cannot be imported ({_first_line(error)}): "
+            f"torch_neuronx{_spelled(version)} is the xla build but torch_xla cannot be imported ({_named(error)}): "
             "install the torch-xla that belongs to it (both 2.9), in a venv without the native build."
         )
         return _no_world(version, why)
@@ -155,15 +175,17 @@ def _xla_world(host: Host, module: ModuleType, version: str | None) -> World:
 
 
 def _has_torch_neuron(host: Host) -> bool:
-    try:
-        torch = host.import_module("torch")
-    except ImportError:
-        return False
-    return hasattr(torch, "neuron")
+    return hasattr(imported("torch", host)[0], "neuron")
 
 
 def _no_world(version: str | None, problem: str) -> World:
     return World(name="none", torch_neuronx=Package(name="torch_neuronx", version=version, problem=problem))
+
+
+def _named(error: BaseException) -> str:
+    """The first line of an error; with its type where that says more than "it is not installed" or is all there is."""
+    plain = isinstance(error, ImportError | RuntimeError) or not str(error).strip()
+    return _first_line(error) if plain else f"{type(error).__name__}: {_first_line(error)}"
 
 
 def _spelled(version: str | None) -> str:

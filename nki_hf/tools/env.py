@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 import nki_hf
+from nki_hf.backends.neuron import NeuronBackend
 from nki_hf.backends.neuron_lnc import find_lnc, find_platform, lnc_sources
-from nki_hf.backends.neuron_world import Host, detect_nki, detect_world
+from nki_hf.backends.neuron_world import Host, detect_nki, detect_world, imported
 from nki_hf.settings import settings
 from nki_hf.tools.env_rules import Facts, findings
 
@@ -66,7 +67,7 @@ def report(host: Host | None = None) -> Report:
         "system": platform.platform(terse=True),
         **{name: version or "missing" for name, version in versions.items()},
         "world": world.name,
-        "neuron kernels": "can be launched" if world.problem is None and nki.problem is None else "cannot be launched",
+        "neuron kernels": "can be launched" if NeuronBackend(host).unavailable() is None else "cannot be launched",
         "cpu tensors": f"{settings().backend}, chip {settings().chip}",
         "nki front end": front_end(nki.version, host.environ.get("NKI_COMPILER_FRONTEND")) if nki.module else "none",
         "chip": f"{chip.chip or 'unknown'} ({chip.source})",
@@ -114,11 +115,9 @@ def command(
 
 def _registered(host: Host) -> tuple[str, str | None]:
     """Whether Transformers knows "nki" in both tables, and what is wrong if it knows it in one only."""
-    try:
-        modeling = host.import_module("transformers.modeling_utils")
-        masking = host.import_module("transformers.masking_utils")
-    except (ImportError, RuntimeError) as error:
-        return f"not registered: transformers cannot be imported ({error})", None
+    (modeling, error), (masking, other) = (imported(f"transformers.{name}_utils", host) for name in ("modeling", "masking"))
+    if error or other:
+        return f"not registered: transformers cannot be imported ({error or other})", None
     attention = "nki" in modeling.ALL_ATTENTION_FUNCTIONS
     mask = "nki" in masking.ALL_MASK_ATTENTION_FUNCTIONS
     if attention and mask:

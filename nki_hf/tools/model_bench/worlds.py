@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from nki_hf.backends.neuron import neuron_backend
-from nki_hf.backends.neuron_world import Host, detect_world
+from nki_hf.backends.neuron_lnc import resolve_lnc
+from nki_hf.backends.neuron_world import Host, detect_world, simulator_problem
 from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench.device.plan import compiler_arguments
 from nki_hf.tools.model_bench.device.traced import traced_key, traced_model
@@ -44,15 +45,20 @@ def choose_device(asked: str, host: Host | None = None) -> str:
     """`cpu`, `neuron` or `xla`: what `asked` means on this machine.
 
     Raises:
-      BackendUnavailable: the device asked for is not here; one line that says why and what to do.
+      BackendUnavailable: the device asked for is not here, its LNC is unknown or contradictory, or kernels would not run on
+        it; one line that says why and what to do.
     """
     if asked == "cpu":
         return "cpu"
+    host = host or Host()
     world = detect_world(host)
-    if asked == "auto":
-        return world.device or "cpu"
-    if world.device == asked:
-        return asked
+    if asked == "auto" and world.device is None:
+        return "cpu"
+    if world.device is not None and asked in ("auto", world.device):
+        if wrong := simulator_problem(host):
+            raise BackendUnavailable(wrong)
+        resolve_lnc(world, host)
+        return world.device
     found = world.problem or f"the installed torch_neuronx serves device {world.device!r}"
     raise BackendUnavailable(f"device={asked!r} is not on this machine: {found} Run with --device cpu for the simulator.")
 

@@ -111,6 +111,17 @@ def test_the_tensors_of_the_other_world_are_refused_by_name(backend):
         backend.run(_call(SimpleNamespace(device=torch.device("xla:0"))))
 
 
+def test_with_nkis_own_simulator_switched_on_nothing_is_launched(monkeypatch):
+    monkeypatch.setenv("NKI_SIMULATOR", "1")
+    with pytest.raises(BackendUnavailable, match="NKI_SIMULATOR=1"):
+        NeuronBackend(kernels="contract_kernels").run(_call())
+    kernel = lang.load("contract_kernels.scale_rows", "neuron").scale_rows
+    with pytest.raises(Refused) as caught:
+        kernel[2](_x(), None, 0.5, False)
+    assert caught.value.rule == "simulator-off"
+    assert MACHINE.launches == []
+
+
 def test_out_of_memory_names_kernel_shapes_and_remedy(backend):
     MACHINE.hbm_bytes = 100
     with pytest.raises(LaunchFailed, match=r"scale_rows\[2\]\(x=\[8, 16\] float32, .* memory is full") as caught:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nki_hf.backends.neuron_lnc import find_lnc, find_platform, lnc_sources
-from nki_hf.backends.neuron_world import Host, detect_world
+from nki_hf.backends.neuron_world import Host, detect_world, simulator_problem
+from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench.options import BenchOptions, WrongUse
 
 __all__ = ["COMPILE_ONLY", "DevicePlan", "cases", "check", "compiler_arguments", "environment", "plan"]
@@ -72,9 +73,12 @@ def plan(options: BenchOptions, device: str, host: Host | None = None) -> Device
 
     Raises:
       WrongUse: options that mean nothing on that device.
+      BackendUnavailable: what this machine states is wrong or contradicts itself, in the words of a real run.
     """
     check(options, device)
     host = host or Host()
+    if wrong := simulator_problem(host):
+        raise BackendUnavailable(wrong)
     lnc, words = _lnc(host)
     options = replace(options, device=device)
     folder = options.json.with_suffix("") / "profile"
@@ -152,9 +156,12 @@ def check(options: BenchOptions, device: str) -> None:
 
 def _lnc(host: Host) -> tuple[int, str]:
     world = detect_world(host)
-    lnc, problem = find_lnc(lnc_sources(world, host), find_platform(world, host).chip)
+    sources = lnc_sources(world, host)
+    lnc, problem = find_lnc(sources, find_platform(world, host).chip)
     if lnc is not None:
         return lnc.value, f"{lnc.value} ({lnc.source})"
+    if sources:
+        raise BackendUnavailable(problem)
     return 2, f"2 (assumed, the default of Trn2 and Trn3: {problem})"
 
 

@@ -62,6 +62,8 @@ class Machine:
         for name, value in self.at_import.items():
             if os.environ.get(name) != value:
                 refuse("environment-early", f"{name} was {value!r} at import and is {os.environ.get(name)!r} now")
+        if os.environ.get("NKI_SIMULATOR") == "1":
+            refuse("simulator-off", "a kernel was launched for a device")
 
     def compiled(self, what: str, key: tuple, where: str | None = None) -> None:
         """Log one compilation."""
