@@ -223,6 +223,11 @@ BROKEN = {
     ("tensor_copy", "copy_scatter", "trn3"): lambda: {"dst": scattered(space="psum"), "engine": E.scalar},
     ("memset", "packed_zero", "trn3"): lambda: {"dst": tile((32, 16), X4)},
     ("memset", "memset_value"): lambda: {"dst": tile((32, 16), _INT), "value": 0.5},
+    **{(opcode, "by_magnitude", "trn2"): lambda which=which: {which: nl.abs_max} for opcode, which in (
+        ("tensor_tensor", "op"), ("tensor_scalar", "op1"), ("scalar_tensor_tensor", "op0"), ("tensor_tensor_scan", "op1"),
+        ("tensor_scalar_reduce", "op0"), ("tensor_scalar_cumulative", "op0"), ("tensor_reduce", "op"),
+        ("activation_reduce", "reduce_op"),
+    )},
     ("tensor_tensor", "alu_operator"): lambda: {"op": nl.exp},
     ("tensor_tensor", "binary"): lambda: {"op": nl.square},
     ("tensor_tensor", "bitwise_integers"): lambda: {"op": nl.bitwise_and},

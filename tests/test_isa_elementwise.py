@@ -21,6 +21,7 @@ from isa_operands import (
     uniform,
 )
 
+from nki_hf.chips import get_chip
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 
@@ -45,6 +46,11 @@ REFERENCE = {
 }
 CONTINUOUS = ("add", "subtract", "multiply", "maximum", "minimum", "abs_max", "abs_min")
 NAMES = ("tensor_tensor", "tensor_scalar", "scalar_tensor_tensor", "reciprocal")
+
+
+def on_trn3(*ops):
+    """Options of a run with these operators: comparing by magnitude needs NeuronCore-v4."""
+    return {"chip": get_chip("trn3")} if {"abs_max", "abs_min"} & set(ops) else None
 
 
 def value(data, fill):
@@ -76,7 +82,8 @@ def tensor_tensor(data):
         data,
         lambda dst, data1, data2: nisa.tensor_tensor(dst=dst, data1=data1, data2=data2, op=getattr(nl, op)),
         operands,
-        lambda: {"dst": REFERENCE[op](operands["data1"].values * 1.0, operands["data2"].values * 1.0)},
+        options=on_trn3(op),
+        expect=lambda: {"dst": REFERENCE[op](operands["data1"].values * 1.0, operands["data2"].values * 1.0)},
     )
 
 
@@ -113,7 +120,7 @@ def tensor_scalar(data):
                 x = REFERENCE[op](y, x) if swap else REFERENCE[op](x, y)
         return {"dst": x}
 
-    run(data, body, operands, expect, rtol=4e-6, atol=4e-6 * (1000 if kind in INTS else 1))
+    run(data, body, operands, expect, options=on_trn3(*ops), rtol=4e-6, atol=4e-6 * (1000 if kind in INTS else 1))
 
 
 @check("scalar_tensor_tensor")
@@ -142,7 +149,7 @@ def scalar_tensor_tensor(data):
         z = operands["other"].values
         return {"dst": REFERENCE[ops[1]](z, x) if reverse[1] else REFERENCE[ops[1]](x, z)}
 
-    run(data, body, operands, expect, rtol=4e-6, atol=4e-6)
+    run(data, body, operands, expect, options=on_trn3(*ops), rtol=4e-6, atol=4e-6)
 
 
 @check("reciprocal")

@@ -124,6 +124,14 @@ def test_the_one_of_larger_magnitude_keeps_its_sign_and_ties_give_the_second():
     np.testing.assert_array_equal(smaller, [[3, -1, 2]])
 
 
+@pytest.mark.parametrize("name", ["abs_max", "abs_min"])
+def test_comparing_by_magnitude_is_refused_before_the_chip_that_has_it(name):
+    x = np.ones((2, 4), np.float32)
+    with pytest.raises(KernelFault, match=rf"{name} on trn2") as caught:
+        run(getattr(nl, name), x, x, chip=get_chip("trn2"))
+    assert caught.value.record.kind == "generation"
+
+
 @pytest.mark.parametrize(
     ("first", "second", "result"),
     [("float32", "bfloat16", "float32"), ("bfloat16", "bfloat16", "bfloat16"), ("bfloat16", "float16", "float32"),

@@ -33,6 +33,20 @@ def _alu_operator(o: Operands) -> Violation:
     return None
 
 
+@rule(
+    (*_ELEMENTWISE, "tensor_scalar_cumulative", "tensor_reduce", "activation_reduce"),
+    "generation",
+    "abs_max and abs_min from NeuronCore-v4 on",
+    "nki/api/nki/language/__init__.py: abs_max",
+)
+def _by_magnitude(o: Operands) -> Violation:
+    for name in ("op", "op0", "op1", "reduce_op"):
+        asked = operator_name(o.arguments.get(name))
+        if asked in ("abs_max", "abs_min") and o.generation < 4:
+            return f"{name}={asked} on {o.machine.chip.name}"
+    return None
+
+
 @rule(("tensor_tensor", "tensor_tensor_scan"), "argument", "operators must be binary", isa("tensor_tensor"))
 def _binary(o: Operands) -> Violation:
     for name, op, _ in _ops(o):
