@@ -103,6 +103,7 @@ def trained(model, backend):
     """One compiled training step with padding: the farthest gradient."""
     ids, mask = token_ids(2, 9), _padded(9)
     labels = ids.masked_fill(mask == 0, -100)
+    labels[0, 3] = -100  # its logits come from a padded row, which sees nothing: eager makes a mean of it, kernels zero
     plain = copy.deepcopy(model).train()
     plain.set_attn_implementation("eager")
     plain(ids, attention_mask=mask, labels=labels, use_cache=False).loss.backward()
@@ -229,3 +230,36 @@ def run(model, way):
     with nki_hf.using(strict=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return WAYS[way](MODELS[model]())
+
+
+_PAGE = Path(__file__).parents[1] / "docs" / "ways.md"
+_HEADER = """# Ways of running a model
+
+Written by `python tests/graph_ways.py [part of a way's name ...]`, which runs tiny models through the kernels on the simulator,
+strictly (a fallback is an error), and compares with eager attention run plainly. Difference: largest absolute one of logits or
+gradients in float32; for `generate` and decoding, how many tokens differ; for autocast, by how much the error against float32
+exceeds eager's. Breaks: graph breaks. Graphs: what Dynamo compiled for all lengths together (three lengths, with and without
+padding). Ways without a row were not part of the run that wrote this page; `pytest -m slow tests/test_graphs_compile.py` runs
+them all.
+
+The choice of an attention is not saved with a model (Transformers' rule): pass `attn_implementation="nki"` to
+`from_pretrained` each time, or `model_kwargs={"attn_implementation": "nki"}` to a pipeline.
+
+| model | way | difference | breaks | graphs |
+|---|---|---|---|---|
+"""
+
+
+def main(parts):
+    """Write the page, row by row, for the ways whose name holds one of `parts` (none: all)."""
+    rows = []
+    for way in WAYS:
+        for model in MODELS if not parts or any(part in way for part in parts) else ():
+            figure = run(model, way)
+            cells = ["-" if value is None else value for value in (figure.breaks, figure.graphs)]
+            rows.append(f"| {model} | {way} | {figure.difference:.2g} | {cells[0]} | {cells[1]} |\n")
+            _PAGE.write_text(_HEADER + "".join(rows))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
