@@ -119,11 +119,13 @@ def _on_xla(subject: Subject, options: BenchOptions, say: Callable[[str], None])
 
     Documented, not run by this project: nobody here has the device.
     """
-    prompt, lnc = subject.prompt, neuron_backend().lnc.value
+    prompt, lnc, chip = subject.prompt, neuron_backend().lnc.value, neuron_backend().platform.chip
     inputs = (prompt.input_ids,) if prompt.attention_mask is None else (prompt.input_ids, prompt.attention_mask)
     arguments = compiler_arguments("xla", lnc)
     attn = subject.model.config._attn_implementation
-    key = traced_key(subject.fingerprint(), attn=attn, dtype=options.dtype, inputs=inputs, arguments=arguments, lnc=lnc)
+    key = traced_key(
+        subject.fingerprint(), attn=attn, dtype=options.dtype, inputs=inputs, arguments=arguments, lnc=lnc, chip=chip
+    )
     traced = traced_model(
         LastHidden(subject.model), inputs, key, folder=options.traced_dir, compiler_arguments=arguments, say=say
     )

@@ -106,6 +106,12 @@ def test_one_scale_computed_in_two_ways_is_one_compiled_kernel(backend):
     assert MACHINE.count("scale_rows") == len(backend.compiled) == 1
 
 
+def test_each_constant_is_a_kernel_of_its_own_in_the_count_as_in_the_compiler(backend):
+    for scale, square in ((0.5, False), (0.25, False), (0.5, True), (0.5, False)):
+        backend.run(_call(scale=scale, square=square))
+    assert MACHINE.count("scale_rows") == len(backend.compiled) == 3
+
+
 def test_the_tensors_of_the_other_world_are_refused_by_name(backend):
     with pytest.raises(BackendUnavailable, match="this process has the native world"):
         backend.run(_call(SimpleNamespace(device=torch.device("xla:0"))))

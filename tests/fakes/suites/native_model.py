@@ -113,7 +113,7 @@ def test_a_compiled_model_is_one_graph_and_its_kernel_is_built_once():
     )
     ids = _ids(length=128)
     for _ in range(2):
-        out = compiled(ids.to("neuron"))
+        out = compiled(ids.int().to("neuron"))
     torch.testing.assert_close(out.cpu(), on_cpu(ids, use_cache=False).logits, rtol=0, atol=2e-2)
     assert (MACHINE.count("graph"), _kernels()) == (1, 1)
     assert {where for _, where in MACHINE.launches} == {"graph"}

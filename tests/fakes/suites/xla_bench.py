@@ -1,13 +1,17 @@
 """The benchmark's xla half against the fake: trace, the cache of traced models under its key, reload, refusals."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 import torch_neuronx
-from fake_neuron import MACHINE
+from fake_neuron import MACHINE, Refused
 
-from nki_hf.tools.model_bench.device.traced import kernel_sources, traced_key, traced_model
+import nki_hf
+from nki_hf.tools.model_bench.device import traced
+from nki_hf.tools.model_bench.device.traced import package_sources, traced_key, traced_model
 from nki_hf.tools.model_bench.options import BenchOptions, WrongUse
 from nki_hf.tools.model_bench.run import run
 
@@ -49,8 +53,8 @@ class _Double(torch.nn.Module):
 
 
 def _key(**changes):
-    given = {"attn": "nki", "dtype": "bf16", "inputs": [torch.ones(2, 3)], "arguments": ["-O1"], "lnc": 2}
-    return traced_key(FINGERPRINT, **given | changes)
+    given = {"attn": "nki", "dtype": "bf16", "inputs": [torch.ones(2, 3)], "arguments": ["-O1"], "lnc": 2, "chip": "trn2"}
+    return traced_key(changes.pop("fingerprint", FINGERPRINT), **given | changes)
 
 
 def _traced(tmp_path, key, said):
@@ -59,8 +63,18 @@ def _traced(tmp_path, key, said):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"attn": "sdpa"}, {"dtype": "fp32"}, {"inputs": [torch.ones(2, 4)]}, {"arguments": ["-O2"]}, {"lnc": 1}],
-    ids=lambda changes: next(iter(changes)),
+    [
+        {"attn": "sdpa"},
+        {"dtype": "fp32"},
+        {"inputs": [torch.ones(2, 4)]},
+        {"arguments": ["-O2"]},
+        {"lnc": 1},
+        {"chip": "trn3"},
+        {"fingerprint": {**FINGERPRINT, "config": {"layers": 3}}},
+        {"fingerprint": {**FINGERPRINT, "model": "n"}},
+        {"fingerprint": {**FINGERPRINT, "weights_sha256": "v"}},
+    ],
+    ids=str,
 )
 def test_each_part_of_the_key_makes_another_model(tmp_path, changes):
     said = []
@@ -75,13 +89,38 @@ def test_the_key_holds_weights_flags_versions_and_the_kernels_source(monkeypatch
     key = _key()
     assert {"torch", "torch-neuronx", "neuronx-cc", "nki", "transformers"} <= set(key["versions"])
     assert key["weights_sha256"] == "w"
-    monkeypatch.setenv("NEURON_CC_FLAGS", "-O3")
-    assert _key() != key
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "a.py").write_text("x = 1")
-    before = kernel_sources(tmp_path / "kernels")
-    (tmp_path / "kernels" / "a.py").write_text("x = 2")
-    assert kernel_sources(tmp_path / "kernels") != before
+    for name in ("NEURON_CC_FLAGS", "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_COMPILER_FRONTEND"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "another")
+            assert _key() != key, name
+    for place, name, value in (
+        (nki_hf, "__version__", "9"), (traced, "package_sources", lambda: "other"), (traced, "_version", lambda name: "9"),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, value)
+            assert _key() != key, name
+    assert _key() == key
+
+
+def test_every_module_of_the_package_counts(tmp_path):
+    package = Path(nki_hf.__file__).parent
+    copy = shutil.copytree(package, tmp_path / "nki_hf", ignore=shutil.ignore_patterns("__pycache__"))
+    assert package_sources(copy) == package_sources()
+    for name in ("dispatch.py", "chips/trn2.py", "backends/neuron_split.py", "kernels/flash_prefill.py", "adapters/layouts.py"):
+        before = package_sources(copy)
+        (copy / name).write_text((copy / name).read_text() + "\n")
+        assert package_sources(copy) != before, name
+
+
+def test_a_model_traced_without_its_weights_is_refused(tmp_path):
+    inputs = (torch.ones(2, 3),)
+    bare = torch_neuronx.trace(_Double(), inputs, inline_weights_to_neff=False)
+    with pytest.raises(Refused) as caught:
+        bare(*inputs)
+    assert caught.value.rule == "trace-weights"
+    torch_neuronx.move_trace_to_device(bare, 0)
+    assert torch.equal(bare(*inputs), torch.full((2, 3), 2.0))
+    assert torch.equal(_traced(tmp_path, _key(), []).module(*inputs), torch.full((2, 3), 2.0))
 
 
 @pytest.mark.parametrize("damage", ["model.pt", "key.json"])

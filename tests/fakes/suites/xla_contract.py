@@ -5,7 +5,9 @@ import torch
 import torch_neuronx
 from fake_neuron import MACHINE, Refused
 from fake_neuron.tensor import on_device
+from fake_neuron.tracing import FactoriesOnDevice
 
+import nki_hf
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.neuron import NeuronBackend
 from nki_hf.backends.neuron_op import direct_op
@@ -74,6 +76,29 @@ def test_the_direct_op_runs_the_kernel_and_its_gradient():
     torch.testing.assert_close(x.grad.inner, torch.full((8, 4), 3.0))
 
 
+@pytest.mark.parametrize("window", [None, 9])
+def test_the_adapters_gradients_on_xla_are_those_of_torch(window):
+    draw = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(1, heads, 24, 16, generator=draw) for heads in (4, 2, 2)]
+    weight = torch.randn(1, 4, 24, 16, generator=draw)
+    on_cpu = [x.double().requires_grad_() for x in inputs]
+    keep = torch.ones(24, 24, dtype=torch.bool).tril()
+    keep = keep if window is None else keep & ~keep.tril(-window)
+    wide = [on_cpu[0], *(x.repeat_interleave(2, dim=1) for x in on_cpu[1:])]
+    expected = torch.nn.functional.scaled_dot_product_attention(*wide, attn_mask=keep)
+    (expected * weight).sum().backward()
+
+    leaves = [on_device(x, "xla:0").requires_grad_() for x in inputs]
+    with FactoriesOnDevice():
+        out = nki_hf.attention(*leaves, causal=True, window=window)
+    assert MACHINE.count("flash_prefill") == 1
+    torch.testing.assert_close(out.detach().inner.double(), expected.detach(), rtol=0, atol=1e-2)
+    with FactoriesOnDevice():
+        (out * on_device(weight, "xla:0")).sum().backward()
+    for leaf, right in zip(leaves, on_cpu, strict=True):
+        torch.testing.assert_close(leaf.grad.inner.double(), right.grad, rtol=0, atol=2e-2)
+
+
 @pytest.mark.parametrize(
     ("attempt", "rule"),
     [
@@ -84,6 +109,8 @@ def test_the_direct_op_runs_the_kernel_and_its_gradient():
         (lambda: torch_neuronx.trace(Model(), _x())(_x(16)), "trace-static"),
         (lambda: torch_neuronx.trace(Model(), _x())(_x().double()), "trace-static"),
         (lambda: torch_neuronx.trace(Model(), _x(), compiler_args="-O1 --lnc=1"), "trace-lnc"),
+        (lambda: torch_neuronx.trace(Model(), _x(), compiler_args=["--lnc", "1"]), "trace-lnc"),
+        (lambda: torch_neuronx.trace(Model(), _x(), compiler_args=["--logical-nc-config=1"]), "trace-lnc"),
     ],
 )
 def test_what_trace_refuses(attempt, rule):

@@ -16,12 +16,13 @@ import torch
 from filelock import FileLock
 
 import nki_hf
-from nki_hf.tools.kernel_lint import KERNELS
 from nki_hf.tools.model_bench.whole_file import whole_file
 
-__all__ = ["Traced", "kernel_sources", "traced_key", "traced_model"]
+__all__ = ["Traced", "package_sources", "traced_key", "traced_model"]
 
 PACKAGES = ("torch", "torch-neuronx", "torch-xla", "libneuronxla", "neuronx-cc", "nki", "nki-library", "transformers")
+VARIABLES = ("NEURON_CC_FLAGS", "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_COMPILER_FRONTEND")
+"""Variables that change what the compilers make of the same call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,14 @@ def traced_model(
 
 
 def traced_key(
-    fingerprint: Mapping[str, Any], *, attn: str, dtype: str, inputs: Sequence[torch.Tensor], arguments: Sequence[str], lnc: int
+    fingerprint: Mapping[str, Any],
+    *,
+    attn: str,
+    dtype: str,
+    inputs: Sequence[torch.Tensor],
+    arguments: Sequence[str],
+    lnc: int,
+    chip: str | None,
 ) -> dict[str, Any]:
     """Everything a traced model depends on, as plain JSON values.
 
@@ -101,6 +109,7 @@ def traced_key(
       inputs: example inputs; shapes and dtypes count, values do not.
       arguments: of the compiler.
       lnc: logical-core degree.
+      chip: the chip that kernels are planned and compiled for, or None if nothing names it.
     """
     return {
         **{name: fingerprint[name] for name in ("model", "config", "weights_sha256")},
@@ -108,19 +117,20 @@ def traced_key(
         "dtype": dtype,
         "inputs": [[list(tensor.shape), str(tensor.dtype)] for tensor in inputs],
         "compiler_arguments": list(arguments),
-        "neuron_cc_flags": os.environ.get("NEURON_CC_FLAGS", ""),
+        "variables": {name: os.environ.get(name) for name in VARIABLES},
         "lnc": lnc,
+        "chip": chip,
         "nki_hf": nki_hf.__version__,
-        "kernels_sha256": kernel_sources(),
+        "nki_hf_sha256": package_sources(),
         "versions": {name: _version(name) for name in PACKAGES},
     }
 
 
-def kernel_sources(folder: Path = KERNELS) -> str:
-    """Hash of everything that decides what a kernel call compiles: kernels, plans and the adapter's layouts."""
+def package_sources(folder: Path = Path(nki_hf.__file__).parent) -> str:
+    """Hash of every module of the package: dispatch, plans, layouts, chips and kernels all decide what a call compiles."""
     digest = hashlib.sha256()
-    for file in sorted([*folder.rglob("*.py"), *(folder.parent / "adapters").rglob("*.py")]):
-        digest.update(f"{file.relative_to(folder.parent)}\n".encode() + file.read_bytes())
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
     return digest.hexdigest()
 
 

@@ -34,12 +34,14 @@ RULES = {
     "graph-static": "D reference-torch-compile: dynamic=True and automatic dynamic shapes are refused",
     "graph-mode": "D reference-torch-compile: only mode='default', only documented options",
     "graph-opaque-op": "S nki_hop.py: an op not made by nki_op has no decomposition, so the compiler cannot lower it",
+    "graph-integers": "X: int64 token ids as a graph's input failed in the embedding; D release notes 2.32 on 64-bit types",
     # torch_neuronx.trace (xla)
     "trace-cpu-inputs": "D api-torch-neuronx-trace: traced modules take and return CPU tensors",
     "trace-keywords": "D api-torch-neuronx-trace: everything after the example inputs is keyword-only",
     "trace-outputs": "D api-torch-neuronx-trace: outputs are tensors or tuples of tensors, never None or ModelOutput",
     "trace-static": "D api-torch-neuronx-trace: fixed shapes and dtypes",
     "trace-lnc": "D logical-neuroncore-config: the compiler's --lnc and the runtime's must agree",
+    "trace-weights": "D api-torch-neuronx-trace: without inlined weights, move_trace_to_device precedes the first call",
 }
 
 

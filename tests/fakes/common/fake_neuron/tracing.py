@@ -10,7 +10,7 @@ from fake_neuron.machine import MACHINE
 from fake_neuron.rules import refuse
 from fake_neuron.tensor import DeviceTensor, on_device
 
-__all__ = ["Traced", "trace"]
+__all__ = ["FactoriesOnDevice", "Traced", "trace"]
 
 DEVICE = "xla:0"
 
@@ -18,11 +18,14 @@ DEVICE = "xla:0"
 class Traced:
     """A compiled module. It takes tensors of the traced shapes and dtypes, on the CPU, and gives CPU tensors."""
 
-    def __init__(self, function, signature):
+    def __init__(self, function, signature, weights_inside):
         self.function, self.signature = function, signature
         self.core = None
+        self.weights_inside = weights_inside
 
     def __call__(self, *inputs):
+        if not self.weights_inside and self.core is None:
+            refuse("trace-weights", "a traced model without its weights was called before move_trace_to_device")
         if _signature(inputs) != self.signature:
             refuse("trace-static", f"traced for {self.signature}, called with {_signature(inputs)}")
         return _run(self.function, inputs)
@@ -47,9 +50,12 @@ def trace(
         if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
             refuse("trace-cpu-inputs", f"an example input is {type(value).__name__} on {getattr(value, 'device', 'no device')}")
     flags = compiler_args.split() if isinstance(compiler_args, str) else list(compiler_args or [])
-    for flag in flags:
-        if flag.startswith("--lnc=") and flag != f"--lnc={MACHINE.lnc}":
-            refuse("trace-lnc", f"compiler argument {flag} on a runtime of LNC {MACHINE.lnc}")
+    for position, flag in enumerate(flags):
+        name, _, value = flag.partition("=")
+        if name in ("--lnc", "--logical-nc-config"):
+            value = value or "".join(flags[position + 1 : position + 2])
+            if value != str(MACHINE.lnc):
+                refuse("trace-lnc", f"compiler argument {name} {value} on a runtime of LNC {MACHINE.lnc}")
     MACHINE.compiled("trace", (_signature(inputs), tuple(flags)), "trace")
     before, MACHINE.where = MACHINE.where, "trace"
     try:
@@ -63,10 +69,10 @@ def trace(
         os.makedirs(compiler_workdir, exist_ok=True)
         with open(os.path.join(compiler_workdir, "graph.neff"), "w") as file:
             file.write("fake")
-    return Traced(func, _signature(inputs))
+    return Traced(func, _signature(inputs), inline_weights_to_neff)
 
 
-class _FactoriesOnDevice(TorchDispatchMode):
+class FactoriesOnDevice(TorchDispatchMode):
     """Tensors that the model makes on the lazy device, which torch cannot allocate."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -80,7 +86,7 @@ class _FactoriesOnDevice(TorchDispatchMode):
 
 
 def _run(function, inputs):
-    with torch.no_grad(), _FactoriesOnDevice():
+    with torch.no_grad(), FactoriesOnDevice():
         values = [on_device(value, DEVICE) for value in inputs]
         if isinstance(function, torch.nn.Module):
             state = {**dict(function.named_parameters()), **dict(function.named_buffers())}
