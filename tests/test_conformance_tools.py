@@ -150,6 +150,23 @@ def test_the_page_gets_a_suites_block_and_keeps_the_rest(tmp_path):
         report.update("y", outcomes, "run it", page)
 
 
+def test_what_the_page_holds_can_be_read_back_and_written_again(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin x --><!-- end x -->\n")
+    outcomes = [
+        Outcome("k", "a|b", "passed", ""),
+        Outcome("l", "c", "failed", "why | how"),
+        Outcome("l", "d", "passed", "z" * 300),
+    ]
+    report.update("x", outcomes, "run it", page)
+    found, command = report.recorded("x", page)
+    assert command == "run it"
+    assert found[:2] == outcomes[:2]
+    text = page.read_text()
+    report.update("x", found, command, page)
+    assert page.read_text() == text
+
+
 def test_the_documented_page_has_a_block_for_every_suite():
     text = report.PAGE.read_text()
     for suite in ("nki-library", "docstrings", "guides", "tutorials", "attention-ladder"):

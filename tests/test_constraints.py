@@ -171,6 +171,18 @@ def test_a_valid_call_breaks_no_rule(opcode):
     call(opcode, dict, chip=home(opcode))
 
 
+@pytest.mark.parametrize(
+    ("opcode", "argument", "value"),
+    [("tensor_tensor", "engine", 5), ("tensor_tensor", "engine", "vector"), ("tensor_tensor", "engine", nisa.dge_mode.none),
+     ("dma_copy", "dge_mode", 3), ("dma_copy", "oob_mode", 1), ("nc_matmul", "perf_mode", "double"),
+     ("tensor_scalar_reduce", "reduce_cmd", 2), ("sendrecv", "dma_engine", 1)],
+)  # fmt: skip
+def test_enumerations_are_passed_by_name(opcode, argument, value):
+    with pytest.raises(KernelFault, match=rf"{argument}=.*must be a member of nisa\.\w+") as caught:
+        call(opcode, lambda: {argument: value}, chip=home(opcode))
+    assert (caught.value.record.kind, caught.value.record.instruction) == ("argument", opcode)
+
+
 @pytest.mark.parametrize(("opcode", "item"), ALL, ids=[f"{opcode}-{item.name}" for opcode, item in ALL])
 def test_each_rule_refuses_a_call_that_nothing_else_would(opcode, item, only):
     changes, chip, lnc = broken(opcode, item)

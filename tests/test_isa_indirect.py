@@ -102,6 +102,21 @@ def matmul(data):
     run(data, body, operands, expect, options=TRN3, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "count", "offered"), [(64, 1, None, 32), (32, 2, 33, 32), (8, 3, 25, 24), (32, 1, None, 16)]
+)
+def test_more_elements_than_a_group_has_offsets_for_is_a_fault(rows, columns, count, offered):
+    def kernel(a):
+        index = nl.zeros((rows, columns), nl.uint16)
+        view = nl.zeros((rows, 80), nl.float32).indirect(index, num_elem=count)
+        nisa.tensor_copy(dst=nl.ndarray((rows, view.shape[1]), nl.float32), src=view)
+
+    taken = rows * columns if count is None else count
+    with pytest.raises(KernelFault, match=rf"num_elem={taken}.*has {offered} offsets.*num_elem={offered} or less") as caught:
+        launch(kernel, (np.zeros(1, np.float32),), options=SimOptions(**TRN3))
+    assert caught.value.record.kind == "bounds"
+
+
 @check("scattered matmul")
 def scattered_matmul(data):
     """The columns of a product scattered over PSUM, then added to by a second product."""

@@ -59,6 +59,21 @@ def nc_matmul(data):
     run(data, body, operands, expect, rtol=1e-5, atol=1e-4)
 
 
+def test_the_performance_mode_may_be_passed_by_its_value(rng):
+    x, y = rng.integers(-3, 4, (32, 2, 16)), rng.integers(-3, 4, (32, 2, 24))
+
+    def kernel(a, b):
+        psum = nl.ndarray((16, 24), nl.float32, buffer=nl.psum)
+        left, right = nl.load(a, dtype=nl.float8_e4m3), nl.load(b, dtype=nl.float8_e4m3)
+        nisa.nc_matmul(dst=psum, stationary=left, moving=right, perf_mode="double_row")
+        out = nl.ndarray((16, 24), nl.float32, buffer=nl.shared_hbm)
+        nl.store(out, nl.copy(psum))
+        return out
+
+    got = launch(kernel, (x.astype(np.float32), y.astype(np.float32))).outputs[0]
+    np.testing.assert_array_equal(got, np.einsum("pkm,pkn->mn", x, y))
+
+
 @check("quantize_mx")
 def quantize_mx(data):
     rows, columns = 32 * data.draw(st.integers(1, 4)), data.draw(st.integers(1, 12))

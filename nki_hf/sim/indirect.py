@@ -15,14 +15,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nki_hf.errors import FaultRecord, KernelFault
-from nki_hf.sim.faults import kernel_position
+from nki_hf.sim.faults import fault, kernel_position
 
 if TYPE_CHECKING:
     from nki_hf.sim.tensor import NkiTensor
 
-__all__ = ["Access", "ScalarOffset", "TensorIndirection", "VectorOffset", "access", "gather", "index_tensors"]
+__all__ = [
+    "LARGEST_GROUP",
+    "Access",
+    "ScalarOffset",
+    "TensorIndirection",
+    "VectorOffset",
+    "access",
+    "check_offsets",
+    "gather",
+    "index_tensors",
+]
 
 Array = np.ndarray[Any, Any]
+
+LARGEST_GROUP = 32
+"""Partitions that share one list of offsets on the Tensor engine; 16 on the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,6 +171,7 @@ def _locator(tensor: NkiTensor, indirection: Any, skip: bool, group: int) -> Cal
         return ~bad
 
     if isinstance(indirection, TensorIndirection):
+        check_offsets(shape, indirection.index, group)
         rows = np.arange(shape[0])
         source = np.arange(shape[1])
         start = tensor.offset + rows[:, None] * strides[0]
@@ -201,6 +215,18 @@ def _locator(tensor: NkiTensor, indirection: Any, skip: bool, group: int) -> Cal
         return first[0] + rest, None
 
     return locate_block
+
+
+def check_offsets(shape: tuple[int, ...], index: NkiTensor, group: int) -> None:
+    """A fault if a view `(P, num_elem)` takes more offsets than its index has for a group of so many partitions."""
+    offered = min(group, shape[0]) * math.prod(index.shape[1:])
+    if shape[1] > offered:
+        fault(
+            "bounds", "indirect", f"num_elem={shape[1]} of index {index!r}",
+            limit=f"a group of {min(group, shape[0])} partitions has {offered} offsets in it",
+            advice=f"Pass num_elem={offered} or less to indirect (left out it is all {math.prod(index.shape)} of the index)",
+            num_elem=shape[1], offered=offered,
+        )  # fmt: skip
 
 
 def _grid(shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.faults import fault
-from nki_hf.sim.indirect import ScalarOffset, TensorIndirection, VectorOffset
+from nki_hf.sim.indirect import LARGEST_GROUP, ScalarOffset, TensorIndirection, VectorOffset, check_offsets
 from nki_hf.sim.machine import running_machine
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.strides import permutation, reshaped_strides, row_major, split_sizes
@@ -215,6 +215,7 @@ class Views(NKIObject):
         free = reshaped_strides(self.shape[1:], self.strides[1:], (math.prod(self.shape[1:]),))
         if free is None:
             self._wrong("indirect", f"strides {self.strides}", "the free axes must be contiguous in memory")
+        check_offsets((self.shape[0], count), index, LARGEST_GROUP)
         moved = TensorIndirection(index, free[0], math.prod(self.shape[1:]))
         return self._view((self.shape[0], count), (self.strides[0], free[0]), self.offset, indirection=moved)
 
@@ -238,7 +239,8 @@ class Views(NKIObject):
           scalar_offset: one-element tensor or register: moves the access along axis `indirect_dim` of this view.
           vector_offset: tensor of indices of axis 0, one for each row of the pattern's first pair, whose step is then
             ignored; a `(P, N)` tensor is read column by column.
-          indirect_dim: axis of this view whose stride scales the run-time offset.
+          indirect_dim: axis of this view whose stride scales the run-time offset. The offset counts steps of this view as it
+            is before `dtype`: with `dtype` a step still covers the same bytes (public sources leave the units open).
           dtype: element type to read the bytes as.
         """
         element = self.dtype if dtype is None else self._reinterpreted(dtype, "ap")

@@ -1,6 +1,8 @@
 """Runs the public kernels of a checkout of aws-neuron/nki-library on the simulator, by that repository's own tests.
 
 python tools/conformance/nki_library.py CHECKOUT [--kernel NAME ...] [--limit N] [--seconds S] [--replay] [--no-report]
+
+With --kernel only the rows of those kernels are replaced in docs/conformance.md.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tools.conformance.case import Outcome, run_case
 from tools.conformance.library_cases import MODULES, cases_of
 from tools.conformance.library_harness import SimulatingOrchestrator, library
-from tools.conformance.report import summary, update
+from tools.conformance.report import recorded, summary, update
 
 _MEMORY_BYTES = 6 << 30
 
@@ -42,7 +44,11 @@ def main() -> int:
             for case in cases_of(kernel, options.limit):
                 outcomes.append(_quietly(case, options.seconds))
     print(summary(outcomes))
-    if not options.no_report and not options.kernel:
+    if not options.no_report and options.kernel:
+        before, command = recorded("nki-library")
+        found = outcomes + [item for item in before if item.kernel not in options.kernel]
+        update("nki-library", sorted(found, key=lambda item: list(MODULES).index(item.kernel)), command)
+    elif not options.no_report:
         command = f"python tools/conformance/nki_library.py CHECKOUT --limit {options.limit} --seconds {options.seconds:.0f}"
         update("nki-library", outcomes, command)
     return int(any(outcome.verdict == "failed" for outcome in outcomes))

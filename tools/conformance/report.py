@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tools.conformance.case import Outcome
 
-__all__ = ["PAGE", "render", "summary", "update"]
+__all__ = ["PAGE", "recorded", "render", "summary", "update"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 _VERDICTS = ("passed", "failed", "refused", "not run")
@@ -35,6 +35,16 @@ def render(outcomes: Sequence[Outcome], command: str) -> str:
         cells = (outcome.kernel, outcome.option, outcome.verdict, detail)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def recorded(suite: str, page: Path = PAGE) -> tuple[list[Outcome], str]:
+    """The outcomes and the command that the page holds for a suite."""
+    text = page.read_text(encoding="utf-8")
+    block = text.partition(f"<!-- begin {suite} -->")[2].partition(f"<!-- end {suite} -->")[0]
+    command = block.partition("Command: `")[2].partition("`")[0]
+    rows = block.partition("| kernel | option | verdict | detail |")[2].strip().splitlines()[1:]
+    cells = (re.split(r"(?<!\\) \| ", row.removeprefix("| ").removesuffix(" |")) for row in rows)
+    return [Outcome(*(cell.replace("\\|", "|") for cell in row)) for row in cells], command
 
 
 def update(suite: str, outcomes: Sequence[Outcome], command: str, page: Path = PAGE) -> None:

@@ -113,6 +113,7 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
         rules = _always[opcode]
         if not rules:
             return
+    _check_enumerations(opcode, arguments)
     operands, warned = Operands(machine, opcode, arguments), False
     for item in rules:
         violation = item.violated(operands)
@@ -128,6 +129,22 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
         if len(_passed) >= _MOST_PASSED:
             _passed.clear()
         _passed.add(signature)
+
+
+_ENUMERATIONS = {
+    "engine": "engine", "reduce_cmd": "reduce_cmd", "dge_mode": "dge_mode", "oob_mode": "oob_mode",
+    "perf_mode": "matmul_perf_mode", "dma_engine": "dma_engine",
+}  # fmt: skip
+
+
+def _check_enumerations(opcode: str, arguments: Mapping[str, Any]) -> None:
+    for name, wanted in _ENUMERATIONS.items():
+        value = arguments.get(name)
+        if value is not None and type(value).__name__ != wanted:
+            fault(
+                "argument", opcode, f"{name}={value!r}", limit=f"must be a member of nisa.{wanted}",
+                advice=f"Pass enumerations by name, nisa.{wanted}.NAME, not by value",
+            )  # fmt: skip
 
 
 def _signature(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> Any:

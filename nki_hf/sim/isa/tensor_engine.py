@@ -20,6 +20,9 @@ _GROUP = 32
 """Partitions that share a list of offsets when an operand of the Tensor engine is indirect."""
 
 
+_MODES = {mode.value: mode for mode in matmul_perf_mode}
+
+
 def nc_matmul(
     dst: NkiTensor,
     stationary: NkiTensor,
@@ -38,8 +41,10 @@ def nc_matmul(
     `accumulate=None` overwrites the elements of `dst` that this allocation has not written yet and adds to the others;
     True adds, False overwrites. Which of them applies is settled per element in program order. `double_row` contracts over
     partitions and the first free axis (of size 2) together. `is_transpose` moves bits: `moving` must then be a permutation
-    matrix, and NaN and Inf pass.
+    matrix, and NaN and Inf pass. `perf_mode` may also be the member's value, as public kernels pass it.
     """
+    if isinstance(perf_mode, str):
+        perf_mode = _MODES.get(perf_mode, perf_mode)
     this = begin(
         "nc_matmul", dst=dst, stationary=stationary, moving=moving, is_stationary_onezero=is_stationary_onezero,
         is_moving_onezero=is_moving_onezero, is_transpose=is_transpose, accumulate=accumulate,
