@@ -379,6 +379,7 @@ BROKEN = {
     ("sendrecv", "same_dtype"): lambda: {"src": tile((32, 16), "bfloat16")},
     ("sendrecv", "same_shape"): lambda: {"src": tile((32, 4, 4))},
     ("sendrecv", "ranks"): lambda: {"send_to_rank": 2},
+    ("sendrecv", "other_core"): lambda: {"send_to_rank": nl.program_id(0)},
     ("sendrecv", "gpsimd_size"): lambda: {**_pair(("src", "dst")), "src": tile((32, 257)), "dst": tile((32, 257)),
                                           "dma_engine": nisa.dma_engine.gpsimd_dma},
 }  # fmt: skip

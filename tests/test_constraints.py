@@ -110,6 +110,7 @@ def access(name, first, last, tiles):
         "start_partition": lambda: tile((64, 16), dtype)[16:48],
         "pattern_axes": lambda: tile((32, 4, 4, 4, 4, 4), dtype)[:, 0:4:2, 0:4:2, 0:4:2, 0:4:2, 0:4:2],
         "pattern_range": lambda: tile((32, 2, 40_000), "int8")[:, :, 0:2],
+        "access_elements": lambda: tile((32, 2, 40_000), dtype),
     }
     return lambda: {first: views[name]()}
 

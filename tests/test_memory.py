@@ -1,6 +1,7 @@
 """Lifetimes, placement, capacity, explicit addresses, outputs and never-written memory, by kernels that break each rule."""
 
 import inspect
+import json
 
 import numpy as np
 import pytest
@@ -307,3 +308,215 @@ def test_the_capacity_report_names_the_largest_tiles_with_their_lines():
     ]  # fmt: skip
     timeline = capacity(result.events, get_chip("trn2"))[0, "sbuf"].timeline
     assert [nbytes for _, nbytes in timeline] == [8192, 16384, 24576, 0]
+
+
+def shared_bytes(x, buffer, between, use):
+    """`first` is written, `between` writes over it through `second` at the same address, and `use` goes on with `first`."""
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    left = nl.ndarray((128, 128), nl.bfloat16, buffer=nl.sbuf)
+    right = nl.ndarray((128, 64), nl.bfloat16, buffer=nl.sbuf)
+    nisa.memset(dst=left, value=1.0)
+    nisa.memset(dst=right, value=1.0)
+    first = nl.ndarray((128, 64), nl.float32, buffer=buffer, name="first", address=(0, 0))
+    second = nl.ndarray((128, 64), nl.float32, buffer=buffer, name="second", address=(0, 0))
+    if buffer is nl.psum:
+        nisa.nc_matmul(dst=first, stationary=left, moving=right)
+    else:
+        nisa.memset(dst=first, value=0.0)
+    if between:
+        nisa.memset(dst=second, value=1e6)
+    use(first, left, right, x)  # the use
+    copy = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=copy, src=first)
+    nisa.dma_copy(dst=out, src=copy)
+    return out
+
+
+def product(accumulate):
+    return lambda first, a, b, x: nisa.nc_matmul(dst=first, stationary=a, moving=b, accumulate=accumulate)
+
+
+def shuffle(mask):
+    def use(first, a, b, x):
+        other = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=other, value=2.0)
+        nisa.nc_stream_shuffle(dst=first, src=other, shuffle_mask=mask)
+
+    return use
+
+
+def gather(index):
+    """Rows of x by run-time index, those out of bounds left alone."""
+
+    def use(first, a, b, x):
+        rows = nl.ndarray((128, 1), nl.uint32, buffer=nl.sbuf)
+        nisa.memset(dst=rows, value=index)
+        view = x.ap(pattern=[[64, 128], [1, 64]], vector_offset=rows, indirect_dim=0)
+        nisa.dma_copy(dst=first, src=view, oob_mode=nisa.oob_mode.skip)
+
+    return use
+
+
+def moved_read(first, a, b, x):
+    column = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
+    nisa.memset(dst=column, value=3)
+    one = nl.ndarray((128, 1), nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=one, src=first.ap(pattern=[[64, 128], [1, 1]], scalar_offset=column, indirect_dim=1))
+
+
+KEEPING = [
+    ("psum", product(True)), ("psum", product(None)), ("sbuf", shuffle([255] * 32)), ("sbuf", shuffle([0, 255] * 16)),
+    ("sbuf", gather(500)), ("sbuf", moved_read),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("buffer", "use"), KEEPING)
+@pytest.mark.parametrize("between", [False, True])
+def test_what_keeps_old_bytes_reads_them(buffer, use, between):
+    arguments = (X, getattr(nl, buffer), between, use)
+    options = SimOptions(uninitialized="error")
+    if not between:
+        launch(shared_bytes, arguments, options=options)
+        return
+    with pytest.raises(KernelFault, match=r"first at address=.* is read, but second") as caught:
+        launch(shared_bytes, arguments, options=options)
+    assert caught.value.record.kind == "overlap"
+    assert caught.value.record.details["writer"]["line"] == line_of(shared_bytes, "value=1e6")
+
+
+@pytest.mark.parametrize(("buffer", "use"), [("psum", product(False)), ("sbuf", shuffle(list(range(32))))])
+def test_what_overwrites_everything_reads_nothing(buffer, use):
+    launch(shared_bytes, (X, getattr(nl, buffer), True, use))
+
+
+@pytest.mark.parametrize("how", ["shuffle", "gather", "predicate"])
+@pytest.mark.parametrize("all_written", [False, True])
+def test_elements_that_an_instruction_leaves_alone_do_not_count_as_written(how, all_written):
+    def kernel(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        tile = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf)
+        if how == "predicate":
+            source = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=source, src=x)
+            chosen = nl.ndarray((128, 64), nl.uint8, buffer=nl.sbuf)
+            nisa.memset(dst=chosen, value=1)
+            if not all_written:
+                nisa.memset(dst=chosen[:, 32:], value=0)
+            nisa.tensor_copy_predicated(dst=tile, src=source, predicate=chosen)
+            nisa.dma_copy(dst=out[:, :32], src=tile[:, :32])
+        elif how == "shuffle":
+            shuffle(list(range(32)) if all_written else [*range(31), 255])(tile, None, None, x)
+        else:
+            gather(3 if all_written else 500)(tile, None, None, x)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    options = SimOptions(uninitialized="error")
+    if all_written:
+        launch(kernel, (X,), options=options)
+        return
+    with pytest.raises(KernelFault, match="never written") as caught:
+        launch(kernel, (X,), options=options)
+    assert caught.value.record.line == line_of(kernel, "dma_copy(dst=out, src=tile)")
+
+
+@pytest.mark.parametrize(("width", "fits"), [(19_392, True), (19_393, False)])
+def test_a_tile_must_fit_into_one_gap_between_addressed_tiles(width, fits):
+    """Of 224 KiB, tiles of 256 B at 74 and 148 KiB leave 74, 73.75 and 75.75 KiB; 75.75 * 1024 / 4 = 19,392 elements."""
+
+    def kernel(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        low = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf, address=(0, 74 * 1024))
+        high = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf, address=(0, 148 * 1024))
+        tile = nl.ndarray((128, width), nl.float32, buffer=nl.sbuf, name="wide")
+        for item in (low, high, tile):
+            nisa.memset(dst=item, value=0.0)
+        for item in (low, high, tile):
+            nisa.dma_copy(dst=out, src=item[:, :64])
+        return out
+
+    options = SimOptions(chip=get_chip("trn2"), values=False)
+    if fits:
+        launch(kernel, (X,), options=options)
+        return
+    with pytest.raises(KernelFault, match="leave gaps of 77,568 B") as caught:
+        launch(kernel, (X,), options=options)
+    assert (caught.value.record.kind, caught.value.record.line) == ("capacity", line_of(kernel, "tile = nl.ndarray"))
+
+
+def test_psum_banks_taken_by_address_leave_no_room_for_two_in_a_row():
+    def kernel(x):
+        out = nl.ndarray((128, 64), nl.float32, buffer=nl.shared_hbm)
+        copy = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf)
+        fixed = [nl.ndarray((128, 512), nl.float32, buffer=nl.psum, address=(0, 2048 * i)) for i in (1, 3, 5, 7)]
+        two = nl.ndarray((128, 1024), nl.float32, buffer=nl.psum, name="two")
+        for item in (*fixed, two):
+            nisa.memset(dst=item, value=0.0)
+        for item in (*fixed, two):
+            nisa.tensor_copy(dst=copy, src=item[:, :64])
+        nisa.dma_copy(dst=out, src=copy)
+        return out
+
+    with pytest.raises(KernelFault, match="leave gaps of 2,048 B") as caught:
+        launch(kernel, (X,), options=SimOptions(values=False))
+    record = caught.value.record
+    assert (record.kind, record.line) == ("capacity", line_of(kernel, "two = nl.ndarray"))
+    assert (record.details["bytes"], record.details["largest_gap"]) == (4096, 2048)
+
+
+@pytest.mark.parametrize("space", ["sbuf", "hbm"])
+def test_a_returned_tensor_that_is_no_output_is_named_with_the_line_of_its_allocation(space):
+    def kernel(x):
+        tile = nl.ndarray((128, 64), nl.float32, buffer=getattr(nl, space), name="mine")
+        nisa.dma_copy(dst=tile, src=x)
+        return tile
+
+    with pytest.raises(KernelFault) as caught:
+        launch(kernel, (X,))
+    record = caught.value.record
+    assert (record.kind, record.file, record.line) == ("output", __file__, line_of(kernel, "tile = nl.ndarray"))
+    assert len(record.operands) == 1
+    assert record.operands[0].startswith("mine")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [({"address": 7}, "argument"), ({"address": (0, 1.5)}, "argument"), ({"address": (0, 0, 0)}, "argument"),
+     ({"buffer": "nowhere"}, "argument"), ({"buffer": "shared_hbm", "address": (0, 0)}, "argument"),
+     ({"buffer": "psum", "address": (0, 3)}, "placement")],
+)  # fmt: skip
+def test_arguments_of_an_allocation_that_cannot_be_are_faults(arguments, kind):
+    def kernel(x):
+        nl.ndarray((128, 4), nl.float32, **arguments)
+
+    with pytest.raises(KernelFault) as caught:
+        launch(kernel, (X,))
+    assert (caught.value.record.kind, caught.value.record.instruction) == (kind, "ndarray")
+    assert caught.value.record.line == line_of(kernel, "nl.ndarray((128, 4)")
+
+
+@pytest.mark.parametrize(
+    ("view", "index"),
+    [(lambda x: x[:, 0:65], 64), (lambda x: x[:, 64], 64), (lambda x: x[:, -65], -65), (lambda x: x[1:129], 128),
+     (lambda x: x[:, nl.ds(60, 20)], 64), (lambda x: x[:, 70:80], 70), (lambda x: x.ap([[64, 128], [1, 64]], offset=1), 8192),
+     (lambda x: x.select(0, 128), 128), (lambda x: x.slice(1, 60, 65), 64)],
+)  # fmt: skip
+def test_out_of_bounds_names_the_first_index_outside(view, index):
+    with pytest.raises(KernelFault) as caught:
+        launch(lambda x: view(x), (X,))
+    assert caught.value.record.kind == "bounds"
+    assert caught.value.record.details["index"] == index
+
+
+def test_a_run_time_index_out_of_bounds_is_plain_json():
+    def kernel(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        row = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
+        nisa.memset(dst=row, value=128)
+        nisa.dma_copy(dst=out[0:1], src=x.ap(pattern=[[64, 1], [1, 64]], scalar_offset=row, indirect_dim=0))
+        return out
+
+    with pytest.raises(KernelFault) as caught:
+        launch(kernel, (X,))
+    json.dumps(caught.value.record.to_dict(), allow_nan=False)
+    assert caught.value.record.details["index"] == 128

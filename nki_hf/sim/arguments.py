@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.sim.faults import fault
 from nki_hf.sim.host import as_numpy, as_torch, is_host_array, is_torch
 from nki_hf.sim.machine import Machine
@@ -99,8 +100,12 @@ def returned_tensors(value: Any) -> list[NkiTensor]:
     def walk(item: Any) -> None:
         if isinstance(item, NkiTensor):
             if item.on_chip:
-                fault("output", "return", f"the kernel returns {item!r}", limit="outputs must be in HBM",
-                      advice="Copy it with dma_copy into nl.ndarray(..., buffer=nl.shared_hbm)")  # fmt: skip
+                buffer = item.storage.buffer  # the kernel has returned: the line is that of the tensor's allocation
+                raise KernelFault(FaultRecord(
+                    kind="output", instruction="return", message=f"the kernel returns {item!r}", limit="outputs must be in HBM",
+                    advice="Copy it with dma_copy into nl.ndarray(..., buffer=nl.shared_hbm)", operands=(repr(item),),
+                    file=buffer.file, line=buffer.line, details={"space": buffer.space},
+                ))  # fmt: skip
             found.append(item)
         children: Callable[[], Any] | None = item.values if type(item) is dict else None
         if type(item) in (tuple, list):

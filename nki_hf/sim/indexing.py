@@ -85,7 +85,7 @@ def normalize_index(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple
             if not -size <= index < size:
                 fault(
                     "bounds", "index", f"index {index} on axis {axis} of {tensor!r}",
-                    limit=f"must be below {size}", index=index, axis=axis,
+                    limit=f"must be {-size} to {size - 1}", index=index, axis=axis, size=size,
                 )  # fmt: skip
             offset += (index % size) * stride
             if axis == 0 and on_chip:
@@ -98,7 +98,9 @@ def normalize_index(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple
 
 
 def _leaves(tensor: NkiTensor, axis: int, start: int, stop: int, size: int) -> None:
+    # the first index that is outside: the start, or else the tensor's end
     fault(
         "bounds", "index", f"slice {start}:{stop} on axis {axis} of {tensor!r}",
-        limit=f"must stay within 0:{size}", index=stop if stop > size else start, axis=axis,
+        limit=f"must stay within 0:{size}", index=start if start < 0 or start >= size or stop <= size else size,
+        axis=axis, size=size,
     )  # fmt: skip

@@ -7,7 +7,6 @@ is replayed with other index values touches other elements.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -114,13 +113,18 @@ def access(tensor: NkiTensor, *, skip: bool = False, group: int = 16) -> Access:
     """
     indirection = tensor.indirection
     if indirection is None:
-        array = tensor.array()
+        array, noted = tensor.array(), tensor.written() if tensor.storage.written is not None else None
+        unseen = tensor.storage.written if noted is None else None  # seen at another width: one element writes all
 
         def write_direct(values: Array, valid: Array | None) -> None:
             if valid is None:
                 array[...] = values
             else:
                 np.copyto(array, values, where=valid)
+            if noted is not None:
+                noted[...] |= True if valid is None else valid
+            elif unseen is not None:
+                unseen[...] = True
 
         return Access(lambda: (array, None), write_direct)
     locate = _locator(tensor, indirection, skip, group)
@@ -255,6 +259,6 @@ def _out_of_bounds(name: str, position: tuple[str, int], index: Any, where: int,
             advice="Use oob_mode.skip where indices may be out of bounds",
             file=position[0],
             line=position[1],
-            details={"index": int(index), "entry": where, "size": size if size is not None else math.nan},
+            details={"index": int(index), "entry": where, "size": size},
         )
     )

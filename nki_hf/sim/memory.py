@@ -9,7 +9,9 @@ Rules.
 * A PSUM tile takes whole banks (nki/migration/index.rst: "The allocation for PSUM tensors must start at the beginning of
   each bank").
 * Tiles with an explicit `address=(partition, byte)` lie there and may share bytes, on purpose or not. That is a fault only
-  if a tile is read where another tile wrote last: on the chip it would read the other tile's bytes.
+  if a tile is read where another tile wrote last: on the chip it would read the other tile's bytes. Adding to a tile and
+  leaving some of its elements alone read it too; a read through run-time indices may read all of it.
+* A tile without an address needs one piece: larger than every gap between the addressed tiles of its lifetime is a fault.
 * Capacity is the documented size: `sbuf_partition_bytes`, `psum_partition_bytes` in chips/.
 
 Other tiles are placed first fit in order of first use, outside the bytes of addressed tiles that live at the same time.

@@ -142,15 +142,22 @@ def column(value: Any) -> Callable[[], Any]:
     return lambda: number
 
 
-def mark_written(tensor: NkiTensor) -> None:
-    """Note, at trace time, that an instruction writes these elements (an indirect write notes it when it executes)."""
+def mark_written(tensor: NkiTensor, where: Array | None = None) -> None:
+    """Note that an instruction writes these elements (an indirect write notes it when it executes).
+
+    `where` is a bool array that broadcasts to `[partitions, free_size]`, or None for all. Elements that are seen at another
+    width than they are stored with count as written if any is.
+    """
     flags = tensor.storage.written
-    if flags is not None and tensor.indirection is None:
-        view = tensor.written()
-        if view is None:
-            flags[...] = True
-        else:
-            view[...] = True
+    if flags is None or tensor.indirection is not None:
+        return
+    view = tensor.written()
+    if where is None:
+        (flags if view is None else view)[...] = True
+    elif view is not None:
+        view |= np.broadcast_to(where, (tensor.partitions, tensor.free_size)).reshape(view.shape)
+    elif where.any():
+        flags[...] = True
 
 
 def _flat(array: Array, partitions: int, free: int) -> Array | None:

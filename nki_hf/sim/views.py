@@ -167,6 +167,8 @@ class Views(NKIObject):
             self._wrong(
                 "slice", f"start={start}, end={end}, step={step} on axis {dim} of {self!r}",
                 f"0 <= start < end <= {self.shape[dim]} and step >= 1", kind="bounds",
+                index=start if start < 0 or start >= self.shape[dim] or end <= self.shape[dim] else self.shape[dim],
+                axis=dim, size=self.shape[dim],
             )  # fmt: skip
         self._not_indirect_along("slice", dim)
         return self._view(
@@ -179,7 +181,10 @@ class Views(NKIObject):
         self._check_dim("select", dim)
         if isinstance(index, int):
             if not 0 <= index < self.shape[dim]:
-                self._wrong("select", f"index={index} on axis {dim} of {self!r}", f"0 to {self.shape[dim] - 1}", kind="bounds")
+                self._wrong(
+                    "select", f"index={index} on axis {dim} of {self!r}", f"0 to {self.shape[dim] - 1}", kind="bounds",
+                    index=index, axis=dim, size=self.shape[dim],
+                )  # fmt: skip
             self._not_indirect_along("select", dim)
             return self[(slice(None),) * dim + (index,)]
         self._direct("select")
@@ -310,13 +315,17 @@ class Views(NKIObject):
         low, high = _extent(start, pairs)
         total = buffer.elements * buffer.dtype.itemsize // element.itemsize
         if low < 0 or high >= total:
-            self._wrong("ap", f"elements {low:,} to {high:,} of {buffer.name}", f"it has {total:,}", kind="bounds")
+            self._wrong(
+                "ap", f"elements {low:,} to {high:,} of {buffer.name}", f"it has {total:,}", kind="bounds",
+                index=low if low < 0 or low >= total else total, size=total,
+            )  # fmt: skip
         if buffer.on_chip:
             low, high = _extent(start % row, pairs[1:])
             if low < 0 or high >= row:
                 self._wrong(
-                    "ap", f"free elements {low:,} to {high:,} of {buffer.name}", f"a partition has {row:,}", kind="bounds"
-                )
+                    "ap", f"free elements {low:,} to {high:,} of {buffer.name}", f"a partition has {row:,}", kind="bounds",
+                    index=low if low < 0 or low >= row else row, size=row,
+                )  # fmt: skip
 
     def _reinterpreted(self, dtype: Any, what: str) -> DType:
         element = as_dtype(dtype)
@@ -355,8 +364,8 @@ class Views(NKIObject):
         if self.indirection is not None and self.indirection.dim == dim:
             self._wrong(what, f"axis {dim} of {self!r} takes part in the indirection", "it can be neither sliced nor selected")
 
-    def _wrong(self, what: str, value: str, limit: str, advice: str = "", *, kind: str = "shape") -> NoReturn:
-        fault(kind, what, value, limit=limit, advice=advice)
+    def _wrong(self, what: str, value: str, limit: str, advice: str = "", *, kind: str = "shape", **details: Any) -> NoReturn:
+        fault(kind, what, value, limit=limit, advice=advice, operands=(repr(self),), **details)
 
 
 def _replaced(values: tuple[int, ...], position: int, *items: int) -> tuple[int, ...]:

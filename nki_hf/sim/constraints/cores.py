@@ -56,6 +56,14 @@ def _ranks(o: Operands) -> Violation:
     return None
 
 
+@rule("sendrecv", "argument", "ranks must name the other core", isa("sendrecv"), sure=False, always=True)
+def _other_core(o: Operands) -> Violation:
+    for name in ("send_to_rank", "recv_from_rank"):
+        if o.arguments[name] == o.machine.core:
+            return f"{name}={o.arguments[name]} on core {o.machine.core}"
+    return None
+
+
 @rule(
     "sendrecv",
     "shape",

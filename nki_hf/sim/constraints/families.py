@@ -214,6 +214,18 @@ def _pattern_range(o: Operands) -> Violation:
     return None
 
 
+@rule(
+    _ALL, "shape", "an access has at most 64K elements per partition in SBUF, and 4K in PSUM before NeuronCore-v4", _ARCH,
+    sure=False,
+)  # fmt: skip
+def _access_elements(o: Operands) -> Violation:
+    for name, tile in o.tiles():
+        most = 1 << 16 if tile.space == "sbuf" else 1 << 12 if tile.space == "psum" and o.generation < 4 else None
+        if most is not None and tile.free_size > most:
+            return f"{name} {show(tile)} has {tile.free_size:,} elements per partition", "Split the instruction"
+    return None
+
+
 def _column_index(tile: NkiTensor) -> NkiTensor | None:
     """The index tile of a gathered or scattered on-chip operand."""
     return tile.indirection.index if type(tile.indirection).__name__ == "TensorIndirection" else None

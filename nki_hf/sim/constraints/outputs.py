@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
-from nki_hf.sim.faults import fault, warn_unsure
+from nki_hf.errors import FaultRecord, KernelFault
+from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.tensor import NkiTensor
 
 __all__ = ["check_outputs"]
@@ -22,6 +24,15 @@ def check_outputs(outputs: Iterable[NkiTensor], *, foreign: bool) -> None:
     for item in outputs:
         buffer = item.storage.buffer
         if buffer.on_chip or (buffer.space != "shared_hbm" and buffer.role != "input" and not foreign):
-            fault("output", "return", f"the kernel returns {item!r}", limit=_LIMIT, advice=_ADVICE)
+            raise KernelFault(_record(item))
         if buffer.space != "shared_hbm" and buffer.role != "input":
-            warn_unsure("output", "return", f"the kernel returns {item!r}", limit=_LIMIT)
+            warnings.warn(str(KernelFault(_record(item))), SimulatorWarning, stacklevel=2)
+
+
+def _record(item: NkiTensor) -> FaultRecord:
+    """The kernel has returned: the line is that of the tensor's allocation."""
+    buffer = item.storage.buffer
+    return FaultRecord(
+        kind="output", instruction="return", message=f"the kernel returns {item!r}", limit=_LIMIT, advice=_ADVICE,
+        operands=(repr(item),), file=buffer.file, line=buffer.line, details={"space": buffer.space},
+    )  # fmt: skip

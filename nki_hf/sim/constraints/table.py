@@ -29,6 +29,9 @@ Not enforced, because they cannot be seen from the instruction or have no public
 * the layout of scale tiles of `quantize_mx` and `nc_matmul_mx`: dtype and memory are checked, the published description of
   the quadrants is incomplete;
 * values: run-time indices of `local_gather` are undefined out of bounds and are faults here, segment ids must not be negative;
+* gaps that tiles without an address leave each other: their sum is judged, and each alone against the addressed tiles, because
+  the compiler may place them better than first fit;
+* writes through run-time indices over another tile's bytes: which bytes they touch is not known, so they overwrite nothing;
 * accumulating onto PSUM that another engine than Tensor wrote (undefined before NeuronCore-v4): `nki_hf verify` reports it;
 * 600-cycle dynamic addressing, port conflicts and everything else that only costs time.
 """

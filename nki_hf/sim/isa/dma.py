@@ -32,14 +32,18 @@ def dma_copy(
 ) -> NkiInstruction:
     """`dst = src`, element by element in row-major order of both views; differing dtypes cast through float32."""
     this = begin("dma_copy", dst=dst, src=src, priority=priority, oob_mode=oob_mode, dge_mode=dge_mode, engine=engine)
-    step = copy_step(dst, src, skip=oob_mode is OobMode.skip) if this.values else None
+    skip = oob_mode is OobMode.skip
+    step = copy_step(dst, src, skip=skip) if this.values else None
+    keeps = skip and (dst.is_indirect() or src.is_indirect())
     return this.issue(
         engine="dma",
         queue=resolve_engine(engine, "sync"),
         reads=(src,),
         writes=(dst,),
         step=step,
+        marked=() if keeps and this.values else None,
         dge_mode=DgeMode(dge_mode).name,
+        **({"keeps": (0,)} if keeps else {}),
     )
 
 
@@ -63,9 +67,11 @@ def dma_compute(
     )  # fmt: skip
     step = _combine_step(dst, tuple(srcs), op, scales, oob_mode is OobMode.skip) if this.values else None
     indirect = any(tensor.is_indirect() for tensor in (dst, *srcs))
+    keeps = indirect and oob_mode is OobMode.skip
     return this.issue(
         engine="dma", queue="gpsimd" if indirect else "sync", reads=tuple(srcs), writes=(dst,), step=step, op=op.name,
-        dge_mode="swdge" if indirect else "none",
+        dge_mode="swdge" if indirect else "none", marked=() if keeps and this.values else None,
+        **({"keeps": (0,)} if keeps else {}),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from nki_hf.sim.casts import copy_cast
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, native_reader, storer
+from nki_hf.sim.values import Array, mark_written, native_reader, storer
 
 __all__ = ["GPSIMD_GROUP", "local_gather", "nc_n_gather", "nc_stream_shuffle"]
 
@@ -93,7 +93,13 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
             chosen[row], moves[row] = source, True
         where = None if moves.all() else moves
         step = lambda: store(convert(read()[chosen]), where)  # noqa: E731
-    return this.issue(engine="vector", reads=(src,), writes=(dst,), step=step)
+    if len(rows) == dst.partitions:
+        return this.issue(engine="vector", reads=(src,), writes=(dst,), step=step)
+    issued = this.issue(engine="vector", reads=(src,), writes=(dst,), step=step, marked=(), keeps=(0,))
+    written = np.zeros((dst.partitions, 1), np.bool_)
+    written[[row for row, _ in rows]] = True
+    mark_written(dst, written)
+    return issued
 
 
 def _bounds(opcode: str, operand: str, size: int) -> Any:

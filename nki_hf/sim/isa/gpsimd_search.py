@@ -8,7 +8,7 @@ from nki_hf.sim.casts import cast
 from nki_hf.sim.isa.gathers import GPSIMD_GROUP
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import native_reader, reader, storer
+from nki_hf.sim.values import mark_written, native_reader, reader, storer
 
 __all__ = ["nonzero_with_count", "sequence_bounds", "topk"]
 
@@ -44,11 +44,11 @@ def nonzero_with_count(
     """
     this = begin("nonzero_with_count", dst=dst, src=src, index_offset=index_offset, padding_val=padding_val)
     step = None
+    active = np.arange(0, dst.partitions, GPSIMD_GROUP)
+    where = np.zeros((dst.partitions, 1), np.bool_)
+    where[active] = True
     if this.values:
         read, store, rows, width = native_reader(src), storer(dst), dst.partitions, src.free_size
-        active = np.arange(0, rows, GPSIMD_GROUP)
-        where = np.zeros((rows, 1), np.bool_)
-        where[active] = True
 
         def step() -> None:
             values, result = read(), np.zeros((rows, width + 1), np.int32)
@@ -59,7 +59,9 @@ def nonzero_with_count(
                 result[row, -1] = found.size
             store(result, where)
 
-    return this.issue(engine="gpsimd", reads=(src,), writes=(dst,), step=step)
+    issued = this.issue(engine="gpsimd", reads=(src,), writes=(dst,), step=step, marked=(), keeps=(0,))
+    mark_written(dst, where)
+    return issued
 
 
 def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: str | None = None) -> NkiInstruction:

@@ -55,17 +55,26 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         reads: tuple[NkiTensor, ...],
         step: Step | None,
         queue: str = "",
+        marked: tuple[NkiTensor, ...] | None = None,
         **attrs: Any,
     ) -> NkiInstruction:
         """Record and execute the instruction (see `Machine.issue`); `reads` may contain only tensors.
 
         The index tensors of indirect operands are added to the reads.
+
+        Args:
+          marked: those of `writes` whose elements all count as written from now on; default: all of them. An instruction
+            that keeps some elements of the others notes itself which it wrote (`mark_written`); what it keeps is not
+            judged here but where it is read.
+          attrs: see `Event.attrs`; `keeps` names the positions in `writes` of operands whose old bytes may show through.
         """
         if self.machine.options.uninitialized == "error":
-            check_written(self.opcode, reads)
-        for tensor in writes:
+            noted = () if marked is None else [item for item in writes if not any(item is other for other in marked)]
+            check_written(self.opcode, [item for item in reads if not any(item is other for other in noted)])
+        for tensor in writes if marked is None else marked:
             if tensor.storage.written is not None:
                 mark_written(tensor)
+        for tensor in writes:
             if tensor.indirection is not None:
                 reads = (*reads, *index_tensors((tensor,)))
         for tensor in reads:

@@ -16,9 +16,9 @@ import numpy as np
 from nki_hf.sim.casts import cast
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.isa.tensor_engine import accumulating_step, written_before
+from nki_hf.sim.isa.tensor_engine import accumulating_step, kept, written_before
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, Reader, native_reader, reader, storer
+from nki_hf.sim.values import Array, Reader, mark_written, native_reader, reader, storer
 
 __all__ = ["PACKED_ELEMENTS", "nc_matmul_mx", "quantize_mx"]
 
@@ -39,14 +39,14 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
     """
     this = begin("quantize_mx", dst=dst, src=src, dst_scale=dst_scale)
     step = None
+    where = np.zeros((dst_scale.partitions, 1), np.bool_)
+    where[_scale_rows(src.partitions)] = True
     if this.values:
         read, store, store_scale = reader(src), storer(dst), storer(dst_scale)
         as_code = dst_scale.dtype.name == "uint8"
         element, emax = as_dtype(PACKED_ELEMENTS[dst.dtype.name]), _MAX_EXPONENT[dst.dtype.name]
         rows, columns = src.partitions, src.free_size // _PACK
         scale_rows, scale_dtype = dst_scale.partitions, dst_scale.dtype
-        where = np.zeros((scale_rows, 1), np.bool_)
-        where[_scale_rows(rows)] = True
 
         def step() -> None:
             groups = read().reshape(rows // _GROUP, _GROUP, columns, _PACK)
@@ -60,7 +60,11 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
             scales[_scale_rows(rows)] = exponent + _BIAS if as_code else np.ldexp(np.float32(1), exponent)
             store_scale(cast(scales, scale_dtype), where)
 
-    return this.issue(engine="vector", reads=(src,), writes=(dst, dst_scale), step=step)
+    issued = this.issue(
+        engine="vector", reads=(src,), writes=(dst, dst_scale), step=step, marked=(dst,), keeps=() if where.all() else (1,)
+    )  # fmt: skip
+    mark_written(dst_scale, where)
+    return issued
 
 
 def nc_matmul_mx(
@@ -90,7 +94,7 @@ def nc_matmul_mx(
         step = accumulating_step(dst, left, right, adds)
     return this.issue(
         engine="tensor", reads=(stationary, moving, stationary_scale, moving_scale), writes=(dst,), step=step,
-        accumulate=adds is not False, perf_mode="mx", tile_position=tuple(tile_position or ()),
+        accumulate=adds is not False, **kept(adds), perf_mode="mx", tile_position=tuple(tile_position or ()),
         tile_size=tuple(tile_size or ()),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
 from nki_hf.sim.isa.registers import reduction
 from nki_hf.sim.language.operators import OPERATORS, as_operator
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Reader, column, native_reader, reader, storer, writer
+from nki_hf.sim.values import Reader, column, mark_written, native_reader, reader, storer, writer
 
 __all__ = ["FP32_MIN", "range_select", "select_reduce", "tensor_copy_predicated"]
 
@@ -112,14 +112,21 @@ def tensor_copy_predicated(
     """`dst = src` (a tile or an immediate) where `predicate != 0`; the other elements of `dst` stay as they are."""
     this = begin("tensor_copy_predicated", dst=dst, src=src, predicate=predicate, reverse_pred=reverse_pred)
     step = None
+    # which elements of a PSUM tile are written settles later products at trace time, so there all of them count as written
+    noted = this.values and dst.space != "psum" and dst.storage.written is not None
     if this.values:
         store, test = storer(dst), native_reader(predicate)
         read = _source(dst, src)
 
         def step() -> None:
-            store(read(), test() == 0 if reverse_pred else test() != 0)
+            chosen = test() == 0 if reverse_pred else test() != 0
+            store(read(), chosen)
+            if noted:
+                mark_written(dst, chosen)
 
-    return this.issue(engine="vector", reads=(*tensors(src), predicate, dst), writes=(dst,), step=step)
+    return this.issue(
+        engine="vector", reads=(*tensors(src), predicate, dst), writes=(dst,), step=step, marked=() if noted else None
+    )  # fmt: skip
 
 
 def _source(dst: NkiTensor, src: Any) -> Reader:

@@ -14,7 +14,7 @@ from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Reader, float_target, native_reader, reader, storer, writer
 
-__all__ = ["accumulating_step", "nc_matmul", "written_before"]
+__all__ = ["accumulating_step", "kept", "nc_matmul", "written_before"]
 
 _GROUP = 32
 """Partitions that share a list of offsets when an operand of the Tensor engine is indirect."""
@@ -59,7 +59,7 @@ def nc_matmul(
             rows = 2 if perf_mode is matmul_perf_mode.double_row else 1
             step = accumulating_step(dst, _operand(stationary, rows), _operand(moving, rows), adds)
     return this.issue(
-        engine="tensor", reads=(stationary, moving), writes=(dst,), step=step, accumulate=adds is not False,
+        engine="tensor", reads=(stationary, moving), writes=(dst,), step=step, accumulate=adds is not False, **kept(adds),
         perf_mode=perf_mode.name, is_transpose=is_transpose, tile_position=tuple(tile_position), tile_size=tuple(tile_size),
         onezero=bool(is_stationary_onezero or is_moving_onezero),
     )  # fmt: skip
@@ -80,6 +80,16 @@ def written_before(dst: NkiTensor, accumulate: bool | None) -> Any:
     if not flags.any():
         return False
     return True if flags.all() else flags.reshape(dst.partitions, dst.free_size).copy()
+
+
+def kept(adds: Any) -> dict[str, Any]:
+    """Attributes that say whether old bytes of `dst` go into the result: all, or those that its own tile wrote before.
+
+    `dst` is not listed among the reads: a product that follows another into PSUM does not wait for it as a reader would.
+    """
+    if adds is False:
+        return {}
+    return {"keeps": (0,)} if adds is True else {"keeps": (0,), "keeps_own": True}
 
 
 def accumulating_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any) -> Step:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim import isa as nisa
-from nki_hf.sim.faults import fault
+from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.language.movement import fill
-from nki_hf.sim.machine import current_machine
+from nki_hf.sim.machine import Machine, current_machine
 from nki_hf.sim.regions import MemoryRegion, as_region
 from nki_hf.sim.tensor import NkiTensor
 
@@ -27,10 +27,31 @@ def ndarray(
     if any(size < 0 for size in sizes):
         fault("shape", "ndarray", f"shape={sizes}", limit="sizes must not be negative")
     element = machine.element(dtype)
-    space = as_region(buffer).value
+    try:
+        space = as_region(buffer).value
+    except TypeError as error:
+        fault("argument", "ndarray", f"buffer={buffer!r}", limit=str(error).partition(": ")[2].rstrip("."))
+    address = _address(address, space, machine)
     role = "output" if space == "shared_hbm" else "scratch"
     storage = machine.allocate(sizes, element, space, name=name or "", role=role, address=address)
     return NkiTensor(sizes, element, storage)
+
+
+def _address(address: Any, space: str, machine: Machine) -> tuple[int, int] | None:
+    """`(partition, byte)` of an on-chip tile; None leaves the place to the compiler."""
+    if address is None:
+        return None
+    pair = tuple(address) if isinstance(address, tuple | list) else ()
+    if len(pair) != 2 or not all(isinstance(part, int) and not isinstance(part, bool) for part in pair):
+        fault("argument", "ndarray", f"address={address!r}", limit="must be two integers, (partition, byte), or None")
+    if space not in ("sbuf", "psum"):
+        fault("argument", "ndarray", f"address={address!r} of a tensor in {space}", limit="only tiles on chip have an address",
+              advice="Leave address out")  # fmt: skip
+    step = int(machine.chip.sbuf_align_bytes if space == "sbuf" else machine.chip.psum_align_bytes)
+    if pair[1] % step:
+        report = warn_unsure if machine.options.foreign else fault
+        report("placement", "ndarray", f"address={pair}", limit=f"the byte must be a multiple of {step} in {space}")
+    return pair[0], pair[1]
 
 
 def full(shape: Any, fill_value: Any, dtype: Any, buffer: MemoryRegion | str = MemoryRegion.sbuf, name: str = "") -> NkiTensor:
