@@ -7,6 +7,7 @@ is replayed with other index values touches other elements.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
