@@ -6,20 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from nki_hf import sim
 from nki_hf.errors import KernelFault
 from nki_hf.sim import as_nki, launch
+from nki_hf.sim.as_nki import modules
 from nki_hf.sim.surface import NAMESPACES
 from nki_hf.sim.surface.page import page
 from nki_hf.sim.surface.signatures import signature_text
 
 PAGE = Path(__file__).parents[1] / "docs" / "nki_surface.md"
-MODULES = {
-    "nki": sim,
-    "nki.language": importlib.import_module("nki_hf.sim.language"),
-    "nki.isa": importlib.import_module("nki_hf.sim.isa"),
-    "nki.collectives": importlib.import_module("nki_hf.sim.collectives"),
-}
+MODULES = modules()
 ALL = [(namespace, name) for namespace, names in NAMESPACES.items() for name in names]
 
 

@@ -13,7 +13,7 @@ from nki_hf.sim.isa import enums
 from nki_hf.sim.language import operators
 from nki_hf.sim.options import BLOCK, Block, SimOptions
 
-__all__ = ["as_nki"]
+__all__ = ["as_nki", "modules"]
 
 
 @contextlib.contextmanager
@@ -33,14 +33,14 @@ def as_nki(options: SimOptions | None = None) -> Iterator[ModuleType]:
     Yields:
       The module that `import nki` gives.
     """
-    modules = _modules()
+    found = modules()
     saved = {name: module for name, module in sys.modules.items() if name == "nki" or name.startswith("nki.")}
     token = BLOCK.set(Block(options))
     for name in saved:
         del sys.modules[name]
-    sys.modules.update(modules)
+    sys.modules.update(found)
     try:
-        yield modules["nki"]
+        yield found["nki"]
     finally:
         BLOCK.reset(token)
         for name in [name for name in sys.modules if name == "nki" or name.startswith("nki.")]:
@@ -48,7 +48,7 @@ def as_nki(options: SimOptions | None = None) -> Iterator[ModuleType]:
         sys.modules.update(saved)
 
 
-def _modules() -> dict[str, ModuleType]:
+def modules() -> dict[str, ModuleType]:
     """The modules by the names under which public kernels import them."""
     package = ModuleType("nki", sim.__doc__)
     package.__path__ = []

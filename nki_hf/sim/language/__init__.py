@@ -35,6 +35,7 @@ from nki_hf.sim.language.allocation import (
     zeros_like,
 )
 from nki_hf.sim.language.composites import dropout, rms_norm, softmax, where
+from nki_hf.sim.language.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, alloc_blocks, alloc_tiles, blocks, tiles
 from nki_hf.sim.language.operators import (
     abs,
     abs_max,
@@ -123,6 +124,7 @@ sbuf, psum, hbm = MemoryRegion.sbuf, MemoryRegion.psum, MemoryRegion.hbm
 private_hbm, shared_hbm = MemoryRegion.private_hbm, MemoryRegion.shared_hbm
 
 __all__ = [
+    "NkiBlockGrid", "NkiGrid", "NkiTileGrid", "alloc_blocks", "alloc_tiles", "blocks", "tiles",
     "MemoryRegion", "NKIObject", "NkiScalar", "NkiTensor", "VirtualRegister", "abs", "abs_max", "abs_min", "add",
     "affine_range", "all", "arctan", "average", "bfloat16", "bitwise_and", "bitwise_or", "bitwise_xor", "bool_",
     "broadcast_to", "bypass", "ceil", "copy", "cos", "device_print", "divide", "dropout", "ds", "dynamic_range", "empty_like",

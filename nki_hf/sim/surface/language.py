@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nki_hf.sim.surface.entry import Entry, approximate, exact
+from nki_hf.sim.surface.entry import Entry, approximate, exact, refused
 
 __all__ = ["LANGUAGE"]
 
@@ -10,7 +10,18 @@ _RANDOM = "seeded, right distribution; not the chip's bits"
 _WHOLE = "exact for numbers below 2**31 in magnitude: it rounds through int32"
 _FUNCTIONS = "correct to float32, where the chip evaluates piecewise polynomials"
 
+_GRID = "grid views of NKI 0.7 are not simulated: index with slices instead"
+
 LANGUAGE: dict[str, Entry] = {
+    "NkiBlockGrid": refused("", _GRID, since="0.7"),
+    "NkiGrid": refused("", _GRID, since="0.7"),
+    "NkiTileGrid": refused("", _GRID, since="0.7"),
+    "alloc_blocks": refused(
+        '(tile_shape, block_shape, element_shape, buffer, dtype, address=None, name="")', _GRID, since="0.7"
+    ),
+    "alloc_tiles": refused('(tile_shape, element_shape, buffer, dtype, address=None, name="")', _GRID, since="0.7"),
+    "blocks": refused("(source, tile_shape=None, block_shape)", _GRID, since="0.7"),
+    "tiles": refused("(source, tile_shape=None)", _GRID, since="0.7"),
     "MemoryRegion": exact('{sbuf="sbuf", psum="psum", private_hbm="private_hbm", shared_hbm="shared_hbm"}'),
     "NKIObject": exact(),
     "NkiScalar": exact("", note="the same as nki.isa.NkiScalar", since="0.7"),

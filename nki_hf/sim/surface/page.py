@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from nki_hf.sim.as_nki import modules
 from nki_hf.sim.surface import NAMESPACES, STATUSES
 
 __all__ = ["page"]
@@ -11,7 +12,8 @@ __all__ = ["page"]
 _HEAD = """\
 # What of NKI the simulator has
 
-Every public name of NKI 0.6 and what 0.7 adds, with its signature as documented. *exact*: does what is documented.
+Every public name of NKI 0.6 that a kernel may use, and those that 0.7 adds as far as public pages name them, with the
+signature as documented. *exact*: does what is documented.
 *approximate*: differs as the remark says. *refused*: raises, for the reason in the remark. Parameters without an effect on
 values (`name`, `priority`, `dge_mode`, ...) are accepted and reach the timing model where they matter there.
 
@@ -32,4 +34,11 @@ def page() -> str:
             since = f"since {entry.since}" if entry.since else ""
             remark = "; ".join(part for part in (since, entry.note) if part)
             lines.append(f"| {shown} | {entry.status} | {remark} |")
+    lines += ["", "## Modules", "", "Names that can be imported inside `nki_hf.sim.as_nki()`, in every form of import:", ""]
+    lines += [", ".join(f"`{name}`" for name in sorted(modules())) + "."]
+    lines += [
+        "",
+        "`nki.language.opcode`, `nki.language.dtypes`, `nki.isa.constants`, `nki.dtype`, `nki.tensor` and `nki.meta.tensor`",
+    ]
+    lines += ["hold names of `nki.language` and `nki.isa` (operators, dtypes, enumerations, `NkiTensor`) and nothing else."]
     return "\n".join(lines) + "\n"
