@@ -31,6 +31,10 @@ __all__ = ["__version__", *sorted(_LAZY)]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "attention":
+        from nki_hf.errors import require
+
+        require("nki_hf.attention", "hf", "torch")
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

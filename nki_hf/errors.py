@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["BackendUnavailable", "FaultRecord", "KernelFault", "Reason", "UnsupportedProblem"]
+__all__ = ["BackendUnavailable", "FaultRecord", "KernelFault", "Reason", "UnsupportedProblem", "require"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,3 +87,23 @@ class KernelFault(RuntimeError):
 
 class BackendUnavailable(ImportError):
     """A back end or an optional package that is asked for cannot be used here; the message says how to get it."""
+
+
+def require(what: str, extra: str, *packages: str) -> None:
+    """Import optional packages before work that needs them begins.
+
+    Args:
+      what: who needs them, as the beginning of a sentence.
+      extra: the extra of this package that installs them.
+      packages: the packages' import names.
+
+    Raises:
+      BackendUnavailable: one of them is not installed.
+    """
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != package.partition(".")[0]:
+                raise  # installed, and broken in its own way
+            raise BackendUnavailable(f'{what} needs the {package} package: pip install "nki_hf[{extra}]"') from error

@@ -62,13 +62,35 @@ def test_the_printed_command_repeats_the_run(bench, small, tmp_path):
     done = bench(*small, "--attn", "sdpa", "--padded", "--batch-size", 2, "--seed", 3, "--dtype", "fp32")
     (line,) = (line for line in done.output.splitlines() if line.startswith("repeat:"))
     words = shlex.split(line.removeprefix("repeat:"))
-    assert words[:2] == ["python", "examples/qwen3_bench.py"]
+    assert [str(Path(words[0]).absolute()), words[1]] == [sys.executable, "examples/qwen3_bench.py"]
     first = json.loads((tmp_path / "out" / "r.json").read_text())
     assert bench(*words[2:]).exit_code == 0
     again = json.loads((tmp_path / "out" / "r.json").read_text())
     assert again["command"] == first["command"]
     assert again["rows"][0]["accuracy"] == first["rows"][0]["accuracy"]
     assert again["reference"]["from_cache"] == "yes"
+
+
+@pytest.mark.parametrize(("below", "shown"), [(True, ".venv/bin/python"), (False, "/opt/venv/bin/python")])
+def test_the_interpreter_is_the_one_that_ran_as_one_types_it(monkeypatch, below, shown):
+    from nki_hf.tools.model_bench.run import _interpreter
+
+    monkeypatch.setattr(sys, "executable", str(Path.cwd() / ".venv/bin/python") if below else shown)
+    assert _interpreter() == shown
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_more_layers_than_the_offline_model_has_are_refused_in_one_line(bench, monkeypatch, script, words):
+    done = bench("--layers", 29, *words)
+    assert done.exit_code == 2
+    assert done.output.strip() == "layers=29 is more than qwen3-0.6b-random has: it has 28; lower --layers."
+    monkeypatch.setattr(script, "benchmark", lambda *_, **__: True)
+    assert bench("--layers", 28).exit_code == 0
+
+
+def test_one_layer_is_singular(bench, small):
+    assert ", 1 layer, " in bench(*small, "--layers", 1, "--attn", "sdpa").output
+    assert ", 2 layers, " in bench(*small, "--attn", "sdpa").output
 
 
 def test_a_failed_check_exits_with_1(bench, small, monkeypatch):

@@ -31,6 +31,14 @@ def packets(plan, tmp_path_factory):
     return trace.packet
 
 
+@pytest.mark.parametrize(("verb", "name"), [("trace", "t.json"), ("trace", "no/t.pftrace"), ("report", "no/r.html")])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_simulated(verb, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"nki_hf.tools.{verb}.model", lambda *_, **__: pytest.fail("simulated"))
+    done = CliRunner().invoke(app, [verb, "-o", str(tmp_path / name)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"output={tmp_path / name} " in done.stderr
+
+
 def _tracks(packets):
     return {p.track_descriptor.uuid: p.track_descriptor for p in packets if p.HasField("track_descriptor")}
 

@@ -89,7 +89,7 @@ def modelled_rows(
 
 def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
     """The rows of `modelled_rows` as a table that holds simulated figures only."""
-    table = Table("chip", "cores", "kernel", "µs a layer (sim)", f"ms, {layers} layers (sim)",
+    table = Table("chip", "cores", "kernel", "µs a layer (sim)", f"ms, {layers} layer{'' if layers == 1 else 's'} (sim)",
                   "prompts/s, attention alone (sim)",
                   title="attention on Trainium, simulated: no figure here was measured")  # fmt: skip
     for row in rows:

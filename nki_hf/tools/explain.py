@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nki_hf.errors import BackendUnavailable
+from nki_hf.errors import BackendUnavailable, require
 from nki_hf.tools.support_table import support_table
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def run(
       BackendUnavailable: torch or transformers is missing.
       ValueError: the model or the dtype is not known.
     """
+    require("nki_hf explain", "hf", "torch", "transformers")
     from nki_hf.adapters.dry_run import dry_run
 
     rows = dry_run(model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded, decode=decode)
@@ -93,10 +94,10 @@ def command(
     support: Annotated[bool, typer.Option(help="Print the support table of the documentation instead.")] = False,
 ) -> None:
     """Show per attention layer of a model which kernel runs it, or why none does."""
-    if support:
-        typer.echo(support_table(), nl=False)
-        return
     try:
+        if support:
+            typer.echo(support_table(), nl=False)
+            return
         rows = run(model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded)
     except (ValueError, BackendUnavailable) as error:
         typer.echo(str(error), err=True)

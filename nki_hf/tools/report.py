@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nki_hf.errors import BackendUnavailable
+from nki_hf.errors import BackendUnavailable, require
 from nki_hf.observers.report import facts, html
 from nki_hf.observers.timing import WAITS
 from nki_hf.tools.modelled import Asked, model, window_of
@@ -55,6 +55,10 @@ def command(
     """Say where the simulated time of a kernel goes: engines, waits, critical path, DMA, roofline."""
     try:
         asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
+        if output is not None:  # a page that cannot be written is known before anything is simulated
+            if not output.parent.is_dir():
+                raise ValueError(f"output={output} cannot be written: its folder does not exist. Make it, or name another.")
+            require("nki_hf report --output", "plot", "jinja2", "matplotlib")
         plan = model(asked, window=window_of(order))
         if output is not None:
             output.write_text(html(plan, str(asked)))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from nki_hf.chips import CHIPS
 from nki_hf.dispatch import decide
+from nki_hf.errors import require
 from nki_hf.problem import Mask, Problem
 
 __all__ = ["support_table"]
@@ -54,7 +55,12 @@ _CASES: tuple[tuple[str, dict[str, object]], ...] = (
 
 
 def support_table() -> str:
-    """The page as Markdown."""
+    """The page as Markdown.
+
+    Raises:
+      BackendUnavailable: torch or transformers is missing.
+    """
+    require("nki_hf explain --support", "hf", "torch", "transformers")
     from nki_hf.adapters.transformers import HARMLESS, HONOURED
 
     parts = [

@@ -7,29 +7,44 @@ from typing import Annotated
 
 import typer
 
-from nki_hf.errors import BackendUnavailable
+from nki_hf.errors import BackendUnavailable, require
 from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.schedule import Schedule
 from nki_hf.observers.timeline import draw_timeline
 from nki_hf.tools.modelled import Asked, model, window_of
 
-__all__ = ["command", "run"]
+__all__ = ["check", "command", "run"]
+
+
+def check(path: Path) -> None:
+    """Find out whether `run` could write `path`, before anything is simulated.
+
+    Raises:
+      ValueError: its suffix is not `.pftrace`, `.png` or `.svg`, or its folder does not exist.
+      BackendUnavailable: the package that writes it is missing.
+    """
+    if path.suffix not in (".pftrace", ".png", ".svg"):
+        raise ValueError(f"output={path} is not a trace: its name ends in .pftrace, .png or .svg.")
+    if not path.parent.is_dir():
+        raise ValueError(f"output={path} cannot be written: its folder does not exist. Make it, or name another.")
+    if path.suffix == ".pftrace":
+        require("nki_hf trace", "trace", "perfetto")
+    else:
+        require("nki_hf trace (a picture)", "plot", "matplotlib")
 
 
 def run(plan: Schedule, path: Path, title: str = "kernel") -> str:
     """Write `plan` to `path` by its suffix (`.pftrace`, `.png`, `.svg`); returns one line that says what was written.
 
     Raises:
-      ValueError: the suffix is none of them.
-      BackendUnavailable: the package that writes it is missing.
+      ValueError, BackendUnavailable: see `check`.
     """
+    check(path)
     if path.suffix == ".pftrace":
         slices = write_trace(plan, path, title=title)
         return f"wrote {path}: {slices:,} slices, simulated; open it at ui.perfetto.dev"
-    if path.suffix in (".png", ".svg"):
-        draw_timeline(plan, path, title=title)
-        return f"wrote {path}: simulated timeline"
-    raise ValueError(f"output={path} is not a trace: its name ends in .pftrace, .png or .svg.")
+    draw_timeline(plan, path, title=title)
+    return f"wrote {path}: simulated timeline"
 
 
 def command(
@@ -43,6 +58,7 @@ def command(
     """Write the simulated timeline of a kernel."""
     try:
         asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
+        check(output)
         plan = model(asked, window=window_of(order))
         typer.echo(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order")
         typer.echo(run(plan, output, str(asked)))

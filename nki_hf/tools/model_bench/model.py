@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nki_hf.errors import BackendUnavailable
-from nki_hf.tools.model_bench.options import OFFLINE_MODEL, BenchOptions, WrongUse
+from nki_hf.tools.model_bench.options import OFFLINE_LAYERS, OFFLINE_MODEL, BenchOptions, WrongUse
 
 __all__ = ["QWEN3_0_6B", "LastHidden", "Prompt", "Subject", "english_text", "load_subject", "random_weight"]
 
@@ -21,7 +21,7 @@ QWEN3_0_6B: dict[str, Any] = {
     "vocab_size": 151936,
     "hidden_size": 1024,
     "intermediate_size": 3072,
-    "num_hidden_layers": 28,
+    "num_hidden_layers": OFFLINE_LAYERS,
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
     "head_dim": 128,

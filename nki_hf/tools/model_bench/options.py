@@ -9,10 +9,13 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-__all__ = ["ATTENTIONS", "DEVICES", "DTYPES", "OFFLINE_MODEL", "PRESETS", "BenchOptions", "WrongUse"]
+__all__ = ["ATTENTIONS", "DEVICES", "DTYPES", "OFFLINE_LAYERS", "OFFLINE_MODEL", "PRESETS", "BenchOptions", "WrongUse"]
 
 OFFLINE_MODEL = "qwen3-0.6b-random"
 """The default model: Qwen3-0.6B's dimensions with fixed random weights; needs no download."""
+
+OFFLINE_LAYERS = 28
+"""Decoder layers that it has in full, as Qwen3-0.6B does."""
 
 ATTENTIONS = ("eager", "sdpa", "nki")
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -74,6 +77,8 @@ class BenchOptions:
                 raise WrongUse(f"{name}={getattr(self, name)} cannot be run: {name} must be {least} or more.")
         if self.window is not None and self.window < 1:
             raise WrongUse(f"window={self.window} is no window: it counts the query itself, so it must be 1 or more.")
+        if self.model == OFFLINE_MODEL and self.layers > OFFLINE_LAYERS:
+            raise WrongUse(f"layers={self.layers} is more than {self.model} has: it has {OFFLINE_LAYERS}; lower --layers.")
         if self.decode_steps >= self.seqlen:
             raise WrongUse(
                 f"decode_steps={self.decode_steps} leaves no prompt of seqlen={self.seqlen}: decode_steps must be below seqlen."
@@ -129,6 +134,6 @@ class BenchOptions:
                 words += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
         return words
 
-    def command(self) -> str:
-        """The shell command that repeats this run."""
-        return shlex.join(["python", "examples/qwen3_bench.py", *self.arguments()])
+    def command(self, python: str = "python") -> str:
+        """The shell command that repeats this run with the interpreter `python`."""
+        return shlex.join([python, "examples/qwen3_bench.py", *self.arguments()])

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
     rows = _against_eager(rows)
     passed, verdict = _verdict(rows)
     return BenchResult(
-        command=options.command(),
+        command=options.command(_interpreter()),
         header={**_header(options, device, subject), **device_notes(device)},
         reference=references.describe(options),
         baseline_rms=references.baseline_rms(slice(None)),
@@ -265,11 +266,21 @@ def _header(options: BenchOptions, device: str, subject: Subject) -> dict[str, s
         "device": device,
         "nki kernels": kernels,
         "times": times,
-        "model": f"{options.model}, {config.num_hidden_layers} layers, {config.num_attention_heads}/"
+        "model": f"{options.model}, {_layers(config.num_hidden_layers)}, {config.num_attention_heads}/"
         f"{config.num_key_value_heads} heads, head_dim {getattr(config, 'head_dim', None) or '?'}, {options.dtype}",
         "input": f"{batch} x {seqlen:,} tokens, {prompt.tokens:,} of them real; {prompt.source}",
         "calls": f"first call apart, {options.warmup} warm-up, {options.iters} timed",
     }
+
+
+def _layers(count: int) -> str:
+    return "1 layer" if count == 1 else f"{count} layers"
+
+
+def _interpreter() -> str:
+    """The interpreter that runs this, as one types it: relative to the working directory where it lies below that."""
+    path = Path(sys.executable)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _cpu_name() -> str:
