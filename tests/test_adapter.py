@@ -176,6 +176,54 @@ def test_packed_sequences_in_a_batch_are_refused_by_name():
         nki_attention(layer(), query, key, value, None, cu_seq_lens_q=cu, cu_seq_lens_k=cu)
 
 
+@pytest.mark.parametrize("name", ["cu_seq_lens_q", "cu_seq_lens_k"])
+def test_cumulative_lengths_of_one_side_stand_for_both(name):
+    query, key, value = tensors(batch=1)
+    out, _ = nki_attention(layer(), query, key, value, None, **{name: torch.tensor([0, 2, 6], dtype=torch.int32)})
+    for start, stop in ((0, 2), (2, 6)):
+        part = [tensor[:, :, start:stop] for tensor in (query, key, value)]
+        check(out[:, start:stop], eager(*part, triangle(stop - start, stop - start)))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(("given", "missing"), [("cu_seq_lens_q", "cu_seq_lens_k"), ("cu_seq_lens_k", "cu_seq_lens_q")])
+def test_cumulative_lengths_of_one_side_are_refused_where_the_other_has_another_length(given, missing, strict):
+    query, key, value = tensors(batch=1, seqlen_kv=9)
+    with nki_hf.using(strict=strict), pytest.raises(UnsupportedProblem, match=f"{missing}=None.*seqlen_q=6 and seqlen_kv=9"):
+        nki_attention(layer(), query, key, value, None, **{given: torch.tensor([0, 2, 6], dtype=torch.int32)})
+
+
+def test_indices_restrict_the_keys_of_an_integer_mask():
+    query, key, value = tensors(batch=1)
+    indices = torch.tensor([[[0, 1], [0, 1], [2, 1], [0, 3], [4, 2], [5, 0]]])
+    given = torch.arange(36).reshape(1, 1, 6, 6) % 3
+    keep = torch.zeros(1, 1, 6, 6, dtype=torch.bool)
+    keep[0, 0].scatter_(-1, indices[0], True)
+    with pytest.warns(UserWarning, match="integers are added"):
+        out, _ = nki_attention(layer(), query, key, value, given, indices=indices)
+    check(out, eager(query, key, value, given.double().masked_fill(~keep, -torch.inf)))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("softcap", [0.0, 0, -2.0, float("inf"), float("nan")])
+def test_a_softcap_that_caps_nothing_is_refused_by_name(softcap, strict):
+    query, key, value = tensors()
+    with nki_hf.using(strict=strict), pytest.raises(UnsupportedProblem, match=r"softcap=.*above 0.*None switches it off"):
+        nki_attention(layer(), query, key, value, None, softcap=softcap)
+
+
+@pytest.mark.parametrize("options", [{"softcap": 0.7}, {"sinks": torch.linspace(-1, 2, 4).double()}, {"s_aux": torch.ones(4)}])
+def test_the_fallback_computes_float64_in_float64(options):
+    query, key, value = (tensor.double() for tensor in tensors())
+    with nki_hf.using(strict=False):
+        out, _ = nki_attention(layer(), query, key, value, None, **options)
+    sink = options.get("sinks", options.get("s_aux"))
+    sink = None if sink is None else sink.view(1, -1, 1, 1)
+    expected = eager(query, key, value, triangle(6, 6), softcap=options.get("softcap"), sink=sink)
+    assert out.dtype == torch.float64
+    torch.testing.assert_close(out, expected, rtol=1e-13, atol=1e-13)
+
+
 @pytest.mark.parametrize("name", ["position_ids", "use_cache", "output_hidden_states", "pixel_values"])
 def test_harmless_arguments_are_ignored(name):
     query, key, value = tensors()

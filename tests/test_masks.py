@@ -1,5 +1,6 @@
 """Masks become the smallest `Keys` that say the same, and never anything else."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -201,6 +202,57 @@ def test_a_mask_is_read_once_and_again_after_a_change(monkeypatch):
     assert len(scans) == 2
 
 
+WRITES = {
+    "in place": lambda mask, values: mask.copy_(values),
+    "through .data": lambda mask, values: mask.data.copy_(values),
+    "through a shared array": lambda mask, values: np.copyto(mask.numpy(), values.numpy()),
+    "through detach": lambda mask, values: mask.detach().numpy().__setitem__(Ellipsis, values.numpy()),
+    "without versions": lambda mask, values: (
+        torch.autograd._unsafe_preserve_version_counter(mask).__enter__() or mask.copy_(values)
+    ),
+    "by set_data": lambda mask, values: setattr(mask, "data", values.clone()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.float16])
+@pytest.mark.parametrize("way", WRITES)
+def test_every_way_of_writing_a_mask_is_seen(way, dtype):
+    def made(visible):
+        if dtype == torch.bool:
+            return visible.clone()
+        return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, -torch.inf)
+
+    window = causal_mask(7, 7) & ~causal_mask(7, 7, -3)
+    mask = made(torch.ones(1, 1, 7, 7, dtype=torch.bool))
+    assert read_mask(mask, q=q_of(), seqlen_kv=7, causal=False) == Keys()
+    for values in (causal_mask(7, 7), window, causal_mask(7, 7)):
+        WRITES[way](mask, made(values))
+        for _ in range(2):
+            assert says(read_mask(mask, q=q_of(), seqlen_kv=7, causal=False), values, 7)
+
+
+def test_a_large_mask_is_compared_to_its_last_element():
+    mask = torch.ones(2, 1, 2100, 2100, dtype=torch.bool)
+    assert read_mask(mask, q=q_of(2, seqlen_q=2100), seqlen_kv=2100, causal=False) == Keys()
+    mask.data[1, 0, 2099, 2099] = False
+    keys = read_mask(mask, q=q_of(2, seqlen_q=2100), seqlen_kv=2100, causal=False)
+    assert keys.hi[1, 2099] == 2099
+    assert int((keys.hi == 2100).sum()) == 2 * 2100 - 1
+
+
+def test_a_mask_of_inference_mode_is_read_once_too(monkeypatch):
+    from nki_hf.adapters import masks
+
+    scans = []
+    real = masks._runs
+    monkeypatch.setattr(masks, "_runs", lambda visible: scans.append(1) or real(visible))
+    with torch.inference_mode():
+        mask = causal_mask(7, 7).clone()
+        for _ in range(28):
+            assert read_mask(mask, q=q_of(), seqlen_kv=7, causal=False) == Keys(ahead=1)
+    assert len(scans) == 1
+
+
 def test_a_mask_that_was_read_can_be_freed():
     import gc
     import weakref
@@ -246,6 +298,16 @@ def test_indices_hide_every_other_key():
     given = torch.zeros(1, 1, 3, 4)
     floats = restrict_to_indices(indices, given, causal=False, **sizes)[0, 0]
     assert torch.equal(floats == 0, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_indices_hide_every_other_key_of_an_integer_mask_which_adds(dtype):
+    indices = torch.tensor([[[0, 2], [1, -1], [2, 0]]])
+    hidden = torch.tensor([[0, 1, 0, 1], [1, 0, 1, 1], [0, 1, 0, 1]], dtype=torch.bool)
+    given = torch.arange(12).reshape(1, 1, 3, 4).to(dtype)
+    with pytest.warns(UserWarning, match="integers are added to the scores"):
+        got = restrict_to_indices(indices, given, seqlen_q=3, seqlen_kv=4, causal=False)
+    assert torch.equal(got[0, 0], given[0, 0].float().masked_fill(hidden, MIN))
 
 
 @pytest.mark.parametrize("causal", [True, False])

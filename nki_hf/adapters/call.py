@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Mask, Problem
@@ -73,6 +74,17 @@ class Call:
         if self.sink is None or self.sink.shape not in ((self.q.shape[1],), (1, self.q.shape[1], 1, 1)):
             return None
         return self.sink.reshape(-1)
+
+    @property
+    def transformed(self) -> bool:
+        """True inside a transform of `torch.func` or with a tangent of forward-mode AD: kernels know neither."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return True
+        # Outside of any dual level no tensor has a tangent, and asking each would cost time.
+        if forward_ad._current_level < 0:
+            return False
+        tensors = (self.q, self.k, self.v, self.sink, self.keys.bias)
+        return any(each is not None and forward_ad.unpack_dual(each).tangent is not None for each in tensors)
 
     @property
     def row_sink(self) -> torch.Tensor | None:

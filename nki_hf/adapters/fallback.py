@@ -13,8 +13,10 @@ __all__ = ["dense_mask", "fallback_name", "run_fallback"]
 
 
 def fallback_name(call: Call) -> str:
-    """`sdpa`, or `eager` for what sdpa lacks: softcap, sinks, attention weights."""
-    return "sdpa" if call.softcap is None and call.sink is None and not call.weights else "eager"
+    """`sdpa`, or `eager` for what sdpa lacks: softcap, sinks, attention weights, derivatives of any kind and order."""
+    if call.softcap is not None or call.sink is not None or call.weights:
+        return "eager"
+    return "eager" if not torch.compiler.is_compiling() and call.transformed else "sdpa"
 
 
 def run_fallback(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -51,13 +53,14 @@ def _computing_dtype(call: Call) -> torch.dtype:
 
 
 def _weights(call: Call, k: torch.Tensor, scale: float, mask: torch.Tensor | None) -> torch.Tensor:
-    scores = (call.q @ k.transpose(2, 3)).float() * scale
+    exact = torch.promote_types(call.q.dtype, torch.float32)
+    scores = (call.q @ k.transpose(2, 3)).to(exact) * scale
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     if call.sink is not None:
-        sink = call.sink.float()
+        sink = call.sink.to(exact)
         sink = sink.view(1, -1, 1, 1) if call.head_sink is not None else sink
         sink = sink.expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], dim=-1)

@@ -49,7 +49,7 @@ def attention(
         the last key.
       lo, hi: int32 `[batch or 1, seqlen_q]`: row i sees keys `[lo, hi)` only; both or neither.
       scale: multiplies the scores; None = `head_dim ** -0.5`.
-      softcap: `cap * tanh(scores / cap)` before the mask; None = off.
+      softcap: `cap * tanh(scores / cap)` before the mask, above 0; None = off.
       sink: one more logit per query head in the softmax, `[num_heads_q]`; None = off.
       return_lse: True also returns lse.
 

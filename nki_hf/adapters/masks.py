@@ -1,8 +1,8 @@
 """Every form of mask that Transformers or a user passes -> `Keys`. The one place where a mask becomes bounds.
 
 A dense mask whose every row is one run of keys becomes int32 bounds, and a static band where the rows lie on one.
-That reads the mask's values, so it happens only outside compilation and export, once per mask tensor (the layers of a
-model share it); there the mask stays dense.
+That reads the mask's values, so it happens only outside compilation and export; there the mask stays dense. The layers of a
+model share a mask: what was found is kept with a copy of the values, and stands only while the mask still holds them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from nki_hf.adapters.call import Keys
 from nki_hf.errors import Reason, UnsupportedProblem
 
 __all__ = [
+    "as_bias",
     "band_bounds",
     "read_mask",
     "restrict_to_indices",
@@ -30,6 +31,7 @@ __all__ = [
 
 _SCAN_ELEMENTS = 1 << 22  # elements looked at in one go: bounds the scan's scratch memory
 
+# A tensor's version would be cheaper to compare, but writes through `.data` or a shared NumPy array do not change it.
 _seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
@@ -58,17 +60,16 @@ def read_mask(
     if mask is None:
         # One query is the newest token: it sees every key.
         return Keys(q_offset=seqlen_kv - seqlen_q, ahead=1) if causal and seqlen_q > 1 else Keys()
-    if _values_unreadable(mask):
-        return Keys(bias=_as_bias(_fit(mask, q, seqlen_kv)))
     fitted = _fit(mask, q, seqlen_kv)
-    version = None if mask.is_inference() else mask._version
-    key = (version, tuple(q.shape[:3]), seqlen_kv, window)
+    if _values_unreadable(mask):
+        return Keys(bias=as_bias(fitted))
+    key = (tuple(q.shape[:3]), seqlen_kv, window)
     found = _seen.get(mask)
-    if version is None or found is None or found[0] != key:
+    if found is None or found[0] != key or (found[2] is not None and not _equal(_bits(fitted), found[2])):
         keys = _interpret(fitted, seqlen_q, window)
-        _seen[mask] = found = (key, keys)
-    # None: the mask itself is the bias. It is not remembered, or it would never be freed.
-    return Keys(bias=_as_bias(fitted)) if found[1] is None else found[1]
+        # None: the mask itself is the bias, whatever it holds. It is not kept, or it would never be freed.
+        _seen[mask] = found = (key, keys, None if keys is None else _bits(fitted).copy())
+    return Keys(bias=as_bias(fitted)) if found[1] is None else found[1]
 
 
 def with_position_bias(keys: Keys, position_bias: torch.Tensor, *, q: torch.Tensor, seqlen_kv: int) -> Keys:
@@ -88,7 +89,7 @@ def restrict_to_indices(
 ) -> torch.Tensor:
     """The mask that also hides every key not named in `indices` (`[batch, seqlen_q, topk]`, negative = none).
 
-    Returns a mask of the kind of `mask`; without one, a bool mask that includes the causal triangle.
+    Returns a mask of the kind of `mask`, float32 for integers; without one, a bool mask that includes the causal triangle.
     """
     batch = indices.shape[0]
     # One spare column takes the negative entries.
@@ -97,7 +98,7 @@ def restrict_to_indices(
     keep = keep.scatter(-1, slots, True)[:, None, :, :seqlen_kv]
     if mask is None:
         return keep & triangle(seqlen_q, seqlen_kv, keep.device) if causal else keep
-    mask = mask[..., :seqlen_kv]
+    mask = as_bias(mask[..., :seqlen_kv])
     return mask & keep if mask.dtype == torch.bool else mask.masked_fill(~keep, torch.finfo(mask.dtype).min)
 
 
@@ -149,6 +150,8 @@ def band_bounds(
 def _values_unreadable(mask: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or mask.requires_grad:
         return True
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # in a transform of torch.func tensors are wrapped
+        return True
     return type(mask) is not torch.Tensor or mask.device.type == "meta"
 
 
@@ -184,8 +187,8 @@ def _misfit(name: str, shape: list[int], wanted: tuple[int, ...]) -> NoReturn:
     )
 
 
-def _as_bias(mask: torch.Tensor) -> torch.Tensor:
-    """The mask in a dtype that a kernel adds or selects by."""
+def as_bias(mask: torch.Tensor) -> torch.Tensor:
+    """The mask in a dtype that a kernel adds or selects by; integers, which are added, warn."""
     if mask.dtype in (torch.bool, torch.float32, torch.bfloat16, torch.float16):
         return mask
     if not mask.dtype.is_floating_point and not torch.compiler.is_compiling():
@@ -195,6 +198,24 @@ def _as_bias(mask: torch.Tensor) -> torch.Tensor:
             stacklevel=2,
         )
     return mask.to(torch.float32)
+
+
+def _bits(mask: torch.Tensor) -> Any:
+    """The values as an integer array of the same shape, so that NaN equals itself; shares memory on the CPU."""
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return mask.detach().view(words[mask.element_size()]).cpu().numpy()
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """True if two arrays have one shape and the same values; looks at `_SCAN_ELEMENTS` in one go."""
+    if one.shape != other.shape:
+        return False
+    if one.size <= _SCAN_ELEMENTS or one.ndim == 1:
+        return bool((one == other).all())
+    if len(one) == 1:
+        return _equal(one[0], other[0])
+    half = len(one) // 2
+    return _equal(one[:half], other[:half]) and _equal(one[half:], other[half:])
 
 
 def _interpret(mask: torch.Tensor, seqlen_q: int, window: int | None) -> Keys | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -37,6 +38,8 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
       UnsupportedProblem: the tensors describe no attention; or no kernel takes the call and the settings are strict.
     """
     check_tensors(call.q, call.k, call.v, call.sink)
+    if call.softcap is not None and not 0 < call.softcap < math.inf:
+        raise UnsupportedProblem([_reason("softcap", call.softcap, "must be above 0 and finite", "None switches it off.")])
     call = _same_dtype(_same_batch(call))
     if torch.compiler.is_compiling():
         return _run(call, layer, fallback=_falls_back_in_graph(call))
@@ -99,6 +102,9 @@ def _refusals(call: Call) -> list[Reason]:
     reasons: list[Reason] = []
     if call.dropout > 0:
         reasons.append(_reason("dropout", call.dropout, "must be 0.0: no kernel drops weights", "Use torch for this layer."))
+    if not torch.compiler.is_compiling() and call.transformed:
+        limit = "must not be active: no kernel has a tangent, a second derivative or a batching rule"
+        reasons.append(_reason("torch.func transform or forward-mode AD", "active", limit))
     if call.weights:
         reasons.append(_reason("output_attentions", True, "must be False: no kernel writes the attention weights"))
     where = call.q.device.type

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from nki_hf.adapters.call import Call
-from nki_hf.adapters.masks import read_mask, restrict_to_indices, segment_bounds, triangle, with_position_bias
+from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, segment_bounds, triangle, with_position_bias
 from nki_hf.adapters.road import attend
-from nki_hf.errors import Reason
+from nki_hf.errors import Reason, UnsupportedProblem
 
 try:
     # Where Transformers keeps what its hooks collect; private, so its absence only costs the early sight of it.
@@ -31,8 +31,8 @@ HONOURED = {
     "sliding_window": "informational: the mask holds the window",
     "indices": "sparse attention: the keys each query may see",
     "block_indices": "sparse attention by blocks of keys",
-    "cu_seq_lens_q": "packed sequences: first row of each",
-    "cu_seq_lens_k": "packed sequences: first key of each",
+    "cu_seq_lens_q": "packed sequences: first row of each; alone it stands for the keys too, if both are equally long",
+    "cu_seq_lens_k": "packed sequences: first key of each; alone it stands for the rows too, if both are equally long",
     "output_attentions": "fallback to eager, which returns the weights",
 }
 """Keyword arguments with meaning, and what becomes of each."""
@@ -80,7 +80,7 @@ def nki_attention(
       `[batch, num_heads_q, seqlen_q, seqlen_kv]` if the model records them.
 
     Raises:
-      UnsupportedProblem: see `road.attend`.
+      UnsupportedProblem: see `road.attend`; or `cu_seq_lens` of one side only, where the other side has another length.
     """
     out, _, weights = attend(call_of(module, query, key, value, attention_mask, kwargs), layer_name(module))
     return out, weights
@@ -104,6 +104,7 @@ def call_of(
     if indices is not None:
         mask = restrict_to_indices(indices, mask, seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, causal=causal)
     if block_indices is not None:
+        mask = None if mask is None else as_bias(mask)
         mask = _block_mask(module, block_indices, mask, query, seqlen_kv, causal)
     keys = read_mask(mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=take("sliding_window", None))
     position_bias = take("position_bias", None)
@@ -114,11 +115,16 @@ def call_of(
     cu_q, cu_kv = take("cu_seq_lens_q", None), take("cu_seq_lens_k", None)
     weights = bool(take("output_attentions", False)) or _weights_recorded()
     refused = _unknown(kwargs) if kwargs else []
-    if cu_q is not None and cu_kv is not None:
-        if query.shape[0] == 1:
-            keys = segment_bounds(keys, cu_q, cu_kv, seqlen_q=seqlen_q, causal=causal)
-        else:
-            refused.append(_reason("cu_seq_lens_q", f"{cu_q.numel()} entries", "needs a batch of 1", "Pass a mask."))
+    packed = [cu for cu in (cu_q, cu_kv) if cu is not None]
+    if packed and query.shape[0] != 1:
+        name = "cu_seq_lens_k" if cu_q is None else "cu_seq_lens_q"
+        refused.append(_reason(name, f"{packed[0].numel()} entries", "needs a batch of 1", "Pass a mask."))
+    elif len(packed) == 1 and seqlen_q != seqlen_kv:
+        name = "cu_seq_lens_q" if cu_q is None else "cu_seq_lens_k"
+        limit = f"must be given, since seqlen_q={seqlen_q} and seqlen_kv={seqlen_kv} are packed differently"
+        raise UnsupportedProblem([_reason(name, "None", limit, "Pass both, or a mask.")])
+    elif packed:
+        keys = segment_bounds(keys, packed[0], packed[-1], seqlen_q=seqlen_q, causal=causal)
     return Call(
         q=query,
         k=key,

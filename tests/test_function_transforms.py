@@ -1,0 +1,99 @@
+"""Transforms of torch.func and forward-mode AD: torch computes them, counted; strict settings refuse them by name."""
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import nki_hf
+from nki_hf import UnsupportedProblem
+
+MASK = torch.ones(5, 5, dtype=torch.bool).tril()
+
+
+def reference(q, k, v):
+    scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(~MASK, -torch.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+def by_mask(q, k, v):
+    return nki_hf.attention(q, k, v, MASK)
+
+
+def by_option(q, k, v):
+    return nki_hf.attention(q, k, v, causal=True)
+
+
+def tensors():
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 3, 5, 8, generator=generator) for _ in range(6)]
+
+
+def jvp(attend):
+    return torch.func.jvp(attend, tuple(tensors()[:3]), tuple(tensors()[3:]))[1]
+
+
+def dual(attend):
+    with forward_ad.dual_level():
+        pairs = zip(tensors()[:3], tensors()[3:], strict=True)
+        return forward_ad.unpack_dual(attend(*(forward_ad.make_dual(*pair) for pair in pairs))).tangent
+
+
+def dual_value(attend):
+    """Only v moves."""
+    with forward_ad.dual_level():
+        q, k, v, tangent = tensors()[:4]
+        return forward_ad.unpack_dual(attend(q, k, forward_ad.make_dual(v, tangent))).tangent
+
+
+def dual_of_parameters(attend):
+    with forward_ad.dual_level():
+        pairs = zip(tensors()[:3], tensors()[3:], strict=True)
+        duals = [forward_ad.make_dual(tensor.requires_grad_(), tangent) for tensor, tangent in pairs]
+        return forward_ad.unpack_dual(attend(*duals)).tangent
+
+
+def grad(attend):
+    return torch.cat(torch.func.grad(lambda *qkv: attend(*qkv).sin().sum(), argnums=(0, 1, 2))(*tensors()[:3]))
+
+
+def vmap(attend):
+    q, _, v = tensors()[:3]
+    return torch.func.vmap(lambda k: attend(q, k, v))(torch.stack(tensors()[3:]))
+
+
+def grad_per_sample(attend):
+    q, k, v = tensors()[:3]
+    one = torch.func.grad(lambda q, k, v: attend(q[None], k[None], v[None]).sin().sum())
+    return torch.func.vmap(one)(q, k, v)
+
+
+def hessian(attend):
+    q, k, v = tensors()[:3]
+    return torch.func.hessian(lambda part: attend(torch.cat([part, q[..., 1:]], -1), k, v).sin().sum())(q[..., :1])
+
+
+@pytest.mark.parametrize("attend", [by_mask, by_option])
+@pytest.mark.parametrize("transform", [jvp, dual, dual_value, dual_of_parameters, grad, vmap, grad_per_sample, hessian])
+@pytest.mark.filterwarnings("ignore::nki_hf.adapters.ledger.FallbackWarning")
+def test_a_transform_gives_the_values_of_the_formula_and_is_counted(transform, attend):
+    nki_hf.explain(reset=True)
+    torch.testing.assert_close(transform(attend), transform(reference), rtol=1e-5, atol=1e-5)
+    report = nki_hf.explain()
+    assert report.fallbacks == report.calls > 0
+    assert all("forward-mode AD" in reason for reason in report.reasons())
+    with nki_hf.using(strict=True), pytest.raises(UnsupportedProblem, match=r"torch\.func transform or forward-mode AD=active"):
+        transform(attend)
+
+
+def test_a_dual_level_without_tangents_changes_nothing():
+    q, k, v = tensors()[:3]
+    with nki_hf.using(strict=True), forward_ad.dual_level():
+        torch.testing.assert_close(by_mask(q, k, v), reference(q, k, v), rtol=1e-5, atol=1e-5)
+
+
+def test_second_derivatives_in_reverse_mode_are_refused_by_torch():
+    q, k, v = tensors()[:3]
+    q.requires_grad_()
+    (first,) = torch.autograd.grad(by_mask(q, k, v).sin().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        torch.autograd.grad(first.square().sum(), q)
