@@ -1,5 +1,7 @@
 """Reductions and scans against NumPy in float64."""
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -22,6 +24,7 @@ from isa_operands import (
 )
 
 from nki_hf.chips import get_chip
+from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 
@@ -79,6 +82,30 @@ def tensor_reduce(data):
 
     chip = get_chip("trn3" if op == "abs_max" else "trn2")  # comparing by magnitude needs NeuronCore-v4
     run(data, body, operands, expect, options={"chip": chip}, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["subtract", "abs_max", "abs_min", "logical_and", "logical_or", "logical_xor", "bitwise_xor"])
+def test_operators_that_depend_on_the_order_reduce_several_axes_element_by_element(name, rng):
+    whole = name.startswith("bitwise")
+    x = rng.permutation(np.arange(-60, 60) if not name.startswith("logical") else np.arange(120) % 2).reshape(4, 5, 6)
+    steps = {
+        "subtract": np.subtract, "bitwise_xor": np.bitwise_xor, "logical_and": np.logical_and, "logical_or": np.logical_or,
+        "logical_xor": np.logical_xor, "abs_max": lambda a, b: np.where(np.abs(a) > np.abs(b), a, b),
+        "abs_min": lambda a, b: np.where(np.abs(a) < np.abs(b), a, b),
+    }  # fmt: skip
+    wanted = functools.reduce(steps[name], [x[:, i, j] for i in range(5) for j in range(6)])
+
+    def kernel(a):
+        kind = nl.int32 if whole else nl.float32
+        tile, result = nl.load(a), nl.ndarray((4, 1), kind)
+        nisa.tensor_reduce(dst=result, op=getattr(nl, name), data=tile, axis=(1, 2))
+        out = nl.ndarray((4, 1), kind, buffer=nl.shared_hbm)
+        nl.store(out, result)
+        return out
+
+    options = SimOptions(chip=get_chip("trn3"))
+    got = launch(kernel, (x.astype(np.int32 if whole else np.float32),), options=options).outputs[0]
+    np.testing.assert_array_equal(got[:, 0], wanted)
 
 
 @check("tensor_scalar_reduce")
