@@ -46,7 +46,8 @@ class FaultRecord:
 
     Attributes:
       kind: the class of rule: `shape`, `dtype`, `placement`, `engine`, `generation`, `bounds`, `capacity`,
-        `uninitialized`, `overlap`, `race`, `deadlock`, `argument`, `output`, `unsupported`.
+        `uninitialized`, `overlap`, `race`, `deadlock`, `argument`, `output`, `unsupported`; `error` if the kernel's own Python
+        raised.
       instruction: public name of the instruction, e.g. `nc_matmul`.
       message: what is wrong, with the values.
       limit: what is allowed.

@@ -352,3 +352,175 @@ def test_the_table_names_seed_worst_row_tile_and_the_json_file_holds_the_same(pa
     assert str(worst["worst_row"]) in result.stdout
     assert str(worst["worst_tile"]) in result.stdout
     assert "1.5 times as large" in result.stdout
+
+
+ODD = """
+from nki_hf.lang import nisa, nki, nl
+import numpy as np
+
+
+def copied(x, dtype=None):
+    out = nl.ndarray(x.shape, dtype or x.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=x)
+    return out
+
+
+@nki.jit
+def one(x):
+    return copied(x)
+
+
+@nki.jit
+def three(x):
+    return copied(x), copied(x), nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+
+
+@nki.jit
+def nothing(x):
+    copied(x)
+
+
+@nki.jit
+def widened(x):
+    return copied(x, nl.float32)
+
+
+@nki.jit
+def value_error(x):
+    raise ValueError("the kernel says no")
+
+
+@nki.jit
+def runtime_error(x):
+    raise RuntimeError("the kernel gives up")
+
+
+@nki.jit
+def beyond(x):
+    row = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
+    nisa.memset(dst=row, value=500)
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out[0:1], src=x.ap(pattern=[[64, 1], [1, 64]], scalar_offset=row, indirect_dim=0))
+    return out
+
+
+@nki.jit
+def needs_more(x, factor):
+    return copied(x)
+
+
+def same(x):
+    return x
+
+
+def twice(x):
+    return x, x
+
+
+def thrice(x):
+    return x, x, x
+
+
+def other_names(y):
+    return y
+
+
+def fails(x):
+    raise ValueError("the reference says no")
+"""
+
+
+@pytest.fixture
+def odd(tmp_path):
+    file = tmp_path / "odd.py"
+    file.write_text(ODD)
+    return file
+
+
+def odd_call(odd, kernel, reference, *more, dtype="float32"):
+    return invoke(f"{odd}:{kernel}", "--arg", f"x=128x64:{dtype}", "--reference", f"{odd}:{reference}", *more)
+
+
+@pytest.mark.parametrize("kernel", ["value_error", "runtime_error"])
+def test_what_the_kernel_raises_is_a_finding_with_its_line(odd, kernel):
+    result = odd_call(odd, kernel, "same", "--json", "-")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert {case["verdict"] for case in report["cases"]} == {"error"}
+    (fault,) = report["faults"]
+    text = "raise ValueError" if kernel == "value_error" else "raise RuntimeError"
+    line = 1 + next(i for i, item in enumerate(ODD.split("\n")) if text in item)
+    assert (fault["kind"], fault["file"], fault["line"]) == ("error", str(odd), line)
+    assert f"({odd}:{line})" in report["cases"][0]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reference", "verdict"),
+    [("one", "same", "pass"), ("one", "twice", "outputs"), ("three", "same", "outputs"), ("three", "twice", "outputs"),
+     ("nothing", "same", "outputs"), ("three", "thrice", "never written")],
+)  # fmt: skip
+def test_as_many_outputs_as_the_reference_has(odd, kernel, reference, verdict):
+    report = json.loads(odd_call(odd, kernel, reference, "--json", "-").stdout)
+    assert report["cases"][0]["verdict"] == verdict
+    assert report["passed"] == (verdict == "pass")
+
+
+@pytest.mark.parametrize(("more", "verdict"), [((), "dtype"), (("--out-dtype", "float32"), "pass")])
+def test_an_output_has_the_type_of_the_first_array_unless_another_is_named(odd, more, verdict):
+    report = json.loads(odd_call(odd, "widened", "same", "--json", "-", *more, dtype="bfloat16").stdout)
+    assert {case["verdict"] for case in report["cases"]} == {verdict}
+
+
+def test_json_holds_no_nan_after_a_run_time_index_out_of_bounds(odd):
+    def refuse(name):
+        raise AssertionError(name)
+
+    report = json.loads(odd_call(odd, "beyond", "same", "--json", "-").stdout, parse_constant=refuse)
+    assert report["faults"][0]["details"]["index"] == 500
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reference", "more", "words"),
+    [("needs_more", "same", (), "missing a required argument: 'factor'"), ("one", "other_names", (), "the reference cannot be"),
+     ("one", "fails", (), "the reference raised ValueError: the reference says no"), ("one", "same", ("--lnc", "0"), "1 or 2"),
+     ("one", "same", ("--lnc", "3"), "1 or 2"), ("one", "same", ("--lnc", "-1"), "1 or 2"),
+     ("one", "same", ("--rtol", "-1"), "positive"), ("one", "same", ("--json", "/no/such/folder/x.json"), "cannot be written"),
+     ("one", "same", ("--out-dtype", "int99"), "int99")],
+)  # fmt: skip
+def test_wrong_use_of_kernel_reference_or_option_ends_with_one_sentence(odd, kernel, reference, more, words):
+    result = odd_call(odd, kernel, reference, *more)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("def f(:\n", "SyntaxError"), ("import no_such_module_at_all\n", "no_such_module")]
+)
+def test_a_file_that_cannot_be_imported_is_named_with_the_line(tmp_path, text, words):
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    result = invoke(f"{file}:f")
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert f"{file}:1" in result.stderr
+
+
+def test_two_cores_of_a_chip_that_has_one_per_launch_are_a_fault(odd):
+    report = json.loads(odd_call(odd, "one", "same", "--json", "-", "--chip", "trn1", "--lnc", "2").stdout)
+    assert [fault["kind"] for fault in report["faults"]] == ["generation"]
+    assert not report["passed"]
+
+
+@pytest.mark.parametrize("shape", ["sq=17,skv=33,d=1", "sq=128,skv=128,d=2", "sq=17,skv=33,d=4"])
+def test_rows_whose_values_cancel_do_not_fail_a_right_kernel(shape):
+    result = invoke("nki_hf.kernels.flash_prefill:flash_prefill", "--shape", f"b=1,hq=1,hkv=1,{shape}", "--causal")
+    assert result.exit_code == 0, result.stdout
+
+
+def test_a_row_that_cancels_is_judged_by_what_was_summed():
+    reference = np.array([[1.0], [1e-6]])
+    output = reference + 1e-3
+    assert judge(output, reference, tolerance=0.01, scale=np.array([1.0, 1.0])).passed
+    assert judge(output, reference, tolerance=0.01).verdict == "rows"
+    assert judge(reference + [[0.0], [0.02]], reference, tolerance=0.01, scale=np.array([1.0, 1.0])).verdict == "rows"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import sys
 import warnings
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nki_hf.chips import get_chip
-from nki_hf.errors import KernelFault
+from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.observers.accumulation import foreign_accumulation
 from nki_hf.observers.capacity import report as capacity_report
 from nki_hf.observers.races import races
@@ -35,9 +36,13 @@ from nki_hf.tools.verify_subject import (
     LAYOUT,
     ArraySubject,
     AttentionSubject,
+    Case,
     UsageError,
+    check_call,
+    describe,
     load_callable,
     parameters,
+    position,
 )
 
 __all__ = ["command", "run"]
@@ -67,6 +72,7 @@ def run(
     observed = False
     for distribution in distributions:
         case = subject.case(distribution, seed)
+        check_call("kernel", subject.kernel, case.arguments)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -77,6 +83,16 @@ def run(
             if fault.record.to_dict() not in faults:
                 faults.append(fault.record.to_dict())
             continue
+        except Exception as error:  # whatever the kernel's own code raises is a finding about it
+            cases.append({"distribution": distribution, "verdict": "error", "detail": describe(error), "outputs": []})
+            file, line = position(error)
+            record = FaultRecord(
+                kind="error", instruction="kernel", message=f"the kernel raised {type(error).__name__}: {error}",
+                limit="a kernel returns its outputs", file=file, line=line,
+            ).to_dict()  # fmt: skip
+            if record not in faults:
+                faults.append(record)
+            continue
         if not observed:  # races and memory follow from the instructions alone, which are the same for every input
             observed = True
             faults += [race.record().to_dict() for race in races(result.events)]
@@ -86,7 +102,7 @@ def run(
             else:
                 faults += accumulated
             capacity = capacity_report(result.events, options.chip)
-        cases.append(_judge_case(distribution, result, case.expected))
+        cases.append(_judge_case(distribution, result, case))
     passed = not faults and bool(cases) and all(case["verdict"] == "pass" for case in cases)
     return {
         "passed": passed, "seed": seed, "chip": options.chip.name, "lnc": lnc, "cases": cases, "faults": faults,
@@ -94,14 +110,19 @@ def run(
     }  # fmt: skip
 
 
-def _judge_case(distribution: str, result: LaunchResult, expected: Sequence[tuple[str, Array, float]]) -> dict[str, Any]:
+def _judge_case(distribution: str, result: LaunchResult, case: Case) -> dict[str, Any]:
     unwritten = _never_written(result)
     outputs = []
-    for i, (name, reference, tolerance) in enumerate(expected[: max(len(result.outputs), 1)]):
-        if i >= len(result.outputs):
-            outputs.append((name, Judgement(verdict="shape", detail="the kernel returns nothing", tolerance=tolerance)))
-        else:
-            outputs.append((name, judge(result.outputs[i], reference, tolerance=tolerance, unwritten=unwritten[i])))
+    returned, wanted = len(result.outputs), len(case.expected)
+    if not wanted - case.optional <= returned <= wanted:
+        fewest = f"{wanted - case.optional} or " if case.optional else ""
+        detail = f"the kernel returns {returned} outputs, {fewest}{wanted} are expected"
+        outputs.append(("outputs", Judgement(verdict="outputs", detail=detail)))
+    for i, (item, output) in enumerate(zip(case.expected, result.outputs, strict=False)):
+        found = judge(
+            output, item.reference, tolerance=item.tolerance, unwritten=unwritten[i], scale=item.scale, dtype=item.dtype
+        )
+        outputs.append((item.name, found))
     first = next((item for item in outputs if not item[1].passed), outputs[0])
     return {
         "distribution": distribution,
@@ -149,6 +170,7 @@ def command(
     lnc: Annotated[int, typer.Option(help="Cores of the launch, 1 or 2.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the generated inputs.")] = 0,
     rtol: Annotated[float, typer.Option(help="Allowed relative error of a row; 0 = from the dtype.")] = 0.0,
+    out_dtype: Annotated[str, typer.Option(help="Types of the outputs, with --arg; default: the first array's.")] = "",
     foreign: Annotated[bool, typer.Option("--foreign", help="Warn where public sources leave a limit unsure.")] = False,
     strict_reads: Annotated[bool, typer.Option("--strict-reads", help="Refuse reads of never-written memory.")] = False,
     json_file: Annotated[str, typer.Option("--json", help="Write JSON to this file; - prints it instead of the table.")] = "",
@@ -156,13 +178,21 @@ def command(
 ) -> None:
     """Run a kernel on five distributions of inputs and judge values, memory, races and every documented limit.
 
-    Exit code 0: all passed; 1: something failed; 2: wrong use.
+    Exit code 0: all passed; 1: something failed, an error that the kernel raises included; 2: wrong use.
     """
     if lint:
         lint_command(Path(kernel.partition(":")[0]) if kernel else KERNELS, as_json=json_file == "-")
     try:
         if not kernel:
             raise UsageError("no kernel is named: give PATH:KERNEL, or --lint to check the source of all of ours.")
+        if lnc not in (1, 2):
+            raise UsageError(f"lnc={lnc} is not a logical-core degree: it is 1 or 2.")
+        if not 0 <= rtol < math.inf:
+            raise UsageError(f"rtol={rtol} is not an allowed error: it is a positive number, or 0 to take it from the dtype.")
+        if unknown := [name for name in out_dtype.split(",") if name and name not in DTYPES]:
+            raise UsageError(f"out-dtype has {', '.join(unknown)}: each is one of {', '.join(DTYPES)}.")
+        if json_file not in ("", "-") and (Path(json_file).is_dir() or not Path(json_file).absolute().parent.is_dir()):
+            raise UsageError(f"--json {json_file!r} cannot be written: give a file in a folder that exists.")
         chosen = get_chip(chip or settings().chip)
         options = SimOptions(chip=chosen, foreign=foreign, uninitialized="error" if strict_reads else "sentinel")
         loaded = load_callable(kernel)
@@ -174,7 +204,7 @@ def command(
                 raise UsageError("--arg needs --reference: only kernels of q, k, v have a reference of their own.")
             subject = ArraySubject(
                 kernel=loaded, arrays=dict(_array(text) for text in arg), reference=given, constants=constants,
-                rtol=rtol or None,
+                rtol=rtol or None, out_dtypes=tuple(name for name in out_dtype.split(",") if name),
             )  # fmt: skip
         else:
             if not {"q", "k", "v"} <= set(parameters(loaded)):
@@ -188,10 +218,14 @@ def command(
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     if json_file == "-":
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(found, indent=1, allow_nan=False))
     else:
         if json_file:
-            Path(json_file).write_text(json.dumps(found, indent=1) + "\n")
+            try:
+                Path(json_file).write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+            except OSError as error:
+                typer.echo(f"--json {json_file!r} cannot be written: {error.strerror}.", err=True)
+                raise typer.Exit(2) from None
         _print(found)
     raise typer.Exit(0 if found["passed"] else 1)
 

@@ -24,10 +24,11 @@ class Judgement:
     """What one comparison found.
 
     Attributes:
-      verdict: `pass`, or the first check that failed: `shape`, `reference` (the reference itself is not finite or all zero,
-        so that a comparison shows nothing), `never written`, `all zero`, `not finite`, `magnitude`, `rows`, `cosine`.
+      verdict: `pass`, or the first check that failed: `shape`, `dtype`, `reference` (the reference itself is not finite
+        or all zero, so that a comparison shows nothing), `never written`, `all zero`, `not finite`, `magnitude`, `rows`, `cosine`.
       detail: one sentence with the numbers behind the verdict.
-      row_error: largest `|output - reference| / |reference|` of a row (last axis), Euclidean norms.
+      row_error: largest `|output - reference| / |reference|` of a row (last axis), Euclidean norms;
+        see `row_error` for small rows.
       worst_row: its index in the axes before the last.
       worst_tile: index of the first row of the tile of `ROW_TILE` rows (along the longest of these axes) with the largest
         mean error.
@@ -61,14 +62,18 @@ def unit_roundoff(dtype: str) -> float:
     return _ROUNDOFF.get(dtype, _ROUNDOFF["float32"])
 
 
-def row_error(output: Array, reference: Array) -> Array:
-    """Relative error of each row (last axis); equal infinities agree. See `Judgement.row_error`."""
+def row_error(output: Array, reference: Array, scale: Array | float = 0.0) -> Array:
+    """Relative error of each row (last axis); equal infinities agree. See `Judgement.row_error`.
+
+    `scale` is a lower bound of the size that each row's error is relative to (it broadcasts over the rows): rounding errors
+    grow with what was summed, however much of it cancels.
+    """
     output, reference = _without_agreed_infinities(output, reference)
     difference = np.linalg.norm(output - reference, axis=-1)
     size = np.linalg.norm(reference, axis=-1)
     typical = float(np.sqrt(np.mean(size**2)))
     floor = max(_SMALL_ROW * typical, np.finfo(np.float64).tiny)
-    return np.asarray(difference / np.maximum(size, floor))
+    return np.asarray(difference / np.maximum(np.maximum(size, floor), scale))
 
 
 def _without_agreed_infinities(output: Array, reference: Array) -> tuple[Array, Array]:
@@ -77,13 +82,18 @@ def _without_agreed_infinities(output: Array, reference: Array) -> tuple[Array, 
     return np.where(agree, 0.0, out), np.where(agree, 0.0, ref)
 
 
-def judge(output: Array, reference: Array, *, tolerance: float, unwritten: Array | None = None) -> Judgement:
+def judge(
+    output: Array, reference: Array, *, tolerance: float, unwritten: Array | None = None, scale: Array | float = 0.0,
+    dtype: np.dtype[Any] | None = None,
+) -> Judgement:  # fmt: skip
     """Compare an output with its reference.
 
     Args:
       output, reference: arrays of one shape; equal infinities agree (the lse of a row without keys).
       tolerance: see `Judgement.tolerance`.
       unwritten: bool array of the output's shape, True where the kernel never wrote; None = not known.
+      scale: see `row_error`.
+      dtype: the element type that the output must have; None = any.
     """
     out, ref = np.atleast_1d(np.asarray(output, np.float64)), np.atleast_1d(np.asarray(reference, np.float64))
 
@@ -92,6 +102,8 @@ def judge(output: Array, reference: Array, *, tolerance: float, unwritten: Array
 
     if out.shape != ref.shape:
         return failed("shape", f"the output is {list(out.shape)} and the reference {list(ref.shape)}")
+    if dtype is not None and np.asarray(output).dtype != dtype:
+        return failed("dtype", f"the output is {np.asarray(output).dtype} and must be {dtype}")
     if np.isnan(ref).any():
         return failed("reference", f"{int(np.isnan(ref).sum()):,} elements of the reference are NaN: it judges nothing")
     if unwritten is not None and unwritten.any():
@@ -107,17 +119,19 @@ def judge(output: Array, reference: Array, *, tolerance: float, unwritten: Array
     if wrong.any():
         first = tuple(int(i) for i in np.argwhere(wrong)[0])
         return failed("not finite", f"{int(wrong.sum()):,} elements differ in being finite, the first at {list(first)}")
-    errors = row_error(out, ref)
+    errors = row_error(out, ref, scale)
     worst = tuple(int(i) for i in np.unravel_index(int(errors.argmax()), errors.shape)) if errors.ndim else ()
     magnitude = float(np.linalg.norm(out) / np.linalg.norm(ref))
     cosine = float((out.ravel() @ ref.ravel()) / (np.linalg.norm(out) * np.linalg.norm(ref)))
     largest = float(errors.max())
     verdict, detail = "pass", f"worst row {largest:.3g}"
-    if abs(magnitude - 1) > tolerance:
+    # where most rows cancel, size and direction as a whole say no more than the rows do
+    bound = tolerance * max(1.0, float(np.linalg.norm(np.broadcast_to(scale, errors.shape))) / float(np.linalg.norm(ref)))
+    if abs(magnitude - 1) > bound:
         verdict, detail = "magnitude", f"the output is {magnitude:.4g} times as large as the reference"
     elif largest > tolerance:
         verdict, detail = "rows", f"row {list(worst)} is off by {largest:.3g} of its size, {tolerance:.3g} allowed"
-    elif 1 - cosine > tolerance:
+    elif 1 - cosine > bound:
         verdict, detail = "cosine", f"cosine {cosine:.6f}"
     return Judgement(
         verdict=verdict, detail=detail, row_error=largest, worst_row=worst, worst_tile=_worst_tile(errors),

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from nki_hf.chips import Chip
+from nki_hf.kernels import reference
 from nki_hf.kernels.prefill_plan import PrefillPlan, plan_prefill
 from nki_hf.problem import Problem
 from nki_hf.sim.as_nki import as_nki
@@ -23,7 +25,10 @@ from nki_hf.testing import AttentionInputs, attention_inputs, plain_attention
 from nki_hf.tools.verify_inputs import array_inputs
 from nki_hf.tools.verify_judge import row_error, unit_roundoff
 
-__all__ = ["DTYPES", "LAYOUT", "ArraySubject", "AttentionSubject", "Case", "UsageError", "load_callable"]
+__all__ = [
+    "DTYPES", "LAYOUT", "ArraySubject", "AttentionSubject", "Case", "Expected", "UsageError", "check_call", "describe",
+    "load_callable", "parameters", "position",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
@@ -33,6 +38,9 @@ DTYPES = {
     "float32": np.dtype(np.float32),
     "int32": np.dtype(np.int32),
 }
+_MACHINERY = tuple(
+    str(Path(__file__).resolve().parents[1] / part) for part in ("sim/", "tools/verify", "observers/")
+)  # fmt: skip
 LAYOUT = {"q": "bhds", "k": "bhds", "v": "bhsd", "out": "bshd", "lse": "bhs"}
 """Axes of `flash_prefill`: batch, heads, sequence, head_dim. A letter left out is an axis of size 1 that is not there."""
 
@@ -42,11 +50,25 @@ class UsageError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Expected:
+    """One output: its name, reference, allowed row error, the size that errors are relative to at least (see
+    `verify_judge.row_error`), and its element type (None = any).
+    """
+
+    name: str
+    reference: Array
+    tolerance: float
+    scale: Array | float = 0.0
+    dtype: np.dtype[Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """One call: the kernel's keyword arguments, and for each output its name, reference and allowed row error."""
+    """One call: the kernel's keyword arguments, and what it must return; the last `optional` outputs may be missing."""
 
     arguments: Mapping[str, Any]
-    expected: Sequence[tuple[str, Array, float]]
+    expected: Sequence[Expected]
+    optional: int = 0
 
 
 def load_callable(spec: str) -> Any:
@@ -73,7 +95,49 @@ def _load_module(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and name.startswith(error.name):
             raise UsageError(f"module {name!r} does not exist: give a module or the path of a .py file.") from error
-        raise
+        raise _not_imported(name, error) from error
+    except (Exception, SystemExit) as error:  # whatever the module's own code raises
+        raise _not_imported(name, error) from error
+
+
+def _not_imported(name: str, error: BaseException) -> UsageError:
+    return UsageError(f"{name} cannot be imported: {describe(error)}. Make the file run on its own first.")
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: text (file:line)`, with the innermost line outside of this package's own machinery."""
+    file, line = position(error)
+    text = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+    return f"{text} ({file}:{line})" if file else text
+
+
+def position(error: BaseException) -> tuple[str, int]:
+    """File and line of the code that raised `error`, callers of the simulator instead of the simulator."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename, error.lineno or 0
+    found = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    outside = [item for item in found if not item[0].startswith((*_MACHINERY, "<"))]
+    return (outside or found or [("", 0)])[-1]
+
+
+def check_call(what: str, function: Any, arguments: Mapping[str, Any]) -> None:
+    """Raise a UsageError if `function` cannot be called with these keyword arguments."""
+    try:
+        inspect.signature(function.function if isinstance(function, Kernel) else function).bind(**arguments)
+    except TypeError as error:
+        raise UsageError(
+            f"the {what} cannot be called with {', '.join(arguments)}: {error}. Describe its parameters with --arg and --const."
+        ) from error
+
+
+def _computed(reference: Callable[..., Any], arguments: Mapping[str, Any]) -> list[Array]:
+    """What the given reference returns, one array per output."""
+    check_call("reference", reference, arguments)
+    try:
+        given = reference(**arguments)
+    except Exception as error:  # whatever the caller's code raises
+        raise UsageError(f"the reference raised {describe(error)}: it must compute every case.") from error
+    return [np.asarray(item) for item in (given if isinstance(given, tuple | list) else (given,))]
 
 
 def _load_file(path: Path) -> Any:
@@ -88,6 +152,8 @@ def _load_file(path: Path) -> Any:
     sys.path.insert(0, str(path.parent))  # files beside it are importable, as if it were run
     try:
         spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever the file's own code raises
+        raise _not_imported(str(path), error) from error
     finally:
         sys.path.remove(str(path.parent))
     return module
@@ -130,11 +196,15 @@ class AttentionSubject:
         rounding = 4 * unit_roundoff(self.problem.dtype)
         if self.reference is not None:
             exact = {name: array.astype(np.float64) for name, array in arguments.items()}
-            given = self.reference(**exact, **self.constants)
-            outputs = given if isinstance(given, tuple | list) else (given,)
+            outputs = _computed(self.reference, {**exact, **self.constants})
+            types = {0: DTYPES[self.problem.dtype], 1: np.dtype(np.float32)}
             expected = [
-                (name, np.asarray(array), self.rtol or rounding) for name, array in zip(("out", "lse"), outputs, strict=False)
-            ]
+                Expected(
+                    name=("out", "lse")[i] if i < 2 else f"output {i}", reference=array, tolerance=self.rtol or rounding,
+                    dtype=types.get(i),
+                )
+                for i, array in enumerate(outputs)
+            ]  # fmt: skip
         else:
             wide = replace(
                 inputs, problem=replace(self.problem, dtype="float32"), q=inputs.q.astype(np.float32),
@@ -143,15 +213,26 @@ class AttentionSubject:
             lse = inputs.expected[1]
             scores = float(np.abs(lse[np.isfinite(lse)]).max(initial=1.0))
             rounding += 4 * unit_roundoff("float32") * scores  # of the scores, which exp turns into a relative error
+            plain, sizes = plain_attention(wide), (_summed(inputs), np.zeros(1))
             expected = [
-                (name, self._to_kernel(name, exact), self.rtol or float(2 * row_error(plain, exact).max() + rounding))
-                for name, exact, plain in zip(("out", "lse"), inputs.expected, plain_attention(wide), strict=True)
-            ]
+                Expected(
+                    name=name, reference=self._to_kernel(name, exact), dtype=dtype,
+                    tolerance=self.rtol or float(2 * row_error(run, exact, size).max() + rounding),
+                    scale=np.linalg.norm(self._to_kernel("out", np.broadcast_to(size[..., None], exact.shape)), axis=-1)
+                    / np.sqrt(exact.shape[-1]) if name == "out" else 0.0,
+                )
+                for name, exact, run, size, dtype in zip(
+                    ("out", "lse"), inputs.expected, plain, sizes, (DTYPES[self.problem.dtype], np.dtype(np.float32)),
+                    strict=True,
+                )
+            ]  # fmt: skip
         constants = dict(self.constants)
         if {"spans", "q_rows", "section"} <= set(parameters(self.kernel)):
             plan = plan_prefill(self.problem, self.chip, self.lnc)
             arguments, constants = _planned(inputs, plan, arguments), {**plan.constants(), **constants}
-        return Case(arguments={**arguments, **constants}, expected=expected)
+        return Case(
+            arguments={**arguments, **constants}, expected=expected, optional=1 if self.reference is None else 0
+        )  # fmt: skip
 
     def _to_kernel(self, name: str, array: Array) -> Array:
         """`[batch, heads, seqlen(, head_dim)]` in the kernel's order of axes."""
@@ -162,6 +243,18 @@ class AttentionSubject:
         kept = array.squeeze(tuple(i for i, letter in enumerate(letters) if letter not in axes))
         remaining = [letter for letter in letters if letter in axes]
         return np.ascontiguousarray(kept.transpose([remaining.index(letter) for letter in axes]))
+
+
+def _summed(inputs: AttentionInputs) -> Array:
+    """Size of what each output row sums, `[batch, heads, seqlen_q]`: sqrt(sum of (weight * value) ** 2).
+
+    Roundings of the weights are independent, so an output errs by that much times their unit, even if the sum cancels.
+    """
+    problem = inputs.problem
+    keys = np.broadcast_to(np.eye(problem.seqlen_kv), (*inputs.k.shape[:2], problem.seqlen_kv, problem.seqlen_kv))
+    weights = reference.attention(replace(problem, head_dim_v=problem.seqlen_kv), inputs.q, inputs.k, keys, **inputs.masks)[0]
+    values = np.repeat(np.asarray(inputs.v, np.float64), problem.group_size, axis=1)
+    return np.asarray(np.sqrt((weights**2 @ values**2).sum(-1)))
 
 
 def _planned(inputs: AttentionInputs, plan: PrefillPlan, arguments: Mapping[str, Array]) -> dict[str, Array]:
@@ -196,6 +289,7 @@ class ArraySubject:
       constants: further arguments.
       reference: callable on the same names.
       rtol: allowed row error; None = four roundings of the first array's dtype.
+      out_dtypes: element type by output; default: the first array's, or any integer where the reference's is one.
     """
 
     kernel: Any
@@ -203,15 +297,23 @@ class ArraySubject:
     reference: Callable[..., Any]
     constants: Mapping[str, Any] = field(default_factory=dict)
     rtol: float | None = None
+    out_dtypes: Sequence[str] = ()
+
+    def _dtype(self, number: int, array: Array, first: str) -> np.dtype[Any] | None:
+        if number < len(self.out_dtypes):
+            return DTYPES[self.out_dtypes[number]]
+        return DTYPES[first] if array.dtype.kind == "f" else None
 
     def case(self, distribution: str, seed: int) -> Case:
         """The call for one distribution."""
         made = array_inputs({name: shape for name, (shape, _) in self.arrays.items()}, distribution, seed)
         arguments = {name: made[name].astype(DTYPES[dtype]) for name, (_, dtype) in self.arrays.items()}
         exact = {name: array.astype(np.float64) for name, array in arguments.items()}
-        given = self.reference(**exact, **self.constants)
-        outputs = given if isinstance(given, tuple | list) else (given,)
+        outputs = _computed(self.reference, {**exact, **self.constants})
         first = next(iter(self.arrays.values()), ((), "float32"))[1]
         tolerance = self.rtol if self.rtol is not None else 4 * unit_roundoff(first) if first != "float32" else 1e-5
-        expected = [(f"output {i}", np.asarray(array), tolerance) for i, array in enumerate(outputs)]
+        expected = [
+            Expected(name=f"output {i}", reference=array, tolerance=tolerance, dtype=self._dtype(i, array, first))
+            for i, array in enumerate(outputs)
+        ]
         return Case(arguments={**arguments, **self.constants}, expected=expected)
