@@ -494,9 +494,7 @@ def test_wrong_use_of_kernel_reference_or_option_ends_with_one_sentence(odd, ker
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [("def f(:\n", "SyntaxError"), ("import no_such_module_at_all\n", "no_such_module")]
-)
+@pytest.mark.parametrize(("text", "words"), [("def f(:\n", "SyntaxError"), ("import no_such_module\n", "no_such_module")])
 def test_a_file_that_cannot_be_imported_is_named_with_the_line(tmp_path, text, words):
     file = tmp_path / "broken.py"
     file.write_text(text)
@@ -523,4 +521,51 @@ def test_a_row_that_cancels_is_judged_by_what_was_summed():
     output = reference + 1e-3
     assert judge(output, reference, tolerance=0.01, scale=np.array([1.0, 1.0])).passed
     assert judge(output, reference, tolerance=0.01).verdict == "rows"
-    assert judge(reference + [[0.0], [0.02]], reference, tolerance=0.01, scale=np.array([1.0, 1.0])).verdict == "rows"
+    assert judge(reference + np.array([[0.0], [0.02]]), reference, tolerance=0.01, scale=np.array([1.0, 1.0])).verdict == "rows"
+
+
+ROUND_TRIP = """
+from nki_hf.lang import nisa, nki, nl
+
+
+@nki.jit
+def round_trip(x, queues):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    middle = nl.ndarray(x.shape, x.dtype, buffer=nl.hbm)
+    tile = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
+    back = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
+    second = nisa.engine.scalar if queues == 2 else nisa.engine.sync
+    nisa.dma_copy(dst=tile, src=x, engine=nisa.engine.sync)
+    nisa.dma_copy(dst=middle, src=tile, engine=nisa.engine.sync)
+    nisa.dma_copy(dst=back, src=middle, engine=second)
+    nisa.dma_copy(dst=out, src=back, engine=second)
+    return out
+
+
+def same(x, queues):
+    return x
+"""
+
+
+@pytest.mark.parametrize("queues", [1, 2])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_orders_that_are_only_inferred_are_a_finding_of_their_own(tmp_path, queues, foreign):
+    file = tmp_path / "round_trip.py"
+    file.write_text(ROUND_TRIP)
+    call = [f"{file}:round_trip", "--arg", "x=128x64", "--const", f"queues={queues}", "--reference", f"{file}:same"]
+    result = invoke(*call, "--json", "-", *(["--foreign"] if foreign else []))
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["faults"]) == (0, [])
+    assert [found["details"]["cause"] for found in report["inferred"]] == (["hbm"] if queues == 2 and not foreign else [])
+    if report["inferred"]:
+        line = 1 + next(i for i, text in enumerate(ROUND_TRIP.split("\n")) if "src=middle" in text)
+        assert report["inferred"][0]["line"] == line
+        assert "inferred" in invoke(*call).stdout
+
+
+@pytest.mark.parametrize("lnc", ["1", "2"])
+def test_our_own_kernel_rests_on_no_inferred_order(lnc):
+    call = ["nki_hf.kernels.flash_prefill:flash_prefill", "--shape", "b=1,hq=2,hkv=1,sq=130,skv=200,d=64", "--causal"]
+    report = json.loads(invoke(*call, "--lnc", lnc, "--json", "-").stdout)
+    assert report["passed"]
+    assert report["inferred"] == []

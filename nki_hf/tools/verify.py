@@ -22,7 +22,7 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.observers.accumulation import foreign_accumulation
 from nki_hf.observers.capacity import report as capacity_report
-from nki_hf.observers.races import races
+from nki_hf.observers.races import Trust, races
 from nki_hf.problem import Mask, Problem
 from nki_hf.settings import settings
 from nki_hf.sim import LaunchResult, SimOptions, launch
@@ -49,6 +49,8 @@ __all__ = ["command", "run"]
 
 Array = np.ndarray[Any, Any]
 
+_PROVEN = Trust(addresses=False, hbm=False, indices=False)
+
 
 def run(
     subject: AttentionSubject | ArraySubject,
@@ -61,13 +63,14 @@ def run(
     """Verify one kernel.
 
     Returns plain JSON types: `passed`, `seed`, `chip`, `lnc`, `cases` (one per distribution, each with the judgement of every
-    output or the fault that stopped it), `faults` (records of faults, races and undefined accumulation), `capacity`
-    (high-water marks), `warnings` (limits that public sources leave unsure, only with `options.foreign`).
+    output or the fault that stopped it), `faults` (records of faults, races and undefined accumulation), `inferred`
+    (pairs whose order no public source promises, see docs/races.md; not with `options.foreign`), `capacity` (high-water marks), `warnings` (limits that public sources leave unsure, only with `options.foreign`).
     """
     options = options or SimOptions()
     cases: list[dict[str, Any]] = []
     faults: list[dict[str, Any]] = []
     capacity: list[dict[str, Any]] = []
+    inferred: list[dict[str, Any]] = []
     unsure: set[str] = set()
     observed = False
     for distribution in distributions:
@@ -95,7 +98,11 @@ def run(
             continue
         if not observed:  # races and memory follow from the instructions alone, which are the same for every input
             observed = True
-            faults += [race.record().to_dict() for race in races(result.events)]
+            certain = [race.record().to_dict() for race in races(result.events)]
+            faults += certain
+            if not options.foreign:
+                every = (race.record().to_dict() for race in races(result.events, trust=_PROVEN))
+                inferred = [record for record in every if record not in certain]
             accumulated = [record.to_dict() for record in foreign_accumulation(result.events, options.chip)]
             if options.foreign:
                 unsure |= {f"{record['message']}, {record['limit']}" for record in accumulated}
@@ -106,7 +113,7 @@ def run(
     passed = not faults and bool(cases) and all(case["verdict"] == "pass" for case in cases)
     return {
         "passed": passed, "seed": seed, "chip": options.chip.name, "lnc": lnc, "cases": cases, "faults": faults,
-        "capacity": capacity, "warnings": sorted(unsure),
+        "inferred": inferred, "capacity": capacity, "warnings": sorted(unsure),
     }  # fmt: skip
 
 
@@ -247,6 +254,10 @@ def _print(found: dict[str, Any]) -> None:
     console.print(table)
     lines = [f"{case['distribution']}: {case['detail']}" for case in found["cases"] if case["verdict"] != "pass"]
     lines += [f"{f['kind']}: {f['message']}, {f['limit']} ({f['file']}:{f['line']})" for f in found["faults"]]
+    lines += [
+        f"order inferred, not promised ({f['details']['cause']}): {f['message']}; to make it sure, {f['limit']}"
+        for f in found["inferred"]
+    ]
     for row in found["capacity"]:
         used, size = f"{row['high_water_bytes']:,}", f"{row['capacity_bytes']:,}"
         lines.append(f"{row['space']} of core {row['core']}: {used} of {size} B per partition")

@@ -25,7 +25,8 @@ class Judgement:
 
     Attributes:
       verdict: `pass`, or the first check that failed: `shape`, `dtype`, `reference` (the reference itself is not finite
-        or all zero, so that a comparison shows nothing), `never written`, `all zero`, `not finite`, `magnitude`, `rows`, `cosine`.
+        or all zero, so that a comparison shows nothing), `never written`, `all zero`, `not finite`, `magnitude`, `rows`,
+        `cosine`.
       detail: one sentence with the numbers behind the verdict.
       row_error: largest `|output - reference| / |reference|` of a row (last axis), Euclidean norms;
         see `row_error` for small rows.
