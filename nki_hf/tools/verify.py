@@ -64,7 +64,8 @@ def run(
 
     Returns plain JSON types: `passed`, `seed`, `chip`, `lnc`, `cases` (one per distribution, each with the judgement of every
     output or the fault that stopped it), `faults` (records of faults, races and undefined accumulation), `inferred`
-    (pairs whose order no public source promises, see docs/races.md; not with `options.foreign`), `capacity` (high-water marks), `warnings` (limits that public sources leave unsure, only with `options.foreign`).
+    (pairs whose order no public source promises, see docs/races.md; not with `options.foreign`), `capacity` (high-water
+    marks), `warnings` (limits that public sources leave unsure, only with `options.foreign`).
     """
     options = options or SimOptions()
     cases: list[dict[str, Any]] = []
