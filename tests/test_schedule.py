@@ -17,10 +17,11 @@ from nki_hf.sim.dependencies import WAR, dependencies
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.events import Buffer, Event, Region
 from nki_hf.sim.strides import row_major
+from nki_hf.tools.subjects import events_of
 
 CHIP_NAMES = ("trn1", "trn2", "trn3")
 ORDERS = (None, 1, 8, 64)
-FORMS = ("load", "store", "matmul", "evict_scalar", "evict_vector", "exp", "add", "select")
+FORMS = ("load", "store", "matmul", "evict_scalar", "evict_vector", "copy", "ln", "exp", "add", "select")
 
 
 def build(steps):
@@ -47,6 +48,8 @@ def build(steps):
             "matmul": ("tensor", "nc_matmul", [region("sbuf", a, 128), sb[1]], [ps], {}),
             "evict_scalar": ("scalar", "activation", [ps], [sb[0]], {"op": "copy"}),
             "evict_vector": ("vector", "tensor_copy", [ps], [sb[0]], {}),
+            "copy": ("scalar", "activation", [sb[0]], [sb[1]], {"op": "copy"}),
+            "ln": ("scalar", "activation", [sb[0]], [sb[1]], {"op": "log"}),
             "exp": ("scalar", "activation", [sb[0]], [sb[1]], {"op": "exp"}),
             "add": ("vector", "tensor_tensor", sb, [sb[0]], {"op": "add"}),
             "select": ("gpsimd", "affine_select", [sb[0]], [sb[1]], {}),
@@ -207,3 +210,70 @@ def test_no_core_passes_a_barrier_before_the_other_has_reached_it(window):
     first_after = [i for i, e in enumerate(events) if e.core == 1 and e.opcode == "dma_copy"][2]
     assert plan.start_ns[barrier[1]] >= plan.done_ns[stored]
     assert plan.start_ns[first_after] >= plan.done_ns[stored]
+
+
+LADDER = [(name, size) for size in (512, 1024, 2048) for name in ("v4", "v5", "v7", "v8", "v11") if size < 2048 or name == "v5"]
+
+
+@pytest.mark.parametrize("window", [None, 64])
+@pytest.mark.parametrize(("name", "size"), LADDER)
+def test_memory_in_use_never_exceeds_what_the_chip_has(name, size, window):
+    """Sum over the buffers of each moment from their own first to last instruction in time, against the documented size."""
+    chip = get_chip("trn1")
+    plan = schedule(events_of(name, size, chip), chip, window=window)
+    span: dict = {}
+    for i, event in enumerate(plan.events):
+        last = plan.done_ns[i] if event.engine == "dma" else plan.free_ns[i]
+        for region in (*event.reads, *event.writes):
+            if region.buffer.space == "psum":
+                begin, end, _ = span.get(region.buffer.number, (np.inf, 0.0, 0))
+                banks = -(-region.buffer.bytes_per_partition // 2048)
+                span[region.buffer.number] = min(begin, plan.start_ns[i]), max(end, last), banks * 2048
+    changes = sorted(change for begin, end, size in span.values() for change in ((end, -size), (begin, size)))
+    most = max(np.cumsum([change for _, change in changes]))
+    assert most == plan.high_water_bytes[0, "psum"] <= 16384
+    assert plan.high_water_bytes[0, "sbuf"] <= 196608
+
+
+@pytest.mark.parametrize("window", [None, 64])
+def test_every_writer_of_a_tile_waits_for_its_memory_not_only_the_first_in_program_order(window):
+    """Eight banks are full when a ninth tile is written in halves by two engines; the second half needs nothing else."""
+    make = lambda number, space: Buffer(number, space, "t", (128, 512), as_dtype("float32"), 0, "scratch", None, "", 0)  # noqa: E731
+    part = lambda tile, begin, count: Region(tile, tile.dtype, begin, (128, count), (512, 1))  # noqa: E731
+    banks, out, hbm, late = [make(i, "psum") for i in range(9)], make(20, "sbuf"), make(21, "hbm"), make(22, "sbuf")
+    whole = [part(tile, 0, 512) for tile in banks]
+    body = [("vector", "memset", (), tile) for tile in whole[:8]]
+    body += [("vector", "reciprocal", (tile,), part(out, 0, 512)) for tile in whole[:8]]
+    body += [("dma", "dma_copy", (part(hbm, 0, 512),), part(late, 0, 512))]
+    body += [("scalar", "activation", (part(late, 0, 256),), part(banks[8], 0, 256))]
+    body += [("gpsimd", "memset", (), part(banks[8], 256, 256))]
+    events = [
+        Event(
+            i,
+            0,
+            engine,
+            "sync" if engine == "dma" else engine,
+            opcode,
+            reads,
+            (write,),
+            "k",
+            1,
+            {"op": "copy", "no_reorder": True},
+        )
+        for i, (engine, opcode, reads, write) in enumerate(body)
+    ]
+    plan = schedule(events, get_chip("trn2"), window=window)
+    first_bank_read = plan.free_ns[8]
+    assert min(plan.start_ns[-2:]) >= first_bank_read
+    assert plan.high_water_bytes[0, "psum"] == 16384
+
+
+@pytest.mark.parametrize("name", CHIP_NAMES)
+def test_an_activation_table_is_loaded_in_the_time_before_a_long_load_too(name):
+    """Removing the first exp leaves the last one's table to be loaded while Scalar waits for the DMA, not after it."""
+    steps = [("exp", 3, 4, 16), ("load", 0, 0, 512), ("copy", 0, 1, 512), ("exp", 3, 5, 16)]
+    chip = get_chip(name)
+    plans = [schedule(build(some), chip, window=None).start_ns for some in (steps, steps[1:])]
+    assert plans[1][-1] == plans[0][-1]
+    alone = schedule(build(steps[-1:]), chip, window=None)
+    assert alone.start_ns[0] == chip.kernel_fixed_ns + chip.scalar_table_load_ns

@@ -8,6 +8,8 @@ import pytest
 
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.observers.costs import cost_of
+from nki_hf.observers.schedule import schedule
+from nki_hf.observers.timing import roofline
 from nki_hf.sim import SimOptions, isa, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
@@ -132,6 +134,25 @@ def test_more_bytes_or_rows_are_never_faster(make, name):
         cost = cost_of(dma((rows, 512)), chip)
         assert cost.payload_ns >= last * 0.999
         last = max(last, cost.payload_ns)
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_a_wider_row_never_makes_a_transfer_faster_also_below_the_small_packet_limit(name):
+    took = [cost_of(dma((128, n)), get_chip(name)).payload_ns for n in (8, 64, 256, 333, 334, 400, 510, 511, 512, 513, 1024)]
+    assert took == sorted(took)
+    assert cost_of(dma((128, 256)), TRN2).payload_ns == pytest.approx(128 * 1024 / (16 * 23 * 0.65))
+
+
+def test_a_double_row_matmul_contracts_256_rows_once():
+    """[2 x 128, 128] by [2 x 128, 512]: 2 x 256 x 128 x 512 operations, twice the 16-bit rate."""
+    reads = [region((128, 2, 128), "float8_e4m3"), region((128, 2, 512), "float8_e4m3")]
+    made = event("tensor", "nc_matmul", reads, [region((128, 512), "float32", "psum")], perf_mode="double_row")
+    cost = cost_of(made, TRN2)
+    assert cost.flops == 2 * 256 * 128 * 512
+    assert cost.flops / cost.busy_ns / 1e3 == pytest.approx(2 * TRN2.tensor_peak_tflops, rel=0.01)
+    point = roofline(schedule([made], TRN2))
+    assert point.peak_tflops == 2 * TRN2.tensor_peak_tflops
+    assert point.achieved_tflops <= point.peak_tflops
 
 
 def test_an_unknown_instruction_is_refused_by_name():

@@ -106,6 +106,15 @@ def test_longer_sequences_and_more_heads_never_take_less():
     assert eager_like_us(problem_of("sq=512,skv=512"), chip) < eager_like_us(problem_of("hq=2,sq=512,skv=512"), chip)
 
 
+def test_the_eager_like_rung_counts_the_scores_of_a_rectangle():
+    """One query row over 4,096 keys is 4,096 scores, less than the smallest rung; 1,024 x 4,096 is 2,048 x 2,048."""
+    chip = get_chip("trn1")
+    us = lambda sq, skv: eager_like_us(problem_of(f"sq={sq},skv={skv}"), chip)  # noqa: E731
+    assert us(1, 4096) == us(512, 512) == us(1, 1)
+    assert us(1024, 4096) == us(4096, 1024) == us(2048, 2048)
+    assert us(2048, 4096) - us(1024, 4096) == pytest.approx(us(1024, 4096) - chip.kernel_fixed_ns / 1e3)
+
+
 def test_bench_rows_are_named_simulated_and_ordered_by_chip():
     problem = problem_of("hq=2,hkv=1,sq=512,skv=512,d=64,causal")
     rows = run(problem, window=64)
@@ -134,6 +143,22 @@ def test_the_bench_command_says_simulated():
         (["report", "--order", "fast"], "order='fast' is not known"),
         (["report", "--chip", "trn9"], "trn1, trn2, trn3"),
         (["report", "--kernel", "v99"], "one of v3"),
+        (["report", "--kernel", "v7", "--seqlen", "700"], "a multiple of 512"),
+        (["report", "--kernel", "v7", "--seqlen", "0"], "a multiple of 512"),
+        (["report", "--kernel", "gemm_bf16", "--seqlen", "-512"], "a multiple of 1024"),
+        (["report", "--kernel", "v7", "--shape", "sq=512,skv=512"], "takes --seqlen"),
+        (["report", "--seqlen", "0"], "sq=0 is not a size"),
+        (["report", "-o", "/nowhere/page.html"], "cannot be written"),
+        (["trace", "-o", "/nowhere/a.pftrace"], "cannot be written"),
+        (["trace", "-o", "a.txt"], ".pftrace, .png or .svg"),
+        (["correlate", "--write", "/nowhere/page.md"], "cannot be written"),
+        (["bench", "--shape", "sq=512,skv=0"], "skv=0 is not a size"),
+        (["bench", "--shape", "sq=512,sq=1024"], "says sq twice"),
+        (["bench", "--shape", "causal,causal"], "says causal twice"),
+        (["bench", "--shape", "sq=512,skv=512", "--lnc", "0"], "lnc=0 is not possible on trn1: it is 1."),
+        (["bench", "--shape", "sq=512,skv=512", "--lnc", "7", "--chip", "trn2"], "it is 1 or 2"),
+        (["bench", "--shape", "sq=512,skv=512", "--lnc", "2", "--chip", "trn1"], "lnc=2 is not possible on trn1"),
+        (["bench", "--shape", "sq=512,skv=512", "--layers", "0"], "layers=0"),
     ],
 )
 def test_wrong_use_exits_with_2_and_says_what_is_allowed(arguments, words):

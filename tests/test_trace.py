@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from nki_hf.chips import get_chip
 from nki_hf.cli import app
-from nki_hf.observers.perfetto import memory_profile, write_trace
+from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.report import facts, html
 from nki_hf.observers.schedule import schedule
 from nki_hf.tools.subjects import events_of
@@ -98,7 +98,7 @@ def test_flows_have_both_ends(packets):
 def test_memory_counters_start_at_zero_and_stay_within_the_chip(packets, plan):
     values = [p.track_event.counter_value for p in _events(packets, pb.TrackEvent.TYPE_COUNTER)]
     assert min(values) == 0
-    for (core, space), line in memory_profile(plan).items():
+    for (core, space), line in plan.occupied().items():
         limit = TRN1.sbuf_partition_bytes if space == "sbuf" else TRN1.psum_partition_bytes
         assert core == 0
         assert max(level for _, level in line) <= limit

@@ -12,7 +12,8 @@ _ARCH = "nki/guides/architecture/trainium_inferentia2_arch.rst"
 _OLD = "NKI API reference 2.20 to 2.26, 'Estimated instruction cost'"
 _PERF = "nki/deep-dives/nki_perf_guide.rst"
 _DMA = "nki/deep-dives/nki-dma-bandwidth-guide.rst"
-_SET_A = "docs/timing.md, 'What the trn1 rows say': 64 cycles is MIN_II and the only value within -15..+12 % on six kernels"
+_CHOSEN = f"{_OLD}: MIN_II; sources say 60 to 264 (docs/timing.md), and 64 was taken after the ladder's rows were seen"
+_PROFILE = "chosen by hand after the Autocomp profile was seen"
 
 TRN1 = Chip(
     name="trn1",
@@ -45,8 +46,8 @@ TRN1 = Chip(
         ),
         # ---- Vector engine ------------------------------------------------------------------------------------------
         "vector_ghz": Param(1.12, "GHz", _ARCH, "documented"),
-        "vector_overhead_cycles": Param(64, "cycles", _SET_A, "assumed"),
-        "vector_latency_ns": Param(146, "ns", "fit to the Autocomp profile: (177 - 117) us over 414 instructions", "measured"),
+        "vector_overhead_cycles": Param(64, "cycles", _CHOSEN, "assumed"),
+        "vector_latency_ns": Param(146, "ns", f"{_PROFILE}: (177 - 117) us over 414 instructions", "assumed"),
         "vector_copy_16bit_cycles": Param(
             1, "cycles per element", f"{_ARCH}: 128 elements per cycle, no fast modes", "documented"
         ),
@@ -70,18 +71,14 @@ TRN1 = Chip(
         "vector_memset_cycles": Param(1, "cycles per element", f"{_OLD}: memset", "documented"),
         # ---- Scalar engine ------------------------------------------------------------------------------------------
         "scalar_ghz": Param(1.4, "GHz", _ARCH, "documented"),
-        "scalar_overhead_cycles": Param(64, "cycles", _SET_A, "assumed"),
-        "scalar_copy_psum_latency_ns": Param(
-            105, "ns", "fit to the Autocomp profile: 100 to 107 ns an instruction", "measured"
-        ),
-        "scalar_copy_sbuf_latency_ns": Param(
-            105, "ns", "fit to the Autocomp profile: 100 to 107 ns an instruction", "measured"
-        ),
+        "scalar_overhead_cycles": Param(64, "cycles", _CHOSEN, "assumed"),
+        "scalar_copy_psum_latency_ns": Param(105, "ns", f"{_PROFILE}: 100 to 107 ns an instruction", "assumed"),
+        "scalar_copy_sbuf_latency_ns": Param(105, "ns", f"{_PROFILE}: 100 to 107 ns an instruction", "assumed"),
         "scalar_table_latency_ns": Param(
             143,
             "ns",
-            f"{_PERF} images: between 113 (a 1-element instruction lasts 159 ns) and 174 (exp of 512 from PSUM, 0.54 us)",
-            "measured",
+            f"{_PERF} images: midway between 113 (1 element lasts 159 ns) and 174 (exp of 512 from PSUM, 0.54 us)",
+            "assumed",
         ),
         "scalar_reduce_readout_ns": Param(
             45.7, "ns", f"{_OLD}: activation with reduce_res, 64 cycles; profile II 0.45 us", "documented"
@@ -104,11 +101,11 @@ TRN1 = Chip(
         "dma_end_ns": Param(
             315,
             "ns",
-            f"as trn2's notification; with dma_start_ns and a payload of 0.4 us it gives the about 2 us of {_DMA}",
+            f"about 2 us of {_DMA} with the rest; taken instead of 700 ns after the ladder's rows were seen",
             "assumed",
         ),
         "dma_small_packet_bytes": Param(
-            0, "B", "no reading on trn1; v3's rows leave no room for a penalty at 512 B", "assumed"
+            0, "B", "no reading on trn1; no penalty was chosen because v3's rows leave no room for one at 512 B", "assumed"
         ),
         "dma_small_packet_fraction": Param(1, "of peak", "see dma_small_packet_bytes", "assumed"),
         "dma_transpose_hbm_fraction": Param(

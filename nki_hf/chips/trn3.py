@@ -1,10 +1,13 @@
-"""trn3: NeuronCore-v4. No public per-instruction measurement exists: what is not documented is carried over from trn2."""
+"""trn3: NeuronCore-v4. No public per-instruction measurement exists: what trn3's own pages, or
+those common to all generations, do not document is carried over from trn2 and graded assumed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from nki_hf.chips.chip import Chip
+from nki_hf.chips.common import COMMON
 from nki_hf.chips.param import Param
 from nki_hf.chips.trn2 import TRN2
 
@@ -17,7 +20,7 @@ _DMA = "nki/deep-dives/nki-dma-bandwidth-guide.rst"
 def _carried_over() -> dict[str, Param]:
     return {
         name: param
-        if param.confidence == "documented"
+        if param.confidence == "documented" and name in COMMON
         else replace(param, source=f"as trn2: {param.source}", confidence="assumed")
         for name, param in TRN2
     }

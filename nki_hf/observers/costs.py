@@ -85,7 +85,8 @@ def _tensor(event: Event, chip: Chip) -> Cost:
         cycles = cycles * chip.tensor_fp32_cycles * pairs / 2 + pairs * (
             chip.tensor_fp32_weight_load_cycles + chip.tensor_fp32_pass_overhead_cycles
         )
-    flops = 0 if moves_data else 2 * stationary.elements * moving.free_elements
+    rows = 2 if event.attrs.get("perf_mode") == "double_row" else 1  # both operands hold two rows: one of them counts once
+    flops = 0 if moves_data else 2 * stationary.elements * moving.free_elements // rows
     stream = cycles / chip.tensor_ghz
     return Cost(
         busy_ns=stream,
@@ -268,8 +269,10 @@ def _dma(event: Event, chip: Chip) -> Cost:
         hbm = any(not r.buffer.on_chip for r in event.reads)
         payload = nbytes * share / rate / (chip.dma_transpose_hbm_fraction if hbm else chip.dma_transpose_sbuf_fraction)
     else:
-        rate *= chip.dma_small_packet_fraction if packet < chip.dma_small_packet_bytes else 1.0
-        payload = nbytes * share / packet * max(packet / rate, chip.dma_descriptor_ns)
+        row = packet / rate
+        if packet < chip.dma_small_packet_bytes:  # slower, but never longer than a row that is not small
+            row = min(row / chip.dma_small_packet_fraction, chip.dma_small_packet_bytes / rate)
+        payload = nbytes * share / packet * max(row, chip.dma_descriptor_ns)
     return Cost(
         busy_ns=chip.dma_issue_ns, lead_ns=chip.dma_start_ns, payload_ns=payload, tail_ns=chip.dma_end_ns,
         first_engine=first, engines=count, nbytes=nbytes,

@@ -16,7 +16,7 @@ from nki_hf.observers.schedule import Schedule
 from nki_hf.observers.times import REASONS
 from nki_hf.sim.events import Event, Region
 
-__all__ = ["memory_profile", "write_trace"]
+__all__ = ["write_trace"]
 
 _SEQUENCE = 1
 _ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
@@ -55,7 +55,7 @@ class _Writer:
         order = sorted(range(len(plan.events)), key=lambda i: float(plan.moves_ns[i]))
         for i in order:
             self._slice(i, waited_for.get(i, ()))
-        for (core, space), changes in memory_profile(plan).items():
+        for (core, space), changes in plan.occupied().items():
             track = self._counter(core, space)
             for time, nbytes in changes:
                 packet = self._packet(time)
@@ -162,27 +162,3 @@ def _arguments(plan: Schedule, i: int, event: Event) -> Iterator[tuple[str, str 
 
 def _words(region: Region) -> str:
     return f"{region.buffer.name}{list(region.shape)} {region.dtype} {region.buffer.space}, {region.bytes:,} B"
-
-
-def memory_profile(plan: Schedule) -> dict[tuple[int, str], list[tuple[float, int]]]:
-    """Bytes per partition in use over time, `(ns, bytes)` at each change, by `(core, space)`."""
-    work = plan.work
-    begin = [float("inf")] * len(work.allocations)
-    end = [0.0] * len(work.allocations)
-    for i, places in enumerate(work.touches):
-        for place in places:
-            begin[place] = min(begin[place], float(plan.start_ns[i]))
-            end[place] = max(end[place], float(plan.done_ns[i] if work.events[i].engine == "dma" else plan.free_ns[i]))
-    found: dict[tuple[int, str], list[tuple[float, int]]] = {}
-    for pool, (core, space, _) in enumerate(work.pools):
-        changes: dict[float, int] = {}
-        for place, item in enumerate(work.allocations):
-            if item.pool == pool:
-                changes[begin[place]] = changes.get(begin[place], 0) + item.nbytes
-                changes[end[place]] = changes.get(end[place], 0) - item.nbytes
-        level, line = 0, []
-        for time in sorted(changes):
-            level += changes[time]
-            line.append((time, level))
-        found[core, space] = line
-    return found

@@ -1,7 +1,9 @@
 """The schedule of a kernel whose queues, ports, DMA engines and memory are all served in program order.
 
-Every time here is a maximum over times of earlier instructions plus a constant, so that nothing ever starts later because
-something else was removed or became shorter.
+With given costs every time here is a maximum over times of earlier instructions plus constants (an activation table is
+loaded in the idle time since the last instruction that needed one), so that nothing starts later because something else was
+removed or became shorter. Two things decide costs or events before this runs, and are steps: throttling of a dense Tensor
+engine, and spills.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from nki_hf.observers.workload import Workload
 __all__ = ["run_in_program_order"]
 
 
-def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> tuple[Times, list[Pool]]:
-    """Times of every event and the memory pools after the run.
+def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> Times:
+    """Times of every event.
 
     Args:
       work: see `prepare`.
@@ -27,10 +29,11 @@ def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> 
     """
     resources = Resources(work)
     engine, starts, producers, kinds = work.engine, work.starts, work.producers, work.kinds
-    allocations, opens, touches = work.allocations, work.opens, work.touches
+    allocations, touches = work.allocations, work.touches
     pools = [Pool.of(capacity) for _, _, capacity in work.pools]
     left = [item.uses for item in allocations]
     until = [0.0] * len(allocations)
+    granted: list[tuple[float, int] | None] = [None] * len(allocations)  # when its memory was free, and who freed it
 
     for i in order if order is not None else range(len(work.costs)):
         queue = engine[i]
@@ -39,18 +42,21 @@ def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> 
             at, because = resources.available(producers[e], kinds[e], queue)
             if at > ready:
                 ready, why, who = at, because, producers[e]
-        for place in opens.get(i, ()):
+        for place in touches[i]:
             item = allocations[place]
-            pool = pools[item.pool]
-            if pool.room < item.nbytes:
-                raise MemoryError(
-                    f"{work.pools[item.pool][1]} overflows at event {i}: {item.nbytes} B do not fit beside "
-                    f"{pool.capacity - pool.room} B of {pool.capacity} B per partition."
-                )
-            freed_at, freed_by = pool.take(item.nbytes)
-            at = resources.granted(freed_at, freed_by, queue)
-            if at > ready:
-                ready, why, who = at, MEMORY, freed_by
+            grant = granted[place]
+            if grant is None:
+                pool = pools[item.pool]
+                if pool.room < item.nbytes:
+                    raise MemoryError(
+                        f"{work.pools[item.pool][1]} overflows at event {i}: {item.nbytes} B do not fit beside "
+                        f"{pool.capacity - pool.room} B of {pool.capacity} B per partition."
+                    )
+                grant = granted[place] = pool.take(item.nbytes)
+            if grant[1] >= 0:
+                at = resources.granted(*grant, queue)
+                if at > ready:
+                    ready, why, who = at, MEMORY, grant[1]
         resources.place(i, ready, why, who)
         end = resources.last_use(i)
         for place in touches[i]:
@@ -59,4 +65,4 @@ def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> 
             if not left[place]:
                 item = allocations[place]
                 pools[item.pool].give(item.nbytes, until[place], i)
-    return resources.times, pools
+    return resources.times

@@ -40,6 +40,7 @@ class Resources:
         self._banks: dict[int, tuple[float, int, int]] = {}
         self._carriers = [[0.0] * int(chip.dma_engines) for _ in range(cores)]
         self._tables = [""] * cores
+        self._table_free = [0.0] * cores  # when Scalar could have begun to load another table, had it only been idle since
 
     def available(self, producer: int, kind: int, queue: int) -> tuple[float, int]:
         """When an instruction of `queue` may start as far as its edge to a placed `producer` goes, and the reason's code."""
@@ -82,8 +83,8 @@ class Resources:
         else:
             if cost.table and self.is_scalar[queue] and self._tables[core] != cost.table:
                 self._tables[core] = cost.table
-                if self.free_at[queue] + self.table_ns > at:
-                    at, why, who = self.free_at[queue] + self.table_ns, TABLE, self.last_of[queue]
+                if self._table_free[core] + self.table_ns > at:
+                    at, why, who = self._table_free[core] + self.table_ns, TABLE, self.last_of[queue]
             if cost.psum_ns and self.shares_psum[queue]:
                 if self.psum_free[core] > at:
                     at, why, who = self.psum_free[core], PORT, self._psum_user[core]
@@ -99,5 +100,7 @@ class Resources:
                 self._sbuf_free[core], self._sbuf_user[core] = at + cost.sbuf_ns, i
             times.moves[i], times.done[i] = at, at + cost.done_ns
         times.start[i], times.free[i] = at, at + cost.busy_ns
+        if self.is_scalar[queue]:
+            self._table_free[core] = times.free[i] if cost.table else self._table_free[core] + cost.busy_ns
         times.reason[i], times.cause[i] = why, who
         self.free_at[queue], self.last_of[queue] = times.free[i], i

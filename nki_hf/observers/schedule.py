@@ -9,9 +9,10 @@ import numpy as np
 
 from nki_hf.chips import Chip
 from nki_hf.observers.costs import Cost
+from nki_hf.observers.occupied import occupied
 from nki_hf.observers.program_order import run_in_program_order
 from nki_hf.observers.spills import NO_SPILLS, Spills, spilled
-from nki_hf.observers.times import REASONS, Pool, Times
+from nki_hf.observers.times import REASONS, Times
 from nki_hf.observers.window_order import run_in_window
 from nki_hf.observers.workload import Workload, prepare
 from nki_hf.sim.events import Event
@@ -39,7 +40,6 @@ class Schedule:
       reason: why it did not start earlier, a position in `REASONS`.
       cause: the event that it waited for, -1 if none.
       total_ns: launch to completion, with the kernel's fixed cost.
-      high_water_bytes: most bytes per partition in use at once, by `(core, space)`.
       spills: what the compiler would have added because memory overflowed; its events are part of `events`.
       throttled: the Tensor engine was dense enough with 16-bit matmuls to be clocked down.
     """
@@ -54,7 +54,6 @@ class Schedule:
     reason: np.ndarray[tuple[int], np.dtype[np.int8]]
     cause: np.ndarray[tuple[int], np.dtype[np.int64]]
     total_ns: float
-    high_water_bytes: dict[tuple[int, str], int]
     spills: Spills
     throttled: bool
 
@@ -67,6 +66,16 @@ class Schedule:
     def events(self) -> Sequence[Event]:
         """The event stream."""
         return self.work.events
+
+    def occupied(self) -> dict[tuple[int, str], list[tuple[float, int]]]:
+        """Bytes per partition in use over time, `(simulated ns, bytes)` at each change, by `(core, space)`."""
+        dma = np.array([queue.engine == "dma" for queue in self.work.queues], bool)[np.array(self.work.engine, np.int64)]
+        return occupied(self.work, self.start_ns.tolist(), np.where(dma, self.done_ns, self.free_ns).tolist())
+
+    @property
+    def high_water_bytes(self) -> dict[tuple[int, str], int]:
+        """Most bytes per partition in use at one time, by `(core, space)`."""
+        return {key: max((level for _, level in line), default=0) for key, line in self.occupied().items()}
 
     def reasons(self) -> list[str]:
         """`reason` in words."""
@@ -92,22 +101,22 @@ def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAUL
     if overflow == "spill" and work.overflows():
         events, spills = spilled(events, chip)
         work = prepare(events, chip, reorder=window is not None)
-    times, pools = _run(work, window)
+    times = _run(work, window)
     throttled = _dense(work, times)
     if throttled:
         work.costs = _slowed(work.costs, float(chip.tensor_sustained_fraction))
-        times, pools = _run(work, window)
-    return _finished(work, times, pools, window, spills, throttled)
+        times = _run(work, window)
+    return _finished(work, times, window, spills, throttled)
 
 
 def reschedule(plan: Schedule, costs: list[Cost]) -> Schedule:
     """The same events in the same order option with other costs, one per event."""
     work = replace(plan.work, costs=costs)
-    times, pools = _run(work, plan.window)
-    return _finished(work, times, pools, plan.window, plan.spills, plan.throttled)
+    times = _run(work, plan.window)
+    return _finished(work, times, plan.window, plan.spills, plan.throttled)
 
 
-def _finished(work: Workload, times: Times, pools: list[Pool], window: int | None, spills: Spills, throttled: bool) -> Schedule:
+def _finished(work: Workload, times: Times, window: int | None, spills: Spills, throttled: bool) -> Schedule:
     chip = work.chip
     fixed = float(chip.kernel_fixed_ns)
     done = np.array(times.done) + fixed
@@ -116,11 +125,10 @@ def _finished(work: Workload, times: Times, pools: list[Pool], window: int | Non
         moves_ns=np.array(times.moves) + fixed, free_ns=np.array(times.free) + fixed, done_ns=done,
         reason=np.array(times.reason, np.int8), cause=np.array(times.cause, np.int64),
         total_ns=float(done.max(initial=fixed)), spills=spills, throttled=throttled,
-        high_water_bytes={(core, space): pool.high_water for (core, space, _), pool in zip(work.pools, pools, strict=True)},
     )  # fmt: skip
 
 
-def _run(work: Workload, window: int | None) -> tuple[Times, list[Pool]]:
+def _run(work: Workload, window: int | None) -> Times:
     return run_in_program_order(work, _order(work)) if window is None else run_in_window(work, window)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 __all__ = ["BUSY", "DEPENDENCY", "DMA", "MEMORY", "PORT", "REASONS", "START", "TABLE", "Pool", "Times"]
@@ -47,23 +47,22 @@ class Pool:
     Attributes:
       slots: heap of `(time at which they are free, bytes, event that freed them)`.
       room: bytes in `slots`.
+      capacity: bytes of all of it.
     """
 
     slots: list[tuple[float, int, int]]
     room: int
-    high_water: int = 0
-    capacity: int = field(default=0)
+    capacity: int
 
     @classmethod
     def of(cls, capacity: int) -> Pool:
         """A pool that is all free."""
-        return cls([(0.0, capacity, -1)], capacity, 0, capacity)
+        return cls([(0.0, capacity, -1)], capacity, capacity)
 
     def take(self, nbytes: int) -> tuple[float, int]:
         """Take `nbytes`, which must be there; returns when the last of them is free and the event that freed it."""
         time, freed_by = 0.0, -1
         self.room -= nbytes
-        self.high_water = max(self.high_water, self.capacity - self.room)
         while nbytes > 0:
             time, size, freed_by = heappop(self.slots)
             if size > nbytes:

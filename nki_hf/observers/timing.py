@@ -92,7 +92,7 @@ class Roofline:
       hbm_bytes: bytes between HBM and the chip.
       intensity: flops per HBM byte.
       achieved_tflops, attainable_tflops, peak_tflops: over the latency; what intensity and DMA allow; the engines' peak in
-        the dtype of most matmuls.
+        the dtype and mode of most matmuls.
       bound: `compute` or `dma`.
     """
 
@@ -169,16 +169,18 @@ def critical_path(plan: Schedule) -> list[PathStep]:
 
 def roofline(plan: Schedule) -> Roofline:
     """The kernel's position under the roofs of its cores' Tensor engines and DMA engines."""
-    by_width: dict[int, int] = defaultdict(int)
+    chip = plan.chip
+    by_rate: dict[float, int] = defaultdict(int)  # flops by what the engine does of them, relative to 16-bit
     for event, cost in zip(plan.events, plan.work.costs, strict=True):
-        if cost.flops:
-            by_width[event.reads[0].dtype.itemsize] += cost.flops
+        if cost.flops and event.attrs.get("perf_mode") == "double_row":
+            by_rate[float(chip.tensor_double_row_speedup)] += cost.flops
+        elif cost.flops:
+            by_rate[1 / chip.tensor_fp32_cycles if event.reads[0].dtype.itemsize == 4 else 1.0] += cost.flops
     cores = len({queue.core for queue in plan.work.queues})
-    flops = sum(by_width.values())
-    width = max(by_width, key=lambda key: by_width[key], default=2)
-    peak = cores * plan.chip.tensor_peak_tflops / (plan.chip.tensor_fp32_cycles if width == 4 else 1)
+    flops = sum(by_rate.values())
+    peak = cores * chip.tensor_peak_tflops * max(by_rate, key=lambda rate: by_rate[rate], default=1.0)
     hbm = sum(row.hbm_bytes for row in traffic(plan))
-    bandwidth = cores * plan.chip.dma_engines * plan.chip.dma_engine_bytes_per_ns
+    bandwidth = cores * chip.dma_engines * chip.dma_engine_bytes_per_ns
     intensity = flops / hbm if hbm else float("inf")
     attainable = min(peak, intensity * bandwidth / 1e3)
     return Roofline(

@@ -2,8 +2,9 @@
 
 An event-driven list scheduler. Whenever a queue is free it takes, among its next `window` instructions in program order,
 the first whose operands are ready (the first to become ready if none is). Ports and DMA engines are served by arrival.
-On-chip memory is granted so that in-order execution always stays possible: an instruction may open a buffer ahead of its
-turn only if everything before it still fits beside what was taken ahead (a banker's rule, so nothing can deadlock).
+On-chip memory is granted to whichever instruction touches a buffer first in time, and every other one that touches it
+waits for that memory too. A buffer may be opened ahead of its turn only if all buffers before it in program order still
+fit beside what was taken ahead (a banker's rule, so nothing can deadlock).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ __all__ = ["run_in_window"]
 _NEVER = float("inf")
 
 
-def run_in_window(work: Workload, window: int) -> tuple[Times, list[Pool]]:
-    """Times of every event and the memory pools after the run.
+def run_in_window(work: Workload, window: int) -> Times:
+    """Times of every event.
 
     Args:
       work: see `prepare`, with `reorder=True`.
@@ -41,8 +42,7 @@ class _Window:
         self.work, self.window = work, window
         count = len(work.costs)
         self.resources = Resources(work)
-        self.pools = [Pool.of(capacity) for _, _, capacity in work.pools]
-        self.memory = _Memory(work, self.pools)
+        self.memory = _Memory(work, [Pool.of(capacity) for _, _, capacity in work.pools])
         self.lines: list[list[int]] = [[] for _ in work.queues]  # each queue's events in program order
         self.place = [0] * count  # position in its line
         for i, queue in enumerate(work.engine):
@@ -61,7 +61,7 @@ class _Window:
         self.pending: list[list[tuple[float, int]]] = [[] for _ in work.queues]  # heaps by time of readiness
         self.now: list[list[tuple[float, int]]] = [[] for _ in work.queues]  # heaps by urgency: ready when the queue is free
 
-    def run(self) -> tuple[Times, list[Pool]]:
+    def run(self) -> Times:
         """Start one instruction after the other, always the one that can start first."""
         resources, memory, touches = self.resources, self.memory, self.work.touches
         for line in self.lines:
@@ -80,7 +80,7 @@ class _Window:
             if memory.woken:
                 for j in memory.retry():
                     self._enter(j)
-        return resources.times, self.pools
+        return resources.times
 
     def _urgency(self) -> list[float]:
         """Minus the longest path from each event's start to the end of the kernel, in ns: the most urgent sorts first."""
@@ -104,13 +104,14 @@ class _Window:
         queue = self.work.engine[i]
         if self.pinned is not None and self.pinned[i] and self.place[i] != self.head[queue]:
             return  # enters again when it is at the head
-        if i in self.work.opens:
-            granted = self.memory.open(i)
-            if granted is None:
-                return  # enters again when memory is freed
-            at = self.resources.granted(*granted, queue)
-            if at > self.ready[i]:
-                self.ready[i], self.why[i], self.who[i] = at, MEMORY, granted[1]
+        if not self.memory.open(i):
+            return  # enters again when memory is freed
+        for place in self.work.touches[i]:
+            freed_at, freed_by = self.memory.granted[place]
+            if freed_by >= 0:
+                at = self.resources.granted(freed_at, freed_by, queue)
+                if at > self.ready[i]:
+                    self.ready[i], self.why[i], self.who[i] = at, MEMORY, freed_by
         heappush(self.pending[queue], (self.ready[i], i))
 
     def _take(self) -> int:
@@ -166,14 +167,16 @@ class _Window:
 
 
 class _Memory:
-    """Grants on-chip memory to instructions that open buffers (see the module for the rule)."""
+    """Grants on-chip memory to the first instruction, in time, that touches a buffer (see the module for the rule)."""
 
     def __init__(self, work: Workload, pools: list[Pool]) -> None:
-        self.pools, self.allocations, self.opens = pools, work.allocations, work.opens
+        self.pools, self.allocations, self.touches = pools, work.allocations, work.touches
         self.left = [item.uses for item in work.allocations]
         self.until = [0.0] * len(work.allocations)
         self.taken = [False] * len(work.allocations)
+        self.granted = [(0.0, -1)] * len(work.allocations)  # when the memory of a taken buffer was free, and who freed it
         self.held = [0] * len(work.allocations)  # bytes, while taken
+        self._free = [pool.capacity for pool in pools]  # bytes that no buffer holds
         self.ahead = [0] * len(pools)  # bytes held by buffers behind the oldest one that is not taken yet
         self.blocked: list[list[int]] = [[] for _ in pools]  # instructions that wait, by the pool they wait for
         self.woken: list[int] = []  # pools whose blocked instructions should be asked again
@@ -202,25 +205,25 @@ class _Memory:
                     f"{pools[item.pool].capacity} B per partition."
                 )
 
-    def open(self, event: int) -> tuple[float, int] | None:
-        """When the memory of all buffers that `event` opens is free, and who freed it; None if it must wait."""
-        places = self.opens[event]
-        asked: dict[int, int] = {}
-        for place in places:
+    def open(self, event: int) -> bool:
+        """Take the memory of every buffer that `event` touches and nobody took before; False if it must wait."""
+        places = [place for place in self.touches[event] if not self.taken[place]]
+        if not places:
+            return True
+        places.sort()  # program order
+        for count, place in enumerate(places):
             item = self.allocations[place]
-            asked[item.pool] = asked.get(item.pool, 0) + item.nbytes
-            if self.pools[item.pool].room < asked[item.pool] or not self._safe(place):
+            safe = self._free[item.pool] >= item.nbytes and self._safe(place)
+            if not safe:
+                for other in places[:count]:
+                    self._hold(other, 0)
                 self.blocked[item.pool].append(event)
-                return None
-        at, freed_by = 0.0, -1
+                return False
+            self._hold(place, item.nbytes)
         for place in places:
             item = self.allocations[place]
-            time, by = self.pools[item.pool].take(item.nbytes)
-            if time > at:
-                at, freed_by = time, by
+            self.granted[place] = self.pools[item.pool].take(item.nbytes)
             self.taken[place] = True
-            self.held[place] = item.nbytes
-            self.ahead[item.pool] += item.nbytes
             ranked = self.ranked[item.pool]
             oldest = self.oldest[item.pool]
             while oldest < len(ranked) and self.taken[ranked[oldest]]:
@@ -229,7 +232,14 @@ class _Memory:
             if oldest != self.oldest[item.pool]:
                 self.oldest[item.pool] = oldest
                 self._wake(item.pool)
-        return at, freed_by
+        return True
+
+    def _hold(self, place: int, nbytes: int) -> None:
+        """Count `place`, not taken yet, as holding `nbytes`."""
+        pool, more = self.allocations[place].pool, nbytes - self.held[place]
+        self.held[place] = nbytes
+        self.ahead[pool] += more
+        self._free[pool] -= more
 
     def use(self, place: int, end: float, event: int) -> None:
         """Count one use; the last one gives the memory back."""
@@ -243,6 +253,7 @@ class _Memory:
         if self.rank[place] >= self.oldest[item.pool]:
             self.ahead[item.pool] -= item.nbytes
         self.held[place] = 0
+        self._free[item.pool] += item.nbytes
         self._wake(item.pool)
 
     def _wake(self, pool: int) -> None:

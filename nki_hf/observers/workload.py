@@ -54,7 +54,6 @@ class Workload:
       queues: the resources by index.
       starts, producers, kinds: edges grouped by consumer, as in `Dependencies`.
       allocations: every pooled on-chip buffer, in order of its first instruction.
-      opens: events -> positions in `allocations` that this instruction writes first.
       touches: events -> positions in `allocations` that this instruction uses.
       pools: `(core, space, capacity in bytes per partition)`.
       no_reorder: True where the kernel pinned the order.
@@ -71,7 +70,6 @@ class Workload:
     producers: list[int]
     kinds: list[int]
     allocations: list[Allocation] = field(default_factory=list)
-    opens: dict[int, list[int]] = field(default_factory=dict)
     touches: list[tuple[int, ...]] = field(default_factory=list)
     pools: list[tuple[int, str, int]] = field(default_factory=list)
     no_reorder: list[bool] = field(default_factory=list)
@@ -178,7 +176,6 @@ def _open(
         work.pools.append((core, buffer.space, capacity[buffer.space]))
     place = len(work.allocations)
     work.allocations.append(Allocation(buffer.number, pool_of[key], taken_bytes(buffer, work.chip), index, index, 0))
-    work.opens.setdefault(index, []).append(place)
     return place
 
 

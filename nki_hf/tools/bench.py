@@ -100,6 +100,13 @@ def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
     return table
 
 
+def _check_cores(lnc: int | None, chips: tuple[str, ...]) -> None:
+    for name in chips:
+        allowed = range(1, get_chip(name).default_lnc + 1)
+        if lnc is not None and lnc not in allowed:
+            raise ValueError(f"lnc={lnc} is not possible on {name}: it is {' or '.join(map(str, allowed))}.")
+
+
 def command(
     shape: Annotated[
         str, typer.Option(help="b=1,hq=16,hkv=8,sq=4096,skv=4096,d=128,causal; also window=, softcap=, dtype=, sink.")
@@ -114,6 +121,9 @@ def command(
     try:
         problem = problem_of(shape)
         chips = (get_chip(chip).name,) if chip else tuple(CHIPS)
+        if layers < 1:
+            raise ValueError(f"layers={layers} is not a number of layers: it is 1 or more.")
+        _check_cores(lnc, chips)
         rows = run(problem, chips, window=window_of(order), lnc=lnc)
     except (ValueError, UnsupportedProblem) as error:
         typer.echo(str(error), err=True)

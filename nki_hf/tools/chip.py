@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from nki_hf.chips import CHIPS, get_chip
 
@@ -24,7 +23,7 @@ def run(name: str) -> list[dict[str, Any]]:
 
 def command(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(CHIPS)}.")] = "trn2",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Print every hardware number of a chip with unit, source and confidence."""
     try:
@@ -35,8 +34,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
-    table = Table("name", "value", "unit", "confidence", "source", title=f"{name}: {len(rows)} numbers")
-    table.columns[1].justify = "right"
+    typer.echo(f"{name}: {len(rows)} numbers; each with unit, confidence and source")
     for row in rows:
-        table.add_row(row["name"], f"{row['value']:,g}", row["unit"], row["confidence"], row["source"])
-    Console().print(table)
+        typer.echo(f"\n{row['name']} = {row['value']:,g} {row['unit']} ({row['confidence']})")
+        typer.echo(textwrap.fill(row["source"], 76, initial_indent="    ", subsequent_indent="    ", break_long_words=False))

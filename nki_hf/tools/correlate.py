@@ -18,6 +18,7 @@ from rich.table import Table
 from nki_hf.chips import Chip, get_chip
 from nki_hf.chips.measurements import MEASUREMENTS, Measurement
 from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
+from nki_hf.tools.modelled import check_writable
 from nki_hf.tools.subjects import events_of
 
 __all__ = ["ORDERS", "Row", "command", "fit", "markdown", "run", "summary"]
@@ -27,6 +28,9 @@ ORDERS: tuple[int | None, ...] = (None, 16, DEFAULT_WINDOW, 256)
 
 FITTED = ("kernel_fixed_ns", "tensor_fp32_weight_load_cycles")
 """What is fitted on trn1: no document or measurement gives either of them."""
+
+_NO_FLOAT32_MATMUL = ("v7", "v8", "v11")
+"""Kernels that do not depend on the second of them, so that the fit need not run them again for each of its values."""
 
 _CLOSE = 0.03
 """Measurements closer than this do not count in the rank order."""
@@ -121,12 +125,12 @@ def fit(
 
     @functools.cache
     def variable_us(item: Measurement, cycles: float) -> float:
-        """Latency without the fixed cost; only float32 matmuls of the ladder depend on `cycles`."""
+        """Latency without the fixed cost."""
         chip = _with(base, kernel_fixed_ns=0.0, tensor_fp32_weight_load_cycles=cycles)
         return _us(item.subject, item.size, chip, DEFAULT_WINDOW)
 
     def simulated(item: Measurement, values: tuple[float, float]) -> float:
-        cycles = values[1] if item.subject in ("v3", "v4", "v5", "v6") else weight_cycles[0]
+        cycles = weight_cycles[0] if item.subject in _NO_FLOAT32_MATMUL else values[1]
         return variable_us(item, cycles) + values[0] / 1e3
 
     def best(chosen: Sequence[Measurement]) -> tuple[float, float]:
@@ -161,19 +165,19 @@ def markdown(rows: Sequence[Row], fitted: dict[str, Any]) -> str:
         "",
         "Written by `nki_hf correlate --fit --write docs/correlation.md`; do not edit. Measured columns are published",
         "latencies, simulated ones come from this package's timing model; errors are simulated / measured - 1. Rows marked",
-        "\\* took part in the fit of the constants named below, so their agreement is no evidence. Sources:",
-        "`nki_hf/chips/measurements.py`.",
+        "\\* took part in the fit of the constants named below, so their agreement is no evidence. Rows marked † were known,",
+        "or belong to a profile that was known, when a constant or a rule was chosen by hand (listed under Notes): their",
+        "agreement is weak evidence. No row is free of both. Sources: `nki_hf/chips/measurements.py`.",
         "",
         "| kernel | size | chip | measured µs | simulated µs, default | error | "
         + " | ".join(f"error, {o}" for o in orders)
         + " |",
         "|---|---:|---|---:|---:|---:|" + "---:|" * len(orders),
     ]
-    mark = " \\*"
     for row in rows:
         item = row.measurement
         lines.append(
-            f"| {item.subject}{mark if row.fitted else ''} | {item.size:,} | {item.chip} | {item.us:,.0f} | "
+            f"| {item.subject}{_mark(row)} | {item.size:,} | {item.chip} | {item.us:,.0f} | "
             f"{row.simulated_us[DEFAULT_ORDER]:,.0f} | {row.error(DEFAULT_ORDER):+.1%} | "
             + " | ".join(f"{row.error(order):+.1%}" for order in orders) + " |"
         )  # fmt: skip
@@ -186,7 +190,7 @@ def markdown(rows: Sequence[Row], fitted: dict[str, Any]) -> str:
         "| order | rows | mean | median | worst | ranked wrongly |",
         "|---|---|---:|---:|---:|---|",
     ]
-    for label, chosen in (("all", attention), ("not fitted", unfitted)):
+    for label, chosen in (("all", attention), ("not in the fit", unfitted)):
         for order in orders:
             found = summary(chosen, order)
             default = " (default)" if order == DEFAULT_ORDER else ""
@@ -202,7 +206,14 @@ def markdown(rows: Sequence[Row], fitted: dict[str, Any]) -> str:
         values = " | ".join(f"{found['values'][key]:g}" for key in FITTED)
         lines.append(f"| {name} | {values} | {', '.join(f'{size}: {error:+.1%}' for size, error in found['errors'].items())} |")
     notes = [f"* {item.subject} {item.size:,}: {item.note}." for item in MEASUREMENTS if item.note]
+    for informed in dict.fromkeys(item.informed for item in MEASUREMENTS if item.informed):
+        named = dict.fromkeys(item.subject for item in MEASUREMENTS if item.informed == informed)
+        notes.append(f"* † {', '.join(named)} were known when these were chosen: {informed}.")
     return "\n".join([*lines, "", "## Notes", "", *notes, ""])
+
+
+def _mark(row: Row) -> str:
+    return (" \\*" if row.fitted else "") + (" †" if row.measurement.informed else "")
 
 
 def command(
@@ -214,6 +225,14 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="Attention rows up to 2,048 keys only, default order only.")] = False,
 ) -> None:
     """Compare simulated with measured latencies: an error table, its summary and the leave-one-out errors."""
+    if write is not None:
+        try:
+            check_writable(write)
+            if quick:
+                raise ValueError("quick and write exclude each other: the page is written from all rows.")
+        except ValueError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from None
     chosen = [item for item in MEASUREMENTS if not quick or (item.group == "attention" and item.size <= 2048)]
     noisy = Console(stderr=True)
     rows = run(chosen, (DEFAULT_WINDOW,) if quick else ORDERS,

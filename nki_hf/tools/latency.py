@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 
 from nki_hf.chips import Chip
@@ -13,11 +14,12 @@ from nki_hf.tools.subjects import events_of, flash_prefill_events
 __all__ = ["EAGER_NOTE", "Latency", "eager_like_us", "flash_prefill_us"]
 
 _EAGER = "v3"
-_EAGER_SIZE = 2048
+_EAGER_STEP, _EAGER_SIZE = 512, 2048
 
 EAGER_NOTE = (
-    "eager-like: the ladder's v3, every intermediate through HBM in float32, one head after another at head_dim 128; beyond "
-    "2,048 keys scaled with the square of the length, without the further spills that longer rows need"
+    "eager-like: the ladder's v3, every intermediate through HBM in float32, one head after another at head_dim 128, as a "
+    "square of sq x skv scores, its side rounded up to a multiple of 512 and at least 512; beyond 2,048 x 2,048 scaled with "
+    "sq x skv, without the further spills that longer rows need"
 )
 
 
@@ -76,11 +78,12 @@ def _whole(problem: Problem, chip: Chip, lnc: int, window: int | None) -> Latenc
 
 
 def eager_like_us(problem: Problem, chip: Chip, lnc: int = 1) -> float:
-    """The latency of the eager-like rung, for the longer of the two lengths; see `EAGER_NOTE`."""
-    seqlen = max(problem.seqlen_q, problem.seqlen_kv)
+    """The latency of the eager-like rung on as many scores as the call has; see `EAGER_NOTE`."""
+    scores = problem.seqlen_q * problem.seqlen_kv
     heads = -(-problem.batch * problem.num_heads_q // lnc)
-    size = max(512, min(_EAGER_SIZE, -(-seqlen // 512) * 512))
-    per_head = _eager_head_us(size, chip) * max(1.0, seqlen / size) ** 2
+    side = math.isqrt(scores - 1) + 1  # of a square of at least as many scores
+    size = max(_EAGER_STEP, min(_EAGER_SIZE, -(-side // _EAGER_STEP) * _EAGER_STEP))
+    per_head = _eager_head_us(size, chip) * max(1.0, scores / size**2)
     return heads * per_head + chip.kernel_fixed_ns / 1e3
 
 

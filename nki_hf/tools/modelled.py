@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from nki_hf.chips import get_chip
 from nki_hf.observers.schedule import Schedule, schedule
 from nki_hf.problem import Mask, Problem
 from nki_hf.tools.subjects import events_of, flash_prefill_events
 
-__all__ = ["Asked", "model", "problem_of", "window_of"]
+__all__ = ["Asked", "check_writable", "model", "problem_of", "window_of"]
 
 _KEYS = ("b", "hq", "hkv", "sq", "skv", "d", "dv", "dtype", "window", "softcap")
 
@@ -49,6 +51,8 @@ def model(asked: Asked, *, window: int | None) -> Schedule:
       UnsupportedProblem: flash_prefill does not take the problem.
     """
     chip = get_chip(asked.chip)
+    if asked.shape and asked.kernel != "flash_prefill":
+        raise ValueError(f"shape={asked.shape!r} describes flash_prefill: kernel={asked.kernel} takes --seqlen instead.")
     if asked.kernel == "flash_prefill":
         events = flash_prefill_events(asked.problem, chip, asked.lnc)
     else:
@@ -68,6 +72,8 @@ def problem_of(shape: str) -> Problem:
     flags = set()
     for word in filter(None, (part.strip() for part in shape.split(","))):
         name, equals, value = word.partition("=")
+        if name in values or name in flags:
+            raise ValueError(f"shape={shape!r} says {name} twice: it is given once.")
         if not equals and name in ("causal", "sink"):
             flags.add(name)
         elif equals and name in _KEYS:
@@ -82,6 +88,9 @@ def problem_of(shape: str) -> Problem:
         heads_kv, head_dim_v = int(values.get("hkv", heads)), int(values.get("dv", head_dim))
     except ValueError as error:
         raise ValueError(f"shape={shape!r} has a size that is not a number: {error}.") from None
+    for name, value in values.items():
+        if name not in ("dtype", "softcap") and int(value) < 1:
+            raise ValueError(f"shape: {name}={value} is not a size: it is 1 or more.")
     causal = "causal" in flags or window is not None
     mask = Mask(q_offset=seqlen_kv - seqlen_q, ahead=1, window=window) if causal else Mask()
     return Problem(
@@ -97,3 +106,10 @@ def window_of(order: str) -> int | None:
     if not order.isdigit() or int(order) < 1:
         raise ValueError(f"order={order!r} is not known: it is program or a window of 1 or more instructions, e.g. 64.")
     return int(order)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse, before the work, a file that cannot be written: ValueError."""
+    folder = path.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise ValueError(f"output={path} cannot be written: give a file in an existing folder that you may write to.")

@@ -13,7 +13,7 @@ from rich.table import Table
 from nki_hf.errors import BackendUnavailable, require
 from nki_hf.observers.report import facts, html
 from nki_hf.observers.timing import WAITS
-from nki_hf.tools.modelled import Asked, model, window_of
+from nki_hf.tools.modelled import Asked, check_writable, model, window_of
 
 __all__ = ["command", "show"]
 
@@ -54,6 +54,8 @@ def command(
 ) -> None:
     """Say where the simulated time of a kernel goes: engines, waits, critical path, DMA, roofline."""
     try:
+        if output is not None:
+            check_writable(output)
         asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
         if output is not None:  # a page that cannot be written is known before anything is simulated
             if not output.parent.is_dir():

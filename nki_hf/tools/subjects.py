@@ -32,6 +32,7 @@ class Subject:
       arguments: size -> tensors; only their shapes and dtypes count.
       flops: size -> useful floating-point operations.
       constants: keyword arguments of the kernel.
+      multiple: sizes are multiples of it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Subject:
     arguments: Callable[[int], tuple[np.ndarray[Any, Any], ...]]
     flops: Callable[[int], int]
     constants: tuple[tuple[str, Any], ...] = ()
+    multiple: int = 512
 
 
 def _columns(size: int) -> tuple[np.ndarray[Any, Any], ...]:
@@ -93,7 +95,7 @@ SUBJECTS: dict[str, Subject] = {
         ),
         Subject(
             name="matmul_blocked", module="nki_hf.kernels.ladder.matmul_blocked", function="matmul_blocked",
-            idea="float32 4096 x size x size, blocked in all dimensions",
+            idea="float32 4096 x size x size, blocked in all dimensions", multiple=1024,
             arguments=lambda size: _matmul(4096, size, size, np.float32), flops=lambda size: 2 * 4096 * size * size,
         ),
         Subject(
@@ -101,6 +103,7 @@ SUBJECTS: dict[str, Subject] = {
             idea="one core's half of a bfloat16 GEMM: 12288 (at 8192) or 1024 (at 4096) rows",
             arguments=lambda size: _matmul(_gemm_rows(size), size, size, ml_dtypes.bfloat16),
             flops=lambda size: 2 * _gemm_rows(size) * size * size, constants=(("block_m", 4), ("block_n", 2), ("block_k", 8)),
+            multiple=1024,
         ),
     )
 }  # fmt: skip
@@ -119,8 +122,16 @@ def subject(name: str) -> Subject:
 
 @functools.lru_cache(maxsize=8)
 def events_of(name: str, size: int, chip: Chip) -> Sequence[Event]:
-    """The event stream of a subject at a size, run on shapes alone; memory may overflow (the schedule spills)."""
+    """The event stream of a subject at a size, run on shapes alone; memory may overflow (the schedule spills).
+
+    Raises:
+      ValueError: the name is not known, or the kernel's tiles do not divide the size.
+    """
     found = subject(name)
+    if size < 1 or size % found.multiple:
+        raise ValueError(
+            f"seqlen={size} is not a size of {name}: it is a multiple of {found.multiple}, from {found.multiple} on."
+        )
     kernel = getattr(importlib.import_module(found.module), found.function)
     options = SimOptions(chip=chip, values=False, checks=False)
     return launch(kernel, found.arguments(size), dict(found.constants), options=options).events

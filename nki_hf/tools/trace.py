@@ -11,7 +11,7 @@ from nki_hf.errors import BackendUnavailable, require
 from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.schedule import Schedule
 from nki_hf.observers.timeline import draw_timeline
-from nki_hf.tools.modelled import Asked, model, window_of
+from nki_hf.tools.modelled import Asked, check_writable, model, window_of
 
 __all__ = ["check", "command", "run"]
 
@@ -20,13 +20,12 @@ def check(path: Path) -> None:
     """Find out whether `run` could write `path`, before anything is simulated.
 
     Raises:
-      ValueError: its suffix is not `.pftrace`, `.png` or `.svg`, or its folder does not exist.
+      ValueError: its suffix is not `.pftrace`, `.png` or `.svg`, or it cannot be written.
       BackendUnavailable: the package that writes it is missing.
     """
     if path.suffix not in (".pftrace", ".png", ".svg"):
         raise ValueError(f"output={path} is not a trace: its name ends in .pftrace, .png or .svg.")
-    if not path.parent.is_dir():
-        raise ValueError(f"output={path} cannot be written: its folder does not exist. Make it, or name another.")
+    check_writable(path)
     if path.suffix == ".pftrace":
         require("nki_hf trace", "trace", "perfetto")
     else:
