@@ -54,12 +54,9 @@ def command(
 ) -> None:
     """Say where the simulated time of a kernel goes: engines, waits, critical path, DMA, roofline."""
     try:
-        if output is not None:
-            check_writable(output)
         asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
         if output is not None:  # a page that cannot be written is known before anything is simulated
-            if not output.parent.is_dir():
-                raise ValueError(f"output={output} cannot be written: its folder does not exist. Make it, or name another.")
+            check_writable(output)
             require("nki_hf report --output", "plot", "jinja2", "matplotlib")
         plan = model(asked, window=window_of(order))
         if output is not None:
