@@ -184,6 +184,13 @@ def test_enumerations_are_passed_by_name(opcode, argument, value):
     assert (caught.value.record.kind, caught.value.record.instruction) == ("argument", opcode)
 
 
+def test_a_transfers_mode_by_value_only_warns_in_kernels_written_elsewhere():
+    with pytest.warns(SimulatorWarning, match=r"dge_mode=3, must be a member of nisa\.dge_mode"):
+        call("dma_copy", lambda: {"dge_mode": 3}, chip="trn2", foreign=True)
+    with pytest.raises(KernelFault, match="dge_mode=4"):
+        call("dma_copy", lambda: {"dge_mode": 4}, chip="trn2", foreign=True)
+
+
 @pytest.mark.parametrize(("opcode", "item"), ALL, ids=[f"{opcode}-{item.name}" for opcode, item in ALL])
 def test_each_rule_refuses_a_call_that_nothing_else_would(opcode, item, only):
     changes, chip, lnc = broken(opcode, item)

@@ -113,7 +113,7 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
         rules = _always[opcode]
         if not rules:
             return
-    _check_enumerations(opcode, arguments)
+    _check_enumerations(opcode, arguments, foreign=machine.options.foreign)
     operands, warned = Operands(machine, opcode, arguments), False
     for item in rules:
         violation = item.violated(operands)
@@ -137,12 +137,18 @@ _ENUMERATIONS = {
 }  # fmt: skip
 
 
-def _check_enumerations(opcode: str, arguments: Mapping[str, Any]) -> None:
+def _check_enumerations(opcode: str, arguments: Mapping[str, Any], *, foreign: bool) -> None:
+    """A fault unless enumerations are members; dge_mode by value only warns, because public kernels pass it so."""
     for name, wanted in _ENUMERATIONS.items():
         value = arguments.get(name)
-        if value is not None and type(value).__name__ != wanted:
+        if value is None or type(value).__name__ == wanted:
+            continue
+        limit = f"must be a member of nisa.{wanted}"
+        if foreign and name == "dge_mode" and type(value) is int and 0 <= value <= 3:
+            warn_unsure("argument", opcode, f"{name}={value!r}", limit=limit)
+        else:
             fault(
-                "argument", opcode, f"{name}={value!r}", limit=f"must be a member of nisa.{wanted}",
+                "argument", opcode, f"{name}={value!r}", limit=limit,
                 advice=f"Pass enumerations by name, nisa.{wanted}.NAME, not by value",
             )  # fmt: skip
 
