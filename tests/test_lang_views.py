@@ -95,7 +95,7 @@ def test_ap_addresses_the_storage_and_not_the_view(rng):
         ((128, 8), lambda t: t.slice(1, 4, 4), "start < end"),
         ((128, 8), lambda t: t.slice(1, 0, 9), "<= 8"),
         ((128, 8), lambda t: t.select(1, 8), "0 to 7"),
-        ((128, 8), lambda t: t[:, 9], "below 8"),
+        ((128, 8), lambda t: t[:, 9], "-8 to 7"),
         ((128, 8), lambda t: t[:, 0:9], "within 0:8"),
         ((128, 8), lambda t: t[:, 0, 0], "2 axes"),
         ((128, 8), lambda t: t.ap([[16, 64], [1, 8]]), "8 elements per partition"),

@@ -14,6 +14,8 @@ kernel's file and line, and `record.details["rule"]` is the name below. Limits m
 sources disagree: they are faults for kernels of this package and warnings for kernels written elsewhere
 (`SimOptions(foreign=True)`). Each rule has a call that breaks it in `tests/test_constraints.py`.
 
+What all checks cost, on against off: `python tools/cost_of_checks.py`.
+
 This file is generated: `python -m nki_hf.sim.constraints.table > docs/constraints.md`.
 
 Judged elsewhere: indices and slices (sim/indexing.py, sim/views.py, sim/indirect.py), capacity, addresses and tiles that
