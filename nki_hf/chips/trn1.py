@@ -116,7 +116,7 @@ TRN1 = Chip(
         ),
         # ---- launch -------------------------------------------------------------------------------------------------
         "kernel_fixed_ns": Param(
-            6500,
+            7000,
             "ns",
             "fitted by `nki_hf correlate --fit` (rows of 512 keys): start and stop; loads and stores are modelled apart",
             "assumed",
