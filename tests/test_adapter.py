@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import tiny_qwen3, token_ids
+from tiny import build, logits, tiny_qwen3, token_ids, worst
+from transformers import OlmoeConfig, OlmoeForCausalLM
 
 import nki_hf
 from nki_hf import UnsupportedProblem
@@ -229,6 +230,16 @@ def test_harmless_arguments_are_ignored(name):
     query, key, value = tensors()
     out, _ = nki_attention(layer(), query, key, value, None, **{name: torch.ones(3)})
     assert torch.equal(out, nki_attention(layer(), query, key, value, None)[0])
+
+
+def test_a_window_without_a_mask_hides_nothing_as_in_eager():
+    """OLMoE passes a window that its mask never had."""
+    config = OlmoeConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_experts=2,
+        num_experts_per_tok=1, sliding_window=4, pad_token_id=0, eos_token_id=None, bos_token_id=None,
+    )  # fmt: skip
+    model, ids = build(OlmoeForCausalLM, config), token_ids(2, 9)
+    assert worst(logits(model, "nki", ids), logits(model, "eager", ids)) <= 1e-5
 
 
 def test_an_unknown_argument_is_named_in_strict_and_a_counted_fallback_else():

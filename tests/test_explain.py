@@ -153,6 +153,21 @@ def test_wrong_use_exits_with_two_and_one_line(arguments, text):
     assert text in done.output
 
 
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("falcon", "FalconForCausalLM is unsupported, its attention does not use Transformers' attention interface"),
+        ("bloom", "BloomForCausalLM is unsupported, its attention does not use Transformers' attention interface"),
+        ("mamba", "MambaForCausalLM is no attention, its file has no attention class"),
+    ],
+)
+def test_a_model_that_does_not_route_is_named_with_the_reason(model, text):
+    done = CliRunner().invoke(app, ["explain", "--model", model, "--seqlen", "16"])
+    assert done.exit_code == 2
+    assert f"model='{model}' has no attention that could reach a kernel" in done.output
+    assert text in done.output
+
+
 def test_support_table_is_current():
     page = Path(__file__).parent.parent / "docs" / "support.md"
     assert page.read_text() == support_table(), "run: python -m nki_hf explain --support > docs/support.md"

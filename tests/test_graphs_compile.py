@@ -10,6 +10,7 @@ _TOKENS = ("generate", "decode step")
 _FAST = {
     ("qwen3", "compile, eager, dynamic=True"),
     ("gpt_oss, sinks", "export, non-strict"),
+    ("qwen3", "export, non-strict"),
     *((model, way) for model in ("qwen3", "gemma2, softcap") for way in WAYS if way.startswith(("generate", "autocast"))),
 }
 # Inductor compiles C++ for every graph: two models stand for all, since it sees the same op in each.

@@ -10,7 +10,7 @@ from typing import Any
 
 from nki_hf.adapters.registration import NAME, register
 
-__all__ = ["ApplyReport", "PartRow", "apply"]
+__all__ = ["ApplyReport", "PartRow", "apply", "part_row"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +78,24 @@ def apply(model: Any) -> ApplyReport:
         # A part that holds a copy of a configuration is missed by the switch above.
         if part.config._attn_implementation != NAME and part._can_set_attn_implementation():
             part.set_attn_implementation(NAME)
-    return ApplyReport(rows=tuple(_row(name, part) for name, part in parts))
+    return ApplyReport(rows=tuple(part_row(name, part, NAME) for name, part in parts))
 
 
-def _row(name: str, part: Any) -> PartRow:
+def part_row(name: str, part: Any, implementation: str) -> PartRow:
+    """The row of one `PreTrainedModel` that was switched to an implementation.
+
+    Args:
+      name: its name inside the model, empty for the whole.
+      part: the model.
+      implementation: what its attention is to ask for.
+    """
     kind = type(part).__name__
     where = name or "(model)"
     attention = _attention_classes(type(part).__module__)
     if not part._can_set_attn_implementation():
         note = "its attention does not use Transformers' attention interface and keeps its own code"
         return PartRow(part=where, model_class=kind, status="unsupported", note=note)
-    if part.config._attn_implementation != NAME:
+    if part.config._attn_implementation != implementation:
         note = f"its configuration stays {part.config._attn_implementation!r}"
         return PartRow(part=where, model_class=kind, status="unsupported", note=note)
     if not attention:

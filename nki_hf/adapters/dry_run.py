@@ -14,6 +14,7 @@ import transformers
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from nki_hf.adapters import mask_function
+from nki_hf.adapters.apply import part_row
 from nki_hf.adapters.call import problem_from, problem_key
 from nki_hf.adapters.fallback import fallback_name
 from nki_hf.adapters.ledger import LedgerRow
@@ -26,7 +27,7 @@ _NAME = "nki_dry_run"
 
 
 def dry_run(model: str, *, seqlen: int, batch: int, chip: str, dtype: str, padded: bool, decode: bool) -> list[LedgerRow]:
-    """The ledger of a prefill and one decode step (see `tools.explain.run` for the arguments)."""
+    """The ledger of a prefill and one decode step (see `tools.explain.run` for the arguments and errors)."""
     built = _build(model, dtype)
     padding = torch.ones((batch, seqlen + 1), dtype=torch.bool)
     if padded:
@@ -48,7 +49,20 @@ def dry_run(model: str, *, seqlen: int, batch: int, chip: str, dtype: str, padde
                     f"model={model!r} cannot be run without values ({error}). "
                     "Run it once with attn_implementation='nki' and print nki_hf.explain()."
                 ) from error
+    if not rows:
+        raise ValueError(f"model={model!r} has no attention that could reach a kernel: {_why_nothing_ran(built)}")
     return list(rows.values())
+
+
+def _why_nothing_ran(built: Any) -> str:
+    """What `nki_hf.apply` would say of the model, for one whose attention never asked for an implementation."""
+    parts = [(name, part) for name, part in built.named_modules() if isinstance(part, transformers.PreTrainedModel)]
+    notes = dict.fromkeys(
+        f"{row.model_class} is {row.status}, {row.note}."
+        for row in (part_row(name, part, _NAME) for name, part in parts)
+        if row.status != "routed"
+    )
+    return " ".join(notes) or "its layers made no attention call. Print the report of nki_hf.apply(model)."
 
 
 def _build(model: str, dtype: str) -> Any:

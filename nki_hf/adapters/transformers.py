@@ -28,7 +28,7 @@ HONOURED = {
     "s_aux": "attention sinks, one logit per query head",
     "sinks": "the same under another name; also one logit per row",
     "position_bias": "added to the scores besides the mask",
-    "sliding_window": "informational: the mask holds the window",
+    "sliding_window": "informational: the mask holds the window; without a mask every key is seen, as in eager",
     "indices": "sparse attention: the keys each query may see",
     "block_indices": "sparse attention by blocks of keys",
     "cu_seq_lens_q": "packed sequences: first row of each; alone it stands for the keys too, if both are equally long",

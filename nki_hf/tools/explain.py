@@ -74,7 +74,7 @@ def run(
 
     Raises:
       BackendUnavailable: torch or transformers is missing.
-      ValueError: the model or the dtype is not known.
+      ValueError: the model or the dtype is not known, or no attention of the model reaches Transformers' interface.
     """
     require("nki_hf explain", "hf", "torch", "transformers")
     from nki_hf.adapters.dry_run import dry_run
