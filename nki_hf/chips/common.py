@@ -75,6 +75,5 @@ COMMON = {
     "gpsimd_memset_cycles": Param(1, "cycles per element", "no published number", "assumed"),
     # ---- DMA --------------------------------------------------------------------------------------------------------
     "dma_engines": Param(16, "engines per core", f"{_DMA}: engine i serves partitions 8i to 8i+7", "documented"),
-    "dma_queues_per_engine": Param(16, "queues", "nki/get-started/about/nki-dma-overview.rst", "documented"),
     "dma_descriptor_ns": Param(7, "ns", "AWS profile images: a 4 B write takes 7 ns on its DMA engine", "measured"),
 }

@@ -22,8 +22,6 @@ TRN1 = Chip(
     params={
         **COMMON,
         "sbuf_partition_bytes": Param(196608, "B per partition", f"{_ARCH}: SBUF, 128 x 192 KiB", "documented"),
-        "hbm_bytes_per_ns": Param(820, "B per ns per device", f"{_ARCH}: HBM bandwidth", "documented"),
-        "cores_per_device": Param(2, "cores", f"{_ARCH}", "documented"),
         # ---- Tensor engine ------------------------------------------------------------------------------------------
         "tensor_ghz": Param(2.8, "GHz", _ARCH, "documented"),
         "tensor_peak_tflops": Param(91.75, "TFLOP/s", f"{_ARCH}: 92; 128 x 128 x 2 x 2.8 GHz", "documented"),

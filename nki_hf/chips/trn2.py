@@ -21,8 +21,6 @@ TRN2 = Chip(
     params={
         **COMMON,
         "sbuf_partition_bytes": Param(229376, "B per partition", f"{_ARCH}: SBUF, 128 x 224 KiB", "documented"),
-        "hbm_bytes_per_ns": Param(2900, "B per ns per device", f"{_ARCH}: 2.9 TB/s; another page says 3", "documented"),
-        "cores_per_device": Param(8, "cores", f"{_ARCH}", "documented"),
         # ---- Tensor engine ------------------------------------------------------------------------------------------
         "tensor_ghz": Param(2.4, "GHz", _ARCH, "documented"),
         "tensor_peak_tflops": Param(78.6, "TFLOP/s", f"{_ARCH}: 79; 128 x 128 x 2 x 2.4 GHz", "documented"),

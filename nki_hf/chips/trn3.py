@@ -33,7 +33,6 @@ TRN3 = Chip(
     params={
         **_carried_over(),
         "sbuf_partition_bytes": Param(262144, "B per partition", f"{_ARCH}: SBUF, 128 x 256 KiB", "documented"),
-        "hbm_bytes_per_ns": Param(4700, "B per ns per device", f"{_ARCH}: 4.7 TB/s; another page says 4.9", "documented"),
         "tensor_ghz": Param(2.4, "GHz", _ARCH, "documented"),
         "tensor_peak_tflops": Param(78.6, "TFLOP/s", f"{_ARCH}: 79; 128 x 128 x 2 x 2.4 GHz", "documented"),
         "tensor_double_row_speedup": Param(2, "x", f"{_ARCH}: fp8; MX formats contract 512 in the time of 128", "documented"),
