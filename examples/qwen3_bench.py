@@ -27,7 +27,16 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from nki_hf.errors import BackendUnavailable, UnsupportedProblem
 from nki_hf.tools.model_bench.device.plan import COMPILE_ONLY, environment, plan
-from nki_hf.tools.model_bench.options import ATTENTIONS, DEVICES, DTYPES, OFFLINE_MODEL, PRESETS, BenchOptions, WrongUse
+from nki_hf.tools.model_bench.options import (
+    ATTENTIONS,
+    DEVICE_WARMUP,
+    DEVICES,
+    DTYPES,
+    OFFLINE_MODEL,
+    PRESETS,
+    BenchOptions,
+    WrongUse,
+)  # fmt: skip
 
 DEFAULTS = BenchOptions()
 
@@ -41,7 +50,12 @@ def main(
     attn: Annotated[str, typer.Option(help="Any subset, with commas.")] = ",".join(ATTENTIONS),
     dtype: Annotated[str, typer.Option(help=f"One of {', '.join(DTYPES)}.")] = DEFAULTS.dtype,
     device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = DEFAULTS.device,
-    warmup: Annotated[int, typer.Option(help="Untimed calls after the first, which is timed apart.")] = DEFAULTS.warmup,
+    warmup: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Untimed calls after the first, which is apart. [default: {DEFAULTS.warmup}, on a device {DEVICE_WARMUP}]",
+        ),
+    ] = None,
     iters: Annotated[int, typer.Option(help="Timed calls.")] = DEFAULTS.iters,
     padded: Annotated[bool, typer.Option("--padded", help="Left-pad the prompts, each by another length.")] = False,
     decode_steps: Annotated[int, typer.Option(help="Also time prefill and this many cached decode steps, apart.")] = 0,
@@ -60,13 +74,18 @@ def main(
         unknown = [name for name in names if name not in ATTENTIONS]
         if unknown:
             raise WrongUse(f"attn={unknown[0]!r} is not known: attn is any of {', '.join(ATTENTIONS)}.")
-        given = {"layers": layers, "seqlen": seqlen, "batch_size": batch_size}
+        given = {"layers": layers, "seqlen": seqlen, "batch_size": batch_size, "warmup": warmup}
         options = BenchOptions(
-            model=model, attn=names, dtype=dtype, device=device, warmup=warmup, iters=iters, padded=padded,
+            model=model, attn=names, dtype=dtype, device=device, iters=iters, padded=padded,
             decode_steps=decode_steps, cache_dir=cache_dir, window=window, profile=profile, json=json, seed=seed,
             **{**_preset(preset), **{name: value for name, value in given.items() if value is not None}},
         )  # fmt: skip
-        passed = show_plans(options) if dry_run else benchmark(options, errors, compiles_only=compile_only)
+        warm = warmup is not None
+        passed = (
+            show_plans(options, warmup_given=warm)
+            if dry_run
+            else benchmark(options, errors, compiles_only=compile_only, warmup_given=warm)
+        )
     except (WrongUse, BackendUnavailable, OSError) as error:
         errors.print(str(error), highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(2) from None
@@ -79,14 +98,27 @@ def main(
     raise typer.Exit(0 if passed else 1)
 
 
-def show_plans(options: BenchOptions) -> bool:
-    """Print the plan of a device run: for the device asked for, or for both worlds."""
-    devices = (options.device,) if options.device in ("neuron", "xla") else ("neuron", "xla")
-    typer.echo("\n\n".join(plan(options, device).text() for device in devices))
+def show_plans(options: BenchOptions, *, warmup_given: bool = False) -> bool:
+    """Print the plan of a device run: for the device asked for, or for both worlds, one of which may say why not."""
+    if options.device in ("neuron", "xla"):
+        typer.echo(plan(with_warmup(options, options.device, warmup_given), options.device).text())
+        return True
+    texts = []
+    for device in ("neuron", "xla"):
+        try:
+            texts.append(plan(with_warmup(options, device, warmup_given), device).text())
+        except WrongUse as error:
+            texts.append(f"# device {device}: {error}")
+    typer.echo("\n\n".join(texts))
     return True
 
 
-def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = False) -> bool:
+def with_warmup(options: BenchOptions, device: str, given: bool) -> BenchOptions:
+    """The options with the device's own number of warm-up calls, unless one was asked for."""
+    return options if given or device == "cpu" else replace(options, warmup=DEVICE_WARMUP)
+
+
+def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = False, warmup_given: bool = False) -> bool:
     """Run, print and write everything; returns the verdict. On a device, a process of its own has compiled before."""
     prepare_environment(options)
     check_writable(options.json)
@@ -103,6 +135,7 @@ def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = F
         raise BackendUnavailable(f'the benchmark needs the {package} package: pip install "nki_hf[hf]"') from None
 
     device = choose_device(options.device)
+    options = with_warmup(options, device, warmup_given)
     if device != "cpu" and not compiles_only:
         compile_in_a_process_of_its_own(replace(options, device=device))
     logging.disable_progress_bar()  # ours says more

@@ -1,6 +1,7 @@
 """The benchmark end to end on a tiny model: rows, verdict, controls that must fail, padding, decode, cache, bad input."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,15 @@ def _probs(query, key, mask, scaling, keep_mask=True):
 def _out(probs, value):
     group = probs.shape[1] // value.shape[1]
     return (probs @ value.repeat_interleave(group, 1).float()).to(value.dtype)
+
+
+def test_a_folder_without_a_tokenizer_is_one_line(tiny_folder, tmp_path):
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(tiny_folder / file, tmp_path)
+    options = BenchOptions(model=str(tmp_path), layers=2, seqlen=16, device="cpu")
+    with pytest.raises(WrongUse, match="tokenizer") as caught:
+        load_subject(options)
+    assert "\n" not in str(caught.value)
 
 
 CONTROLS = {

@@ -33,7 +33,7 @@ def test_dry_run_prints_both_worlds_without_torch_or_neuron():
     for words in (
         "# world: native", "# world: xla", 'torch.compile(model.to("neuron"), backend="neuron", fullgraph=True, dynamic=False)',
         "export NEURON_RT_NUM_CORES=1", "export TORCH_NEURONX_NEFF_CACHE_DIR=", "--auto-cast=none -O1 --lnc=2",
-        "--seqlen 16384 --device xla --compile-only", "--padded", "--window 2048", "--seqlen 16361",
+        "--seqlen 16384 --device xla --warmup 3 --compile-only", "--padded", "--window 2048", "--seqlen 16361",
         "NEURON_RT_INSPECT_ENABLE=1", "neuron-explorer capture -n", "--output-format perfetto", "ui.perfetto.dev",
     ):  # fmt: skip
         assert words in done.stdout, words
@@ -94,6 +94,31 @@ def test_cases_beside_the_headline_are_those_where_sdpas_own_kernel_does_not_app
     assert odd.seqlen % 512 != 0
     assert window.window == 2048
     assert len({options.json for options in by_name.values()} | {BenchOptions().json}) == 4
+
+
+@pytest.mark.parametrize("seqlen", [2, 33, 65, 535, 1047, 2048, 16384])
+def test_the_odd_length_is_none_that_sdpas_own_kernel_takes(seqlen):
+    odd = dict(cases(BenchOptions(seqlen=seqlen)))
+    lengths = {options.seqlen for options in odd.values()} - {seqlen}
+    assert len(lengths) == 1
+    assert all(1 < length and length % 512 for length in lengths)
+
+
+def test_a_device_warms_up_three_times_unless_told_otherwise():
+    warmed = runpy.run_path(str(ROOT / "examples" / "qwen3_bench.py"))["with_warmup"]
+    assert [warmed(BenchOptions(), device, False).warmup for device in ("cpu", "neuron", "xla")] == [1, 3, 3]
+    assert warmed(BenchOptions(warmup=1), "neuron", True).warmup == 1
+
+
+def test_a_dry_run_of_decode_keeps_the_plan_of_the_world_that_can(capsys):
+    script = runpy.run_path(str(ROOT / "examples" / "qwen3_bench.py"))
+    assert script["show_plans"](BenchOptions(decode_steps=4))
+    out = capsys.readouterr().out
+    assert "# world: native" in out
+    assert "--decode-steps 4" in out
+    assert "# device xla: decode_steps=4 cannot be timed on xla" in out
+    with pytest.raises(WrongUse):
+        script["show_plans"](BenchOptions(decode_steps=4, device="xla"))
 
 
 def test_decode_on_xla_is_refused():

@@ -31,6 +31,8 @@ def kernel(x, scale=1.0, shape=(1, 2)):
     return out
 '''
 
+PSUM = "bank = nl.ndarray((1, 8), nl.float32, nl.psum)\n    "
+
 BODIES = {
     "identity": "ok = scale is None",
     "generator": "ok = sum(i for i in range(3))",
@@ -50,6 +52,7 @@ BODIES = {
     "integer-fill": "nisa.memset(dst=tile, value=0)",
     "view-method": "ok = tile.permute((1, 0))",
     "psum-in-dma": "bank = nl.ndarray((1, 8), dtype=nl.float32, buffer=nl.psum)\n    nisa.dma_copy(dst=out, src=bank[0:1])",
+    "removed-argument": "nisa.dma_copy(dst=out, src=tile, dst_rmw_op=nl.add)",
     "new-in-0.4": "ok = nl.tile_size.psum_bank_fmax",
     "new-in-0.5": "ok = nl.float8_e8m0fnu",
     "new-in-0.6": "nl.fori_loop(0, 2, part)",
@@ -70,6 +73,7 @@ SOURCES = {
     "output-buffer": CLEAN.replace("nl.shared_hbm", "nl.hbm"),
     "input-returned": CLEAN.replace("return out", "return x"),
     "old-namespace": "import neuronxcc.nki.language\n" + CLEAN,
+    "compile-config": CLEAN.replace("@nki.jit", "@nki.jit(compile_config=CONFIG)"),
     "jit-arguments": CLEAN.replace("@nki.jit", "@nki.jit(mode='trace')"),
 }
 
@@ -101,6 +105,24 @@ def test_each_offence_is_found_by_its_rule_alone(rule):
         (CLEAN.replace("# BODY", "ok = {i: 1 for i in range(2)}"), "comprehension"),
         (CLEAN.replace("# BODY", "with open('f'):\n        pass"), "try-with"),
         (CLEAN.replace("# BODY", "yield scale"), "generator"),
+        (CLEAN.replace("# BODY", "nisa.memset(dst=tile, value=0.0, mask=scale)"), "removed-argument"),
+        (CLEAN.replace("# BODY", "nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op='add')"), "raw-enum"),
+        (CLEAN.replace("shape=(1, 2)", "shape: list = (1, 2)"), "list-argument"),
+        (CLEAN.replace("    return out", "    same = x\n    return same"), "input-returned"),
+        (CLEAN.replace("# BODY", f"{PSUM}nisa.dma_copy(dst=out, src=bank)"), "psum-in-dma"),
+        (
+            CLEAN.replace("# BODY", f"{PSUM}view = bank[0:1]\n    half = view[:, 0:4]\n    nisa.dma_copy(dst=out, src=half)"),
+            "psum-in-dma",
+        ),
+        (CLEAN.replace("# BODY", f"{PSUM}nisa.dma_compute(dst=out, srcs=[tile, bank])"), "psum-in-dma"),
+        (CLEAN.replace("dtype=nl.float32, buffer=nl.shared_hbm", "nl.float32, nl.hbm"), "output-buffer"),
+        (CLEAN.replace("# BODY", "isa.memset(tile, 0.0)") + "\nimport nki.isa as isa\n", "positional"),
+        (CLEAN.replace("# BODY", "memset(tile, 0.0)") + "\nfrom nki.isa import memset\n", "positional"),
+        (CLEAN.replace("# BODY", "wipe(tile, 0.0)") + "\nfrom nki.isa import memset as wipe\n", "positional"),
+        (CLEAN.replace("# BODY", "isa.memset(tile, 0.0)") + "\nfrom nki import isa\n", "positional"),
+        (CLEAN.replace("# BODY", "nki.isa.memset(tile, 0.0)") + "\nimport nki.isa\n", "positional"),
+        (CLEAN.replace("# BODY", "ok = L.arange(4)") + "\nimport nki.language as L\n", "gone-in-0.3"),
+        (CLEAN.replace("# BODY", "ok = arange(4)") + "\nfrom nki.language import arange\n", "gone-in-0.3"),
         (CLEAN.replace("def part(tile):", "def part(tile, *, n=1):"), "keyword-only"),
     ],
 )
@@ -111,6 +133,16 @@ def test_other_forms_of_an_offence(source, rule):
 def test_what_the_language_guide_allows_is_not_found():
     body = "ok = [0 for _ in range(3)]\n    with nl.no_reorder():\n        part(tile)\n    v = nisa.get_nc_version()"
     assert lint_source(CLEAN.replace("# BODY", body)) == []
+
+
+def test_documented_forms_are_not_found():
+    positional = CLEAN.replace("dtype=nl.float32, buffer=nl.shared_hbm", "nl.float32, nl.shared_hbm")
+    assert positional != CLEAN
+    assert lint_source(positional) == []
+    assert lint_source(CLEAN.replace("# BODY", "rows = x.shape[0]\n    pair = (rows, rows)")) == []
+    found = lint_source(CLEAN.replace("@nki.jit", "@nki.jit(compile_config=CONFIG)"))
+    assert {finding.rule for finding in found} == {"compile-config"}
+    assert RULES["compile-config"].versions == ("0.3", "0.4", "0.5", "0.6")
 
 
 def test_rules_of_the_parser_do_not_count_for_the_tracer(tmp_path):

@@ -76,6 +76,32 @@ def _xla_with_newer_compiler(facts: Facts) -> str | None:
     return None
 
 
+def _xla_python(facts: Facts) -> str | None:
+    if facts.world == "xla" and not (3, 11) <= facts.python <= (3, 13):
+        return f"Python {_dotted(facts.python)}: the xla torch-neuronx is documented for 3.11 to 3.13. Use one of these."
+    return None
+
+
+def _xla_pair(facts: Facts) -> str | None:
+    bridge, neuronx = facts.release("torch-xla")[:2], facts.release("torch-neuronx")[:2]
+    if facts.world == "xla" and bridge and neuronx and bridge != neuronx:
+        return (
+            f"torch-neuronx {_dotted(neuronx)} with torch-xla {_dotted(bridge)}: their first two numbers must be the same. "
+            f"Install torch-xla=={_dotted(neuronx)}.*."
+        )
+    return None
+
+
+def _native_with_older_compiler(facts: Facts) -> str | None:
+    nki, compiler = facts.release("nki"), facts.release("neuronx-cc")
+    if facts.world == "native" and ((nki and nki < (0, 7)) or (compiler and compiler < (2, 28))):
+        return (
+            f"native torch-neuronx with nki {_dotted(nki)} and neuronx-cc {_dotted(compiler)}: it is documented with nki 0.7 "
+            "and neuronx-cc 2.28 or newer. Upgrade both, in a venv without the xla build."
+        )
+    return None
+
+
 def _nki_too_old(facts: Facts) -> str | None:
     nki = facts.release("nki")
     if nki and nki < (0, 3):
@@ -145,7 +171,10 @@ RULES: tuple[Callable[[Facts], str | None], ...] = (
     _native_with_torch_xla,
     _native_python,
     _native_chip,
+    _native_with_older_compiler,
     _xla_with_newer_compiler,
+    _xla_python,
+    _xla_pair,
     _nki_too_old,
     _lite,
     _trace_cache,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, own_nodes, rule
 
-_ENUM_ARGUMENTS = ("engine", "dge_mode", "oob_mode", "reduce_cmd", "dma_engine", "perf_mode", "priority")
+_ENUM_ARGUMENTS = ("op", "op0", "op1", "engine", "dge_mode", "oob_mode", "reduce_cmd", "dma_engine", "perf_mode", "priority")
 _VALUES = ("get_nc_version", "nc_version", "get_sub_version", "register_alloc", "register_load", "scalar_load")
 """isa functions that are called for their value."""
 
@@ -55,7 +55,8 @@ def _psum_in_dma(module: Module) -> Found:
         for node, name in _isa_calls_of(function):
             if name in _DMA:
                 for keyword in node.keywords:
-                    if keyword.arg in ("dst", "src") and homes.get(_base(keyword.value)) == "psum":
+                    several = keyword.value.elts if isinstance(keyword.value, ast.List | ast.Tuple) else [keyword.value]
+                    if keyword.arg in ("dst", "src", "srcs") and any(homes.get(_base(value)) == "psum" for value in several):
                         yield keyword.value, f"nisa.{name}({keyword.arg}={ast.unparse(keyword.value)}) is in PSUM"
 
 
@@ -78,7 +79,7 @@ def _output_buffer(module: Module) -> Found:
 @rule("input-returned", VERSIONS, "aliasing of an input with an output is unverified; return fresh tensors")
 def _input_returned(module: Module) -> Found:
     for function in module.entries:
-        parameters = {argument.arg for argument in function.args.args}
+        parameters = set(_with_views(function, {argument.arg: "" for argument in function.args.args}))
         for node in own_nodes(function):
             if isinstance(node, ast.Return) and node.value is not None:
                 values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
@@ -101,6 +102,18 @@ def _integer_fill(module: Module) -> Found:
                 floating = isinstance(value.value, float)
                 if (dtype.startswith(("int", "uint")) and floating) or (dtype.startswith(("float", "bfloat")) and not floating):
                     yield node, f"memset of {ast.unparse(target)} ({dtype}) with {value.value!r}"
+
+
+@rule(
+    "removed-argument",
+    VERSIONS,
+    "release notes 0.3.0: mask= of instructions and dst_rmw_op of dma_copy (now dma_compute) are gone",
+)
+def _removed_argument(module: Module) -> Found:
+    for node, name in _isa_calls(module):
+        for keyword in node.keywords:
+            if keyword.arg == "mask" or (name == "dma_copy" and keyword.arg == "dst_rmw_op"):
+                yield keyword.value, f"nisa.{name}({keyword.arg}=...)"
 
 
 def _nodes(module: Module) -> Iterator[ast.AST]:
@@ -127,10 +140,39 @@ def _isa_calls_of(function: ast.FunctionDef) -> Iterator[tuple[ast.Call, str]]:
 
 def _homes(function: ast.FunctionDef) -> dict[str, str]:
     """Local name -> memory of its `nl.ndarray`-like allocation, `sbuf` where the buffer is left to its default."""
-    return {
-        name: next((_last(keyword.value) for keyword in call.keywords if keyword.arg == "buffer"), "sbuf")
-        for name, call in _allocations(function)
-    }
+    homes = {}
+    for name, call in _allocations(function):
+        position = 3 if _last(call.func) == "full" else 2  # (shape, dtype, buffer); full has its value between
+        written = [keyword.value for keyword in call.keywords if keyword.arg == "buffer"] or call.args[position : position + 1]
+        homes[name] = _last(written[0]) if written else "sbuf"
+    return _with_views(function, homes)
+
+
+def _with_views(function: ast.FunctionDef, homes: dict[str, str]) -> dict[str, str]:
+    """`homes` and the names that are bound once, to such a variable or a view of it."""
+    bound = [
+        (target.id, node.value)
+        for node in own_nodes(function)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    once = {name: value for name, value in bound if sum(other == name for other, _ in bound) == 1}
+    found = dict(homes)
+    for _ in once:  # a chain of views is at most as long as there are names
+        found |= {name: found[_viewed(value)] for name, value in once.items() if name not in found and _viewed(value) in found}
+    return found
+
+
+def _viewed(node: ast.AST) -> str:
+    """The variable that an expression is a view of: itself, subscripted, or through a method; not a property of it."""
+    while True:
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        else:
+            return node.id if isinstance(node, ast.Name) else ""
 
 
 def _dtypes(function: ast.FunctionDef) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nki_hf.kernels
 from nki_hf.tools.kernel_lint import calls, names, syntax
+from nki_hf.tools.kernel_lint.imports import with_known_names
 from nki_hf.tools.kernel_lint.rule import RULES, VERSIONS, Finding, Module
 
 __all__ = ["KERNELS", "Row", "lint", "lint_source"]
@@ -83,7 +84,7 @@ def _findings(module: Module, file: str) -> list[Finding]:
 
 
 def _module(source: str) -> Module:
-    tree = ast.parse(source)
+    tree = with_known_names(ast.parse(source))
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     entries = tuple(function for function in functions.values() if any(map(_is_jit, function.decorator_list)))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

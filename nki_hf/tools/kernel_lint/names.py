@@ -38,6 +38,8 @@ DEPRECATED = (
     "nisa.scalar_engine", "nisa.gpsimd_engine",
 )  # fmt: skip
 
+_NEW_JIT_ARGUMENTS = ("compile_config", "specialization_config")
+
 
 def _from(version: str) -> tuple[str, ...]:
     return VERSIONS[VERSIONS.index(version) :]
@@ -76,7 +78,15 @@ def _old_namespace(module: Module) -> Found:
 def _jit_arguments(module: Module) -> Found:
     for function in module.entries:
         for decorator in function.decorator_list:
-            if isinstance(decorator, ast.Call) and decorator.keywords:
+            if isinstance(decorator, ast.Call) and any(word.arg not in _NEW_JIT_ARGUMENTS for word in decorator.keywords):
+                yield decorator, ast.unparse(decorator)
+
+
+@rule("compile-config", _before("0.7"), "release notes 0.7: compile_config and specialization_config of nki.jit are new")
+def _compile_config(module: Module) -> Found:
+    for function in module.entries:
+        for decorator in function.decorator_list:
+            if isinstance(decorator, ast.Call) and any(word.arg in _NEW_JIT_ARGUMENTS for word in decorator.keywords):
                 yield decorator, ast.unparse(decorator)
 
 

@@ -33,6 +33,13 @@ def _identity(module: Module) -> Found:
 @rule("list-argument", VERSIONS, "release notes 0.3.0: kernel arguments may be tuples, not lists")
 def _list_argument(module: Module) -> Found:
     for function in module.entries:
+        for argument in function.args.args:
+            if argument.annotation is not None and ast.unparse(argument.annotation).split("[")[0] in (
+                "list",
+                "List",
+                "typing.List",
+            ):
+                yield argument, f"{function.name} declares {argument.arg} as a list"
         for default in function.args.defaults:
             if isinstance(default, ast.List):
                 yield default, f"{function.name} has a list as default"

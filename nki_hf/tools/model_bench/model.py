@@ -198,6 +198,8 @@ def _encoded_text(options: BenchOptions) -> tuple[torch.Tensor, str]:
     with _loading(options.model):
         tokenizer = AutoTokenizer.from_pretrained(options.model)
     once = tokenizer(english_text(), return_tensors="pt").input_ids
+    if once.shape[1] == 0:
+        raise WrongUse(f"model={options.model!r} has no tokenizer that reads text: save its tokenizer beside the weights.")
     repeats = -(-options.seqlen // once.shape[1])
     return once.repeat(1, repeats)[:, : options.seqlen], f"{_TEXT}, {once.shape[1]:,} tokens, repeated"
 

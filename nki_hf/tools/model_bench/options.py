@@ -9,7 +9,10 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-__all__ = ["ATTENTIONS", "DEVICES", "DTYPES", "OFFLINE_LAYERS", "OFFLINE_MODEL", "PRESETS", "BenchOptions", "WrongUse"]
+__all__ = [
+    "ATTENTIONS", "DEVICES", "DEVICE_WARMUP", "DTYPES", "OFFLINE_LAYERS", "OFFLINE_MODEL", "PRESETS",
+    "BenchOptions", "WrongUse",
+]  # fmt: skip
 
 OFFLINE_MODEL = "qwen3-0.6b-random"
 """The default model: Qwen3-0.6B's dimensions with fixed random weights; needs no download."""
@@ -20,6 +23,9 @@ OFFLINE_LAYERS = 28
 ATTENTIONS = ("eager", "sdpa", "nki")
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 DEVICES = ("auto", "cpu", "neuron", "xla")
+DEVICE_WARMUP = 3
+"""Warm-up calls on a device, if none are asked for: the first ones there still load programs and grow buffers."""
+
 PRESETS: dict[str, dict[str, Any]] = {"aim414": {"layers": 4, "seqlen": 16384, "batch_size": 1}}
 """Sizes by name. aim414: those of the re:Invent 2025 session of that number."""
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
+import nki_hf
 from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_lnc import resolve_lnc
-from nki_hf.backends.neuron_world import Host, detect_world, simulator_problem
+from nki_hf.backends.neuron_world import Host, detect_world, imported, simulator_problem
 from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench.device.plan import compiler_arguments
 from nki_hf.tools.model_bench.device.traced import traced_key, traced_model
@@ -68,13 +70,36 @@ def prepare(device: str, subject: Subject, options: BenchOptions, say: Callable[
     return {"cpu": _on_cpu, "neuron": _on_native_neuron, "xla": _on_xla}[device](subject, options, say)
 
 
-def device_notes(device: str) -> dict[str, str]:
-    """What the device's package says about the run that just ended, for the record."""
-    if device != "neuron":
+def device_notes(device: str, host: Host | None = None) -> dict[str, str]:
+    """What a time on a device depends on, and what its package says about the run that just ended, for the record."""
+    if device == "cpu":
         return {}
-    import torch_neuronx
+    host, backend = host or Host(), neuron_backend()
+    packages = (
+        ("torch-neuronx", "torch-xla", "neuronx-cc", "nki") if device == "xla" else ("torch-neuronx", "neuronx-cc", "nki")
+    )
+    notes = {
+        "neuron packages": ", ".join(f"{name} {_version(name, host)}" for name in packages),
+        "chip": f"{backend.platform.chip or 'unknown'}, instance {backend.platform.instance or 'unknown'}, "
+        f"LNC {backend.lnc.value} ({backend.lnc.source})",
+        "source": _git_state(host),
+    }
+    if device == "neuron":
+        import torch_neuronx
 
-    return {"ops that ran on the CPU": ", ".join(map(str, torch_neuronx.get_fallback_ops())) or "none"}
+        notes["ops that ran on the CPU"] = ", ".join(map(str, torch_neuronx.get_fallback_ops())) or "none"
+    return notes
+
+
+def _version(name: str, host: Host) -> str:
+    return host.version(name) or getattr(imported(name.replace("-", "_"), host)[0], "__version__", None) or "missing"
+
+
+def _git_state(host: Host) -> str:
+    folder = str(Path(nki_hf.__file__).parent)
+    if host.run(["git", "-C", folder, "ls-files", "--error-unmatch", "__init__.py"]) is None:
+        return "no git checkout"  # installed; a repository around it would be another project's
+    return "git " + (host.run(["git", "-C", folder, "describe", "--always", "--dirty"]) or "unknown").strip()
 
 
 def _on_cpu(subject: Subject, options: BenchOptions, say: Callable[[str], None]) -> Prepared:

@@ -134,7 +134,8 @@ def compiler_arguments(device: str, lnc: int) -> tuple[str, ...]:
 
 def cases(options: BenchOptions) -> list[tuple[str, BenchOptions]]:
     """What is timed beside the headline, where sdpa's own NKI kernel does not apply."""
-    odd = options.seqlen - 23 if options.seqlen > 64 else options.seqlen - 1
+    odd = options.seqlen - 23 if options.seqlen > 64 else max(3, options.seqlen - 1)
+    odd -= odd % 512 == 0  # at multiples of 512 sdpa's own kernel may apply
     return [
         ("left-padded batch of 2", replace(options, padded=True, batch_size=2, json=_beside(options.json, "padded"))),
         (f"odd length {odd:,}", replace(options, seqlen=odd, json=_beside(options.json, "odd"))),
