@@ -17,6 +17,7 @@ from nki_hf.kernels.ladder.v6_fused_exp_sum import fused_exp_sum
 from nki_hf.kernels.ladder.v7_bf16_probs import bf16_probs
 from nki_hf.kernels.ladder.v8_fused_max_eviction import fused_max_eviction
 from nki_hf.kernels.ladder.v11_software_pipeline import software_pipeline
+from nki_hf.observers.races import Trust, races
 from nki_hf.sim import SimOptions, launch
 from nki_hf.tools.subjects import events_of
 
@@ -41,6 +42,13 @@ def test_every_rung_computes_attention(rung, chip, rng):
     # v3's scores overflow PSUM by design beyond 512 keys; 512 fit, so the memory rule holds for all rungs here.
     out = launch(RUNGS[rung], (q, k, v), options=SimOptions(chip=get_chip(chip))).outputs[0]
     assert np.abs(out.astype(np.float64) - attention(q.T, k.T, v.T)).max() < 2e-3
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_no_rung_rests_on_an_order_that_is_only_inferred(rung):
+    tensors = [np.zeros((128, 512), ml_dtypes.bfloat16)] * 3
+    events = launch(RUNGS[rung], tensors, options=SimOptions(chip=get_chip("trn2"), values=False)).events
+    assert races(events, trust=Trust(addresses=False, hbm=False, indices=False)) == []
 
 
 def _counts(rung, seqlen):
