@@ -14,6 +14,9 @@ from typing import Annotated
 
 import typer
 
+from nki_hf.errors import BackendUnavailable
+from nki_hf.tools.model_bench.worlds import choose_device
+
 STEPS = ("torch", "kernel", "kernel-padded", "layer", "layer-compiled", "model", "model-compiled")
 """In order: one torch op; the kernel alone; with run-time bounds; one layer; in a compiled graph; all layers; the same."""
 
@@ -31,6 +34,11 @@ def main(
     if step:
         run_step(step, device, seqlen, layers)
         return
+    try:
+        choose_device(device)
+    except BackendUnavailable as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
     for name in STEPS:
         command = [sys.executable, __file__, "--device", device, "--seqlen", str(seqlen), "--layers", str(layers)]
         done = subprocess.run([*command, "--step", name], capture_output=True, text=True)

@@ -79,6 +79,13 @@ def test_a_dry_run_of_a_contradiction_is_one_line_and_exit_code_2(variables, lin
     assert done.stderr.count("\n") == 1
 
 
+def test_the_bisect_without_a_device_is_one_line_and_exit_code_2():
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "examples/device_bisect.py"], cwd=ROOT, env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "device='neuron' is not on this machine" in done.stderr
+
+
 def test_timing_and_profiling_never_share_a_process():
     commands = dict(plan(BenchOptions(), "neuron", _host()).commands)
     profiled = [command for command in commands.values() if "NEURON_RT_INSPECT_ENABLE=1" in command]
