@@ -504,12 +504,6 @@ def test_a_file_that_cannot_be_imported_is_named_with_the_line(tmp_path, text, w
     assert f"{file}:1" in result.stderr
 
 
-def test_two_cores_of_a_chip_that_has_one_per_launch_are_a_fault(odd):
-    report = json.loads(odd_call(odd, "one", "same", "--json", "-", "--chip", "trn1", "--lnc", "2").stdout)
-    assert [fault["kind"] for fault in report["faults"]] == ["generation"]
-    assert not report["passed"]
-
-
 @pytest.mark.parametrize("shape", ["sq=17,skv=33,d=1", "sq=128,skv=128,d=2", "sq=17,skv=33,d=4"])
 def test_rows_whose_values_cancel_do_not_fail_a_right_kernel(shape):
     result = invoke("nki_hf.kernels.flash_prefill:flash_prefill", "--shape", f"b=1,hq=1,hkv=1,{shape}", "--causal")

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.sim.arguments import Arguments, returned_tensors
 from nki_hf.sim.constraints.memory import check_memory
 from nki_hf.sim.constraints.outputs import check_outputs
@@ -121,13 +120,6 @@ def launch(
         raise ValueError(f"lnc={lnc!r} is not a logical-core degree: it is 1 or 2.")
     grid = lnc or kernel.lnc
     run = Run(options or kernel.options(), grid or 1, grid=grid is not None)
-    if run.lnc > 1 and run.options.checks and run.options.chip.generation < 3:
-        code = kernel.function.__code__
-        raise KernelFault(FaultRecord(
-            kind="generation", instruction="launch", message=f"{kernel.function.__name__} is launched on {run.lnc} cores of "
-            f"{run.options.chip.name}", limit="a launch has one core before NeuronCore-v3",
-            advice="Launch with kernel[1]", file=code.co_filename, line=code.co_firstlineno, details={"lnc": run.lnc},
-        ))  # fmt: skip
     bound = inspect.signature(kernel.function).bind(*args, **(kwargs or {}))
     bound.apply_defaults()
     arguments = Arguments(run.cores[0])
