@@ -140,9 +140,10 @@ def test_an_error_on_one_core_ends_the_other_and_is_raised():
         nisa.sendrecv(src=tile, dst=tile, send_to_rank=1, recv_from_rank=1, pipe_id=0)
         return a
 
+    before = threading.active_count()  # other tests of the process may have left threads of their own
     with pytest.raises(LookupError, match="gives up"):
         simulate(kernel)[2](np.ones((4, 4), np.float32))
-    assert threading.active_count() == 1
+    assert threading.active_count() == before
 
 
 def test_an_exchange_needs_two_cores():

@@ -32,6 +32,7 @@ class Machine:
     broken_kernels: dict = field(default_factory=dict)
     hbm_bytes: int = HBM_BANK_BYTES
     synchronized: int = 0
+    takes_int64: bool = False
     where: str = "eager"
     at_import: dict = field(default_factory=lambda: {name: os.environ.get(name) for name in WATCHED})
 
@@ -46,6 +47,7 @@ class Machine:
         self.hbm_bytes = HBM_BANK_BYTES
         self.where = "eager"
         self.synchronized = 0
+        self.takes_int64 = False
 
     @property
     def lnc(self) -> int:
