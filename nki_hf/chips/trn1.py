@@ -78,10 +78,16 @@ TRN1 = Chip(
             f"{_PERF} images: midway between 113 (1 element lasts 159 ns) and 174 (exp of 512 from PSUM, 0.54 us)",
             "assumed",
         ),
+        "scalar_reduce_start_ns": Param(
+            45.7,
+            "ns",
+            "overhead of the activation before it; a profile shows exps of 512 with read-out 0.45 us apart",
+            "assumed",
+        ),
         "scalar_reduce_readout_ns": Param(
             45.7, "ns", f"{_OLD}: activation with reduce_res, 64 cycles; profile II 0.45 us", "documented"
         ),
-        "scalar_reduce_latency_ns": Param(45.7, "ns", "the read-out itself; no separate reading", "assumed"),
+        "scalar_reduce_latency_ns": Param(143, "ns", "as scalar_table_latency_ns; no separate reading", "assumed"),
         "scalar_table_load_ns": Param(368, "ns", "one AWS profile image; trn2 measures 1.28 us", "measured"),
         "scalar_copy_16bit_cycles": Param(1, "cycles per element", f"{_ARCH}: 128 elements per cycle", "documented"),
         # ---- GpSimd engine ------------------------------------------------------------------------------------------

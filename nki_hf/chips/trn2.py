@@ -69,6 +69,9 @@ TRN2 = Chip(
         "scalar_copy_psum_latency_ns": Param(165, "ns", f"{_PROBE}: 159 to 174 ns beyond streaming", "measured"),
         "scalar_copy_sbuf_latency_ns": Param(191, "ns", f"{_PROBE}: 189 to 202 ns beyond streaming", "measured"),
         "scalar_table_latency_ns": Param(290, "ns", f"{_PROBE}: 280 to 295 ns beyond streaming", "measured"),
+        "scalar_reduce_start_ns": Param(
+            200.7, "ns", f"{_PROBE}: from the end of the exp's stream to the start of its accumulator read", "measured"
+        ),
         "scalar_reduce_readout_ns": Param(185, "ns", f"{_PROBE}: accumulator read, issue", "measured"),
         "scalar_reduce_latency_ns": Param(279, "ns", f"{_PROBE}: accumulator read, completion", "measured"),
         "scalar_table_load_ns": Param(1284, "ns", f"{_PROBE} and an AWS profile image: 1283 to 1285 ns", "measured"),

@@ -2,7 +2,8 @@
 
 Compute engines. An instruction streams N elements per partition (N = the largest free size of its operands). Its engine
 is busy for `busy_ns` = fixed overhead + stream time + what it does besides (an accumulator read-out); its result can be
-used `done_ns` after its start = stream time + the engine's latency.
+used `done_ns` after its start = stream time + the engine's latency. Scalar reads its accumulator with an instruction of its
+own, which follows in the queue: the output is usable after `output_ns`, the sum after `done_ns`.
 
 DMA. A transfer is triggered by a queue (`busy_ns` of the queue), leaves `lead_ns` later, occupies its DMA engines for
 `payload_ns` and is visible `tail_ns` after its last byte.
@@ -25,7 +26,8 @@ class Cost:
 
     Attributes:
       busy_ns: from its start to the earliest start of the next instruction of its engine (DMA: of its queue).
-      done_ns: from its start to its result being usable (compute engines).
+      done_ns: from its start to all of its results being usable (compute engines).
+      output_ns: from its start to its first destination being usable, where that is before `done_ns`; else 0.
       table: activation table that the Scalar engine must hold; empty if any will do.
       psum_ns: how long it holds the PSUM port that Vector and Scalar may have to share; 0 if it does not.
       sbuf_ns: how long it holds the SBUF port that Vector and GpSimd may have to share; 0 if it does not.
@@ -38,6 +40,7 @@ class Cost:
 
     busy_ns: float
     done_ns: float = 0.0
+    output_ns: float = 0.0
     table: str = ""
     psum_ns: float = 0.0
     sbuf_ns: float = 0.0
@@ -200,13 +203,17 @@ def _scalar(event: Event, chip: Chip) -> Cost:
     psum = _any_psum(regions)
     copy_latency = chip.scalar_copy_psum_latency_ns if psum else chip.scalar_copy_sbuf_latency_ns
     latency = chip.scalar_table_latency_ns if table else copy_latency
-    reads_out = _reads_out(event)
     busy = stream + chip.scalar_overhead_cycles / chip.scalar_ghz
+    psum_ns = busy if psum else 0.0  # the read-out takes the engine's registers, not PSUM
+    if not _reads_out(event):
+        return Cost(busy_ns=busy, done_ns=stream + latency, table=table, psum_ns=psum_ns)
+    read_at = stream + chip.scalar_reduce_start_ns
     return Cost(
-        busy_ns=busy + (chip.scalar_reduce_readout_ns if reads_out else 0),
-        done_ns=stream + latency + (chip.scalar_reduce_latency_ns if reads_out else 0),
+        busy_ns=read_at + chip.scalar_reduce_readout_ns,
+        done_ns=read_at + chip.scalar_reduce_latency_ns,
+        output_ns=stream + latency,
         table=table,
-        psum_ns=busy if psum else 0.0,  # the read-out takes the engine's registers, not PSUM
+        psum_ns=psum_ns,
     )
 
 

@@ -6,7 +6,7 @@ Both schedulers use it, so that they differ only in the order in which they take
 from __future__ import annotations
 
 from nki_hf.observers.times import BUSY, DEPENDENCY, DMA, PORT, TABLE, Times
-from nki_hf.observers.workload import Workload
+from nki_hf.observers.workload import OUTPUT, Workload
 from nki_hf.sim.dependencies import WAR, WAW
 
 __all__ = ["Resources"]
@@ -51,6 +51,8 @@ class Resources:
             return (times.free[producer] if other == queue else times.free[producer] + self.hop_ns), DEPENDENCY
         if kind == WAW and other == queue:  # one engine writes in order
             return times.free[producer], DEPENDENCY
+        if kind == OUTPUT:
+            return times.start[producer] + self.work.costs[producer].output_ns + self.hop_ns, DEPENDENCY
         return times.done[producer] + self.hop_ns, DEPENDENCY
 
     def granted(self, freed_at: float, freed_by: int, queue: int) -> float:

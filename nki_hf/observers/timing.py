@@ -200,8 +200,8 @@ def gains(plan: Schedule) -> dict[str, float]:
                 costs.append(cost)
                 continue
             if id(cost) not in free:
-                free[id(cost)] = replace(cost, busy_ns=0.0, done_ns=0.0, weight_ns=0.0, lead_ns=0.0, payload_ns=0.0,
-                                         tail_ns=0.0, psum_ns=0.0, sbuf_ns=0.0, table="")  # fmt: skip
+                free[id(cost)] = replace(cost, busy_ns=0.0, done_ns=0.0, output_ns=0.0, weight_ns=0.0, lead_ns=0.0,
+                                         payload_ns=0.0, tail_ns=0.0, psum_ns=0.0, sbuf_ns=0.0, table="")  # fmt: skip
             costs.append(free[id(cost)])
         saved[engine] = plan.total_ns - reschedule(plan, costs).total_ns
     return saved

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from nki_hf.observers.resources import Resources
 from nki_hf.observers.times import MEMORY, START, Pool, Times
-from nki_hf.observers.workload import Workload
+from nki_hf.observers.workload import OUTPUT, Workload
 from nki_hf.sim.dependencies import WAR
 
 __all__ = ["run_in_window"]
@@ -93,7 +93,8 @@ class _Window:
             for e in range(starts[i], starts[i + 1]):
                 p = producers[e]
                 cost = costs[p]
-                lasts = cost.done_ns - cost.busy_ns if kinds[e] < WAR and cost.done_ns else 0.0
+                done = cost.output_ns if kinds[e] == OUTPUT else cost.done_ns
+                lasts = done - cost.busy_ns if kinds[e] < WAR and done else 0.0
                 through = costs[i].busy_ns + own + lasts
                 if through > below[p]:
                     below[p] = through

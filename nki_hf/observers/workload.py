@@ -6,15 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+import numpy as np
+
 from nki_hf.chips import Chip
 from nki_hf.observers.costs import Cost, cost_of
 from nki_hf.sim.dependencies import RAW, WAR, Dependencies, Queue, dependencies
-from nki_hf.sim.events import Buffer, Event
+from nki_hf.sim.events import Buffer, Event, Region
+from nki_hf.sim.footprint import footprint_of, overlap
 from nki_hf.sim.memory import taken_bytes
 
-__all__ = ["SPACES", "Allocation", "Workload", "prepare"]
+__all__ = ["OUTPUT", "SPACES", "Allocation", "Workload", "prepare"]
 
 SPACES = ("sbuf", "psum")
+
+OUTPUT = -1
+"""An edge kind beside those of sim/dependencies.py: RAW on the first destination of an instruction whose accumulator is
+usable later (`Cost.output_ns`)."""
 
 _Form = tuple[object, ...]
 _COSTS: dict[int, tuple[object, dict[_Form, Cost]]] = {}
@@ -52,7 +59,7 @@ class Workload:
       costs: cost records, shared between events of the same form.
       engine: index of the in-order resource: a core's engine, or a DMA queue (see `queues`).
       queues: the resources by index.
-      starts, producers, kinds: edges grouped by consumer, as in `Dependencies`.
+      starts, producers, kinds: edges grouped by consumer, as in `Dependencies`; a kind may also be `OUTPUT`.
       allocations: every pooled on-chip buffer, in order of its first instruction.
       touches: events -> positions in `allocations` that this instruction uses.
       pools: `(core, space, capacity in bytes per partition)`.
@@ -94,10 +101,12 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
     """The workload of an event stream on `chip`; `reorder` keeps the edges that a reordering scheduler needs."""
     edges = dependencies(events, reorder=reorder)
     starts, producers, kinds = edges.starts.tolist(), edges.producers.tolist(), edges.kinds.tolist()
+    costs = _costs(events, chip)
+    _mark_outputs(edges, events, costs, kinds)
     if edges.meetings:
         starts, producers, kinds = _meet(edges, starts, producers, kinds)
     work = Workload(
-        events=events, chip=chip, costs=_costs(events, chip), engine=edges.queue_of.tolist(),
+        events=events, chip=chip, costs=costs, engine=edges.queue_of.tolist(),
         queues=edges.queues, starts=starts, producers=producers, kinds=kinds,
         no_reorder=[bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in events],
     )  # fmt: skip
@@ -105,6 +114,31 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
     work.banks = [_bank(event, bank_bytes) if cost.psum_ns else -1 for event, cost in zip(events, work.costs, strict=True)]
     _find_allocations(work)
     return work
+
+
+def _mark_outputs(edges: Dependencies, events: Sequence[Event], costs: Sequence[Cost], kinds: list[int]) -> None:
+    """Turn RAW into `OUTPUT` where the consumer needs the producer's first destination and not its accumulator.
+
+    One edge stands for everything that two instructions share, so the consumer's operands are compared with the accumulator;
+    an edge through another buffer's bytes (explicit addresses) waits for everything.
+    """
+    late = np.array([cost.output_ns > 0 for cost in costs], bool)
+    if not late.any():
+        return
+    consumers = np.repeat(np.arange(len(events)), np.diff(edges.starts))
+    for e in np.flatnonzero(late[edges.producers] & (edges.kinds == RAW)).tolist():
+        producer, consumer = events[int(edges.producers[e])], events[int(consumers[e])]
+        output, *others = producer.writes
+        operands = (*consumer.reads, *consumer.writes)
+        if edges.buffers[e] == output.buffer.number and not any(_may_meet(a, b) for a in operands for b in others):
+            kinds[e] = OUTPUT
+
+
+def _may_meet(a: Region, b: Region) -> bool:
+    """True if they share bytes, or lie in two buffers with explicit addresses, which are not compared here."""
+    if a.buffer.number != b.buffer.number:
+        return a.buffer.address is not None and b.buffer.address is not None
+    return overlap(footprint_of(a), footprint_of(b))
 
 
 def _bank(event: Event, bank_bytes: int) -> int:
