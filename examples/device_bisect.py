@@ -1,110 +1,220 @@
 """Where a run on Trainium fails: each step in a process of its own, from one torch op to the whole model.
 
-    python examples/device_bisect.py --device neuron --seqlen 2048 --layers 4
+    python examples/device_bisect.py                                  # native world (device neuron)
+    python examples/device_bisect.py --device xla --seqlen 2048       # xla world: each step is traced by itself
+    python examples/device_bisect.py --batch 2 --heads 32 --kv-heads 8 --seqlen 4096 --head-dim 64 --dtype fp16
 
 A kernel may fail inside a graph although it passes alone, and a failed compilation can surface at the next op; so the
-first step that fails is the answer. On `--device cpu` the same steps run on the simulator.
+first step that fails is the answer. A launch that fails prints the flags of its own shape. On `--device cpu` the same
+steps run on the simulator. Exit code 0: all passed, 1: one failed, 2: wrong use.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from typing import Annotated
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 import typer
 
 from nki_hf.errors import BackendUnavailable
-from nki_hf.tools.model_bench.worlds import choose_device
+from nki_hf.tools.model_bench.device.plan import compiler_arguments, environment
+from nki_hf.tools.model_bench.options import DTYPES, BenchOptions
 
-STEPS = ("torch", "kernel", "kernel-padded", "layer", "layer-compiled", "model", "model-compiled")
-"""In order: one torch op; the kernel alone; with run-time bounds; one layer; in a compiled graph; all layers; the same."""
+STEPS = {
+    "neuron": ("torch", "kernel", "kernel-padded", "layer", "layer-compiled", "model", "model-compiled"),
+    "xla": ("torch", "kernel", "kernel-padded", "layer", "model"),
+}
+"""In order: one torch op; the kernel alone; with run-time bounds; one layer; in a compiled graph; all layers; the same. The
+xla world has no eager mode here, so nothing is compiled twice."""
+STEPS["cpu"] = STEPS["neuron"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Sizes of the attention, as flags of the same names."""
+
+    batch: int = 1
+    heads: int = 16
+    kv_heads: int = 8
+    seqlen: int = 512
+    seqlen_kv: int = 0
+    head_dim: int = 128
+    head_dim_v: int = 0
+    dtype: str = "bf16"
+    layers: int = 4
+
+    @property
+    def keys(self) -> int:
+        """Number of keys."""
+        return self.seqlen_kv or self.seqlen
+
+    def flags(self) -> list[str]:
+        """The flags that say the same."""
+        return [word for item in fields(self) for word in (f"--{item.name.replace('_', '-')}", str(getattr(self, item.name)))]
+
+    def problem(self) -> str:
+        """What is wrong with it, or an empty text."""
+        for item in fields(self):
+            value, least = getattr(self, item.name), 0 if item.default == 0 else 1
+            if item.name != "dtype" and value < least:
+                return f"{item.name}={value} cannot be run: {item.name} must be {least} or more."
+        if self.heads % self.kv_heads:
+            return f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}: each kv head serves equally many."
+        if self.keys < self.seqlen:
+            return f"seqlen_kv={self.seqlen_kv} is less than seqlen={self.seqlen}: the last query stands at the last key."
+        if self.dtype not in DTYPES:
+            return f"dtype={self.dtype!r} is not known: dtype is one of {', '.join(DTYPES)}."
+        return ""
 
 
 def main(
-    device: Annotated[str, typer.Option(help="neuron or cpu.")] = "neuron",
-    seqlen: Annotated[int, typer.Option(help="Tokens.")] = 512,
-    layers: Annotated[int, typer.Option(help="Layers of the whole model.")] = 4,
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(STEPS)}.")] = "neuron",
+    batch: Annotated[int, typer.Option(help="Sequences.")] = Shape.batch,
+    heads: Annotated[int, typer.Option(help="Query heads.")] = Shape.heads,
+    kv_heads: Annotated[int, typer.Option(help="Key and value heads.")] = Shape.kv_heads,
+    seqlen: Annotated[int, typer.Option(help="Queries.")] = Shape.seqlen,
+    seqlen_kv: Annotated[int, typer.Option(help="Keys, and tokens of the models; 0 = seqlen.")] = Shape.seqlen_kv,
+    head_dim: Annotated[int, typer.Option(help="Of queries and keys.")] = Shape.head_dim,
+    head_dim_v: Annotated[int, typer.Option(help="Of values; 0 = the same. Kernel steps only.")] = Shape.head_dim_v,
+    dtype: Annotated[str, typer.Option(help=f"One of {', '.join(DTYPES)}.")] = Shape.dtype,
+    layers: Annotated[int, typer.Option(help="Layers of the whole model.")] = Shape.layers,
     step: Annotated[str, typer.Option(help="Run this step alone, in this process.")] = "",
 ) -> None:
     """Run every step and name the first that fails. Exit code 0: all passed, 1: one failed, 2: wrong use."""
-    if (step and step not in STEPS) or device not in ("neuron", "cpu"):
-        typer.echo(f"step={step!r}, device={device!r}: step is one of {', '.join(STEPS)}; device is neuron or cpu.", err=True)
+    shape = Shape(
+        batch=batch, heads=heads, kv_heads=kv_heads, seqlen=seqlen, seqlen_kv=seqlen_kv, head_dim=head_dim,
+        head_dim_v=head_dim_v, dtype=dtype, layers=layers,
+    )  # fmt: skip
+    problem = shape.problem() or _unknown(device, step)
+    if problem:
+        typer.echo(problem, err=True)
         raise typer.Exit(2)
+    for name, text in environment(BenchOptions(), device).items():
+        os.environ.setdefault(name, text)
     if step:
-        run_step(step, device, seqlen, layers)
+        run_step(step, device, shape)
         return
     try:
+        from nki_hf.tools.model_bench.worlds import choose_device  # imports torch, after the variables
+
         choose_device(device)
     except BackendUnavailable as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
-    for name in STEPS:
-        command = [sys.executable, __file__, "--device", device, "--seqlen", str(seqlen), "--layers", str(layers)]
-        done = subprocess.run([*command, "--step", name], capture_output=True, text=True)
+    for name in STEPS[device]:
+        command = [sys.executable, __file__, "--device", device, *shape.flags(), "--step", name]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             typer.echo(f"{name}: FAILED\n{done.stderr.strip()}")
-            typer.echo(f"The first step that fails is {name!r}; repeat it alone: {' '.join(command)} --step {name}")
+            typer.echo(f"The first step that fails is {name!r}; repeat it alone: {' '.join(command)}")
             raise typer.Exit(1)
         typer.echo(f"{name}: ok, {done.stdout.strip()}")
 
 
-def run_step(step: str, device: str, seqlen: int, layers: int) -> None:
-    """One step; prints the largest difference from torch on the CPU, raises if it is too large."""
+def _unknown(device: str, step: str) -> str:
+    if device not in STEPS:
+        return f"device={device!r} is not known: device is one of {', '.join(STEPS)}."
+    if step and step not in STEPS[device]:
+        return f"step={step!r} is no step on {device}: step is one of {', '.join(STEPS[device])}."
+    return ""
+
+
+def run_step(step: str, device: str, shape: Shape) -> None:
+    """One step; prints the difference from torch on the CPU, raises if it is too large."""
     import torch
 
     import nki_hf
+    from nki_hf.tools.model_bench.worlds import choose_device
 
+    choose_device(device)
     torch.manual_seed(0)
     nki_hf.configure(strict=True)
     if step == "torch":
         x = torch.randn(128, 128)
-        compare(x.to(device) @ x.to(device), x @ x)
+        compare(on_device(device, torch.matmul, x, x), x @ x)
     elif step.startswith("kernel"):
-        q, k, v = (torch.randn(1, heads, seqlen, 128, dtype=torch.bfloat16) for heads in (16, 8, 8))
-        hidden = seqlen // 3 if step == "kernel-padded" else 0
-        mask = torch.ones(seqlen, seqlen, dtype=torch.bool).tril()
-        mask[:, :hidden] = False
-        bounds = {}
-        if hidden:
-            rows = torch.arange(1, seqlen + 1, dtype=torch.int32)[None]
-            bounds = {"lo": torch.full_like(rows, hidden).to(device), "hi": rows.to(device)}
-        found = nki_hf.attention(q.to(device), k.to(device), v.to(device), causal=not hidden, **bounds)
-        keys, values = (x.float().repeat_interleave(2, dim=1) for x in (k, v))
-        expected = torch.nn.functional.scaled_dot_product_attention(q.float(), keys, values, attn_mask=mask)
-        compare(found[:, :, hidden:], expected[:, :, hidden:])
+        compare_kernel(device, shape, padded=step == "kernel-padded")
     else:
-        compare_model(device, seqlen, 1 if step.startswith("layer") else layers, compiled=step.endswith("compiled"))
+        compare_model(device, shape, 1 if step.startswith("layer") else shape.layers, compiled=step.endswith("compiled"))
 
 
-def compare_model(device: str, seqlen: int, layers: int, *, compiled: bool) -> None:
-    """A random Qwen3 of Qwen3-0.6B's head sizes: nki on the device against eager on the CPU."""
+def on_device(device: str, function: Any, *inputs: Any, compiled: bool = False) -> Any:
+    """The result of a function or module of tensors, computed on the device, on the CPU."""
+    import torch
+
+    if device == "xla":
+        import torch_neuronx
+
+        from nki_hf.backends.neuron import neuron_backend
+
+        arguments = compiler_arguments("xla", neuron_backend().lnc.value)
+        return torch_neuronx.trace(function, inputs, compiler_args=list(arguments))(*inputs)
+    if isinstance(function, torch.nn.Module):
+        function = function.to(device)
+    if compiled:
+        backend = "neuron" if device == "neuron" else "eager"
+        function = torch.compile(function, backend=backend, fullgraph=True, dynamic=False)
+    with torch.no_grad():
+        return function(*(x.to(device) for x in inputs)).cpu()
+
+
+def compare_kernel(device: str, shape: Shape, *, padded: bool) -> None:
+    """The kernel alone, causal; `padded` hides the first keys of each sequence by run-time bounds, as left padding does."""
+    import torch
+
+    import nki_hf
+
+    batch, queries, keys = shape.batch, shape.seqlen, shape.keys
+    dtype = getattr(torch, DTYPES[shape.dtype])
+    q = torch.randn(batch, shape.heads, queries, shape.head_dim, dtype=dtype)
+    k = torch.randn(batch, shape.kv_heads, keys, shape.head_dim, dtype=dtype)
+    v = torch.randn(batch, shape.kv_heads, keys, shape.head_dim_v or shape.head_dim, dtype=dtype)
+    hidden = torch.arange(1, batch + 1)[:, None] * keys // (3 * batch) if padded else torch.zeros(batch, 1)
+    lo = hidden.to(torch.int32).expand(batch, queries).contiguous()
+    hi = (torch.arange(queries, dtype=torch.int32) + keys - queries + 1).expand(batch, queries).contiguous()
+
+    def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nki_hf.attention(q, k, v, causal=True)
+
+    def bounded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lo: torch.Tensor, hi: torch.Tensor) -> torch.Tensor:
+        return nki_hf.attention(q, k, v, lo=lo, hi=hi)
+
+    found = on_device(device, bounded, q, k, v, lo, hi) if padded else on_device(device, kernel, q, k, v)
+    key = torch.arange(keys)
+    mask = ((key >= lo[..., None]) & (key < hi[..., None]))[:, None]
+    empty = ~mask.any(-1, keepdim=True)
+    wide = [x.float().repeat_interleave(shape.heads // shape.kv_heads, dim=1) for x in (k, v)]
+    expected = torch.nn.functional.scaled_dot_product_attention(q.float(), *wide, attn_mask=mask)
+    compare(found.masked_fill(empty, 0), expected.masked_fill(empty, 0))
+
+
+def compare_model(device: str, shape: Shape, layers: int, *, compiled: bool) -> None:
+    """A random Qwen3 of these head sizes: nki on the device against eager on the CPU."""
     import torch
     from transformers import Qwen3Config, Qwen3Model
 
+    from nki_hf.tools.model_bench.model import LastHidden
+
     config = Qwen3Config(
-        vocab_size=512, hidden_size=256, intermediate_size=256, num_hidden_layers=layers, num_attention_heads=16,
-        num_key_value_heads=8, head_dim=128, max_position_embeddings=max(seqlen, 512), attn_implementation="eager",
+        vocab_size=512, hidden_size=256, intermediate_size=256, num_hidden_layers=layers, num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim, max_position_embeddings=max(shape.keys, 512),
+        attn_implementation="eager",
     )  # fmt: skip
-    model = Qwen3Model(config).eval().to(torch.bfloat16)
-    ids = torch.randint(0, 512, (1, seqlen), dtype=torch.int32)
+    model = Qwen3Model(config).eval().to(getattr(torch, DTYPES[shape.dtype]))
+    module = LastHidden(model)
+    ids = torch.randint(0, 512, (shape.batch, shape.keys), dtype=torch.int32)
     with torch.no_grad():
-        expected = model(input_ids=ids, use_cache=False).last_hidden_state
-        model.set_attn_implementation("nki")
-        model.to(device)
-
-        def call(ids: torch.Tensor) -> torch.Tensor:
-            return model(input_ids=ids, use_cache=False).last_hidden_state
-
-        if compiled:
-            backend = "neuron" if device == "neuron" else "eager"
-            call = torch.compile(call, backend=backend, fullgraph=True, dynamic=False)
-        compare(call(ids.to(device)), expected)
+        expected = module(ids)
+    model.set_attn_implementation("nki")
+    compare(on_device(device, module, ids, compiled=compiled), expected)
 
 
-def compare(found: object, expected: object) -> None:
+def compare(found: Any, expected: Any) -> None:
     """Print how far apart two tensors are, relative to the second's RMS; at most 5 % passes."""
-    found, expected = found.cpu().float(), expected.float()
+    found, expected = found.float(), expected.float()
     error = float((found - expected).square().mean().sqrt() / expected.square().mean().sqrt())
     print(f"RMS error {error:.2%} of the reference")
     if not error <= 0.05:  # NaN fails too

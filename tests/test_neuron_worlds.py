@@ -22,8 +22,8 @@ WORLDS = {
     "placeholder": [FAKES / "suites/broken_installations.py"],
     "container": [FAKES / "suites/broken_installations.py"],
 }
-SLOW = ("native_bench_cases", "native_bisect")
-"""Suites that mostly wait for torch.compile to trace models."""
+SLOW = ("native_bench_cases", "native_bisect", "xla_bisect")
+"""Suites that mostly wait for models to be traced."""
 
 CASES = [
     pytest.param(world, suite.stem, node.name, marks=[pytest.mark.slow] if suite.stem in SLOW else [])

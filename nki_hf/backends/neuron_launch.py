@@ -22,6 +22,7 @@ DEVICE_DTYPES = ("bfloat16", "float16", "float32", "int32", "uint32", "int16", "
 """Element types that a launch passes on. 64-bit types are downcast or refused by the compiler depending on its version, and
 bool was read as uint8 before nki 0.4; callers convert."""
 
+_SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _INT32 = range(-(2**31), 2**31)
 
 
@@ -33,11 +34,12 @@ class LaunchFailed(RuntimeError):
       arguments: its tensors and constants, one text each.
     """
 
-    def __init__(self, kernel: str, arguments: Sequence[str], lnc: int, cause: BaseException) -> None:
-        self.kernel, self.arguments = kernel, tuple(arguments)
+    def __init__(self, call: KernelCall, cause: BaseException) -> None:
+        self.kernel, self.arguments = call.kernel, tuple(_texts(call))
         first = (str(cause).strip().splitlines() or [type(cause).__name__])[0].rstrip(".")
         super().__init__(
-            f"{kernel}[{lnc}]({', '.join(arguments)}) failed on the device: {type(cause).__name__}: {first}. {_advice(first)}"
+            f"{call.kernel}[{call.lnc}]({', '.join(self.arguments)}) failed on the device: {type(cause).__name__}: {first}. "
+            f"{_advice(first, call)}"
         )
 
 
@@ -62,7 +64,7 @@ def launch(kernel: Any, call: KernelCall, parameters: Sequence[str], lnc: int) -
     try:
         outputs = kernel[lnc](*arguments)
     except Exception as error:  # the toolchain raises types of its own, which cannot be imported where it is missing
-        raise LaunchFailed(call.kernel, _texts(call), lnc, error) from error
+        raise LaunchFailed(call, error) from error
     return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
 
 
@@ -152,10 +154,25 @@ def _reason(call: KernelCall, field: str, value: Any, limit: str, advice: str = 
     return Reason(kernel=call.kernel, field=field, value=str(value), limit=limit, advice=advice)
 
 
-def _advice(message: str) -> str:
+def _advice(message: str, call: KernelCall) -> str:
     words = message.lower()
     if "memory" in words or "nrt_resource" in words or "allocat" in words:
         return "The device's memory is full: shorten the sequence, lower the batch, or end other processes on this core."
     if "lnc" in words or "logical" in words:
         return "Run `nki_hf env`: it shows every source of the logical-core degree."
-    return "Run this shape alone with examples/device_bisect.py to see whether the kernel or the graph fails."
+    flags = _bisect_flags(call)
+    if not flags:
+        return "Run `nki_hf env`: it names the versions, and combinations that are known to fail."
+    return f"See whether the kernel or the graph fails, at this shape alone: python examples/device_bisect.py {' '.join(flags)}"
+
+
+def _bisect_flags(call: KernelCall) -> list[str]:
+    """The flags of examples/device_bisect.py that give this shape; [] for a kernel that is not attention."""
+    q, k, v = (call.tensors.get(name) for name in ("q", "k", "v"))
+    if q is None or k is None or v is None:
+        return []
+    batch, heads, head_dim, seqlen_q = q.shape
+    sizes = {"batch": batch, "heads": heads, "kv-heads": k.shape[1], "seqlen": seqlen_q, "seqlen-kv": k.shape[3]}
+    sizes |= {"head-dim": head_dim, "head-dim-v": v.shape[3]}
+    dtype = _SHORT.get(_dtype(q), _dtype(q))
+    return ["--device", str(q.device).split(":")[0], *(f"--{name} {size}" for name, size in sizes.items()), f"--dtype {dtype}"]

@@ -1,8 +1,13 @@
 """Fixtures of the suites: a fresh machine for each test, and the seam for tensors that only stand for device tensors."""
 
 import os
+import runpy
+from pathlib import Path
+from unittest import mock
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 if os.environ["FAKE_NEURON_WORLD"] in ("native", "xla"):
     import torch_neuronx  # noqa: F401  (torch loads the native one by itself on a real machine)
@@ -16,3 +21,21 @@ if os.environ["FAKE_NEURON_WORLD"] in ("native", "xla"):
     @pytest.fixture(autouse=True)
     def _fresh_machine():
         MACHINE.reset()
+
+
+@pytest.fixture
+def script_of():
+    """`script_of(message, step)`: q, k and v of the launch by the bisect command that a message ends with, that step alone."""
+    app = typer.Typer()
+    app.command()(runpy.run_path(str(Path(__file__).parents[3] / "examples" / "device_bisect.py"))["main"])
+
+    def run(message, step):
+        words = message.split("examples/device_bisect.py ")[1].split()
+        MACHINE.reset()
+        with mock.patch.dict(os.environ):
+            done = CliRunner().invoke(app, [*words, "--step", step], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        tensors = zip("qkv", MACHINE.launches[0][0][2:5], strict=True)  # a key starts with kernel and LNC
+        return [f"{name}={list(sizes)} {dtype.removeprefix('torch.')}" for name, (sizes, dtype) in tensors]
+
+    return run
