@@ -47,11 +47,8 @@ COMMON = {
         32, "cycles", f"{_PERF}: fast weight load, 128 columns of a 16-bit stationary tile in about 32 cycles", "documented"
     ),
     "tensor_fp32_cycles": Param(4, "cycles per column", f"{_OLD}: nc_matmul float32, 4 passes", "documented"),
-    "tensor_throttle_share": Param(
-        0.9, "of the time", "a dense GEMM slows down (tensor_sustained_fraction), attention does not reach it", "assumed"
-    ),
     "tensor_throttle_ns": Param(
-        100_000, "ns", "no published number; shorter kernels are taken to run at full clock", "assumed"
+        100_000, "ns", "no published number: how long dense matmuls run at full clock before they are slowed", "assumed"
     ),
     # ---- Vector engine ----------------------------------------------------------------------------------------------
     "vector_reduce_readout_cycles": Param(

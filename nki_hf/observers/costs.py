@@ -36,6 +36,7 @@ class Cost:
       first_engine, engines: the DMA engines that carry it.
       nbytes: bytes moved by a DMA.
       flops: multiply-adds times two, of the Tensor engine's useful matmuls (transposes count 0).
+      paced: a matmul that a chip's sustained rate applies to (see `Resources`).
     """
 
     busy_ns: float
@@ -52,6 +53,7 @@ class Cost:
     engines: int = 0
     nbytes: int = 0
     flops: int = 0
+    paced: bool = False
 
 
 def cost_of(event: Event, chip: Chip) -> Cost:
@@ -96,6 +98,7 @@ def _tensor(event: Event, chip: Chip) -> Cost:
         done_ns=stream + chip.tensor_latency_ns,
         weight_ns=chip.tensor_weight_load_cycles / chip.tensor_ghz,
         flops=flops,
+        paced=bool(flops) and moving.dtype.itemsize <= 2,
     )
 
 

@@ -2,8 +2,7 @@
 
 With given costs every time here is a maximum over times of earlier instructions plus constants (an activation table is
 loaded in the idle time since the last instruction that needed one), so that nothing starts later because something else was
-removed or became shorter. Two things decide costs or events before this runs, and are steps: throttling of a dense Tensor
-engine, and spills.
+removed or became shorter. Spills alone, which decide events before this runs, are a step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,14 @@
 """Resources: what instructions occupy besides their operands; the one place that turns a ready time into a start.
 
 Both schedulers use it, so that they differ only in the order in which they take instructions.
+
+Throttling. Dense 16-bit (or narrower) matmuls run at full clock until they are `tensor_throttle_ns` of work ahead of what
+the chip sustains, and at `tensor_sustained_fraction` of it from then on; time in which the engine does something else, or
+nothing, counts towards what it may do at full clock later. In one formula, of a matmul that starts at s and takes w:
+
+    paced = max(paced, s - slack) + w / fraction,    end = max(s + w, paced),    slack = (1 / fraction - 1) throttle_ns
+
+Both grow with s and with the `paced` before, so starting later never ends a matmul earlier.
 """
 
 from __future__ import annotations
@@ -33,6 +41,9 @@ class Resources:
         self.core_of = [queue.core for queue in queues]
         self.hop_ns, self.table_ns = float(chip.semaphore_hop_ns), float(chip.scalar_table_load_ns)
         cores = max(self.core_of, default=0) + 1
+        self._sustained = float(chip.tensor_sustained_fraction)
+        self._slack_ns = (1 / self._sustained - 1) * float(chip.tensor_throttle_ns)
+        self._paced_until = [-self._slack_ns] * cores  # when the dense matmuls of each core would end at the sustained rate
         self.free_at = [0.0] * len(queues)
         self.last_of = [-1] * len(queues)
         self.psum_free, self._psum_user = [0.0] * cores, [-1] * cores
@@ -47,10 +58,10 @@ class Resources:
         times, other = self.times, self.work.engine[producer]
         if self.is_dma[other]:
             return times.done[producer], DMA
+        if other == queue and kind in (WAR, WAW):  # one engine reads and writes in order: its queue is all that binds
+            return times.start[producer], DEPENDENCY
         if kind == WAR:
-            return (times.free[producer] if other == queue else times.free[producer] + self.hop_ns), DEPENDENCY
-        if kind == WAW and other == queue:  # one engine writes in order
-            return times.free[producer], DEPENDENCY
+            return times.free[producer] + self.hop_ns, DEPENDENCY
         if kind == OUTPUT:
             return times.start[producer] + self.work.costs[producer].output_ns + self.hop_ns, DEPENDENCY
         return times.done[producer] + self.hop_ns, DEPENDENCY
@@ -102,6 +113,12 @@ class Resources:
                 self._sbuf_free[core], self._sbuf_user[core] = at + cost.sbuf_ns, i
             times.moves[i], times.done[i] = at, at + cost.done_ns
         times.start[i], times.free[i] = at, at + cost.busy_ns
+        if cost.paced:
+            until = max(self._paced_until[core], at - self._slack_ns) + cost.busy_ns / self._sustained
+            self._paced_until[core] = until
+            if until > times.free[i]:
+                times.done[i] += until - times.free[i]
+                times.free[i] = until
         if self.is_scalar[queue]:
             self._table_free[core] = times.free[i] if cost.table else self._table_free[core] + cost.busy_ns
         times.reason[i], times.cause[i] = why, who

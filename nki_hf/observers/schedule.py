@@ -41,7 +41,7 @@ class Schedule:
       cause: the event that it waited for, -1 if none.
       total_ns: launch to completion, with the kernel's fixed cost.
       spills: what the compiler would have added because memory overflowed; its events are part of `events`.
-      throttled: the Tensor engine was dense enough with 16-bit matmuls to be clocked down.
+      throttled: 16-bit matmuls were dense enough for the Tensor engine to be clocked down at least once.
     """
 
     chip: Chip
@@ -101,25 +101,21 @@ def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAUL
     if overflow == "spill" and work.overflows():
         events, spills = spilled(events, chip)
         work = prepare(events, chip, reorder=window is not None)
-    times = _run(work, window)
-    throttled = _dense(work, times)
-    if throttled:
-        work.costs = _slowed(work.costs, float(chip.tensor_sustained_fraction))
-        times = _run(work, window)
-    return _finished(work, times, window, spills, throttled)
+    return _finished(work, _run(work, window), window, spills)
 
 
 def reschedule(plan: Schedule, costs: list[Cost]) -> Schedule:
     """The same events in the same order option with other costs, one per event."""
     work = replace(plan.work, costs=costs)
-    times = _run(work, plan.window)
-    return _finished(work, times, plan.window, plan.spills, plan.throttled)
+    return _finished(work, _run(work, plan.window), plan.window, plan.spills)
 
 
-def _finished(work: Workload, times: Times, window: int | None, spills: Spills, throttled: bool) -> Schedule:
+def _finished(work: Workload, times: Times, window: int | None, spills: Spills) -> Schedule:
     chip = work.chip
     fixed = float(chip.kernel_fixed_ns)
     done = np.array(times.done) + fixed
+    busy = np.array([cost.busy_ns for cost in work.costs])
+    throttled = bool(np.any(np.array(times.free) - np.array(times.start) > busy * (1 + 1e-9) + 1e-6))
     return Schedule(
         chip=chip, window=window, work=work, start_ns=np.array(times.start) + fixed,
         moves_ns=np.array(times.moves) + fixed, free_ns=np.array(times.free) + fixed, done_ns=done,
@@ -130,25 +126,6 @@ def _finished(work: Workload, times: Times, window: int | None, spills: Spills, 
 
 def _run(work: Workload, window: int | None) -> Times:
     return run_in_program_order(work, _order(work)) if window is None else run_in_window(work, window)
-
-
-def _dense(work: Workload, times: Times) -> bool:
-    """True if 16-bit (or narrower) matmuls keep a Tensor engine busy long and densely enough for the chip to slow down."""
-    chip, busy = work.chip, [0.0] * (1 + max((queue.core for queue in work.queues), default=0))
-    for cost, queue, event in zip(work.costs, work.engine, work.events, strict=True):
-        if cost.flops and event.reads[-1].dtype.itemsize <= 2:
-            busy[work.queues[queue].core] += cost.busy_ns
-    total = max(times.done, default=0.0)
-    return total >= chip.tensor_throttle_ns and max(busy) >= chip.tensor_throttle_share * total
-
-
-def _slowed(costs: list[Cost], fraction: float) -> list[Cost]:
-    known: dict[int, Cost] = {}
-    for cost in costs:
-        if id(cost) not in known:
-            slower = replace(cost, busy_ns=cost.busy_ns / fraction, done_ns=cost.done_ns + cost.busy_ns * (1 / fraction - 1))
-            known[id(cost)] = slower if cost.flops else cost
-    return [known[id(cost)] for cost in costs]
 
 
 def _order(work: Workload) -> list[int] | None:
