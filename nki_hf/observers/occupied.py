@@ -22,19 +22,20 @@ def occupied(
       start: when each event starts, in ns.
       last_use: when each event has finished with its operands' memory, in ns.
     """
-    begin = [float("inf")] * len(work.allocations)
-    end = [0.0] * len(work.allocations)
-    for places, first, last in zip(work.touches, start, last_use, strict=True):
-        for place in places:
-            begin[place] = min(begin[place], first)
-            end[place] = max(end[place], last)
-    changes: list[dict[float, int]] = [{} for _ in work.pools]
-    for place, item in enumerate(work.allocations):
-        at = changes[item.pool]
-        at[begin[place]] = at.get(begin[place], 0) + item.nbytes
-        at[end[place]] = at.get(end[place], 0) - item.nbytes
+    tiles = work.tiles
+    begin = [float("inf")] * len(tiles.pool)
+    end = [0.0] * len(tiles.pool)
+    for touched, first, last in zip(tiles.touches, start, last_use, strict=True):
+        for tile in touched:
+            begin[tile] = min(begin[tile], first)
+            end[tile] = max(end[tile], last)
+    changes: list[dict[float, int]] = [{} for _ in tiles.pools]
+    for tile, pool in enumerate(tiles.pool):
+        at = changes[pool]
+        at[begin[tile]] = at.get(begin[tile], 0) + tiles.nbytes[tile]
+        at[end[tile]] = at.get(end[tile], 0) - tiles.nbytes[tile]
     found: dict[tuple[int, str], list[tuple[float, int]]] = {}
-    for (core, space, _), at in zip(work.pools, changes, strict=True):
+    for (core, space, _), at in zip(tiles.pools, changes, strict=True):
         level, line = 0, []
         for time in sorted(at):
             level += at[time]

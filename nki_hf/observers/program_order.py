@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nki_hf.observers.resources import Resources
-from nki_hf.observers.times import MEMORY, START, Pool, Times
+from nki_hf.observers.resources import Resources, moments
+from nki_hf.observers.times import MEMORY, Pool, Times
 from nki_hf.observers.workload import Workload
 
 __all__ = ["run_in_program_order"]
@@ -26,42 +26,43 @@ def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> 
     Raises:
       MemoryError: a pool overflows; the message names it.
     """
-    resources = Resources(work)
-    engine, starts, producers, kinds = work.engine, work.starts, work.producers, work.kinds
-    allocations, touches = work.allocations, work.touches
-    pools = [Pool.of(capacity) for _, _, capacity in work.pools]
-    left = [item.uses for item in allocations]
-    until = [0.0] * len(allocations)
-    granted: list[tuple[float, int] | None] = [None] * len(allocations)  # when its memory was free, and who freed it
+    resources, tiles = Resources(work), work.tiles
+    engine, starts, producers, moment = work.engine, work.starts, work.producers, moments(work).tolist()
+    cause, place, hop_ns, is_dma = resources.cause, resources.place, resources.hop_ns, resources.is_dma
+    moments_of: list[tuple[float, ...]] = [()] * len(work.costs)
+    pools = [Pool.of(capacity) for _, _, capacity in tiles.pools]
+    left = tiles.uses.copy()
+    until = [0.0] * len(left)
+    granted: list[tuple[float, int] | None] = [None] * len(left)  # when its memory was free, and who freed it
 
     for i in order if order is not None else range(len(work.costs)):
         queue = engine[i]
-        ready, why, who = 0.0, START, -1
+        ready = 0.0
         for e in range(starts[i], starts[i + 1]):
-            at, because = resources.available(producers[e], kinds[e], queue)
+            at = moments_of[producers[e]][moment[e]]
             if at > ready:
-                ready, why, who = at, because, producers[e]
-        for place in touches[i]:
-            item = allocations[place]
-            grant = granted[place]
+                ready, cause[i] = at, producers[e]
+        for tile in tiles.touches[i]:
+            grant = granted[tile]
             if grant is None:
-                pool = pools[item.pool]
-                if pool.room < item.nbytes:
+                pool = pools[tiles.pool[tile]]
+                if pool.room < tiles.nbytes[tile]:
                     raise MemoryError(
-                        f"{work.pools[item.pool][1]} overflows at event {i}: {item.nbytes} B do not fit beside "
+                        f"{tiles.pools[tiles.pool[tile]][1]} overflows at event {i}: {tiles.nbytes[tile]} B do not fit beside "
                         f"{pool.capacity - pool.room} B of {pool.capacity} B per partition."
                     )
-                grant = granted[place] = pool.take(item.nbytes)
-            if grant[1] >= 0:
-                at = resources.granted(*grant, queue)
+                grant = granted[tile] = pool.take(tiles.nbytes[tile])
+            at, freed_by = grant
+            if freed_by >= 0:
+                if engine[freed_by] != queue and not is_dma[engine[freed_by]]:
+                    at += hop_ns
                 if at > ready:
-                    ready, why, who = at, MEMORY, grant[1]
-        resources.place(i, ready, why, who)
-        end = resources.last_use(i)
-        for place in touches[i]:
-            until[place] = max(until[place], end)
-            left[place] -= 1
-            if not left[place]:
-                item = allocations[place]
-                pools[item.pool].give(item.nbytes, until[place], i)
-    return resources.times
+                    ready, cause[i], resources.reason[i] = at, freed_by, MEMORY
+        end = place[queue](i, ready)
+        moments_of[i] = resources.moments_of(i)
+        for tile in tiles.touches[i]:
+            until[tile] = max(until[tile], end)
+            left[tile] -= 1
+            if not left[tile]:
+                pools[tiles.pool[tile]].give(tiles.nbytes[tile], until[tile], i)
+    return resources.times()

@@ -13,113 +13,165 @@ Both grow with s and with the `paced` before, so starting later never ends a mat
 
 from __future__ import annotations
 
-from nki_hf.observers.times import BUSY, DEPENDENCY, DMA, PORT, TABLE, Times
+from collections.abc import Callable
+
+import numpy as np
+
+from nki_hf.observers.times import BUSY, DEPENDENCY, DMA, PORT, START, TABLE, Times
 from nki_hf.observers.workload import OUTPUT, Workload
+from nki_hf.sim.access_table import Ints
 from nki_hf.sim.dependencies import WAR, WAW
 
-__all__ = ["Resources"]
+__all__ = ["Place", "Resources", "moments"]
+
+Place = Callable[[int, float], float]
+"""`place(event, ready)` starts an instruction of one queue, whose operands are `ready`, as soon as queue and ports allow, and
+returns when it has finished with its operands' memory. Where it had to wait longer it overwrites the event's cause."""
+
+START_OF, DONE, DONE_HOP, FREE_HOP, OUTPUT_HOP = range(5)
+"""Moments of a producer that an edge waits for, see `moments` and `Resources.moments_of`."""
+
+
+def moments(work: Workload) -> Ints:
+    """Which moment of its producer each edge waits for, int64[edges]."""
+    engine = np.array(work.engine, np.int64)
+    kinds, producers = np.array(work.kinds, np.int64), engine[np.array(work.producers, np.int64)]
+    starts: Ints = np.array(work.starts, np.int64)
+    consumers = np.repeat(engine, starts[1:] - starts[:-1])
+    dma = np.array([queue.engine == "dma" for queue in work.queues], np.bool_)[producers]
+    same = producers == consumers
+    found = np.full(len(kinds), DONE_HOP, np.int64)
+    found[kinds == OUTPUT] = OUTPUT_HOP
+    found[kinds == WAR] = FREE_HOP
+    found[((kinds == WAR) | (kinds == WAW)) & same] = START_OF  # one engine reads and writes in order: its queue binds
+    found[dma] = DONE  # the notification of a transfer is part of its time
+    return found
 
 
 class Resources:
     """Queues, ports, PSUM banks, DMA engines and activation tables of all cores, as far as instructions were placed.
 
     Attributes:
-      times: the times of the instructions placed so far.
+      place: what starts an instruction, by queue.
+      start, free, done: see `Times`.
+      cause: the event that an instruction waits for, set by the scheduler before it places the instruction.
+      reason: why; the scheduler sets it where the cause is not an edge.
+      is_dma: True for the queues of DMA transfers.
       free_at: when each queue can start its next instruction.
-      last_of: the last instruction of each queue, -1 before the first.
       shares_psum: True for the queues that exclude each other at PSUM.
+      psum_ns: how long each event holds the PSUM port.
       psum_free: until when the shared PSUM port of each core is taken.
+      hop_ns: from one engine's semaphore to another engine's start.
     """
 
     def __init__(self, work: Workload) -> None:
-        chip, queues = work.chip, work.queues
-        self.work, self.times = work, Times.empty(len(work.costs))
+        chip, queues, count = work.chip, work.queues, len(work.costs)
+        self.work = work
+        self.start, self.free, self.done, self.moves = ([0.0] * count for _ in range(4))
+        self.reason, self.cause = [START] * count, [-1] * count
+        self.hop_ns = float(chip.semaphore_hop_ns)
         self.is_dma = [queue.engine == "dma" for queue in queues]
-        self.is_tensor = [queue.engine == "tensor" for queue in queues]
-        self.is_scalar = [queue.engine == "scalar" for queue in queues]
-        self.shares_psum = [bool(chip.psum_exclusive) and queue.engine in ("vector", "scalar") for queue in queues]
         self.core_of = [queue.core for queue in queues]
-        self.hop_ns, self.table_ns = float(chip.semaphore_hop_ns), float(chip.scalar_table_load_ns)
-        cores = max(self.core_of, default=0) + 1
-        self._sustained = float(chip.tensor_sustained_fraction)
-        self._slack_ns = (1 / self._sustained - 1) * float(chip.tensor_throttle_ns)
-        self._paced_until = [-self._slack_ns] * cores  # when the dense matmuls of each core would end at the sustained rate
+        self.shares_psum = [bool(chip.psum_exclusive) and queue.engine in ("vector", "scalar") for queue in queues]
         self.free_at = [0.0] * len(queues)
-        self.last_of = [-1] * len(queues)
-        self.psum_free, self._psum_user = [0.0] * cores, [-1] * cores
-        self._sbuf_free, self._sbuf_user = [0.0] * cores, [-1] * cores
-        self._banks: dict[int, tuple[float, int, int]] = {}
+        self.psum_ns = [cost.psum_ns for cost in work.costs]
+        cores = max(self.core_of, default=0) + 1
+        self.psum_free = [0.0] * cores
+        self._psum_user, self._sbuf_user, self._sbuf_free = [-1] * cores, [-1] * cores, [0.0] * cores
+        banks = max(work.banks, default=0) + 1
+        self._bank_free, self._bank_user, self._bank_queue = [0.0] * banks, [-1] * banks, [-1] * banks
         self._carriers = [[0.0] * int(chip.dma_engines) for _ in range(cores)]
-        self._tables = [""] * cores
-        self._table_free = [0.0] * cores  # when Scalar could have begun to load another table, had it only been idle since
+        self._busy_ns = [cost.busy_ns for cost in work.costs]
+        self._done_ns = [cost.done_ns for cost in work.costs]
+        self.place = [self._transfer(k) if dma else self._instruction(k) for k, dma in enumerate(self.is_dma)]
 
-    def available(self, producer: int, kind: int, queue: int) -> tuple[float, int]:
-        """When an instruction of `queue` may start as far as its edge to a placed `producer` goes, and the reason's code."""
-        times, other = self.times, self.work.engine[producer]
-        if self.is_dma[other]:
-            return times.done[producer], DMA
-        if other == queue and kind in (WAR, WAW):  # one engine reads and writes in order: its queue is all that binds
-            return times.start[producer], DEPENDENCY
-        if kind == WAR:
-            return times.free[producer] + self.hop_ns, DEPENDENCY
-        if kind == OUTPUT:
-            return times.start[producer] + self.work.costs[producer].output_ns + self.hop_ns, DEPENDENCY
-        return times.done[producer] + self.hop_ns, DEPENDENCY
+    def moments_of(self, i: int) -> tuple[float, float, float, float, float]:
+        """The moments of a placed instruction, by number."""
+        start, done, hop = self.start[i], self.done[i], self.hop_ns
+        return start, done, done + hop, self.free[i] + hop, start + self.work.costs[i].output_ns + hop
 
-    def granted(self, freed_at: float, freed_by: int, queue: int) -> float:
-        """When `queue` may write memory that `freed_by` was the last to use, until `freed_at`."""
-        if freed_by < 0 or self.is_dma[self.work.engine[freed_by]] or self.work.engine[freed_by] == queue:
-            return freed_at
-        return freed_at + self.hop_ns
+    def times(self) -> Times:
+        """The times of every event, all of which have been placed."""
+        dma = np.array(self.is_dma, np.bool_)[np.array(self.work.engine, np.int64)]
+        reason, cause = np.array(self.reason, np.int64), np.array(self.cause, np.int64)
+        edge = (reason == START) & (cause >= 0)
+        reason[edge] = np.where(dma[cause[edge]], DMA, DEPENDENCY)
+        moves = np.where(dma, self.moves, self.start)
+        return Times(self.start, self.free, self.done, moves.tolist(), reason.tolist(), self.cause)
 
-    def last_use(self, i: int) -> float:
-        """When a placed instruction has finished with its operands' memory."""
-        return self.times.done[i] if self.is_dma[self.work.engine[i]] else self.times.free[i]
+    def _transfer(self, queue: int) -> Place:
+        costs, carriers = self.work.costs, self._carriers[self.core_of[queue]]
+        start, free, done, moves, reason, cause = self.start, self.free, self.done, self.moves, self.reason, self.cause
+        free_at, last = self.free_at, -1
 
-    def place(self, i: int, ready: float, why: int, who: int) -> None:
-        """Start instruction `i`, whose operands are `ready` because of `who`, as soon as its queue and ports allow."""
-        work, times = self.work, self.times
-        cost, queue = work.costs[i], work.engine[i]
-        core = self.core_of[queue]
-        at = ready + cost.weight_ns if self.is_tensor[queue] else ready
-        if self.free_at[queue] >= at and self.last_of[queue] >= 0:
-            at, why, who = self.free_at[queue], BUSY, self.last_of[queue]
-        if self.is_dma[queue]:
-            first, carriers = at + cost.lead_ns, self._carriers[core]
-            mine = range(cost.first_engine, cost.first_engine + cost.engines)
-            for k in mine:
-                if carriers[k] > first:
-                    first = carriers[k]
-            for k in mine:
-                carriers[k] = first + cost.payload_ns
-            times.moves[i], times.done[i] = first, first + cost.payload_ns + cost.tail_ns
-        else:
-            if cost.table and self.is_scalar[queue] and self._tables[core] != cost.table:
-                self._tables[core] = cost.table
-                if self._table_free[core] + self.table_ns > at:
-                    at, why, who = self._table_free[core] + self.table_ns, TABLE, self.last_of[queue]
-            if cost.psum_ns and self.shares_psum[queue]:
-                if self.psum_free[core] > at:
-                    at, why, who = self.psum_free[core], PORT, self._psum_user[core]
-                self.psum_free[core], self._psum_user[core] = at + cost.psum_ns, i
-            elif cost.psum_ns:
-                until, user, user_queue = self._banks.get(work.banks[i], (0.0, -1, queue))
-                if until > at and user_queue != queue:
-                    at, why, who = until, PORT, user
-                self._banks[work.banks[i]] = (max(at + cost.psum_ns, until), i, queue)
-            if cost.sbuf_ns:
-                if self._sbuf_free[core] > at:
-                    at, why, who = self._sbuf_free[core], PORT, self._sbuf_user[core]
-                self._sbuf_free[core], self._sbuf_user[core] = at + cost.sbuf_ns, i
-            times.moves[i], times.done[i] = at, at + cost.done_ns
-        times.start[i], times.free[i] = at, at + cost.busy_ns
-        if cost.paced:
-            until = max(self._paced_until[core], at - self._slack_ns) + cost.busy_ns / self._sustained
-            self._paced_until[core] = until
-            if until > times.free[i]:
-                times.done[i] += until - times.free[i]
-                times.free[i] = until
-        if self.is_scalar[queue]:
-            self._table_free[core] = times.free[i] if cost.table else self._table_free[core] + cost.busy_ns
-        times.reason[i], times.cause[i] = why, who
-        self.free_at[queue], self.last_of[queue] = times.free[i], i
+        def place(i: int, ready: float) -> float:
+            nonlocal last
+            cost, at = costs[i], ready
+            if free_at[queue] >= at and last >= 0:
+                at, reason[i], cause[i] = free_at[queue], BUSY, last
+            begin, end = cost.first_engine, cost.first_engine + cost.engines
+            first = max(at + cost.lead_ns, *carriers[begin:end]) if end > begin else at + cost.lead_ns
+            carriers[begin:end] = [first + cost.payload_ns] * (end - begin)
+            start[i], moves[i], done[i] = at, first, first + cost.payload_ns + cost.tail_ns
+            free[i] = free_at[queue] = at + cost.busy_ns
+            last = i
+            return done[i]
+
+        return place
+
+    def _instruction(self, queue: int) -> Place:
+        work, core = self.work, self.core_of[queue]
+        start, free, done, reason, cause = self.start, self.free, self.done, self.reason, self.cause
+        busy_ns, done_ns, psum_ns = self._busy_ns, self._done_ns, self.psum_ns
+        weight_ns = [cost.weight_ns for cost in work.costs] if work.queues[queue].engine == "tensor" else None
+        paced = [cost.paced for cost in work.costs] if weight_ns is not None else None
+        sustained = float(work.chip.tensor_sustained_fraction)
+        slack_ns = (1 / sustained - 1) * float(work.chip.tensor_throttle_ns)
+        paced_until = -slack_ns  # when the dense matmuls so far would end at the sustained rate
+        sbuf_ns = [cost.sbuf_ns for cost in work.costs]
+        tables = [cost.table for cost in work.costs] if work.queues[queue].engine == "scalar" else None
+        shared, psum_free, psum_user = self.shares_psum[queue], self.psum_free, self._psum_user
+        banks, bank_free, bank_user, bank_queue = work.banks, self._bank_free, self._bank_user, self._bank_queue
+        sbuf_free, sbuf_user = self._sbuf_free, self._sbuf_user
+        free_at, last = self.free_at, -1
+        table, table_ns = "", float(work.chip.scalar_table_load_ns)
+        table_free = 0.0  # when Scalar could have begun to load another table, had it only been idle since
+
+        def place(i: int, ready: float) -> float:
+            nonlocal last, table, table_free, paced_until
+            at = ready if weight_ns is None else ready + weight_ns[i]
+            if free_at[queue] >= at and last >= 0:
+                at, reason[i], cause[i] = free_at[queue], BUSY, last
+            if tables is not None and tables[i] and tables[i] != table:
+                table = tables[i]
+                if table_free + table_ns > at:
+                    at, reason[i], cause[i] = table_free + table_ns, TABLE, last
+            if psum_ns[i]:
+                if shared:
+                    if psum_free[core] > at:
+                        at, reason[i], cause[i] = psum_free[core], PORT, psum_user[core]
+                    psum_free[core], psum_user[core] = at + psum_ns[i], i
+                else:
+                    bank = banks[i]
+                    until = bank_free[bank]
+                    if until > at and bank_queue[bank] != queue:
+                        at, reason[i], cause[i] = until, PORT, bank_user[bank]
+                    bank_free[bank], bank_user[bank], bank_queue[bank] = max(at + psum_ns[i], until), i, queue
+            if sbuf_ns[i]:
+                if sbuf_free[core] > at:
+                    at, reason[i], cause[i] = sbuf_free[core], PORT, sbuf_user[core]
+                sbuf_free[core], sbuf_user[core] = at + sbuf_ns[i], i
+            start[i], done[i] = at, at + done_ns[i]
+            end = at + busy_ns[i]
+            if paced is not None and paced[i]:
+                paced_until = max(paced_until, at - slack_ns) + busy_ns[i] / sustained
+                if paced_until > end:
+                    done[i] += paced_until - end
+                    end = paced_until
+            free[i] = free_at[queue] = end
+            if tables is not None:
+                table_free = end if tables[i] else table_free + busy_ns[i]
+            last = i
+            return end
+
+        return place

@@ -98,7 +98,7 @@ def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAUL
         raise ValueError(f"overflow={overflow!r} is not known: it is spill or error.")
     spills = NO_SPILLS
     work = prepare(events, chip, reorder=window is not None)
-    if overflow == "spill" and work.overflows():
+    if overflow == "spill" and work.tiles.overflows():
         events, spills = spilled(events, chip)
         work = prepare(events, chip, reorder=window is not None)
     return _finished(work, _run(work, window), window, spills)

@@ -33,12 +33,6 @@ class Times:
     reason: list[int]
     cause: list[int]
 
-    @classmethod
-    def empty(cls, count: int) -> Times:
-        """Room for `count` events."""
-        zeros = [0.0] * count
-        return cls(zeros, zeros.copy(), zeros.copy(), zeros.copy(), [START] * count, [-1] * count)
-
 
 @dataclass(slots=True)
 class Pool:

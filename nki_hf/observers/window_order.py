@@ -1,18 +1,20 @@
 """The schedule of a kernel whose compiler hoists: each queue may run any of its next `window` instructions.
 
 An event-driven list scheduler. Whenever a queue is free it takes, among its next `window` instructions in program order,
-the first whose operands are ready (the first to become ready if none is). Ports and DMA engines are served by arrival.
-On-chip memory is granted to whichever instruction touches a buffer first in time, and every other one that touches it
-waits for that memory too. A buffer may be opened ahead of its turn only if all buffers before it in program order still
-fit beside what was taken ahead (a banker's rule, so nothing can deadlock).
+the most urgent whose operands are ready (the first to become ready if none is). Ports and DMA engines are served by
+arrival. On-chip memory is granted to whichever instruction touches a tile first in time, see observers/grants.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 
-from nki_hf.observers.resources import Resources
-from nki_hf.observers.times import MEMORY, START, Pool, Times
+import numpy as np
+
+from nki_hf.observers.grants import UNTAKEN, Grants
+from nki_hf.observers.resources import Resources, moments
+from nki_hf.observers.times import MEMORY, Times
 from nki_hf.observers.workload import OUTPUT, Workload
 from nki_hf.sim.dependencies import WAR
 
@@ -37,248 +39,180 @@ def run_in_window(work: Workload, window: int) -> Times:
     return _Window(work, window).run()
 
 
+def _urgency(work: Workload) -> list[float]:
+    """The longest path from each event's start to the end of the kernel, in ns."""
+    starts, producers = work.starts, work.producers
+    busy = np.array([cost.busy_ns for cost in work.costs])
+    kinds, of = np.array(work.kinds, np.int64), np.array(producers, np.int64)
+    done = np.array([cost.done_ns for cost in work.costs])[of]
+    output = kinds == OUTPUT
+    done[output] = np.array([cost.output_ns for cost in work.costs])[of[output]]
+    lasts = np.where((kinds < WAR) & (done != 0), done - busy[of], 0.0).tolist()  # from the producer's end on
+    below = [0.0] * len(work.costs)  # from the event's end
+    urgency = busy.tolist()
+    for i in range(len(below) - 1, -1, -1):
+        urgency[i] = path = below[i] + urgency[i]
+        for e in range(starts[i], starts[i + 1]):
+            through = path + lasts[e]
+            if through > below[producers[e]]:
+                below[producers[e]] = through
+    return urgency
+
+
 class _Window:
     def __init__(self, work: Workload, window: int) -> None:
         self.work, self.window = work, window
-        count = len(work.costs)
-        self.resources = Resources(work)
-        self.memory = _Memory(work, [Pool.of(capacity) for _, _, capacity in work.pools])
-        self.lines: list[list[int]] = [[] for _ in work.queues]  # each queue's events in program order
+        self.resources, self.memory = Resources(work), Grants(work)
+        queues, count = len(work.queues), len(work.costs)
+        self.lines: list[list[int]] = [[] for _ in range(queues)]  # each queue's events in program order
         self.place = [0] * count  # position in its line
         for i, queue in enumerate(work.engine):
             self.place[i] = len(self.lines[queue])
             self.lines[queue].append(i)
-        self.head = [0] * len(work.queues)  # position of each queue's first event that has not started
-        self.gone = [False] * count
-        self.missing = [work.starts[i + 1] - work.starts[i] for i in range(count)]  # producers that have not started
-        self.consumers: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        for i in range(count):
-            for e in range(work.starts[i], work.starts[i + 1]):
-                self.consumers[work.producers[e]].append((i, work.kinds[e]))
-        self.ready, self.why, self.who = [0.0] * count, [START] * count, [-1] * count
-        self.pinned = work.no_reorder if any(work.no_reorder) else None
-        self.urgency = self._urgency()
-        self.pending: list[list[tuple[float, int]]] = [[] for _ in work.queues]  # heaps by time of readiness
-        self.now: list[list[tuple[float, int]]] = [[] for _ in work.queues]  # heaps by urgency: ready when the queue is free
+        self.head = [0] * queues  # position of each queue's first event that has not started
+        self.ready = [0.0] * count
+        self.missing = np.diff(np.array(work.starts, np.int64)).tolist()  # producers that have not started
+        self.most_urgent = np.argsort(-np.array(_urgency(work)), kind="stable").tolist()
+        self.rank = np.argsort(self.most_urgent).tolist()  # each event's position there
+        self.now: list[list[int]] = [[] for _ in range(queues)]  # heaps of ranks: ready when the queue is free
+        self.pending: list[list[tuple[float, int]]] = [[] for _ in range(queues)]  # heaps by time of readiness
+        self.offer = [_NEVER] * queues  # when the next event of each queue could start
 
     def run(self) -> Times:
         """Start one instruction after the other, always the one that can start first."""
-        resources, memory, touches = self.resources, self.memory, self.work.touches
-        for line in self.lines:
-            for i in line[: self.window]:
-                if not self.missing[i]:
-                    self._enter(i)
-        for _ in range(len(self.work.costs)):
-            i = self._take()
-            resources.place(i, self.ready[i], self.why[i], self.who[i])
-            self.gone[i] = True
-            end = resources.last_use(i)
-            for used in touches[i]:
-                memory.use(used, end, i)
-            self._release(i)
-            self._advance(self.work.engine[i], i)
+        work, window, resources, memory = self.work, self.window, self.resources, self.memory
+        engine, touches, place, lines, head = work.engine, work.tiles.touches, self.place, self.lines, self.head
+        ready, missing, cause = self.ready, self.missing, resources.cause
+        now, pending, offer, most_urgent = self.now, self.pending, self.offer, self.most_urgent
+        left, until, gone = memory.left, memory.until, [False] * len(ready)
+        consumers, moment, first_edge = self._consumers()
+        enter, renew = self._entrance(), self._renew
+        together = [self._together(queue) for queue in range(len(lines))]
+        for line in lines:
+            for i in line[:window]:
+                if not missing[i]:
+                    enter(i)
+        for _ in range(len(ready)):
+            at = min(offer)
+            queue = offer.index(at)
+            if at == _NEVER:
+                raise RuntimeError("the window scheduler is stuck: no instruction can start; this is a defect of the model.")
+            i = most_urgent[heappop(now[queue])] if now[queue] else heappop(pending[queue])[1]
+            end = resources.place[queue](i, ready[i])
+            gone[i] = True
+            for other in together[queue]:
+                renew(other)
+            for tile in touches[i]:
+                if end > until[tile]:
+                    until[tile] = end
+                left[tile] -= 1
+                if not left[tile]:
+                    memory.close(tile, i)
+            moments_of = resources.moments_of(i)
+            for e in range(first_edge[i], first_edge[i + 1]):
+                j = consumers[e]
+                at = moments_of[moment[e]]
+                if at > ready[j]:
+                    ready[j], cause[j] = at, i
+                missing[j] -= 1
+                if not missing[j] and place[j] < head[engine[j]] + window:
+                    enter(j)
+            if place[i] == head[queue]:
+                self._advance(queue, gone, enter)
             if memory.woken:
                 for j in memory.retry():
-                    self._enter(j)
-        return resources.times
+                    enter(j)
+        return resources.times()
 
-    def _urgency(self) -> list[float]:
-        """Minus the longest path from each event's start to the end of the kernel, in ns: the most urgent sorts first."""
-        costs, starts, producers, kinds = self.work.costs, self.work.starts, self.work.producers, self.work.kinds
-        below = [0.0] * len(costs)  # from the event's end
-        urgency = [0.0] * len(costs)
-        for i in range(len(costs) - 1, -1, -1):
-            own = below[i]
-            urgency[i] = -(own + costs[i].busy_ns)
-            for e in range(starts[i], starts[i + 1]):
-                p = producers[e]
-                cost = costs[p]
-                done = cost.output_ns if kinds[e] == OUTPUT else cost.done_ns
-                lasts = done - cost.busy_ns if kinds[e] < WAR and done else 0.0
-                through = costs[i].busy_ns + own + lasts
-                if through > below[p]:
-                    below[p] = through
-        return urgency
+    def _consumers(self) -> tuple[list[int], list[int], list[int]]:
+        """The edges by producer: their consumers, the moments they wait for, and the first edge of each event."""
+        producers, starts = np.array(self.work.producers, np.int64), np.array(self.work.starts, np.int64)
+        order = np.argsort(producers, kind="stable")
+        count = len(starts) - 1
+        consumers = np.repeat(np.arange(count), np.diff(starts))[order]
+        first = np.searchsorted(producers[order], np.arange(count + 1))
+        return consumers.tolist(), moments(self.work)[order].tolist(), first.tolist()
 
-    def _enter(self, i: int) -> None:
-        """The event has all its producers started and lies in its queue's window: it may be taken once it gets memory."""
-        queue = self.work.engine[i]
-        if self.pinned is not None and self.pinned[i] and self.place[i] != self.head[queue]:
-            return  # enters again when it is at the head
-        if not self.memory.open(i):
-            return  # enters again when memory is freed
-        for place in self.work.touches[i]:
-            freed_at, freed_by = self.memory.granted[place]
-            if freed_by >= 0:
-                at = self.resources.granted(freed_at, freed_by, queue)
-                if at > self.ready[i]:
-                    self.ready[i], self.why[i], self.who[i] = at, MEMORY, freed_by
-        heappush(self.pending[queue], (self.ready[i], i))
+    def _entrance(self) -> Callable[[int], None]:
+        """What is called when an event has all its producers started and lies in its queue's window."""
+        resources, memory, work = self.resources, self.memory, self.work
+        engine, touches, ready, rank, place, head = (
+            work.engine,
+            work.tiles.touches,
+            self.ready,
+            self.rank,
+            self.place,
+            self.head,
+        )
+        freed_by, freed_at, is_dma, hop_ns = memory.freed_by, memory.freed_at, resources.is_dma, resources.hop_ns
+        reason, cause, free_at, shares = resources.reason, resources.cause, resources.free_at, resources.shares_psum
+        pinned = work.no_reorder if any(work.no_reorder) else None
+        now, pending, offer = self.now, self.pending, self.offer
 
-    def _take(self) -> int:
-        """The event that can start first, taken off its queue's heap."""
-        resources, costs, urgency = self.resources, self.work.costs, self.urgency
-        best, best_queue, best_event = _NEVER, -1, -1
-        for queue, waiting in enumerate(self.pending):
-            now, free_at = self.now[queue], resources.free_at[queue]
-            while waiting and waiting[0][0] <= free_at:
-                i = heappop(waiting)[1]
-                heappush(now, (urgency[i], i))
-            if now:
-                i, at = now[0][1], free_at
-            elif waiting:
-                at, i = waiting[0]
+        def enter(i: int) -> None:
+            queue = engine[i]
+            if pinned is not None and pinned[i] and place[i] != head[queue]:
+                return  # enters again when it is at the head
+            at = ready[i]
+            for tile in touches[i]:
+                if freed_by[tile] == UNTAKEN and not memory.open(i):
+                    return  # enters again when memory is freed
+            for tile in touches[i]:
+                user = freed_by[tile]
+                if user >= 0:
+                    free = freed_at[tile]
+                    if engine[user] != queue and not is_dma[engine[user]]:
+                        free += hop_ns
+                    if free > at:
+                        at, reason[i], cause[i] = free, MEMORY, user
+            ready[i] = at
+            if at <= free_at[queue]:
+                heappush(now[queue], rank[i])
+                offer[queue] = free_at[queue]
             else:
-                continue
-            if resources.shares_psum[queue] and costs[i].psum_ns:
-                at = max(at, resources.psum_free[resources.core_of[queue]])
-            if at < best:
-                best, best_queue, best_event = at, queue, i
-        if best_queue < 0:
-            raise RuntimeError("the window scheduler is stuck: no instruction can start; this is a defect of the model.")
-        heappop(self.now[best_queue] or self.pending[best_queue])
-        return best_event
+                heappush(pending[queue], (at, i))
+                if at < offer[queue]:
+                    offer[queue] = at
+            if shares[queue]:
+                self._renew(queue)
 
-    def _release(self, i: int) -> None:
-        """Tell the consumers of a started event when they may start as far as it is concerned."""
-        ready, missing, engine = self.ready, self.missing, self.work.engine
-        for j, kind in self.consumers[i]:
-            at, because = self.resources.available(i, kind, engine[j])
-            if at > ready[j]:
-                ready[j], self.why[j], self.who[j] = at, because, i
-            missing[j] -= 1
-            if not missing[j] and self.place[j] < self.head[engine[j]] + self.window:
-                self._enter(j)
+        return enter
 
-    def _advance(self, queue: int, started: int) -> None:
-        """Move the queue's window on if its first event has started."""
-        if self.place[started] != self.head[queue]:
+    def _together(self, queue: int) -> list[int]:
+        """The queues whose next start may change when one of `queue` starts: its own, and what shares a port with it."""
+        resources = self.resources
+        if not resources.shares_psum[queue]:
+            return [queue]
+        core = resources.core_of[queue]
+        return [k for k, shares in enumerate(resources.shares_psum) if shares and resources.core_of[k] == core]
+
+    def _renew(self, queue: int) -> None:
+        """Find out when the next event of `queue` could start."""
+        now, pending, resources = self.now[queue], self.pending[queue], self.resources
+        at = resources.free_at[queue]
+        while pending and pending[0][0] <= at:
+            heappush(now, self.rank[heappop(pending)[1]])
+        if now:
+            i = self.most_urgent[now[0]]
+        elif pending:
+            at, i = pending[0]
+        else:
+            self.offer[queue] = _NEVER
             return
-        line, position = self.lines[queue], self.head[queue]
-        while position < len(line) and self.gone[line[position]]:
+        if resources.shares_psum[queue] and resources.psum_ns[i]:
+            at = max(at, resources.psum_free[resources.core_of[queue]])
+        self.offer[queue] = at
+
+    def _advance(self, queue: int, gone: list[bool], enter: Callable[[int], None]) -> None:
+        """Move the queue's window on: its first event has started."""
+        line, position, window = self.lines[queue], self.head[queue], self.window
+        while position < len(line) and gone[line[position]]:
             position += 1
             self.head[queue] = position
-            entering = position + self.window - 1
-            if entering < len(line) and not self.missing[line[entering]] and not self.gone[line[entering]]:
-                self._enter(line[entering])
-        if self.pinned is not None and self.window > 1 and position < len(line):
-            first = line[position]  # it could not be taken before it was at the head
-            if self.pinned[first] and not self.missing[first]:
-                self._enter(first)
-
-
-class _Memory:
-    """Grants on-chip memory to the first instruction, in time, that touches a buffer (see the module for the rule)."""
-
-    def __init__(self, work: Workload, pools: list[Pool]) -> None:
-        self.pools, self.allocations, self.touches = pools, work.allocations, work.touches
-        self.left = [item.uses for item in work.allocations]
-        self.until = [0.0] * len(work.allocations)
-        self.taken = [False] * len(work.allocations)
-        self.granted = [(0.0, -1)] * len(work.allocations)  # when the memory of a taken buffer was free, and who freed it
-        self.held = [0] * len(work.allocations)  # bytes, while taken
-        self._free = [pool.capacity for pool in pools]  # bytes that no buffer holds
-        self.ahead = [0] * len(pools)  # bytes held by buffers behind the oldest one that is not taken yet
-        self.blocked: list[list[int]] = [[] for _ in pools]  # instructions that wait, by the pool they wait for
-        self.woken: list[int] = []  # pools whose blocked instructions should be asked again
-        # Per pool: its buffers in program order, each one's rank, and what is live when it opens in program order.
-        self.ranked: list[list[int]] = [[] for _ in pools]
-        self.rank = [0] * len(work.allocations)
-        self.oldest = [0] * len(pools)
-        self.live: list[list[int]] = [[] for _ in pools]
-        self.peak = [0] * len(pools)
-        closing: list[list[tuple[int, int]]] = [[] for _ in pools]
-        alive = [0] * len(pools)
-        for place, item in enumerate(work.allocations):
-            ends = closing[item.pool]
-            while ends and ends[0][0] < item.first:
-                alive[item.pool] -= heappop(ends)[1]
-            alive[item.pool] += item.nbytes
-            heappush(ends, (item.last, item.nbytes))
-            self.rank[place] = len(self.ranked[item.pool])
-            self.ranked[item.pool].append(place)
-            self.live[item.pool].append(alive[item.pool])
-            self.peak[item.pool] = max(self.peak[item.pool], alive[item.pool])
-            if alive[item.pool] > pools[item.pool].capacity:
-                name = work.pools[item.pool][1]
-                raise MemoryError(
-                    f"{name} overflows at event {item.first}: {alive[item.pool]} B live of "
-                    f"{pools[item.pool].capacity} B per partition."
-                )
-
-    def open(self, event: int) -> bool:
-        """Take the memory of every buffer that `event` touches and nobody took before; False if it must wait."""
-        places = [place for place in self.touches[event] if not self.taken[place]]
-        if not places:
-            return True
-        places.sort()  # program order
-        for count, place in enumerate(places):
-            item = self.allocations[place]
-            safe = self._free[item.pool] >= item.nbytes and self._safe(place)
-            if not safe:
-                for other in places[:count]:
-                    self._hold(other, 0)
-                self.blocked[item.pool].append(event)
-                return False
-            self._hold(place, item.nbytes)
-        for place in places:
-            item = self.allocations[place]
-            self.granted[place] = self.pools[item.pool].take(item.nbytes)
-            self.taken[place] = True
-            ranked = self.ranked[item.pool]
-            oldest = self.oldest[item.pool]
-            while oldest < len(ranked) and self.taken[ranked[oldest]]:
-                self.ahead[item.pool] -= self.held[ranked[oldest]]
-                oldest += 1
-            if oldest != self.oldest[item.pool]:
-                self.oldest[item.pool] = oldest
-                self._wake(item.pool)
-        return True
-
-    def _hold(self, place: int, nbytes: int) -> None:
-        """Count `place`, not taken yet, as holding `nbytes`."""
-        pool, more = self.allocations[place].pool, nbytes - self.held[place]
-        self.held[place] = nbytes
-        self.ahead[pool] += more
-        self._free[pool] -= more
-
-    def use(self, place: int, end: float, event: int) -> None:
-        """Count one use; the last one gives the memory back."""
-        if end > self.until[place]:
-            self.until[place] = end
-        self.left[place] -= 1
-        if self.left[place]:
-            return
-        item = self.allocations[place]
-        self.pools[item.pool].give(item.nbytes, self.until[place], event)
-        if self.rank[place] >= self.oldest[item.pool]:
-            self.ahead[item.pool] -= item.nbytes
-        self.held[place] = 0
-        self._free[item.pool] += item.nbytes
-        self._wake(item.pool)
-
-    def _wake(self, pool: int) -> None:
-        if self.blocked[pool] and pool not in self.woken:
-            self.woken.append(pool)
-
-    def retry(self) -> list[int]:
-        """The instructions that waited for memory of the woken pools, to be asked again."""
-        again: list[int] = []
-        for pool in self.woken:
-            again += self.blocked[pool]
-            self.blocked[pool] = []
-        self.woken.clear()
-        return sorted(again)
-
-    def _safe(self, place: int) -> bool:
-        """True if everything before `place` in program order still fits once it is taken."""
-        item = self.allocations[place]
-        ranked, live = self.ranked[item.pool], self.live[item.pool]
-        ahead, capacity = self.ahead[item.pool] + item.nbytes, self.pools[item.pool].capacity
-        if self.peak[item.pool] + ahead <= capacity:
-            return True
-        for position in range(self.oldest[item.pool], self.rank[place]):
-            ahead -= self.held[ranked[position]]
-            if live[position] + ahead > capacity:
-                return False
-        return True
+            entering = position + window - 1
+            if entering < len(line) and not self.missing[line[entering]] and not gone[line[entering]]:
+                enter(line[entering])
+        if window > 1 and position < len(line):
+            first = line[position]
+            if self.work.no_reorder[first] and not self.missing[first]:
+                enter(first)  # it was pinned, and could not be taken before it was at the head

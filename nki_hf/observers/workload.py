@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from nki_hf.chips import Chip
 from nki_hf.observers.costs import Cost, cost_of
+from nki_hf.observers.tiles import Tiles
+from nki_hf.sim.access_table import AccessTable, Ints
 from nki_hf.sim.dependencies import RAW, WAR, Dependencies, Queue, dependencies
-from nki_hf.sim.events import Buffer, Event, Region
+from nki_hf.sim.events import Event, Region
 from nki_hf.sim.footprint import footprint_of, overlap
-from nki_hf.sim.memory import taken_bytes
 
-__all__ = ["OUTPUT", "SPACES", "Allocation", "Workload", "prepare"]
-
-SPACES = ("sbuf", "psum")
+__all__ = ["OUTPUT", "Workload", "prepare"]
 
 OUTPUT = -1
 """An edge kind beside those of sim/dependencies.py: RAW on the first destination of an instruction whose accumulator is
@@ -26,27 +25,10 @@ usable later (`Cost.output_ns`)."""
 _Form = tuple[object, ...]
 _COSTS: dict[int, tuple[object, dict[_Form, Cost]]] = {}
 """Costs by the id of a chip's numbers (held here, so that the id stays theirs) and the form of an instruction."""
-_ATTRS = ("op", "perf_mode", "is_transpose", "onezero", "zero")
-
-
-@dataclass(slots=True)
-class Allocation:
-    """One on-chip buffer, from its first to its last instruction in program order.
-
-    Attributes:
-      number: `Buffer.number`.
-      pool: index of the (core, space) whose capacity it takes.
-      nbytes: bytes per partition.
-      first, last: event indices.
-      uses: how many events touch it.
-    """
-
-    number: int
-    pool: int
-    nbytes: int
-    first: int
-    last: int
-    uses: int
+_ATTRS = ("op", "perf_mode", "is_transpose", "onezero", "zero", "no_reorder")
+_NO_ATTRS = (None,) * len(_ATTRS)
+_MOST_BANKS = 8
+"""PSUM banks that one tile can take."""
 
 
 @dataclass(slots=True)
@@ -60,9 +42,7 @@ class Workload:
       engine: index of the in-order resource: a core's engine, or a DMA queue (see `queues`).
       queues: the resources by index.
       starts, producers, kinds: edges grouped by consumer, as in `Dependencies`; a kind may also be `OUTPUT`.
-      allocations: every pooled on-chip buffer, in order of its first instruction.
-      touches: events -> positions in `allocations` that this instruction uses.
-      pools: `(core, space, capacity in bytes per partition)`.
+      tiles: the on-chip buffers that share a memory.
       no_reorder: True where the kernel pinned the order.
       banks: a number for the PSUM bank that a Vector or Scalar instruction uses, -1 if none. Buffers are taken to lie in
         banks of their own, because addresses are the compiler's choice.
@@ -76,44 +56,41 @@ class Workload:
     starts: list[int]
     producers: list[int]
     kinds: list[int]
-    allocations: list[Allocation] = field(default_factory=list)
-    touches: list[tuple[int, ...]] = field(default_factory=list)
-    pools: list[tuple[int, str, int]] = field(default_factory=list)
-    no_reorder: list[bool] = field(default_factory=list)
-    banks: list[int] = field(default_factory=list)
-
-    def overflows(self) -> bool:
-        """True if, in program order, the tiles between their first and last use exceed a pool somewhere."""
-        used = [0] * len(self.pools)
-        ends: list[list[tuple[int, int]]] = [[] for _ in self.pools]
-        for item in self.allocations:
-            open_ends = ends[item.pool]
-            while open_ends and open_ends[0][0] < item.first:
-                used[item.pool] -= heappop(open_ends)[1]
-            used[item.pool] += item.nbytes
-            heappush(open_ends, (item.last, item.nbytes))
-            if used[item.pool] > self.pools[item.pool][2]:
-                return True
-        return False
+    tiles: Tiles
+    no_reorder: list[bool]
+    banks: list[int]
 
 
 def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Workload:
     """The workload of an event stream on `chip`; `reorder` keeps the edges that a reordering scheduler needs."""
-    edges = dependencies(events, reorder=reorder)
+    table = AccessTable(events)
+    edges = dependencies(events, reorder=reorder, table=table)
+    kind, examples = _instructions(events, table)
+    cost_of_kind = _costs(examples, chip)
+    costs = [cost_of_kind[k] for k in kind.tolist()]
+    pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
     starts, producers, kinds = edges.starts.tolist(), edges.producers.tolist(), edges.kinds.tolist()
-    costs = _costs(events, chip)
     _mark_outputs(edges, events, costs, kinds)
     if edges.meetings:
         starts, producers, kinds = _meet(edges, starts, producers, kinds)
-    work = Workload(
-        events=events, chip=chip, costs=costs, engine=edges.queue_of.tolist(),
-        queues=edges.queues, starts=starts, producers=producers, kinds=kinds,
-        no_reorder=[bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in events],
+    return Workload(
+        events=events, chip=chip, costs=costs, engine=edges.queue_of.tolist(), queues=edges.queues, starts=starts,
+        producers=producers, kinds=kinds, tiles=Tiles.of(table, chip), no_reorder=[pinned[k] for k in kind.tolist()],
+        banks=_banks(table, kind, examples, cost_of_kind, int(chip.psum_bank_bytes)),
     )  # fmt: skip
-    bank_bytes = int(chip.psum_bank_bytes)
-    work.banks = [_bank(event, bank_bytes) if cost.psum_ns else -1 for event, cost in zip(events, work.costs, strict=True)]
-    _find_allocations(work)
-    return work
+
+
+def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, list[Event]]:
+    """The kind of each event, and one event of each kind: alike in opcode, attributes and the forms of their operands."""
+    forms, starts = table.form.tolist(), table.starts.tolist()
+    kinds: dict[tuple[object, ...], int] = {}
+    kind = []
+    for event, head, (begin, end) in zip(events, table.head.tolist(), pairwise(starts), strict=True):
+        attrs = event.attrs
+        told = tuple([attrs.get(name) for name in _ATTRS]) if attrs else _NO_ATTRS
+        kind.append(kinds.setdefault((head, told, *forms[begin:end]), len(kinds)))
+    found: Ints = np.array(kind, np.int64)
+    return found, [events[i] for i in np.unique(found, return_index=True)[1].tolist()]
 
 
 def _mark_outputs(edges: Dependencies, events: Sequence[Event], costs: Sequence[Cost], kinds: list[int]) -> None:
@@ -141,23 +118,38 @@ def _may_meet(a: Region, b: Region) -> bool:
     return overlap(footprint_of(a), footprint_of(b))
 
 
-def _bank(event: Event, bank_bytes: int) -> int:
-    for region in (*event.writes, *event.reads):
-        if region.buffer.space == "psum":
+def _banks(table: AccessTable, kind: Ints, examples: Sequence[Event], costs: Sequence[Cost], bank_bytes: int) -> list[int]:
+    """A number for the PSUM bank of each event that holds a PSUM port, else -1."""
+    access, bank = [], []  # of each kind: which of its accesses is in PSUM, and in which bank of that tile
+    for event, cost in zip(examples, costs, strict=True):
+        reads = len(event.reads)
+        operands = [*enumerate(event.writes, reads), *enumerate(event.reads)]
+        psum = next(((k, region) for k, region in operands if cost.psum_ns and region.buffer.space == "psum"), None)
+        if psum is None:
+            access.append(0)
+            bank.append(-1)
+        else:
+            region = psum[1]
             row = max(region.buffer.bytes_per_partition, 1)
-            return region.buffer.number * 8 + region.offset * region.dtype.itemsize % row // bank_bytes
-    return -1
+            access.append(psum[0])
+            bank.append(region.offset * region.dtype.itemsize % row // bank_bytes)
+    of_kind = np.array(bank, np.int64)[kind]
+    found = np.full(len(kind), -1, np.int64)
+    mine = np.flatnonzero(of_kind >= 0)
+    tile = table.buffer[table.starts[mine] + np.array(access, np.int64)[kind[mine]]]
+    found[mine] = tile * _MOST_BANKS + of_kind[mine]
+    return found.tolist()
 
 
-def _costs(events: Sequence[Event], chip: Chip) -> list[Cost]:
-    """The cost of every event; events of one form share one record."""
+def _costs(examples: Sequence[Event], chip: Chip) -> list[Cost]:
+    """The cost of every event; what was found for one form in an earlier call is not worked out again."""
     if id(chip.params) not in _COSTS and len(_COSTS) > 64:
         _COSTS.clear()
     known = _COSTS.setdefault(id(chip.params), (chip.params, {}))[1]
     if len(known) > 100_000:
         known.clear()
     costs = []
-    for event in events:
+    for event in examples:
         form = _form(event)
         found = known.get(form)
         if found is None:
@@ -177,40 +169,6 @@ def _form(event: Event) -> _Form:
             for r in regions
         ],
     )  # fmt: skip
-
-
-def _find_allocations(work: Workload) -> None:
-    pool_of: dict[tuple[int, str], int] = {}
-    position: dict[int, int] = {}  # by buffer number; -1 for buffers that take no room in a pool
-    chip = work.chip
-    capacity = {"sbuf": int(chip.sbuf_partition_bytes), "psum": int(chip.psum_partition_bytes)}
-    for index, event in enumerate(work.events):
-        touched: list[int] = []
-        for region in (*event.writes, *event.reads):
-            number = region.buffer.number
-            place = position.get(number)
-            if place is None:
-                place = position[number] = _open(work, pool_of, capacity, region.buffer, event.core, index)
-            if place >= 0 and place not in touched:
-                touched.append(place)
-        for place in touched:
-            work.allocations[place].last = index
-            work.allocations[place].uses += 1
-        work.touches.append(tuple(touched))
-
-
-def _open(
-    work: Workload, pool_of: dict[tuple[int, str], int], capacity: dict[str, int], buffer: Buffer, core: int, index: int
-) -> int:
-    if not buffer.on_chip or buffer.address is not None:
-        return -1
-    key = (core, buffer.space)
-    if key not in pool_of:
-        pool_of[key] = len(work.pools)
-        work.pools.append((core, buffer.space, capacity[buffer.space]))
-    place = len(work.allocations)
-    work.allocations.append(Allocation(buffer.number, pool_of[key], taken_bytes(buffer, work.chip), index, index, 0))
-    return place
 
 
 def _meet(

@@ -28,27 +28,24 @@ touch the same HBM without a barrier between them are a race, not a dependency.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from nki_hf.sim.access_history import Access, Memory
-from nki_hf.sim.events import Buffer, Event, Region
-from nki_hf.sim.footprint import Footprint, footprint_of
+from nki_hf.sim.access_table import AccessTable, Ints
+from nki_hf.sim.conflicts import RAW, WAR, WAW, Conflicts, Placement, conflicts_of
+from nki_hf.sim.events import Event
 
 __all__ = ["KINDS", "MEETINGS", "ORDER", "RAW", "WAR", "WAW", "Dependencies", "Edge", "Queue", "dependencies"]
 
-RAW, WAW, ORDER, WAR = 0, 1, 2, 3
+ORDER = 2
 KINDS = ("RAW", "WAW", "ORDER", "WAR")
 """Names of the edge kinds, by number; the first three wait for the producer's completion, WAR for its reads."""
 
 MEETINGS = ("core_barrier", "sendrecv")
 """Instructions at which the cores of a launch meet: the n-th of each core, per `pipe_id` if there is one."""
-
-Placement = Mapping[int, tuple[int, int]]
-"""`(partition, byte)` of on-chip buffers, by `Buffer.number`."""
 
 _Ints = np.ndarray[tuple[int], np.dtype[np.int32]]
 
@@ -114,7 +111,9 @@ class Dependencies:
             yield from self.of(consumer)
 
 
-def dependencies(events: Sequence[Event], *, placement: Placement | None = None, reorder: bool = False) -> Dependencies:
+def dependencies(
+    events: Sequence[Event], *, placement: Placement | None = None, reorder: bool = False, table: AccessTable | None = None
+) -> Dependencies:
     """The dependency edges of an event stream (see the module for the rule).
 
     Args:
@@ -122,144 +121,81 @@ def dependencies(events: Sequence[Event], *, placement: Placement | None = None,
       placement: addresses of on-chip buffers without an explicit one, e.g. from sim/memory.py; None compares those
         buffers by identity, as if each had memory of its own.
       reorder: keep every producer, for queues that need not run in program order.
+      table: the accesses of `events`, if they are known.
     """
-    return _Builder(events, placement or {}, reorder).build()
+    table = AccessTable(events) if table is None else table
+    numbers: dict[tuple[int, str, str], int] = {}
+    queue_of_head = [numbers.setdefault(head[:3], len(numbers)) for head in table.heads]
+    queue_of = np.array(queue_of_head, np.int64)[table.head]
+    conflicts = conflicts_of(table, placement or {}, None if reorder else queue_of)
+    producers, consumers, kinds, buffers = _kept(_with_order(events, table, conflicts), None if reorder else queue_of)
+    return Dependencies(
+        starts=np.searchsorted(consumers, np.arange(len(events) + 1)).astype(np.int32), producers=producers.astype(np.int32),
+        kinds=kinds.astype(np.int8), buffers=buffers.astype(np.int32), queues=tuple(Queue(*name) for name in numbers),
+        queue_of=queue_of.astype(np.int32), previous=_previous(queue_of), meetings=_meetings(events, table),
+    )  # fmt: skip
 
 
-class _Place:
-    """Where a buffer's bytes are: the memories it is compared in (per core), its start there, its known patterns."""
-
-    __slots__ = ("buffer", "key", "memories", "patterns", "start", "written")
-
-    def __init__(self, buffer: Buffer, key: object, start: tuple[int, int] | None) -> None:
-        self.buffer, self.key, self.start = buffer, key, start
-        self.memories: dict[int, Memory] = {}
-        self.patterns: dict[tuple[object, ...], Footprint] = {}
-        self.written = False
-
-
-class _Builder:
-    def __init__(self, events: Sequence[Event], placement: Placement, reorder: bool) -> None:
-        self.events = events
-        self.placement = placement
-        self.reorder = reorder
-        self.places: dict[int, _Place] = {}  # by buffer number
-        self.patterns: dict[tuple[object, ...], dict[tuple[object, ...], Footprint]] = {}  # shared by buffers of one shape
-        self.memories: dict[object, dict[int, Memory]] = {}
-        self.queues: dict[tuple[int, str, str], int] = {}
-        self.met: dict[tuple[int, object], int] = {}
-        self.meetings: dict[tuple[object, int], list[int]] = {}
-
-    def build(self) -> Dependencies:
-        self._find_written()
-        starts, producers, kinds, buffers = [0], [], [], []
-        queue_of: list[int] = []
-        previous: list[int] = []
-        newest: list[int] = []
-        for index, event in enumerate(self.events):
-            name = (event.core, event.engine, event.queue)
-            queue = self.queues.get(name)
-            if queue is None:
-                queue = self.queues[name] = len(newest)
-                newest.append(-1)
-            queue_of.append(queue)
-            previous.append(newest[queue])
-            newest[queue] = index
-            found: dict[int, tuple[int, int, int]] = {}  # by 2 * lane (+ 1 for WAR): producer, kind, buffer
-            # Producers are kept one per lane: the queue if it runs in program order, else the instruction itself.
-            self._conflicts(event, index, index if self.reorder else queue, found)
-            if event.attrs:
-                for producer in event.attrs.get("depends_on", ()):
-                    _keep(found, 2 * (producer if self.reorder else queue_of[producer]), producer, ORDER, -1)
-            if event.opcode in MEETINGS:
-                self._meet(event, index)
-            for slot, (producer, kind, buffer) in found.items():
-                if slot & 1 and slot - 1 in found and found[slot - 1][0] >= producer:
-                    continue  # that queue is waited for at a later instruction anyway
-                producers.append(producer)
-                kinds.append(kind)
-                buffers.append(buffer)
-            starts.append(len(producers))
-        return Dependencies(
-            starts=np.array(starts, np.int32), producers=np.array(producers, np.int32), kinds=np.array(kinds, np.int8),
-            buffers=np.array(buffers, np.int32), queues=tuple(Queue(*name) for name in self.queues),
-            queue_of=np.array(queue_of, np.int32), previous=np.array(previous, np.int32),
-            meetings=tuple(tuple(group) for group in self.meetings.values()),
-        )  # fmt: skip
-
-    def _find_written(self) -> None:
-        """Mark the memories that anything writes: nothing ever waits for a read of the others."""
-        keys = set()
-        for event in self.events:
-            for region in _writes(event):
-                place = self.places.get(region.buffer.number) or self._place(region.buffer)
-                keys.add(place.key)
-            for region in event.reads:
-                if region.buffer.number not in self.places:
-                    self._place(region.buffer)
-        for place in self.places.values():
-            place.written = place.key in keys
-
-    def _conflicts(self, event: Event, index: int, lane: int, found: dict[int, tuple[int, int, int]]) -> None:
-        core = event.core
-        reads = []
-        for region in event.reads:
-            place = self.places[region.buffer.number]
-            if place.written:
-                memory, footprint = self._locate(place, core, region)
-                if memory.writes is not None:
-                    for _, other, producer, buffer in memory.writes.meeting(footprint):
-                        _keep(found, 2 * other, producer, RAW, buffer)
-                reads.append((memory, footprint, region.buffer.number))
-        writes = []
-        for region in _writes(event):
-            memory, footprint = self._locate(self.places[region.buffer.number], core, region)
-            if memory.writes is not None:
-                for _, other, producer, buffer in memory.writes.meeting(footprint):
-                    _keep(found, 2 * other, producer, WAW, buffer)
-            if memory.reads is not None:
-                for _, other, producer, buffer in memory.reads.meeting(footprint):
-                    _keep(found, 2 * other + 1, producer, WAR, buffer)
-            writes.append((memory, footprint, region.buffer.number))
-        for memory, footprint, number in reads:
-            memory.note_read(Access(footprint, lane, index, number), not self.reorder)
-        for memory, footprint, number in writes:
-            memory.note_write(Access(footprint, lane, index, number))
-
-    def _locate(self, place: _Place, core: int, region: Region) -> tuple[Memory, Footprint]:
-        memory = place.memories.get(core)
-        if memory is None:
-            memory = place.memories[core] = Memory()
-        key = (region.offset, region.shape, region.strides, region.dtype.itemsize, region.indirect)
-        footprint = place.patterns.get(key)
-        if footprint is None:
-            footprint = footprint_of(region)
-            if place.start is not None:
-                footprint = footprint.moved(*place.start)
-            place.patterns[key] = footprint
-        return memory, footprint
-
-    def _meet(self, event: Event, index: int) -> None:
-        kind = (event.opcode, event.attrs.get("pipe_id"))
-        position = self.met[event.core, kind] = self.met.get((event.core, kind), -1) + 1
-        self.meetings.setdefault((kind, position), []).append(index)
-
-    def _place(self, buffer: Buffer) -> _Place:
-        address = buffer.address if buffer.address is not None else self.placement.get(buffer.number)
-        start = address if buffer.on_chip else None
-        key: object = buffer.number if start is None else (buffer.core, buffer.space)
-        place = self.places[buffer.number] = _Place(buffer, key, start)
-        place.memories = self.memories.setdefault(key, {})
-        place.patterns = self.patterns.setdefault((buffer.shape, buffer.dtype.itemsize, buffer.on_chip, start), {})
-        return place
+def _with_order(events: Sequence[Event], table: AccessTable, conflicts: Conflicts) -> Conflicts:
+    """The conflicts and, behind those of each event, what its `depends_on` names."""
+    named = [
+        (producer, consumer)
+        for consumer, event in enumerate(events)
+        if event.attrs and "depends_on" in event.attrs
+        for producer in event.attrs["depends_on"]
+    ]
+    if not named:
+        return conflicts
+    pairs = np.array(named, np.int64)
+    consumers = np.concatenate([conflicts.consumers, pairs[:, 1]])
+    order = np.argsort(consumers, kind="stable")
+    return Conflicts(
+        np.concatenate([conflicts.producers, pairs[:, 0]])[order], consumers[order],
+        np.concatenate([conflicts.kinds, np.full(len(named), ORDER)])[order],
+        np.concatenate([conflicts.buffers, np.full(len(named), -1)])[order],
+    )  # fmt: skip
 
 
-def _writes(event: Event) -> tuple[Region, ...]:
-    """What an instruction writes; a barrier counts as writing its data."""
-    return event.reads if event.opcode == "core_barrier" else event.writes
+def _kept(found: Conflicts, queue_of: Ints | None) -> Conflicts:
+    """Of each consumer, the newest producer per queue (per event if `queue_of` is None), completion and WAR apart."""
+    producers, consumers, kinds, buffers = found
+    if not len(producers):
+        return found
+    count = int(consumers.max()) + 1
+    lanes = producers if queue_of is None else queue_of[producers]
+    slot = 2 * (consumers * max(count, int(lanes.max()) + 1) + lanes) + (kinds == WAR)
+    age = 0 if queue_of is None else count - producers  # one lane per event: all its entries are of one age
+    order = np.argsort((slot * (1 if queue_of is None else count + 1) + age) * 4 + kinds, kind="stable")
+    slot = slot[order]
+    first = np.flatnonzero(np.concatenate([[True], slot[1:] != slot[:-1]]))  # the best of each slot
+    noticed = np.minimum.reduceat(order, first)  # when the slot was first found: the order of the edges
+    slot, best = slot[first], order[first]
+    # A queue that is waited for at a later instruction's completion need not be waited for at an earlier read.
+    covered = np.zeros(len(best), np.bool_)
+    covered[1:] = (slot[1:] % 2 == 1) & (slot[:-1] == slot[1:] - 1) & (producers[best[:-1]] >= producers[best[1:]])
+    best = best[~covered][np.argsort(noticed[~covered], kind="stable")]
+    return Conflicts(producers[best], consumers[best], kinds[best], buffers[best])
 
 
-def _keep(found: dict[int, tuple[int, int, int]], slot: int, producer: int, kind: int, buffer: int) -> None:
-    known = found.get(slot)
-    if known is None or producer > known[0] or (producer == known[0] and kind < known[1]):
-        found[slot] = (producer, kind, buffer)
+def _previous(queue_of: Ints) -> _Ints:
+    """The event before each one in its queue, -1 for the first."""
+    previous = np.full(len(queue_of), -1, np.int32)
+    order = np.argsort(queue_of, kind="stable")
+    same = queue_of[order[1:]] == queue_of[order[:-1]]
+    previous[order[1:][same]] = order[:-1][same]
+    return previous
+
+
+def _meetings(events: Sequence[Event], table: AccessTable) -> tuple[tuple[int, ...], ...]:
+    meets = [opcode in MEETINGS for _, _, _, opcode in table.heads]
+    if not any(meets):
+        return ()
+    met: dict[tuple[int, object], int] = {}
+    groups: dict[tuple[object, int], list[int]] = {}
+    for index, head in enumerate(table.head.tolist()):
+        if meets[head]:
+            event = events[index]
+            kind = (event.opcode, event.attrs.get("pipe_id"))
+            position = met[event.core, kind] = met.get((event.core, kind), -1) + 1
+            groups.setdefault((kind, position), []).append(index)
+    return tuple(tuple(group) for group in groups.values())
