@@ -3,8 +3,13 @@
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
+
+from nki_hf.sim import launch
+from nki_hf.sim import language as nl
+from nki_hf.sim.dtypes import as_dtype
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -13,6 +18,7 @@ from tools.conformance import library_cases, report  # noqa: E402
 from tools.conformance.case import Case, Outcome, Skipped, run_case  # noqa: E402
 from tools.conformance.compare import Mismatch, compare  # noqa: E402
 from tools.conformance.examples import examples_of, with_shape_checks  # noqa: E402
+from tools.conformance.packed_arrays import is_packed, packed, unpacked  # noqa: E402
 
 STUB = '''
 def add(x, y):
@@ -171,3 +177,32 @@ def test_the_documented_page_has_a_block_for_every_suite():
     text = report.PAGE.read_text()
     for suite in ("nki-library", "docstrings", "guides", "tutorials", "attention-ladder"):
         assert f"<!-- begin {suite} -->" in text
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn_x4", "float8_e5m2_x4", "float4_e2m1fn_x4"])
+def test_packed_host_arrays_hold_four_numbers_lowest_bits_first_and_keep_their_type_in_a_kernel(name, rng):
+    single = getattr(ml_dtypes, name.removesuffix("_x4"))
+    numbers = rng.uniform(-5, 5, (8, 12)).astype(np.float32)
+    array = packed(numbers, as_dtype(name))
+    bits = 8 * array.itemsize // 4
+    codes = numbers.astype(single).view(np.uint8).astype(np.uint64).reshape(8, 3, 4)
+    assert array.shape == (8, 3) and is_packed(array) and not is_packed(np.zeros(1, array.dtype.str))
+    np.testing.assert_array_equal(array.astype(np.uint64), sum(codes[..., i] << np.uint64(i * bits) for i in range(4)))
+    np.testing.assert_array_equal(unpacked(array), numbers.astype(single).astype(np.float32))
+    seen = []
+    launch(lambda tensor: seen.append((tensor.dtype, tensor.shape)), (array,))
+    assert seen == [(getattr(nl, name), (8, 3))]
+
+
+class _Sweep:
+    """A case of the library's older sweep framework, as far as the runner looks at it."""
+
+    def __init__(self, **sizes):
+        self.tensors = {"t": sizes}
+
+
+def test_a_sweep_counts_every_size_of_its_case_and_names_them():
+    case = {"range_test_options": _Sweep(B=4, T=4096, V=32128, dtype="bfloat16")}
+    small = {"range_test_options": _Sweep(B=1, T=3, V=5, dtype="bfloat16")}
+    assert library_cases.choose([case, small], 1, largest=1 << 18) == [small]
+    assert library_cases.choose([case, small], 2, largest=5000) == [small]

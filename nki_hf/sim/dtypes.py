@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["ALL_DTYPES", "DType", "as_dtype", "widen"]
+__all__ = ["ALL_DTYPES", "DType", "as_dtype", "packed_numpy", "widen"]
 
 
 class DType:
@@ -96,6 +96,7 @@ _WIDENED = {
     for name in ("float16", "bfloat16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2")
 }
 
+_METADATA = "nki_dtype"
 _ALIASES = {"bool_": "bool", "float8e4": "float8_e4m3", "float8e5": "float8_e5m2"}
 _BY_NUMPY = {item.dtype: item for item in reversed(ALL_DTYPES.values()) if item.family != "packed" and item is not tfloat32}
 
@@ -103,6 +104,14 @@ _BY_NUMPY = {item.dtype: item for item in reversed(ALL_DTYPES.values()) if item.
 def widen(dtype: DType) -> DType:
     """The type under the same name that float32 stores, for low-precision floats; other types as they are."""
     return _WIDENED.get(dtype.name, dtype)
+
+
+def packed_numpy(dtype: DType) -> np.dtype[Any]:
+    """The NumPy type of host arrays of a packed type: unsigned integers that carry the type's name as metadata.
+
+    NumPy has no type for four numbers in one element; a kernel that is given plain uint32 sees uint32.
+    """
+    return np.dtype(dtype.dtype, metadata={_METADATA: dtype.name})
 
 
 def as_dtype(value: Any) -> DType:
@@ -117,9 +126,14 @@ def as_dtype(value: Any) -> DType:
         found = ALL_DTYPES.get(_ALIASES.get(value, value))
     else:
         try:
-            found = _BY_NUMPY.get(np.dtype(value))
+            found = _of_numpy(np.dtype(value))
         except TypeError:
             found = None
     if found is None:
         raise TypeError(f"dtype={value!r} is not a dtype of the language: it is one of {', '.join(ALL_DTYPES)}.")
     return found
+
+
+def _of_numpy(dtype: np.dtype[Any]) -> DType | None:
+    name = (dtype.metadata or {}).get(_METADATA)
+    return _BY_NUMPY.get(dtype) if name is None else ALL_DTYPES[name]

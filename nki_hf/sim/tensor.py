@@ -60,6 +60,11 @@ class NkiTensor(Views):
         return REGIONS[self.storage.buffer.space]
 
     @property
+    def data(self) -> NkiTensor:
+        """The tensor itself, so that code for grids (`nl.tiles`) takes tensors too."""
+        return self
+
+    @property
     def space(self) -> str:
         """The memory region's name."""
         return self.storage.buffer.space

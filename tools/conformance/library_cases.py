@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -18,7 +19,7 @@ import numpy as np
 
 from tools.conformance.case import Case, Skipped
 from tools.conformance.library_extra import EXTRA
-from tools.conformance.library_harness import SimulatingOrchestrator
+from tools.conformance.library_harness import MAX_ELEMENTS, SimulatingOrchestrator
 
 __all__ = ["MODULES", "cases_of", "choose"]
 
@@ -37,8 +38,8 @@ MODULES = {
     "qkv_cte": ("core.qkv.test_qkv_cte", 8192),
     "qkv_tkg": ("core.qkv.test_qkv_tkg", 8192),
     "router_topk": ("core.router_topk.test_router_topk", 8192),
-    "cross_entropy forward": ("experimental.loss.test_cross_entropy_forward", 8192),
-    "cross_entropy backward": ("experimental.loss.test_cross_entropy_backward", 8192),
+    "cross_entropy forward": ("experimental.loss.test_cross_entropy_forward", 1 << 18),
+    "cross_entropy backward": ("experimental.loss.test_cross_entropy_backward", 1 << 18),
     "conv1d": ("experimental.conv.test_conv1d", 8192),
     "depthwise_conv1d": ("experimental.conv.test_depthwise_conv1d", 8192),
 }
@@ -81,13 +82,14 @@ def choose(candidates: Iterable[dict[str, Any]], limit: int, largest: int) -> li
 
 def _cases_of_method(kernel: str, group: type, method: str, function: Callable[..., Any], limit: int) -> list[Case]:
     marks = getattr(function, "pytestmark", [])
-    if any(mark.name in ("skip", "neuron") for mark in marks) or _excluded(marks):
-        return [Case(kernel, method, _skip("the library skips it on trn2"))]
+    platforms = _platforms(marks)
+    if any(mark.name in ("skip", "neuron") for mark in marks) or not platforms:
+        return [Case(kernel, method, _skip("the library skips it on trn2 and trn3"))]
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (the library's generators draw from the global state)
     names = [name for name in inspect.signature(function).parameters if name not in _FIXTURES]
     largest = MODULES[kernel][1]
-    chosen = choose(_parameters(marks, largest), limit, largest)
+    chosen = choose(_sweep(function) or _parameters(marks, largest), limit, largest)
     result = []
     for values in chosen:
         missing = [name for name in names if name not in values and _required(function, name)]
@@ -95,14 +97,14 @@ def _cases_of_method(kernel: str, group: type, method: str, function: Callable[.
         if missing:
             result.append(Case(kernel, option, _skip(f"needs the fixtures {', '.join(missing)}")))
         else:
-            result.append(Case(kernel, option, _runner(group, method, values)))
+            result.append(Case(kernel, option, _runner(group, method, values, platforms)))
     return result
 
 
-def _runner(group: type, method: str, values: dict[str, Any]) -> Callable[[], float | str | None]:
+def _runner(group: type, method: str, values: dict[str, Any], platforms: list[str]) -> Callable[[], float | str | None]:
     def run() -> float | str | None:
         try:
-            return run_on("TRN2")
+            return run_on(platforms[0])
         except Skipped as reason:
             if "TRN3" not in str(reason):
                 raise
@@ -181,6 +183,25 @@ def _coverage(arguments: dict[str, Any], largest: int) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
+def _sweep(function: Callable[..., Any]) -> list[dict[str, Any]]:
+    """The cases of a sweep of the library's older framework (`@range_test_config`); empty for other tests."""
+    config = getattr(function, "range_test_config", None)
+    if config is None:
+        return []
+    ranges = config.global_tensor_configs
+    found = [case for generator in ranges.custom_generators for case in generator.generate_ranges(ranges, config.additional_params)]
+    return [{"range_test_options": _fitting(case)} for case in found]
+
+
+def _fitting(case: Any) -> Any:
+    """The case itself, or, where its logits `[B * T, V]` are too many to simulate, with one batch of `PB` positions."""
+    changed = {}
+    for name, sizes in case.tensors.items():
+        if {"B", "T", "V", "PB"} <= set(sizes) and sizes["B"] * sizes["T"] * sizes["V"] > MAX_ELEMENTS:
+            changed[name] = {**sizes, "B": 1, "T": sizes["PB"]}
+    return dataclasses.replace(case, tensors={**case.tensors, **changed}, test_type="cut") if changed else case
+
+
 def _accepted(function: Callable[..., Any], item: dict[str, Any]) -> dict[str, Any]:
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
@@ -188,14 +209,15 @@ def _accepted(function: Callable[..., Any], item: dict[str, Any]) -> dict[str, A
     return {parameter.name: item.get(parameter.name) for parameter in parameters}
 
 
-def _excluded(marks: list[Any]) -> bool:
+def _platforms(marks: list[Any]) -> list[str]:
+    """The generations that a test is for, trn2 before trn3."""
+    allowed = ["TRN2", "TRN3"]
     for mark in marks:
         if mark.name == "platforms":
-            excluded = [str(item) for item in mark.kwargs.get("exclude", ())]
-            only = [str(item) for item in mark.kwargs.get("include", mark.kwargs.get("only", ()))]
-            if "trn2" in excluded or (only and "trn2" not in only):
-                return True
-    return False
+            excluded = [item.name for item in mark.kwargs.get("exclude", ())]
+            only = [item.name for item in mark.kwargs.get("include", mark.kwargs.get("only", ()))]
+            allowed = [name for name in allowed if name not in excluded and (not only or name in only)]
+    return allowed
 
 
 def _load(name: str) -> ModuleType:
@@ -226,12 +248,15 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and abs(int(value)) > 2
 
 
-def _sizes(item: dict[str, Any]) -> list[int]:
-    found: list[int] = []
-    for value in item.values():
-        numbers = value if isinstance(value, tuple | list) else vars(value).values() if hasattr(value, "__dict__") else (value,)
-        found += [abs(int(number)) for number in numbers if _is_size(number)]
-    return found
+def _sizes(item: Any) -> list[int]:
+    """Every size among the parameters of a case, at whatever depth."""
+    if isinstance(item, dict | tuple | list):
+        return [number for part in (item.values() if isinstance(item, dict) else item) for number in _sizes(part)]
+    if hasattr(item, "tensors"):
+        return _sizes(item.tensors)
+    if hasattr(item, "__dict__") and not isinstance(item, type | Enum):
+        return [abs(int(value)) for value in vars(item).values() if _is_size(value)]
+    return [abs(int(item))] if _is_size(item) else []
 
 
 def _size(item: dict[str, Any]) -> float:
@@ -247,4 +272,7 @@ def _text(value: Any) -> str:
         return value.name
     if isinstance(value, type):
         return value.__name__
+    if hasattr(value, "tensors"):
+        sizes = ", ".join(f"{name}={number}" for tensor in value.tensors.values() for name, number in tensor.items())
+        return f"({sizes}{'; fewer positions than the sweep has' if value.test_type == 'cut' else ''})"
     return " ".join(str(value).split())

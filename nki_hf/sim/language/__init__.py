@@ -25,7 +25,6 @@ from nki_hf.sim.dtypes import (
 )
 from nki_hf.sim.indexing import ds
 from nki_hf.sim.language.allocation import (
-    empty_like,
     full,
     ndarray,
     ones,
@@ -35,7 +34,8 @@ from nki_hf.sim.language.allocation import (
     zeros_like,
 )
 from nki_hf.sim.language.composites import dropout, rms_norm, softmax, where
-from nki_hf.sim.language.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, alloc_blocks, alloc_tiles, blocks, tiles
+from nki_hf.sim.language.grid_allocation import alloc_blocks, alloc_tiles, empty_like
+from nki_hf.sim.language.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, blocks, tiles
 from nki_hf.sim.language.operators import (
     abs,
     abs_max,

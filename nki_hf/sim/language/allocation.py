@@ -15,7 +15,7 @@ from nki_hf.sim.machine import Machine, current_machine
 from nki_hf.sim.regions import MemoryRegion, as_region
 from nki_hf.sim.tensor import NkiTensor
 
-__all__ = ["empty_like", "full", "ndarray", "ones", "shared_constant", "shared_identity_matrix", "zeros", "zeros_like"]
+__all__ = ["full", "ndarray", "ones", "shared_constant", "shared_identity_matrix", "zeros", "zeros_like"]
 
 
 def ndarray(
@@ -74,11 +74,6 @@ def ones(shape: Any, dtype: Any, buffer: MemoryRegion | str = MemoryRegion.sbuf,
 def zeros_like(x: NkiTensor, dtype: Any = None, buffer: MemoryRegion | str | None = None, name: str = "") -> NkiTensor:
     """Zeros with the shape of `x`; dtype and memory are those of `x` unless given."""
     return zeros(x.shape, x.dtype if dtype is None else dtype, x.buffer if buffer is None else buffer, name)
-
-
-def empty_like(x: NkiTensor, dtype: Any = None, buffer: MemoryRegion | str | None = None, name: str = "") -> NkiTensor:
-    """A new tensor, never written, with the shape of `x`; dtype and memory are those of `x` unless given."""
-    return ndarray(x.shape, x.dtype if dtype is None else dtype, x.buffer if buffer is None else buffer, name)
 
 
 def shared_constant(constant: Any) -> NkiTensor:

@@ -10,18 +10,30 @@ _RANDOM = "seeded, right distribution; not the chip's bits"
 _WHOLE = "exact for numbers below 2**31 in magnitude: it rounds through int32"
 _FUNCTIONS = "correct to float32, where the chip evaluates piecewise polynomials"
 
-_GRID = "grid views of NKI 0.7 are not simulated: index with slices instead"
+_GRID = "`data` of several tiles along the partition axis on chip is refused: the public pages do not show its layout"
 
 LANGUAGE: dict[str, Entry] = {
-    "NkiBlockGrid": refused("", _GRID, since="0.7"),
-    "NkiGrid": refused("", _GRID, since="0.7"),
-    "NkiTileGrid": refused("", _GRID, since="0.7"),
-    "alloc_blocks": refused(
+    "NkiBlockGrid": exact(since="0.7"),
+    "NkiBlockGrid.block_shape": exact(since="0.7"),
+    "NkiGrid": exact(since="0.7"),
+    "NkiGrid.buffer": exact(since="0.7"),
+    "NkiGrid.data": approximate("", _GRID, since="0.7"),
+    "NkiGrid.dtype": exact(since="0.7"),
+    "NkiGrid.element_shape": exact(since="0.7"),
+    "NkiGrid.index_step_elements": exact(since="0.7"),
+    "NkiGrid.is_data_representable": exact(since="0.7"),
+    "NkiGrid.is_remainder": exact(since="0.7"),
+    "NkiGrid.shape": exact(since="0.7"),
+    "NkiGrid.tile_shape": exact(since="0.7"),
+    "NkiTileGrid": exact(since="0.7"),
+    "alloc_blocks": approximate(
         '(tile_shape, block_shape, element_shape, buffer, dtype, address=None, name="")', _GRID, since="0.7"
     ),
-    "alloc_tiles": refused('(tile_shape, element_shape, buffer, dtype, address=None, name="")', _GRID, since="0.7"),
-    "blocks": refused("(source, tile_shape=None, block_shape)", _GRID, since="0.7"),
-    "tiles": refused("(source, tile_shape=None)", _GRID, since="0.7"),
+    "alloc_tiles": approximate('(tile_shape, element_shape, buffer, dtype, address=None, name="")', _GRID, since="0.7"),
+    "blocks": exact(
+        "(source, tile_shape=None, block_shape)", note="a plain nl.ndarray on chip keeps to 128 partitions, as in 0.6", since="0.7"
+    ),
+    "tiles": exact("(source, tile_shape=None)", since="0.7"),
     "MemoryRegion": exact('{sbuf="sbuf", psum="psum", private_hbm="private_hbm", shared_hbm="shared_hbm"}'),
     "NKIObject": exact(),
     "NkiScalar": exact("", note="the same as nki.isa.NkiScalar", since="0.7"),
@@ -31,6 +43,7 @@ LANGUAGE: dict[str, Entry] = {
     ),
     "NkiTensor.broadcast": exact("(dim, size)"),
     "NkiTensor.buffer": exact(),
+    "NkiTensor.data": exact("", note="the tensor itself, as the data of a grid", since="0.7"),
     "NkiTensor.dtype": exact(),
     "NkiTensor.expand_dim": exact("(dim)"),
     "NkiTensor.flatten_dims": exact("(start_dim, end_dim)"),
@@ -78,7 +91,9 @@ LANGUAGE: dict[str, Entry] = {
     "dropout": approximate("(x, rate, dtype=None)", _RANDOM),
     "ds": exact("(start, size)"),
     "dynamic_range": exact("(start, stop=None, step=1)"),
-    "empty_like": exact('(x, dtype=None, buffer=None, name="")'),
+    "empty_like": exact(
+        '(x, dtype=None, buffer=None, name="", transpose_axes=None, address=None)', note="transpose_axes, address: since 0.7"
+    ),
     "equal": exact("(x, y, dtype=None)"),
     "erf": approximate("(x, dtype=None)", _FUNCTIONS),
     "erf_dx": approximate("(x, dtype=None)", _FUNCTIONS),
