@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nki_hf.sim import launch
 from nki_hf.sim import language as nl
+from nki_hf.sim import launch
 from nki_hf.sim.dtypes import as_dtype
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nki_hf.errors import KernelFault
-from nki_hf.sim import as_nki, isa as nisa, launch
+from nki_hf.sim import as_nki, launch
+from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 
 
@@ -90,13 +91,9 @@ def test_any_selection_of_a_tensor_in_hbm_shows_what_numpy_picks(data):
         assert grid.element_shape == tuple(
             length for length, fixed, tiled in zip(lengths, want.fixed, want.tiled, strict=True) if tiled or not fixed
         )
-        assert grid.is_remainder == any(
-            len(axis[-1]) < width for axis, width in zip(want.axes[leading:], widths, strict=True)
-        )
+        assert grid.is_remainder == any(len(axis[-1]) < width for axis, width in zip(want.axes[leading:], widths, strict=True))
         assert grid.index_step_elements == tuple(
-            axis[1][0] - axis[0][0]
-            if len(axis) > 1
-            else step
+            axis[1][0] - axis[0][0] if len(axis) > 1 else step
             for axis, step, fixed in zip(want.axes, grid_steps(grid, want), want.fixed, strict=True)
             if not fixed
         )

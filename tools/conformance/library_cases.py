@@ -189,7 +189,9 @@ def _sweep(function: Callable[..., Any]) -> list[dict[str, Any]]:
     if config is None:
         return []
     ranges = config.global_tensor_configs
-    found = [case for generator in ranges.custom_generators for case in generator.generate_ranges(ranges, config.additional_params)]
+    found: list[Any] = []
+    for generator in ranges.custom_generators:
+        found += generator.generate_ranges(ranges, config.additional_params)
     return [{"range_test_options": _fitting(case)} for case in found]
 
 

@@ -187,7 +187,8 @@ def _repair_import() -> None:
     """qkv_cte.py of April 2026 imports the module stream_shuffle_broadcast and calls it as its function: let it."""
     module = importlib.import_module("nkilib_src.nkilib.core.utils.stream_shuffle_broadcast")
     function = module.stream_shuffle_broadcast
-    module.__class__ = type("CallableModule", (ModuleType,), {"__call__": lambda self, *args, **kwargs: function(*args, **kwargs)})
+    call = {"__call__": lambda self, *args, **kwargs: function(*args, **kwargs)}
+    module.__class__ = type("CallableModule", (ModuleType,), call)
 
 
 class _Replacements(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -92,7 +92,12 @@ def _allocated(
 
 def _check_order(order: tuple[int, ...], rank: int, region: Any) -> None:
     if order not in _ORDERS or len(order) != rank:
-        fault("argument", "empty_like", f"transpose_axes={order} for {rank} axes", limit=f"must be one of {_ORDERS} of that length")
+        fault(
+            "argument",
+            "empty_like",
+            f"transpose_axes={order} for {rank} axes",
+            limit=f"must be one of {_ORDERS} of that length",
+        )
     if as_region(region).value != "sbuf":
         fault("argument", "empty_like", f"transpose_axes={order} with buffer={region}", limit="the destination is in SBUF",
               advice="Pass buffer=nl.sbuf")  # fmt: skip

@@ -103,7 +103,13 @@ class NkiGrid:
         # reached only for names that a grid does not have: what an instruction asks of its operands, above all
         if name.startswith("__"):
             raise AttributeError(name)
-        fault("argument", "operand", f"{self!r} has no {name}", limit="instructions take tensors, not grids", advice="Pass its .data")
+        fault(
+            "argument",
+            "operand",
+            f"{self!r} has no {name}",
+            limit="instructions take tensors, not grids",
+            advice="Pass its .data",
+        )
 
     def __repr__(self) -> str:
         source = self._backing.tensor

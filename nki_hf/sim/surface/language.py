@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nki_hf.sim.surface.entry import Entry, approximate, exact, refused
+from nki_hf.sim.surface.entry import Entry, approximate, exact
 
 __all__ = ["LANGUAGE"]
 
@@ -31,7 +31,9 @@ LANGUAGE: dict[str, Entry] = {
     ),
     "alloc_tiles": approximate('(tile_shape, element_shape, buffer, dtype, address=None, name="")', _GRID, since="0.7"),
     "blocks": exact(
-        "(source, tile_shape=None, block_shape)", note="a plain nl.ndarray on chip keeps to 128 partitions, as in 0.6", since="0.7"
+        "(source, tile_shape=None, block_shape)",
+        note="a plain nl.ndarray on chip keeps to 128 partitions, as in 0.6",
+        since="0.7",
     ),
     "tiles": exact("(source, tile_shape=None)", since="0.7"),
     "MemoryRegion": exact('{sbuf="sbuf", psum="psum", private_hbm="private_hbm", shared_hbm="shared_hbm"}'),
