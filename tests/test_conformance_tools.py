@@ -186,7 +186,9 @@ def test_packed_host_arrays_hold_four_numbers_lowest_bits_first_and_keep_their_t
     array = packed(numbers, as_dtype(name))
     bits = 8 * array.itemsize // 4
     codes = numbers.astype(single).view(np.uint8).astype(np.uint64).reshape(8, 3, 4)
-    assert array.shape == (8, 3) and is_packed(array) and not is_packed(np.zeros(1, array.dtype.str))
+    assert array.shape == (8, 3)
+    assert is_packed(array)
+    assert not is_packed(np.zeros(1, array.dtype.str))
     np.testing.assert_array_equal(array.astype(np.uint64), sum(codes[..., i] << np.uint64(i * bits) for i in range(4)))
     np.testing.assert_array_equal(unpacked(array), numbers.astype(single).astype(np.float32))
     seen = []

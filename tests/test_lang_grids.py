@@ -87,7 +87,9 @@ def test_any_selection_of_a_tensor_in_hbm_shows_what_numpy_picks(data):
                 grid = grid[keys if len(keys) > 1 else keys[0]]
                 want.index(keys)
         lengths = [len(axis) for axis in want.elements()]
-        assert grid.shape == want.shape and grid.tile_shape == sizes and grid.dtype == nl.float32
+        assert grid.shape == want.shape
+        assert grid.tile_shape == sizes
+        assert grid.dtype == nl.float32
         assert grid.element_shape == tuple(
             length for length, fixed, tiled in zip(lengths, want.fixed, want.tiled, strict=True) if tiled or not fixed
         )
@@ -123,12 +125,15 @@ def test_the_tiles_of_a_selected_block_are_its_own(data):
         at = tuple(data.draw(st.integers(0, count - 1)) for count in grid.shape)
         block = array[at[0] * 6 : at[0] * 6 + 6, at[1] * 6 : at[1] * 6 + 6]
         tiles = nl.tiles(grid[at])
-        assert tiles.shape == (-(-block.shape[0] // 3), -(-block.shape[1] // 2)) and tiles.tile_shape == sizes
+        assert tiles.shape == (-(-block.shape[0] // 3), -(-block.shape[1] // 2))
+        assert tiles.tile_shape == sizes
         for i in range(tiles.shape[0]):
             for j in range(tiles.shape[1]):
                 np.testing.assert_array_equal(tiles[i, j].data.array(), block[i * 3 : i * 3 + 3, j * 2 : j * 2 + 2])
         again = nl.blocks(tiles, block_shape=groups)
-        assert again.shape == (1, 1) and isinstance(again, nl.NkiBlockGrid) and isinstance(tiles, nl.NkiGrid)
+        assert again.shape == (1, 1)
+        assert isinstance(again, nl.NkiBlockGrid)
+        assert isinstance(tiles, nl.NkiGrid)
         np.testing.assert_array_equal(again[0, 0].data.array(), block)
 
     in_kernel(body, array)
@@ -141,14 +146,16 @@ def test_tiles_on_chip_hold_their_own_values_and_their_row_is_one_operand(buffer
         grid = nl.alloc_tiles(tile_shape=(128, 128), element_shape=elements, buffer=buffer, dtype=nl.float32)
         out = nl.ndarray(elements, dtype=nl.float32, buffer=nl.shared_hbm)
         result = nl.tiles(out, tile_shape=(128, 128))
-        assert grid.shape == result.shape and grid.element_shape == elements
+        assert grid.shape == result.shape
+        assert grid.element_shape == elements
         for i in range(grid.shape[0]):
             for j in range(grid.shape[1]):
                 nisa.memset(dst=grid[i, j].data, value=float(10 * i + j))
         for i in range(grid.shape[0]):
             assert not grid.is_data_representable or grid.shape[0] == 1
             row = nl.empty_like(grid[i, :], buffer=nl.sbuf)
-            assert row.shape == grid.shape[1:] and row.element_shape == grid[i, :].element_shape
+            assert row.shape == grid.shape[1:]
+            assert row.element_shape == grid[i, :].element_shape
             nisa.tensor_copy(dst=row.data, src=grid[i].data)
             for j in range(row.shape[0]):
                 nisa.dma_copy(dst=result[i, j].data, src=row[j].data)
@@ -214,7 +221,9 @@ def test_a_slice_with_gaps_is_packed_by_empty_like(rng):
     def kernel(source):
         odd = nl.tiles(source, tile_shape=(64, 96))[:, 1::2]
         packed = nl.empty_like(odd, buffer=nl.sbuf)
-        assert odd.shape == packed.shape == (1, 5) and not odd.is_data_representable and packed.is_data_representable
+        assert odd.shape == packed.shape == (1, 5)
+        assert not odd.is_data_representable
+        assert packed.is_data_representable
         for j in range(odd.shape[1]):
             nisa.dma_copy(dst=packed[0, j].data, src=odd[0, j].data)
         out = nl.ndarray(packed.element_shape, dtype=source.dtype, buffer=nl.shared_hbm)
@@ -231,7 +240,8 @@ def test_empty_like_shapes_the_destination_of_a_transpose(rng):
     def kernel(source):
         grid = nl.tiles(source, tile_shape=(64, 128))
         turned = nl.empty_like(grid[0, 1], buffer=nl.sbuf, transpose_axes=(1, 0))
-        assert turned.tile_shape == (128, 64) and turned.element_shape == (128, 64)
+        assert turned.tile_shape == (128, 64)
+        assert turned.element_shape == (128, 64)
         nisa.dma_transpose(dst=turned.data, src=grid[0, 1].data)
         plain = nl.empty_like(source[:, 0:128], buffer=nl.sbuf, transpose_axes=(1, 0))
         nisa.dma_transpose(dst=plain, src=source[:, 0:128])
