@@ -135,5 +135,6 @@ def as_dtype(value: Any) -> DType:
 
 
 def _of_numpy(dtype: np.dtype[Any]) -> DType | None:
-    name = (dtype.metadata or {}).get(_METADATA)
-    return _BY_NUMPY.get(dtype) if name is None else ALL_DTYPES[name]
+    if dtype.metadata is not None and _METADATA in dtype.metadata:
+        return ALL_DTYPES[dtype.metadata[_METADATA]]
+    return _BY_NUMPY.get(dtype)

@@ -187,7 +187,7 @@ def grid_over(backing: Backing, axes: tuple[Axis, ...]) -> NkiTileGrid:
 
 
 def _grid(kind: type, backing: Backing, axes: tuple[Axis, ...]) -> Any:
-    grid = object.__new__(kind)
+    grid: Any = object.__new__(kind)
     grid._backing, grid._axes = backing, axes
     return grid
 
