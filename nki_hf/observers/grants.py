@@ -6,6 +6,8 @@ tiles before it in program order still fit beside what was taken ahead (a banker
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nki_hf.observers.times import Pool
 from nki_hf.observers.workload import Workload
 
@@ -37,7 +39,8 @@ class Grants:
         self._free = [pool.capacity for pool in self._pools]  # bytes that no tile holds
         self._held = [0] * count  # bytes, while taken
         self._ahead = [0] * len(self._pools)  # bytes held by tiles behind the oldest one that is not taken yet
-        self._blocked: list[list[int]] = [[] for _ in self._pools]  # instructions that wait, by the pool they wait for
+        # Instructions that wait, and the tile that did not fit, by its pool.
+        self._blocked: list[list[tuple[int, int]]] = [[] for _ in self._pools]
         # Per pool: its tiles in program order, each one's rank, and what is live when it opens in program order.
         self._ranked: list[list[int]] = []
         self._rank = [0] * count
@@ -57,22 +60,23 @@ class Grants:
 
     def open(self, event: int) -> bool:
         """Take the memory of every tile that `event` touches and nobody took before; False if it must wait."""
-        wanted = [tile for tile in self.touches[event] if self.freed_by[tile] == UNTAKEN]
-        wanted.sort()  # program order
+        freed_by = self.freed_by
+        wanted = [tile for tile in self.touches[event] if freed_by[tile] == UNTAKEN]
+        if len(wanted) > 1:
+            wanted.sort()  # program order
         for count, tile in enumerate(wanted):
-            pool, nbytes = self.pool[tile], self.nbytes[tile]
-            if self._free[pool] < nbytes or not self._safe(tile):
+            if not self._fits(tile):
                 for other in wanted[:count]:
                     self._hold(other, -self.nbytes[other])
-                self._blocked[pool].append(event)
+                self._blocked[self.pool[tile]].append((event, tile))
                 return False
-            self._hold(tile, nbytes)
+            self._hold(tile, self.nbytes[tile])
         for tile in wanted:
             pool = self.pool[tile]
-            self.freed_at[tile], self.freed_by[tile] = self._pools[pool].take(self.nbytes[tile])
+            self.freed_at[tile], freed_by[tile] = self._pools[pool].take(self.nbytes[tile])
             ranked, oldest = self._ranked[pool], self._oldest[pool]
             if ranked[oldest] == tile:
-                while oldest < len(ranked) and self.freed_by[ranked[oldest]] != UNTAKEN:
+                while oldest < len(ranked) and freed_by[ranked[oldest]] != UNTAKEN:
                     self._ahead[pool] -= self._held[ranked[oldest]]
                     oldest += 1
                 self._oldest[pool] = oldest
@@ -89,14 +93,19 @@ class Grants:
         self._free[pool] += nbytes
         self._wake(pool)
 
-    def retry(self) -> list[int]:
-        """The instructions that waited for memory of the woken pools, to be asked again."""
-        again: list[int] = []
-        for pool in self.woken:
-            again += self._blocked[pool]
+    def retry(self) -> Iterator[int]:
+        """The instructions that waited for memory of the woken pools and may get it now, in program order."""
+        woken, self.woken = self.woken, []
+        waiting: list[tuple[int, int]] = []
+        for pool in woken:
+            waiting += self._blocked[pool]
             self._blocked[pool] = []
-        self.woken.clear()
-        return sorted(again)
+        waiting.sort()
+        for event, tile in waiting:
+            if self.freed_by[tile] != UNTAKEN or self._fits(tile):
+                yield event
+            else:
+                self._blocked[self.pool[tile]].append((event, tile))
 
     def _hold(self, tile: int, more: int) -> None:
         """Count `tile`, not taken yet, as holding that many bytes more."""
@@ -109,10 +118,12 @@ class Grants:
         if self._blocked[pool] and pool not in self.woken:
             self.woken.append(pool)
 
-    def _safe(self, tile: int) -> bool:
-        """True if everything before `tile` in program order still fits once it is taken."""
-        pool = self.pool[tile]
-        ahead, capacity = self._ahead[pool] + self.nbytes[tile], self._pools[pool].capacity
+    def _fits(self, tile: int) -> bool:
+        """True if there is room for `tile` and everything before it in program order still fits once it is taken."""
+        pool, nbytes = self.pool[tile], self.nbytes[tile]
+        if self._free[pool] < nbytes:
+            return False
+        ahead, capacity = self._ahead[pool] + nbytes, self._pools[pool].capacity
         if self._peak[pool] + ahead <= capacity:
             return True
         ranked, live, held = self._ranked[pool], self._live[pool], self._held

@@ -85,6 +85,9 @@ class _Window:
         ready, missing, cause = self.ready, self.missing, resources.cause
         now, pending, offer, most_urgent = self.now, self.pending, self.offer, self.most_urgent
         left, until, gone = memory.left, memory.until, [False] * len(ready)
+        start, free, ends, hop_ns = resources.start, resources.free, resources.done, resources.hop_ns
+        output_ns = [cost.output_ns for cost in work.costs]
+        places, free_at, rank = resources.place, resources.free_at, self.rank
         consumers, moment, first_edge = self._consumers()
         enter, renew = self._entrance(), self._renew
         together = [self._together(queue) for queue in range(len(lines))]
@@ -98,17 +101,24 @@ class _Window:
             if at == _NEVER:
                 raise RuntimeError("the window scheduler is stuck: no instruction can start; this is a defect of the model.")
             i = most_urgent[heappop(now[queue])] if now[queue] else heappop(pending[queue])[1]
-            end = resources.place[queue](i, ready[i])
+            end = places[queue](i, ready[i])
             gone[i] = True
-            for other in together[queue]:
-                renew(other)
+            if together[queue]:
+                for other in together[queue]:
+                    renew(other)
+            else:
+                at, waiting, ranks = free_at[queue], pending[queue], now[queue]
+                while waiting and waiting[0][0] <= at:
+                    heappush(ranks, rank[heappop(waiting)[1]])
+                offer[queue] = at if ranks else waiting[0][0] if waiting else _NEVER
             for tile in touches[i]:
                 if end > until[tile]:
                     until[tile] = end
                 left[tile] -= 1
                 if not left[tile]:
                     memory.close(tile, i)
-            moments_of = resources.moments_of(i)
+            begin, done = start[i], ends[i]
+            moments_of = begin, done, done + hop_ns, free[i] + hop_ns, begin + output_ns[i] + hop_ns
             for e in range(first_edge[i], first_edge[i + 1]):
                 j = consumers[e]
                 at = moments_of[moment[e]]
@@ -179,10 +189,10 @@ class _Window:
         return enter
 
     def _together(self, queue: int) -> list[int]:
-        """The queues whose next start may change when one of `queue` starts: its own, and what shares a port with it."""
+        """The queues that share a port with `queue`, itself included: their next start may change when one of it starts."""
         resources = self.resources
         if not resources.shares_psum[queue]:
-            return [queue]
+            return []
         core = resources.core_of[queue]
         return [k for k, shares in enumerate(resources.shares_psum) if shares and resources.core_of[k] == core]
 
