@@ -72,16 +72,19 @@ class Grants:
                 return False
             self._hold(tile, self.nbytes[tile])
         for tile in wanted:
-            pool = self.pool[tile]
-            self.freed_at[tile], freed_by[tile] = self._pools[pool].take(self.nbytes[tile])
-            ranked, oldest = self._ranked[pool], self._oldest[pool]
-            if ranked[oldest] == tile:
-                while oldest < len(ranked) and freed_by[ranked[oldest]] != UNTAKEN:
-                    self._ahead[pool] -= self._held[ranked[oldest]]
-                    oldest += 1
-                self._oldest[pool] = oldest
-                self._wake(pool)
+            self._take(tile)
         return True
+
+    def _take(self, tile: int) -> None:
+        pool = self.pool[tile]
+        self.freed_at[tile], self.freed_by[tile] = self._pools[pool].take(self.nbytes[tile])
+        ranked, oldest = self._ranked[pool], self._oldest[pool]
+        if ranked[oldest] == tile:
+            while oldest < len(ranked) and self.freed_by[ranked[oldest]] != UNTAKEN:
+                self._ahead[pool] -= self._held[ranked[oldest]]
+                oldest += 1
+            self._oldest[pool] = oldest
+            self._wake(pool)
 
     def close(self, tile: int, event: int) -> None:
         """Give back the memory of a tile that `event` was the last to use."""

@@ -27,7 +27,8 @@ def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> 
       MemoryError: a pool overflows; the message names it.
     """
     resources, tiles = Resources(work), work.tiles
-    engine, starts, producers, moment = work.engine, work.starts, work.producers, moments(work).tolist()
+    engine, moment = work.engine, moments(work).tolist()
+    starts, producers = work.starts.tolist(), work.producers.tolist()
     cause, place, hop_ns, is_dma = resources.cause, resources.place, resources.hop_ns, resources.is_dma
     moments_of: list[tuple[float, ...]] = [()] * len(work.costs)
     pools = [Pool.of(capacity) for _, _, capacity in tiles.pools]

@@ -35,9 +35,8 @@ START_OF, DONE, DONE_HOP, FREE_HOP, OUTPUT_HOP = range(5)
 def moments(work: Workload) -> Ints:
     """Which moment of its producer each edge waits for, int64[edges]."""
     engine = np.array(work.engine, np.int64)
-    kinds, producers = np.array(work.kinds, np.int64), engine[np.array(work.producers, np.int64)]
-    starts: Ints = np.array(work.starts, np.int64)
-    consumers = np.repeat(engine, starts[1:] - starts[:-1])
+    kinds, producers = work.kinds, engine[work.producers]
+    consumers = np.repeat(engine, work.starts[1:] - work.starts[:-1])
     dma = np.array([queue.engine == "dma" for queue in work.queues], np.bool_)[producers]
     same = producers == consumers
     found = np.full(len(kinds), DONE_HOP, np.int64)
@@ -83,6 +82,7 @@ class Resources:
         self._carriers = [[0.0] * int(chip.dma_engines) for _ in range(cores)]
         self._busy_ns = [cost.busy_ns for cost in work.costs]
         self._done_ns = [cost.done_ns for cost in work.costs]
+        self._sbuf_ns = [cost.sbuf_ns for cost in work.costs]
         self.place = [self._transfer(k) if dma else self._instruction(k) for k, dma in enumerate(self.is_dma)]
 
     def moments_of(self, i: int) -> tuple[float, float, float, float, float]:
@@ -93,11 +93,11 @@ class Resources:
     def times(self) -> Times:
         """The times of every event, all of which have been placed."""
         dma = np.array(self.is_dma, np.bool_)[np.array(self.work.engine, np.int64)]
-        reason, cause = np.array(self.reason, np.int64), np.array(self.cause, np.int64)
+        start, free, done = np.array(self.start), np.array(self.free), np.array(self.done)
+        reason, cause = np.array(self.reason, np.int8), np.array(self.cause, np.int64)
         edge = (reason == START) & (cause >= 0)
         reason[edge] = np.where(dma[cause[edge]], DMA, DEPENDENCY)
-        moves = np.where(dma, self.moves, self.start)
-        return Times(self.start, self.free, self.done, moves.tolist(), reason.tolist(), self.cause)
+        return Times(start, free, done, np.where(dma, self.moves, start), reason, cause)
 
     def _transfer(self, queue: int) -> Place:
         costs, carriers = self.work.costs, self._carriers[self.core_of[queue]]
@@ -122,13 +122,12 @@ class Resources:
     def _instruction(self, queue: int) -> Place:
         work, core = self.work, self.core_of[queue]
         start, free, done, reason, cause = self.start, self.free, self.done, self.reason, self.cause
-        busy_ns, done_ns, psum_ns = self._busy_ns, self._done_ns, self.psum_ns
+        busy_ns, done_ns, psum_ns, sbuf_ns = self._busy_ns, self._done_ns, self.psum_ns, self._sbuf_ns
         weight_ns = [cost.weight_ns for cost in work.costs] if work.queues[queue].engine == "tensor" else None
         paced = [cost.paced for cost in work.costs] if weight_ns is not None else None
         sustained = float(work.chip.tensor_sustained_fraction)
         slack_ns = (1 / sustained - 1) * float(work.chip.tensor_throttle_ns)
         paced_until = -slack_ns  # when the dense matmuls so far would end at the sustained rate
-        sbuf_ns = [cost.sbuf_ns for cost in work.costs]
         tables = [cost.table for cost in work.costs] if work.queues[queue].engine == "scalar" else None
         shared, psum_free, psum_user = self.shares_psum[queue], self.psum_free, self._psum_user
         banks, bank_free, bank_user, bank_queue = work.banks, self._bank_free, self._bank_user, self._bank_queue

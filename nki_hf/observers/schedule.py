@@ -12,7 +12,7 @@ from nki_hf.observers.costs import Cost
 from nki_hf.observers.occupied import occupied
 from nki_hf.observers.program_order import run_in_program_order
 from nki_hf.observers.spills import NO_SPILLS, Spills, spilled
-from nki_hf.observers.times import REASONS, Times
+from nki_hf.observers.times import REASONS, Floats, Times
 from nki_hf.observers.window_order import run_in_window
 from nki_hf.observers.workload import Workload, prepare
 from nki_hf.sim.events import Event
@@ -21,8 +21,6 @@ __all__ = ["DEFAULT_WINDOW", "Schedule", "reschedule", "schedule"]
 
 DEFAULT_WINDOW = 64
 """Instructions a queue may be reordered within unless told otherwise; the evidence is in docs/timing.md."""
-
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +111,13 @@ def reschedule(plan: Schedule, costs: list[Cost]) -> Schedule:
 def _finished(work: Workload, times: Times, window: int | None, spills: Spills) -> Schedule:
     chip = work.chip
     fixed = float(chip.kernel_fixed_ns)
-    done = np.array(times.done) + fixed
+    done = times.done + fixed
     busy = np.array([cost.busy_ns for cost in work.costs])
-    throttled = bool(np.any(np.array(times.free) - np.array(times.start) > busy * (1 + 1e-9) + 1e-6))
     return Schedule(
-        chip=chip, window=window, work=work, start_ns=np.array(times.start) + fixed,
-        moves_ns=np.array(times.moves) + fixed, free_ns=np.array(times.free) + fixed, done_ns=done,
-        reason=np.array(times.reason, np.int8), cause=np.array(times.cause, np.int64),
-        total_ns=float(done.max(initial=fixed)), spills=spills, throttled=throttled,
+        chip=chip, window=window, work=work, start_ns=times.start + fixed, moves_ns=times.moves + fixed,
+        free_ns=times.free + fixed, done_ns=done, reason=times.reason, cause=times.cause,
+        total_ns=float(done.max(initial=fixed)), spills=spills,
+        throttled=bool(np.any(times.free - times.start > busy * (1 + 1e-9) + 1e-6)),
     )  # fmt: skip
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
-__all__ = ["BUSY", "DEPENDENCY", "DMA", "MEMORY", "PORT", "REASONS", "START", "TABLE", "Pool", "Times"]
+import numpy as np
+
+__all__ = ["BUSY", "DEPENDENCY", "DMA", "MEMORY", "PORT", "REASONS", "START", "TABLE", "Floats", "Pool", "Times"]
 
 START, BUSY, DEPENDENCY, DMA, PORT, MEMORY, TABLE = range(7)
 REASONS = ("start", "engine", "semaphore", "dma", "port", "memory", "table")
@@ -13,7 +15,10 @@ REASONS = ("start", "engine", "semaphore", "dma", "port", "memory", "table")
 result, for a DMA, for a shared port, for on-chip memory to be free again, or for an activation table."""
 
 
-@dataclass(slots=True)
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """Per event, in ns from the kernel's first possible instruction.
 
@@ -26,12 +31,12 @@ class Times:
       cause: the event that did, -1 if none.
     """
 
-    start: list[float]
-    free: list[float]
-    done: list[float]
-    moves: list[float]
-    reason: list[int]
-    cause: list[int]
+    start: Floats
+    free: Floats
+    done: Floats
+    moves: Floats
+    reason: np.ndarray[tuple[int], np.dtype[np.int8]]
+    cause: np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(slots=True)
@@ -55,12 +60,14 @@ class Pool:
 
     def take(self, nbytes: int) -> tuple[float, int]:
         """Take `nbytes`, which must be there; returns when the last of them is free and the event that freed it."""
-        time, freed_by = 0.0, -1
+        time, freed_by, slots = 0.0, -1, self.slots
         self.room -= nbytes
         while nbytes > 0:
-            time, size, freed_by = heappop(self.slots)
+            time, size, freed_by = slots[0]
             if size > nbytes:
-                heappush(self.slots, (time, size - nbytes, freed_by))
+                heapreplace(slots, (time, size - nbytes, freed_by))
+                break
+            heappop(slots)
             nbytes -= size
         return time, freed_by
 

@@ -41,9 +41,9 @@ def run_in_window(work: Workload, window: int) -> Times:
 
 def _urgency(work: Workload) -> list[float]:
     """The longest path from each event's start to the end of the kernel, in ns."""
-    starts, producers = work.starts, work.producers
+    starts, producers = work.starts.tolist(), work.producers.tolist()
     busy = np.array([cost.busy_ns for cost in work.costs])
-    kinds, of = np.array(work.kinds, np.int64), np.array(producers, np.int64)
+    kinds, of = work.kinds, work.producers
     done = np.array([cost.done_ns for cost in work.costs])[of]
     output = kinds == OUTPUT
     done[output] = np.array([cost.output_ns for cost in work.costs])[of[output]]
@@ -64,14 +64,16 @@ class _Window:
         self.work, self.window = work, window
         self.resources, self.memory = Resources(work), Grants(work)
         queues, count = len(work.queues), len(work.costs)
-        self.lines: list[list[int]] = [[] for _ in range(queues)]  # each queue's events in program order
-        self.place = [0] * count  # position in its line
-        for i, queue in enumerate(work.engine):
-            self.place[i] = len(self.lines[queue])
-            self.lines[queue].append(i)
+        engine = np.array(work.engine, np.int64)
+        lines = [np.flatnonzero(engine == queue) for queue in range(queues)]
+        place = np.zeros(count, np.int64)
+        for line in lines:
+            place[line] = np.arange(len(line))
+        self.lines = [line.tolist() for line in lines]  # each queue's events in program order
+        self.place = place.tolist()  # position in its line
         self.head = [0] * queues  # position of each queue's first event that has not started
         self.ready = [0.0] * count
-        self.missing = np.diff(np.array(work.starts, np.int64)).tolist()  # producers that have not started
+        self.missing = np.diff(work.starts).tolist()  # producers that have not started
         self.most_urgent = np.argsort(-np.array(_urgency(work)), kind="stable").tolist()
         self.rank = np.argsort(self.most_urgent).tolist()  # each event's position there
         self.now: list[list[int]] = [[] for _ in range(queues)]  # heaps of ranks: ready when the queue is free
@@ -136,10 +138,10 @@ class _Window:
 
     def _consumers(self) -> tuple[list[int], list[int], list[int]]:
         """The edges by producer: their consumers, the moments they wait for, and the first edge of each event."""
-        producers, starts = np.array(self.work.producers, np.int64), np.array(self.work.starts, np.int64)
+        producers, starts = self.work.producers, self.work.starts
         order = np.argsort(producers, kind="stable")
         count = len(starts) - 1
-        consumers = np.repeat(np.arange(count), np.diff(starts))[order]
+        consumers = np.repeat(np.arange(count), starts[1:] - starts[:-1])[order]
         first = np.searchsorted(producers[order], np.arange(count + 1))
         return consumers.tolist(), moments(self.work)[order].tolist(), first.tolist()
 
@@ -163,19 +165,19 @@ class _Window:
             queue = engine[i]
             if pinned is not None and pinned[i] and place[i] != head[queue]:
                 return  # enters again when it is at the head
-            at = ready[i]
+            at, freed = ready[i], -1
             for tile in touches[i]:
                 if freed_by[tile] == UNTAKEN and not memory.open(i):
                     return  # enters again when memory is freed
-            for tile in touches[i]:
                 user = freed_by[tile]
                 if user >= 0:
                     free = freed_at[tile]
                     if engine[user] != queue and not is_dma[engine[user]]:
                         free += hop_ns
                     if free > at:
-                        at, reason[i], cause[i] = free, MEMORY, user
-            ready[i] = at
+                        at, freed = free, user
+            if freed >= 0:
+                ready[i], reason[i], cause[i] = at, MEMORY, freed
             if at <= free_at[queue]:
                 heappush(now[queue], rank[i])
                 offer[queue] = free_at[queue]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class Workload:
       costs: cost records, shared between events of the same form.
       engine: index of the in-order resource: a core's engine, or a DMA queue (see `queues`).
       queues: the resources by index.
-      starts, producers, kinds: edges grouped by consumer, as in `Dependencies`; a kind may also be `OUTPUT`.
+      starts, producers, kinds: edges grouped by consumer, as in `Dependencies`, int64; a kind may also be `OUTPUT`.
       tiles: the on-chip buffers that share a memory.
       no_reorder: True where the kernel pinned the order.
       banks: a number for the PSUM bank that a Vector or Scalar instruction uses, -1 if none. Buffers are taken to lie in
@@ -53,9 +54,9 @@ class Workload:
     costs: list[Cost]
     engine: list[int]
     queues: tuple[Queue, ...]
-    starts: list[int]
-    producers: list[int]
-    kinds: list[int]
+    starts: Ints
+    producers: Ints
+    kinds: Ints
     tiles: Tiles
     no_reorder: list[bool]
     banks: list[int]
@@ -69,8 +70,8 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
     cost_of_kind = _costs(examples, chip)
     costs = [cost_of_kind[k] for k in kind.tolist()]
     pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
-    starts, producers, kinds = edges.starts.tolist(), edges.producers.tolist(), edges.kinds.tolist()
-    _mark_outputs(edges, events, costs, kinds)
+    starts, producers, kinds = (np.array(column, np.int64) for column in (edges.starts, edges.producers, edges.kinds))
+    _mark_outputs(edges, events, np.array([cost.output_ns > 0 for cost in cost_of_kind], bool)[kind], kinds)
     if edges.meetings:
         starts, producers, kinds = _meet(edges, starts, producers, kinds)
     return Workload(
@@ -87,28 +88,33 @@ def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, li
     kind = []
     for event, head, (begin, end) in zip(events, table.head.tolist(), pairwise(starts), strict=True):
         attrs = event.attrs
-        told = tuple([attrs.get(name) for name in _ATTRS]) if attrs else _NO_ATTRS
+        told = tuple(map(attrs.get, _ATTRS)) if attrs else _NO_ATTRS
         kind.append(kinds.setdefault((head, told, *forms[begin:end]), len(kinds)))
     found: Ints = np.array(kind, np.int64)
     return found, [events[i] for i in np.unique(found, return_index=True)[1].tolist()]
 
 
-def _mark_outputs(edges: Dependencies, events: Sequence[Event], costs: Sequence[Cost], kinds: list[int]) -> None:
+def _mark_outputs(edges: Dependencies, events: Sequence[Event], late: np.ndarray[Any, np.dtype[np.bool_]], kinds: Ints) -> None:
     """Turn RAW into `OUTPUT` where the consumer needs the producer's first destination and not its accumulator.
 
     One edge stands for everything that two instructions share, so the consumer's operands are compared with the accumulator;
     an edge through another buffer's bytes (explicit addresses) waits for everything.
+
+    Args:
+      edges: the edges.
+      events: the stream.
+      late: True for each event whose accumulator is usable later than its first destination.
+      kinds: of each edge, changed in place.
     """
-    late = np.array([cost.output_ns > 0 for cost in costs], bool)
-    if not late.any():
-        return
-    consumers = np.repeat(np.arange(len(events)), np.diff(edges.starts))
-    for e in np.flatnonzero(late[edges.producers] & (edges.kinds == RAW)).tolist():
-        producer, consumer = events[int(edges.producers[e])], events[int(consumers[e])]
-        output, *others = producer.writes
-        operands = (*consumer.reads, *consumer.writes)
-        if edges.buffers[e] == output.buffer.number and not any(_may_meet(a, b) for a in operands for b in others):
-            kinds[e] = OUTPUT
+    asked = np.flatnonzero(late[edges.producers] & (edges.kinds == RAW))
+    consumers = np.searchsorted(edges.starts, asked, side="right") - 1
+    columns = (asked, edges.producers[asked], consumers, edges.buffers[asked])
+    for e, p, c, number in zip(*(column.tolist() for column in columns), strict=True):
+        output, *others = events[p].writes
+        if number == output.buffer.number:
+            operands = (*events[c].reads, *events[c].writes)
+            if not any(_may_meet(a, b) for b in others for a in operands):
+                kinds[e] = OUTPUT
 
 
 def _may_meet(a: Region, b: Region) -> bool:
@@ -171,23 +177,20 @@ def _form(event: Event) -> _Form:
     )  # fmt: skip
 
 
-def _meet(
-    edges: Dependencies, starts: list[int], producers: list[int], kinds: list[int]
-) -> tuple[list[int], list[int], list[int]]:
+def _meet(edges: Dependencies, starts: Ints, producers: Ints, kinds: Ints) -> tuple[Ints, Ints, Ints]:
     """Edges in which every event of a meeting also waits for what the others of the meeting wait for."""
-    extra: dict[int, list[tuple[int, int]]] = {}
+    extra: list[tuple[int, int, int]] = []  # consumer, producer, kind
     for group in edges.meetings:
         for event in group:
             for other in group:
                 if other != event:
-                    begin, end = starts[other], starts[other + 1]
-                    pairs = [(p, k if k == WAR else RAW) for p, k in zip(producers[begin:end], kinds[begin:end], strict=True)]
+                    theirs = slice(starts[other], starts[other + 1])
+                    pairs = zip(producers[theirs].tolist(), kinds[theirs].tolist(), strict=True)
+                    extra += [(event, p, k if k == WAR else RAW) for p, k in pairs]
                     previous = int(edges.previous[other])
-                    extra.setdefault(event, []).extend(pairs + ([(previous, RAW)] if previous >= 0 else []))
-    new_starts, new_producers, new_kinds = [0], [], []
-    for event in range(len(starts) - 1):
-        begin, end = starts[event], starts[event + 1]
-        new_producers += producers[begin:end] + [p for p, _ in extra.get(event, ())]
-        new_kinds += kinds[begin:end] + [k for _, k in extra.get(event, ())]
-        new_starts.append(len(new_producers))
-    return new_starts, new_producers, new_kinds
+                    extra += [(event, previous, RAW)] if previous >= 0 else []
+    more = np.array(extra, np.int64).reshape(-1, 3).T
+    consumers = np.concatenate([np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1]), more[0]])
+    order = np.argsort(consumers, kind="stable")
+    producers, kinds = np.concatenate([producers, more[1]])[order], np.concatenate([kinds, more[2]])[order]
+    return np.searchsorted(consumers[order], np.arange(len(starts))), producers, kinds

@@ -128,13 +128,16 @@ def _memories(table: AccessTable, placement: Placement) -> tuple[Ints, Ints, lis
 def _within(
     footprints: list[Footprint], writes: list[bool], new_event: list[bool], queues: list[int] | None
 ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """The conflicts within one history, `(later position, earlier position, kind)`, int64[conflicts, 3]."""
+    """The conflicts within one history that has a write, `(later position, earlier position, kind)`, int64[conflicts, 3]."""
     memory = Memory()
     found: list[tuple[int, int, int]] = []
+    last = len(writes) - 1 - writes[::-1].index(True)
     begin = 0
     for end in range(1, len(footprints) + 1):
         if end < len(footprints) and not new_event[end]:
             continue
+        if begin > last:
+            break
         accesses = []
         for at in range(begin, end):  # one event's: all are compared before any is noted
             footprint = footprints[at]
@@ -150,4 +153,12 @@ def _within(
             else:
                 memory.note_read(access, queues is not None)
         begin = end
+    # Nothing waits for the reads that are left, and what they wait for depends on their bytes alone.
+    needed: dict[int, list[int]] = {}
+    for at in range(begin, len(footprints)):
+        footprint = footprints[at]
+        if id(footprint) not in needed:
+            assert memory.writes is not None  # noqa: S101  (the last write is among what was noted)
+            needed[id(footprint)] = [item[2] for item in memory.writes.meeting(footprint)]
+        found += [(at, earlier, RAW) for earlier in needed[id(footprint)]]
     return np.array(found, np.int64).reshape(-1, 3)
