@@ -2,11 +2,13 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.sim import launch
 from nki_hf.sim.dtypes import as_dtype
@@ -18,6 +20,7 @@ from tools.conformance import library_cases, report  # noqa: E402
 from tools.conformance.case import Case, Outcome, Skipped, run_case  # noqa: E402
 from tools.conformance.compare import Mismatch, compare  # noqa: E402
 from tools.conformance.examples import examples_of, with_shape_checks  # noqa: E402
+from tools.conformance.library_harness import SimulatingOrchestrator  # noqa: E402
 from tools.conformance.packed_arrays import is_packed, packed, unpacked  # noqa: E402
 
 STUB = '''
@@ -208,3 +211,37 @@ def test_a_sweep_counts_every_size_of_its_case_and_names_them():
     small = {"range_test_options": _Sweep(B=1, T=3, V=5, dtype="bfloat16")}
     assert library_cases.choose([case, small], 1, largest=1 << 18) == [small]
     assert library_cases.choose([case, small], 2, largest=5000) == [small]
+
+
+class _Golden:
+    """A reference that is computed when it is asked for, as the library's are."""
+
+    def __init__(self, inputs):
+        self._inputs = inputs
+
+    @property
+    def golden(self):
+        return {"out": self._inputs["x"] * 2}
+
+
+@pytest.mark.parametrize(("factor", "fails"), [(2.0, False), (3.0, True)])
+def test_a_kernel_that_writes_its_input_does_not_change_the_reference_made_from_it(factor, fails, rng):
+    def doubled_in_place(x):
+        tile = nl.load(x)
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=factor)
+        nisa.dma_copy(dst=x, src=tile)
+        return x
+
+    inputs = {"x": rng.standard_normal((8, 8)).astype(np.float32)}
+    checks = SimpleNamespace(golden_output=_Golden(inputs), relative_accuracy=1e-6, absolute_accuracy=0.0)
+    compiler = SimpleNamespace(platform_target=SimpleNamespace(get_compile_target=lambda: "trn2"), logical_nc_config=1)
+    launched = SimpleNamespace(
+        kernel_func=doubled_in_place, kernel_input=inputs, compiler_input=compiler, validation_args=checks
+    )
+    orchestrator = object.__new__(SimulatingOrchestrator)
+    if fails:
+        with pytest.raises(Mismatch):
+            orchestrator._execute(launched)
+    else:
+        orchestrator._execute(launched)
+        assert orchestrator.share < 1
