@@ -136,8 +136,10 @@ def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = F
 
     device = choose_device(options.device)
     options = with_warmup(options, device, warmup_given)
+    if device != "cpu":
+        options = replace(options, device=device)  # so that the printed command names it
     if device != "cpu" and not compiles_only:
-        compile_in_a_process_of_its_own(replace(options, device=device))
+        compile_in_a_process_of_its_own(options)
     logging.disable_progress_bar()  # ours says more
     with progress(options, errors) as (say, step):
         if compiles_only:

@@ -152,4 +152,4 @@ def test_the_device_run_compiles_first_in_a_process_of_its_own(monkeypatch, code
     else:
         compile_first(options)
     assert seen[0][0] == sys.executable
-    assert seen[0][2:] == ["--seqlen", "512", "--attn", "nki", "--device", "neuron", "--compile-only"]
+    assert seen[0][2:] == ["--seqlen", "512", "--attn", "nki", "--device", "neuron", "--warmup", "1", "--compile-only"]

@@ -22,6 +22,7 @@ WORLDS = {
     "placeholder": [FAKES / "suites/broken_installations.py"],
     "container": [FAKES / "suites/broken_installations.py"],
 }
+READ_BY_NEURON = ("NEURON_", "NKI_", "TORCH_NEURONX_", "FAKE_", "PYTEST_")
 SLOW = ("native_bench_cases", "native_bisect", "xla_bisect")
 """Suites that mostly wait for models to be traced."""
 
@@ -67,7 +68,7 @@ def _run(world, suite, report):
     path = [str(ROOT), str(FAKES / world)]
     if world != "placeholder":  # an empty nki must not find the fake one
         path.append(str(FAKES / "common"))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON_", "NKI_", "PYTEST_"))}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(READ_BY_NEURON)}
     environ |= {"PYTHONPATH": os.pathsep.join(path), "FAKE_NEURON_WORLD": world, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]
     command.append(str(FAKES / "suites" / f"{suite}.py"))

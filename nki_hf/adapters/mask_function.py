@@ -32,6 +32,10 @@ def nki_mask(**kwargs: Any) -> torch.Tensor | None:
         if routed:
             kwargs["allow_is_bidirectional_skip"] = False
         return eager_mask(**kwargs)
+    padding = kwargs.get("attention_mask")
+    if padding is not None and padding.device.type == "xla":
+        # torch_neuronx.trace is no tracing that Transformers sees: a look at the padding would become part of the graph.
+        kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
     q_length = kwargs["q_length"]
     if q_length not in (1, kwargs["kv_length"]):
         kwargs["allow_is_causal_skip"] = False

@@ -1,8 +1,9 @@
 """Every form of mask that Transformers or a user passes -> `Keys`. The one place where a mask becomes bounds.
 
 A dense mask whose every row is one run of keys becomes int32 bounds, and a static band where the rows lie on one.
-That reads the mask's values, so it happens only outside compilation and export; there the mask stays dense. The layers of a
-model share a mask: what was found is kept with a copy of the values, and stands only while the mask still holds them.
+That reads the mask's values, so it happens only outside compilation and export and not on Neuron devices; there the mask
+stays dense. The layers of a model share a mask: what was found is kept with a copy of the values, and stands only while the
+mask still holds them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from nki_hf.adapters.call import Keys
+from nki_hf.backends.neuron_world import device_world
 from nki_hf.errors import Reason, UnsupportedProblem
 
 __all__ = [
@@ -152,7 +154,8 @@ def _values_unreadable(mask: torch.Tensor) -> bool:
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:  # in a transform of torch.func tensors are wrapped
         return True
-    return type(mask) is not torch.Tensor or mask.device.type == "meta"
+    # On a Neuron device reading waits for it, and inside torch_neuronx.trace it would freeze the example's values for good.
+    return type(mask) is not torch.Tensor or mask.device.type == "meta" or device_world(mask.device.type) is not None
 
 
 def _fit(mask: torch.Tensor, q: torch.Tensor, seqlen_kv: int, name: str = "attention_mask") -> torch.Tensor:

@@ -131,8 +131,8 @@ class BenchOptions:
         words: list[str] = []
         for item in fields(self):
             value = getattr(self, item.name)
-            if value == item.default:
-                continue
+            if value == item.default and not (item.name == "warmup" and self.device in ("neuron", "xla")):
+                continue  # a device has another default for --warmup
             flag = "--" + item.name.replace("_", "-")
             if value is True:
                 words.append(flag)

@@ -39,3 +39,24 @@ def script_of():
         return [f"{name}={list(sizes)} {dtype.removeprefix('torch.')}" for name, (sizes, dtype) in tensors]
 
     return run
+
+
+_counts = []
+
+
+@pytest.fixture
+def counted():
+    """`counted(run, number, what)`: a line of the table of compilations at the end of the suite; gives the number back."""
+
+    def note(run, number, what="kernels"):
+        _counts.append(f"{run:<90} {number:>4} {what}")
+        return number
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _counts:
+        terminalreporter.section("compilations counted")
+        for line in _counts:
+            terminalreporter.write_line(line)

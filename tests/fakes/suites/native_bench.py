@@ -26,7 +26,7 @@ def test_headline_passes_and_every_reading_waits_for_the_device(tiny_folder, tmp
     calls = 3 * (1 + 1 + 2)  # first, warm-up, timed
     assert MACHINE.synchronized == 2 * calls
     assert "resident" in result.header["times"]
-    assert result.header["neuron packages"].startswith("torch-neuronx 2.13.3.0, neuronx-cc missing, nki ")
+    assert result.header["neuron packages"].startswith("torch-neuronx 2.13.3.0+standin, neuronx-cc missing, nki ")
     assert result.header["chip"] == "trn2, instance unknown, LNC 2 (torch_neuronx.utils.get_logical_neuron_cores())"
     assert result.header["source"].startswith(("git ", "no git checkout"))
     assert result.header["ops that ran on the CPU"] == "none"

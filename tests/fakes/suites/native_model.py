@@ -43,7 +43,7 @@ def _kernels():
 
 
 @torch.no_grad()
-def test_28_layers_compile_each_distinct_shape_once():
+def test_28_layers_compile_each_distinct_shape_once(counted):
     on_cpu, on_device = _models(layers=28)
     counts = []
     for length in (32, 64, 32, 64, 96):
@@ -55,10 +55,11 @@ def test_28_layers_compile_each_distinct_shape_once():
     assert counts == [1, 2, 2, 2, 3]
     assert len(MACHINE.launches) == 28 * 5
     assert len(neuron_backend().compiled) == 3
+    assert counted("Qwen3, 28 layers, prefill of 32, 64, 32, 64, 96 tokens: 140 launches", _kernels()) == 3
 
 
 @torch.no_grad()
-def test_64_decode_steps_with_a_static_cache_compile_once():
+def test_64_decode_steps_with_a_static_cache_compile_once(counted):
     on_cpu, on_device = _models(layers=1)
     ids = _ids(length=16)
     cache = StaticCache(config=on_device.config, max_cache_len=128)
@@ -68,24 +69,24 @@ def test_64_decode_steps_with_a_static_cache_compile_once():
     for _ in range(64):
         out = on_device(torch.tensor([[produced[-1]]]).to("neuron"), cache=cache)
         produced.append(int(out.logits[0, -1].cpu().argmax()))
-    assert _kernels() - prefill == 1
+    assert counted("Qwen3, 64 decode steps, static cache of 128", _kernels() - prefill) == 1
     expected = on_cpu.generate(ids, max_new_tokens=65, do_sample=False, pad_token_id=0)[0, 16:]
     assert produced[: len(expected)] == expected.tolist()
 
 
 @torch.no_grad()
-def test_64_decode_steps_with_a_growing_cache_share_buckets():
+def test_64_decode_steps_with_a_growing_cache_share_buckets(counted):
     _, on_device = _models(layers=1)
     out = on_device(_ids(length=16).to("neuron"), use_cache=True)
     prefill = _kernels()
     for _ in range(64):
         token = out.logits[:, -1:].cpu().argmax(-1).to("neuron")
         out = on_device(token, cache=out.past_key_values, use_cache=True)
-    assert _kernels() - prefill == 1
+    assert counted("Qwen3, 64 decode steps, cache growing from 16 to 80 keys", _kernels() - prefill) == 1
 
 
 @torch.no_grad()
-def test_left_padded_batches_of_changing_lengths_compile_once():
+def test_left_padded_batches_of_changing_lengths_compile_once(counted):
     on_cpu, on_device = _models()
     for lengths in ((100, 128), (64, 90), (128, 3), (17, 17)):
         mask = torch.stack([(torch.arange(128) >= 128 - length).long() for length in lengths])
@@ -93,20 +94,49 @@ def test_left_padded_batches_of_changing_lengths_compile_once():
         out = on_device(ids.to("neuron"), attention_mask=mask.to("neuron"), use_cache=False).logits.cpu()
         expected = on_cpu(ids, attention_mask=mask, use_cache=False).logits
         torch.testing.assert_close(out[mask.bool()], expected[mask.bool()], rtol=0, atol=2e-2)
-    assert _kernels() == 1
+    assert counted("Qwen3, left-padded batches of 128 tokens, four different paddings", _kernels()) == 1
+
+
+BUCKETS = {64: (40, 64, 17), 128: (70, 128, 100), 256: (130, 256, 200)}
+"""Bucket -> lengths of the prompts that are left-padded to it; one of each fills it."""
+
+
+def _bucketed():
+    for bucket, lengths in BUCKETS.items():
+        for length in lengths:
+            yield _ids(length=bucket), (torch.arange(bucket) >= bucket - length).long()[None]
 
 
 @torch.no_grad()
-def test_a_scale_per_layer_compiles_once_per_scale():
+@pytest.mark.parametrize(("compiled", "per_bucket"), [(False, 2), (True, 1)], ids=["eager", "torch.compile"])
+def test_prompts_of_many_lengths_share_the_kernels_of_their_buckets(compiled, per_bucket, counted):
+    """Outside a graph a prompt that fills its bucket needs no mask, which is a kernel of its own; a graph keeps its mask."""
+    on_cpu, on_device = _models()
+
+    def call(ids, mask):
+        return on_device(ids, attention_mask=mask, use_cache=False).logits
+
+    run = torch.compile(call, backend="neuron", fullgraph=True, dynamic=False) if compiled else call
+    for ids, mask in _bucketed():
+        out = run(ids.int().to("neuron"), mask.int().to("neuron")).cpu()
+        expected = on_cpu(ids, attention_mask=mask, use_cache=False).logits
+        torch.testing.assert_close(out[mask.bool()], expected[mask.bool()], rtol=0, atol=2e-2)
+    how = "torch.compile" if compiled else "eager"
+    assert counted(f"Qwen3, nine prompts in buckets of 64, 128, 256, {how}", _kernels()) == per_bucket * len(BUCKETS)
+    assert MACHINE.count("graph") == (len(BUCKETS) if compiled else 0)
+
+
+@torch.no_grad()
+def test_a_scale_per_layer_compiles_once_per_scale(counted):
     _, on_device = _models(layers=6)
     for number, layer in enumerate(on_device.model.layers):
         layer.self_attn.scaling = (0.25, 0.25 + 1e-12, 0.3)[number % 3]
     on_device(_ids(length=32).to("neuron"), use_cache=False)
-    assert _kernels() == 2
+    assert counted("Qwen3, 6 layers of three scales, two of them equal in float32", _kernels()) == 2
 
 
 @torch.no_grad()
-def test_a_compiled_model_is_one_graph_and_its_kernel_is_built_once():
+def test_a_compiled_model_is_one_graph_and_its_kernel_is_built_once(counted):
     on_cpu, on_device = _models()
     compiled = torch.compile(
         lambda ids: on_device(ids, use_cache=False).logits, backend="neuron", fullgraph=True, dynamic=False
@@ -115,7 +145,7 @@ def test_a_compiled_model_is_one_graph_and_its_kernel_is_built_once():
     for _ in range(2):
         out = compiled(ids.int().to("neuron"))
     torch.testing.assert_close(out.cpu(), on_cpu(ids, use_cache=False).logits, rtol=0, atol=2e-2)
-    assert (MACHINE.count("graph"), _kernels()) == (1, 1)
+    assert (counted("Qwen3, torch.compile, two calls", MACHINE.count("graph"), "graphs"), _kernels()) == (1, 1)
     assert {where for _, where in MACHINE.launches} == {"graph"}
 
 

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 
+from fake_neuron.kept import in_neff_cache
 from fake_neuron.rules import refuse
 
 __all__ = ["MACHINE", "CompileRecord", "Machine"]
@@ -13,7 +14,7 @@ WATCHED = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_PLATFORM_TARGET_OVERRIDE")
 
 @dataclass(frozen=True)
 class CompileRecord:
-    """One compilation: `what` is a kernel's name, `graph` or `trace`; `where` is eager, graph or trace."""
+    """One compilation: `what` is a kernel's name, `graph` or `trace`; `where` is eager, graph, trace or neff."""
 
     what: str
     where: str
@@ -25,11 +26,15 @@ class Machine:
     """State that the fake packages share; `reset` between tests."""
 
     compiles: list = field(default_factory=list)
+    loaded: list = field(default_factory=list)
+    frozen: list = field(default_factory=list)
     launches: list = field(default_factory=list)
     programs: dict = field(default_factory=dict)
     shapes: dict = field(default_factory=dict)
     lnc_of_kernel: dict = field(default_factory=dict)
-    broken_kernels: dict = field(default_factory=dict)
+    broken_kernels: dict = field(default_factory=lambda: _ordered_faults())
+    latches: bool = field(default_factory=lambda: os.environ.get("FAKE_NEURON_LATCHES") == "1")
+    latched: str | None = None
     hbm_bytes: int = HBM_BANK_BYTES
     synchronized: int = 0
     takes_int64: bool = False
@@ -39,11 +44,14 @@ class Machine:
     def reset(self) -> None:
         """Forget everything but the environment seen at import."""
         self.compiles.clear()
+        self.loaded.clear()
+        self.frozen.clear()
         self.launches.clear()
         self.programs.clear()
         self.shapes.clear()
         self.lnc_of_kernel.clear()
         self.broken_kernels.clear()
+        self.latches, self.latched = False, None
         self.hbm_bytes = HBM_BANK_BYTES
         self.where = "eager"
         self.synchronized = 0
@@ -68,12 +76,27 @@ class Machine:
             refuse("simulator-off", "a kernel was launched for a device")
 
     def compiled(self, what: str, key: tuple, where: str | None = None) -> None:
-        """Log one compilation."""
-        self.compiles.append(CompileRecord(what, where or self.where, key))
+        """Log one compilation, or that a cache on disk held it. A traced model holds its kernels: it compiles nothing."""
+        if self.where == "neff":
+            return
+        record = CompileRecord(what, where or self.where, key)
+        (self.loaded if in_neff_cache(record) else self.compiles).append(record)
+
+    def raise_latched(self) -> None:
+        """A failure that its own launch did not report comes out at the next op on the device."""
+        if self.latched is not None:
+            problem, self.latched = self.latched, None
+            raise RuntimeError(problem)
 
     def count(self, what: str) -> int:
         """Number of compilations of a kernel, `graph` or `trace`."""
         return sum(record.what == what for record in self.compiles)
+
+
+def _ordered_faults() -> dict:
+    """FAKE_NEURON_BROKEN=kernel=message: that kernel does not compile."""
+    name, _, message = os.environ.get("FAKE_NEURON_BROKEN", "").partition("=")
+    return {name: message} if name else {}
 
 
 MACHINE = Machine()

@@ -22,6 +22,7 @@ RULES = {
     "all-parameters": "K framework/compiled.py: the in-memory cache key omits argument names and unbound defaults",
     "environment-early": "D environment-variables: LNC and target variables are read at import; later changes have no effect",
     "simulator-off": "D environment-variables: NKI_SIMULATOR=1 runs every kernel in nki's CPU simulator, not on the chip",
+    "core-one-process": "D neuron-runtime configuration-guide: a core belongs to one process at a time, until that ends",
     # what a kernel is
     "signature-kinds": "D release notes nki 0.3.0: no keyword-only marker, no *args, no **kwargs in a kernel's signature",
     "output-shared-hbm": "D release notes nki 0.3.0: outputs are allocated in shared_hbm and returned",

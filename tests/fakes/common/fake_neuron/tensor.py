@@ -12,6 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map
 
+from fake_neuron.kept import reserve_core
+from fake_neuron.machine import MACHINE
+
 __all__ = ["NKI_OPS", "DeviceTensor", "XlaTensor", "adopted", "install_device", "on_device"]
 
 NKI_OPS = {}
@@ -36,6 +39,8 @@ class DeviceTensor(torch.Tensor):
         )
 
     def __init__(self, inner, device):
+        if not isinstance(inner, FakeTensor):
+            reserve_core()
         self.inner = inner
 
     def __repr__(self):
@@ -50,6 +55,7 @@ class DeviceTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        MACHINE.raise_latched()
         kwargs = dict(kwargs or {})
         args, kwargs = tree_map(adopted, (args, kwargs))
         function = NKI_OPS.get(func._schema.name)
@@ -65,6 +71,8 @@ class DeviceTensor(torch.Tensor):
 
         inner_args, inner_kwargs = tree_map(unwrap, args), tree_map(unwrap, kwargs)
         target = kwargs.get("device")
+        if MACHINE.where == "trace" and (func is torch.ops.aten._local_scalar_dense.default or str(target) == "cpu"):
+            MACHINE.frozen.append(func._schema.name)  # the value, read while tracing, is part of the graph from now on
         device = str(target) if target is not None else devices[0]
         if target is not None:
             inner_kwargs["device"] = torch.device("cpu")

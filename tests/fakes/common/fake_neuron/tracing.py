@@ -28,7 +28,11 @@ class Traced:
             refuse("trace-weights", "a traced model without its weights was called before move_trace_to_device")
         if _signature(inputs) != self.signature:
             refuse("trace-static", f"traced for {self.signature}, called with {_signature(inputs)}")
-        return _run(self.function, inputs)
+        before, MACHINE.where = MACHINE.where, "neff"
+        try:
+            return _run(self.function, inputs)
+        finally:
+            MACHINE.where = before
 
 
 def trace(

@@ -4,7 +4,7 @@ import os
 
 from fake_neuron.kernel import FakeKernel, NkiValidationError
 
-__version__ = os.environ.get("FAKE_NKI_VERSION", "0.7.0")
+__version__ = os.environ.get("FAKE_NKI_VERSION", "0.7.0+standin")
 __all__ = ["NkiValidationError", "jit"]
 
 

@@ -11,7 +11,7 @@ from fake_neuron.tensor import install_device
 from torch_neuronx import utils
 from torch_neuronx.dynamo import compile_graph
 
-__version__ = "2.13.3.0"
+__version__ = "2.13.3.0+standin"
 __all__ = ["current_device", "device_count", "get_fallback_ops", "is_available", "nki_op", "synchronize", "utils"]
 
 

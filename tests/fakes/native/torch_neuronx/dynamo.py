@@ -20,7 +20,8 @@ def compile_graph(graph, example_inputs, **options):
             refuse("graph-integers", f"the graph has an int64 input of shape {tuple(sizes)}")
     for node in graph.graph.nodes:
         _check_lowerable(node)
-    MACHINE.compiled("graph", tuple(tuple(v.shape) if isinstance(v, torch.Tensor) else v for v in example_inputs), "graph")
+    shapes = tuple((tuple(v.shape), str(v.dtype)) if isinstance(v, torch.Tensor) else v for v in example_inputs)
+    MACHINE.compiled("graph", (shapes, graph.code), "graph")
 
     def run(*inputs):
         before, MACHINE.where = MACHINE.where, "graph"

@@ -3,12 +3,13 @@
 import pickle
 
 import torch
+from fake_neuron.machine import MACHINE, CompileRecord
 from fake_neuron.tensor import install_device
 from fake_neuron.tracing import Traced, trace
 
 from torch_neuronx import utils
 
-__version__ = "2.9.0.2.15.32035"
+__version__ = "2.9.0.2.15.32035+standin"
 __all__ = ["move_trace_to_device", "trace", "utils"]
 
 
@@ -35,9 +36,11 @@ def _jit_save(module, path, **kwargs):
 def _jit_load(path, *args, **kwargs):
     try:
         with open(path, "rb") as file:
-            return pickle.load(file)
+            traced = pickle.load(file)
     except (EOFError, pickle.UnpicklingError) as error:
         raise RuntimeError(f"PytorchStreamReader failed reading {path}") from error
+    MACHINE.loaded.append(CompileRecord("trace", "trace", traced.signature))
+    return traced
 
 
 torch.jit.save, torch.jit.load = _jit_save, _jit_load

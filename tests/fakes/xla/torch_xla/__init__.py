@@ -2,7 +2,7 @@
 
 import torch
 
-__version__ = "2.9.0"
+__version__ = "2.9.0+standin"
 
 
 def device():
