@@ -1,6 +1,10 @@
 """`nki_hf env`: works with anything missing, and names each combination that is known to fail."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -10,6 +14,8 @@ from nki_hf.backends.neuron_world import Host
 from nki_hf.cli import app
 from nki_hf.tools.env import front_end, report
 from nki_hf.tools.env_rules import RULES, Facts, findings, release
+
+ROOT = Path(__file__).parent.parent
 
 GOOD = Facts(
     world="native",
@@ -164,3 +170,39 @@ def test_verb_prints_json_and_text():
     done = CliRunner().invoke(app, ["env", "--json"])
     assert json.loads(done.stdout)["facts"]["nki_hf"]
     assert "to look at" in CliRunner().invoke(app, ["env"]).stdout
+
+
+MISSING = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)"
+NO_DEVICE = "raise RuntimeError('Failed to get Neuron instance information\\nTraceback of the driver')"
+MACHINES = {
+    "no transformers": ({"transformers": MISSING}, "not registered: transformers cannot be imported"),
+    "no torch": ({"torch": MISSING}, "not registered: transformers cannot be imported"),
+    "a torch that lacks its library, and no transformers": (
+        {"torch": "raise OSError('libtorch_cpu.so: cannot open shared object file')", "transformers": MISSING},
+        "not registered: transformers cannot be imported",
+    ),
+    "a container without the device": ({"torch_neuronx": NO_DEVICE, "transformers": MISSING}, "--device /dev/neuron0"),
+    "a native build for another torch": (
+        {"torch_neuronx": "raise RuntimeError('undefined symbol: _ZN3c10')", "transformers": MISSING},
+        "importing torch_neuronx failed: undefined symbol: _ZN3c10",
+    ),
+    "placeholders": ({"torch_neuronx": "", "nki": "", "transformers": MISSING}, "it is the placeholder of the public index"),
+    "an nki that crashes": ({"nki": "import ctypes; ctypes.CDLL('libnrt.so.1')", "transformers": MISSING}, "libnrt.so.1"),
+}
+"""Machine -> modules that stand before the installed ones, and words of the report."""
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_verb_reports_and_ends_with_0_on_a_machine_where_something_is_missing(machine, tmp_path):
+    modules, words = MACHINES[machine]
+    for name, source in modules.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON_", "NKI_"))}
+    environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT)])
+    command = [sys.executable, "-m", "nki_hf", "env"]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert words in done.stdout
+    facts = dict(line.split("  ", 1) for line in done.stdout.splitlines() if "  " in line)
+    assert (facts["world"].strip(), facts["neuron kernels"].strip()) == ("none", "cannot be launched")

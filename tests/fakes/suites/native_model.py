@@ -8,6 +8,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, StaticCache
 import nki_hf
 from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_launch import LaunchFailed
+from nki_hf.errors import UnsupportedProblem
 
 SIZES = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -97,35 +98,6 @@ def test_left_padded_batches_of_changing_lengths_compile_once(counted):
     assert counted("Qwen3, left-padded batches of 128 tokens, four different paddings", _kernels()) == 1
 
 
-BUCKETS = {64: (40, 64, 17), 128: (70, 128, 100), 256: (130, 256, 200)}
-"""Bucket -> lengths of the prompts that are left-padded to it; one of each fills it."""
-
-
-def _bucketed():
-    for bucket, lengths in BUCKETS.items():
-        for length in lengths:
-            yield _ids(length=bucket), (torch.arange(bucket) >= bucket - length).long()[None]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("compiled", "per_bucket"), [(False, 2), (True, 1)], ids=["eager", "torch.compile"])
-def test_prompts_of_many_lengths_share_the_kernels_of_their_buckets(compiled, per_bucket, counted):
-    """Outside a graph a prompt that fills its bucket needs no mask, which is a kernel of its own; a graph keeps its mask."""
-    on_cpu, on_device = _models()
-
-    def call(ids, mask):
-        return on_device(ids, attention_mask=mask, use_cache=False).logits
-
-    run = torch.compile(call, backend="neuron", fullgraph=True, dynamic=False) if compiled else call
-    for ids, mask in _bucketed():
-        out = run(ids.int().to("neuron"), mask.int().to("neuron")).cpu()
-        expected = on_cpu(ids, attention_mask=mask, use_cache=False).logits
-        torch.testing.assert_close(out[mask.bool()], expected[mask.bool()], rtol=0, atol=2e-2)
-    how = "torch.compile" if compiled else "eager"
-    assert counted(f"Qwen3, nine prompts in buckets of 64, 128, 256, {how}", _kernels()) == per_bucket * len(BUCKETS)
-    assert MACHINE.count("graph") == (len(BUCKETS) if compiled else 0)
-
-
 @torch.no_grad()
 def test_a_scale_per_layer_compiles_once_per_scale(counted):
     _, on_device = _models(layers=6)
@@ -212,3 +184,32 @@ def test_generate_gives_the_cpus_tokens_left_padded_and_compiles_decode_once(cac
     found = on_device.generate(ids.to("neuron"), attention_mask=mask.to("neuron"), cache_implementation=cache, **options)
     assert found.cpu().tolist() == expected.tolist()
     assert [(record.what, record.where) for record in MACHINE.compiles] == compiles
+
+
+@torch.no_grad()
+def test_under_autocast_mixed_dtypes_reach_the_kernel_in_its_dtype():
+    q, k, v = (torch.randn(1, heads, 24, 16) for heads in (4, 2, 2))
+    with torch.autocast("neuron", dtype=torch.bfloat16):
+        out = nki_hf.attention(q.to("neuron"), k.bfloat16().to("neuron"), v.to("neuron"), causal=True)
+    ((key, _),) = MACHINE.launches
+    assert [dtype for _, dtype in key[2:5]] == ["torch.bfloat16"] * 3
+    wide = [x.repeat_interleave(2, dim=1) for x in (k, v)]
+    expected = torch.nn.functional.scaled_dot_product_attention(q, *wide, is_causal=True)
+    torch.testing.assert_close(out.cpu().float(), expected, rtol=3e-2, atol=3e-2)
+
+
+@torch.no_grad()
+def test_float16_scores_beyond_the_range_of_float16_are_right():
+    q, k, v = ((torch.randn(1, 2, 40, 64) * scale).half() for scale in (60, 60, 1))
+    scores = q.double() @ k.double().transpose(-1, -2)
+    assert scores.abs().max() > torch.finfo(torch.float16).max
+    out = nki_hf.attention(q.to("neuron"), k.to("neuron"), v.to("neuron"), scale=0.01).cpu()
+    torch.testing.assert_close(out.double(), (scores * 0.01).softmax(-1) @ v.double(), rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_8_bit_floats_are_refused_by_name(dtype):
+    q, k, v = (torch.randn(1, 2, 8, 16).to(dtype).to("neuron") for _ in range(3))
+    with pytest.raises(UnsupportedProblem, match=rf"dtype={str(dtype).removeprefix('torch.')} .*bfloat16"):
+        nki_hf.attention(q, k, v)
+    assert MACHINE.launches == []

@@ -21,6 +21,7 @@ NKI_OPS = {}
 """Ops made by nki_op: qualified name -> the plain function."""
 
 _library = None
+_autocast = None
 
 
 class DeviceTensor(torch.Tensor):
@@ -112,11 +113,13 @@ def on_device(tensor, device):
 
 def install_device(name, module=None):
     """Fill torch's PrivateUse1 slot with a device `name` whose tensors are `DeviceTensor`, and `module` as `torch.<name>`."""
-    global _library
+    global _library, _autocast
     if _library is not None:
         return
     torch.utils.backend_registration._setup_privateuseone_for_python_backend(name, backend_module=module)
     _library = torch.library.Library("aten", "IMPL")
+    _autocast = torch.library.Library("_", "IMPL")  # the real package lets autocast fall through too: it casts nothing
+    _autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 
     def empty(size, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
         return on_device(torch.empty(size, dtype=dtype), f"{name}:0".replace("fakexla", "xla"))
