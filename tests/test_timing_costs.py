@@ -82,6 +82,23 @@ def test_trn2_float32_matmul_issues_as_measured():
     assert cost_of(matmul(128, "float32"), TRN2).busy_ns == pytest.approx(225, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "passes", "law"),
+    [("float32", 2, lambda n: 184 + 2.525 * n), ("bfloat16", 1, lambda n: 203 + 1.99 * n / 2.4)],
+)
+@pytest.mark.parametrize("n", [128, 512])
+def test_trn2_matmuls_end_as_measured_counted_from_their_weight_load(n, dtype, passes, law):
+    """The probes' streams count from the weight load, which runs behind the last pass of the matmul before it.
+
+    So their completion is one more pass than the matmul's own. Of one float32 matmul, two passes in 1707 ns, both are
+    published: 2765 ns in a stream, 1.5 x 1707 + 204, and 2077 ns with an empty pipeline, 1707 + 370 (weight load and latency).
+    """
+    cost = cost_of(matmul(n, dtype), TRN2)
+    assert cost.busy_ns / passes + cost.done_ns == pytest.approx(law(n), rel=0.08)
+    latency = cost.done_ns - cost.busy_ns
+    assert 1707 + 1707 / 2 + latency == pytest.approx(2765, rel=0.02)
+
+
 def test_a_matmul_streams_one_column_per_cycle_and_never_less_than_64():
     assert cost_of(matmul(512, "bfloat16"), TRN1).busy_ns == pytest.approx(512 / 2.8)
     assert cost_of(matmul(16, "bfloat16"), TRN1).busy_ns == pytest.approx(64 / 2.8)
