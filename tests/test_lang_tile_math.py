@@ -228,6 +228,29 @@ def test_broadcast_to_repeats_free_axes_and_the_partition(shape, rng):
     np.testing.assert_array_equal(have, np.broadcast_to(x, (70, 5, 3)))
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (1, 512), (1, 513), (1, 3, 700), (1, 1, 1200), (1, 600, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32"])
+def test_broadcast_to_over_partitions_is_a_product_with_ones_for_floats_and_exact_for_all(shape, dtype, rng):
+    """The architecture guide: broadcast_to over partitions is a matmul with a row of ones; integers are shuffled."""
+    x = (rng.standard_normal(shape) * 1000).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    wanted = (100, *shape[1:])
+
+    def kernel(a):
+        tile, out = nl.load(a), nl.ndarray(wanted, a.dtype, buffer=nl.shared_hbm)
+        for _ in range(2):  # the ones are made once
+            spread = nl.broadcast_to(tile, wanted)
+            assert spread.buffer == nl.sbuf
+        nl.store(out, spread)
+        return out
+
+    found = launch(kernel, (x,))
+    np.testing.assert_array_equal(found.outputs[0], np.broadcast_to(x, wanted))
+    opcodes = [event.opcode for event in found.events]
+    assert ("nc_matmul" in opcodes) == (dtype != "int32") != ("nc_stream_shuffle" in opcodes)
+    assert opcodes.count("memset") == (dtype != "int32")
+    assert all(e.attrs["onezero"] for e in found.events if e.opcode == "nc_matmul")
+
+
 @pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm])
 def test_creation_in_every_memory(buffer):
     def kernel(a):

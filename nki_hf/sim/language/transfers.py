@@ -17,6 +17,9 @@ __all__ = [
 _QUADRANT = 32
 """Partitions that nc_stream_shuffle moves data among (docstring of nc_stream_shuffle)."""
 
+_PRODUCTS = ("bfloat16", "float16", "float32")
+"""Dtypes whose values a product with 1 keeps, on every generation."""
+
 
 def load(src: NkiTensor, dtype: Any = None) -> NkiTensor:
     """A new SBUF tile with the values of the HBM tensor, whose first axis becomes the partition axis."""
@@ -80,6 +83,8 @@ def broadcast_to(x: NkiTensor, shape: Any, dtype: Any = None) -> NkiTensor:
         fault("shape", "broadcast_to", f"shape={wanted} of {x!r}", limit="the same rank, each size equal or from 1")
     if x.shape[0] != wanted[0]:
         x = _over_partitions(x, wanted[0])
+        if x.shape == wanted and element == x.dtype:
+            return x
     for axis in range(1, x.ndim):
         if x.shape[axis] != wanted[axis]:
             x = x.broadcast(axis, wanted[axis])
@@ -111,9 +116,47 @@ def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: 
 
 
 def _over_partitions(x: NkiTensor, partitions: int) -> NkiTensor:
-    """The one partition of `x` in `partitions` partitions, quadrant by quadrant."""
+    """The one partition of `x` in `partitions` partitions of a new SBUF tile.
+
+    Floats that the Tensor engine takes in any generation: a product with a row of ones, as the language does it
+    (nki/guides/architecture/trainium_inferentia2_arch.rst, alternative use cases of TensorE), copied out of PSUM. Others:
+    shuffled, quadrant by quadrant.
+    """
     result = sbuf_tile((partitions, *x.shape[1:]), x.dtype)
+    if x.dtype.name in _PRODUCTS:
+        if x.space != "sbuf":
+            inside = sbuf_tile(x.shape, x.dtype)
+            nisa.tensor_copy(dst=inside, src=x)
+            x = inside
+        _spread(result, _ones(partitions, x), x)
+        return result
     for start in range(0, partitions, _QUADRANT):
         count = min(_QUADRANT, partitions - start)
         nisa.nc_stream_shuffle(dst=result[start : start + count], src=x, shuffle_mask=[0] * _QUADRANT)
     return result
+
+
+def _spread(dst: NkiTensor, ones: NkiTensor, x: NkiTensor) -> None:
+    """`dst = ones.T @ x` in pieces that one product takes."""
+    most = int(current_machine("nl.broadcast_to").chip.moving_free_max)
+    if x.free_size <= most:
+        product = sbuf_tile(dst.shape, "float32", "psum")
+        nisa.nc_matmul(dst=product, stationary=ones, moving=x, is_stationary_onezero=True)
+        nisa.tensor_copy(dst=dst, src=product)
+        return
+    axis = next(axis for axis in range(1, x.ndim) if x.shape[axis] > 1)
+    step = max(1, most * x.shape[axis] // x.free_size)
+    for start in range(0, x.shape[axis], step):
+        part = (*[slice(None)] * axis, slice(start, min(start + step, x.shape[axis])))
+        _spread(dst[part], ones, x[part])
+
+
+def _ones(columns: int, x: NkiTensor) -> NkiTensor:
+    """`[1, columns]` ones in the dtype of `x`, filled once per kernel."""
+    state = current_machine("nl.broadcast_to").state
+    key = f"row of {columns} ones in {x.dtype.name}"
+    if key not in state:
+        state[key] = sbuf_tile((1, columns), x.dtype)
+        nisa.memset(dst=state[key], value=1.0)
+    row: NkiTensor = state[key]
+    return row
