@@ -109,18 +109,22 @@ def _is_fitted(item: Measurement) -> bool:
     )  # fmt: skip
 
 
-def fit(
-    fixed_ns: Sequence[float] = tuple(range(3000, 12001, 500)), weight_cycles: Sequence[float] = (0, 32, 64, 96, 128, 160)
-) -> dict[str, Any]:
+FIXED_NS = tuple(range(3000, 12001, 500))
+WEIGHT_CYCLES = (0, 32, 64, 96, 128, 160)
+"""What the fit searches, in the order of `FITTED`."""
+
+
+def fit(measurements: Sequence[Measurement] = MEASUREMENTS) -> dict[str, Any]:
     """The fit of `FITTED` on trn1, by search for the smallest mean absolute error over its rows.
 
-    Rows: the ladder's of 512 keys (where the fixed cost weighs most), and all of v5 and v6 (bound by float32 matmuls).
+    Rows: the ladder's of 512 keys (where the fixed cost weighs most), and all of v5 and v6 (bound by float32 matmuls). Of
+    equally good values the smaller fixed cost, then the fewer cycles are taken.
 
     Returns:
       `values` with all rows, and per left-out kernel the values without it and its own errors (`left_out`).
     """
-    rows = [item for item in MEASUREMENTS if _is_fitted(item)]
-    everything = [item for item in MEASUREMENTS if item.chip == "trn1"]
+    rows = [item for item in measurements if _is_fitted(item)]
+    everything = [item for item in measurements if item.chip == "trn1"]
     base = get_chip("trn1")
 
     @functools.cache
@@ -130,11 +134,11 @@ def fit(
         return _us(item.subject, item.size, chip, DEFAULT_WINDOW)
 
     def simulated(item: Measurement, values: tuple[float, float]) -> float:
-        cycles = weight_cycles[0] if item.subject in _NO_FLOAT32_MATMUL else values[1]
+        cycles = WEIGHT_CYCLES[0] if item.subject in _NO_FLOAT32_MATMUL else values[1]
         return variable_us(item, cycles) + values[0] / 1e3
 
     def best(chosen: Sequence[Measurement]) -> tuple[float, float]:
-        grid = [(fixed, cycles) for fixed in fixed_ns for cycles in weight_cycles]
+        grid = [(fixed, cycles) for fixed in FIXED_NS for cycles in WEIGHT_CYCLES]
         return min(grid, key=lambda values: statistics.mean(abs(simulated(m, values) / m.us - 1) for m in chosen))
 
     left_out = {}
