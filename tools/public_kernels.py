@@ -8,7 +8,8 @@
 * `--docs`: nki/examples of aws-neuron/aws-neuron-sdk: the tutorial's matrix multiplications and the fused Mamba kernels.
 
 The kernels leave the engine of a copy to their compiler; `--copies` says which engine it is taken to have chosen. All
-figures in the simulated columns are simulated; the measured ones are published.
+figures in the simulated columns are simulated; the measured ones are published. `--write`, which needs all three folders,
+puts the table into docs/timing.md.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from nki_hf import sim
 from nki_hf.chips import Chip, get_chip
 from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.sim.events import Event
+from tools.page_block import TIMING, replace_block
 
 _NO_FIGURE = float("nan")
 _SAMPLES_US = {
@@ -46,14 +48,16 @@ class Case:
     """One kernel at one shape.
 
     Attributes:
-      name: kernel and shape.
+      kernel: its name, with the shape if it has only one here.
+      size: keys, where there are several; else 0.
       chip: trn1, trn2 or trn3.
       measured_us: published; nan if there is none.
       events: makes its event stream.
       scale: the published case is that many times the simulated one (heads that are alike).
     """
 
-    name: str
+    kernel: str
+    size: int = 0
     chip: str
     measured_us: float
     events: Callable[[], Sequence[Event]]
@@ -82,7 +86,7 @@ def samples(folder: Path) -> Iterator[Case]:
         for place, size in enumerate(sizes):
             measured = _SAMPLES_US.get(f"v{version}", (_NO_FIGURE,) * 4)[place] if version > 2 else _NO_FIGURE
             tensors = (_shape((128, size), ml_dtypes.bfloat16),) * 3
-            yield Case(name=f"attn_fwd_v{version} {size}", chip="trn1", measured_us=measured,
+            yield Case(kernel=f"attn_fwd_v{version}", size=size, chip="trn1", measured_us=measured,
                        events=lambda kernel=kernel, tensors=tensors: _events(kernel, tensors, {}, chip))  # fmt: skip
 
 
@@ -97,7 +101,7 @@ def library(checkout: Path) -> Iterator[Case]:
             "v": _shape((1, 4096, 128), ml_dtypes.bfloat16),
         }  # fmt: skip
         yield Case(
-            name=f"attention_cte 80 heads, causal 4096, {lnc} core{'s' * (lnc > 1)}", chip="trn2", measured_us=measured,
+            kernel=f"attention_cte, 80 heads, causal 4,096, {lnc} core{'s' * (lnc > 1)}", chip="trn2", measured_us=measured,
             events=lambda tensors=tensors, lnc=lnc: _events(module.attention_cte, (), tensors, chip, lnc), scale=80 // heads,
         )  # fmt: skip
 
@@ -110,14 +114,14 @@ def docs(examples: Path) -> Iterator[Case]:
     operands = (_shape((8192, 4096), np.float32), _shape((8192, 2048), np.float32))
     for name, measured in (("nki_matmul_tiled_", 39_890), ("nki_matmul_fully_optimized_", 28_300)):
         kernel = getattr(matmul, name)
-        yield Case(name=name.strip("_"), chip="trn2", measured_us=measured, scale=4,
+        yield Case(kernel=name.strip("_"), chip="trn2", measured_us=measured, scale=4,
                    events=lambda kernel=kernel: _events(kernel, operands, {}, trn2))  # fmt: skip
     mamba = importlib.import_module("mamba_nki_kernels")
     wide, narrow = _shape((1, 4096, 512), np.float32), _shape((1, 16, 512), np.float32)
     arguments = (wide, wide, _shape((4096, 16), np.float32), narrow, narrow)
     for name, measured in (("mamba_v1", 2_340), ("mamba_v2", 1_610)):
         kernel = getattr(mamba, name)
-        yield Case(name=f"{name} 4096 channels, 16 states, 512", chip="trn1", measured_us=measured,
+        yield Case(kernel=f"{name}, 4,096 channels, 16 states, 512", chip="trn1", measured_us=measured,
                    events=lambda kernel=kernel: _events(kernel, arguments, {}, trn1))  # fmt: skip
 
 
@@ -134,6 +138,52 @@ def placed(events: Sequence[Event], copies: str) -> list[Event]:
     return out
 
 
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What became of a case: simulated µs in a window and in program order."""
+
+    case: Case
+    instructions: int
+    window_us: float
+    program_us: float
+
+    @property
+    def error(self) -> str:
+        """Simulated / measured - 1, or a dash."""
+        known = self.case.measured_us == self.case.measured_us
+        return f"{self.window_us / self.case.measured_us - 1:+.0%}" if known else "-"
+
+    @property
+    def measured(self) -> str:
+        """The published figure, or a dash."""
+        return f"{self.case.measured_us:,.0f}" if self.case.measured_us == self.case.measured_us else "-"
+
+
+def simulate(case: Case, copies: str) -> Result:
+    """Both orders of one case."""
+    events, chip = placed(case.events(), copies), get_chip(case.chip)
+    figures = []
+    for window in (DEFAULT_WINDOW, None):
+        plan = schedule(events, chip, window=window)
+        figures.append((plan.total_ns - chip.kernel_fixed_ns) * case.scale / 1e3 + chip.kernel_fixed_ns / 1e3)
+    return Result(case=case, instructions=len(events), window_us=figures[0], program_us=figures[1])
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """The table of docs/timing.md: a row per kernel, its sizes side by side."""
+    lines = ["| kernel | chip | measured us | simulated us | error |", "|---|---|---:|---:|---:|"]
+    by_kernel: dict[str, list[Result]] = {}
+    for result in results:
+        by_kernel.setdefault(result.case.kernel, []).append(result)
+    for kernel, rows in by_kernel.items():
+        sizes = " / ".join(f"{row.case.size:,}" for row in rows if row.case.size)
+        measured = " / ".join(row.measured for row in rows) if any(row.measured != "-" for row in rows) else "not published"
+        errors = " / ".join(row.error for row in rows) if any(row.error != "-" for row in rows) else ""
+        lines.append(f"| {kernel}{', ' if sizes else ''}{sizes} | {rows[0].case.chip} | {measured} | "
+                     f"{' / '.join(f'{row.window_us:,.0f}' for row in rows)} | {errors} |")  # fmt: skip
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Print the table; 0 if every case ran."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -141,34 +191,33 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--copies", choices=("vector", "scalar", "alternate"), default="scalar")
     parser.add_argument("--longest", type=int, default=4096, help="longest sequence of the samples")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/timing.md")
     asked = parser.parse_args()
+    if asked.write and not (asked.library and asked.samples and asked.docs):
+        parser.error("--write needs --library, --samples and --docs: the page's table has all of them.")
     os.environ.setdefault("NKILIB_SIMULATION_RUN_ALL", "1")
     console = Console(width=130)
     table = Table("kernel", "chip", "instructions", "measured µs", "simulated µs", "error", "program order µs (sim)",
                   title=f"public kernels, unmodified; PSUM copies on {asked.copies}")  # fmt: skip
-    failed = 0
+    results, failed = [], 0
     with sim.as_nki():
         cases = [case for read, folder in ((library, asked.library), (samples, asked.samples), (docs, asked.docs)) if folder
                  for case in read(folder)]  # fmt: skip
         for case in cases:
-            if case.name.startswith("attn_fwd") and int(case.name.split()[1]) > asked.longest:
+            if case.size > asked.longest:
                 continue
             try:
-                events = placed(case.events(), asked.copies)
+                result = simulate(case, asked.copies)
             except Exception as error:  # a foreign kernel may refuse in any way; the table says which one did and how
-                console.print(f"{case.name}: {type(error).__name__}: {error}")
+                console.print(f"{case.kernel} {case.size}: {type(error).__name__}: {error}")
                 failed += 1
                 continue
-            chip = get_chip(case.chip)
-            figures = []
-            for window in (DEFAULT_WINDOW, None):
-                plan = schedule(events, chip, window=window)
-                figures.append((plan.total_ns - chip.kernel_fixed_ns) * case.scale / 1e3 + chip.kernel_fixed_ns / 1e3)
-            known = case.measured_us == case.measured_us
-            table.add_row(case.name, case.chip, f"{len(events):,}", f"{case.measured_us:,.0f}" if known else "-",
-                          f"{figures[0]:,.0f}", f"{figures[0] / case.measured_us - 1:+.0%}" if known else "-",
-                          f"{figures[1]:,.0f}")  # fmt: skip
+            results.append(result)
+            table.add_row(f"{case.kernel} {case.size or ''}", case.chip, f"{result.instructions:,}", result.measured,
+                          f"{result.window_us:,.0f}", result.error, f"{result.program_us:,.0f}")  # fmt: skip
     console.print(table)
+    if asked.write and not failed:
+        replace_block(TIMING, "public-kernels", markdown(results))
     return 1 if failed else 0
 
 
