@@ -1,0 +1,49 @@
+"""The tables of docs/timing.md: what a command wrote between markers is what the model gives now."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from nki_hf.chips import CHIPS  # noqa: E402
+from tools.page_block import TIMING, block_of, replace_block  # noqa: E402
+from tools.timing_tables import CLIFF, SIZES, cliff_row, flash_row  # noqa: E402
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_flash_prefill_rows_of_4096_keys_are_what_the_model_gives(chip):
+    assert flash_row(4096, chip) in block_of(TIMING, "flash_prefill").splitlines()
+
+
+@pytest.mark.slow
+def test_the_long_rows_are_what_the_model_gives():
+    flash, cliff = (block_of(TIMING, name).splitlines() for name in ("flash_prefill", "cliff"))
+    assert flash[2:] == [flash_row(size, chip) for size in SIZES for chip in CHIPS]
+    assert cliff[2:] == [cliff_row(size) for size in CLIFF]
+
+
+def test_the_page_has_every_row_once():
+    rows = [line.split(" | ") for line in block_of(TIMING, "flash_prefill").splitlines()[2:]]
+    assert [(row[0].strip("| "), row[1]) for row in rows] == [(f"{size:,}", chip) for size in SIZES for chip in CHIPS]
+    kernels = [line.split(" | ")[0] for line in block_of(TIMING, "public-kernels").splitlines()[2:]]
+    assert len(kernels) == len(set(kernels)) >= 14
+    for named in ("attention_cte", "nki_matmul_tiled", "nki_matmul_fully_optimized", "attn_fwd_v10", "mamba_v1", "mamba_v2"):
+        assert any(named in kernel for kernel in kernels), named
+
+
+def test_a_block_is_replaced_and_the_rest_of_the_page_kept(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- begin a -->\nold\n<!-- end a -->\nold\n<!-- begin b -->\nold\n<!-- end b -->\n")
+    replace_block(page, "a", "new\nlines")
+    assert page.read_text() == (
+        "before\n<!-- begin a -->\nnew\nlines\n<!-- end a -->\nold\n<!-- begin b -->\nold\n<!-- end b -->\n"
+    )
+    assert block_of(page, "b") == "old"
+    with pytest.raises(ValueError, match="no block 'c'"):
+        replace_block(page, "c", "x")
+    page.write_text("<!-- begin a -->\nnever closed\n")
+    with pytest.raises(ValueError, match="no block 'a'"):
+        block_of(page, "a")
