@@ -65,16 +65,15 @@ def draw_timeline(
     axes.invert_yaxis()
     axes.set_xlim(begin_ns / 1e3, end / 1e3)
     axes.set_xlabel("µs (simulated)")
-    axes.set_title(
-        f"{title}\nsimulated, {plan.chip.name}, {plan.order} order, {plan.total_ns / 1e3:,.1f} µs".strip(), fontsize=10
-    )
+    said = f"simulated, {plan.chip.name}, {plan.order} order, {plan.total_ns / 1e3:,.1f} µs"
+    axes.set_title(f"{title}\n{said}".strip(), fontsize=10)
     axes.legend(seen.values(), seen.keys(), loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=6, fontsize=7, frameon=False)
     figure.savefig(
         target,
         format=file_format,
         bbox_inches="tight",
         dpi=150,
-        metadata={"Date": None} if _is_svg(target, file_format) else None,
+        metadata={"Title": f"{title}: {said}", **({"Date": None} if _is_svg(target, file_format) else {})},
     )
 
 
