@@ -13,7 +13,6 @@ from nki_hf.tools.modelled import Asked, model  # noqa: E402
 from tools.page_block import TIMING, block_of, replace_block  # noqa: E402
 from tools.timing_tables import CLIFF, SIZES, cliff_row, flash_row  # noqa: E402
 
-
 AGAIN = "The kernel or the model changed; write the tables again: python tools/timing_tables.py --write"
 
 
