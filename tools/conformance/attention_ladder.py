@@ -2,13 +2,17 @@
 
     python tools/conformance/attention_ladder.py FOLDER [--no-report]
 
-FOLDER holds that commit's src/nki_samples/tutorials/attention_fwd_performance: attention_kernels.py and its utilities.
+FOLDER holds that commit's src/nki_samples/tutorials/attention_fwd_performance: attention_kernels.py and its utilities. With
+test_attention.py beside them, the repository's own test runs too, as a program.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import io
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from nki_hf import sim
 from tools.conformance.case import Case, Skipped, run_case
-from tools.conformance.compare import compare
+from tools.conformance.compare import Mismatch, compare
 from tools.conformance.report import summary, update
 
 _FULL, _HALF = ("v1", "v2", "v3", "v4", "v5", "v6"), ("v7", "v8", "v8a", "v10")
@@ -32,11 +36,27 @@ def cases(module: Any) -> list[Case]:
     """Each version at the lengths that it takes; v10 also on bfloat16 inputs."""
     found = []
     for version in (*_FULL, *_HALF):
-        for length in (128,) if version in ("v1", "v2") else (512, 1024):
+        lengths = {"v1": (128,), "v2": (128,), "v10": (512, 1024, 4096)}.get(version, (512, 1024))
+        for length in lengths:
             for dtype in (np.float32, ml_dtypes.bfloat16) if version == "v10" else (np.float32,):
+                if length == 4096 and dtype is np.float32:
+                    continue  # the repository's own test has this length in bfloat16 only
                 option = f"{length} tokens, {np.dtype(dtype).name}"
                 found.append(Case(f"attn_fwd_{version}", option, _runner(module, version, length, dtype)))
     return found
+
+
+def own_test(path: Path) -> Case:
+    """The repository's own test program, which counts the versions within its tolerance."""
+
+    def run() -> str:
+        with contextlib.redirect_stdout(io.StringIO()):
+            names = runpy.run_path(str(path), run_name="__main__")
+        if names["passed"] != names["total"]:
+            raise Mismatch(f"{names['passed']} of {names['total']} versions")
+        return f"{names['passed']} of {names['total']} versions within its tolerance"
+
+    return Case(path.name, "unmodified", run)
 
 
 def _runner(module: Any, version: str, length: int, dtype: Any) -> Any:
@@ -64,7 +84,9 @@ def main() -> int:
     sys.path.insert(0, str(options.folder.resolve()))
     with sim.as_nki():
         module = importlib.import_module("attention_kernels")
-        outcomes = [run_case(case, 60.0) for case in cases(module)]
+        own = options.folder / "test_attention.py"
+        chosen = cases(module) + ([own_test(own)] if own.exists() else [])
+        outcomes = [run_case(case, 120.0) for case in chosen]
     print(summary(outcomes))
     if not options.no_report:
         update("attention-ladder", outcomes, "python tools/conformance/attention_ladder.py FOLDER")
