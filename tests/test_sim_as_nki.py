@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import threading
 import types
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from nki_hf import sim
+from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.sim.faults import SimulatorWarning
 
@@ -103,6 +105,41 @@ def test_what_was_there_before_is_restored_even_on_error(monkeypatch, fails):
         assert fails
     assert sys.modules["nki"] is mine
     assert sys.modules["nki.language"] is child
+
+
+def test_blocks_may_end_in_any_order():
+    """The first to open ends first: the names stay lent until the last one has ended, and so does what they ask for."""
+    first, second = sim.as_nki(), sim.as_nki(sim.SimOptions(chip=get_chip("trn3")))
+    first.__enter__()
+    lent = second.__enter__()
+    first.__exit__(None, None, None)
+    assert sys.modules["nki"] is lent
+    assert sim.launch(lambda: lent.isa.get_nc_version().name).returned == "gen4"
+    second.__exit__(None, None, None)
+    assert not [name for name in sys.modules if name == "nki" or name.startswith("nki.")]
+    assert sim.simulate(lambda: None).block is None
+
+
+def test_blocks_of_threads_do_not_take_the_names_from_one_another():
+    failures, go = [], threading.Barrier(4)
+
+    def work():
+        try:
+            go.wait(10)
+            for _ in range(50):
+                with sim.as_nki():
+                    language = importlib.import_module("nki.language")
+                    assert importlib.import_module("nki").language is language
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert "nki" not in sys.modules
 
 
 def test_a_module_imported_inside_keeps_working_after_the_block(foreign, rng):

@@ -71,7 +71,10 @@ class Arguments:
     def _bind_array(self, name: str, host: Any) -> NkiTensor:
         array = as_numpy(host)
         self._torch = self._torch or is_torch(host)
-        element = self._machine.element(array.dtype)
+        try:
+            element = self._machine.element(array.dtype)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error} Cast it before the launch, e.g. {name}.astype(np.float32).") from None
         run = self._machine.run
         stored = np.ascontiguousarray(array, dtype=element.dtype).reshape(array.shape)
         if run.options.record and np.shares_memory(stored, array):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from types import ModuleType
 
 from nki_hf import sim
@@ -33,19 +35,20 @@ def as_nki(options: SimOptions | None = None) -> Iterator[ModuleType]:
     Yields:
       The module that `import nki` gives.
     """
-    found = modules()
-    saved = {name: module for name, module in sys.modules.items() if name == "nki" or name.startswith("nki.")}
-    token = BLOCK.set(Block(options))
-    for name in saved:
-        del sys.modules[name]
-    sys.modules.update(found)
+    block = Block(options, outer=BLOCK.get())
+    lent = _Lent(modules())
+    BLOCK.set(block)
+    _lend(lent)
     try:
-        yield found["nki"]
+        yield lent.found["nki"]
     finally:
-        BLOCK.reset(token)
-        for name in [name for name in sys.modules if name == "nki" or name.startswith("nki.")]:
-            del sys.modules[name]
-        sys.modules.update(saved)
+        _take_back(lent)
+        block.open = False
+        current: Block | None = block
+        while current is not None and not current.open:
+            current = current.outer
+        if BLOCK.get() is block:
+            BLOCK.set(current)
 
 
 def modules() -> dict[str, ModuleType]:
@@ -80,3 +83,41 @@ def modules() -> dict[str, ModuleType]:
         if parent:
             setattr(found[parent], child, module)
     return found
+
+
+@dataclass(eq=False)
+class _Lent:
+    """What one open block put under the names `nki`, and what stood there before."""
+
+    found: dict[str, ModuleType]
+    displaced: dict[str, ModuleType] = field(default_factory=dict)
+
+
+_OPEN: list[_Lent] = []
+_LOCK = threading.RLock()
+
+
+def _lend(lent: _Lent) -> None:
+    with _LOCK:
+        lent.displaced = _exchange(lent.found)
+        _OPEN.append(lent)
+
+
+def _take_back(lent: _Lent) -> None:
+    """Restore what the block displaced; blocks of other threads may have opened since and may close in any order."""
+    with _LOCK:
+        position = _OPEN.index(lent)
+        del _OPEN[position]
+        if position == len(_OPEN):
+            _exchange(lent.displaced)
+        else:
+            _OPEN[position].displaced = lent.displaced
+
+
+def _exchange(found: dict[str, ModuleType]) -> dict[str, ModuleType]:
+    """Put `found` under the names `nki` and `nki.*`; what was there. No name of both is missing in between."""
+    before = {name: module for name, module in sys.modules.items() if name == "nki" or name.startswith("nki.")}
+    sys.modules.update(found)
+    for name in before.keys() - found.keys():
+        del sys.modules[name]
+    return before

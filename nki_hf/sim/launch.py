@@ -120,7 +120,10 @@ def launch(
         raise ValueError(f"lnc={lnc!r} is not a logical-core degree: it is 1 or 2.")
     grid = lnc or kernel.lnc
     run = Run(options or kernel.options(), grid or 1, grid=grid is not None)
-    bound = inspect.signature(kernel.function).bind(*args, **(kwargs or {}))
+    try:
+        bound = inspect.signature(kernel.function).bind(*args, **(kwargs or {}))
+    except TypeError as error:
+        raise TypeError(f"{getattr(kernel.function, '__name__', 'kernel')}: {error}") from None
     bound.apply_defaults()
     arguments = Arguments(run.cores[0])
     for name, value in bound.arguments.items():

@@ -76,16 +76,20 @@ class SimOptions:
             raise ValueError("record=True needs values=True: a run on shapes alone has nothing to replay.")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Block:
     """What a block (`as_nki`) says about the launches inside it.
 
     Attributes:
       given: the block's options; None = the default ones at the time of each launch, so that a file which sets
         NEURON_PLATFORM_TARGET_OVERRIDE or NKI_PRECISE_FP inside the block is heard.
+      outer: the block that was open when this one opened.
+      open: False once the block has ended.
     """
 
     given: SimOptions | None
+    outer: Block | None = None
+    open: bool = True
 
     def options(self) -> SimOptions:
         """Options of a launch that happens now."""

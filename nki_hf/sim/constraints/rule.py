@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nki_hf.sim.constraints.operand_kinds import refuse_non_tensors
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.machine import Machine
 from nki_hf.sim.tensor import NkiTensor
@@ -113,6 +114,8 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
         rules = _always[opcode]
         if not rules:
             return
+    if not known:
+        refuse_non_tensors(opcode, arguments)
     _check_enumerations(opcode, arguments, foreign=machine.options.foreign)
     operands, warned = Operands(machine, opcode, arguments), False
     for item in rules:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.casts import widen
+from nki_hf.sim.constraints import refuse_non_tensors
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.alu import stage
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
@@ -96,6 +97,7 @@ def tensor_partition_reduce(dst: NkiTensor, op: Any, data: NkiTensor, name: str 
 
 
 def _trailing_axes(opcode: str, data: NkiTensor, axis: Any) -> tuple[int, ...]:
+    refuse_non_tensors(opcode, {"data": data})
     asked = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     axes = tuple(sorted(int(item) % data.ndim if -data.ndim <= item < data.ndim else int(item) for item in asked))
     if not axes or axes != tuple(range(axes[0], data.ndim)) or axes[0] == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nki_hf.sim.casts import copy_cast
+from nki_hf.sim.constraints import refuse_non_tensors
 from nki_hf.sim.faults import fault
 from nki_hf.sim.indirect import access
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
@@ -25,9 +26,9 @@ def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknow
 
     Without an `engine`, the Tensor engine is taken wherever it can (SBUF to PSUM), else the Vector engine.
     """
+    this = begin("nc_transpose", dst=dst, data=data, engine=engine)
     default = "tensor" if data.space == "sbuf" and dst.space == "psum" else "vector"
     where = resolve_engine(engine, default)
-    this = begin("nc_transpose", dst=dst, data=data, engine=engine)
     step = None
     if this.values:
         step = _transpose_step(dst, data)
@@ -57,6 +58,7 @@ def dma_transpose(
     A `src` with a vector offset is gathered row by row first; `oob_mode.skip` leaves the elements of `dst` alone that a row
     out of bounds would have given.
     """
+    refuse_non_tensors("dma_transpose", {"dst": dst, "src": src})
     permutation = _PERMUTATIONS.get(src.ndim)
     if permutation is None or (axes is not None and tuple(axes) != permutation):
         fault(
