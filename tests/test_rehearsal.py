@@ -18,7 +18,7 @@ HEADLINE = {"native": {"graph": 3, "flash_prefill": 1}, "xla": {"trace": 3, "fla
 """What eager, sdpa and nki compile for one shape."""
 OURS = ("NEURON_", "NKI_", "TORCH_NEURONX_", "FAKE_")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 
 def _run(world, folder, words, **extra):
