@@ -10,6 +10,8 @@ from hypothesis import given, settings
 
 from nki_hf.chips import get_chip
 from nki_hf.observers.schedule import schedule
+from nki_hf.observers.window_order import run_in_window
+from nki_hf.observers.workload import prepare
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
@@ -18,6 +20,7 @@ from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.events import Buffer, Event, Region
 from nki_hf.sim.strides import row_major
 from nki_hf.tools.subjects import events_of
+from plain_schedule import PlainSchedule
 
 CHIP_NAMES = ("trn1", "trn2", "trn3")
 ORDERS = (None, 1, 8, 64)
@@ -277,3 +280,26 @@ def test_an_activation_table_is_loaded_in_the_time_before_a_long_load_too(name):
     assert plans[1][-1] == plans[0][-1]
     alone = schedule(build(steps[-1:]), chip, window=None)
     assert alone.start_ns[0] == chip.kernel_fixed_ns + chip.scalar_table_load_ns
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.sampled_from(CHIP_NAMES), st.sampled_from((1, 3, 8, 64)), st.sets(st.integers(0, 59)))
+def test_a_window_schedule_is_that_of_the_rules_said_plainly(steps, name, window, pinned):
+    events = build(steps)
+    events = [replace(e, attrs={**e.attrs, "no_reorder": True}) if i in pinned else e for i, e in enumerate(events)]
+    _compare_with_plain(events, get_chip(name), window)
+
+
+@pytest.mark.parametrize("window", [4, 64])
+@pytest.mark.parametrize(("name", "chip"), [("v7", "trn1"), ("v8", "trn2"), ("v11", "trn1"), ("v5", "trn3")])
+def test_the_schedule_of_a_kernel_short_of_memory_is_that_of_the_rules_said_plainly(name, chip, window):
+    events = events_of(name, 512, get_chip(chip))
+    _compare_with_plain(events, get_chip(chip), window)
+
+
+def _compare_with_plain(events, chip, window):
+    work = prepare(events, chip, reorder=True)
+    plain, times = PlainSchedule(work, window).resources, run_in_window(work, window)
+    assert times.start.tolist() == plain.start
+    assert times.free.tolist() == plain.free
+    assert times.done.tolist() == plain.done

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from nki_hf.chips import Chip
 from nki_hf.observers.schedule import DEFAULT_WINDOW, Schedule, schedule
@@ -39,9 +41,14 @@ class Latency:
 
 
 _BUDGET = 300_000
-"""Instructions per core up to which every (batch, kv head) unit is scheduled."""
+"""Instructions per core that may be scheduled to know one latency."""
 _LONG = 10_000
 """Instructions from which one unit is so long that what happens at its ends hardly counts."""
+_SETTLED = 16_000
+"""Instructions per core below which a window's schedule is not extrapolated. What differs from one number of units to the
+next (how far the last loads and stores lag behind) is tens of microseconds, and 16,000 instructions take some 1.5 ms."""
+_DOUBT = 0.02
+"""Most that two estimates of the latency may differ in, relative to it, for their mean to be taken."""
 
 
 def flash_prefill_us(
@@ -49,10 +56,12 @@ def flash_prefill_us(
 ) -> Latency:
     """The latency of `flash_prefill` on `lnc` cores.
 
-    (batch, kv head) units are independent and alike. If all of them would be more than `budget` instructions a core, a few
-    (one or two per core) and as many as the budget allows, at least twice as many, are scheduled, and their difference per
-    unit is repeated for the rest. In program order that is exact; a window's schedule is not quite periodic, hence the large
-    default budget. `budget=None` schedules every unit.
+    (batch, kv head) units are independent and alike. If all of them are more than `budget` instructions a core, the first
+    half, three quarters and the whole of what a third of the budget allows are scheduled, and the time per unit between the
+    first and the last is repeated for the rest. In program order that is exact. A window's schedule settles slowly and is
+    periodic over many units or not at all, so at least `_SETTLED` instructions are scheduled, and where the time per unit in
+    the third quarter and in the last one would lead to latencies that differ by more than `_DOUBT`, twice as many, and so on.
+    `budget=None` schedules every unit.
 
     Raises:
       UnsupportedProblem: the kernel does not take the problem.
@@ -60,16 +69,30 @@ def flash_prefill_us(
     units = problem.batch * problem.num_heads_kv
     if budget is None or units <= 2 * lnc or units % lnc:
         return _whole(problem, chip, lnc, window)
-    start = flash_prefill_events(_units(problem, lnc), chip, lnc)
-    few = lnc if len(start) > _LONG * lnc else 2 * lnc
-    known = max(2 * few if few == lnc else 4 * few, budget * lnc // len(start) * lnc)
-    if known >= units:
+    asked = units // lnc  # per core, as are all numbers of units below
+    length = len(flash_prefill_events(_units(problem, lnc), chip, lnc)) // lnc
+    if asked * length <= budget:
         return _whole(problem, chip, lnc, window)
-    short = schedule(start, chip, window=window) if few == lnc else _plan(_units(problem, few), chip, lnc, window)
-    long = _plan(_units(problem, known), chip, lnc, window)
-    step = (long.total_ns - short.total_ns) / (known - few)
-    return Latency(us=(long.total_ns + step * (units - known)) / 1e3, extrapolated=(known, units),
-                   instructions=len(short.events) + len(long.events))  # fmt: skip
+    instructions = 0
+    for known in _doubling(budget // 3 if window is None else max(budget // 3, _SETTLED), length, asked):
+        counts = [1, known] if length > _LONG else [known // 2, known * 3 // 4, known]
+        plans = [_plan(_units(problem, count * lnc), chip, lnc, window) for count in counts]
+        instructions += sum(len(plan.events) for plan in plans)
+        total = [plan.total_ns for plan in plans]
+        steps = [(after - before) / (m - n) for (n, before), (m, after) in pairwise(zip(counts, total, strict=True))]
+        rest = asked - known
+        found = total[-1] + (total[-1] - total[0]) / (known - counts[0]) * rest
+        if (max(steps) - min(steps)) * rest <= _DOUBT * found:
+            return Latency(us=found / 1e3, extrapolated=(known * lnc, units), instructions=instructions)
+    return _whole(problem, chip, lnc, window)
+
+
+def _doubling(instructions: int, length: int, asked: int) -> Iterator[int]:
+    """Numbers of units to try: what `instructions` allow, at least 2 long or 4 short ones, then twice as many each time."""
+    known = max(instructions // length, 2 if length > _LONG else 4)
+    while known < asked:
+        yield known
+        known *= 2
 
 
 def _whole(problem: Problem, chip: Chip, lnc: int, window: int | None) -> Latency:
