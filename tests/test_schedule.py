@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from plain_schedule import PlainSchedule
 
 from nki_hf.chips import get_chip
 from nki_hf.observers.schedule import schedule
@@ -20,7 +21,6 @@ from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.events import Buffer, Event, Region
 from nki_hf.sim.strides import row_major
 from nki_hf.tools.subjects import events_of
-from plain_schedule import PlainSchedule
 
 CHIP_NAMES = ("trn1", "trn2", "trn3")
 ORDERS = (None, 1, 8, 64)

@@ -65,26 +65,29 @@ class Grants:
         if len(wanted) > 1:
             wanted.sort()  # program order
         for count, tile in enumerate(wanted):
+            pool, nbytes = self.pool[tile], self.nbytes[tile]
             if not self._fits(tile):
                 for other in wanted[:count]:
-                    self._hold(other, -self.nbytes[other])
-                self._blocked[self.pool[tile]].append((event, tile))
+                    self._held[other] = 0
+                    self._ahead[self.pool[other]] -= self.nbytes[other]
+                    self._free[self.pool[other]] += self.nbytes[other]
+                self._blocked[pool].append((event, tile))
                 return False
-            self._hold(tile, self.nbytes[tile])
+            self._held[tile] = nbytes
+            self._ahead[pool] += nbytes
+            self._free[pool] -= nbytes
         for tile in wanted:
-            self._take(tile)
+            pool = self.pool[tile]
+            self.freed_at[tile], freed_by[tile] = self._pools[pool].take(self.nbytes[tile])
+            ranked, oldest = self._ranked[pool], self._oldest[pool]
+            if ranked[oldest] == tile:
+                while oldest < len(ranked) and freed_by[ranked[oldest]] != UNTAKEN:
+                    self._ahead[pool] -= self._held[ranked[oldest]]
+                    oldest += 1
+                self._oldest[pool] = oldest
+                if self._blocked[pool]:
+                    self._wake(pool)
         return True
-
-    def _take(self, tile: int) -> None:
-        pool = self.pool[tile]
-        self.freed_at[tile], self.freed_by[tile] = self._pools[pool].take(self.nbytes[tile])
-        ranked, oldest = self._ranked[pool], self._oldest[pool]
-        if ranked[oldest] == tile:
-            while oldest < len(ranked) and self.freed_by[ranked[oldest]] != UNTAKEN:
-                self._ahead[pool] -= self._held[ranked[oldest]]
-                oldest += 1
-            self._oldest[pool] = oldest
-            self._wake(pool)
 
     def close(self, tile: int, event: int) -> None:
         """Give back the memory of a tile that `event` was the last to use."""
@@ -94,7 +97,8 @@ class Grants:
             self._ahead[pool] -= nbytes
         self._held[tile] = 0
         self._free[pool] += nbytes
-        self._wake(pool)
+        if self._blocked[pool]:
+            self._wake(pool)
 
     def retry(self) -> Iterator[int]:
         """The instructions that waited for memory of the woken pools and may get it now, in program order."""
@@ -110,15 +114,8 @@ class Grants:
             else:
                 self._blocked[self.pool[tile]].append((event, tile))
 
-    def _hold(self, tile: int, more: int) -> None:
-        """Count `tile`, not taken yet, as holding that many bytes more."""
-        pool = self.pool[tile]
-        self._held[tile] += more
-        self._ahead[pool] += more
-        self._free[pool] -= more
-
     def _wake(self, pool: int) -> None:
-        if self._blocked[pool] and pool not in self.woken:
+        if pool not in self.woken:
             self.woken.append(pool)
 
     def _fits(self, tile: int) -> bool:
