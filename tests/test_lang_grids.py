@@ -296,6 +296,15 @@ WRONG = {
     "as an operand": (
         lambda s: nisa.dma_copy(dst=nl.ndarray((4, 4), nl.float32), src=nl.tiles(s, tile_shape=(4, 4))[0, 0]), "Pass its .data",
     ),
+    "as a scalar operand": (
+        lambda s: nisa.tensor_scalar(
+            dst=nl.zeros((4, 4), nl.float32),
+            data=nl.zeros((4, 4), nl.float32),
+            op0=nl.add,
+            operand0=nl.tiles(s, tile_shape=(4, 1))[0, 0],
+        ),
+        "operand0 is .* Pass its .data",
+    ),
     "constructed": (lambda s: nl.NkiTileGrid(), "come from nl.tiles"),
     "rows on chip": (
         lambda s: nl.alloc_tiles(tile_shape=(64, 4), element_shape=(100, 4), buffer=nl.sbuf, dtype=nl.float32).data,

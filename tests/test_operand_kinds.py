@@ -49,6 +49,12 @@ def test_what_is_no_tensor_is_refused_by_name(opcode):
             assert ("nl.shared_constant" in record.advice) == isinstance(value, np.ndarray)
 
 
+def test_a_host_array_among_the_sources_of_a_transfer_is_refused():
+    call = with_argument("dma_compute", "srcs", [np.ones((4, 4), np.float32)])
+    with pytest.raises(KernelFault, match=r"srcs is an array of the host"):
+        launch(call, (), options=TRN3)
+
+
 def test_a_type_that_the_language_lacks_names_the_argument():
     with pytest.raises(TypeError, match=r"^weights: .*float64.* weights\.astype\(np\.float32\)"):
         launch(lambda weights: None, (np.zeros((2, 2)),))

@@ -10,7 +10,7 @@ order of its elements. On chip that is every selection of more than one tile alo
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from nki_hf.sim.dtypes import DType
 from nki_hf.sim.faults import fault
@@ -98,18 +98,6 @@ class NkiGrid:
         return _grid(type(self), self._backing, tuple(axes))
 
     __iter__ = None  # as for tensors: loop over range(grid.shape[0])
-
-    def __getattr__(self, name: str) -> NoReturn:
-        # reached only for names that a grid does not have: what an instruction asks of its operands, above all
-        if name.startswith("__"):
-            raise AttributeError(name)
-        fault(
-            "argument",
-            "operand",
-            f"{self!r} has no {name}",
-            limit="instructions take tensors, not grids",
-            advice="Pass its .data",
-        )
 
     def __repr__(self) -> str:
         source = self._backing.tensor
