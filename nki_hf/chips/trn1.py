@@ -108,6 +108,8 @@ TRN1 = Chip(
             f"about 2 us of {_DMA} with the rest; taken instead of 700 ns after the ladder's rows were seen",
             "assumed",
         ),
+        "dma_store_start_ns": Param(1300, "ns", "as dma_start_ns; no reading of stores", "assumed"),
+        "dma_store_end_ns": Param(315, "ns", "as dma_end_ns; no reading of stores", "assumed"),
         "dma_small_packet_bytes": Param(
             0, "B", "no reading on trn1; no penalty was chosen because v3's rows leave no room for one at 512 B", "assumed"
         ),

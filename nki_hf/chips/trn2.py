@@ -89,8 +89,12 @@ TRN2 = Chip(
         "dma_issue_ns": Param(
             599, "ns per dma_copy and ring", f"{_PROBE}; {_DMA}: about 600 ns of descriptor generation", "measured"
         ),
-        "dma_start_ns": Param(751, "ns", f"{_PROBE}: dispatch; a profile shows 739 (load) and 616 (store)", "measured"),
+        "dma_start_ns": Param(751, "ns", f"{_PROBE}: dispatch of a load; a profile shows 739 to its first byte", "measured"),
         "dma_end_ns": Param(608, "ns", f"{_PROBE}: 293 ns payload intercept and 314.5 ns notification", "measured"),
+        "dma_store_start_ns": Param(
+            565.5, "ns", f"{_PROBE}: dispatch of a store; a profile shows 616 to its first byte", "measured"
+        ),
+        "dma_store_end_ns": Param(517, "ns", f"{_PROBE}: 162 ns payload intercept and 355 ns notification", "measured"),
         "dma_small_packet_bytes": Param(
             2048, "B", "public porting notes: rows below 2 KiB move at 12 to 18 GB/s per engine", "measured"
         ),

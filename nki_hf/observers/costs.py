@@ -283,8 +283,10 @@ def _dma(event: Event, chip: Chip) -> Cost:
         if packet < chip.dma_small_packet_bytes:  # slower, but never longer than a row that is not small
             row = min(row / chip.dma_small_packet_fraction, chip.dma_small_packet_bytes / rate)
         payload = nbytes * share / packet * max(row, chip.dma_descriptor_ns)
+    store = any(not r.buffer.on_chip for r in event.writes)
     return Cost(
-        busy_ns=chip.dma_issue_ns, lead_ns=chip.dma_start_ns, payload_ns=payload, tail_ns=chip.dma_end_ns,
+        busy_ns=chip.dma_issue_ns, lead_ns=chip.dma_store_start_ns if store else chip.dma_start_ns, payload_ns=payload,
+        tail_ns=chip.dma_store_end_ns if store else chip.dma_end_ns,
         first_engine=first, engines=count, nbytes=nbytes,
     )  # fmt: skip
 
