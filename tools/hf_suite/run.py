@@ -1,50 +1,76 @@
-"""Runs Transformers' own model suites under "nki" and prints one row for each architecture.
+"""Runs Transformers' own model suites under "nki", and the same tests without nki_hf.
 
     python tools/hf_suite/prepare.py CHECKOUT FOLDER --sdist transformers-X.Y.Z.tar.gz
     NKI_HF_BACKEND=torch_reference python tools/hf_suite/run.py FOLDER llama qwen3 gemma2
-    python tools/hf_suite/run.py FOLDER llama -k "sdpa or batching"     # through the kernels, on the simulator
+    python tools/hf_suite/run.py FOLDER llama                   # through the kernels, on the simulator
+    python tools/hf_suite/table.py FOLDER --write docs/hf_suites.md
 
-Each suite runs once with every model switched to "nki" (swap.py). The tests that fail are run again as they are: those
-that pass then are the new failures, the others fail without nki_hf too. Needs what the suites need: pytest,
-parameterized and the packages that single tests ask for.
+Each suite runs with every model switched to "nki" (swap.py), and once as it is. Every test is recorded as it ends
+(record.py) in FOLDER/records: the same command continues a run that was interrupted, and does nothing for one that is done.
+Needs what the suites need: pytest, parameterized and the packages that single tests ask for.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
 import subprocess
 import sys
-import tempfile
-import time
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 _HERE = Path(__file__).parent
-_HEAD = "| suite | back end | passed | skipped | fail without nki_hf too | new failures | kernel calls | fallbacks | seconds |"
+_ROOT = _HERE.parents[1]
+
+
+class Refused(Exception):
+    """One line: what is wrong and what to do."""
 
 
 def main() -> int:
-    """Run the suites; 1 if one of them gave no result."""
+    """Run the suites; 1 if a suite was not run to its end, 2 if nothing can be run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="what prepare.py made")
     parser.add_argument("suites", nargs="+", help="folders of tests/models")
     parser.add_argument("-k", dest="keyword", default="", help="pytest's -k")
-    parser.add_argument("--seconds", type=int, default=600, help="longest time of one suite")
+    parser.add_argument("--records", type=Path, help="where the records go (default: FOLDER/records)")
+    parser.add_argument("--seconds", type=int, default=7200, help="longest time of one run of a suite")
+    parser.add_argument("--test-seconds", type=int, default=300, help="longest time of one test; needs pytest-timeout")
+    parser.add_argument("--again", action="store_true", help="forget what was recorded of these suites")
     options = parser.parse_args()
-    _link_sources(options.folder.resolve())
-    print(_HEAD + "\n" + "|---" * _HEAD.count(" | ") + "|---|", flush=True)
-    missing = 0
-    for suite in options.suites:
-        row, notes = judge(options.folder.resolve(), suite, options.keyword, options.seconds)
-        print(row, flush=True)
-        for note in notes:
-            print(f"    {note}", file=sys.stderr, flush=True)
-        missing += row.endswith("no result |")
-    return int(missing > 0)
+    folder = options.folder.resolve()
+    records = (options.records or folder / "records").resolve()
+    records.mkdir(parents=True, exist_ok=True)
+    unfinished = 0
+    try:
+        suites = {suite: test_files(folder, suite) for suite in options.suites}
+        _link_sources(folder)
+        for suite, paths in suites.items():
+            for swap in ("nki", "none"):
+                record = begin(folder, records, suite, swap, options.keyword, options.again)
+                arguments = ["-k", options.keyword] if options.keyword else []
+                arguments += [f"--timeout={options.test_seconds}", "-o", "timeout_method=signal"]
+                problem = finish(folder, record, swap, [*arguments, *paths], options.seconds)
+                unfinished += bool(problem)
+                print(f"{record.stem}: {problem or outcome(record)}", flush=True)
+    except Refused as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return 2
+    return int(unfinished > 0)
+
+
+def test_files(folder: Path, suite: str) -> list[str]:
+    """The model test files of a suite, relative to the folder."""
+    if not (folder / "COMMIT").exists():
+        raise Refused(f"{folder} is not a folder of prepare.py. Make one: python tools/hf_suite/prepare.py CHECKOUT {folder}")
+    paths = sorted(str(path.relative_to(folder)) for path in (folder / "tests" / "models" / suite).glob("test_modeling_*.py"))
+    if not paths:
+        near = sorted(path.name for path in (folder / "tests" / "models").glob(f"{suite[:3]}*"))
+        raise Refused(f"suite {suite!r} has no test_modeling_*.py in {folder / 'tests' / 'models'}. Near: {', '.join(near)}")
+    return paths
 
 
 def _link_sources(folder: Path) -> None:
@@ -55,47 +81,65 @@ def _link_sources(folder: Path) -> None:
         link.symlink_to(Path(importlib.util.find_spec("transformers").origin).parent)
 
 
-def judge(folder: Path, suite: str, keyword: str, seconds: int) -> tuple[str, list[str]]:
-    """The row of one suite, and a line for each new failure and each reason of a fallback."""
-    backend = os.environ.get("NKI_HF_BACKEND", "simulator")
-    start = time.monotonic()
-    paths = sorted(str(path.relative_to(folder)) for path in (folder / "tests" / "models" / suite).glob("test_modeling_*.py"))
-    swapped = _pytest(folder, suite, paths, "nki", seconds, ["-k", keyword] if keyword else [])
-    took = time.monotonic() - start
-    if swapped is None:
-        return f"| {suite} | {backend} | no result |", [
-            f"{suite}: no result within {seconds} s, or not collected: see {suite}-nki.log"
-        ]
-    failed = sorted(name for name, outcome in swapped["tests"].items() if outcome == "failed")
-    plain = _pytest(folder, suite, failed, "none", seconds, []) if failed else {"tests": {}}
-    if plain is None:
-        return f"| {suite} | {backend} | no result |", [f"{suite}: the tests that failed gave no result without nki_hf"]
-    new = [name for name in failed if plain["tests"].get(name) == "passed"]
-    counts, calls = Counter(swapped["tests"].values()), swapped["calls"]
-    row = (
-        f"| {suite} | {backend} | {counts['passed']} | {counts['skipped']} | {len(failed) - len(new)} | {len(new)} | "
-        f"{calls['kernel']} | {calls['fallback']} | {took:.0f} |"
-    )
-    reasons = [f"{count} fallbacks: {reason}" for reason, count in calls["reasons"].items()]
-    return row, [f"new failure: {name.rpartition('/')[2]}" for name in new] + reasons
+def begin(folder: Path, records: Path, suite: str, swap: str, keyword: str, again: bool) -> Path:
+    """The record of a run, with its head written: what is run, with which versions."""
+    backend = os.environ.get("NKI_HF_BACKEND", "simulator") if swap == "nki" else "none"
+    commit, *laid_over = (folder / "COMMIT").read_text().split()
+    head = {"suite": suite, "backend": backend, "keyword": keyword, "tests": commit, "laid_over": "".join(laid_over)}
+    head["versions"] = {name: importlib.metadata.version(name) for name in ("transformers", "torch", "pytest")}
+    head["versions"]["python"] = platform.python_version()
+    if swap == "nki":
+        head["nki_hf"] = _package_tree()
+    record = records / f"{suite}-{backend}.jsonl"
+    if again or not record.exists():
+        record.write_text(json.dumps(head) + "\n")
+    recorded = json.loads(record.read_text().partition("\n")[0])
+    other = sorted(key for key in head if recorded.get(key) != head[key])
+    if other:
+        raise Refused(
+            f"{record} is of a run with another {', '.join(other)}: {recorded.get(other[0])!r}, now {head[other[0]]!r}. "
+            "Run with --again to replace it, or with another --records."
+        )
+    return record
 
 
-def _pytest(folder: Path, suite: str, tests: list[str], swap: str, seconds: int, arguments: list[str]) -> dict[str, Any] | None:
-    root = str(_HERE.parents[1])
-    path = os.pathsep.join([str(folder), str(folder / "utils"), str(_HERE), root, os.environ.get("PYTHONPATH", "")])
+def _package_tree() -> str:
+    """Git's name of the package's sources, which stays when commits are rebased; `+` marks what is not committed."""
+    git = ["git", "-C", str(_ROOT)]
+    tree = subprocess.run([*git, "rev-parse", "--short=12", "HEAD:nki_hf"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*git, "status", "--porcelain", "nki_hf"], capture_output=True, text=True, check=False)
+    return (tree.stdout.strip() or "unknown") + ("+" if changed.stdout else "")
+
+
+def finish(folder: Path, record: Path, swap: str, arguments: list[str], seconds: int) -> str:
+    """Run the tests that the record does not hold; a line about what went wrong, empty if all were run."""
+    if finished(record):
+        return ""
+    path = os.pathsep.join([str(folder), str(folder / "utils"), str(_HERE), str(_ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with tempfile.TemporaryDirectory() as temporary:
-        record = Path(temporary) / "record.json"
-        command = [sys.executable, "-m", "pytest", "-p", "swap", "--swap", swap, "--swap-record", str(record)]
-        command += ["-q", "--no-header", "--tb=line", "-W", "ignore", "-p", "no:cacheprovider", *arguments, *tests]
-        with (folder / f"{suite}-{swap}.log").open("w") as log:
-            try:
-                done = subprocess.run(
-                    command, cwd=folder, env=environment, stdout=log, stderr=log, timeout=seconds, check=False
-                )
-            except subprocess.TimeoutExpired:
-                return None
-        return json.loads(record.read_text()) if done.returncode in (0, 1) else None  # else not all tests were run
+    command = [sys.executable, "-m", "pytest", "-p", "swap", "--swap", swap, "-p", "record", "--record", str(record)]
+    command += ["-q", "--no-header", "--tb=short", "-W", "ignore", "-p", "no:cacheprovider", *arguments]
+    log = record.with_suffix(".log")
+    with log.open("a") as file:
+        try:
+            done = subprocess.run(
+                command, cwd=folder, env=environment, stdout=file, stderr=file, timeout=seconds, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return f"stopped after {seconds} s with {outcome(record)}; the same command continues"
+    return "" if finished(record) else f"pytest ended with status {done.returncode} after {outcome(record)}: see {log}"
+
+
+def finished(record: Path) -> bool:
+    """Whether all tests were run."""
+    return '{"end": true}' in record.read_text().splitlines()[-1]
+
+
+def outcome(record: Path) -> str:
+    """Passed, failed and skipped of a record, as text."""
+    rows = [json.loads(line) for line in record.read_text().splitlines()]
+    outcomes = [row["outcome"] for row in rows if "test" in row]
+    return ", ".join(f"{outcomes.count(which)} {which}" for which in ("passed", "failed", "skipped"))
 
 
 if __name__ == "__main__":
