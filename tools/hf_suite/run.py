@@ -1,13 +1,14 @@
-"""Runs Transformers' own model suites under "nki", and the same tests without nki_hf.
+"""Runs Transformers' own model suites under "nki", and what does not pass there once more without nki_hf.
 
     python tools/hf_suite/prepare.py CHECKOUT FOLDER --sdist transformers-X.Y.Z.tar.gz
     NKI_HF_BACKEND=torch_reference python tools/hf_suite/run.py FOLDER llama qwen3 gemma2
     python tools/hf_suite/run.py FOLDER llama                   # through the kernels, on the simulator
     python tools/hf_suite/table.py FOLDER --write docs/hf_suites.md
 
-Each suite runs with every model switched to "nki" (swap.py), and once as it is. Every test is recorded as it ends
-(record.py) in FOLDER/records: the same command continues a run that was interrupted, and does nothing for one that is done.
-Needs what the suites need: pytest, parameterized and the packages that single tests ask for.
+Each suite runs with every model switched to "nki" (swap.py); tests that failed or were skipped then run as they are, which
+tells what nki_hf changes. Every test is recorded as it ends (record.py) in FOLDER/records: the same command continues a run
+that was interrupted, and does nothing for one that is done. Needs what the suites need: pytest, parameterized and the
+packages that single tests ask for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
@@ -49,13 +51,15 @@ def main() -> int:
         suites = {suite: test_files(folder, suite) for suite in options.suites}
         _link_sources(folder)
         for suite, paths in suites.items():
-            for swap in ("nki", "none"):
-                record = begin(folder, records, suite, swap, options.keyword, options.again)
-                arguments = ["-k", options.keyword] if options.keyword else []
-                arguments += [f"--timeout={options.test_seconds}", "-o", "timeout_method=signal"]
-                problem = finish(folder, record, swap, [*arguments, *paths], options.seconds)
-                unfinished += bool(problem)
-                print(f"{record.stem}: {problem or outcome(record)}", flush=True)
+            swapped = begin(folder, records, suite, "nki", options.keyword, options.again)
+            plain = begin(folder, records, suite, "none", options.keyword, options.again)
+            keyword = ["-k", options.keyword] if options.keyword else []
+            limits = [f"--timeout={options.test_seconds}", "-o", "timeout_method=signal"]
+            problem = "" if finished(swapped) else run(folder, swapped, "nki", [*limits, *keyword, *paths], options.seconds)
+            if not problem and (tests := unsettled(swapped, plain)):
+                problem = run(folder, plain, "none", [*limits, *tests], options.seconds)
+            unfinished += bool(problem)
+            print(f"{swapped.stem}: {problem or summary(swapped)}", flush=True)
     except Refused as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 2
@@ -111,10 +115,8 @@ def _package_tree() -> str:
     return (tree.stdout.strip() or "unknown") + ("+" if changed.stdout else "")
 
 
-def finish(folder: Path, record: Path, swap: str, arguments: list[str], seconds: int) -> str:
+def run(folder: Path, record: Path, swap: str, arguments: list[str], seconds: int) -> str:
     """Run the tests that the record does not hold; a line about what went wrong, empty if all were run."""
-    if finished(record):
-        return ""
     path = os.pathsep.join([str(folder), str(folder / "utils"), str(_HERE), str(_ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-m", "pytest", "-p", "swap", "--swap", swap, "-p", "record", "--record", str(record)]
@@ -122,23 +124,31 @@ def finish(folder: Path, record: Path, swap: str, arguments: list[str], seconds:
     log = record.with_suffix(".log")
     with log.open("a") as file:
         try:
-            done = subprocess.run(
-                command, cwd=folder, env=environment, stdout=file, stderr=file, timeout=seconds, check=False
-            )
+            done = subprocess.run(command, cwd=folder, env=environment, stdout=file, stderr=file, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
-            return f"stopped after {seconds} s with {outcome(record)}; the same command continues"
-    return "" if finished(record) else f"pytest ended with status {done.returncode} after {outcome(record)}: see {log}"
+            return f"stopped after {seconds} s with {summary(record)}; the same command continues"
+    return "" if finished(record) else f"pytest ended with status {done.returncode} after {summary(record)}: see {log}"
+
+
+def rows(record: Path) -> list[dict[str, Any]]:
+    """What each test of a record did."""
+    return [row for row in map(json.loads, record.read_text().splitlines()) if "test" in row]
 
 
 def finished(record: Path) -> bool:
-    """Whether all tests were run."""
-    return '{"end": true}' in record.read_text().splitlines()[-1]
+    """Whether the last run of a record came to its end."""
+    return "end" in json.loads(record.read_text().splitlines()[-1])
 
 
-def outcome(record: Path) -> str:
+def unsettled(swapped: Path, plain: Path) -> list[str]:
+    """Tests that did not pass under "nki" and have not run without it."""
+    settled = {row["test"] for row in rows(plain)}
+    return [row["test"] for row in rows(swapped) if row["outcome"] != "passed" and row["test"] not in settled]
+
+
+def summary(record: Path) -> str:
     """Passed, failed and skipped of a record, as text."""
-    rows = [json.loads(line) for line in record.read_text().splitlines()]
-    outcomes = [row["outcome"] for row in rows if "test" in row]
+    outcomes = [row["outcome"] for row in rows(record)]
     return ", ".join(f"{outcomes.count(which)} {which}" for which in ("passed", "failed", "skipped"))
 
 

@@ -17,9 +17,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of this plug-in."""
-    parser.getgroup("swap").addoption(
-        "--swap", choices=("nki", "none"), default="nki", help="none: the tests as they are"
-    )
+    parser.getgroup("swap").addoption("--swap", choices=("nki", "none"), default="nki", help="none: the tests as they are")
 
 
 def pytest_configure(config: pytest.Config) -> None:
