@@ -5,10 +5,11 @@
     python tools/hf_suite/run.py FOLDER llama                   # through the kernels, on the simulator
     python tools/hf_suite/table.py FOLDER --write docs/hf_suites.md
 
-Each suite runs with every model switched to "nki" (swap.py); tests that failed or were skipped then run as they are, which
-tells what nki_hf changes. Every test is recorded as it ends (record.py) in FOLDER/records: the same command continues a run
-that was interrupted, and does nothing for one that is done. Needs what the suites need: pytest, parameterized and the
-packages that single tests ask for.
+Each suite runs with every model switched to "nki" (swap.py). Tests that failed or were skipped then run as they are, which
+tells what nki_hf changes; those that changed run a third time with nki_hf under the name "sdpa", which tells what changes
+for the name alone. Every test is recorded as it ends (record.py) in FOLDER/records: the same command continues a run that
+was interrupted, and does nothing for one that is done. Needs what the suites need: pytest, pytest-timeout, parameterized and
+the packages that single tests ask for.
 """
 
 from __future__ import annotations
@@ -43,26 +44,39 @@ def main() -> int:
     parser.add_argument("--test-seconds", type=int, default=300, help="longest time of one test; needs pytest-timeout")
     parser.add_argument("--again", action="store_true", help="forget what was recorded of these suites")
     options = parser.parse_args()
-    folder = options.folder.resolve()
-    records = (options.records or folder / "records").resolve()
-    records.mkdir(parents=True, exist_ok=True)
-    unfinished = 0
     try:
-        suites = {suite: test_files(folder, suite) for suite in options.suites}
-        _link_sources(folder)
-        for suite, paths in suites.items():
-            swapped = begin(folder, records, suite, "nki", options.keyword, options.again)
-            plain = begin(folder, records, suite, "none", options.keyword, options.again)
-            keyword = ["-k", options.keyword] if options.keyword else []
-            limits = [f"--timeout={options.test_seconds}", "-o", "timeout_method=signal"]
-            problem = "" if finished(swapped) else run(folder, swapped, "nki", [*limits, *keyword, *paths], options.seconds)
-            if not problem and (tests := unsettled(swapped, plain)):
-                problem = run(folder, plain, "none", [*limits, *tests], options.seconds)
-            unfinished += bool(problem)
-            print(f"{swapped.stem}: {problem or summary(swapped)}", flush=True)
+        return run_suites(options)
     except Refused as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("run.py: interrupted. The same command continues.", file=sys.stderr)
+        return 130
+
+
+def run_suites(options: argparse.Namespace) -> int:
+    """Run every suite three ways; 1 if one was not run to its end."""
+    if importlib.util.find_spec("pytest_timeout") is None:
+        raise Refused("pytest_timeout cannot be imported: pip install pytest-timeout")
+    folder = options.folder.resolve()
+    records = (options.records or folder / "records").resolve()
+    suites = {suite: test_files(folder, suite) for suite in options.suites}
+    records.mkdir(parents=True, exist_ok=True)
+    _link_sources(folder)
+    limits = [f"--timeout={options.test_seconds}", "-o", "timeout_method=signal"]
+    unfinished = 0
+    for suite, paths in suites.items():
+        swapped, plain, in_place = (
+            begin(folder, records, suite, swap, options.keyword, options.again) for swap in ("nki", "none", "as_sdpa")
+        )
+        keyword = ["-k", options.keyword] if options.keyword else []
+        problem = "" if finished(swapped) else run(folder, swapped, "nki", [*limits, *keyword, *paths], options.seconds)
+        if not problem and (tests := unsettled(swapped, plain)):
+            problem = run(folder, plain, "none", [*limits, *tests], options.seconds)
+        if not problem and (tests := unsettled(swapped, in_place, passed(plain))):
+            problem = run(folder, in_place, "as_sdpa", [*limits, *tests], options.seconds)
+        unfinished += bool(problem)
+        print(f"{swapped.stem}: {problem or summary(swapped)}", flush=True)
     return int(unfinished > 0)
 
 
@@ -87,14 +101,14 @@ def _link_sources(folder: Path) -> None:
 
 def begin(folder: Path, records: Path, suite: str, swap: str, keyword: str, again: bool) -> Path:
     """The record of a run, with its head written: what is run, with which versions."""
-    backend = os.environ.get("NKI_HF_BACKEND", "simulator") if swap == "nki" else "none"
+    backend = "none" if swap == "none" else os.environ.get("NKI_HF_BACKEND", "simulator")
     commit, *laid_over = (folder / "COMMIT").read_text().split()
     head = {"suite": suite, "backend": backend, "keyword": keyword, "tests": commit, "laid_over": "".join(laid_over)}
     head["versions"] = {name: importlib.metadata.version(name) for name in ("transformers", "torch", "pytest")}
     head["versions"]["python"] = platform.python_version()
-    if swap == "nki":
+    if swap != "none":
         head["nki_hf"] = _package_tree()
-    record = records / f"{suite}-{backend}.jsonl"
+    record = records / f"{suite}-{backend}{'-as_sdpa' * (swap == 'as_sdpa')}.jsonl"
     if again or not record.exists():
         record.write_text(json.dumps(head) + "\n")
     recorded = json.loads(record.read_text().partition("\n")[0])
@@ -122,12 +136,16 @@ def run(folder: Path, record: Path, swap: str, arguments: list[str], seconds: in
     command = [sys.executable, "-m", "pytest", "-p", "swap", "--swap", swap, "-p", "record", "--record", str(record)]
     command += ["-q", "--no-header", "--tb=short", "-W", "ignore", "-p", "no:cacheprovider", *arguments]
     log = record.with_suffix(".log")
-    with log.open("a") as file:
+    with log.open("w") as file:
         try:
             done = subprocess.run(command, cwd=folder, env=environment, stdout=file, stderr=file, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
             return f"stopped after {seconds} s with {summary(record)}; the same command continues"
-    return "" if finished(record) else f"pytest ended with status {done.returncode} after {summary(record)}: see {log}"
+    if finished(record):
+        return ""
+    errors = [line[1:].strip() for line in log.read_text().splitlines() if line.startswith("E  ")]
+    last = f" ({errors[-1]})" if errors else ""
+    return f"pytest ended with status {done.returncode} after {summary(record)}{last}: see {log}"
 
 
 def rows(record: Path) -> list[dict[str, Any]]:
@@ -140,10 +158,16 @@ def finished(record: Path) -> bool:
     return "end" in json.loads(record.read_text().splitlines()[-1])
 
 
-def unsettled(swapped: Path, plain: Path) -> list[str]:
-    """Tests that did not pass under "nki" and have not run without it."""
-    settled = {row["test"] for row in rows(plain)}
-    return [row["test"] for row in rows(swapped) if row["outcome"] != "passed" and row["test"] not in settled]
+def unsettled(swapped: Path, other: Path, among: set[str] | None = None) -> list[str]:
+    """Tests (`among` these) that did not pass under "nki" and that the other record does not hold."""
+    settled = {row["test"] for row in rows(other)}
+    open_tests = [row["test"] for row in rows(swapped) if row["outcome"] != "passed" and row["test"] not in settled]
+    return [test for test in open_tests if among is None or test in among]
+
+
+def passed(record: Path) -> set[str]:
+    """The tests that passed."""
+    return {row["test"] for row in rows(record) if row["outcome"] == "passed"}
 
 
 def summary(record: Path) -> str:

@@ -2,8 +2,8 @@
 
     PYTHONPATH=tools/hf_suite pytest -p swap --swap nki ...
 
-Swapping is by name: where Transformers would settle on "sdpa", or on its default, it settles on "nki". Tests stay as they
-are.
+`nki` swaps by name: where Transformers would settle on "sdpa", or on its default, it settles on "nki". `as_sdpa` keeps the
+name and puts nki_hf's functions behind it, which tells apart what fails for the name alone. Tests stay as they are.
 """
 
 from __future__ import annotations
@@ -17,14 +17,28 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of this plug-in."""
-    parser.getgroup("swap").addoption("--swap", choices=("nki", "none"), default="nki", help="none: the tests as they are")
+    choices = ("nki", "as_sdpa", "none")
+    parser.getgroup("swap").addoption("--swap", choices=choices, default="nki", help="none: the tests as they are")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Swap, before any test is collected."""
     _add_tester_defaults(Path.cwd() / "checkout_testing_utils.py")
-    if config.getoption("--swap") == "nki":
+    swap = config.getoption("--swap")
+    if swap == "nki":
         _swap_by_name()
+    elif swap == "as_sdpa":
+        _swap_in_place()
+
+
+def _swap_in_place() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    from nki_hf.adapters.mask_function import nki_mask
+    from nki_hf.adapters.transformers import nki_attention
+
+    AttentionInterface.register("sdpa", nki_attention)
+    AttentionMaskInterface.register("sdpa", nki_mask)
 
 
 def _swap_by_name() -> None:
