@@ -163,15 +163,15 @@ def test_a_wrong_folder_or_suite_is_refused_in_one_line(folder, tmp_path, monkey
 
 
 def test_records_of_another_run_are_not_mixed_in(folder, tmp_path):
-    record = run.begin(folder, tmp_path, "tiny", "nki", "", again=False)
-    assert run.begin(folder, tmp_path, "tiny", "nki", "", again=False) == record
+    record = run.begin(folder, tmp_path, "nki", "tiny")
+    assert run.begin(folder, tmp_path, "nki", "tiny") == record
     with pytest.raises(run.Refused, match=r"another keyword: '', now 'sdpa'. Run with --again"):
-        run.begin(folder, tmp_path, "tiny", "nki", "sdpa", again=False)
-    run.begin(folder, tmp_path, "tiny", "nki", "sdpa", again=True)
+        run.begin(folder, tmp_path, "nki", "tiny", "sdpa", again=False)
+    run.begin(folder, tmp_path, "nki", "tiny", "sdpa", again=True)
 
 
 def test_an_interrupted_suite_goes_on_where_it_stopped(folder, tmp_path):
-    record = run.begin(folder, tmp_path, "tiny", "none", "", again=False)
+    record = run.begin(folder, tmp_path, "none")
     limits = ["--timeout=2", "-o", "timeout_method=signal"]
     problem = run.run(folder, record, "none", [*limits, SUITE], 60)
     assert "status 7 after 1 passed, 0 failed, 0 skipped" in problem
@@ -191,7 +191,7 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(folder, tmp_path):
 
 
 def test_a_suite_that_cannot_be_collected_or_takes_too_long_says_so(folder, tmp_path):
-    record = run.begin(folder, tmp_path, "tiny", "none", "", again=False)
+    record = run.begin(folder, tmp_path, "none")
     assert "stopped after 1 s" in run.run(folder, record, "none", [SUITE, "-k", "slow"], 1)
     (folder / SUITE).write_text("import not_installed_here")
     assert "(ModuleNotFoundError: No module named 'not_installed_here')" in run.run(folder, record, "none", [SUITE], 60)
@@ -240,7 +240,7 @@ def test_the_page_counts_and_explains_what_changes(tmp_path):
     written(tmp_path, "tiny-simulator.jsonl", *tests, backend="simulator")
     plain = [("test_name", "passed", none), ("test_old", "failed", none), ("test_less", "passed", none)]
     plain += [("test_odd", "passed", none), ("test_never", "skipped", none)]
-    written(tmp_path, "tiny-none.jsonl", *plain, backend="none")
+    written(tmp_path, "none.jsonl", *plain, suite="", backend="none")
     written(
         tmp_path,
         "tiny-simulator-as_sdpa.jsonl",

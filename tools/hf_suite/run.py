@@ -6,7 +6,7 @@
     python tools/hf_suite/table.py FOLDER --write docs/hf_suites.md
 
 Each suite runs with every model switched to "nki" (swap.py). Tests that failed or were skipped then run as they are, which
-tells what nki_hf changes; those that changed run a third time with nki_hf under the name "sdpa", which tells what changes
+tells what nki_hf changes; failures that are new run a third time with nki_hf under the name "sdpa", which tells what fails
 for the name alone. Every test is recorded as it ends (record.py) in FOLDER/records: the same command continues a run that
 was interrupted, and does nothing for one that is done. Needs what the suites need: pytest, pytest-timeout, parameterized and
 the packages that single tests ask for.
@@ -64,19 +64,20 @@ def run_suites(options: argparse.Namespace) -> int:
     records.mkdir(parents=True, exist_ok=True)
     _link_sources(folder)
     limits = [f"--timeout={options.test_seconds}", "-o", "timeout_method=signal"]
+    keyword = ["-k", options.keyword] if options.keyword else []
     unfinished = 0
     for suite, paths in suites.items():
-        swapped, plain, in_place = (
-            begin(folder, records, suite, swap, options.keyword, options.again) for swap in ("nki", "none", "as_sdpa")
-        )
-        keyword = ["-k", options.keyword] if options.keyword else []
-        problem = "" if finished(swapped) else run(folder, swapped, "nki", [*limits, *keyword, *paths], options.seconds)
-        if not problem and (tests := unsettled(swapped, plain)):
-            problem = run(folder, plain, "none", [*limits, *tests], options.seconds)
-        if not problem and (tests := unsettled(swapped, in_place, passed(plain))):
-            problem = run(folder, in_place, "as_sdpa", [*limits, *tests], options.seconds)
+        record = begin(folder, records, "nki", suite, options.keyword, options.again)
+        problem = "" if finished(record) else run(folder, record, "nki", [*limits, *keyword, *paths], options.seconds)
+        print(f"{record.stem}: {problem or summary(rows(record))}", flush=True)
         unfinished += bool(problem)
-        print(f"{swapped.stem}: {problem or summary(swapped)}", flush=True)
+    plain, in_place = begin(folder, records, "none"), begin(folder, records, "as_sdpa", again=options.again)
+    for swap, record, changed in (("none", plain, not_passed), ("as_sdpa", in_place, new_failures)):
+        left = sorted(changed(records) - {row["test"] for row in rows(record)})
+        problem = run(folder, record, swap, [*limits, *left], options.seconds) if left else ""
+        if problem:
+            print(f"{record.stem}: {problem}", flush=True)
+        unfinished += bool(problem)
     return int(unfinished > 0)
 
 
@@ -99,16 +100,19 @@ def _link_sources(folder: Path) -> None:
         link.symlink_to(Path(importlib.util.find_spec("transformers").origin).parent)
 
 
-def begin(folder: Path, records: Path, suite: str, swap: str, keyword: str, again: bool) -> Path:
-    """The record of a run, with its head written: what is run, with which versions."""
-    backend = "none" if swap == "none" else os.environ.get("NKI_HF_BACKEND", "simulator")
+def begin(folder: Path, records: Path, swap: str, suite: str = "", keyword: str = "", again: bool = False) -> Path:
+    """The record of a run, with its head written: what is run, with which versions.
+
+    A suite under "nki" has a record of its own; what runs as it is, or under the name "sdpa", shares one for all suites.
+    """
+    backend = "none" if swap == "none" else _backend()
     commit, *laid_over = (folder / "COMMIT").read_text().split()
     head = {"suite": suite, "backend": backend, "keyword": keyword, "tests": commit, "laid_over": "".join(laid_over)}
     head["versions"] = {name: importlib.metadata.version(name) for name in ("transformers", "torch", "pytest")}
     head["versions"]["python"] = platform.python_version()
     if swap != "none":
         head["nki_hf"] = _package_tree()
-    record = records / f"{suite}-{backend}{'-as_sdpa' * (swap == 'as_sdpa')}.jsonl"
+    record = records / {"nki": f"{suite}-{backend}.jsonl", "none": "none.jsonl", "as_sdpa": f"as_sdpa-{backend}.jsonl"}[swap]
     if again or not record.exists():
         record.write_text(json.dumps(head) + "\n")
     recorded = json.loads(record.read_text().partition("\n")[0])
@@ -119,6 +123,10 @@ def begin(folder: Path, records: Path, suite: str, swap: str, keyword: str, agai
             "Run with --again to replace it, or with another --records."
         )
     return record
+
+
+def _backend() -> str:
+    return os.environ.get("NKI_HF_BACKEND", "simulator")
 
 
 def _package_tree() -> str:
@@ -140,12 +148,12 @@ def run(folder: Path, record: Path, swap: str, arguments: list[str], seconds: in
         try:
             done = subprocess.run(command, cwd=folder, env=environment, stdout=file, stderr=file, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
-            return f"stopped after {seconds} s with {summary(record)}; the same command continues"
-    if finished(record):
+            return f"stopped after {seconds} s with {summary(rows(record))}; the same command continues"
+    if done.returncode in (0, 1, 5) and finished(record):  # 5: nothing was left
         return ""
     errors = [line[1:].strip() for line in log.read_text().splitlines() if line.startswith("E  ")]
     last = f" ({errors[-1]})" if errors else ""
-    return f"pytest ended with status {done.returncode} after {summary(record)}{last}: see {log}"
+    return f"pytest ended with status {done.returncode} after {summary(rows(record))}{last}: see {log}"
 
 
 def rows(record: Path) -> list[dict[str, Any]]:
@@ -158,21 +166,25 @@ def finished(record: Path) -> bool:
     return "end" in json.loads(record.read_text().splitlines()[-1])
 
 
-def unsettled(swapped: Path, other: Path, among: set[str] | None = None) -> list[str]:
-    """Tests (`among` these) that did not pass under "nki" and that the other record does not hold."""
-    settled = {row["test"] for row in rows(other)}
-    open_tests = [row["test"] for row in rows(swapped) if row["outcome"] != "passed" and row["test"] not in settled]
-    return [test for test in open_tests if among is None or test in among]
+def not_passed(records: Path) -> set[str]:
+    """The tests of all suites that failed or were skipped under "nki" on this back end."""
+    return {row["test"] for row in _under_nki(records) if row["outcome"] != "passed"}
 
 
-def passed(record: Path) -> set[str]:
-    """The tests that passed."""
-    return {row["test"] for row in rows(record) if row["outcome"] == "passed"}
+def new_failures(records: Path) -> set[str]:
+    """The tests of all suites that failed under "nki" on this back end and pass without nki_hf."""
+    passed = {row["test"] for row in rows(records / "none.jsonl") if row["outcome"] == "passed"}
+    return {row["test"] for row in _under_nki(records) if row["outcome"] == "failed"} & passed
 
 
-def summary(record: Path) -> str:
-    """Passed, failed and skipped of a record, as text."""
-    outcomes = [row["outcome"] for row in rows(record)]
+def _under_nki(records: Path) -> list[dict[str, Any]]:
+    paths = records.glob(f"*-{_backend()}.jsonl")
+    return [row for path in paths if not path.stem.startswith("as_sdpa-") for row in rows(path)]
+
+
+def summary(tests: list[dict[str, Any]]) -> str:
+    """How many passed, failed and were skipped, as text."""
+    outcomes = [row["outcome"] for row in tests]
     return ", ".join(f"{outcomes.count(which)} {which}" for which in ("passed", "failed", "skipped"))
 
 

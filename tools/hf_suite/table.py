@@ -101,13 +101,12 @@ def main() -> int:
 def load(folder: Path) -> list[Suite]:
     """The recorded suites of a folder, by name."""
     suites = []
-    for path in sorted(folder.glob("*.jsonl")):
-        if path.stem.endswith(("-none", "-as_sdpa")):
-            continue
+    for path in sorted(folder.glob("*-*.jsonl")):
         head, *rows = (json.loads(line) for line in path.read_text().splitlines())
-        plain, in_place = path.with_name(f"{head['suite']}-none.jsonl"), path.with_name(f"{path.stem}-as_sdpa.jsonl")
-        tests = [row for row in rows if "test" in row]
-        suites.append(Suite(head, tests, _by_name(plain), _by_name(in_place), "end" in (rows or [head])[-1]))
+        if head["suite"]:
+            plain, in_place = _by_name(folder / "none.jsonl"), _by_name(folder / f"as_sdpa-{head['backend']}.jsonl")
+            tests = [row for row in rows if "test" in row]
+            suites.append(Suite(head, tests, plain, in_place, "end" in (rows or [head])[-1]))
     return suites
 
 
