@@ -163,11 +163,11 @@ def test_a_wrong_folder_or_suite_is_refused_in_one_line(folder, tmp_path, monkey
 
 
 def test_records_of_another_run_are_not_mixed_in(folder, tmp_path):
-    record = run.begin(folder, tmp_path, "nki", "tiny")
-    assert run.begin(folder, tmp_path, "nki", "tiny") == record
+    record = run.begin(folder, tmp_path, "whole", "tiny")
+    assert run.begin(folder, tmp_path, "whole", "tiny") == record
     with pytest.raises(run.Refused, match=r"another keyword: '', now 'sdpa'. Run with --again"):
-        run.begin(folder, tmp_path, "nki", "tiny", "sdpa", again=False)
-    run.begin(folder, tmp_path, "nki", "tiny", "sdpa", again=True)
+        run.begin(folder, tmp_path, "whole", "tiny", "sdpa", again=False)
+    run.begin(folder, tmp_path, "whole", "tiny", "sdpa", again=True)
 
 
 def test_an_interrupted_suite_goes_on_where_it_stopped(folder, tmp_path):
@@ -214,7 +214,7 @@ def test_a_suite_runs_under_nki_without_it_and_under_the_name_sdpa(folder, monke
     }
     assert [row["test"].partition("::")[2] for row in suite.changed("failed")] == ["test_name"]
     assert [row["why"] for row in suite.unchanged_failures()] == ["ValueError: as ever"]
-    assert suite.only_the_name() == 1
+    assert suite.for_the_name() == 1
     before = {path: path.read_bytes() for path in (folder / "records").glob("*.jsonl")}
     assert said(monkeypatch, capsys, run, folder, "tiny")[0] == 0  # nothing left to do
     assert before == {path: path.read_bytes() for path in (folder / "records").glob("*.jsonl")}
@@ -241,18 +241,14 @@ def test_the_page_counts_and_explains_what_changes(tmp_path):
     plain = [("test_name", "passed", none), ("test_old", "failed", none), ("test_less", "passed", none)]
     plain += [("test_odd", "passed", none), ("test_never", "skipped", none)]
     written(tmp_path, "none.jsonl", *plain, suite="", backend="none")
-    written(
-        tmp_path,
-        "tiny-simulator-as_sdpa.jsonl",
-        ("test_name", "passed", none),
-        ("test_odd", "failed", none),
-        backend="simulator",
-    )
+    others = {"suite": "", "backend": "simulator"}
+    written(tmp_path, "as_sdpa-simulator.jsonl", ("test_name", "passed", none), ("test_odd", "passed", none), **others)
+    written(tmp_path, "again-simulator.jsonl", ("test_name", "failed", none), ("test_odd", "passed", none), **others)
     written(tmp_path, "half-simulator.jsonl", ("test_a", "passed", none), ended=False, suite="half", backend="simulator")
     new = [{"test": "test_name", "why": "The name."}, {"test": "test_*", "message": "*less*", "why": "Less."}]
     without = [{"test": "test_old", "why": "Old."}]
     text, missing = table.page(table.load(tmp_path), {"text": {"start": "Start."}, "new": new, "without": without})
-    assert "| tiny | 1 | 2 | 1 | 2 | 1 | 1 | 12 | 3 | 3.0 |" in text
+    assert "| tiny | 1 | 2 | 1 | 2 | 1 | 1 | 1 | 12 | 3 |" in text
     assert "| half (not run to its end: 1 tests) | 1 | 0 |" in text
     assert "The name." in text
     assert "Less." in text

@@ -6,10 +6,10 @@
     python tools/hf_suite/table.py FOLDER --write docs/hf_suites.md
 
 Each suite runs with every model switched to "nki" (swap.py). Tests that failed or were skipped then run as they are, which
-tells what nki_hf changes; failures that are new run a third time with nki_hf under the name "sdpa", which tells what fails
-for the name alone. Every test is recorded as it ends (record.py) in FOLDER/records: the same command continues a run that
-was interrupted, and does nothing for one that is done. Needs what the suites need: pytest, pytest-timeout, parameterized and
-the packages that single tests ask for.
+tells what nki_hf changes. Failures that are new run twice more: again under "nki", which tells whether they repeat, and with
+nki_hf under the name "sdpa", which tells what fails for the name alone. Every test is recorded as it ends (record.py) in
+FOLDER/records: the same command continues a run that was interrupted, and does nothing for one that is done. Needs what the
+suites need: pytest, pytest-timeout, parameterized and the packages that single tests ask for.
 """
 
 from __future__ import annotations
@@ -67,12 +67,16 @@ def run_suites(options: argparse.Namespace) -> int:
     keyword = ["-k", options.keyword] if options.keyword else []
     unfinished = 0
     for suite, paths in suites.items():
-        record = begin(folder, records, "nki", suite, options.keyword, options.again)
+        record = begin(folder, records, "whole", suite, options.keyword, options.again)
         problem = "" if finished(record) else run(folder, record, "nki", [*limits, *keyword, *paths], options.seconds)
         print(f"{record.stem}: {problem or summary(rows(record))}", flush=True)
         unfinished += bool(problem)
-    plain, in_place = begin(folder, records, "none"), begin(folder, records, "as_sdpa", again=options.again)
-    for swap, record, changed in (("none", plain, not_passed), ("as_sdpa", in_place, new_failures)):
+    for way, swap, changed in (
+        ("none", "none", not_passed),
+        ("again", "nki", new_failures),
+        ("as_sdpa", "as_sdpa", new_failures),
+    ):
+        record = begin(folder, records, way, again=options.again and way != "none")
         left = sorted(changed(records) - {row["test"] for row in rows(record)})
         problem = run(folder, record, swap, [*limits, *left], options.seconds) if left else ""
         if problem:
@@ -100,19 +104,19 @@ def _link_sources(folder: Path) -> None:
         link.symlink_to(Path(importlib.util.find_spec("transformers").origin).parent)
 
 
-def begin(folder: Path, records: Path, swap: str, suite: str = "", keyword: str = "", again: bool = False) -> Path:
+def begin(folder: Path, records: Path, way: str, suite: str = "", keyword: str = "", again: bool = False) -> Path:
     """The record of a run, with its head written: what is run, with which versions.
 
-    A suite under "nki" has a record of its own; what runs as it is, or under the name "sdpa", shares one for all suites.
+    The whole of a suite has a record of its own; of the other ways to run (`none`, `again`, `as_sdpa`) each has one for all.
     """
-    backend = "none" if swap == "none" else _backend()
+    backend = "none" if way == "none" else _backend()
     commit, *laid_over = (folder / "COMMIT").read_text().split()
     head = {"suite": suite, "backend": backend, "keyword": keyword, "tests": commit, "laid_over": "".join(laid_over)}
     head["versions"] = {name: importlib.metadata.version(name) for name in ("transformers", "torch", "pytest")}
     head["versions"]["python"] = platform.python_version()
-    if swap != "none":
+    if way != "none":
         head["nki_hf"] = _package_tree()
-    record = records / {"nki": f"{suite}-{backend}.jsonl", "none": "none.jsonl", "as_sdpa": f"as_sdpa-{backend}.jsonl"}[swap]
+    record = records / ("none.jsonl" if way == "none" else f"{suite or way}-{backend}.jsonl")
     if again or not record.exists():
         record.write_text(json.dumps(head) + "\n")
     recorded = json.loads(record.read_text().partition("\n")[0])
@@ -178,8 +182,8 @@ def new_failures(records: Path) -> set[str]:
 
 
 def _under_nki(records: Path) -> list[dict[str, Any]]:
-    paths = records.glob(f"*-{_backend()}.jsonl")
-    return [row for path in paths if not path.stem.startswith("as_sdpa-") for row in rows(path)]
+    paths = [path for path in records.glob(f"*-{_backend()}.jsonl") if not path.stem.startswith(("again-", "as_sdpa-"))]
+    return [row for path in paths for row in rows(path)]
 
 
 def summary(tests: list[dict[str, Any]]) -> str:

@@ -23,15 +23,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Swap, before any test is collected."""
-    _add_tester_defaults(Path.cwd() / "checkout_testing_utils.py")
+    add_tester_defaults(Path.cwd() / "checkout_testing_utils.py")
     swap = config.getoption("--swap")
     if swap == "nki":
-        _swap_by_name()
+        swap_by_name()
     elif swap == "as_sdpa":
-        _swap_in_place()
+        swap_in_place()
 
 
-def _swap_in_place() -> None:
+def swap_in_place() -> None:
+    """Put nki_hf's functions under the name "sdpa"."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     from nki_hf.adapters.mask_function import nki_mask
@@ -41,7 +42,8 @@ def _swap_in_place() -> None:
     AttentionMaskInterface.register("sdpa", nki_mask)
 
 
-def _swap_by_name() -> None:
+def swap_by_name() -> None:
+    """Let models settle on "nki" where they would settle on "sdpa" or on their default."""
     from transformers import PreTrainedModel
 
     import nki_hf  # noqa: F401  (registers "nki")
@@ -55,7 +57,7 @@ def _swap_by_name() -> None:
     PreTrainedModel.get_correct_attn_implementation = swapped
 
 
-def _add_tester_defaults(source: Path) -> None:
+def add_tester_defaults(source: Path) -> None:
     """Give the installed test module the upper-case constants that only the checkout's has."""
     if not source.exists():
         return

@@ -21,8 +21,8 @@ from typing import Any
 
 _HERE = Path(__file__).parent
 _COLUMNS = (
-    "suite", "passed", "skipped", "fail without nki_hf too", "new failures", "of these for the name alone", "newly skipped",
-    "kernel calls", "fallbacks", "minutes",
+    "suite", "passed", "skipped", "fail without nki_hf too", "new failures", "of these for the name alone",
+    "of these not repeated", "newly skipped", "kernel calls", "fallbacks",
 )  # fmt: skip
 _BACKENDS = {
     "simulator": "Through the kernels, on the simulator",
@@ -38,13 +38,15 @@ class Suite:
       head: what ran, with which versions.
       tests: the tests under "nki".
       plain: those that did not pass, as they went without nki_hf; by name.
-      in_place: those that changed, as they went with nki_hf under the name "sdpa"; by name.
+      again: new failures, as they went the next time; by name.
+      in_place: new failures, as they went with nki_hf under the name "sdpa"; by name.
       ended: whether all tests were run.
     """
 
     head: dict[str, Any]
     tests: list[dict[str, Any]]
     plain: dict[str, dict[str, Any]]
+    again: dict[str, dict[str, Any]]
     in_place: dict[str, dict[str, Any]]
     ended: bool
 
@@ -66,9 +68,17 @@ class Suite:
         plain = [self.plain.get(row["test"], {}) for row in self.of("failed")]
         return [row for row in plain if row.get("outcome") == "failed"]
 
-    def only_the_name(self) -> int:
-        """New failures that pass with nki_hf under the name "sdpa"."""
-        return sum(self.in_place.get(row["test"], {}).get("outcome") == "passed" for row in self.changed("failed"))
+    def for_the_name(self) -> int:
+        """New failures that fail again and pass with nki_hf under the name "sdpa"."""
+        return sum(
+            self.again.get(row["test"], {}).get("outcome") == "failed"
+            and self.in_place.get(row["test"], {}).get("outcome") == "passed"
+            for row in self.changed("failed")
+        )
+
+    def not_repeated(self) -> int:
+        """New failures that passed the next time."""
+        return sum(self.again.get(row["test"], {}).get("outcome") == "passed" for row in self.changed("failed"))
 
     def unsettled(self) -> int:
         """Tests that did not pass under "nki" and were not run without it."""
@@ -104,9 +114,11 @@ def load(folder: Path) -> list[Suite]:
     for path in sorted(folder.glob("*-*.jsonl")):
         head, *rows = (json.loads(line) for line in path.read_text().splitlines())
         if head["suite"]:
-            plain, in_place = _by_name(folder / "none.jsonl"), _by_name(folder / f"as_sdpa-{head['backend']}.jsonl")
+            others = [
+                _by_name(folder / f"{way}.jsonl") for way in ("none", f"again-{head['backend']}", f"as_sdpa-{head['backend']}")
+            ]
             tests = [row for row in rows if "test" in row]
-            suites.append(Suite(head, tests, plain, in_place, "end" in (rows or [head])[-1]))
+            suites.append(Suite(head, tests, *others, ended="end" in (rows or [head])[-1]))
     return suites
 
 
@@ -151,10 +163,9 @@ def _row(suite: Suite) -> str:
     note = "" if suite.ended else f" (not run to its end: {len(suite.tests)} tests)"
     note += f" (-k {suite.head['keyword']!r})" if suite.head["keyword"] else ""
     note += f" ({suite.unsettled()} not run without nki_hf)" if suite.unsettled() else ""
-    minutes = sum(row["seconds"] for row in suite.tests) / 60
     counts = (len(suite.of("passed")), len(suite.of("skipped")), len(suite.unchanged_failures()), len(suite.changed("failed")))
-    counts += (suite.only_the_name(), len(suite.changed("skipped")), kernel, fallbacks)
-    return f"| {suite.name}{note} | {' | '.join(map(str, counts))} | {minutes:.1f} |"
+    counts += (suite.for_the_name(), suite.not_repeated(), len(suite.changed("skipped")), kernel, fallbacks)
+    return f"| {suite.name}{note} | {' | '.join(map(str, counts))} |"
 
 
 _Changed = tuple[Suite, dict[str, Any]]
