@@ -36,6 +36,12 @@ def test_teardown(broken_teardown): pass
 @pytest.mark.skip(reason="no such device")
 def test_skipped(): pass
 
+def test_warnings_are_seen():
+    import warnings
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.warn("old name", FutureWarning)
+    assert seen
+
 def test_slow():
     import time
     time.sleep(20)
@@ -185,6 +191,7 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(folder, tmp_path):
         "test_counted": ("passed", ""),
         "test_ends_the_process": ("passed", ""),
         "test_teardown": ("failed", "OSError: no room"),
+        "test_warnings_are_seen": ("passed", ""),
         "test_skipped": ("skipped", "no such device"),
         "test_slow": ("failed", "Failed: Timeout (>2.0s) from pytest-timeout."),
     }

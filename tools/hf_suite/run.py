@@ -146,7 +146,7 @@ def run(folder: Path, record: Path, swap: str, arguments: list[str], seconds: in
     path = os.pathsep.join([str(folder), str(folder / "utils"), str(_HERE), str(_ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-m", "pytest", "-p", "swap", "--swap", swap, "-p", "record", "--record", str(record)]
-    command += ["-q", "--no-header", "--tb=short", "-W", "ignore", "-p", "no:cacheprovider", *arguments]
+    command += ["-q", "--no-header", "--tb=short", "--disable-warnings", "-p", "no:cacheprovider", *arguments]
     log = record.with_suffix(".log")
     with log.open("w") as file:
         try:
