@@ -56,8 +56,8 @@ class Suite:
         return self.head["suite"]
 
     def changed(self, outcome: str) -> list[dict[str, Any]]:
-        """Tests of that outcome under "nki" that pass without nki_hf."""
-        return [row for row in self.of(outcome) if self.plain.get(row["test"], {}).get("outcome") == "passed"]
+        """Tests of that outcome under "nki" that have another without nki_hf."""
+        return [row for row in self.of(outcome) if self.plain.get(row["test"], row)["outcome"] != outcome]
 
     def of(self, outcome: str) -> list[dict[str, Any]]:
         """Tests of that outcome under "nki"."""
@@ -65,20 +65,18 @@ class Suite:
 
     def unchanged_failures(self) -> list[dict[str, Any]]:
         """Tests that fail without nki_hf too, as they fail there."""
-        plain = [self.plain.get(row["test"], {}) for row in self.of("failed")]
-        return [row for row in plain if row.get("outcome") == "failed"]
-
-    def for_the_name(self) -> int:
-        """New failures that fail again and pass with nki_hf under the name "sdpa"."""
-        return sum(
-            self.again.get(row["test"], {}).get("outcome") == "failed"
-            and self.in_place.get(row["test"], {}).get("outcome") == "passed"
-            for row in self.changed("failed")
-        )
+        plain = [self.plain.get(row["test"]) for row in self.of("failed")]
+        return [row for row in plain if row and row["outcome"] == "failed"]
 
     def not_repeated(self) -> int:
         """New failures that passed the next time."""
-        return sum(self.again.get(row["test"], {}).get("outcome") == "passed" for row in self.changed("failed"))
+        return sum(self.again.get(row["test"], row)["outcome"] == "passed" for row in self.changed("failed"))
+
+    def for_the_name(self) -> int:
+        """New failures that failed again and pass with nki_hf under the name "sdpa"."""
+        names = [row["test"] for row in self.changed("failed")]
+        repeated = [name for name in names if name in self.again and self.again[name]["outcome"] == "failed"]
+        return sum(name in self.in_place and self.in_place[name]["outcome"] == "passed" for name in repeated)
 
     def unsettled(self) -> int:
         """Tests that did not pass under "nki" and were not run without it."""
@@ -216,10 +214,12 @@ def _fallbacks(suites: list[Suite]) -> str:
                 names.setdefault(reason, set()).add(row["test"].rpartition("::")[2].partition("_0")[0])
     if not counts:
         return "None."
-    lines = ["| reason | calls | suites | tests |", "|---|---|---|---|"]
+    lines = ["| reason | calls | where | tests |", "|---|---|---|---|"]
     for reason, found in sorted(counts.items(), key=lambda item: -item[1].total()):
         tests = ", ".join(f"`{name}`" for name in sorted(names[reason]))
-        lines.append(f"| {reason} | {found.total()} | {', '.join(sorted(found))} | {tests} |")
+        lines.append(
+            f"| {reason} | {found.total()} | {', '.join(f'{name} {found[name]}' for name in sorted(found))} | {tests} |"
+        )
     return "\n".join(lines)
 
 
