@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("-k", dest="keyword", default="", help="pytest's -k")
     parser.add_argument("--records", type=Path, help="where the records go (default: FOLDER/records)")
     parser.add_argument("--seconds", type=int, default=7200, help="longest time of one run of a suite")
-    parser.add_argument("--test-seconds", type=int, default=300, help="longest time of one test; needs pytest-timeout")
+    parser.add_argument("--test-seconds", type=int, default=900, help="longest time of one test; needs pytest-timeout")
     parser.add_argument("--again", action="store_true", help="forget what was recorded of these suites")
     options = parser.parse_args()
     try:
