@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -72,6 +73,15 @@ def test_fails_anyway():
 """
 
 
+RANDOM = """
+import unittest, torch
+
+class Drawn(unittest.TestCase):
+    def test_near_the_middle(self):
+        torch.testing.assert_close(torch.rand(1), torch.tensor([0.5]), atol=0.25, rtol=0.0)
+"""
+
+
 @pytest.fixture
 def checkout(tmp_path):
     """A repository with the folders of transformers' and one suite, committed."""
@@ -90,8 +100,10 @@ def checkout(tmp_path):
 
 
 @pytest.fixture
-def folder(checkout, tmp_path):
-    """The repository, prepared."""
+def folder(checkout, tmp_path, monkeypatch):
+    """The repository, prepared; the suites start without the other plug-ins that are installed here, which take a second."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p pytest_timeout")
     prepare.prepare(checkout, tmp_path / "prepared", None)
     return tmp_path / "prepared"
 
@@ -179,11 +191,11 @@ def test_records_of_another_run_are_not_mixed_in(folder, tmp_path):
 def test_an_interrupted_suite_goes_on_where_it_stopped(folder, tmp_path):
     record = run.begin(folder, tmp_path, "none")
     limits = ["--timeout=2", "-o", "timeout_method=signal"]
-    problem = run.run(folder, record, "none", [*limits, SUITE], 60)
+    problem = run.run(folder, record, "none", [*limits, SUITE], 600)
     assert "status 7 after 1 passed, 0 failed, 0 skipped" in problem
     assert not run.finished(record)
     (folder / "second").touch()
-    assert run.run(folder, record, "none", [*limits, SUITE], 60) == ""
+    assert run.run(folder, record, "none", [*limits, SUITE], 600) == ""
     assert run.finished(record)
     assert (folder / "runs").read_text() == "x"
     ends = {row["test"].partition("::")[2]: (row["outcome"], row["why"]) for row in run.rows(record)}
@@ -201,10 +213,25 @@ def test_a_suite_that_cannot_be_collected_or_takes_too_long_says_so(folder, tmp_
     record = run.begin(folder, tmp_path, "none")
     assert "stopped after 1 s" in run.run(folder, record, "none", [SUITE, "-k", "slow"], 1)
     (folder / SUITE).write_text("import not_installed_here")
-    assert "(ModuleNotFoundError: No module named 'not_installed_here')" in run.run(folder, record, "none", [SUITE], 60)
+    assert "(ModuleNotFoundError: No module named 'not_installed_here')" in run.run(folder, record, "none", [SUITE], 600)
 
 
-def test_a_suite_runs_under_nki_without_it_and_under_the_name_sdpa(folder, monkeypatch, capsys):
+def test_the_swap_counts_kernel_calls_and_fallbacks_by_test(folder, tmp_path, monkeypatch):
+    (folder / SUITE).write_text(MODELS)
+    monkeypatch.setenv("NKI_HF_BACKEND", "torch_reference")
+    record = run.begin(folder, tmp_path, "whole", "tiny")
+    assert run.run(folder, record, "nki", [SUITE], 600) == ""
+    assert {row["test"].partition("::")[2]: (row["kernel"], sum(row["fallbacks"].values())) for row in run.rows(record)} == {
+        "test_forward": (1, 0),
+        "test_weights": (0, 0),
+        "test_weights_of_the_default": (0, 1),
+        "test_name": (0, 0),
+        "test_fails_anyway": (0, 0),
+    }
+
+
+@pytest.mark.slow  # four processes that import transformers
+def test_what_fails_runs_again_without_nki_hf_and_under_the_name_sdpa(folder, monkeypatch, capsys):
     (folder / SUITE).write_text(MODELS)
     monkeypatch.setenv("NKI_HF_BACKEND", "torch_reference")
     code, error = said(monkeypatch, capsys, run, folder, "tiny")
@@ -212,19 +239,36 @@ def test_a_suite_runs_under_nki_without_it_and_under_the_name_sdpa(folder, monke
     (suite,) = table.load(folder / "records")
     assert suite.ended
     assert suite.head["backend"] == "torch_reference"
-    assert {row["test"].partition("::")[2]: (row["kernel"], sum(row["fallbacks"].values())) for row in suite.tests} == {
-        "test_forward": (1, 0),
-        "test_weights": (0, 0),
-        "test_weights_of_the_default": (0, 1),
-        "test_name": (0, 0),
-        "test_fails_anyway": (0, 0),
-    }
     assert [row["test"].partition("::")[2] for row in suite.changed("failed")] == ["test_name"]
     assert [row["why"] for row in suite.unchanged_failures()] == ["ValueError: as ever"]
-    assert suite.for_the_name() == 1
+    assert (suite.for_the_name(), suite.not_repeated()) == (1, 0)
     before = {path: path.read_bytes() for path in (folder / "records").glob("*.jsonl")}
     assert said(monkeypatch, capsys, run, folder, "tiny")[0] == 0  # nothing left to do
     assert before == {path: path.read_bytes() for path in (folder / "records").glob("*.jsonl")}
+
+
+def test_draws_count_failures_and_measure_how_near_they_come(folder):
+    (folder / SUITE).write_text(RANDOM)
+    (folder / "tests" / "test_modeling_common.py").write_text("import random\nglobal_rng = random.Random()\n")
+    tools = Path(run.__file__).parent
+    script = f"""import sys; sys.path[:0] = [{str(tools)!r}, {str(folder)!r}]
+import draws, json
+from tests.models.tiny.test_modeling_tiny import Drawn
+print(json.dumps(draws.draw(Drawn, "test_near_the_middle", 40)))"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=folder)
+    failures, ratios = json.loads(done.stdout.splitlines()[-1])
+    drawn = [torch.rand(1, generator=torch.Generator().manual_seed(seed)).double() for seed in range(40)]
+    expected = [float((value - 0.5).abs() / 0.25) for value in drawn]
+    assert ratios == pytest.approx(expected)
+    assert failures == sum(ratio > 1 for ratio in expected) > 0
+
+
+def test_draws_of_a_test_that_is_not_there_are_refused_in_one_line(folder):
+    script = Path(run.__file__).parent / "draws.py"
+    done = subprocess.run([sys.executable, script, folder, f"{SUITE}::one_name"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{SUITE}::one_name is not path::class::name" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def written(folder, name, *tests, ended=True, **head):
