@@ -307,6 +307,7 @@ def test_the_page_counts_and_explains_what_changes(tmp_path):
     assert missing == ["simulator a.py::T::test_odd: Error: test_odd"]
     assert "**Not explained:** `Error: test_odd`" in text
     assert "| dropout | 3 | tiny 3 | `test_a` |" in text
+    assert "| Error: test_less | 1 |" in text
 
 
 def test_a_page_without_records_is_refused_in_one_line(tmp_path, monkeypatch, capsys):

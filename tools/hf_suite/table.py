@@ -138,6 +138,7 @@ def page(suites: list[Suite], explanations: dict[str, list[dict[str, str]]]) -> 
     failures = [(suite, row) for suite in suites for row in suite.unchanged_failures()]
     parts.append("## What fails without nki_hf too\n\n" + _listing(_classes(failures, explanations["without"])[0], "Nothing."))
     parts.append("## Fallbacks\n\n" + _fallbacks(suites))
+    parts.append("## Skipped tests\n\n" + _skips(suites))
     return "\n\n".join(parts) + "\n", missing
 
 
@@ -221,6 +222,15 @@ def _fallbacks(suites: list[Suite]) -> str:
             f"| {reason} | {found.total()} | {', '.join(f'{name} {found[name]}' for name in sorted(found))} | {tests} |"
         )
     return "\n".join(lines)
+
+
+def _skips(suites: list[Suite]) -> str:
+    reasons = {(suite.name, row["test"]): row["why"] for suite in suites for row in suite.of("skipped")}
+    counts = Counter(reasons.values())
+    common = counts.most_common(12)
+    lines = ["| reason | tests |", "|---|---|", *(f"| {reason} | {count} |" for reason, count in common)]
+    rest = counts.total() - sum(count for _, count in common)
+    return "\n".join([*lines, f"| {len(counts) - len(common)} other reasons | {rest} |"] if rest else lines)
 
 
 if __name__ == "__main__":
