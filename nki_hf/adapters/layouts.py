@@ -79,7 +79,8 @@ def trivial_result(problem: Problem, q: Tensor, v: Tensor, sink: Tensor | None =
     out = q.new_zeros((problem.batch, problem.seqlen_q, problem.num_heads_q, problem.head_dim_v), dtype=dtype)
     lse = torch.full((problem.batch, problem.num_heads_q, problem.seqlen_q), -torch.inf, device=q.device)
     if sink is not None:
-        lse = sink.to(torch.float32)[None, :, None].expand_as(lse).contiguous()
+        # a copy even where the shapes are equal: an op may not return a view of its input
+        lse = sink.to(torch.float32)[None, :, None].expand_as(lse).clone(memory_format=torch.contiguous_format)
     return out, lse
 
 

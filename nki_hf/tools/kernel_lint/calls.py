@@ -14,7 +14,7 @@ _VALUES = ("get_nc_version", "nc_version", "get_sub_version", "register_alloc", 
 _DMA = ("dma_copy", "dma_transpose", "dma_compute")
 
 
-@rule("positional", VERSIONS, "parameter order drifted between versions (affine_select, range_select, dma_copy): name each one")
+@rule("positional", VERSIONS, "parameter order drifted between versions (affine_select, dma_compute): name each", refused=False)
 def _positional(module: Module) -> Found:
     for node, name in _isa_calls(module):
         if node.args:

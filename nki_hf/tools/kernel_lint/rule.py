@@ -41,19 +41,22 @@ Found = Iterator[tuple[ast.AST, str]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One documented refusal.
+    """One documented refusal, or one piece of advice.
 
     Attributes:
       name: e.g. `keyword-only`.
-      versions: the NKI versions that refuse it.
+      versions: the NKI versions that refuse it, or that the advice is for.
       why: what they do and where that is documented, a sentence.
       find: yields each offending node with what is wrong there.
+      refused: True if these versions are documented to reject it or to compute something else than the source says; False
+        for advice that keeps a kernel the same under all of them.
     """
 
     name: str
     versions: tuple[str, ...]
     why: str
     find: Callable[[Module], Found]
+    refused: bool = True
 
 
 @dataclass(frozen=True, order=True)
@@ -70,11 +73,13 @@ RULES: dict[str, Rule] = {}
 """Every rule by name, in order of definition."""
 
 
-def rule(name: str, versions: tuple[str, ...], why: str) -> Callable[[Callable[[Module], Found]], Callable[[Module], Found]]:
+def rule(
+    name: str, versions: tuple[str, ...], why: str, *, refused: bool = True
+) -> Callable[[Callable[[Module], Found]], Callable[[Module], Found]]:
     """Decorator that registers a finder as the rule `name`."""
 
     def register(find: Callable[[Module], Found]) -> Callable[[Module], Found]:
-        RULES[name] = Rule(name, versions, why, find)
+        RULES[name] = Rule(name, versions, why, find, refused)
         return find
 
     return register

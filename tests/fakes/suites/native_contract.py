@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch_neuronx  # noqa: F401  (autoloaded by torch on a real machine)
 from fake_neuron import MACHINE, Refused
+from fake_neuron.tensor import on_device
 
+import nki_hf
 from nki_hf import lang
 from nki_hf.backends import neuron_launch
 from nki_hf.backends.base import KernelCall
@@ -20,8 +22,8 @@ def backend():
     return NeuronBackend(kernels="contract_kernels")
 
 
-def _x(rows=8, columns=16, dtype=torch.float32):
-    return torch.arange(rows * columns, dtype=torch.float32).reshape(rows, columns).to(dtype).to("neuron")
+def _x(rows=8, columns=16, dtype=torch.float32, device="neuron:0"):
+    return on_device(torch.arange(rows * columns, dtype=torch.float32).reshape(rows, columns).to(dtype), device)
 
 
 def _call(x=None, shift=None, scale=0.5, square=False, **changes):
@@ -71,6 +73,8 @@ def test_views_and_parameters_are_made_plain_and_dense(backend, make):
         ({"scale": 2**31}, "scale"),
         ({"lnc": 1}, "lnc"),
         ({"shift": torch.ones(8, 16)}, "device"),
+        ({"shift": _x(device="neuron:1")}, "device"),
+        ({"scale": (_x(),)}, "scale"),
     ],
 )
 def test_arguments_that_nki_refuses_or_misreads_are_refused_first(backend, changes, field):
@@ -206,7 +210,7 @@ MUTATIONS = {
         lambda: _call(torch.ones(8, 16)),
     ),
     "tensor-one-device": (
-        lambda patch: patch.setattr(neuron_launch, "arguments_of", lambda call, _: [_x(), _other_device(), 0.5, False]),
+        lambda patch: patch.setattr(neuron_launch, "arguments_of", lambda call, _: [_x(), _x(device="neuron:1"), 0.5, False]),
         _call,
     ),
     "all-parameters": (
@@ -216,12 +220,6 @@ MUTATIONS = {
     "lnc-bare-int": (lambda patch: _bracket(patch, lambda kernel, lnc: kernel[(lnc,)]), _call),
     "lnc-agrees": (lambda patch: _bracket(patch, lambda kernel, lnc: kernel), _call),
 }
-
-
-def _other_device():
-    from fake_neuron.tensor import on_device
-
-    return on_device(torch.ones(8, 16), "neuron:1")
 
 
 def _bracket(patch, choose):
@@ -246,9 +244,81 @@ def test_without_our_care_the_contract_refuses(rule, backend, monkeypatch):
     assert getattr(refused, "rule", refused) == rule
 
 
-def test_lnc_changed_within_a_process_is_refused(backend, monkeypatch):
+@pytest.mark.parametrize(("version", "rule"), [("0.6.0", "lnc-one-per-process"), ("0.7.0", "lnc-agrees")])
+def test_a_second_lnc_in_one_process_never_reaches_nki(backend, monkeypatch, version, rule):
+    """Before 0.7 nki takes any LNC, on half of the core pair, and its cache does not tell the two kernels apart."""
+    MACHINE.nki_version = version
     backend.run(_call())
-    monkeypatch.setitem(MACHINE.lnc_of_kernel, "scale_rows", 1)
+    with pytest.raises(UnsupportedProblem) as caught:
+        backend.run(_call(lnc=1))
+    assert caught.value.reasons[0].field == "lnc"
+    _bracket(monkeypatch, lambda kernel, lnc: kernel[1])
     with pytest.raises(LaunchFailed) as caught:
         backend.run(_call())
-    assert caught.value.__cause__.rule == "lnc-one-per-process"
+    assert caught.value.__cause__.rule == rule
+
+
+# ---- our own kernel, through the adapter --------------------------------------------------------------------------------
+
+
+def _attention(device="neuron:0", keys=40, **changes):
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, length, 16, generator=draw) for heads, length in ((4, 24), (2, keys), (2, keys)))
+    if device is None:
+        return nki_hf.attention(q, k, v, **changes)
+    return nki_hf.attention(*(on_device(x, device) for x in (q, k, v)), **changes)
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0"])
+def test_our_kernel_runs_under_the_front_end_of_every_version(version):
+    MACHINE.nki_version = version
+    with nki_hf.using(strict=True):
+        for _ in range(2):
+            out = _attention(causal=True)
+            torch.testing.assert_close(out.cpu(), _attention(None, causal=True), rtol=0, atol=0)
+    assert MACHINE.count("flash_prefill") == 1
+
+
+@pytest.mark.parametrize(("version", "taken"), [("0.6.0", False), ("0.7.0", True)])
+def test_source_that_only_the_tracer_takes_is_refused_by_the_parser(backend, version, taken):
+    MACHINE.nki_version = version
+    call = KernelCall(kernel="for_the_tracer", tensors={"x": _x()}, constants={"scale": None}, lnc=2)
+    if taken:
+        torch.testing.assert_close(backend.run(call).outputs[0].cpu(), _x().cpu())
+        return
+    with pytest.raises(LaunchFailed, match="identity") as caught:
+        backend.run(call)
+    assert caught.value.__cause__.rule == "front-end"
+
+
+def test_a_kernel_that_reads_a_changed_global_is_refused(backend):
+    call = KernelCall(kernel="reads_global", tensors={"x": _x()}, constants={}, lnc=2)
+    backend.run(call)
+    lang.load("contract_kernels.reads_global", "neuron").FACTOR = 3.0
+    with pytest.raises(LaunchFailed, match=r"FACTOR=2\.0, which is 3\.0") as caught:
+        backend.run(call)
+    assert caught.value.__cause__.rule == "kernel-pure"
+
+
+@pytest.mark.parametrize("rows", [1, 24])
+def test_the_lse_of_a_call_without_keys_is_not_the_sink_itself(rows):
+    empty = on_device(torch.zeros(1, 4, 0, 16), "neuron:0")
+    q, sink = on_device(torch.ones(1, 4, rows, 16), "neuron:0"), on_device(torch.arange(4.0), "neuron:0")
+    out, lse = nki_hf.attention(q, empty, empty, sink=sink, return_lse=True)
+    assert torch.equal(out.cpu(), torch.zeros(1, 4, rows, 16))
+    assert torch.equal(lse.cpu(), torch.arange(4.0)[None, :, None].expand(1, 4, rows))
+
+
+def test_our_op_in_a_compiled_graph_holds_the_kernel_and_takes_tensors_of_the_device():
+    torch._dynamo.reset()
+    compiled = torch.compile(nki_hf.attention, backend="neuron", fullgraph=True, dynamic=False)
+    inputs = [torch.randn(1, 2, 32, 16) for _ in range(3)]
+    found = compiled(*(x.to("neuron") for x in inputs))
+    torch.testing.assert_close(found.cpu(), nki_hf.attention(*inputs), rtol=0, atol=0)
+    assert (MACHINE.count("graph"), MACHINE.count("flash_prefill")) == (1, 1)
+
+
+def test_a_graph_with_an_input_on_the_cpu_is_refused():
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="graph-device"):
+        torch.compile(lambda x, y: x + y.to("neuron"), backend="neuron", fullgraph=True)(_x(), torch.ones(8, 16))

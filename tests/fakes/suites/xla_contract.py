@@ -103,6 +103,7 @@ def test_the_adapters_gradients_on_xla_are_those_of_torch(window):
     ("attempt", "rule"),
     [
         (lambda: torch_neuronx.trace(Model(), on_device(_x(), "xla:0")), "trace-cpu-inputs"),
+        (lambda: torch_neuronx.trace(Model(), _x())(on_device(_x(), "xla:0")), "trace-cpu-inputs"),
         (lambda: torch_neuronx.trace(Model(), _x(), None, "dir"), "trace-keywords"),
         (lambda: torch_neuronx.trace(lambda x: {"out": x}, _x()), "trace-outputs"),
         (lambda: torch_neuronx.trace(lambda x: (x, None), _x()), "trace-outputs"),

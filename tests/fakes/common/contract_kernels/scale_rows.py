@@ -13,7 +13,7 @@ def scale_rows(x, shift, scale, square=False):
     x_sbuf = nl.ndarray((rows, x.shape[1]), x.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=x_sbuf, src=x[first : first + rows, :])
     nisa.tensor_scalar(dst=x_sbuf, data=x_sbuf, op0=nl.multiply, operand0=scale)
-    if shift is not None:
+    if shift != None:  # noqa: E711
         shift_sbuf = nl.ndarray((rows, x.shape[1]), x.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=shift_sbuf, src=shift[first : first + rows, :])
         nisa.tensor_tensor(dst=x_sbuf, data1=x_sbuf, data2=shift_sbuf, op=nl.add)

@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fake_neuron.arrays import numpy_dtype, to_numpy, to_torch, torch_dtype
+from fake_neuron.front_end import check_constant, check_source, check_unchanged, read_globals
 from fake_neuron.machine import MACHINE
 from fake_neuron.rules import refuse
 from fake_neuron.tensor import DeviceTensor, adopted, on_device
@@ -19,7 +20,6 @@ from nki_hf.sim import SimOptions
 __all__ = ["FakeKernel", "NkiValidationError"]
 
 REFUSED_DTYPES = (torch.float64, torch.int64, torch.uint64, torch.bool, torch.complex64, torch.complex128)
-CONSTANTS = (type(None), bool, int, float, str)
 
 
 class NkiValidationError(ValueError):
@@ -69,7 +69,7 @@ class FakeKernel:
             if isinstance(value, torch.Tensor):
                 devices.add(_check_tensor(self.__name__, name, value))
             else:
-                _check_constant(self.__name__, name, value)
+                check_constant(self.__name__, name, value, lambda item: isinstance(item, torch.Tensor))
         if not devices:
             refuse("tensor-on-device", f"{self.__name__} was called without tensors")
         if len(devices) > 1:
@@ -77,7 +77,8 @@ class FakeKernel:
         return devices.pop()
 
     def _check_lnc(self):
-        if self.lnc != MACHINE.lnc:
+        before_0_7 = tuple(map(int, MACHINE.nki_version.split(".")[:2])) < (0, 7)
+        if self.lnc != MACHINE.lnc and not before_0_7:
             refuse("lnc-agrees", f"{self.__name__}[{self.lnc}] on a machine whose LNC is {MACHINE.lnc}")
         known = MACHINE.lnc_of_kernel.setdefault(self.__name__, self.lnc)
         if known != self.lnc:
@@ -97,9 +98,10 @@ class FakeKernel:
         if MACHINE.latches and self.__name__ in MACHINE.broken_kernels:
             return self._latch(arguments)
         arrays = {name: to_numpy(value.inner) for name, value in arguments.items() if isinstance(value, DeviceTensor)}
-        program = MACHINE.programs.get(key)
+        program, known = MACHINE.programs.get(key, (None, ()))
         if program is None:
             program = self._compile(key, arguments)
+        check_unchanged(self.__name__, known)
         # program.outputs are NaN until written, so an output element that no core wrote stays visible
         return [to_torch(np.array(output)) for output in program(arrays)]
 
@@ -116,14 +118,16 @@ class FakeKernel:
         problem = MACHINE.broken_kernels.get(self.__name__)
         if problem is not None:
             raise RuntimeError(problem)
+        known = read_globals(self.function)
         returned = self._launch(arguments, values=True)
+        check_source(self.function)  # last: a rule of its own says more than the source does
         need = sum(math.prod(value.shape) * value.element_size() for value in arguments.values() if hasattr(value, "stride"))
         need += sum(tensor.size * tensor.itemsize for tensor in returned)
         if need > MACHINE.hbm_bytes:
             raise RuntimeError(f"NRT_RESOURCE: failed to allocate {need:,} bytes of device memory, {MACHINE.hbm_bytes:,} free")
         MACHINE.compiled(self.__name__, key)
-        program = MACHINE.programs[key] = self._program
-        return program
+        MACHINE.programs[key] = self._program, known
+        return self._program
 
     def _launch(self, arguments, *, values):
         """Run the kernel's Python once on the simulator; its returned tensors, after checking where they live."""
@@ -171,16 +175,6 @@ def _check_tensor(kernel, name, value):
     if value.storage_offset():
         refuse("tensor-offset", f"{kernel}: {name} starts at element {value.storage_offset()} of its storage")
     return str(value.device)
-
-
-def _check_constant(kernel, name, value):
-    if isinstance(value, tuple):
-        for item in value:
-            if isinstance(item, torch.Tensor):
-                refuse("tensor-top-level", f"{kernel}: {name} is a tuple with a tensor inside")
-            _check_constant(kernel, name, item)
-    elif type(value) not in CONSTANTS or (type(value) is int and not -(2**31) <= value < 2**31):
-        refuse("constant-kind", f"{kernel}: {name} is {value!r}, a {type(value).__name__}")
 
 
 def _check_output(kernel, output):

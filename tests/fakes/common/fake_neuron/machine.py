@@ -9,7 +9,12 @@ from fake_neuron.rules import refuse
 __all__ = ["MACHINE", "CompileRecord", "Machine"]
 
 HBM_BANK_BYTES = 24 * 2**30
-WATCHED = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_PLATFORM_TARGET_OVERRIDE")
+NKI_VERSION = os.environ.get("FAKE_NKI_VERSION", "0.7.0+standin")
+WATCHED = (
+    "NEURON_LOGICAL_NC_CONFIG", "NEURON_PLATFORM_TARGET_OVERRIDE", "NEURON_RT_NUM_CORES", "NKI_ENABLE_TRACE_CACHE",
+    "TORCH_NEURONX_NEFF_CACHE_DIR", "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION",
+)  # fmt: skip
+"""Variables that are read when the packages are imported or the runtime starts."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Machine:
     hbm_bytes: int = HBM_BANK_BYTES
     synchronized: int = 0
     takes_int64: bool = False
+    nki_version: str = NKI_VERSION
     where: str = "eager"
     at_import: dict = field(default_factory=lambda: {name: os.environ.get(name) for name in WATCHED})
 
@@ -56,6 +62,7 @@ class Machine:
         self.where = "eager"
         self.synchronized = 0
         self.takes_int64 = False
+        self.nki_version = NKI_VERSION
 
     @property
     def lnc(self) -> int:

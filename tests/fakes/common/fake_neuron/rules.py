@@ -9,7 +9,7 @@ __all__ = ["RULES", "Refused", "refuse"]
 RULES = {
     # launching a kernel
     "lnc-bare-int": "K framework/kernel.py, X: kernel[2] takes the bare int 1 or 2; kernel[(2,)] is a validation error",
-    "lnc-agrees": "D nki/migration 2.33: a kernel whose LNC differs from the compiler's is rejected (half speed before 0.7)",
+    "lnc-agrees": "D nki/migration 2.33: nki 0.7 rejects a kernel whose LNC differs from the compiler's (half speed before)",
     "lnc-one-per-process": "S nki_op_impl.py: the eager cache key omits the grid, so one kernel must keep one LNC",
     "tensor-on-device": "K framework/compiled.py: a CPU tensor falls into the torch_xla path, which native lacks",
     "tensor-one-device": "D framework_custom_op: all tensors of a launch live on one device",
@@ -18,7 +18,7 @@ RULES = {
     "tensor-offset": "S tests/nki/test_slice_input_mismatch.py: slices are only known to work in one dimension; materialise",
     "tensor-dtype": "D compiler release notes 2.32: 64-bit types are downcast or refused; bool was uint8 before nki 0.4",
     "tensor-plain": "D NxD Inference strips tensor subclasses before a launch: Parameters must be detached",
-    "constant-kind": "D nki-language-guide: None, bool, int32, fp32, str, tuples, dtypes; lists refused since 0.3",
+    "constant-kind": "D nki-language-guide: None, bool, int32, fp32, str, tuples, enums, NKIObjects; no lists since 0.3",
     "all-parameters": "K framework/compiled.py: the in-memory cache key omits argument names and unbound defaults",
     "environment-early": "D environment-variables: LNC and target variables are read at import; later changes have no effect",
     "simulator-off": "D environment-variables: NKI_SIMULATOR=1 runs every kernel in nki's CPU simulator, not on the chip",
@@ -26,6 +26,8 @@ RULES = {
     # what a kernel is
     "signature-kinds": "D release notes nki 0.3.0: no keyword-only marker, no *args, no **kwargs in a kernel's signature",
     "output-shared-hbm": "D release notes nki 0.3.0: outputs are allocated in shared_hbm and returned",
+    "front-end": "D nki/migration, nki-language-guide: 0.3 to 0.6 parse a subset of Python, 0.7 traces; names come and go",
+    "kernel-pure": "D nki-language-guide: compiled kernels are kept by their arguments; changed globals are not seen",
     "output-fresh": "torch.library: outputs of an op may not alias inputs; aliasing with nki kernels is unverified",
     # custom ops and graphs
     "op-plain-function": "D nki/get-started/about: nki_op decorates a plain function that calls the kernel, not the kernel",
@@ -35,6 +37,7 @@ RULES = {
     "graph-static": "D reference-torch-compile: dynamic=True and automatic dynamic shapes are refused",
     "graph-mode": "D reference-torch-compile: only mode='default', only documented options",
     "graph-opaque-op": "S nki_hop.py: an op not made by nki_op has no decomposition, so the compiler cannot lower it",
+    "graph-device": "W env-vars: a CPU input of a graph is copied at each call, or refused by ..._DISABLE_CPU_AUTOCOPY=1",
     "graph-integers": "X: int64 token ids as a graph's input failed in the embedding; D release notes 2.32 on 64-bit types",
     # torch_neuronx.trace (xla)
     "trace-cpu-inputs": "D api-torch-neuronx-trace: traced modules take and return CPU tensors",

@@ -26,6 +26,7 @@ class Traced:
     def __call__(self, *inputs):
         if not self.weights_inside and self.core is None:
             refuse("trace-weights", "a traced model without its weights was called before move_trace_to_device")
+        _check_on_host("an input of a traced model", inputs)
         if _signature(inputs) != self.signature:
             refuse("trace-static", f"traced for {self.signature}, called with {_signature(inputs)}")
         before, MACHINE.where = MACHINE.where, "neff"
@@ -50,9 +51,7 @@ def trace(
     if _positional:
         refuse("trace-keywords", f"trace was given {len(_positional)} more positional arguments")
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    for value in inputs:
-        if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
-            refuse("trace-cpu-inputs", f"an example input is {type(value).__name__} on {getattr(value, 'device', 'no device')}")
+    _check_on_host("an example input", inputs)
     flags = compiler_args.split() if isinstance(compiler_args, str) else list(compiler_args or [])
     for position, flag in enumerate(flags):
         name, _, value = flag.partition("=")
@@ -99,6 +98,12 @@ def _run(function, inputs):
         else:
             outputs = function(*values)
     return tree_map(lambda value: value.inner if isinstance(value, DeviceTensor) else value, outputs)
+
+
+def _check_on_host(what, inputs):
+    for value in inputs:
+        if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+            refuse("trace-cpu-inputs", f"{what} is {type(value).__name__} on {getattr(value, 'device', 'no device')}")
 
 
 def _signature(inputs):

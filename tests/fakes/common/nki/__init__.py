@@ -1,10 +1,9 @@
 """Fake of AWS's nki: `jit`, `language`, `isa`. The version is FAKE_NKI_VERSION (default 0.7.0)."""
 
-import os
-
 from fake_neuron.kernel import FakeKernel, NkiValidationError
+from fake_neuron.machine import NKI_VERSION
 
-__version__ = os.environ.get("FAKE_NKI_VERSION", "0.7.0+standin")
+__version__ = NKI_VERSION
 __all__ = ["NkiValidationError", "jit"]
 
 

@@ -16,6 +16,8 @@ def compile_graph(graph, example_inputs, **options):
         sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
         if any(isinstance(size, torch.SymInt) for size in sizes):
             refuse("graph-static", f"the graph has an input of size {tuple(sizes)}")
+        if isinstance(value, torch.Tensor) and value.dim() and value.device.type == "cpu":
+            refuse("graph-device", f"the graph has a CPU input of shape {tuple(sizes)}")
         if isinstance(value, torch.Tensor) and value.dtype == torch.int64 and not MACHINE.takes_int64:
             refuse("graph-integers", f"the graph has an int64 input of shape {tuple(sizes)}")
     for node in graph.graph.nodes:
