@@ -3,17 +3,18 @@
 python tools/mutation/contract.py [--rule NAME ...] [--report]
 
 Each mutant (contract_mutants.py) is a textual change of our source that breaks one rule of the contract. It is planted in a
-copy of the project and run against the suites of the stand-in packages, each in a process of its own. A mutant is `refused`
-if a test fails with the rule's name, `noticed` if another one fails, `missed` if none does.
+copy of the project and run against tests of the stand-in packages, in a process of its own. A mutant is `refused` if a test
+fails with the rule's name, `noticed` if another one fails, `missed` if none does. Without changes these tests must pass.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import multiprocessing
 import os
 import runpy
 import shutil
-import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.mutation.contract_mutants import MUTANTS, NO_MUTANT, ContractMutant
 
-__all__ = ["ROOT", "Verdict", "examine", "markdown", "planted", "rules"]
+__all__ = ["ROOT", "Verdict", "examine", "markdown", "planted", "rules", "unchanged"]
 
 ROOT = Path(__file__).parents[2]
 _PAGE = ROOT / "docs" / "evidence.md"
@@ -80,9 +81,12 @@ def planted(mutant: ContractMutant | None) -> Iterator[Path]:
 
 
 def examine(mutant: ContractMutant) -> Verdict:
-    """Run the mutant's suite and judge what failed."""
+    """Run the mutant's tests and judge what failed.
+
+    The tests run in a fork of this process, which must not have imported nki_hf or any stand-in.
+    """
     with planted(mutant) as home:
-        failures, trouble = _run(home, mutant.suite)
+        failures, trouble = _run(home, mutant.suite, mutant.tests)
     if trouble:
         return Verdict(word="error", tests=(), detail=trouble)
     naming = sorted({test for test, text in failures if f"Refused: [{mutant.rule}]" in text})
@@ -92,27 +96,57 @@ def examine(mutant: ContractMutant) -> Verdict:
     return Verdict(word="noticed" if others else "missed", tests=tuple(f"{mutant.suite}::{test}" for test in others))
 
 
-def _run(home: Path, suite: str) -> tuple[list[tuple[str, str]], str]:
-    """(failing test, its report) of one suite, and what went wrong with the run itself."""
+def unchanged() -> list[str]:
+    """Tests of the mutants that fail without any mutant; none may."""
+    chosen: dict[str, list[str]] = {}
+    for mutant in MUTANTS:
+        chosen.setdefault(mutant.suite, []).append(mutant.tests)
+    failed = []
+    with planted(None) as home:
+        for suite, tests in chosen.items():
+            failures, trouble = _run(home, suite, " or ".join(sorted(set(tests))))
+            failed += [f"{suite}::{test}: {text}" for test, text in failures] + [trouble] * bool(trouble)
+    return failed
+
+
+def _run(home: Path, suite: str, tests: str) -> tuple[list[tuple[str, str]], str]:
+    """(failing test, its report) of a choice of tests of one suite, and what went wrong with the run itself."""
     world = suite.partition("_")[0]
     fakes = home / "tests" / "fakes"
-    report = home / "report.xml"
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON_", "NKI_", "PYTEST_"))}
-    environ |= {
-        "PYTHONPATH": os.pathsep.join(map(str, (home, fakes / world, fakes / "common"))), "FAKE_NEURON_WORLD": world,
-        "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]
+    report, output = home / "report.xml", home / "output.txt"
+    command = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}", "-k", tests]
     command.append(str(fakes / "suites" / f"{suite}.py"))
-    done = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=900, check=False)
-    if not report.exists() or done.returncode not in (0, 1):
-        return [], done.stdout[-2000:] + done.stderr[-2000:]
+    paths = [str(path) for path in (home, fakes / world, fakes / "common")]
+    child = multiprocessing.get_context("fork").Process(target=_pytest, args=(home, world, paths, command, output))
+    child.start()
+    child.join(timeout=600)
+    if child.is_alive():
+        child.kill()
+        child.join()
+    if not report.exists() or child.exitcode not in (0, 1):
+        return [], f"exit code {child.exitcode}: {output.read_text()[-2000:]}"
     failures = []
     for case in ElementTree.parse(report).iter("testcase"):
         for found in case:
             if found.tag in ("failure", "error"):
                 failures.append(((case.get("name") or "").split("[")[0], (found.get("message") or "") + (found.text or "")))
     return failures, ""
+
+
+def _pytest(home: Path, world: str, paths: list[str], command: list[str], output: Path) -> None:
+    """The body of a child process: pytest as if it had been started with these paths in the mutant's folder."""
+    if "nki_hf" in sys.modules:
+        raise RuntimeError("nki_hf is imported already: the mutant would not be. Run this tool as a program.")
+    for name in [name for name in os.environ if name.startswith(("NEURON_", "NKI_", "PYTEST_"))]:
+        del os.environ[name]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "FAKE_NEURON_WORLD": world, "HF_HUB_OFFLINE": "1"}
+    sys.path[:0] = paths
+    os.chdir(home)
+    import pytest
+
+    with output.open("w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        code = pytest.main(command)
+    os._exit(int(code))
 
 
 def markdown(verdicts: Sequence[tuple[ContractMutant, Verdict]]) -> str:
@@ -139,6 +173,13 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.report and asked.rule:
         parser.error("--report needs all mutants: leave --rule away")
+    import torch._dynamo  # noqa: F401  (the children share what is slow to import)
+
+    if not asked.rule:
+        failed = unchanged()
+        if failed:
+            print("without a mutant these fail:", *failed, sep="\n")
+            return 1
     verdicts = []
     for mutant in MUTANTS:
         if asked.rule and mutant.rule not in asked.rule:

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nki_hf.kernels
-from nki_hf.tools.kernel_lint import calls, names, syntax
-from nki_hf.tools.kernel_lint.imports import with_known_names
+from nki_hf.tools.kernel_lint import arguments, calls, loops, names, syntax
+from nki_hf.tools.kernel_lint.places import Places
+from nki_hf.tools.kernel_lint.reach import callees, is_entry, kernel_code
 from nki_hf.tools.kernel_lint.rule import RULES, VERSIONS, Finding, Module
+from nki_hf.tools.kernel_lint.source import Source, own_nodes, read_source
 
 __all__ = ["KERNELS", "Row", "lint", "lint_source"]
 
 KERNELS = Path(nki_hf.kernels.__path__[0])
 """The package's own kernels."""
 
-_LOADED = (syntax, calls, names)  # importing them registers their rules
+_LOADED = (syntax, calls, arguments, loops, names)  # importing them registers their rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,37 +43,85 @@ class Row:
 
 
 def lint(path: Path | str = KERNELS, versions: Sequence[str] = VERSIONS) -> list[Row]:
-    """One row per module under `path` (a file or a folder) that is written in NKI; plain Python beside them is passed over.
+    """One row per module with kernel code: those under `path` (a file or a folder) and those that these import.
 
     Raises:
       ValueError: a version that is not in `VERSIONS`, or a path without Python files.
+      SyntaxError: a file that is not Python.
     """
     unknown = [version for version in versions if version not in VERSIONS]
     if unknown:
         raise ValueError(f"version={unknown[0]!r} is not known: it is one of {', '.join(VERSIONS)}.")
-    path = Path(path)
+    path = Path(path).absolute()
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     if not files or not files[0].exists():
         raise ValueError(f"path={str(path)!r} has no Python files: name a kernel's file or a folder of kernels.")
+    home = path if path.is_dir() else path.parent
     rows = []
-    for file in files:
-        shown = str(file.relative_to(path)) if path.is_dir() else file.name
-        module = _module(file.read_text())
-        if module.speaks_nki:
-            findings = _findings(module, shown)
-            rows.append(
-                Row(
-                    file=shown,
-                    kernels=tuple(function.name for function in module.entries),
-                    findings={v: tuple(f for f in findings if v in RULES[f.rule].versions) for v in versions},
-                )
+    for module in _modules([_read(file) for file in files]):
+        file = module.source.path or path
+        shown = str(file.relative_to(home)) if file.is_relative_to(home) else file.name
+        findings = _findings(module, shown)
+        rows.append(
+            Row(
+                file=shown,
+                kernels=tuple(function.name for function in module.entries),
+                findings={v: tuple(f for f in findings if v in RULES[f.rule].versions) for v in versions},
             )
-    return rows
+        )
+    return sorted(rows, key=lambda row: row.file)
 
 
 def lint_source(source: str, file: str = "kernel.py") -> list[Finding]:
     """Everything that any version rejects in one module's source."""
-    return _findings(_module(source), file)
+    return [finding for module in _modules([read_source(source)]) for finding in _findings(module, file)]
+
+
+def _read(file: Path) -> Source:
+    return read_source(file.read_text(), file)
+
+
+def _modules(sources: Sequence[Source]) -> list[Module]:
+    """What the rules look at: kernel code only, with the tiles followed through all of it."""
+    known = {source.path: source for source in sources if source.path is not None}
+
+    def load(file: Path) -> Source:
+        if file not in known:
+            known[file] = _read(file)
+        return known[file]
+
+    code = kernel_code(sources, load)
+    home = {id(function): source for source, functions in code.items() for function in functions}
+    kernels = [function for functions in code.values() for function in functions]
+    named: dict[int, dict[str, list[ast.FunctionDef]]] = {}
+    for function in kernels:
+        own = named.setdefault(id(function), {})
+        for _, other in callees(home[id(function)], function, load):
+            if id(other) in home and other not in own.setdefault(other.name, []):
+                own[other.name].append(other)
+
+    def callee(function: ast.FunctionDef, call: ast.Call) -> list[ast.FunctionDef]:
+        called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        return named[id(function)].get(called, [])
+
+    places = Places(kernels, callee)
+    called = {
+        id(other)
+        for function in kernels
+        for node in own_nodes(function)
+        if isinstance(node, ast.Call)
+        for other in callee(function, node)
+    }
+    return [
+        Module(
+            source=source,
+            functions=tuple(functions),
+            entries=tuple(function for function in functions if is_entry(function)),
+            sub_kernels=frozenset(function.name for function in functions if is_entry(function) and id(function) in called),
+            places=places,
+        )
+        for source, functions in code.items()
+    ]
 
 
 def _findings(module: Module, file: str) -> list[Finding]:
@@ -81,18 +131,3 @@ def _findings(module: Module, file: str) -> list[Finding]:
         for node, message in rule.find(module)
     }
     return sorted(found)
-
-
-def _module(source: str) -> Module:
-    tree = with_known_names(ast.parse(source))
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    entries = tuple(function for function in functions.values() if any(map(_is_jit, function.decorator_list)))
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    speaks = bool(imported & {"nki_hf.lang", "nki", "nki.language", "nki.isa"})
-    return Module(tree=tree, functions=functions, entries=entries, speaks_nki=speaks)
-
-
-def _is_jit(decorator: ast.expr) -> bool:
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return ast.unparse(called).split(".")[-1] == "jit"

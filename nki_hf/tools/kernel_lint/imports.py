@@ -1,20 +1,47 @@
-"""Imports of NKI under any name, read as the names that the rules know: `nki`, `nl` and `nisa`."""
+"""NKI under any name, imported or assigned, read as the names that the rules know: `nki`, `nl` and `nisa`."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 
 __all__ = ["with_known_names"]
+
+_CHAIN = 3
+"""How many names may stand between a use and the language."""
+
+_IN_LANGUAGE = re.compile(r"(nl|nisa)(\.\w+)?")
 
 _MODULES = {"nki": "nki", "nki.language": "nl", "nki.isa": "nisa"}
 
 
 def with_known_names(tree: ast.Module) -> ast.Module:
-    """The tree, in which `isa.memset` after `import nki.isa as isa`, `memset` after `from nki.isa import memset` and
-    `nki.isa.memset` all read `nisa.memset`. Places in the source stay.
+    """The tree, in which `isa.memset` after `import nki.isa as isa`, `memset` after `from nki.isa import memset`,
+    `wipe` after `wipe = nisa.memset` and `nki.isa.memset` all read `nisa.memset`. Places in the source stay.
     """  # fmt: skip
     known: ast.Module = _Renamed(_imported_names(tree)).visit(tree)
+    for _ in range(_CHAIN):
+        aliases = _aliases(known)
+        if not aliases:
+            break
+        known = _Renamed(aliases).visit(known)
     return known
+
+
+def _aliases(tree: ast.Module) -> dict[str, str]:
+    """Names that the module binds once, and only to a name of the language (`wipe = nisa.memset`) -> that name."""
+    nodes = list(ast.walk(tree))
+    bound = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    bound.update(node.arg for node in nodes if isinstance(node, ast.arg))
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    found = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Attribute | ast.Name):
+            target, text = node.targets[0], ast.unparse(node.value)
+            if isinstance(target, ast.Name) and bound[target.id] == 1 and target.id in used and _IN_LANGUAGE.fullmatch(text):
+                found[target.id] = text
+    return found
 
 
 def _imported_names(tree: ast.Module) -> dict[str, str]:

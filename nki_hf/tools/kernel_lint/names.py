@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
+from nki_hf.tools.kernel_lint.source import own_nodes
 
 SINCE = {
     "0.4": (
@@ -49,8 +50,8 @@ def _before(version: str) -> tuple[str, ...]:
     return VERSIONS[: VERSIONS.index(version)]
 
 
-def _names_rule(name: str, versions: tuple[str, ...], why: str, names: tuple[str, ...]) -> None:
-    @rule(name, versions, why)
+def _names_rule(name: str, versions: tuple[str, ...], why: str, names: tuple[str, ...], *, refused: bool = True) -> None:
+    @rule(name, versions, why, refused=refused)
     def _find(module: Module) -> Found:
         for node, used in _used(module):
             if used in names:
@@ -61,20 +62,28 @@ for _version, _names in SINCE.items():
     _names_rule(f"new-in-{_version}", _before(_version), f"these names came with {_version}", _names)
 for _version, _names in GONE.items():
     _names_rule(f"gone-in-{_version}", _from(_version), f"these names are gone since {_version}", _names)
-_names_rule("deprecated", VERSIONS, "use the enum nisa.engine, the constant 512, or a budget of your own", DEPRECATED)
+_names_rule(
+    "deprecated", VERSIONS, "deprecated in the stubs, still taken: use nisa.engine, 512, a budget of your own", DEPRECATED,
+    refused=False,
+)  # fmt: skip
 
 
-@rule("old-namespace", VERSIONS, "release notes 0.4.0: neuronxcc.nki inside kernels is rejected; import nki")
+@rule("old-namespace", _from("0.4"), "migration guide 0.4.0: neuronxcc.nki inside kernels is an error; import nki")
 def _old_namespace(module: Module) -> Found:
     for node in ast.walk(module.tree):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in modules:
-            if name.startswith("neuronxcc") or name == "torch_neuronx":
+            if name.startswith("neuronxcc.nki") or name in ("neuronxcc", "torch_neuronx.nki_jit", "torch_neuronx.nki"):
                 yield node, ast.unparse(node)
 
 
-@rule("jit-arguments", VERSIONS, "release notes 0.3.0: mode and platform_target of nki.jit are deprecated and then gone")
+@rule(
+    "jit-arguments",
+    VERSIONS,
+    "migration guide 0.3.0: jit(platform_target=) is an error, mode= is ignored and goes",
+)
 def _jit_arguments(module: Module) -> Found:
     for function in module.entries:
         for decorator in function.decorator_list:
@@ -92,13 +101,18 @@ def _compile_config(module: Module) -> Found:
 
 @rule("view-method", _before("0.5"), "release notes 0.5.0: view methods of tensors; use slices, nl.ds and .ap")
 def _view_method(module: Module) -> Found:
-    for function in module.functions.values():
-        for node in ast.walk(function):
+    for function in module.functions:
+        inputs = {argument.arg for argument in function.args.args} if function in module.entries else set()
+        for node in own_nodes(function):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS:
-                yield node, f".{node.func.attr}()"
+                tile = module.places.tile(function, node.func.value)
+                if tile is not None or (isinstance(node.func.value, ast.Name) and node.func.value.id in inputs):
+                    yield node, f"{ast.unparse(node.func)}()"
 
 
 def _used(module: Module) -> Found:
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Attribute):
-            yield node, ast.unparse(node)
+    for function in module.functions:
+        defaults = [node for default in function.args.defaults for node in ast.walk(default)]
+        for node in (*own_nodes(function), *defaults):
+            if isinstance(node, ast.Attribute):
+                yield node, ast.unparse(node)

@@ -6,6 +6,9 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from nki_hf.tools.kernel_lint.places import Places
+from nki_hf.tools.kernel_lint.source import Source, own_nodes
+
 __all__ = ["PARSER", "RULES", "VERSIONS", "Finding", "Module", "Rule", "own_nodes", "rule"]
 
 VERSIONS = ("0.3", "0.4", "0.5", "0.6", "0.7")
@@ -16,24 +19,26 @@ PARSER = VERSIONS[:4]
 
 @dataclass(frozen=True)
 class Module:
-    """One module: its tree, its functions by name, its entry functions (decorated with `nki.jit`), and whether it is
-    written in NKI at all.
-    """  # fmt: skip
+    """What the rules look at in one module.
 
-    tree: ast.Module
-    functions: dict[str, ast.FunctionDef]
+    Attributes:
+      source: the module.
+      functions: its kernel code: the entry functions, what they call, and every function that calls an instruction.
+      entries: its functions that are decorated with `nki.jit`.
+      sub_kernels: the entries that other kernel code calls.
+      places: where tiles live.
+    """
+
+    source: Source
+    functions: tuple[ast.FunctionDef, ...]
     entries: tuple[ast.FunctionDef, ...]
-    speaks_nki: bool
+    sub_kernels: frozenset[str]
+    places: Places
 
-
-def own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """The nodes of a function without those of functions defined inside it."""
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef):
-            waiting.extend(ast.iter_child_nodes(node))
+    @property
+    def tree(self) -> ast.Module:
+        """The module's tree."""
+        return self.source.tree
 
 
 Found = Iterator[tuple[ast.AST, str]]

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from nki_hf.tools.kernel_lint.rule import PARSER, VERSIONS, Found, Module, rule
+from nki_hf.tools.kernel_lint.source import own_nodes
 
-_TRACED = "release notes 0.7: kernels are traced; a function reads what it sees at trace time and compiled results are reused"
+_PURE = "language guide, kernel caching: kernels are pure functions of their arguments; compiled ones are kept"
+_UNNAMED = "the language guide does not name it among what the parser takes; 0.7 traces all of Python"
 
 
-@rule("keyword-only", PARSER, "release notes 0.3.0: no keyword-only marker in a signature")
+@rule("keyword-only", PARSER, "migration guide 0.3.0: no keyword-only marker in a signature")
 def _keyword_only(module: Module) -> Found:
-    for function in module.functions.values():
+    for function in module.functions:
         if function.args.kwonlyargs:
             yield function, f"{function.name} has keyword-only parameters"
 
 
-@rule("variadic", PARSER, "language guide: parameters are named; *args and **kwargs are not in the accepted subset")
+@rule("variadic", PARSER, _UNNAMED, refused=False)
 def _variadic(module: Module) -> Found:
-    for function in module.functions.values():
+    for function in module.functions:
         if function.args.vararg or function.args.kwarg:
             yield function, f"{function.name} has *args or **kwargs"
 
 
-@rule("identity", PARSER, "release notes 0.3.0: no `is` and `is not`; compare with == and !=")
+@rule("identity", PARSER, "migration guide 0.3.0: no `is` and `is not`; compare with == and !=")
 def _identity(module: Module) -> Found:
     for node in _inside(module):
         if isinstance(node, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
             yield node, f"`{ast.unparse(node)}`"
 
 
-@rule("list-argument", VERSIONS, "release notes 0.3.0: kernel arguments may be tuples, not lists")
+@rule("list-argument", VERSIONS, "migration guide 0.3.0: kernel arguments may be tuples, not lists")
 def _list_argument(module: Module) -> Found:
     for function in module.entries:
+        if function.name in module.sub_kernels:
+            continue
         for argument in function.args.args:
             if argument.annotation is not None and ast.unparse(argument.annotation).split("[")[0] in (
                 "list",
@@ -41,21 +46,51 @@ def _list_argument(module: Module) -> Found:
             ):
                 yield argument, f"{function.name} declares {argument.arg} as a list"
         for default in function.args.defaults:
-            if isinstance(default, ast.List):
+            if _is_list(default, {}):
                 yield default, f"{function.name} has a list as default"
+    yield from _lists_given(module)
 
 
-@rule("generator", PARSER, "language guide: no generators before the tracer")
+def _lists_given(module: Module) -> Found:
+    """Lists in the launches that stand in the same file: `kernel(x, [1])`, `kernel[2](x, sizes)` after `sizes = list(...)`."""
+    entries = {function.name for function in module.entries} - module.sub_kernels
+    for scope in (module.tree, *module.source.functions):
+        nodes = [node for statement in scope.body for node in ast.walk(statement)] if scope is module.tree else own_nodes(scope)
+        nodes = list(nodes)
+        bound = {
+            target.id: node.value
+            for node in nodes
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in nodes:
+            called = node.func if isinstance(node, ast.Call) else None
+            called = called.value if isinstance(called, ast.Subscript) else called
+            if isinstance(node, ast.Call) and isinstance(called, ast.Name) and called.id in entries:
+                for value in (*node.args, *(keyword.value for keyword in node.keywords)):
+                    if _is_list(value, bound):
+                        yield value, f"{called.id} is given the list {ast.unparse(value)}"
+
+
+def _is_list(node: ast.expr, bound: dict[str, ast.expr]) -> bool:
+    if isinstance(node, ast.Name) and node.id in bound:
+        node = bound[node.id]
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("list", "sorted")
+    return called or isinstance(node, ast.List | ast.ListComp)
+
+
+@rule("generator", PARSER, "release notes 0.7: generators came with the tracer")
 def _generator(module: Module) -> Found:
     for node in _inside(module):
         if isinstance(node, ast.Yield | ast.YieldFrom | ast.GeneratorExp):
             yield node, f"`{ast.unparse(node)}`"
 
 
-@rule("comprehension", PARSER, "language guide: of comprehensions only the plain list one is in the accepted subset")
+@rule("comprehension", PARSER, _UNNAMED, refused=False)
 def _comprehension(module: Module) -> Found:
     for node in _inside(module):
-        if isinstance(node, ast.SetComp | ast.DictComp):
+        if isinstance(node, ast.DictComp):
             yield node, f"`{ast.unparse(node)}`"
         elif isinstance(node, ast.ListComp):
             nested = isinstance(node.elt, ast.ListComp) or len(node.generators) > 1
@@ -63,14 +98,14 @@ def _comprehension(module: Module) -> Found:
                 yield node, f"`{ast.unparse(node)}` is nested or has a condition"
 
 
-@rule("lambda", PARSER, "language guide: functions are named and inlined; lambdas are not in the accepted subset")
+@rule("lambda", PARSER, _UNNAMED, refused=False)
 def _lambda(module: Module) -> Found:
     for node in _inside(module):
         if isinstance(node, ast.Lambda):
             yield node, f"`{ast.unparse(node)}`"
 
 
-@rule("try-with", PARSER, "language guide: no try, and no with except nl.no_reorder()")
+@rule("try-with", PARSER, _UNNAMED, refused=False)
 def _try_with(module: Module) -> Found:
     for node in _inside(module):
         if isinstance(node, ast.Try | ast.TryStar):
@@ -79,64 +114,100 @@ def _try_with(module: Module) -> Found:
             yield node, f"with {ast.unparse(node.items[0].context_expr)}"
 
 
-@rule("while", VERSIONS, "release notes 0.7: `while` on a register is gone; the parser knew no other. Use range")
-def _while(module: Module) -> Found:
-    for node in _inside(module):
-        if isinstance(node, ast.While):
-            yield node, f"while {ast.unparse(node.test)}"
-
-
-@rule("inheritance", PARSER, "language guide: classes may only derive from nl.NKIObject (dataclasses) and Enum")
+@rule("inheritance", PARSER, "language guide, class support: a class derives from NKIObject (or is an Enum), from nothing else")
 def _inheritance(module: Module) -> Found:
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ClassDef):
-            for base in node.bases:
-                if ast.unparse(base).split(".")[-1] not in ("NKIObject", "Enum"):
-                    yield node, f"class {node.name}({ast.unparse(base)})"
+    used = {node.id for node in _inside(module) if isinstance(node, ast.Name)}
+    for node in module.tree.body:
+        if isinstance(node, ast.ClassDef) and node.name in used:
+            bases = [ast.unparse(base).split(".")[-1] for base in node.bases]
+            if bases not in (["NKIObject"], ["Enum"]):
+                yield node, f"class {node.name}({', '.join(bases)}) is used in a kernel"
 
 
-@rule("nested-import", PARSER, "language guide: imports stand at the top of the module")
+@rule("enum-operator", PARSER, "language guide, enumerations: == and != only; no other operator on their members")
+def _enum_operator(module: Module) -> Found:
+    enums = {
+        node.name
+        for node in module.tree.body
+        if isinstance(node, ast.ClassDef) and [ast.unparse(base).split(".")[-1] for base in node.bases] == ["Enum"]
+    }
+    for node in _inside(module):
+        operands = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+        if isinstance(node, ast.Compare) and not all(
+            isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops
+        ):
+            operands += [node.left, *node.comparators]
+        for operand in operands:
+            if isinstance(operand, ast.Attribute) and isinstance(operand.value, ast.Name) and operand.value.id in enums:
+                yield node, f"`{ast.unparse(node)}`"
+
+
+@rule("set", PARSER, "language guide, values: containers are tuples, lists and dictionaries")
+def _set(module: Module) -> Found:
+    for node in _inside(module):
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset")
+        if called or isinstance(node, ast.Set | ast.SetComp):
+            yield node, f"`{ast.unparse(node)}`"
+
+
+@rule("nested-import", PARSER, _UNNAMED, refused=False)
 def _nested_import(module: Module) -> Found:
     for node in _inside(module):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node, ast.unparse(node)
 
 
-@rule("wide-integer", VERSIONS, "language guide: integers are 32 bits wide")
+@rule("wide-integer", PARSER, "language guide, values: integers are 32 bits wide")
 def _wide_integer(module: Module) -> Found:
     for node in _inside(module):
         if isinstance(node, ast.Constant) and type(node.value) is int and not -(2**31) <= node.value < 2**31:
             yield node, f"{node.value:,}"
 
 
-@rule("dict-key", PARSER, "language guide: dictionary keys are strings")
+@rule("dict-key", PARSER, "language guide, values: keys of dictionaries are strings")
 def _dict_key(module: Module) -> Found:
-    for node in _inside(module):
-        if isinstance(node, ast.Dict):
-            for key in node.keys:
-                if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
-                    yield node, f"key `{'**' if key is None else ast.unparse(key)}`"
+    for function in module.functions:
+        dictionaries = {
+            target.id
+            for node in own_nodes(function)
+            if isinstance(node, ast.Assign) and (isinstance(node.value, ast.Dict) or ast.unparse(node.value) == "dict()")
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in own_nodes(function):
+            for key in node.keys if isinstance(node, ast.Dict) else []:
+                if key is not None and not _may_be_text(key):
+                    yield key, f"key `{ast.unparse(key)}`"
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in dictionaries:
+                if not _may_be_text(node.slice):
+                    yield node, f"key `{ast.unparse(node.slice)}` of {node.value.id}"
 
 
-@rule("kernel-in-kernel", PARSER, "language guide: functions called by a kernel are undecorated")
+def _may_be_text(key: ast.expr) -> bool:
+    """False for what is surely no string: numbers, tuples, and names of the language."""
+    if isinstance(key, ast.Constant):
+        return isinstance(key.value, str)
+    return not isinstance(key, ast.Tuple | ast.UnaryOp) and not ast.unparse(key).startswith(("nl.", "nisa."))
+
+
+@rule("kernel-in-kernel", PARSER, "migration guide 0.2.0: sub-kernels have no nki.jit decorator")
 def _kernel_in_kernel(module: Module) -> Found:
-    entries = {function.name for function in module.entries}
-    for node in _inside(module):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in entries:
-            yield node, f"calls the kernel {node.func.id}"
+    for function in module.entries:
+        if function.name in module.sub_kernels:
+            yield function, f"{function.name} is called by a kernel"
 
 
-@rule("changing-global", VERSIONS, _TRACED)
+@rule("changing-global", VERSIONS, _PURE)
 def _changing_global(module: Module) -> Found:
     changing = _changing_names(module.tree)
     for node in _inside(module):
         if isinstance(node, ast.Global | ast.Nonlocal):
             yield node, ast.unparse(node)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in changing:
-            yield node, f"reads {node.id}, which is a mutable or reassigned global"
+            yield node, f"reads {node.id}, a global that this module changes"
 
 
-@rule("environment", VERSIONS, _TRACED)
+@rule("environment", VERSIONS, _PURE)
 def _environment(module: Module) -> Found:
     for node in _inside(module):
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.environ", "os.getenv"):
@@ -144,22 +215,44 @@ def _environment(module: Module) -> Found:
 
 
 def _changing_names(tree: ast.Module) -> set[str]:
-    """Module-level names that are assigned twice, hold a list, dict or set, or are assigned through `global`."""
+    """Module-level names that the module assigns again, or changes in place: by an item, a method or a `global`."""
     seen: set[str] = set()
     changing: set[str] = set()
     for statement in tree.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            names = {target.id for target in targets if isinstance(target, ast.Name)} - {"__all__"}
-            mutable = isinstance(statement.value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
-            changing |= names & seen | (names if mutable or isinstance(statement, ast.AugAssign) else set())
+            names = {target.id for target in targets if isinstance(target, ast.Name)}
+            changing |= names & seen | (names if isinstance(statement, ast.AugAssign) else set())
             seen |= names
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             changing |= set(node.names)
-    return changing
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+        own = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+        own |= {node.id for node in own_nodes(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        changing |= (_changed_in_place(list(own_nodes(function))) & seen) - own
+    changing |= _changed_in_place([node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]) & seen
+    return changing - {"__all__"}
+
+
+_CHANGES = ("append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "add", "discard", "sort", "reverse")
+
+
+def _changed_in_place(nodes: Iterable[ast.AST]) -> set[str]:
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Expr):
+            node = node.value
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+            if isinstance(node.func.value, ast.Name):
+                found.add(node.func.value.id)
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        for target in targets:
+            if isinstance(target, ast.Subscript | ast.Attribute) and isinstance(target.value, ast.Name):
+                found.add(target.value.id)
+    return found
 
 
 def _inside(module: Module) -> list[ast.AST]:
     """Every node of the module's functions (signatures and decorators excluded), each once."""
-    return [node for function in module.functions.values() for statement in function.body for node in ast.walk(statement)]
+    return [node for function in module.functions for node in own_nodes(function)]

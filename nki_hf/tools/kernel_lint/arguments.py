@@ -1,0 +1,113 @@
+"""How arguments are passed: names and places that the documented signatures do not have, or not yet."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any
+
+from nki_hf.sim import isa, language
+from nki_hf.tools.kernel_lint.calls import calls_of
+from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
+from nki_hf.tools.kernel_lint.source import own_nodes
+
+REMOVED = {
+    ("dma_copy", "dst_rmw_op"): "dma_compute(reduce_op=)",
+    ("dma_copy", "unique_indices"): "dma_compute(unique_indices=)",
+    ("register_move", "imm"): "src=",
+    ("sendrecv", "use_gpsimd_dma"): "dma_engine=",
+}
+"""(instruction, argument) that the migration guide to 0.3.0 lists as removed or renamed -> what took its place."""
+
+NEW = {"0.4": (("dma_compute", "oob_mode"),), "0.6": (("tensor_scalar_reduce", "reduce_cmd"),)}
+"""First version -> (instruction, argument)."""
+
+_FOR_THEIR_VALUE = ("get_nc_version", "nc_version", "get_nc_sub_version", "register_alloc", "scalar_load")
+
+
+@rule("removed-argument", VERSIONS, "migration guide 0.3.0: gone or renamed; 0.2.0: instructions know no mask=")
+def _removed_argument(module: Module) -> Found:
+    for where, functions in (("nisa", isa), ("nl", language)):
+        for _, node, name in calls_of(module, where):
+            for keyword in node.keywords:
+                gone = where == "nisa" and (name, keyword.arg) in REMOVED
+                if gone or (keyword.arg == "mask" and "mask" not in _parameters(functions, name, ("mask",))):
+                    instead = REMOVED.get((name, keyword.arg or ""), "slices that end at the tensor's edge")
+                    yield keyword.value, f"{where}.{name}({keyword.arg}=...): use {instead}"
+
+
+@rule("unknown-argument", VERSIONS, "the public stubs of nki.isa and nki.language (0.6) have no such parameter")
+def _unknown_argument(module: Module) -> Found:
+    for where, functions in (("nisa", isa), ("nl", language)):
+        for _, node, name in calls_of(module, where):
+            known = _parameters(functions, name, ())
+            for keyword in node.keywords:
+                if known and keyword.arg and keyword.arg not in (*known, "mask") and (name, keyword.arg) not in REMOVED:
+                    yield keyword.value, f"{where}.{name}({keyword.arg}=...)"
+
+
+@rule("missing-argument", VERSIONS, "migration guide 0.2.0: instructions write dst and return nothing; all operands are given")
+def _missing_argument(module: Module) -> Found:
+    for _, node, name in calls_of(module, "nisa"):
+        function = getattr(isa, name, None)
+        open_ended = any(isinstance(value, ast.Starred) for value in node.args) or any(
+            word.arg is None for word in node.keywords
+        )
+        if not inspect.isfunction(function) or open_ended:
+            continue
+        given = {keyword.arg for keyword in node.keywords}
+        parameters = list(inspect.signature(function).parameters.values())
+        if len(node.args) > len(parameters):
+            yield node, f"nisa.{name} takes {len(parameters)} arguments"
+        for parameter in parameters[len(node.args) :]:
+            if parameter.default is parameter.empty and parameter.name not in given:
+                yield node, f"nisa.{name} without {parameter.name}="
+
+
+for _version, _added in NEW.items():
+
+    @rule(f"new-argument-in-{_version}", VERSIONS[: VERSIONS.index(_version)], f"release notes {_version}.0: new parameters")
+    def _new_argument(module: Module, added: tuple[tuple[str, str], ...] = _added) -> Found:
+        for _, node, name in calls_of(module, "nisa"):
+            for keyword in node.keywords:
+                if (name, keyword.arg) in added:
+                    yield keyword.value, f"nisa.{name}({keyword.arg}=...)"
+
+
+@rule("moved-argument", VERSIONS, "migration guide 0.3.0: affine_select's offset and dma_compute's scales changed their places")
+def _moved_argument(module: Module) -> Found:
+    for _, node, name in calls_of(module, "nisa"):
+        if name == "affine_select" and len(node.args) > 5 and not isinstance(node.args[5], ast.Attribute | ast.Name):
+            yield node, "nisa.affine_select with the offset in third place"
+        if name == "dma_compute" and len(node.args) > 2 and isinstance(node.args[2], ast.List | ast.Tuple):
+            yield node, "nisa.dma_compute with the scales in third place"
+
+
+@rule("positional", VERSIONS, "the order of parameters has changed between versions: name each one", refused=False)
+def _positional(module: Module) -> Found:
+    for _, node, name in calls_of(module, "nisa"):
+        if node.args and name not in _FOR_THEIR_VALUE:
+            yield node, f"nisa.{name} has {len(node.args)} positional arguments"
+
+
+@rule("result-used", VERSIONS, "an instruction's result is a handle for depends_on, no tile", refused=False)
+def _result_used(module: Module) -> Found:
+    alone = {
+        id(node.value) for function in module.functions for node in own_nodes(function) if isinstance(node, ast.Expr)
+    } | {
+        id(node.value) for function in module.functions for node in own_nodes(function)
+        if isinstance(node, ast.Attribute) and node.attr == "depends_on"
+    }  # fmt: skip
+    for _, node, name in calls_of(module, "nisa"):
+        if name not in _FOR_THEIR_VALUE and id(node) not in alone and name[:1].islower():
+            yield node, f"the result of nisa.{name} is used"
+
+
+def _parameters(functions: Any, name: str, unknown: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the parameters of a function of the language; `unknown` if it has no such function."""
+    function = getattr(functions, name, None)
+    if not inspect.isfunction(function):
+        return unknown
+    parameters = inspect.signature(function).parameters
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return unknown if open_ended else tuple(parameters)

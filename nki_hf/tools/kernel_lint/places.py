@@ -1,0 +1,211 @@
+"""Where tiles live: memory, element type and rank of what an expression of a kernel stands for, as far as the source shows it.
+
+Followed are views, names bound to a tile, items of dictionaries and attributes by their key, elements of lists, parameters of
+functions through their calls, and results. Not followed: tiles that are chosen at run time of the front end, and names that
+are bound to tiles in different memories.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from nki_hf.tools.kernel_lint.source import last_name, own_nodes
+
+__all__ = ["Places", "Tile"]
+
+_ALLOCATORS = ("ndarray", "zeros", "ones", "full")
+_ROUNDS = 5
+"""Passes over the functions; a tile travels at least one step further in each: a name, a call, a container."""
+
+Key = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile or a view of one.
+
+    Attributes:
+      spaces: memories it may live in; several only for a parameter that is given several.
+      dtype: element type as written, e.g. `float32`; empty if that is not a name of the language.
+      rank: of its shape; 0 if unknown.
+    """
+
+    spaces: frozenset[str]
+    dtype: str = ""
+    rank: int = 0
+
+
+class Places:
+    """The tiles of a set of functions that call each other."""
+
+    def __init__(
+        self, functions: list[ast.FunctionDef], callee: Callable[[ast.FunctionDef, ast.Call], list[ast.FunctionDef]]
+    ) -> None:
+        """Follow the tiles.
+
+        Args:
+          functions: kernel code.
+          callee: the functions that a call in a function may mean.
+        """
+        self._callee = callee
+        self._tiles: dict[Key, Tile | None] = {}
+        self._given: dict[Key, Tile] = {}
+        self._results: dict[int, dict[int, Tile]] = {}
+        for _ in range(_ROUNDS):
+            before = dict(self._tiles), dict(self._given), {key: dict(value) for key, value in self._results.items()}
+            for function in functions:
+                self._follow(function)
+            if before == (self._tiles, self._given, self._results):
+                break
+
+    def tile(self, function: ast.FunctionDef, node: ast.AST) -> Tile | None:
+        """What an expression in a function stands for; None if it is no tile or that is not known."""
+        if isinstance(node, ast.Name):
+            key = (id(function), node.id)
+            return self._tiles[key] if key in self._tiles else self._given.get(key)
+        if isinstance(node, ast.Subscript):
+            element = self._tiles.get(_element_key(function, node))
+            viewed = element or self.tile(function, node.value)
+            return viewed if element or viewed is None else replace(viewed, rank=0)
+        if isinstance(node, ast.Attribute):
+            return self._tiles.get((0, f".{node.attr}"))
+        if isinstance(node, ast.IfExp):
+            one, other = self.tile(function, node.body), self.tile(function, node.orelse)
+            return one if one == other else None
+        if isinstance(node, ast.Call):
+            return self._called(function, node)
+        return None
+
+    def _called(self, function: ast.FunctionDef, node: ast.Call) -> Tile | None:
+        if isinstance(node.func, ast.Attribute) and last_name(node.func) in _ALLOCATORS:
+            if isinstance(node.func.value, ast.Name) and node.func.value.id == "nl":
+                return _allocated(node)
+        results = [self._results.get(id(other), {}).get(-1) for other in self._callee(function, node)]
+        if results:
+            return results[0] if len(results) == 1 else None
+        if isinstance(node.func, ast.Attribute):
+            viewed = self.tile(function, node.func.value)
+            return None if viewed is None else replace(viewed, rank=0, dtype="" if node.func.attr == "view" else viewed.dtype)
+        return None
+
+    def _follow(self, function: ast.FunctionDef) -> None:
+        bound: dict[str, list[Tile | None]] = {}
+        for key in [key for key, tile in self._tiles.items() if key[0] == id(function) and tile is None]:
+            del self._tiles[key]  # what was unknown is asked again
+        for node in own_nodes(function):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self._assign(function, target, node.value, bound)
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                self._assign(function, node.target, node.value, bound)
+            elif isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+                bound.setdefault(node.target.id, []).append(self._tiles.get((id(function), f"{ast.unparse(node.iter)}[]")))
+            elif isinstance(node, ast.Return) and node.value is not None:
+                self._return(function, node.value)
+            elif isinstance(node, ast.Call):
+                self._call(function, node)
+        for name, tiles in bound.items():
+            known = {tile for tile in tiles if tile is not None}
+            # a name that is also bound to what is no tile, or to tiles elsewhere, says nothing
+            self._tiles[id(function), name] = known.pop() if len(known) == 1 and None not in tiles else None
+
+    def _assign(
+        self, function: ast.FunctionDef, target: ast.expr, value: ast.expr, bound: dict[str, list[Tile | None]]
+    ) -> None:
+        if isinstance(target, ast.Tuple):
+            for place, (item, each) in enumerate(_paired(target, value)):
+                tile = self._result(function, value, place) if each is None else self.tile(function, each)
+                if isinstance(item, ast.Name):
+                    bound.setdefault(item.id, []).append(tile)
+            return
+        tile = self.tile(function, value)
+        if isinstance(target, ast.Name):
+            bound.setdefault(target.id, []).append(tile)
+            for element in _elements(value):
+                self._add((id(function), f"{target.id}[]"), self.tile(function, element))
+            if isinstance(value, ast.Dict):
+                for key, item in zip(value.keys, value.values, strict=True):
+                    if isinstance(key, ast.Constant):
+                        self._add((0, repr(key.value)), self.tile(function, item))
+        elif isinstance(target, ast.Attribute):
+            self._add((0, f".{target.attr}"), tile)
+        elif isinstance(target, ast.Subscript) and self.tile(function, target.value) is None:
+            self._add(_element_key(function, target), tile)
+
+    def _add(self, key: Key, tile: Tile | None) -> None:
+        """A container's place gets one more tile; two in different memories make it unknown."""
+        if tile is not None:
+            known = self._tiles.get(key, tile)
+            self._tiles[key] = None if known is None or known.spaces != tile.spaces else _joined(known, tile)
+
+    def _return(self, function: ast.FunctionDef, value: ast.expr) -> None:
+        found = self._results.setdefault(id(function), {})
+        values = list(enumerate(value.elts)) if isinstance(value, ast.Tuple) else [(-1, value)]
+        for place, each in values:
+            tile = self.tile(function, each)
+            if tile is not None:
+                found[place] = tile
+
+    def _result(self, function: ast.FunctionDef, value: ast.expr, place: int) -> Tile | None:
+        called = self._callee(function, value) if isinstance(value, ast.Call) else []
+        return self._results.get(id(called[0]), {}).get(place) if len(called) == 1 else None
+
+    def _call(self, function: ast.FunctionDef, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "append" and len(node.args) == 1:
+            self._add((id(function), f"{ast.unparse(node.func.value)}[]"), self.tile(function, node.args[0]))
+        for other in self._callee(function, node):
+            names = [argument.arg for argument in other.args.args]
+            if names[:1] == ["self"]:
+                names = names[1:]
+            given = [*zip(names, node.args, strict=False), *((word.arg, word.value) for word in node.keywords)]
+            for name, value in given:
+                tile = self.tile(function, value)
+                if name in names and tile is not None and not isinstance(value, ast.Starred):
+                    key = (id(other), name)
+                    self._given[key] = _joined(self._given.get(key, tile), tile)
+
+
+def _joined(one: Tile, other: Tile) -> Tile:
+    return Tile(
+        spaces=one.spaces | other.spaces,
+        dtype=one.dtype if one.dtype == other.dtype else "",
+        rank=one.rank if one.rank == other.rank else 0,
+    )
+
+
+def _allocated(call: ast.Call) -> Tile:
+    named = {keyword.arg: keyword.value for keyword in call.keywords}
+    position = 3 if last_name(call.func) == "full" else 2  # (shape, dtype, buffer); full has its value between
+    places = dict(enumerate(call.args))
+    buffer = named.get("buffer", places.get(position))
+    dtype = named.get("dtype", places.get(position - 1))
+    shape = named.get("shape", places.get(0))
+    written = dtype is not None and ast.unparse(dtype).startswith("nl.")
+    return Tile(
+        spaces=frozenset({"sbuf" if buffer is None else last_name(buffer)}),
+        dtype=last_name(dtype) if written and dtype is not None else "",
+        rank=len(shape.elts) if isinstance(shape, ast.Tuple | ast.List) else 0,
+    )
+
+
+def _element_key(function: ast.FunctionDef, node: ast.Subscript) -> Key:
+    """The place of an item: by its key where that is a text, in whatever dictionary; else by the list's name."""
+    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        return 0, repr(node.slice.value)
+    return id(function), f"{ast.unparse(node.value)}[]"
+
+
+def _elements(value: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(value, ast.List | ast.Tuple):
+        yield from value.elts
+    elif isinstance(value, ast.ListComp):
+        yield value.elt
+
+
+def _paired(target: ast.Tuple, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+        yield from zip(target.elts, value.elts, strict=True)
+    else:
+        yield from ((item, None) for item in target.elts)
