@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nki_hf.cli import app
-from nki_hf.tools.kernel_lint import RULES, VERSIONS, lint, lint_source
+from nki_hf.tools.kernel_lint import VERSIONS, lint, lint_source
 from nki_hf.tools.lint import markdown
 
 CLEAN = '''
@@ -93,6 +93,16 @@ def keep(out, tile):
 """
     found = [finding for finding in lint_source(source) if finding.rule == "psum-in-dma"]
     assert [source.splitlines()[finding.line - 2] for finding in found] == ["def drop(out, tile):"]
+
+
+def test_a_file_that_is_not_python_is_a_finding(tmp_path):
+    (tmp_path / "parts.py").write_text("def f(:\n")
+    (tmp_path / "kernel.py").write_text(CLEAN.replace("TILE = 128", "from parts import f").replace("TILE", "f"))
+    for path in (tmp_path, tmp_path / "kernel.py"):
+        (broken,) = [row for row in lint(path) if row.file == "parts.py"]
+        assert [(found.line, found.rule) for found in broken.findings["0.7"]] == [(1, "syntax")]
+    with pytest.raises(SyntaxError):
+        lint_source("def f(:")
 
 
 def test_the_shared_parts_of_our_kernels_are_looked_at():

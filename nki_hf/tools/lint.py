@@ -37,7 +37,8 @@ def markdown(rows: list[Row]) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", f"| rule | {' | '.join(VERSIONS)} | why |", f"|{'---|' * (2 + len(VERSIONS))}"]
     for rule in RULES.values():
-        cells = ["refused" if version in rule.versions else "" for version in VERSIONS]
+        word = "refused" if rule.refused else "advice"
+        cells = [word if version in rule.versions else "" for version in VERSIONS]
         lines.append(f"| {rule.name} | {' | '.join(cells)} | {rule.why} |")
     return "\n".join(lines)
 
@@ -63,7 +64,8 @@ def command(
         console.print(table(rows))
         findings = sorted({finding for row in rows for group in row.findings.values() for finding in group})
         for found in findings:
-            line = f"{found.file}:{found.line}: {found.rule}: {found.message} ({RULES[found.rule].why})"
+            word = "" if RULES[found.rule].refused else "advice, "
+            line = f"{found.file}:{found.line}: {word}{found.rule}: {found.message} ({RULES[found.rule].why})"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         clean = sum(row.clean for row in rows)
         console.print(f"{clean} of {len(rows)} modules pass {len(RULES)} rules; static checks only, no compiler has run.")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import nki_hf.kernels
@@ -47,7 +48,6 @@ def lint(path: Path | str = KERNELS, versions: Sequence[str] = VERSIONS) -> list
 
     Raises:
       ValueError: a version that is not in `VERSIONS`, or a path without Python files.
-      SyntaxError: a file that is not Python.
     """
     unknown = [version for version in versions if version not in VERSIONS]
     if unknown:
@@ -57,33 +57,39 @@ def lint(path: Path | str = KERNELS, versions: Sequence[str] = VERSIONS) -> list
     if not files or not files[0].exists():
         raise ValueError(f"path={str(path)!r} has no Python files: name a kernel's file or a folder of kernels.")
     home = path if path.is_dir() else path.parent
-    rows = []
-    for module in _modules([_read(file) for file in files]):
-        file = module.source.path or path
+    known = {file: _read(file) for file in files}
+
+    def row(file: Path, kernels: tuple[str, ...], findings: Callable[[str], list[Finding]]) -> Row:
         shown = str(file.relative_to(home)) if file.is_relative_to(home) else file.name
-        findings = _findings(module, shown)
-        rows.append(
-            Row(
-                file=shown,
-                kernels=tuple(function.name for function in module.entries),
-                findings={v: tuple(f for f in findings if v in RULES[f.rule].versions) for v in versions},
-            )
+        found = findings(shown)
+        return Row(
+            file=shown, kernels=kernels, findings={v: tuple(f for f in found if v in RULES[f.rule].versions) for v in versions}
         )
+
+    rows = [
+        row(module.source.path or path, tuple(function.name for function in module.entries), partial(_findings, module))
+        for module in _modules(list(known.values()), known)
+    ]
+    rows += [row(file, (), partial(_broken, source)) for file, source in known.items() if source.broken is not None]
     return sorted(rows, key=lambda row: row.file)
 
 
 def lint_source(source: str, file: str = "kernel.py") -> list[Finding]:
-    """Everything that any version rejects in one module's source."""
-    return [finding for module in _modules([read_source(source)]) for finding in _findings(module, file)]
+    """Everything that any version rejects in one module's source; SyntaxError if it is not Python."""
+    return [finding for module in _modules([read_source(source)], {}) for finding in _findings(module, file)]
 
 
 def _read(file: Path) -> Source:
-    return read_source(file.read_text(), file)
+    try:
+        return read_source(file.read_text(), file)
+    except SyntaxError as error:
+        nothing = ast.Module(body=[], type_ignores=[])
+        broken = (error.lineno or 0, error.msg)
+        return Source(path=file, tree=nothing, functions=(), by_name={}, imports={}, speaks_nki=False, broken=broken)
 
 
-def _modules(sources: Sequence[Source]) -> list[Module]:
-    """What the rules look at: kernel code only, with the tiles followed through all of it."""
-    known = {source.path: source for source in sources if source.path is not None}
+def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Module]:
+    """What the rules look at: kernel code only, with the tiles followed through all of it; imported files join `known`."""
 
     def load(file: Path) -> Source:
         if file not in known:
@@ -122,6 +128,11 @@ def _modules(sources: Sequence[Source]) -> list[Module]:
         )
         for source, functions in code.items()
     ]
+
+
+def _broken(source: Source, file: str) -> list[Finding]:
+    line, message = source.broken or (0, "")
+    return [Finding(file=file, line=line, rule="syntax", message=message)]
 
 
 def _findings(module: Module, file: str) -> list[Finding]:

@@ -14,7 +14,10 @@ SINCE = {
     ),
     "0.5": ("nl.float8_e8m0fnu",),
     "0.6": ("nl.fori_loop", "nl.while_loop", "nisa.topk"),
-    "0.7": ("nisa.scalar_load", "nisa.scalar_store", "nl.NkiScalar", "nl.tiles", "nl.blocks", "nl.alloc_tiles"),
+    "0.7": (
+        "nisa.scalar_load", "nisa.scalar_store", "nisa.NkiScalar", "nl.NkiScalar", "nl.tiles", "nl.blocks", "nl.alloc_tiles",
+        "nl.alloc_blocks", "nl.NkiGrid", "nl.NkiTileGrid", "nl.NkiBlockGrid", "nl.int64", "nl.VirtualRegister",
+    ),
 }  # fmt: skip
 """First version of a name -> names."""
 
@@ -30,7 +33,7 @@ GONE = {
         "nki.tensor",
     ),
     "0.4": ("nisa.tensor_copy_dynamic_src", "nisa.tensor_copy_dynamic_dst"),
-    "0.7": ("nl.dynamic_range", "nl.VirtualRegister"),
+    "0.7": ("nl.dynamic_range",),
 }  # fmt: skip
 """First version without a name -> names."""
 

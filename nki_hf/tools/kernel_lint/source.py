@@ -24,6 +24,7 @@ class Source:
       imports: name -> (file, name there) of what it imports from files that exist beside it or above it; the second is empty
         for a whole module.
       speaks_nki: True if it imports the language.
+      broken: line and message of a file that is not Python; it has no tree then.
     """
 
     path: Path | None
@@ -32,6 +33,7 @@ class Source:
     by_name: dict[str, list[ast.FunctionDef]]
     imports: dict[str, tuple[Path, str]]
     speaks_nki: bool
+    broken: tuple[int, str] | None = None
 
 
 def read_source(text: str, path: Path | None = None) -> Source:

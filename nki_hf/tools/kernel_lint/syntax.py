@@ -12,6 +12,11 @@ _PURE = "language guide, kernel caching: kernels are pure functions of their arg
 _UNNAMED = "the language guide does not name it among what the parser takes; 0.7 traces all of Python"
 
 
+@rule("syntax", VERSIONS, "every front end parses the file first")
+def _syntax(module: Module) -> Found:
+    yield from ()  # a file that is not Python has no tree to look at: `lint` reports it
+
+
 @rule("keyword-only", PARSER, "migration guide 0.3.0: no keyword-only marker in a signature")
 def _keyword_only(module: Module) -> Found:
     for function in module.functions:
