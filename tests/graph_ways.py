@@ -1,264 +1,171 @@
 """The ways in which people run a model around a forward pass, each compared with eager attention run plainly.
 
-python tests/graph_ways.py      writes docs/ways.md
+python tests/graph_ways.py [part of a way's name ...]      writes docs/ways.md
 """
 
-import contextlib
-import copy
-import io
+import platform
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GptOssConfig,
-    GptOssForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-)
+import transformers
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tiny import build, logits, tiny_qwen3, token_ids, worst
+from ways_around import in_autocast, in_pipeline, saved_and_loaded, trained_by_trainer
+from ways_generation import GENERATIONS, generated, generated_by_itself, generated_with_compiled_forward
+from ways_graphs import LENGTHS, compiled, exported, trained
+from ways_models import MODELS, Model
 
 import nki_hf
 
-LENGTHS = (9, 12, 15)
-_SIZES = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "intermediate_size": 64,
-    "max_position_embeddings": 256,
-}
-MODELS = {
-    "qwen3": tiny_qwen3,
-    "llama": lambda: build(LlamaForCausalLM, LlamaConfig(**_SIZES)),
-    "mistral, window": lambda: build(MistralForCausalLM, MistralConfig(sliding_window=4, **_SIZES)),
-    "gemma2, softcap": lambda: build(
-        Gemma2ForCausalLM,
-        Gemma2Config(sliding_window=4, attn_logit_softcapping=5.0, query_pre_attn_scalar=16, **_SIZES),
-    ),
-    "gemma3, window": lambda: build(Gemma3ForCausalLM, Gemma3TextConfig(sliding_window=4, **_SIZES)),
-    "gpt_oss, sinks": lambda: build(
-        GptOssForCausalLM, GptOssConfig(sliding_window=4, num_local_experts=2, num_experts_per_tok=1, **_SIZES)
-    ),
-}
+CLOSE = 2e-6  # float32 logits and gradients of tiny models: sums in another order
+FEW = ("qwen3", "gemma2, softcap")  # Inductor compiles C++ for every graph, and sees the same op in each model
 
 
 @dataclass(frozen=True)
-class Figure:
-    """Largest absolute difference to eager (or how many tokens differ), graph breaks, graphs; None = nothing is traced."""
+class Way:
+    """One way.
 
-    difference: float
-    breaks: int | None = None
-    graphs: int | None = None
+    Attributes:
+      run: the figure of a built model and its row in `MODELS`.
+      limit: largest difference that is right; 0 = the same tokens or numbers.
+      recompiles: most graphs that may replace one made for other sizes; None = nothing is traced.
+      kinds: kinds of models that it exists for.
+      models: the only models that are run; empty = all of these kinds.
+      slow: more than a few seconds for a model.
+    """
 
+    run: Callable
+    limit: float = CLOSE
+    recompiles: int | None = None
+    kinds: tuple[str, ...] = ("decoder", "encoder", "encoder-decoder")
+    models: tuple[str, ...] = ()
+    slow: bool = True
 
-def _padded(length):
-    mask = torch.ones((2, length), dtype=torch.long)
-    mask[0, :3] = 0
-    return mask
-
-
-@contextlib.contextmanager
-def _traced():
-    """Counts what Dynamo does in the block: a function that returns (breaks, graphs)."""
-    torch._dynamo.reset()
-    counters = torch._dynamo.utils.counters
-    counters.clear()
-    yield lambda: (sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"])
-    torch._dynamo.reset()
-
-
-def compiled(model, backend, dynamic):
-    """`torch.compile(fullgraph=True)` over three lengths, with and without padding."""
-    difference = 0.0
-    with _traced() as counts:
-        run = torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)
-        for length in LENGTHS:
-            ids = token_ids(2, length)
-            for mask in (_padded(length), None):
-                expected = logits(model, "eager", ids, attention_mask=mask, use_cache=False)
-                model.set_attn_implementation("nki")
-                with torch.no_grad():
-                    got = run(ids, attention_mask=mask, use_cache=False).logits
-                difference = max(difference, worst(got, expected, mask))
-        return Figure(difference, *counts())
+    def has(self, model):
+        """True if the model of that name is run this way."""
+        return MODELS[model].kind in self.kinds and (not self.models or model in self.models)
 
 
-def trained(model, backend):
-    """One compiled training step with padding: the farthest gradient."""
-    ids, mask = token_ids(2, 9), _padded(9)
-    labels = ids.masked_fill(mask == 0, -100)
-    labels[0, 3] = -100  # its logits come from a padded row, which sees nothing: eager makes a mean of it, kernels zero
-    plain = copy.deepcopy(model).train()
-    plain.set_attn_implementation("eager")
-    plain(ids, attention_mask=mask, labels=labels, use_cache=False).loss.backward()
-    model.train().set_attn_implementation("nki")
-    with _traced() as counts:
-        run = torch.compile(model, backend=backend, fullgraph=True)
-        run(ids, attention_mask=mask, labels=labels, use_cache=False).loss.backward()
-        figures = counts()
-    pairs = zip(model.named_parameters(), plain.parameters(), strict=True)
-    gradients = [(name, a.grad, b.grad) for (name, a), b in pairs]
-    missing = [name for name, a, b in gradients if (a is None) != (b is None)]
-    assert not missing, missing
-    return Figure(max(worst(a, b) for _, a, b in gradients if a is not None), *figures)
+_GENERATE = ("decoder", "encoder-decoder")
+_AGAIN = {False: 2 * (len(LENGTHS) - 1), True: 0, None: 2}  # by `dynamic`: every length, none, the second one's
 
 
-def exported(model, strict):
-    """`torch.export` with dynamic batch and length, then run at sizes it was not traced with."""
-    model.set_attn_implementation("nki")
-    batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=4, max=128)
-    wrapped = _Forward(model)
-    ids, mask = token_ids(2, 9), _padded(9)
-    with _traced() as counts, torch.no_grad():
-        dims = ({0: batch, 1: length}, {0: batch, 1: length})
-        program = torch.export.export(wrapped, (ids, mask), dynamic_shapes=dims, strict=strict)
-        breaks, _ = counts()
-    names = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-    assert sum("nki_hf.attention" in name for name in names) == model.config.num_hidden_layers, names
-    difference = 0.0
-    for size, rows in ((9, 2), (14, 3), (21, 4)):
-        ids, mask = token_ids(rows, size), torch.ones((rows, size), dtype=torch.long)
-        mask[0, :3] = 0
-        expected = logits(model, "eager", ids, attention_mask=mask, use_cache=False)
-        with torch.no_grad():
-            difference = max(difference, worst(program.module()(ids, mask), expected, mask))
-    return Figure(difference, breaks, 1)
+def _compile_ways():
+    for backend in ("eager", "aot_eager", "inductor"):
+        for dynamic in (False, True, None):
+            yield f"compile, {backend}, dynamic={dynamic}", Way(
+                run=lambda built, row, b=backend, d=dynamic: compiled(built, row.kind, b, d),
+                recompiles=_AGAIN[dynamic],
+                models=FEW if backend == "inductor" else (),
+            )
+    for backend in ("aot_eager", "inductor"):
+        yield f"compiled training step, {backend}", Way(
+            run=lambda built, row, b=backend: trained(built, row.kind, b),
+            recompiles=0,
+            models=FEW if backend == "inductor" else (),
+        )
+    for strict in (True, False):
+        yield f"export, {'strict' if strict else 'non-strict'}", Way(
+            run=lambda built, row, s=strict: exported(built, row.kind, s, row.attentions), recompiles=0
+        )
 
 
-class _Forward(torch.nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids, mask):
-        return self.model(ids, attention_mask=mask, use_cache=False).logits
-
-
-GENERATIONS = {
-    "dynamic cache": {},
-    "static cache": {"cache_implementation": "static", "disable_compile": True},
-    "prompt lookup": {"prompt_lookup_num_tokens": 2, "batch": 1},
-    "assisted": {"assistant": True, "batch": 1},
-    "beam search": {"num_beams": 3},
-    "sampling": {"do_sample": True, "top_k": 8},
-}
-
-
-def generated(model, options):
-    """`generate` of 6 tokens from a prompt with padding on the left: how many tokens differ from eager's."""
-    options = dict(options)
-    batch = options.pop("batch", 2)
-    ids, mask = token_ids(2, 9)[-batch:], _padded(9)[-batch:]
-    if options.pop("assistant", False):
-        options["assistant_model"] = model
-    options = {"do_sample": False, **options}
-    outputs = []
-    for implementation in ("eager", "nki"):
-        model.set_attn_implementation(implementation)
-        torch.manual_seed(0)
-        with contextlib.redirect_stdout(io.StringIO()):
-            outputs.append(model.generate(ids, attention_mask=mask, max_new_tokens=6, pad_token_id=0, **options))
-    assert outputs[0].shape == outputs[1].shape
-    return Figure(int((outputs[0] != outputs[1]).sum()))
-
-
-def generated_compiled(model):
-    """A decode step compiled with fullgraph over a static cache, as `generate` does on devices: tokens that differ."""
-    from transformers import StaticCache
-
-    def tokens(step):
-        cache, ids, out = StaticCache(config=model.config, max_cache_len=32), token_ids(2, 9), []
-        with torch.no_grad():
-            following = model(ids, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
-            for position in range(9, 15):
-                out.append(following)
-                at = torch.full((2, 1), position)
-                following = step(following, past_key_values=cache, position_ids=at, use_cache=True).logits.argmax(-1)
-        return torch.cat(out, 1)
-
-    model.set_attn_implementation("eager")
-    expected = tokens(model)
-    model.set_attn_implementation("nki")
-    with _traced() as counts:
-        got = tokens(torch.compile(model, backend="aot_eager", fullgraph=True))
-        return Figure(int((got != expected).sum()), *counts())
-
-
-def autocast(model):
-    """Under bfloat16 autocast: how much farther from eager in float32 than eager under the same autocast."""
-    ids, mask = token_ids(2, 9), _padded(9)
-    exact = logits(model, "eager", ids, attention_mask=mask)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        plain = logits(model, "eager", ids, attention_mask=mask)
-        got = logits(model, "nki", ids, attention_mask=mask)
-    return Figure(max(0.0, worst(got, exact, mask) - worst(plain, exact, mask)))
+def _generate_ways():
+    for name, options in GENERATIONS.items():
+        yield f"generate, {name}", Way(
+            run=lambda built, row, o=options: generated(built, o), limit=0, kinds=_GENERATE, slow=False
+        )
+    for backend in ("aot_eager", "inductor"):
+        yield f"generate, static cache, compiled by itself, {backend}", Way(
+            run=lambda built, row, b=backend: generated_by_itself(built, b),
+            limit=0,
+            recompiles=0,
+            kinds=_GENERATE,
+            models=FEW if backend == "inductor" else (),
+        )
+    for name, recompiles in (("static", 0), ("dynamic", 1)):
+        options = GENERATIONS[f"{name} cache"]
+        yield f"generate, {name} cache, forward compiled by the user", Way(
+            run=lambda built, row, o=options: generated_with_compiled_forward(built, o),
+            limit=0,
+            recompiles=recompiles,
+            kinds=_GENERATE,
+        )
 
 
 WAYS = {
-    **{
-        f"compile, {backend}, dynamic={dynamic}": (lambda model, b=backend, d=dynamic: compiled(model, b, d))
-        for backend in ("eager", "aot_eager", "inductor")
-        for dynamic in (False, True, None)
-    },
-    "compiled training step, aot_eager": lambda model: trained(model, "aot_eager"),
-    "export, strict": lambda model: exported(model, True),
-    "export, non-strict": lambda model: exported(model, False),
-    **{f"generate, {name}": (lambda model, o=options: generated(model, o)) for name, options in GENERATIONS.items()},
-    "decode step compiled over a static cache": generated_compiled,
-    "autocast to bfloat16": autocast,
+    **dict(_compile_ways()),
+    **dict(_generate_ways()),
+    "Trainer, gradient checkpointing": Way(run=lambda built, row: trained_by_trainer(built, row.kind)),
+    "pipeline": Way(run=lambda built, row: in_pipeline(built, row.kind), limit=0, kinds=("decoder", "encoder")),
+    "autocast to bfloat16": Way(run=lambda built, row: in_autocast(built, row.kind), limit=1e-2, slow=False),
+    "save and load again": Way(run=lambda built, row: saved_and_loaded(built, row.kind), limit=0, slow=False),
 }
+
+
+def cases():
+    """Every (model, way) that exists."""
+    return [(model, way) for way in WAYS for model in MODELS if WAYS[way].has(model)]
 
 
 def run(model, way):
     """The figure of one model run one way, strictly: a fallback is an error."""
+    row: Model = MODELS[model]
     with nki_hf.using(strict=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return WAYS[way](MODELS[model]())
+        return WAYS[way].run(row.build(), row)
 
 
-_PAGE = Path(__file__).parents[1] / "docs" / "ways.md"
-_HEADER = """# Ways of running a model
+PAGE = Path(__file__).parents[1] / "docs" / "ways.md"
+_VERSIONS = f"Python {platform.python_version()}, torch {torch.__version__} and Transformers {transformers.__version__}"
+_HEADER = f"""# Ways of running a model
 
-Written by `python tests/graph_ways.py [part of a way's name ...]`, which runs tiny models through the kernels on the simulator,
-strictly (a fallback is an error), and compares with eager attention run plainly. Difference: largest absolute one of logits or
-gradients in float32; for `generate` and decoding, how many tokens differ; for autocast, by how much the error against float32
-exceeds eager's. Breaks: graph breaks. Graphs: what Dynamo compiled for all lengths together (three lengths, with and without
-padding). Ways without a row were not part of the run that wrote this page; `pytest -m slow tests/test_graphs_compile.py` runs
-them all.
+Written by `python tests/graph_ways.py` with {_VERSIONS}:
+tiny models through the kernels on the simulator, strictly (a fallback is an error), compared with
+eager attention run plainly. `pytest -m slow tests/test_graphs_compile.py` runs the same with limits.
+
+* Difference: the largest absolute one of logits, gradients (compiled training step) or weights after three steps (Trainer), in
+  float32; labels of padding are -100, since such rows mean nothing; for `generate` and pipelines, how many tokens differ; for autocast, by how much the error against float32 exceeds
+  eager's.
+* Breaks: graph breaks. Graphs: what Dynamo compiled. Recompiles: those of them that replaced one made for other sizes.
+  `compile` runs three lengths, each with and without padding, which are two graphs. `export` runs one program at three batch
+  sizes and lengths. A dash: nothing is traced.
+* Inductor compiles C++ for every graph and sees the same op in every model, so that two models stand for all. Pipelines of
+  Transformers 5 have no task for an encoder-decoder.
 
 The choice of an attention is not saved with a model (Transformers' rule): pass `attn_implementation="nki"` to
-`from_pretrained` each time, or `model_kwargs={"attn_implementation": "nki"}` to a pipeline.
+`from_pretrained` each time, or `model_kwargs={{"attn_implementation": "nki"}}` to a pipeline.
 
-| model | way | difference | breaks | graphs |
-|---|---|---|---|---|
+| way | model | difference | breaks | graphs | recompiles |
+|---|---|---|---|---|---|
 """
 
 
+def written(any_versions=False):
+    """The rows of the page by (way, model); empty if other versions wrote it, unless `any_versions`."""
+    text = PAGE.read_text() if PAGE.exists() else ""
+    rows = [line.strip("| ").split(" | ") for line in text.partition("|---|\n")[2].splitlines()]
+    return {(row[0], row[1]): row[2:] for row in rows if any_versions or _VERSIONS in text}
+
+
 def main(parts):
-    """Write the page, row by row, for the ways whose name holds one of `parts` (none: all)."""
-    rows = []
-    for way in WAYS:
-        for model in MODELS if not parts or any(part in way for part in parts) else ():
-            figure = run(model, way)
-            cells = ["-" if value is None else value for value in (figure.breaks, figure.graphs)]
-            rows.append(f"| {model} | {way} | {figure.difference:.2g} | {cells[0]} | {cells[1]} |\n")
-            _PAGE.write_text(_HEADER + "".join(rows))
+    """Write the page, row by row, for the ways whose name holds one of `parts` (none: all); other rows of it stay."""
+    rows = written()
+    for model, way in cases():
+        if parts and not any(part in way for part in parts):
+            continue
+        figure = run(model, way)
+        counted = ["-" if value is None else str(value) for value in (figure.breaks, figure.graphs, figure.recompiles)]
+        rows[way, model] = [f"{figure.difference:.2g}", *counted]
+        lines = [f"| {' | '.join((way, model, *rows[way, model]))} |\n" for model, way in cases() if (way, model) in rows]
+        PAGE.write_text(_HEADER + "".join(lines))
+        print(way, "|", model, *rows[way, model], flush=True)
 
 
 if __name__ == "__main__":

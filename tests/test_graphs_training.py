@@ -1,11 +1,11 @@
-"""Around a model: Trainer with gradient checkpointing, a pipeline, saving and loading again."""
+"""Training through the adapter: arguments that come with a loss, and labels of rows that are padding."""
 
 import copy
 
 import pytest
 import torch
-from tiny import logits, tiny_qwen3, token_ids, worst
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments, pipeline
+from tiny import tiny_qwen3, token_ids, worst
+from ways_models import padding, training_inputs
 
 import nki_hf
 
@@ -16,45 +16,44 @@ def _strict():
         yield
 
 
-def test_trainer_with_gradient_checkpointing_arrives_at_eagers_weights(tmp_path):
-    ids = token_ids(8, 9)
-    data = [{"input_ids": row, "labels": row, "attention_mask": torch.ones_like(row)} for row in ids]
-    start, results = tiny_qwen3(), {}
-    for implementation in ("eager", "nki"):
-        model = copy.deepcopy(start)
-        model.set_attn_implementation(implementation)
-        arguments = TrainingArguments(
-            output_dir=str(tmp_path / implementation), max_steps=3, per_device_train_batch_size=4, use_cpu=True, seed=0,
-            gradient_checkpointing=True, report_to=[], save_strategy="no", disable_tqdm=True, learning_rate=0.01,
-            optim="sgd", lr_scheduler_type="constant", logging_strategy="no",
-        )  # fmt: skip
-        Trainer(model=model, args=arguments, train_dataset=data).train()
-        results[implementation] = model
-    weights = [[p.detach() for p in each.parameters()] for each in (results["nki"], results["eager"], start)]
-    got, expected, before = weights
-    assert max(map(worst, got, before)) > 1e-4
-    assert max(map(worst, got, expected)) < 1e-6
+def _step(model, implementation, **given):
+    """Loss and gradients of one step, from the same weights."""
+    model = copy.deepcopy(model).train()
+    model.set_attn_implementation(implementation)
+    loss = model(**given).loss
+    loss.backward()
+    return loss.detach(), [weight.grad for weight in model.parameters()]
 
 
-def test_a_pipeline_generates_eagers_text(tiny_folder):
-    texts = {}
-    for implementation in ("eager", "nki"):
-        torch.manual_seed(0)  # the folder holds no head
-        generate = pipeline(
-            "text-generation", model=str(tiny_folder), device="cpu", model_kwargs={"attn_implementation": implementation}
-        )
-        assert generate.model.config._attn_implementation == implementation
-        texts[implementation] = generate("Alice was beginning", max_new_tokens=5, do_sample=False)[0]["generated_text"]
-    assert texts["nki"] == texts["eager"]
+def test_shifted_labels_reach_the_loss_and_cause_no_fallback():
+    ids = token_ids(2, 9)
+    shifted = torch.nn.functional.pad(ids[:, 2:], (0, 2), value=-100)  # not the usual shift, so that it must be read
+    nki_hf.explain(reset=True)
+    given = {"input_ids": ids, "labels": ids, "use_cache": False}
+    loss, gradients = _step(tiny_qwen3(), "nki", shift_labels=shifted, **given)
+    expected, wanted = _step(tiny_qwen3(), "eager", shift_labels=shifted, **given)
+    usual, _ = _step(tiny_qwen3(), "eager", **given)
+    assert abs(expected - usual) > 1e-3
+    assert abs(loss - expected) < 1e-6
+    assert max(map(worst, gradients, wanted)) < 1e-6
+    report = nki_hf.explain()
+    assert report.calls == 2
+    assert report.fallbacks == 0
 
 
-def test_saving_keeps_the_weights_but_not_the_choice(tmp_path):
-    model, ids = tiny_qwen3(), token_ids()
-    expected = logits(model, "nki", ids)
-    model.save_pretrained(tmp_path)
-    assert "nki" not in (tmp_path / "config.json").read_text()
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert plain.config._attn_implementation != "nki"
-    again = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="nki")
-    with torch.no_grad():
-        assert torch.equal(again(ids).logits, expected)
+def test_an_argument_that_is_not_known_is_refused_by_name():
+    ids = token_ids(2, 9)
+    with pytest.raises(nki_hf.UnsupportedProblem, match="shifted_labels is not a known argument"):
+        _step(tiny_qwen3(), "nki", input_ids=ids, labels=ids, shifted_labels=ids)
+
+
+def test_gradients_are_eagers_where_the_labels_of_padded_rows_are_masked():
+    given = training_inputs("decoder", 2, 9, padding(2, 9))
+    _, gradients = _step(tiny_qwen3(), "nki", **given)
+    _, expected = _step(tiny_qwen3(), "eager", **given)
+    assert max(map(worst, gradients, expected)) < 1e-6
+    # Rows of padding see no key: eager gives them the mean of all values, kernels zero. A label there trains on neither.
+    unmasked = {**given, "labels": given["input_ids"]}
+    _, gradients = _step(tiny_qwen3(), "nki", **unmasked)
+    _, expected = _step(tiny_qwen3(), "eager", **unmasked)
+    assert max(map(worst, gradients, expected)) > 1e-3

@@ -37,7 +37,8 @@ def nki_mask(**kwargs: Any) -> torch.Tensor | None:
         # torch_neuronx.trace is no tracing that Transformers sees: a look at the padding would become part of the graph.
         kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
     q_length = kwargs["q_length"]
-    if q_length not in (1, kwargs["kv_length"]):
+    # Asked only where it matters: for two symbolic lengths (cross attention) the answer would become a guard of the graph.
+    if kwargs.get("allow_is_causal_skip", True) and q_length not in (1, kwargs["kv_length"]):
         kwargs["allow_is_causal_skip"] = False
     return sdpa_mask(**kwargs)
 
