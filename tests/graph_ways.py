@@ -59,43 +59,57 @@ _AGAIN = {False: 2 * (len(LENGTHS) - 1), True: 0, None: 2}  # by `dynamic`: ever
 def _compile_ways():
     for backend in ("eager", "aot_eager", "inductor"):
         for dynamic in (False, True, None):
-            yield f"compile, {backend}, dynamic={dynamic}", Way(
-                run=lambda built, row, b=backend, d=dynamic: compiled(built, row.kind, b, d),
-                recompiles=_AGAIN[dynamic],
-                models=FEW if backend == "inductor" else (),
+            yield (
+                f"compile, {backend}, dynamic={dynamic}",
+                Way(
+                    run=lambda built, row, b=backend, d=dynamic: compiled(built, row.kind, b, d),
+                    recompiles=_AGAIN[dynamic],
+                    models=FEW if backend == "inductor" else (),
+                ),
             )
     for backend in ("aot_eager", "inductor"):
-        yield f"compiled training step, {backend}", Way(
-            run=lambda built, row, b=backend: trained(built, row.kind, b),
-            recompiles=0,
-            models=FEW if backend == "inductor" else (),
+        yield (
+            f"compiled training step, {backend}",
+            Way(
+                run=lambda built, row, b=backend: trained(built, row.kind, b),
+                recompiles=0,
+                models=FEW if backend == "inductor" else (),
+            ),
         )
     for strict in (True, False):
-        yield f"export, {'strict' if strict else 'non-strict'}", Way(
-            run=lambda built, row, s=strict: exported(built, row.kind, s, row.attentions), recompiles=0
+        yield (
+            f"export, {'strict' if strict else 'non-strict'}",
+            Way(run=lambda built, row, s=strict: exported(built, row.kind, s, row.attentions), recompiles=0),
         )
 
 
 def _generate_ways():
     for name, options in GENERATIONS.items():
-        yield f"generate, {name}", Way(
-            run=lambda built, row, o=options: generated(built, o), limit=0, kinds=_GENERATE, slow=False
+        yield (
+            f"generate, {name}",
+            Way(run=lambda built, row, o=options: generated(built, o), limit=0, kinds=_GENERATE, slow=False),
         )
     for backend in ("aot_eager", "inductor"):
-        yield f"generate, static cache, compiled by itself, {backend}", Way(
-            run=lambda built, row, b=backend: generated_by_itself(built, b),
-            limit=0,
-            recompiles=0,
-            kinds=_GENERATE,
-            models=FEW if backend == "inductor" else (),
+        yield (
+            f"generate, static cache, compiled by itself, {backend}",
+            Way(
+                run=lambda built, row, b=backend: generated_by_itself(built, b),
+                limit=0,
+                recompiles=0,
+                kinds=_GENERATE,
+                models=FEW if backend == "inductor" else (),
+            ),
         )
     for name, recompiles in (("static", 0), ("dynamic", 1)):
         options = GENERATIONS[f"{name} cache"]
-        yield f"generate, {name} cache, forward compiled by the user", Way(
-            run=lambda built, row, o=options: generated_with_compiled_forward(built, o),
-            limit=0,
-            recompiles=recompiles,
-            kinds=_GENERATE,
+        yield (
+            f"generate, {name} cache, forward compiled by the user",
+            Way(
+                run=lambda built, row, o=options: generated_with_compiled_forward(built, o),
+                limit=0,
+                recompiles=recompiles,
+                kinds=_GENERATE,
+            ),
         )
 
 
@@ -131,8 +145,8 @@ tiny models through the kernels on the simulator, strictly (a fallback is an err
 eager attention run plainly. `pytest -m slow tests/test_graphs_compile.py` runs the same with limits.
 
 * Difference: the largest absolute one of logits, gradients (compiled training step) or weights after three steps (Trainer), in
-  float32; labels of padding are -100, since such rows mean nothing; for `generate` and pipelines, how many tokens differ; for autocast, by how much the error against float32 exceeds
-  eager's.
+  float32; for `generate` and pipelines, how many tokens differ; for autocast, by how much the error against float32 exceeds
+  eager's. Labels of padding are -100: rows of padding see no key, so eager and kernels differ there, and mean nothing.
 * Breaks: graph breaks. Graphs: what Dynamo compiled. Recompiles: those of them that replaced one made for other sizes.
   `compile` runs three lengths, each with and without padding, which are two graphs. `export` runs one program at three batch
   sizes and lengths. A dash: nothing is traced.

@@ -18,6 +18,7 @@ from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
 from nki_hf.kernels.prefill_plan import plan_prefill
 from nki_hf.problem import Mask
+from nki_hf.sim.program import fill
 from nki_hf.testing import assert_matches_reference, attention_inputs
 
 MASKS = {
@@ -101,6 +102,40 @@ def test_decode_steps_share_one_recording_until_the_bucket_is_full():
     assert target.programs_recorded == 1
     target.run(call_of(attention_inputs(case_of(seqlen_q=1, seqlen_kv=513, mask=Mask()))))
     assert target.programs_recorded == 2
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_extended_keys_and_values_are_those_filled_up_with_zeros(dtype):
+    case = case_of(seqlen_q=1, seqlen_kv=130, mask=Mask(), dtype=dtype)
+    plan = plan_prefill(case, get_chip("trn2"))
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(2, heads, n, 64, generator=draw).to(getattr(torch, dtype)) for heads, n in ((4, 1), (2, 130), (2, 130))
+    )
+    target = backend(threads=1)
+    call = attention_call(case, plan, q, k, v)
+    assert call.extended == {"k": (3, 512), "v": (2, 512)}
+    whole = call.filled()
+    assert [list(whole.tensors[name].shape) for name in "kv"] == [[2, 2, 64, 512], [2, 2, 512, 64]]
+    assert not whole.tensors["k"][..., 130:].any()
+    assert torch.equal(whole.tensors["v"][:, :, :130], v)
+    longer = torch.full((2, 2, 400, 64), float("nan"), dtype=k.dtype)  # what an earlier, longer call left must not remain
+    target.run(attention_call(case_of(seqlen_q=1, seqlen_kv=400, mask=Mask(), dtype=dtype), plan, q, longer, longer))
+    for _ in range(2):
+        for got, want in zip(target.run(call).outputs, target.run(whole).outputs, strict=True):
+            assert torch.equal(got, want)
+    assert target.programs_recorded == 1
+
+
+@pytest.mark.parametrize("shape", [(3, 70), (1, 2, 130, 65), (64,), (2, 0, 5)])
+def test_fill_copies_in_any_memory_order_and_zeros_the_rest(shape, rng):
+    source = rng.standard_normal(shape)
+    for given in (source, np.asfortranarray(source), source[::-1]):
+        target = np.full([size + 3 for size in shape], np.nan)
+        fill(target, given)
+        np.testing.assert_array_equal(target[tuple(slice(0, size) for size in shape)], given)
+        target[tuple(slice(0, size) for size in shape)] = 0
+        assert not target.any()
 
 
 def test_inputs_and_outputs_are_never_shared_with_a_recording():

@@ -11,7 +11,12 @@ _FAST = {
     ("qwen3", "export, non-strict"),
     ("t5, position bias", "export, non-strict"),
     *((model, way) for model in ("qwen3", "gemma2, softcap") for way in WAYS if way.startswith("generate,")),
-    *((model, way) for model in ("qwen3", "bert, encoder") for way in WAYS if not way.startswith(("comp", "export", "generate"))),
+    *(
+        (model, way)
+        for model in ("qwen3", "bert, encoder")
+        for way in WAYS
+        if not way.startswith(("comp", "export", "generate"))
+    ),
 }
 
 

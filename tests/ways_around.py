@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from tiny import token_ids, worst
+from tiny import worst
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments, pipeline
 from ways_graphs import Figure

@@ -69,12 +69,11 @@ MODELS = {
     ),
     "gemma3, window": Model(lambda: build(Gemma3ForCausalLM, Gemma3TextConfig(sliding_window=4, **_SIZES))),
     "gpt_oss, sinks": Model(
-        lambda: build(
-            GptOssForCausalLM, GptOssConfig(sliding_window=4, num_local_experts=2, num_experts_per_tok=1, **_SIZES)
-        )
+        lambda: build(GptOssForCausalLM, GptOssConfig(sliding_window=4, num_local_experts=2, num_experts_per_tok=1, **_SIZES))
     ),
     "bert, encoder": Model(
-        lambda: build(BertForMaskedLM, BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **_BERT)), "encoder"
+        lambda: build(BertForMaskedLM, BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **_BERT)),
+        "encoder",
     ),
     "t5, position bias": Model(
         lambda: build(T5ForConditionalGeneration, T5Config(**_T5)), "encoder-decoder", attentions=3 * LAYERS

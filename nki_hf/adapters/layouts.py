@@ -35,7 +35,7 @@ def attention_call(
 
     Args:
       problem, plan: what `plan_prefill(problem, ...)` gave.
-      q, k, v: `[batch, heads, seqlen, head_dim]` as in `Problem`; any strides. k and v are padded if the plan has a bucket.
+      q, k, v: `[batch, heads, seqlen, head_dim]` as in `Problem`; any strides. k and v are extended if the plan has a bucket.
       lo, hi: run-time key bounds, integers `[batch or 1, seqlen_q]`.
       bias: `[batch or 1, num_heads_q or 1, seqlen_q or 1, seqlen_kv]`, bool or float.
       sink: `[num_heads_q]`, any float dtype.
@@ -46,8 +46,6 @@ def attention_call(
       bias uint8 or float32, sink float32 `[1, num_heads_q]`.
     """
     extra = plan.seqlen_kv - problem.seqlen_kv
-    if extra:
-        k, v = F.pad(k, (0, 0, 0, extra)), F.pad(v, (0, 0, 0, extra))
     lower, upper = _bounds(problem, lo, hi, q.device) if plan.bounds else (None, None)
     tensors = {
         "q": q.transpose(-1, -2),
@@ -58,7 +56,8 @@ def attention_call(
         "bias": None if bias is None else _bias(problem, bias, extra),
         "sink": None if sink is None else sink.detach().to(torch.float32).reshape(1, -1),
     }
-    return KernelCall(kernel="flash_prefill", tensors=tensors, constants=plan.constants(), lnc=lnc)
+    extended = {"k": (3, plan.seqlen_kv), "v": (2, plan.seqlen_kv)} if extra else {}
+    return KernelCall(kernel="flash_prefill", tensors=tensors, extended=extended, constants=plan.constants(), lnc=lnc)
 
 
 def attention_result(problem: Problem, result: RunResult) -> tuple[Tensor, Tensor]:

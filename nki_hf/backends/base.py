@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from nki_hf.sim.events import Event
@@ -19,6 +19,8 @@ class KernelCall:
       kernel: its name, e.g. `flash_prefill`; its module is `nki_hf.kernels.<kernel>`.
       tensors: array arguments by parameter name, in the kernel's order; None where an optional one is absent. torch
         tensors on the device that the back end serves, or NumPy arrays for the simulator.
+      extended: tensors that the kernel sees longer than they are, by parameter name: the axis, and the length to which the
+        back end fills it up with zeros. So a growing cache is copied once, by whoever copies it anyway.
       constants: compile-time arguments by parameter name, in order: None, bool, int, float, str or (nested) tuples.
       lnc: logical-core degree of the launch, 1 or 2.
     """
@@ -26,7 +28,22 @@ class KernelCall:
     kernel: str
     tensors: Mapping[str, Any]
     constants: Mapping[str, Any]
+    extended: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     lnc: int = 1
+
+    def filled(self) -> KernelCall:
+        """The same call with every extended torch tensor as a longer one."""
+        if not self.extended:
+            return self
+        import torch.nn.functional as F  # only calls on torch tensors come here
+
+        tensors = dict(self.tensors)
+        for name, (axis, length) in self.extended.items():
+            tensor = tensors[name]
+            behind = [0] * (2 * (tensor.dim() - axis))
+            behind[-1] = length - tensor.shape[axis]
+            tensors[name] = F.pad(tensor, behind)
+        return replace(self, tensors=tensors, extended={})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,7 +93,7 @@ class NeuronBackend:
                 f"process. Move the model to {self.world.device}."
             )
         results = []
-        for part in split(call, self._max_blocks):
+        for part in split(call.filled(), self._max_blocks):
             results.append(launch(self._kernel(call.kernel), part, self._parameters(call.kernel), self.lnc.value))
             self.compiled[signature_key(part)] += 1
         return RunResult(outputs=join(call, results))

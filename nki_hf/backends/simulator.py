@@ -25,9 +25,10 @@ import numpy as np
 
 from nki_hf.backends.base import KernelCall, RunResult
 from nki_hf.chips import Chip, get_chip
-from nki_hf.kernels.slicing import Part, parts
+from nki_hf.kernels.slicing import WORTH_DIVIDING, Part, parts
 from nki_hf.lang import load
 from nki_hf.sim import LaunchResult, Program, SimOptions, launch
+from nki_hf.sim.program import fill
 
 __all__ = ["SimulatorBackend", "simulator_backend"]
 
@@ -79,7 +80,7 @@ class SimulatorBackend:
         """Run one call; the outputs are fresh and of the kind of the inputs (torch CPU tensors or NumPy arrays)."""
         to_output = _output_kind(call.tensors)
         arrays = {name: None if value is None else _as_array(value) for name, value in call.tensors.items()}
-        sizes = {name: None if array is None else array.shape for name, array in arrays.items()}
+        sizes = {name: None if array is None else _shape(call, name, array) for name, array in arrays.items()}
         found, shapes = parts(call.kernel, sizes, wanted=self._threads)
         outputs: Sequence[Array]
         if found:
@@ -91,7 +92,9 @@ class SimulatorBackend:
     def record(self, call: KernelCall) -> LaunchResult:
         """The undivided launch of a call on shapes alone, on `call.lnc` cores: its events and buffers, no values."""
         arrays = {name: None if value is None else _as_array(value) for name, value in call.tensors.items()}
-        blank = {name: None if array is None else np.empty(array.shape, array.dtype) for name, array in arrays.items()}
+        blank = {
+            name: None if array is None else np.empty(_shape(call, name, array), array.dtype) for name, array in arrays.items()
+        }
         options = SimOptions(chip=self.chip, values=False)
         return launch(_kernel(call.kernel), (), {**blank, **call.constants}, options=options, lnc=call.lnc)
 
@@ -105,7 +108,10 @@ class SimulatorBackend:
         def inputs(part: Part) -> dict[str, Array | None]:
             return {name: None if array is None else array[part.inputs[name]] for name, array in arrays.items()}
 
-        key = _key(call, inputs(found[0]), self.chip)
+        first = inputs(found[0])
+        key = _key(call, first, self.chip)
+        read = sum(array.nbytes for array in first.values() if array is not None)
+        threads = self._threads if call.tensors["q"].shape[3] >= WORTH_DIVIDING or read >= _WORTH_THREADS else 1
         outputs: list[Array] = []
 
         def run_part(part: Part) -> None:
@@ -116,7 +122,7 @@ class SimulatorBackend:
             for output, index, result in zip(outputs, part.outputs, results, strict=True):
                 output[index] = result
 
-        _for_each(run_part, found, self._threads)
+        _for_each(run_part, found, threads)
         return outputs
 
     def _execute(self, key: Key, call: KernelCall, arrays: Mapping[str, Array | None]) -> tuple[Array, ...]:
@@ -128,7 +134,7 @@ class SimulatorBackend:
             self._count(replayed=program.instructions)
         else:
             # A recording owns its memory: the inputs are copied, or replays would write into the caller's arrays.
-            own = {name: None if array is None else np.array(array, order="C") for name, array in arrays.items()}
+            own = {name: None if array is None else _copy(array, _shape(call, name, array)) for name, array in arrays.items()}
             options = SimOptions(chip=self.chip, events=False, record=True)
             result = launch(_kernel(call.kernel), (), {**own, **call.constants}, options=options, lnc=call.lnc)
             outputs, program = result.outputs, result.program
@@ -202,6 +208,9 @@ class _ProgramPool:
 _BYTES_PER_INSTRUCTION = 4500
 """Closure, array views and buffer record of a recorded instruction: measured with tracemalloc on flash_prefill."""
 
+_WORTH_THREADS = 1 << 20
+"""Bytes that a part of few rows must read for threads to pay: below, its NumPy calls are too short to run side by side."""
+
 _backends: weakref.WeakSet[SimulatorBackend] = weakref.WeakSet()
 
 
@@ -257,8 +266,25 @@ def _source_hash(name: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()
 
 
+def _shape(call: KernelCall, name: str, array: Array) -> tuple[int, ...]:
+    """Shape of an argument, or of a part of it, as the kernel sees it."""
+    if name not in call.extended:
+        return array.shape
+    axis, length = call.extended[name]
+    return (*array.shape[:axis], length, *array.shape[axis + 1 :])
+
+
+def _copy(array: Array, shape: tuple[int, ...]) -> Array:
+    """A dense copy in a shape that is as long or longer, zeros behind it."""
+    copy = np.empty(shape, array.dtype)
+    fill(copy, array)
+    return copy
+
+
 def _key(call: KernelCall, arrays: Mapping[str, Array | None], chip: Chip) -> Key:
-    tensors = tuple((name, None if array is None else (array.shape, array.dtype.str)) for name, array in arrays.items())
+    tensors = tuple(
+        (name, None if array is None else (_shape(call, name, array), array.dtype.str)) for name, array in arrays.items()
+    )
     return (call.kernel, _source_hash(call.kernel), tensors, tuple(call.constants.items()), chip.name, call.lnc)
 
 

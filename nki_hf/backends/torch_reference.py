@@ -41,6 +41,7 @@ class TorchReferenceBackend:
             )
         import torch
 
+        call = call.filled()
         q = call.tensors["q"].transpose(2, 3)
         k, v = call.tensors["k"].float(), call.tensors["v"]
         batch, num_heads_q, seqlen_q, _ = q.shape
