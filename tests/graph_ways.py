@@ -37,7 +37,6 @@ class Way:
       recompiles: most graphs that may replace one made for other sizes; None = nothing is traced.
       kinds: kinds of models that it exists for.
       models: the only models that are run; empty = all of these kinds.
-      slow: more than a few seconds for a model.
     """
 
     run: Callable
@@ -45,7 +44,6 @@ class Way:
     recompiles: int | None = None
     kinds: tuple[str, ...] = ("decoder", "encoder", "encoder-decoder")
     models: tuple[str, ...] = ()
-    slow: bool = True
 
     def has(self, model):
         """True if the model of that name is run this way."""
@@ -87,7 +85,7 @@ def _generate_ways():
     for name, options in GENERATIONS.items():
         yield (
             f"generate, {name}",
-            Way(run=lambda built, row, o=options: generated(built, o), limit=0, kinds=_GENERATE, slow=False),
+            Way(run=lambda built, row, o=options: generated(built, o), limit=0, kinds=_GENERATE),
         )
     for backend in ("aot_eager", "inductor"):
         yield (
@@ -95,19 +93,19 @@ def _generate_ways():
             Way(
                 run=lambda built, row, b=backend: generated_by_itself(built, b),
                 limit=0,
-                recompiles=0,
+                recompiles=1,
                 kinds=_GENERATE,
                 models=FEW if backend == "inductor" else (),
             ),
         )
-    for name, recompiles in (("static", 0), ("dynamic", 1)):
+    for name in ("static", "dynamic"):
         options = GENERATIONS[f"{name} cache"]
         yield (
             f"generate, {name} cache, forward compiled by the user",
             Way(
                 run=lambda built, row, o=options: generated_with_compiled_forward(built, o),
                 limit=0,
-                recompiles=recompiles,
+                recompiles=1,
                 kinds=_GENERATE,
             ),
         )
@@ -118,8 +116,8 @@ WAYS = {
     **dict(_generate_ways()),
     "Trainer, gradient checkpointing": Way(run=lambda built, row: trained_by_trainer(built, row.kind)),
     "pipeline": Way(run=lambda built, row: in_pipeline(built, row.kind), limit=0, kinds=("decoder", "encoder")),
-    "autocast to bfloat16": Way(run=lambda built, row: in_autocast(built, row.kind), limit=1e-2, slow=False),
-    "save and load again": Way(run=lambda built, row: saved_and_loaded(built, row.kind), limit=0, slow=False),
+    "autocast to bfloat16": Way(run=lambda built, row: in_autocast(built, row.kind), limit=1e-2),
+    "save and load again": Way(run=lambda built, row: saved_and_loaded(built, row.kind), limit=0),
 }
 
 
@@ -140,16 +138,17 @@ PAGE = Path(__file__).parents[1] / "docs" / "ways.md"
 _VERSIONS = f"Python {platform.python_version()}, torch {torch.__version__} and Transformers {transformers.__version__}"
 _HEADER = f"""# Ways of running a model
 
-Written by `python tests/graph_ways.py` with {_VERSIONS}:
-tiny models through the kernels on the simulator, strictly (a fallback is an error), compared with
-eager attention run plainly. `pytest -m slow tests/test_graphs_compile.py` runs the same with limits.
+Written by `python tests/graph_ways.py` with {_VERSIONS}: tiny models
+through the kernels on the simulator, strictly (a fallback is an error), compared with eager attention run plainly.
+`pytest -m slow tests/test_graphs_compile.py` runs the same with limits.
 
 * Difference: the largest absolute one of logits, gradients (compiled training step) or weights after three steps (Trainer), in
   float32; for `generate` and pipelines, how many tokens differ; for autocast, by how much the error against float32 exceeds
   eager's. Labels of padding are -100: rows of padding see no key, so eager and kernels differ there, and mean nothing.
 * Breaks: graph breaks. Graphs: what Dynamo compiled. Recompiles: those of them that replaced one made for other sizes.
   `compile` runs three lengths, each with and without padding, which are two graphs. `export` runs one program at three batch
-  sizes and lengths. A dash: nothing is traced.
+  sizes and lengths. A dash: nothing is traced. With a dynamic cache Dynamo makes the decode step's length symbolic at the
+  second step; sliding layers of a static cache hold their length as a Python number, with eager attention as well.
 * Inductor compiles C++ for every graph and sees the same op in every model, so that two models stand for all. Pipelines of
   Transformers 5 have no task for an encoder-decoder.
 
