@@ -1,6 +1,7 @@
 """The ways in which people run a model around a forward pass, each compared with eager attention run plainly.
 
 python tests/graph_ways.py [part of a way's name ...]      writes docs/ways.md
+python tests/graph_ways.py --missing                       only the rows that it lacks, or that other versions wrote
 """
 
 import platform
@@ -168,10 +169,10 @@ def written(any_versions=False):
 
 
 def main(parts):
-    """Write the page, row by row, for the ways whose name holds one of `parts` (none: all); other rows of it stay."""
+    """Write the page, row by row, for the ways whose name holds one of `parts` (none: all; `--missing`: those it lacks)."""
     rows = written()
     for model, way in cases():
-        if parts and not any(part in way for part in parts):
+        if (way, model) in rows if parts == ["--missing"] else parts and not any(part in way for part in parts):
             continue
         figure = run(model, way)
         counted = ["-" if value is None else str(value) for value in (figure.breaks, figure.graphs, figure.recompiles)]

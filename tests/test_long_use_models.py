@@ -10,9 +10,11 @@ import torch
 from tiny import logits, tiny_qwen3, token_ids, worst
 
 import nki_hf
-from nki_hf.adapters import torch_op
+from nki_hf.adapters import ledger, torch_op
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
+from nki_hf.dispatch import decide
+from nki_hf.kernels.prefill_plan import plan_prefill
 from nki_hf.settings import settings
 from nki_hf.sim.machine import Machine
 
@@ -56,15 +58,19 @@ def test_many_shapes_stay_within_the_bounds_of_the_caches(monkeypatch):
     target = SimulatorBackend(get_chip("trn2"), threads=1, pool_bytes=3_000_000)
     monkeypatch.setattr(torch_op, "simulator_backend", lambda chip: target)
     model = tiny_qwen3(num_hidden_layers=1)
-    lengths = list(range(40, 60, 2))
+    lengths, rows = list(range(40, 60, 2)), []
+    ledger.reset()
     for length in (*lengths, lengths[0]):
         ids = token_ids(1, length)
         assert worst(logits(model, "nki", ids), logits(model, "eager", ids)) < 2e-6
+        rows.append(len(ledger.rows()))
     pool = target._pool
     assert pool._used <= pool._limit or len(pool._idle) == 1
     # The first shape was evicted meanwhile, so that its second use is a recording more.
     assert target.programs_recorded > len(lengths)
-    assert torch_op._decide.cache_info().currsize <= torch_op._decide.cache_info().maxsize
+    assert set(rows) == {1}  # counts do not grow with the shapes
+    for by_shape in (torch_op._decide, decide, plan_prefill):
+        assert by_shape.cache_info().maxsize is not None
 
 
 def test_two_models_with_different_settings_do_not_mix_across_threads():
