@@ -125,6 +125,66 @@ def test_edges_and_queue_order_imply_exactly_the_conflicts_of_the_bytes(program)
     assert {(e.producer, e.consumer, e.kind) for e in edges} <= conflicts
 
 
+def plain_edges(events, placement, reorder):
+    """`(producer, consumer, kind)`, every access compared with all earlier ones that are uncovered."""
+    lists, found = {}, set()
+    queue = [(e.core, e.engine, e.queue) for e in events]
+    for j, event in enumerate(events):
+        best, noted = {}, []
+        for writes, item in [*((False, r) for r in event.reads), *((True, r) for r in event.writes)]:
+            start = item.buffer.address or placement.get(item.buffer.number)
+            memory = lists.setdefault((event.core, item.buffer.number if start is None else item.buffer.space), [])
+            footprint = footprint_of(item).moved(*start) if start else footprint_of(item)
+            for i, before, other in memory:
+                if (writes or before) and overlap(other, footprint):
+                    kind = WAR if not before else WAW if writes else RAW
+                    lane = (i if reorder else queue[i], kind == WAR)
+                    best[lane] = max(best.get(lane, (-1, 0)), (i, -kind))
+            noted.append((memory, writes, footprint))
+        for memory, writes, footprint in sorted(noted, key=lambda item: item[1]):
+            if writes:
+                memory[:] = [item for item in memory if not footprint.covers(item[2])]
+            memory.append((j, writes, footprint))
+        for (lane, war), (i, kind) in best.items():
+            if not war or best.get((lane, False), (-1, 0))[0] < i:
+                found.add((i, j, -kind))
+    return found
+
+
+@given(programs, st.booleans(), st.sampled_from(["apart", "shared", "placed"]))
+@settings(max_examples=100, deadline=None)
+def test_buffers_with_one_history_get_the_edges_of_the_plain_rule(program, reorder, where):
+    """Each step is done to three sets of buffers in turn, as a loop does: what is found for one set holds for the others."""
+    apart = where == "apart"
+    sets = [
+        [make_buffer(3 * k + i, (6, 12), address=(0, 32 * i) if where == "shared" else None) for i in range(3)]
+        for k in range(3)
+    ]
+    placement = {item.number: (0, 16 * item.number) for group in sets for item in group} if where == "placed" else {}
+    events = stream(*[
+        (engine, [region(group[b], *s) for b, s in reads], [region(group[b], *s) for b, s in writes])
+        for engine, reads, writes in program
+        for group in sets
+    ])  # fmt: skip
+    found = dependencies(events, placement=placement, reorder=reorder)
+    assert {(e.producer, e.consumer, e.kind) for e in found} == plain_edges(events, placement, reorder)
+    assert len(found) == len({(e.producer, e.consumer, e.kind == WAR) for e in found})
+    for edge in found:
+        touched = (*events[edge.producer].reads, *events[edge.producer].writes)
+        assert edge.buffer in {item.buffer.number for item in touched}
+        assert not apart or edge.producer % 3 == edge.consumer % 3
+
+
+@pytest.mark.parametrize("reorder", [False, True])
+def test_histories_that_differ_in_what_one_instruction_does_are_told_apart(reorder):
+    """Write, read, write: the last two by one instruction on the first tile, by two on the second."""
+    a, b = (region(make_buffer(i, (8, 8))) for i in range(2))
+    events = stream(("vector", [], [a]), ("vector", [a], [a]), ("vector", [], [b]), ("scalar", [b], []), ("vector", [], [b]))
+    found = {(e.producer, e.consumer, e.kind) for e in dependencies(events, reorder=reorder)}
+    assert (3, 4, WAR) in found
+    assert found == plain_edges(events, {}, reorder)
+
+
 def test_only_the_newest_producer_of_a_queue_is_kept():
     tile = make_buffer(0, (8, 8))
     halves = [region(tile, slice(None), slice(0, 4)), region(tile, slice(None), slice(4, 8))]

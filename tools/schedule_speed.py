@@ -1,4 +1,8 @@
-"""Events per second of each stage of the timing model, in CPU time of one process: python tools/schedule_speed.py."""
+"""Events per second of each stage of the timing model, in CPU time of one process: python tools/schedule_speed.py.
+
+The last line is one question that a user asks, from the shapes to the latency: instructions that the answer stands for,
+scheduled or repeated, per CPU second.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.observers.window_order import run_in_window
 from nki_hf.observers.workload import prepare
 from nki_hf.sim.events import Event
+from nki_hf.tools.latency import flash_prefill_us
 from nki_hf.tools.subjects import causal, events_of, flash_prefill_events
 
 
@@ -50,7 +55,16 @@ def main() -> None:
         _, everything = _timed(lambda events=events: schedule(events, chip))
         rates = [f"{len(events) / seconds / 1e3:,.0f}" for seconds in (traced, prepared, program, window, everything)]
         table.add_row(name, f"{len(events):,}", *rates)
-    Console(width=120).print(table)
+    console = Console(width=120)
+    console.print(table)
+    problem, begin = causal(16384, heads=16), time.process_time()
+    latency = flash_prefill_us(problem, chip)
+    seconds = time.process_time() - begin
+    asked = 16 * len(flash_prefill_events(causal(16384), chip))
+    console.print(
+        f"flash_prefill, causal 16,384, 16 heads: {seconds:.1f} CPU s for {asked:,} instructions, {latency.instructions:,} of "
+        f"them scheduled: {asked / seconds / 1e3:,.0f} thousand per CPU second; {latency.us:,.0f} us (simulated)"
+    )
 
 
 if __name__ == "__main__":

@@ -70,13 +70,15 @@ def flash_prefill_us(
     if budget is None or units <= 2 * lnc or units % lnc:
         return _whole(problem, chip, lnc, window)
     asked = units // lnc  # per core, as are all numbers of units below
-    length = len(flash_prefill_events(_units(problem, lnc), chip, lnc)) // lnc
+    start = flash_prefill_events(_units(problem, lnc), chip, lnc)
+    length = len(start) // lnc
     if asked * length <= budget:
         return _whole(problem, chip, lnc, window)
     instructions = 0
     for known in _doubling(budget // 3 if window is None else max(budget // 3, _SETTLED), length, asked):
         counts = [1, known] if length > _LONG else [known // 2, known * 3 // 4, known]
-        plans = [_plan(_units(problem, count * lnc), chip, lnc, window) for count in counts]
+        streams = [start if count == 1 else flash_prefill_events(_units(problem, count * lnc), chip, lnc) for count in counts]
+        plans = [schedule(stream, chip, window=window) for stream in streams]
         instructions += sum(len(plan.events) for plan in plans)
         total = [plan.total_ns for plan in plans]
         steps = [(after - before) / (m - n) for (n, before), (m, after) in pairwise(zip(counts, total, strict=True))]
