@@ -10,8 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import logits, tiny_qwen3, token_ids, worst
-from transformers import AutoModelForCausalLM
+from tiny import build, logits, tiny_qwen3, token_ids, worst
+from transformers import (
+    AutoModelForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    GraniteSWAConfig,
+    GraniteSWAForCausalLM,
+)
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
 import nki_hf
@@ -45,43 +51,87 @@ def _torchrun():
 
 _TENSOR_PARALLEL = """
 import json, torch, torch.distributed as dist, nki_hf
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DistributedConfig
 from tiny import token_ids
 from nki_hf.adapters import ledger
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1], tp_plan="auto", attn_implementation="nki").eval()
+plan = DistributedConfig(tp_plan=json.loads(sys.argv[3]))
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], distributed_config=plan, attn_implementation="nki").eval()
 ids = token_ids(2, 9)
 mask = torch.ones_like(ids)
 mask[0, :3] = 0
 with torch.no_grad():
     out = model(ids, attention_mask=mask, use_cache=False).logits
+    tokens = model.generate(ids, attention_mask=mask, max_new_tokens=4, do_sample=False, pad_token_id=0)
 if hasattr(out, "full_tensor"):
     out = out.full_tensor()
-rows = ledger.rows()
-heads = sorted({row.last.num_heads_q for row in rows})
+decisions = [row.first for row in ledger.rows()]
+sizes = {(each.problem.num_heads_q, each.problem.num_heads_kv, each.problem.sink) for each in decisions}
 if dist.get_rank() == 0:
-    torch.save(out, sys.argv[2])
-    print(json.dumps({"ranks": dist.get_world_size(), "heads": heads, "kernel": all(not r.first.fallback for r in rows)}))
+    torch.save((out, tokens), sys.argv[2])
+    kernel = all(each.backend == "simulator" and not each.fallback for each in decisions)
+    print(json.dumps({"ranks": dist.get_world_size(), "sizes": sorted(sizes), "kernel": kernel}))
 dist.destroy_process_group()
 """
+_SHARDED_ATTENTION = {
+    "model.layers.*.self_attn.q_proj": "colwise",
+    "model.layers.*.self_attn.k_proj": "colwise",
+    "model.layers.*.self_attn.v_proj": "colwise",
+    "model.layers.*.self_attn.o_proj": "rowwise",
+    "model.layers.*.self_attn.sinks": "colwise",
+    "model.layers.*.self_attn": "local_params",
+}
+"""gpt_oss's own plan shards no attention; its experts stay whole here."""
 
 
-@pytest.mark.slow
-def test_tensor_parallel_over_two_processes_equals_one(tmp_path):
-    model = tiny_qwen3()
+def _granite_swa():
+    # Its own plan shards the sinks with their heads.
+    sizes = tiny_qwen3().config.to_dict()
+    names = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+    kinds = ["sliding_attention", "full_attention"]
+    config = GraniteSWAConfig(**{name: sizes[name] for name in names}, num_hidden_layers=2, sliding_window=4, layer_types=kinds)
+    return _with_sinks(build(GraniteSWAForCausalLM, config))
+
+
+def _gpt_oss():
+    sizes = tiny_qwen3().config.to_dict()
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
+    config = {name: sizes[name] for name in (*names, "intermediate_size")}
+    return _with_sinks(build(GptOssForCausalLM, GptOssConfig(**config, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)))
+
+
+def _with_sinks(model):
+    """Sinks that differ from head to head and are large enough that a wrong share of them shows."""
+    for layer, block in enumerate(model.model.layers):
+        block.self_attn.sinks.data = torch.tensor([2.0, -1.0, 0.5, 3.0]) - layer
+    return model
+
+
+_TENSOR_PARALLEL_CASES = [
+    pytest.param(tiny_qwen3, "auto", False, id="qwen3", marks=pytest.mark.slow),
+    pytest.param(_granite_swa, "auto", True, id="granite_swa, sinks by its own plan"),
+    pytest.param(_gpt_oss, _SHARDED_ATTENTION, True, id="gpt_oss, attention and sinks", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("build_model", "plan", "sinks"), _TENSOR_PARALLEL_CASES)
+def test_tensor_parallel_over_two_processes_equals_one(build_model, plan, sinks, tmp_path):
+    model = build_model()
     model.save_pretrained(tmp_path / "model")
     script = tmp_path / "rank.py"
     script.write_text(_START + _TENSOR_PARALLEL)
-    found = _launch(_torchrun(), script, tmp_path / "model", tmp_path / "out.pt")
-    assert found == {"ranks": 2, "heads": [2], "kernel": True}
+    found = _launch(_torchrun(), script, tmp_path / "model", tmp_path / "out.pt", json.dumps(plan))
+    assert found == {"ranks": 2, "sizes": [[2, 1, sinks]], "kernel": True}
     ids = token_ids(2, 9)
     mask = torch.ones_like(ids)
     mask[0, :3] = 0
     expected = logits(model, "eager", ids, attention_mask=mask, use_cache=False)
-    assert worst(torch.load(tmp_path / "out.pt"), expected, mask) < 2e-6
+    tokens = model.generate(ids, attention_mask=mask, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    out, found_tokens = torch.load(tmp_path / "out.pt")
+    assert worst(out, expected, mask) < 2e-6
+    assert torch.equal(found_tokens, tokens)
 
 
 def test_sinks_shared_out_with_their_heads_equal_the_whole():
-    # By hand, since the plan of the one model with sinks leaves its attention whole.
     draw = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, heads, 9, 16, generator=draw) for heads in (4, 2, 2))
     sinks = torch.randn(4, generator=draw)

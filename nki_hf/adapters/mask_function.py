@@ -36,7 +36,8 @@ def nki_mask(**kwargs: Any) -> torch.Tensor | None:
     if padding is not None and padding.device.type == "xla":
         # torch_neuronx.trace is no tracing that Transformers sees: a look at the padding would become part of the graph.
         kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
-    q_length = kwargs["q_length"]
+    # Before transformers 5.4 the rows come as their positions.
+    q_length = kwargs["q_length"] if "q_length" in kwargs else kwargs["cache_position"].shape[0]
     # Asked only where it matters: for two symbolic lengths (cross attention) the answer would become a guard of the graph.
     if kwargs.get("allow_is_causal_skip", True) and q_length not in (1, kwargs["kv_length"]):
         kwargs["allow_is_causal_skip"] = False

@@ -10,11 +10,11 @@ from typing import Any
 
 from nki_hf.errors import BackendUnavailable
 
-__all__ = ["NAME", "TRANSFORMERS_FLOOR", "install_hook", "register"]
+__all__ = ["FLOORS", "NAME", "install_hook", "register"]
 
 NAME = "nki"
-TRANSFORMERS_FLOOR = (5, 14)
-"""First version whose mask functions and keyword arguments are those that the adapter is written for."""
+FLOORS = {"torch": (2, 9), "transformers": (4, 57)}
+"""Oldest versions that register; what each newer one can do is measured in docs/versions.md."""
 
 _lock = threading.Lock()
 
@@ -23,7 +23,7 @@ def register() -> None:
     """Make `attn_implementation="nki"` known to Transformers now. Calling it again changes nothing.
 
     Raises:
-      BackendUnavailable: torch or transformers is missing, or transformers is older than `TRANSFORMERS_FLOOR`.
+      BackendUnavailable: torch or transformers is missing, or older than its entry in `FLOORS`.
     """
     problem = _unusable()
     if problem is not None:
@@ -54,13 +54,15 @@ def _on_import(_: Any) -> None:
 
 
 def _unusable() -> str | None:
-    try:
-        version = importlib.metadata.version("transformers")
-        importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError as error:
-        return f'attn_implementation="nki" needs torch and transformers ({error.name} is missing): pip install "nki_hf[hf]"'
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < TRANSFORMERS_FLOOR:
-        floor = ".".join(map(str, TRANSFORMERS_FLOOR))
-        return f'transformers={version} is too old for attn_implementation="nki": it must be {floor} or newer. Upgrade it.'
+    for package, floor in FLOORS.items():
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            return f'attn_implementation="nki" needs torch and transformers ({package} is missing): pip install "nki_hf[hf]"'
+        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < floor:
+            needed = ".".join(map(str, floor))
+            return (
+                f'{package}={version} is too old for attn_implementation="nki": it must be {needed} or newer. '
+                f'Upgrade it: pip install "{package}>={needed}"'
+            )
     return None
