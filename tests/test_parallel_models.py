@@ -96,7 +96,9 @@ def _gpt_oss():
     sizes = tiny_qwen3().config.to_dict()
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
     config = {name: sizes[name] for name in (*names, "intermediate_size")}
-    return _with_sinks(build(GptOssForCausalLM, GptOssConfig(**config, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)))
+    return _with_sinks(
+        build(GptOssForCausalLM, GptOssConfig(**config, sliding_window=4, num_local_experts=2, num_experts_per_tok=1))
+    )
 
 
 def _with_sinks(model):
