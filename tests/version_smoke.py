@@ -15,13 +15,14 @@ from pathlib import Path
 import torch
 import transformers
 
-_ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(_ROOT / "tests"), str(_ROOT)]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tiny import build, logits, token_ids, worst
 
 import nki_hf
 
+_ROOT = Path(__file__).parents[1]
 TOLERANCE = 1e-4
 """Of the largest value that eager gives, in float32."""
 _SIZES = {
