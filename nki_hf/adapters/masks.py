@@ -170,10 +170,11 @@ def _fit(mask: torch.Tensor, q: torch.Tensor, seqlen_kv: int, name: str = "atten
     if mask.shape[3] == 1 and seqlen_kv != 1:
         mask = mask.expand(-1, -1, -1, seqlen_kv)
     wanted = (*q.shape[:3], seqlen_kv)
-    if mask.dim() != 4 or any(have not in (1, want) for have, want in zip(mask.shape[:3], wanted, strict=False)):
+    if mask.dim() != 4 or mask.shape[3] != seqlen_kv:
         _misfit(name, shape, wanted)
-    if mask.shape[3] != seqlen_kv:
-        _misfit(name, shape, wanted)
+    for axis in range(3):  # not any() of a generator, which Dynamo of torch 2.9 does not enter
+        if mask.shape[axis] not in (1, wanted[axis]):
+            _misfit(name, shape, wanted)
     return mask
 
 
