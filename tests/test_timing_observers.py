@@ -73,13 +73,19 @@ def test_what_bounds_the_kernel_gains_most():
     assert max(v3, key=v3.get) == "dma"
 
 
-ALIKE = [("trn3", 1, 256, 480, 64), ("trn1", 1, 512, 40, None), ("trn2", 2, 256, 120, None), ("trn3", 2, 512, 40, None)]
+ALIKE = [("trn1", 1, 512, 40, None), ("trn2", 2, 256, 120, None), ("trn3", 2, 512, 40, None)]
 ALIKE += [
     pytest.param(chip, 1, keys, heads, window, marks=pytest.mark.slow)
     for chip in ("trn1", "trn2", "trn3")
-    for keys, heads, window in ((256, 1500, 8), (512, 600, 64), (1024, 240, 64), (1024, 200, 256), (2048, 100, 64))
+    for keys, heads, window in (
+        (256, 1500, 8),
+        (512, 600, 64),
+        (1024, 240, 64),
+        (1024, 400, 256),
+        (2048, 100, 64),
+        (4096, 32, 64),
+    )
 ]
-ALIKE += [pytest.param("trn3", 1, 1024, 128, 64, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("chip", "lnc", "keys", "heads", "window"), ALIKE)
