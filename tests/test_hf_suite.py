@@ -310,6 +310,21 @@ def test_the_page_counts_and_explains_what_changes(tmp_path):
     assert "| Error: test_less | 1 |" in text
 
 
+def test_the_command_uses_the_kept_explanations(tmp_path, monkeypatch, capsys):
+    none, name = {"fallbacks": {}}, "test_sdpa_can_dispatch_composite_models"
+    for back_end, outcome in (("simulator", "failed"), ("none", "passed")):
+        file = "none.jsonl" if back_end == "none" else "tiny-simulator.jsonl"
+        why = {"why": "AssertionError: False is not true"}
+        written(tmp_path, file, (name, outcome, none | why), backend=back_end, suite="tiny" * (back_end != "none"))
+    page = tmp_path / "page.md"
+    assert said(monkeypatch, capsys, table, tmp_path, "--write", page) == (0, "")
+    assert f"* tiny: `{name}`" in page.read_text()
+    written(tmp_path, "tiny-simulator.jsonl", (name, "failed", none), backend="simulator")  # another message
+    code, error = said(monkeypatch, capsys, table, tmp_path, "--write", page)
+    assert code == 1
+    assert error == f"not explained: simulator a.py::T::{name}: Error: {name}\n"
+
+
 def test_a_page_without_records_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
     code, error = said(monkeypatch, capsys, table, tmp_path)
     assert code == 2
