@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 class Recorder:
     """Appends to the record as tests end.
 
-    A test has the worst outcome of its phases (setup, call, teardown) and the first line of why.
+    A test has the worst outcome of its phases (setup, call, teardown) and of its subtests, and the first line of why.
     """
 
     def __init__(self, path: Path) -> None:
