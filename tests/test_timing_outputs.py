@@ -106,4 +106,4 @@ def test_a_free_scalar_engine_gives_its_output_at_once(window):
     plan = schedule(stream.events, chip, window=window)
     saved = gains(plan)["scalar"]
     assert saved == pytest.approx(plan.start_ns[reader] - chip.kernel_fixed_ns - chip.semaphore_hop_ns)
-    assert reschedule(plan, plan.work.costs).start_ns[reader] == plan.start_ns[reader] > plan.start_ns[exp]
+    assert reschedule(plan, plan.work.cost_of_kind).start_ns[reader] == plan.start_ns[reader] > plan.start_ns[exp]

@@ -6,7 +6,7 @@ tiles before it in program order still fit beside what was taken ahead (a banker
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nki_hf.observers.times import Pool
 from nki_hf.observers.workload import Workload
@@ -16,6 +16,32 @@ __all__ = ["UNTAKEN", "Grants"]
 UNTAKEN = -2
 """In place of who freed a tile's memory: nobody has taken it yet."""
 
+_NONE = 1 << 62
+"""More bytes than there are."""
+
+
+class _Shared(Pool):
+    """One memory of one core and its tiles.
+
+    Attributes:
+      ranked: its tiles in program order.
+      live: bytes in use when each of `ranked` opens in program order.
+      spare: bytes that are never in use in program order.
+      oldest: position of the first of `ranked` that is not taken yet.
+      ahead: bytes held by tiles behind that one.
+      blocked: instructions that wait, and the tile that did not fit.
+      least: room from which on one of them could be served; 0 if the tile of one was taken by another instruction.
+    """
+
+    __slots__ = ("ahead", "blocked", "least", "live", "oldest", "ranked", "spare")
+
+    def __init__(self, capacity: int, ranked: list[int], live: list[int]) -> None:
+        super().__init__(capacity)
+        self.ranked, self.live, self.spare = ranked, live, capacity - max(live)
+        self.oldest = self.ahead = 0
+        self.blocked: list[tuple[int, int]] = []
+        self.least = _NONE
+
 
 class Grants:
     """The memory of all tiles, as far as instructions were placed.
@@ -23,112 +49,135 @@ class Grants:
     Attributes:
       freed_by: per tile, the event that used its memory before it; -1 if none did, `UNTAKEN` before it is opened.
       freed_at: when that event had finished with it.
-      left: uses of each tile that are still to come.
-      until: when the latest use so far has finished.
+      left: uses of each tile that are still to come and may be its last.
+      until: when the latest of them so far has finished.
       woken: pools whose blocked instructions should be asked again.
     """
 
-    def __init__(self, work: Workload) -> None:
+    def __init__(self, work: Workload, asks: Sequence[Sequence[int]], closes: Sequence[Sequence[int]]) -> None:
+        """Of `work`, with the uses of each event that ask for a tile's memory, and those that may be the last of a tile."""
         tiles = work.tiles
-        self.pool, self.nbytes, self.touches = tiles.pool, tiles.nbytes, tiles.touches
         count = len(tiles.pool)
+        self.nbytes, self.asks = tiles.nbytes, asks
         self.freed_by, self.freed_at = [UNTAKEN] * count, [0.0] * count
-        self.left, self.until = tiles.uses.copy(), [0.0] * count
-        self.woken: list[int] = []
-        self._pools = [Pool.of(capacity) for _, _, capacity in tiles.pools]
-        self._free = [pool.capacity for pool in self._pools]  # bytes that no tile holds
+        self.left, self.until = [0] * count, [0.0] * count
+        for closed in closes:
+            for tile in closed:
+                self.left[tile] += 1
+        self.woken: list[_Shared] = []
         self._held = [0] * count  # bytes, while taken
-        self._ahead = [0] * len(self._pools)  # bytes held by tiles behind the oldest one that is not taken yet
-        # Instructions that wait, and the tile that did not fit, by its pool.
-        self._blocked: list[list[tuple[int, int]]] = [[] for _ in self._pools]
-        # Per pool: its tiles in program order, each one's rank, and what is live when it opens in program order.
-        self._ranked: list[list[int]] = []
-        self._rank = [0] * count
-        self._oldest = [0] * len(self._pools)
-        self._live: list[list[int]] = []
-        for pool, (_, name, capacity) in enumerate(tiles.pools):
-            ranked, live = (column.tolist() for column in tiles.live(pool))
-            self._ranked.append(ranked)
-            self._live.append(live)
+        self._rank = [0] * count  # position in its pool's `ranked`
+        self._waited = [False] * count  # True if an instruction is blocked that needs it
+        pools = []
+        for number, (_, name, capacity) in enumerate(tiles.pools):
+            ranked, live = (column.tolist() for column in tiles.live(number))
+            pools.append(_Shared(capacity, ranked, live))
             for rank, tile in enumerate(ranked):
                 self._rank[tile] = rank
                 if live[rank] > capacity:
                     raise MemoryError(
                         f"{name} overflows at event {tiles.first[tile]}: {live[rank]} B live of {capacity} B per partition."
                     )
-        self._peak = [max(live) for live in self._live]
+        self._pool = [pools[number] for number in tiles.pool]
 
     def open(self, event: int) -> bool:
         """Take the memory of every tile that `event` touches and nobody took before; False if it must wait."""
-        freed_by = self.freed_by
-        wanted = [tile for tile in self.touches[event] if freed_by[tile] == UNTAKEN]
+        wanted, freed_by = self.asks[event], self.freed_by
         if len(wanted) > 1:
-            wanted.sort()  # program order
-        for count, tile in enumerate(wanted):
-            pool, nbytes = self.pool[tile], self.nbytes[tile]
-            if not self._fits(tile):
-                for other in wanted[:count]:
-                    self._held[other] = 0
-                    self._ahead[self.pool[other]] -= self.nbytes[other]
-                    self._free[self.pool[other]] += self.nbytes[other]
-                self._blocked[pool].append((event, tile))
+            wanted = sorted([tile for tile in wanted if freed_by[tile] == UNTAKEN])  # program order
+            if not self._fit_together(wanted, event):
                 return False
-            self._held[tile] = nbytes
-            self._ahead[pool] += nbytes
-            self._free[pool] -= nbytes
+        elif not self._fits(wanted[0]):
+            self._block(event, wanted[0])
+            return False
         for tile in wanted:
-            pool = self.pool[tile]
-            self.freed_at[tile], freed_by[tile] = self._pools[pool].take(self.nbytes[tile])
-            ranked, oldest = self._ranked[pool], self._oldest[pool]
-            if ranked[oldest] == tile:
-                while oldest < len(ranked) and freed_by[ranked[oldest]] != UNTAKEN:
-                    self._ahead[pool] -= self._held[ranked[oldest]]
-                    oldest += 1
-                self._oldest[pool] = oldest
-                if self._blocked[pool]:
-                    self._wake(pool)
+            pool, nbytes = self._pool[tile], self.nbytes[tile]
+            self.freed_at[tile], freed_by[tile] = pool.take(nbytes)
+            self._held[tile] = nbytes
+            if self._waited[tile]:
+                pool.least = 0
+            if self._rank[tile] == pool.oldest:
+                self._advance(pool)
+            else:
+                pool.ahead += nbytes
         return True
 
     def close(self, tile: int, event: int) -> None:
         """Give back the memory of a tile that `event` was the last to use."""
-        pool, nbytes = self.pool[tile], self.nbytes[tile]
-        self._pools[pool].give(nbytes, self.until[tile], event)
-        if self._rank[tile] >= self._oldest[pool]:
-            self._ahead[pool] -= nbytes
+        pool, nbytes = self._pool[tile], self.nbytes[tile]
+        pool.give(nbytes, self.until[tile], event)
+        if self._rank[tile] >= pool.oldest:
+            pool.ahead -= nbytes
         self._held[tile] = 0
-        self._free[pool] += nbytes
-        if self._blocked[pool]:
-            self._wake(pool)
+        if pool.blocked and pool not in self.woken:
+            self.woken.append(pool)
 
     def retry(self) -> Iterator[int]:
         """The instructions that waited for memory of the woken pools and may get it now, in program order."""
         woken, self.woken = self.woken, []
         waiting: list[tuple[int, int]] = []
         for pool in woken:
-            waiting += self._blocked[pool]
-            self._blocked[pool] = []
+            if pool.room >= pool.least:
+                waiting += pool.blocked
+                pool.blocked, pool.least = [], _NONE
         waiting.sort()
+        for _, tile in waiting:
+            self._waited[tile] = False
         for event, tile in waiting:
             if self.freed_by[tile] != UNTAKEN or self._fits(tile):
                 yield event
             else:
-                self._blocked[self.pool[tile]].append((event, tile))
+                self._block(event, tile)
 
-    def _wake(self, pool: int) -> None:
-        if pool not in self.woken:
+    def _block(self, event: int, tile: int) -> None:
+        pool = self._pool[tile]
+        pool.blocked.append((event, tile))
+        pool.least = min(pool.least, self.nbytes[tile])
+        self._waited[tile] = True
+
+    def _advance(self, pool: _Shared) -> None:
+        """Find the oldest tile that is not taken: the one before it has been."""
+        ranked, freed_by, oldest = pool.ranked, self.freed_by, pool.oldest + 1
+        while oldest < len(ranked) and freed_by[ranked[oldest]] != UNTAKEN:
+            pool.ahead -= self._held[ranked[oldest]]
+            oldest += 1
+        pool.oldest = oldest
+        if pool.blocked and pool not in self.woken:
             self.woken.append(pool)
+
+    def _fit_together(self, wanted: list[int], event: int) -> bool:
+        """True if all of them fit; if not, the event waits for the first that does not fit beside those before it."""
+        fits, count = True, 0
+        while fits and count < len(wanted):
+            tile = wanted[count]
+            fits = self._fits(tile)
+            if fits:
+                self._reserve(tile, self.nbytes[tile])
+                count += 1
+        for tile in wanted[:count]:
+            self._reserve(tile, 0)
+        if not fits:
+            self._block(event, wanted[count])
+        return fits
+
+    def _reserve(self, tile: int, nbytes: int) -> None:
+        """Hold `nbytes` for a tile in place of what is held for it."""
+        pool, more = self._pool[tile], nbytes - self._held[tile]
+        pool.room -= more
+        pool.ahead += more
+        self._held[tile] = nbytes
 
     def _fits(self, tile: int) -> bool:
         """True if there is room for `tile` and everything before it in program order still fits once it is taken."""
-        pool, nbytes = self.pool[tile], self.nbytes[tile]
-        if self._free[pool] < nbytes:
+        pool, nbytes = self._pool[tile], self.nbytes[tile]
+        if pool.room < nbytes:
             return False
-        ahead, capacity = self._ahead[pool] + nbytes, self._pools[pool].capacity
-        if self._peak[pool] + ahead <= capacity:
+        ahead = pool.ahead + nbytes
+        if ahead <= pool.spare:
             return True
-        ranked, live, held = self._ranked[pool], self._live[pool], self._held
-        for position in range(self._oldest[pool], self._rank[tile]):
-            ahead -= held[ranked[position]]
-            if live[position] + ahead > capacity:
+        ranked, live, held, room = pool.ranked, pool.live, self._held, pool.capacity - ahead
+        for position in range(pool.oldest, self._rank[tile]):
+            room += held[ranked[position]]
+            if live[position] > room:
                 return False
         return True

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from nki_hf.observers.resources import Resources, moments
 from nki_hf.observers.times import MEMORY, Pool, Times
 from nki_hf.observers.workload import Workload
@@ -30,13 +32,13 @@ def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> 
     engine, moment = work.engine, moments(work).tolist()
     starts, producers = work.starts.tolist(), work.producers.tolist()
     cause, place, hop_ns, is_dma = resources.cause, resources.place, resources.hop_ns, resources.is_dma
-    moments_of: list[tuple[float, ...]] = [()] * len(work.costs)
-    pools = [Pool.of(capacity) for _, _, capacity in tiles.pools]
-    left = tiles.uses.copy()
+    moments_of: list[tuple[float, ...]] = [()] * len(work.kind)
+    pools = [Pool(capacity) for _, _, capacity in tiles.pools]
+    left = np.bincount(tiles.tile, minlength=len(tiles.pool)).tolist()
     until = [0.0] * len(left)
     granted: list[tuple[float, int] | None] = [None] * len(left)  # when its memory was free, and who freed it
 
-    for i in order if order is not None else range(len(work.costs)):
+    for i in order if order is not None else range(len(work.kind)):
         queue = engine[i]
         ready = 0.0
         for e in range(starts[i], starts[i + 1]):

@@ -22,7 +22,7 @@ from nki_hf.observers.workload import OUTPUT, Workload
 from nki_hf.sim.access_table import Ints
 from nki_hf.sim.dependencies import WAR, WAW
 
-__all__ = ["Place", "Resources", "moments"]
+__all__ = ["DONE_HOP", "OUTPUT_HOP", "Place", "Resources", "moments"]
 
 Place = Callable[[int, float], float]
 """`place(event, ready)` starts an instruction of one queue, whose operands are `ready`, as soon as queue and ports allow, and
@@ -58,37 +58,39 @@ class Resources:
       is_dma: True for the queues of DMA transfers.
       free_at: when each queue can start its next instruction.
       shares_psum: True for the queues that exclude each other at PSUM.
-      psum_ns: how long each event holds the PSUM port.
+      psum_ns, output_ns: those of each event's cost.
       psum_free: until when the shared PSUM port of each core is taken.
       hop_ns: from one engine's semaphore to another engine's start.
     """
 
     def __init__(self, work: Workload) -> None:
-        chip, queues, count = work.chip, work.queues, len(work.costs)
+        chip, queues, count = work.chip, work.queues, len(work.kind)
         self.work = work
         self.start, self.free, self.done, self.moves = ([0.0] * count for _ in range(4))
         self.reason, self.cause = [START] * count, [-1] * count
         self.hop_ns = float(chip.semaphore_hop_ns)
+        self._kind = work.kind.tolist()
         self.is_dma = [queue.engine == "dma" for queue in queues]
         self.core_of = [queue.core for queue in queues]
         self.shares_psum = [bool(chip.psum_exclusive) and queue.engine in ("vector", "scalar") for queue in queues]
         self.free_at = [0.0] * len(queues)
-        self.psum_ns = [cost.psum_ns for cost in work.costs]
+        self.psum_ns = work.cost("psum_ns").tolist()
         cores = max(self.core_of, default=0) + 1
         self.psum_free = [0.0] * cores
         self._psum_user, self._sbuf_user, self._sbuf_free = [-1] * cores, [-1] * cores, [0.0] * cores
         banks = max(work.banks, default=0) + 1
         self._bank_free, self._bank_user, self._bank_queue = [0.0] * banks, [-1] * banks, [-1] * banks
         self._carriers = [[0.0] * int(chip.dma_engines) for _ in range(cores)]
-        self._busy_ns = [cost.busy_ns for cost in work.costs]
-        self._done_ns = [cost.done_ns for cost in work.costs]
-        self._sbuf_ns = [cost.sbuf_ns for cost in work.costs]
+        self._busy_ns = work.cost("busy_ns").tolist()
+        self._done_ns = work.cost("done_ns").tolist()
+        self.output_ns = work.cost("output_ns").tolist()
+        self._sbuf_ns = work.cost("sbuf_ns").tolist()
         self.place = [self._transfer(k) if dma else self._instruction(k) for k, dma in enumerate(self.is_dma)]
 
     def moments_of(self, i: int) -> tuple[float, float, float, float, float]:
         """The moments of a placed instruction, by number."""
         start, done, hop = self.start[i], self.done[i], self.hop_ns
-        return start, done, done + hop, self.free[i] + hop, start + self.work.costs[i].output_ns + hop
+        return start, done, done + hop, self.free[i] + hop, start + self.output_ns[i] + hop
 
     def times(self) -> Times:
         """The times of every event, all of which have been placed."""
@@ -100,13 +102,13 @@ class Resources:
         return Times(start, free, done, np.where(dma, self.moves, start), reason, cause)
 
     def _transfer(self, queue: int) -> Place:
-        costs, carriers = self.work.costs, self._carriers[self.core_of[queue]]
+        costs, kind, carriers = self.work.cost_of_kind, self._kind, self._carriers[self.core_of[queue]]
         start, free, done, moves, reason, cause = self.start, self.free, self.done, self.moves, self.reason, self.cause
         free_at, last = self.free_at, -1
 
         def place(i: int, ready: float) -> float:
             nonlocal last
-            cost, at = costs[i], ready
+            cost, at = costs[kind[i]], ready
             if free_at[queue] >= at and last >= 0:
                 at, reason[i], cause[i] = free_at[queue], BUSY, last
             begin, end = cost.first_engine, cost.first_engine + cost.engines
@@ -123,12 +125,12 @@ class Resources:
         work, core = self.work, self.core_of[queue]
         start, free, done, reason, cause = self.start, self.free, self.done, self.reason, self.cause
         busy_ns, done_ns, psum_ns, sbuf_ns = self._busy_ns, self._done_ns, self.psum_ns, self._sbuf_ns
-        weight_ns = [cost.weight_ns for cost in work.costs] if work.queues[queue].engine == "tensor" else None
-        paced = [cost.paced for cost in work.costs] if weight_ns is not None else None
+        weight_ns = work.cost("weight_ns").tolist() if work.queues[queue].engine == "tensor" else None
+        paced = work.cost("paced").tolist() if weight_ns is not None else None
         sustained = float(work.chip.tensor_sustained_fraction)
         slack_ns = (1 / sustained - 1) * float(work.chip.tensor_throttle_ns)
         paced_until = -slack_ns  # when the dense matmuls so far would end at the sustained rate
-        tables = [cost.table for cost in work.costs] if work.queues[queue].engine == "scalar" else None
+        tables = work.cost("table").tolist() if work.queues[queue].engine == "scalar" else None
         shared, psum_free, psum_user = self.shares_psum[queue], self.psum_free, self._psum_user
         banks, bank_free, bank_user, bank_queue = work.banks, self._bank_free, self._bank_user, self._bank_queue
         sbuf_free, sbuf_user = self._sbuf_free, self._sbuf_user

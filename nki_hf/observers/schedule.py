@@ -102,9 +102,9 @@ def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAUL
     return _finished(work, _run(work, window), window, spills)
 
 
-def reschedule(plan: Schedule, costs: list[Cost]) -> Schedule:
-    """The same events in the same order option with other costs, one per event."""
-    work = replace(plan.work, costs=costs)
+def reschedule(plan: Schedule, cost_of_kind: list[Cost]) -> Schedule:
+    """The same events in the same order option with other costs, one per `Workload.kind`."""
+    work = replace(plan.work, cost_of_kind=cost_of_kind)
     return _finished(work, _run(work, plan.window), plan.window, plan.spills)
 
 
@@ -112,7 +112,7 @@ def _finished(work: Workload, times: Times, window: int | None, spills: Spills) 
     chip = work.chip
     fixed = float(chip.kernel_fixed_ns)
     done = times.done + fixed
-    busy = np.array([cost.busy_ns for cost in work.costs])
+    busy = work.cost("busy_ns")
     return Schedule(
         chip=chip, window=window, work=work, start_ns=times.start + fixed, moves_ns=times.moves + fixed,
         free_ns=times.free + fixed, done_ns=done, reason=times.reason, cause=times.cause,
@@ -129,9 +129,9 @@ def _order(work: Workload) -> list[int] | None:
     """The stream's order, with the cores taken in turns so that no meeting waits for an event that comes later."""
     if len({queue.core for queue in work.queues}) < 2:
         return None
-    rank = [0] * len(work.costs)
+    rank = [0] * len(work.kind)
     latest: dict[int, int] = {}
-    for i in range(len(work.costs)):
+    for i in range(len(work.kind)):
         core = work.events[i].core
         meets = work.events[i].opcode in ("core_barrier", "sendrecv")
         latest[core] = latest.get(core, 0) + meets

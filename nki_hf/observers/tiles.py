@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,7 @@ from nki_hf.sim.memory import taken_bytes
 __all__ = ["Tiles"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tiles:
     """Every on-chip buffer without an explicit address, in order of its first instruction, as columns.
 
@@ -24,8 +25,9 @@ class Tiles:
       nbytes: bytes per partition that it takes.
       first: the event that touches it first in program order.
       last: the event that touches it last in program order.
-      uses: how many events touch it.
-      touches: events -> the tiles that an instruction uses, what it writes before what it reads.
+      event, tile: every use, in order of `event`; of one event what it writes before what it reads, int64[uses].
+      starts: the first use of each event, int64[events + 1].
+      of_buffer: the tile of each `Buffer.number`, -1 if it is none, and -1 once more at the end, int64[numbers + 1].
     """
 
     pools: list[tuple[int, str, int]]
@@ -33,8 +35,10 @@ class Tiles:
     nbytes: list[int]
     first: list[int]
     last: list[int]
-    uses: list[int]
-    touches: list[tuple[int, ...]]
+    event: Ints
+    tile: Ints
+    starts: Ints
+    of_buffer: Ints
 
     @classmethod
     def of(cls, table: AccessTable, chip: Chip) -> Tiles:
@@ -58,14 +62,27 @@ class Tiles:
         pool = [
             pools.setdefault((core, table.models[model].space), len(pools)) for core, model in zip(cores, models, strict=True)
         ]
-        bounds = np.searchsorted(event, np.arange(len(table.head) + 1)).tolist()
-        flat = tile.tolist()
+        numbers = np.array([item.number for item in table.buffers], np.int64)
+        of_buffer = np.full(int(numbers.max(initial=-1)) + 2, -1, np.int64)
+        of_buffer[numbers[taken]] = np.arange(len(taken))
         return cls(
             pools=[(core, space, capacity[space]) for core, space in pools], pool=pool,
-            nbytes=[size[model] for model in models], first=first.tolist(), last=last.tolist(),
-            uses=np.bincount(tile, minlength=len(taken)).tolist(),
-            touches=[tuple(flat[begin:end]) for begin, end in pairwise(bounds)],
+            nbytes=[size[model] for model in models], first=first.tolist(), last=last.tolist(), event=event, tile=tile,
+            starts=np.searchsorted(event, np.arange(len(table.head) + 1)), of_buffer=of_buffer,
         )  # fmt: skip
+
+    @cached_property
+    def touches(self) -> list[list[int]]:
+        """Events -> the tiles that each of them uses, what it writes before what it reads."""
+        flat = self.tile.tolist()
+        return [flat[begin:end] for begin, end in pairwise(self.starts.tolist())]
+
+    def by_event(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[tuple[int, ...]]:
+        """Events -> the tiles of the chosen ones of its uses, bool[uses]; few are."""
+        found: list[tuple[int, ...]] = [()] * (len(self.starts) - 1)
+        for event, tile in zip(self.event[chosen].tolist(), self.tile[chosen].tolist(), strict=True):
+            found[event] += (tile,)
+        return found
 
     def live(self, pool: int) -> tuple[Ints, Ints]:
         """The tiles of a pool, and the bytes in use in program order as each of them is opened."""

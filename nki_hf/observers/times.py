@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass
-from heapq import heappop, heappush, heapreplace
 
 import numpy as np
 
@@ -39,39 +39,46 @@ class Times:
     cause: np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-@dataclass(slots=True)
+_GONE = 256
+"""Slots that have been used up before a pool's list is cut."""
+
+
 class Pool:
     """One on-chip memory of one core: which bytes become free when. Takes the bytes that were freed first.
 
     Attributes:
-      slots: heap of `(time at which they are free, bytes, event that freed them)`.
-      room: bytes in `slots`.
-      capacity: bytes of all of it.
+      capacity, room: bytes of all of it, and those that nobody took.
     """
 
-    slots: list[tuple[float, int, int]]
-    room: int
-    capacity: int
+    __slots__ = ("_first", "_slots", "capacity", "room")
 
-    @classmethod
-    def of(cls, capacity: int) -> Pool:
-        """A pool that is all free."""
-        return cls([(0.0, capacity, -1)], capacity, capacity)
+    def __init__(self, capacity: int) -> None:
+        self.capacity = self.room = capacity
+        # The room, from `_first` on: (time at which it is free, bytes, event that freed it), sorted; what is given back is
+        # nearly always free later than most of it.
+        self._slots = [(0.0, capacity, -1)]
+        self._first = 0
 
     def take(self, nbytes: int) -> tuple[float, int]:
         """Take `nbytes`, which must be there; returns when the last of them is free and the event that freed it."""
-        time, freed_by, slots = 0.0, -1, self.slots
+        slots, first = self._slots, self._first
         self.room -= nbytes
-        while nbytes > 0:
-            time, size, freed_by = slots[0]
-            if size > nbytes:
-                heapreplace(slots, (time, size - nbytes, freed_by))
-                break
-            heappop(slots)
+        time, size, freed_by = slots[first]
+        while size < nbytes:
             nbytes -= size
+            first += 1
+            time, size, freed_by = slots[first]
+        if size > nbytes:
+            slots[first] = time, size - nbytes, freed_by
+        else:
+            first += 1
+            if first > _GONE:
+                del slots[:first]
+                first = 0
+        self._first = first
         return time, freed_by
 
     def give(self, nbytes: int, time: float, event: int) -> None:
         """Return `nbytes` that `event` was the last to use, at `time`."""
         self.room += nbytes
-        heappush(self.slots, (time, nbytes, event))
+        insort(self._slots, (time, nbytes, event), self._first)

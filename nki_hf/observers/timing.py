@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nki_hf.observers.costs import Cost
 from nki_hf.observers.schedule import Schedule, reschedule
 from nki_hf.observers.times import REASONS
 
@@ -192,16 +191,13 @@ def roofline(plan: Schedule) -> Roofline:
 def gains(plan: Schedule) -> dict[str, float]:
     """Simulated ns saved if an engine's instructions, or all DMA, took no time; one entry per engine that ran anything."""
     saved = {}
+    _, examples = np.unique(plan.work.kind, return_index=True)
     for engine in dict.fromkeys(queue.engine for queue in plan.work.queues):
-        free: dict[int, Cost] = {}
-        costs = []
-        for event, cost in zip(plan.events, plan.work.costs, strict=True):
-            if event.engine != engine:
-                costs.append(cost)
-                continue
-            if id(cost) not in free:
-                free[id(cost)] = replace(cost, busy_ns=0.0, done_ns=0.0, output_ns=0.0, weight_ns=0.0, lead_ns=0.0,
-                                         payload_ns=0.0, tail_ns=0.0, psum_ns=0.0, sbuf_ns=0.0, table="")  # fmt: skip
-            costs.append(free[id(cost)])
+        costs = [
+            cost if plan.events[example].engine != engine
+            else replace(cost, busy_ns=0.0, done_ns=0.0, output_ns=0.0, weight_ns=0.0, lead_ns=0.0,
+                         payload_ns=0.0, tail_ns=0.0, psum_ns=0.0, sbuf_ns=0.0, table="")
+            for cost, example in zip(plan.work.cost_of_kind, examples.tolist(), strict=True)
+        ]  # fmt: skip
         saved[engine] = plan.total_ns - reschedule(plan, costs).total_ns
     return saved

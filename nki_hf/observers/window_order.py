@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from nki_hf.observers.grants import UNTAKEN, Grants
+from nki_hf.observers.memory_uses import asking, closing
 from nki_hf.observers.resources import Resources, moments
 from nki_hf.observers.times import MEMORY, Times
 from nki_hf.observers.workload import OUTPUT, Workload
@@ -42,13 +43,10 @@ def run_in_window(work: Workload, window: int) -> Times:
 def _urgency(work: Workload) -> list[float]:
     """The longest path from each event's start to the end of the kernel, in ns."""
     starts, producers = work.starts.tolist(), work.producers.tolist()
-    busy = np.array([cost.busy_ns for cost in work.costs])
-    kinds, of = work.kinds, work.producers
-    done = np.array([cost.done_ns for cost in work.costs])[of]
-    output = kinds == OUTPUT
-    done[output] = np.array([cost.output_ns for cost in work.costs])[of[output]]
+    busy, kinds, of = work.cost("busy_ns"), work.kinds, work.producers
+    done = np.where(kinds == OUTPUT, work.cost("output_ns")[of], work.cost("done_ns")[of])
     lasts = np.where((kinds < WAR) & (done != 0), done - busy[of], 0.0).tolist()  # from the producer's end on
-    below = [0.0] * len(work.costs)  # from the event's end
+    below = [0.0] * len(work.kind)  # from the event's end
     urgency = busy.tolist()
     for i in range(len(below) - 1, -1, -1):
         urgency[i] = path = below[i] + urgency[i]
@@ -62,8 +60,10 @@ def _urgency(work: Workload) -> list[float]:
 class _Window:
     def __init__(self, work: Workload, window: int) -> None:
         self.work, self.window = work, window
-        self.resources, self.memory = Resources(work), Grants(work)
-        queues, count = len(work.queues), len(work.costs)
+        self.moments = moments(work)
+        self.asks, self.closes = asking(work), closing(work, self.moments)
+        self.resources, self.memory = Resources(work), Grants(work, self.asks, self.closes)
+        queues, count = len(work.queues), len(work.kind)
         engine = np.array(work.engine, np.int64)
         lines = [np.flatnonzero(engine == queue) for queue in range(queues)]
         place = np.zeros(count, np.int64)
@@ -83,12 +83,12 @@ class _Window:
     def run(self) -> Times:
         """Start one instruction after the other, always the one that can start first."""
         work, window, resources, memory = self.work, self.window, self.resources, self.memory
-        engine, touches, place, lines, head = work.engine, work.tiles.touches, self.place, self.lines, self.head
+        engine, closes, place, lines, head = work.engine, self.closes, self.place, self.lines, self.head
         ready, missing, cause = self.ready, self.missing, resources.cause
         now, pending, offer, most_urgent = self.now, self.pending, self.offer, self.most_urgent
         left, until, gone = memory.left, memory.until, [False] * len(ready)
         start, free, ends, hop_ns = resources.start, resources.free, resources.done, resources.hop_ns
-        output_ns = [cost.output_ns for cost in work.costs]
+        output_ns = resources.output_ns
         places, free_at, rank = resources.place, resources.free_at, self.rank
         consumers, moment, first_edge = self._consumers()
         enter, renew = self._entrance(), self._renew
@@ -113,7 +113,7 @@ class _Window:
                 while waiting and waiting[0][0] <= at:
                     heappush(ranks, rank[heappop(waiting)[1]])
                 offer[queue] = at if ranks else waiting[0][0] if waiting else _NEVER
-            for tile in touches[i]:
+            for tile in closes[i]:
                 if end > until[tile]:
                     until[tile] = end
                 left[tile] -= 1
@@ -143,14 +143,14 @@ class _Window:
         count = len(starts) - 1
         consumers = np.repeat(np.arange(count), starts[1:] - starts[:-1])[order]
         first = np.searchsorted(producers[order], np.arange(count + 1))
-        return consumers.tolist(), moments(self.work)[order].tolist(), first.tolist()
+        return consumers.tolist(), self.moments[order].tolist(), first.tolist()
 
     def _entrance(self) -> Callable[[int], None]:
         """What is called when an event has all its producers started and lies in its queue's window."""
         resources, memory, work = self.resources, self.memory, self.work
-        engine, touches, ready, rank, place, head = (
+        engine, asks, ready, rank, place, head = (
             work.engine,
-            work.tiles.touches,
+            self.asks,
             self.ready,
             self.rank,
             self.place,
@@ -166,7 +166,7 @@ class _Window:
             if pinned is not None and pinned[i] and place[i] != head[queue]:
                 return  # enters again when it is at the head
             at, freed = ready[i], -1
-            for tile in touches[i]:
+            for tile in asks[i]:
                 if freed_by[tile] == UNTAKEN and not memory.open(i):
                     return  # enters again when memory is freed
                 user = freed_by[tile]

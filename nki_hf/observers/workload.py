@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -32,17 +33,19 @@ _MOST_BANKS = 8
 """PSUM banks that one tile can take."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Workload:
     """Everything a scheduler needs, one entry per event unless said otherwise.
 
     Attributes:
       events: the stream.
       chip: the chip whose costs these are.
-      costs: cost records, shared between events of the same form.
+      kind: a number for the form of each event, int64[events].
+      cost_of_kind: the cost of each form.
       engine: index of the in-order resource: a core's engine, or a DMA queue (see `queues`).
       queues: the resources by index.
       starts, producers, kinds: edges grouped by consumer, as in `Dependencies`, int64; a kind may also be `OUTPUT`.
+      shared: the tile through which each edge goes, which both its ends use, -1 if none, int64[edges].
       tiles: the on-chip buffers that share a memory.
       no_reorder: True where the kernel pinned the order.
       banks: a number for the PSUM bank that a Vector or Scalar instruction uses, -1 if none. Buffers are taken to lie in
@@ -51,15 +54,26 @@ class Workload:
 
     events: Sequence[Event]
     chip: Chip
-    costs: list[Cost]
+    kind: Ints
+    cost_of_kind: list[Cost]
     engine: list[int]
     queues: tuple[Queue, ...]
     starts: Ints
     producers: Ints
     kinds: Ints
+    shared: Ints
     tiles: Tiles
     no_reorder: list[bool]
     banks: list[int]
+
+    @cached_property
+    def costs(self) -> list[Cost]:
+        """The cost of each event."""
+        return [self.cost_of_kind[k] for k in self.kind.tolist()]
+
+    def cost(self, name: str) -> np.ndarray[tuple[int], np.dtype[Any]]:
+        """One attribute of `Cost`, per event."""
+        return np.array([getattr(cost, name) for cost in self.cost_of_kind])[self.kind]
 
 
 def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Workload:
@@ -68,15 +82,17 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
     edges = dependencies(events, reorder=reorder, table=table)
     kind, examples = _instructions(events, table)
     cost_of_kind = _costs(examples, chip)
-    costs = [cost_of_kind[k] for k in kind.tolist()]
     pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
     starts, producers, kinds = (np.array(column, np.int64) for column in (edges.starts, edges.producers, edges.kinds))
     _mark_outputs(edges, events, np.array([cost.output_ns > 0 for cost in cost_of_kind], bool)[kind], kinds)
+    tiles = Tiles.of(table, chip)
+    shared = tiles.of_buffer[edges.buffers]
     if edges.meetings:
-        starts, producers, kinds = _meet(edges, starts, producers, kinds)
+        starts, producers, kinds, shared = _meet(edges, starts, producers, kinds, shared)
     return Workload(
-        events=events, chip=chip, costs=costs, engine=edges.queue_of.tolist(), queues=edges.queues, starts=starts,
-        producers=producers, kinds=kinds, tiles=Tiles.of(table, chip), no_reorder=[pinned[k] for k in kind.tolist()],
+        events=events, chip=chip, kind=kind, cost_of_kind=cost_of_kind, engine=edges.queue_of.tolist(), queues=edges.queues,
+        starts=starts, producers=producers, kinds=kinds, shared=shared, tiles=tiles,
+        no_reorder=np.array(pinned, bool)[kind].tolist(),
         banks=_banks(table, kind, examples, cost_of_kind, int(chip.psum_bank_bytes)),
     )  # fmt: skip
 
@@ -177,7 +193,7 @@ def _form(event: Event) -> _Form:
     )  # fmt: skip
 
 
-def _meet(edges: Dependencies, starts: Ints, producers: Ints, kinds: Ints) -> tuple[Ints, Ints, Ints]:
+def _meet(edges: Dependencies, starts: Ints, producers: Ints, kinds: Ints, shared: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Edges in which every event of a meeting also waits for what the others of the meeting wait for."""
     extra: list[tuple[int, int, int]] = []  # consumer, producer, kind
     for group in edges.meetings:
@@ -193,4 +209,5 @@ def _meet(edges: Dependencies, starts: Ints, producers: Ints, kinds: Ints) -> tu
     consumers = np.concatenate([np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1]), more[0]])
     order = np.argsort(consumers, kind="stable")
     producers, kinds = np.concatenate([producers, more[1]])[order], np.concatenate([kinds, more[2]])[order]
-    return np.searchsorted(consumers[order], np.arange(len(starts))), producers, kinds
+    shared = np.concatenate([shared, np.full(len(extra), -1)])[order]
+    return np.searchsorted(consumers[order], np.arange(len(starts))), producers, kinds, shared
