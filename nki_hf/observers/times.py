@@ -55,7 +55,7 @@ class Pool:
     def __init__(self, capacity: int) -> None:
         self.capacity = self.room = capacity
         # The room, from `_first` on: (time at which it is free, bytes, event that freed it), sorted; what is given back is
-        # nearly always free later than most of it.
+        # nearly always free later than the rest.
         self._slots = [(0.0, capacity, -1)]
         self._first = 0
 
@@ -81,4 +81,8 @@ class Pool:
     def give(self, nbytes: int, time: float, event: int) -> None:
         """Return `nbytes` that `event` was the last to use, at `time`."""
         self.room += nbytes
-        insort(self._slots, (time, nbytes, event), self._first)
+        slots, item = self._slots, (time, nbytes, event)
+        if slots and slots[-1] < item:
+            slots.append(item)
+        else:
+            insort(slots, item, self._first)

@@ -48,12 +48,15 @@ def _urgency(work: Workload) -> list[float]:
     lasts = np.where((kinds < WAR) & (done != 0), done - busy[of], 0.0).tolist()  # from the producer's end on
     below = [0.0] * len(work.kind)  # from the event's end
     urgency = busy.tolist()
+    end = len(producers)
     for i in range(len(below) - 1, -1, -1):
         urgency[i] = path = below[i] + urgency[i]
-        for e in range(starts[i], starts[i + 1]):
-            through = path + lasts[e]
-            if through > below[producers[e]]:
-                below[producers[e]] = through
+        begin = starts[i]
+        for e in range(begin, end):
+            through, producer = path + lasts[e], producers[e]
+            if through > below[producer]:
+                below[producer] = through
+        end = begin
     return urgency
 
 

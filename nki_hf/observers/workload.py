@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ _Form = tuple[object, ...]
 _COSTS: dict[int, tuple[object, dict[_Form, Cost]]] = {}
 """Costs by the id of a chip's numbers (held here, so that the id stays theirs) and the form of an instruction."""
 _ATTRS = ("op", "perf_mode", "is_transpose", "onezero", "zero", "no_reorder")
-_NO_ATTRS = (None,) * len(_ATTRS)
 _MOST_BANKS = 8
 """PSUM banks that one tile can take."""
 
@@ -99,15 +98,30 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
 
 def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, list[Event]]:
     """The kind of each event, and one event of each kind: alike in opcode, attributes and the forms of their operands."""
-    forms, starts = table.form.tolist(), table.starts.tolist()
-    kinds: dict[tuple[object, ...], int] = {}
-    kind = []
-    for event, head, (begin, end) in zip(events, table.head.tolist(), pairwise(starts), strict=True):
-        attrs = event.attrs
-        told = tuple(map(attrs.get, _ATTRS)) if attrs else _NO_ATTRS
-        kind.append(kinds.setdefault((head, told, *forms[begin:end]), len(kinds)))
-    found: Ints = np.array(kind, np.int64)
+    position = np.arange(len(table.event)) - table.starts[table.event]
+    alike = np.full((len(events), int(position.max(initial=-1)) + 3), -1, np.int32)
+    alike[:, 0], alike[:, 1] = table.head, _told(events)
+    alike[table.event, position + 2] = table.form
+    kinds: dict[bytes, int] = {}
+    rows = alike.view(f"V{alike.shape[1] * alike.itemsize}").reshape(-1).tolist()
+    found: Ints = np.array([kinds.setdefault(row, len(kinds)) for row in rows], np.int64)
     return found, [events[i] for i in np.unique(found, return_index=True)[1].tolist()]
+
+
+def _told(events: Sequence[Event]) -> list[int]:
+    """A number for what the attributes of each event say about its cost, -1 if nothing."""
+    asks: dict[tuple[str, ...], tuple[int, Callable[[Any], object] | None]] = {}  # by the names of all attributes
+    values: dict[tuple[int, object], int] = {}
+    found = []
+    for event in events:
+        attrs = event.attrs
+        names = tuple(attrs)
+        if names not in asks:
+            asked = [name for name in _ATTRS if name in attrs]
+            asks[names] = len(asks), itemgetter(*asked) if asked else None
+        number, ask = asks[names]
+        found.append(values.setdefault((number, ask(attrs)), len(values)) if ask else -1)
+    return found
 
 
 def _mark_outputs(edges: Dependencies, events: Sequence[Event], late: np.ndarray[Any, np.dtype[np.bool_]], kinds: Ints) -> None:
