@@ -75,11 +75,12 @@ def test_every_message_that_the_trainium_page_explains_is_in_the_code():
 def test_every_message_of_the_hardware_path_is_explained():
     # Ends of other messages, and words of AWS's that ours quote.
     elsewhere = ("Compile with dynamic=False", "Install it from AWS's", "Convert it", "Failed to get Neuron", "nothing names a")
+    elsewhere += ("{} The command that repeats it",)
     sentences = [
         message
         for path in (ROOT / "nki_hf" / "backends").glob("neuron*.py")
         for message in _messages(path)
-        if message.count(" ") >= 4 and not message.startswith(elsewhere)
+        if message.count(" ") >= 4 and not message.startswith(elsewhere) and "\\" not in message  # patterns are no messages
     ]
     assert len(sentences) >= 20
     assert [message for message in sentences if not any(words in message for words in _explained())] == []

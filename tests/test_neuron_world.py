@@ -155,7 +155,9 @@ def test_lnc_comes_from_torch_neuronx_as_an_int_although_it_answers_text():
         ({"NEURON_LOGICAL_NC_CONFIG": "1"}, None, 1, "NEURON_LOGICAL_NC_CONFIG"),
         ({"NEURON_RT_VIRTUAL_CORE_SIZE": "2"}, None, 2, "NEURON_RT_VIRTUAL_CORE_SIZE"),
         ({"NEURON_CC_FLAGS": "-O1 --lnc=1"}, None, 1, "--lnc in NEURON_CC_FLAGS"),
-        ({"NEURON_CC_FLAGS": "--logical-nc-config 2 -O1"}, None, 2, "--lnc in NEURON_CC_FLAGS"),
+        ({"NEURON_CC_FLAGS": "--logical-nc-config 2 -O1"}, None, 2, "--logical-nc-config in NEURON_CC_FLAGS"),
+        ({"NEURON_CC_FLAGS": "-O1 -lnc 1"}, None, 1, "-lnc in NEURON_CC_FLAGS"),
+        ({"NEURON_CC_FLAGS": "--lnc=2 --logical-nc-config 2 --lnc=2"}, None, 2, "--lnc in NEURON_CC_FLAGS"),
         ({}, NEURON_LS, 2, "neuron-ls"),
         ({"NEURON_LOGICAL_NC_CONFIG": "1"}, NEURON_LS, 1, "NEURON_LOGICAL_NC_CONFIG"),
         ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn3"}, None, 2, "the default of trn3"),
@@ -174,6 +176,50 @@ def test_lnc_mismatch_between_runtime_and_compiler_is_one_line():
     assert "NEURON_LOGICAL_NC_CONFIG=1" in text
     assert "--lnc in NEURON_CC_FLAGS=2" in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--lnc=2 --logical-nc-config=1", "--lnc in NEURON_CC_FLAGS=2, --logical-nc-config in NEURON_CC_FLAGS=1"),
+        ("-O1 --lnc=1 --lnc=2", "--lnc in NEURON_CC_FLAGS=1, --lnc in NEURON_CC_FLAGS (word 3)=2"),
+        ("--lnc 1 -lnc 2", "--lnc in NEURON_CC_FLAGS=1, -lnc in NEURON_CC_FLAGS=2"),
+        ("--logical-nc-config 2 '--lnc=1'", "--logical-nc-config in NEURON_CC_FLAGS=2, --lnc in NEURON_CC_FLAGS=1"),
+    ],
+)
+@pytest.mark.parametrize("runtime", [None, "1", "2"])
+def test_flags_that_contradict_each_other_are_one_line_that_names_each(flags, named, runtime):
+    environ = {"NEURON_CC_FLAGS": flags} | ({"NEURON_LOGICAL_NC_CONFIG": runtime} if runtime else {})
+    with pytest.raises(BackendUnavailable) as caught:
+        _lnc(environ)
+    assert str(caught.value).startswith("LNC differs between")
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("flags", ["--lnc", "--lnc=", "--lnc=2 --logical-nc-config=3", "--lnc=2 --lnc"])
+def test_every_flag_must_state_a_degree(flags):
+    with pytest.raises(BackendUnavailable, match=r"in NEURON_CC_FLAGS.* is not a logical-core degree"):
+        _lnc({"NEURON_CC_FLAGS": flags})
+
+
+@pytest.mark.parametrize(
+    ("environ", "neuron_ls", "named"),
+    [
+        ({"NEURON_LOGICAL_NC_CONFIG": "2"}, "instance-type: trn1.2xlarge\n", "NEURON_LOGICAL_NC_CONFIG=2 on trn1"),
+        ({"NEURON_RT_VIRTUAL_CORE_SIZE": "2"}, "instance-type: trn1n.32xlarge\n", "NEURON_RT_VIRTUAL_CORE_SIZE=2 on trn1"),
+        ({"NEURON_CC_FLAGS": "--lnc 2"}, "instance-type: trn1.2xlarge\n", "--lnc in NEURON_CC_FLAGS=2 on trn1"),
+        ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn1"}, NEURON_LS, "neuron-ls=2 on trn1"),
+    ],
+)
+def test_two_cores_are_refused_on_trn1_which_does_not_group_them(environ, neuron_ls, named):
+    with pytest.raises(BackendUnavailable) as caught:
+        _lnc(environ, neuron_ls)
+    text = str(caught.value)
+    assert (text.startswith(named), "only LNC 1 exists there" in text, "\n" in text) == (True, True, False)
+    good = {name: value.replace("2", "1") for name, value in environ.items()}
+    if neuron_ls != NEURON_LS:
+        assert _lnc(good, neuron_ls).value == 1
 
 
 @pytest.mark.parametrize("text", ["3", "0", "two", "(2,)", ""])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.backends.base import KernelCall
+from nki_hf.backends.neuron_advice import Cause, cause_of, lines_of
 from nki_hf.backends.neuron_world import device_world
 from nki_hf.errors import Reason, UnsupportedProblem
 
@@ -36,10 +37,12 @@ class LaunchFailed(RuntimeError):
 
     def __init__(self, call: KernelCall, cause: BaseException) -> None:
         self.kernel, self.arguments = call.kernel, tuple(_texts(call))
-        first = (str(cause).strip().splitlines() or [type(cause).__name__])[0].rstrip(".")
+        lines = lines_of(cause)
+        known = cause_of(lines)
+        quoted = list(dict.fromkeys([lines[0], known[1] if known else lines[0]]))
         super().__init__(
-            f"{call.kernel}[{call.lnc}]({', '.join(self.arguments)}) failed on the device: {type(cause).__name__}: {first}. "
-            f"{_advice(first, call)}"
+            f"{call.kernel}[{call.lnc}]({', '.join(self.arguments)}) failed on the device: {type(cause).__name__}: "
+            f"{': '.join(line.rstrip('.:') for line in quoted)}. {_advice(known[0] if known else None, call)}"
         )
 
 
@@ -154,16 +157,16 @@ def _reason(call: KernelCall, field: str, value: Any, limit: str, advice: str = 
     return Reason(kernel=call.kernel, field=field, value=str(value), limit=limit, advice=advice)
 
 
-def _advice(message: str, call: KernelCall) -> str:
-    words = message.lower()
-    if "memory" in words or "nrt_resource" in words or "allocat" in words:
-        return "The device's memory is full: shorten the sequence, lower the batch, or end other processes on this core."
-    if "lnc" in words or "logical" in words:
-        return "Run `nki_hf env`: it shows every source of the logical-core degree."
+def _advice(cause: Cause | None, call: KernelCall) -> str:
     flags = _bisect_flags(call)
+    if cause is not None and not (cause.bisect and flags):
+        return cause.advice
     if not flags:
         return "Run `nki_hf env`: it names the versions, and combinations that are known to fail."
-    return f"See whether the kernel or the graph fails, at this shape alone: python examples/device_bisect.py {' '.join(flags)}"
+    bisect = f"python examples/device_bisect.py {' '.join(flags)}"
+    if cause is not None:
+        return f"{cause.advice} The command that repeats it: {bisect}"
+    return f"See whether the kernel or the graph fails, at this shape alone: {bisect}"
 
 
 def _bisect_flags(call: KernelCall) -> list[str]:

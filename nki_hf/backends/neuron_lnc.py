@@ -17,7 +17,7 @@ from nki_hf.errors import BackendUnavailable
 __all__ = ["Lnc", "Platform", "find_lnc", "find_platform", "lnc_sources", "resolve_lnc"]
 
 _UNREADABLE = "NEURON_CC_FLAGS"
-_FLAG = re.compile(r"^--(?:lnc|logical-nc-config)(?:=(.*))?$")
+_FLAG = re.compile(r"^(-lnc|--lnc|--logical-nc-config)(?:=(.*))?$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +93,11 @@ def find_lnc(sources: dict[str, str], chip: str | None) -> tuple[Lnc | None, str
             "Set NEURON_LOGICAL_NC_CONFIG and --lnc in NEURON_CC_FLAGS to the same 1 or 2 (or unset all) and start again."
         )
     for source, text in sources.items():
+        if chip is not None and int(text) > CHIPS[chip].default_lnc:
+            return None, (
+                f"{source}={text.strip()} on {chip}: its cores are not grouped, only LNC 1 exists there. "
+                "Set NEURON_LOGICAL_NC_CONFIG and --lnc in NEURON_CC_FLAGS to 1 (or unset both) and start again."
+            )
         return Lnc(value=int(text), source=source), None
     if chip is None:
         return None, (
@@ -133,13 +138,16 @@ def _chip_in(text: str | None) -> str | None:
 
 
 def _flags(flags: str) -> dict[str, str]:
-    """The source that the compiler's flags are, if they state a degree or cannot be read."""
+    """Every compiler flag that states a degree, each a source of its own: which of several counts is undocumented."""
     try:
         words = shlex.split(flags)
     except ValueError:
         return {_UNREADABLE: flags}
-    for position, word in enumerate(words):
-        found = _FLAG.match(word)
-        if found:
-            return {"--lnc in NEURON_CC_FLAGS": found.group(1) if found.group(1) is not None else [*words, ""][position + 1]}
-    return {}
+    found: dict[str, str] = {}
+    for position, (word, following) in enumerate(zip(words, [*words, ""][1:], strict=True), start=1):
+        flag = _FLAG.match(word)
+        if flag:
+            source = f"{flag[1]} in NEURON_CC_FLAGS"
+            source = f"{source} (word {position})" if source in found else source
+            found[source] = following if flag[2] is None else flag[2]
+    return found

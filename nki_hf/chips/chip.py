@@ -17,7 +17,8 @@ class Chip:
     Attributes:
       name: trn1, trn2 or trn3.
       generation: NeuronCore generation in NKI's words, 2, 3 or 4.
-      default_lnc: logical-core degree of an instance's default configuration.
+      default_lnc: logical-core degree of an instance's default configuration; no chip has a higher one (on trn1 the compiler
+        refuses `--lnc 2`, error code NCC_EARG001).
       params: every number, by name.
     """
 

@@ -139,7 +139,7 @@ def test_failures_surface_with_kernel_shape_and_layer(failure):
     if failure == "memory":
         MACHINE.hbm_bytes = 1000
     else:
-        MACHINE.broken_kernels["flash_prefill"] = "NCC_EBVF030: internal compiler error"
+        MACHINE.broken_kernels["flash_prefill"] = "[F134] neuronx-cc terminated abnormally"
     with pytest.raises(LaunchFailed, match=r"flash_prefill\[2\]\(q=\[1, 4, 16, 128\] float32") as caught:
         on_device(_ids(length=128).to("neuron"), use_cache=False)
     assert any("Qwen3Attention 0" in note for note in caught.value.__notes__)

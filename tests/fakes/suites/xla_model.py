@@ -97,7 +97,7 @@ def test_failures_surface_with_kernel_shape_layer_and_remedy(failure):
         advice = "python examples/device_bisect.py --device xla --batch 1 --heads 4 --kv-heads 2 --seqlen 64"
 
         def breaks():
-            MACHINE.broken_kernels["flash_prefill"] = "NCC_EBVF030: internal compiler error"
+            MACHINE.broken_kernels["flash_prefill"] = "[F134] neuronx-cc terminated abnormally"
 
     nki.model.layers[0].register_forward_hook(lambda *_: breaks())
     with pytest.raises(LaunchFailed, match=r"flash_prefill\[2\]\(q=\[1, 4, 16, 64\] float32") as caught:
