@@ -1,4 +1,4 @@
-"""The advice of a failed launch, from messages of AWS's own: quoted in its documents, or by others in public issues."""
+"""The advice of a failed launch, from messages of AWS's own: quoted in its documents, or by others in public threads."""
 
 from types import SimpleNamespace
 
@@ -13,13 +13,13 @@ FULL, LNC, FAULTY = "The device's memory is full", "every source of the logical-
 TOO_LONG, UNKNOWN = "refuses so many instructions", "See whether the kernel or the graph fails"
 
 MESSAGES = [
-    # aws-neuron-sdk issue 1060
+    # aws-neuron-sdk #1060
     (
         "[GCA035]  Instruction: I-21-0 with opcode: TensorTensor couldn't be allocated in SB\nMemory Location Accessed: \n"
         "res.48_i0: 888 Bytes per Partition and total of: 113664 Bytes in SB\nTotal SB Partition Size: 196608",
         ON_CHIP,
     ),
-    # aws-neuron-sdk issues 1036 and 1118
+    # aws-neuron-sdk #1036 and #1118
     (
         "Compilation failed\n[NLA001]  Unhandled exception with message: Allocated memory out of bound "
         "{b_tile_sub0}@SB<0,400000>(128x4000)#Internal DebugInfo: <b_tile||UNDEF||[128, 1000, 1]>",
@@ -49,7 +49,7 @@ MESSAGES = [
         FULL,
     ),
     ("Uncorrectable memory error is detected on Neuron device: 5:1 metadata: 0x2. Failing execution.", FAULTY),
-    # optimum-neuron pull request 668, vllm issue 12443
+    # optimum-neuron #668, vllm #12443
     ("NRT:nrt_infodump   Failure: NRT_RESOURCE in nrt_load()", FULL),
     ("ERROR  TDRV:dmem_alloc_internal                     Failed to alloc DEVICE memory: 10485760", FULL),
     ('nrt_tensor_allocate status=4 message="Allocation Failure"', FULL),
