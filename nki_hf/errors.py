@@ -86,6 +86,14 @@ class KernelFault(RuntimeError):
         super().__init__(f"{text}. {record.advice}" if record.advice else f"{text}.")
 
 
+class KernelTypeFault(KernelFault, TypeError):
+    """A fault where the language documents a TypeError."""
+
+
+class KernelValueFault(KernelFault, ValueError):
+    """A fault where the language documents a ValueError."""
+
+
 class BackendUnavailable(ImportError):
     """A back end or an optional package that is asked for cannot be used here; the message says how to get it."""
 

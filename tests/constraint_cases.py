@@ -37,6 +37,11 @@ def scattered(shape=(32, 16), dtype="float32", space="sbuf", address=None, index
     return tile(shape, dtype, space, address).indirect(tile((shape[0], shape[1] // 16), "uint32", "sbuf", index_address))
 
 
+def _cleared(dst):
+    nisa.memset(dst=dst, value=0)
+    return dst
+
+
 E, C, M, D = nisa.engine, nisa.reduce_cmd, nisa.matmul_perf_mode, nisa.dge_mode
 X4, E8 = "float8_e5m2_x4", "float8_e8m0fnu"
 
@@ -172,6 +177,7 @@ BROKEN = {
         "stationary": tile((64, 16), "bfloat16"), "moving": tile((64, 24), "bfloat16"), "tile_size": (32, 128),
         "tile_position": (0, 0)},
     ("nc_matmul", "accumulate_on_nothing"): lambda: {"accumulate": True},
+    ("nc_matmul", "accumulate_on_others"): lambda: {"dst": _cleared(_matmul()["dst"])},
     ("nc_matmul", "indirect_untiled", "trn3"): lambda: {
         "moving": scattered((32, 32), "bfloat16"), "dst": tile((16, 32), space="psum"), "tile_size": (64, 128),
         "tile_position": (64, 0)},
@@ -306,6 +312,7 @@ BROKEN = {
     ("nc_match_replace8", "eight_values"): lambda: {"vals": tile((32, 16))},
     ("quantize_mx", "quantized_groups"): lambda: {"src": tile((16, 32), "bfloat16")},
     ("quantize_mx", "quantized_shape"): lambda: {"dst": tile((32, 16), X4)},
+    ("dropout", "between_0_and_1"): lambda: {"prob": 1.5},
     ("dropout", "probability"): lambda: {**_int_pair(), "prob": column(dtype="bfloat16")},
     ("rng", "rng_engine", "trn1"): lambda: {"engine": E.gpsimd},
     ("set_rng_seed", "seed_shape"): lambda: {"src_seeds": tile((1, 2), "uint32")},

@@ -1,15 +1,19 @@
 """Products added to PSUM that another engine wrote: undefined before NeuronCore-v4, found from the events."""
 
 import inspect
+import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from nki_hf.chips import CHIPS, get_chip
+from nki_hf.errors import KernelFault
 from nki_hf.observers.accumulation import foreign_accumulation
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
+from nki_hf.sim.faults import SimulatorWarning
 
 X = np.ones((128, 64), np.float32)
 
@@ -35,12 +39,52 @@ def product(x, start, overlap):
 @pytest.mark.parametrize("start", ["memset", "product", "nothing"])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_only_a_product_may_start_an_accumulation_before_the_fourth_generation(chip, start, overlap):
-    events = launch(product, (X, start, overlap), options=SimOptions(chip=get_chip(chip))).events
+    undefined = start == "memset" and overlap and chip != "trn3"
+    options = SimOptions(chip=get_chip(chip), foreign=True)
+    with pytest.warns(SimulatorWarning, match=r"4,096 of 4,096.*only a product") if undefined else nullcontext():
+        events = launch(product, (X, start, overlap), options=options).events
     found = foreign_accumulation(events, get_chip(chip))
-    assert bool(found) == (start == "memset" and overlap and chip != "trn3")
+    assert bool(found) == undefined
     for record in found:
         lines, first = inspect.getsourcelines(product)
         last = max(i for i, line in enumerate(lines) if "nc_matmul" in line)
         assert (record.file, record.line, record.instruction) == (__file__, first + last, "nc_matmul")
         assert "sums" in record.message
         assert "memset wrote" in record.message
+
+
+def test_a_launch_warns_once_of_a_product_added_to_what_a_copy_wrote_and_our_own_kernels_fault():
+    def kernel(x):
+        tile, psum = nl.ndarray((128, 64), nl.float32), nl.ndarray((64, 64), nl.float32, buffer=nl.psum)
+        nisa.dma_copy(dst=tile, src=x)
+        for _ in range(3):
+            nisa.tensor_copy(dst=psum, src=tile[0:64])
+            nisa.nc_matmul(dst=psum, stationary=tile, moving=tile)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        launch(kernel, (X,), options=SimOptions(chip=get_chip("trn2"), foreign=True))
+    assert len(caught) == 1
+    with pytest.raises(KernelFault, match=r"only a product may start an accumulation.*accumulate=False"):
+        launch(kernel, (X,), options=SimOptions(chip=get_chip("trn2")))
+    launch(kernel, (X,), options=SimOptions(chip=get_chip("trn3")))
+
+
+@pytest.mark.parametrize("start", [False, None])
+def test_a_product_that_overwrites_starts_afresh_on_what_a_copy_wrote(start):
+    """Once a product has overwritten them, the elements are a product's, whoever wrote them before."""
+
+    def kernel(x):
+        tile, psum = nl.ndarray((128, 64), nl.float32), nl.ndarray((64, 64), nl.float32, buffer=nl.psum)
+        nisa.dma_copy(dst=tile, src=x)
+        if start is False:
+            nisa.memset(dst=psum, value=5.0)
+        nisa.nc_matmul(dst=psum, stationary=tile, moving=tile, accumulate=start)
+        nisa.nc_matmul(dst=psum, stationary=tile, moving=tile, accumulate=True)
+        out, copy = nl.ndarray((64, 64), nl.float32, buffer=nl.shared_hbm), nl.ndarray((64, 64), nl.float32)
+        nisa.tensor_copy(dst=copy, src=psum)
+        nisa.dma_copy(dst=out, src=copy)
+        return out
+
+    result = launch(kernel, (X,), options=SimOptions(chip=get_chip("trn2"))).outputs[0]
+    np.testing.assert_array_equal(result, 2 * X.T @ X)

@@ -21,6 +21,7 @@ from isa_operands import (
 )
 
 from nki_hf.chips import get_chip
+from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 
@@ -224,3 +225,79 @@ def test_equals_numpy_on_random_operands(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_numpy_on_many_random_operands(name):
     run_cases(name, MANY_CASES)
+
+
+def _mish(x):
+    return x * np.tanh(np.logaddexp(x, 0))
+
+
+def _sigmoid(x):
+    return 0.5 + 0.5 * np.tanh(x / 2)
+
+
+# at infinities the limits, which these formulas in float64 reach at +-600 (every exponential there is 0 or infinite)
+FORMULAS = {
+    "silu": lambda x: x * _sigmoid(x), "mish": _mish, "gelu_apprx_sigmoid": lambda x: x * _sigmoid(1.702 * x),
+    "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "gelu_apprx_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu_dx": lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x))),
+    "gelu_dx": lambda x: 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+    "gelu_apprx_sigmoid_dx": lambda x: _sigmoid(1.702 * x) * (1 + 1.702 * x * (1 - _sigmoid(1.702 * x))),
+    "sigmoid": _sigmoid, "tanh": np.tanh, "softplus": lambda x: np.logaddexp(x, 0), "relu": lambda x: np.maximum(x, 0),
+    "erf": np.vectorize(math.erf), "erf_dx": lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x), "exp": np.exp,
+    "square": np.square, "abs": np.abs, "sign": np.sign, "copy": lambda x: x, "arctan": np.arctan,
+}  # fmt: skip
+UNBOUNDED = (
+    "silu",
+    "mish",
+    "gelu",
+    "gelu_apprx_tanh",
+    "gelu_apprx_sigmoid",
+    "softplus",
+    "relu",
+    "exp",
+    "square",
+    "abs",
+    "copy",
+)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_functions_take_their_limits_at_infinity_and_pass_nan_on(name):
+    """Documented input range of these functions: [-inf, inf]."""
+    x = np.array([[-np.inf, np.inf, np.nan, 0.0, -3e38, 3e38, -1e4, -0.5, 1.5]], np.float32)
+
+    def kernel(x):
+        tile, out = nl.ndarray(x.shape, nl.float32), nl.ndarray(x.shape, nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=tile, src=x)
+        nisa.activation(dst=tile, op=getattr(nl, name), data=tile)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    got = launch(kernel, (x,)).outputs[0][0]
+    with np.errstate(all="ignore"):
+        far = FORMULAS[name](np.array([-600.0, 600.0]))
+        wanted = FORMULAS[name](x.astype(np.float64))[0].astype(np.float32)
+    even = name in ("square", "abs")  # and identity: what grows at both ends
+    wanted[0] = np.inf if even else -np.inf if name == "copy" else far[0]
+    wanted[1] = np.inf if name in UNBOUNDED else far[1]
+    np.testing.assert_allclose(got[:2], wanted[:2], rtol=0.003 if name == "arctan" else 1e-6, atol=1e-30)
+    assert np.isnan(got[2])
+    finite = np.isfinite(wanted[3:])
+    np.testing.assert_allclose(got[3:][finite], wanted[3:][finite], rtol=2e-6, atol=1e-7)
+    assert not np.isnan(got[3:]).any()
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.25])
+def test_prelu_takes_its_limits_at_infinity(slope):
+    x = np.array([[-np.inf, np.inf, np.nan, -2.0, 3.0]], np.float32)
+
+    def kernel(x):
+        tile, out = nl.ndarray(x.shape, nl.float32), nl.ndarray(x.shape, nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=tile, src=x)
+        nisa.activate2(dst=tile, op=nl.prelu, data=tile, imm0=0.0, imm1=0.0, op0=nl.bypass, op1=nl.bypass, relu_param=slope)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    got = launch(kernel, (x,), options=SimOptions(chip=get_chip("trn3"))).outputs[0][0]
+    np.testing.assert_array_equal(got, [-np.inf if slope else 0.0, np.inf, np.nan, -2 * slope, 3.0])

@@ -1,12 +1,13 @@
 """Two cores: ids, shared memory, exchanges, barriers, replays, deadlocks."""
 
+import inspect
 import threading
 
 import numpy as np
 import pytest
 
 from nki_hf.errors import KernelFault
-from nki_hf.sim import SimOptions, launch, simulate
+from nki_hf.sim import SimOptions, jit, launch, simulate
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 
@@ -157,3 +158,29 @@ def test_shared_tensors_must_match_on_both_cores():
 
     with pytest.raises(KernelFault, match="same shared_hbm tensors in the same order"):
         simulate(kernel)[2](np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize("differs", ["shape", "dtype"])
+@pytest.mark.parametrize("values", [True, False])
+def test_what_two_cores_exchange_must_agree_and_the_fault_names_both_positions(differs, values):
+    """Documented: the same data type, the same shape and layout."""
+    lines = {}
+
+    @jit
+    def kernel(x):
+        me = nl.program_id(0)
+        shape = (16, 32) if me == 0 or differs == "dtype" else (32, 16)
+        dtype = nl.float32 if me == 0 or differs == "shape" else nl.int32
+        mine, theirs = nl.zeros(shape, dtype), nl.zeros(shape, dtype)
+        if me == 0:
+            lines[0] = inspect.currentframe().f_lineno + 1
+            nisa.sendrecv(src=mine, dst=theirs, send_to_rank=1, recv_from_rank=1, pipe_id=0)
+        else:
+            lines[1] = inspect.currentframe().f_lineno + 1
+            nisa.sendrecv(src=mine, dst=theirs, send_to_rank=0, recv_from_rank=0, pipe_id=0)
+
+    with pytest.raises(KernelFault, match="must agree in dtype and shape") as caught:
+        launch(kernel[2], (np.zeros((2, 2), np.float32),), options=SimOptions(values=values))
+    text = str(caught.value)
+    assert f"core 0 [16, 32] float32 at {__file__}:{lines[0]}" in text
+    assert f"at {__file__}:{lines[1]}" in text

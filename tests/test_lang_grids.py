@@ -327,3 +327,22 @@ def test_wrong_use_is_a_fault_that_says_what_is_allowed(case):
     use, text = WRONG[case]
     with pytest.raises(KernelFault, match=text):
         in_kernel(use, np.zeros((12, 12), np.float32))
+
+
+@pytest.mark.parametrize("name", ["alloc_tiles", "alloc_blocks"])
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"tile_shape": [4, 8]}, TypeError), ({"tile_shape": (4.0, 8)}, TypeError), ({"element_shape": (True, 8)}, TypeError),
+        ({"buffer": "sbuf"}, TypeError), ({"tile_shape": (4, 0)}, ValueError), ({"element_shape": (-8, 8)}, ValueError),
+        ({"tile_shape": (4,)}, ValueError), ({"tile_shape": (1, 4, 8)}, ValueError),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_raise_the_documented_type_and_are_faults(name, changes, kind):
+    """Documented at alloc_tiles: TypeError for what is no tuple of ints or no region, ValueError for sizes and ranks."""
+    given = {"tile_shape": (4, 8), "element_shape": (8, 8), "buffer": nl.sbuf, "dtype": nl.float32, **changes}
+    if name == "alloc_blocks":
+        given["block_shape"] = (1,) * len(given["tile_shape"])
+    with pytest.raises(kind) as caught:
+        in_kernel(lambda: getattr(nl, name)(**given))
+    assert isinstance(caught.value, KernelFault)

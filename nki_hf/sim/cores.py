@@ -36,6 +36,8 @@ class Meeting:
     def __init__(self, number: int) -> None:
         self.number = number
         self.complete = False
+        self.form: object = None
+        self.where = ""
         self._offers: dict[int, Callable[[], np.ndarray[Any, Any]] | None] = {}
         self._staged: dict[int, Any] = {}
 
@@ -49,7 +51,9 @@ class Meeting:
             self._staged[core] = None if read is None else read().copy()
 
 
-def meet(machine: Machine, what: str, key: object, offer: Callable[[], np.ndarray[Any, Any]] | None = None) -> Meeting:
+def meet(
+    machine: Machine, what: str, key: object, offer: Callable[[], np.ndarray[Any, Any]] | None = None, form: str = ""
+) -> Meeting:
     """Wait until the other core arrives at the meeting of the same key, and exchange values with it.
 
     The n-th call with a key on one core pairs with the n-th on the other.
@@ -59,9 +63,11 @@ def meet(machine: Machine, what: str, key: object, offer: Callable[[], np.ndarra
       what: name of the instruction and its key for messages, e.g. `sendrecv (pipe_id 3)`.
       key: what pairs the two arrivals, e.g. `("sendrecv", pipe_id)`.
       offer: closure that reads the values this core gives; copied when the last core arrives, as a recorded step.
+      form: what both cores must agree on, e.g. the shape and dtype of what they exchange.
 
     Raises:
-      KernelFault: the launch has one core, or no core can go on any more (kind `deadlock`, with both positions).
+      KernelFault: the launch has one core, or no core can go on any more (kind `deadlock`, with both positions),
+        or the forms differ (kind `shape`, with both positions).
     """
     cooperation: Cooperation | None = machine.run.cooperation
     if cooperation is None:
@@ -69,7 +75,7 @@ def meet(machine: Machine, what: str, key: object, offer: Callable[[], np.ndarra
             "argument", what.split(" ")[0], f"launched on {machine.run.lnc} core", limit="needs two cores",
             advice="Launch the kernel with kernel[2]",
         )  # fmt: skip
-    return cooperation.meet(machine, what, key, offer)
+    return cooperation.meet(machine, what, key, offer, form)
 
 
 class Cooperation:
@@ -110,17 +116,26 @@ class Cooperation:
             raise self._error
         return self._returned
 
-    def meet(self, machine: Machine, what: str, key: object, offer: Callable[[], np.ndarray[Any, Any]] | None) -> Meeting:
+    def meet(
+        self, machine: Machine, what: str, key: object, offer: Callable[[], np.ndarray[Any, Any]] | None, form: str
+    ) -> Meeting:
         """See the function `meet`."""
         self._run.talks = True
         meeting = self._open.get(key)
+        file, line = kernel_position()
         if meeting is None:
             meeting = self._open[key] = Meeting(self._meetings)
             self._meetings += 1
             meeting._offers[machine.core] = offer
-            file, line = kernel_position()
+            meeting.form, meeting.where = form, f"{file}:{line}"
             self._wait(machine.core, meeting, f"{what} at {file}:{line}")
         else:
+            if meeting.form != form:
+                fault(
+                    "shape", what.split(" ")[0],
+                    f"core {machine.core} brings {form} at {file}:{line} and core {1 - machine.core} {meeting.form} at "
+                    f"{meeting.where}", limit="what two cores exchange must agree in dtype and shape",
+                )  # fmt: skip
             del self._open[key]
             meeting._offers[machine.core] = offer
             machine.step(meeting._stage)

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["ALL_DTYPES", "DType", "as_dtype", "packed_numpy", "widen"]
+__all__ = ["ALL_DTYPES", "DType", "DTypeName", "as_dtype", "packed_numpy", "widen"]
 
 
 class DType:
@@ -61,6 +61,17 @@ class DType:
     def is_integer(self) -> bool:
         """True for signed, unsigned and boolean types."""
         return self.family in ("int", "uint", "bool")
+
+
+class _Names(type):
+    def __instancecheck__(cls, item: object) -> bool:
+        return isinstance(item, str | DType)
+
+
+class DTypeName(str, metaclass=_Names):
+    """`nl.DType`, which is `str` in the stubs: a dtype's name, and in `isinstance` each dtype of the language too."""
+
+    __slots__ = ()
 
 
 bool_ = DType("bool", np.bool_, "bool")

@@ -51,10 +51,14 @@ def fault(
     limit: str = "",
     advice: str = "",
     operands: tuple[Any, ...] = (),
+    raised: type[KernelFault] = KernelFault,
     **details: Any,
 ) -> NoReturn:
-    """Raise a `KernelFault` that carries the kernel's file and line (see `FaultRecord` for the words)."""
-    raise KernelFault(_record(kind, instruction, message, limit, advice, operands, details))
+    """Raise a `KernelFault` that carries the kernel's file and line (see `FaultRecord` for the words).
+
+    `raised` is the kind of fault that is a TypeError or ValueError too, where the language documents one.
+    """
+    raise raised(_record(kind, instruction, message, limit, advice, operands, details))
 
 
 def warn_unsure(kind: str, instruction: str, message: str, *, limit: str = "", operands: tuple[Any, ...] = ()) -> None:

@@ -32,6 +32,15 @@ def ds(start: Any, size: int) -> DynamicSlice:
 
 
 def normalize_index(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shape, strides and offset of `tensor[key]`; a subscript that is no index of the language is a fault."""
+    try:
+        return _normalized(tensor, key)
+    except TypeError:
+        fault("argument", "index", f"[{_shown(key)}] of {tensor!r}", limit="subscripts are ints, slices of ints, nl.ds and ...",
+              advice="Use expand_dim for new axes, and .ap(vector_offset=...) for a list of rows")  # fmt: skip
+
+
+def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Shape, strides and offset of `tensor[key]`.
 
     Integers drop an axis in HBM; on chip an integer on axis 0 keeps it with size 1, and the result keeps two axes.
@@ -71,12 +80,14 @@ def normalize_index(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple
                 shape.append(stop - start)
                 strides.append(stride)
             if start < 0 or stop > size or start > stop:
-                _leaves(tensor, axis, start, stop, size)
+                _leaves(tensor, axis, item, start, stop, size)
             offset += start * stride
         elif type(item) is DynamicSlice:
             start = operator.index(item.start)
+            if type(item.size) is not int:
+                item = DynamicSlice(start, operator.index(item.size))
             if start < 0 or start + item.size > size or item.size < 0:
-                _leaves(tensor, axis, start, start + item.size, size)
+                _leaves(tensor, axis, item, start, start + item.size, size)
             offset += start * stride
             shape.append(item.size)
             strides.append(stride)
@@ -97,10 +108,21 @@ def normalize_index(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple
     return tuple(shape), tuple(strides), offset
 
 
-def _leaves(tensor: NkiTensor, axis: int, start: int, stop: int, size: int) -> None:
+def _shown(item: Any) -> str:
+    if isinstance(item, tuple):
+        return ", ".join(_shown(part) for part in item)
+    if isinstance(item, DynamicSlice):
+        return f"nl.ds({item.start!r}, {item.size!r})"
+    if isinstance(item, slice):
+        text = ":".join("" if part is None else repr(part) for part in (item.start, item.stop))
+        return text if item.step is None else f"{text}:{item.step!r}"
+    return repr(item)
+
+
+def _leaves(tensor: NkiTensor, axis: int, item: Any, start: int, stop: int, size: int) -> None:
     # the first index that is outside: the start, or else the tensor's end
     fault(
-        "bounds", "index", f"slice {start}:{stop} on axis {axis} of {tensor!r}",
+        "bounds", "index", f"slice {_shown(item)} on axis {axis} of {tensor!r}",
         limit=f"must stay within 0:{size}", index=start if start < 0 or start >= size or stop <= size else size,
         axis=axis, size=size,
     )  # fmt: skip

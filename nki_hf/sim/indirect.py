@@ -28,6 +28,7 @@ __all__ = [
     "VectorOffset",
     "access",
     "check_offsets",
+    "check_unique",
     "gather",
     "index_tensors",
 ]
@@ -104,12 +105,13 @@ def gather(tensor: NkiTensor) -> Callable[[], Array]:
     return lambda: read()[0]
 
 
-def access(tensor: NkiTensor, *, skip: bool = False, group: int = 16) -> Access:
+def access(tensor: NkiTensor, *, skip: bool | None = None, group: int = 16) -> Access:
     """Reader and writer of a tensor.
 
     Args:
       tensor: direct or indirect.
-      skip: True reports indices out of bounds as not valid (`oob_mode.skip`); False makes them a fault.
+      skip: True reports indices out of bounds as not valid (`oob_mode.skip`); False makes them a fault, None too, of an
+        instruction without an `oob_mode`.
       group: partitions that share one list of offsets of a `TensorIndirection`: 16, or 32 on the Tensor engine.
     """
     indirection = tensor.indirection
@@ -158,11 +160,16 @@ def _flat(tensor: NkiTensor) -> Array:
     return data[: data.size // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
-def _locator(tensor: NkiTensor, indirection: Any, skip: bool, group: int) -> Callable[[], tuple[Array, Array | None]]:
+def _locator(tensor: NkiTensor, indirection: Any, skip: bool | None, group: int) -> Callable[[], tuple[Array, Array | None]]:
     """Closure that gives the flattened element numbers `[shape]` of the view now, and which of them are in bounds."""
     shape, strides, size, stride = tensor.shape, tensor.strides, indirection.size, indirection.stride
     limit = _flat(tensor).size
-    position, name = kernel_position(), repr(tensor)
+    if size is None and tensor.on_chip and stride > 0:  # what leaves its partition leaves the tensor
+        row = tensor.storage.buffer.bytes_per_partition // tensor.dtype.itemsize
+        last_free = sum(step * (count - 1) for step, count in zip(strides[1:], shape[1:], strict=True))
+        size = (row - 1 - tensor.offset % row - last_free) // stride + 1
+    position, buffer = kernel_position(), tensor.storage.buffer
+    name = f"{tensor.name}{list(buffer.shape)} {buffer.dtype} {buffer.space}"
     read_index = _index_reader(indirection.index)
 
     def check(index: Array, first: Array, last: int) -> Array | None:
@@ -172,7 +179,8 @@ def _locator(tensor: NkiTensor, indirection: Any, skip: bool, group: int) -> Cal
             return None
         if not skip:
             where = int(np.flatnonzero(bad)[0])
-            _out_of_bounds(name, position, index.reshape(-1)[where], where, size)
+            reach = (limit - 1 - last - tensor.offset) // stride + 1 if size is None and stride > 0 else size
+            _out_of_bounds(name, position, index.reshape(-1)[where], where, reach, has_mode=skip is not None)
         return ~bad
 
     if isinstance(indirection, TensorIndirection):
@@ -222,6 +230,29 @@ def _locator(tensor: NkiTensor, indirection: Any, skip: bool, group: int) -> Cal
     return locate_block
 
 
+def check_unique(tensor: NkiTensor, opcode: str) -> Callable[[], None]:
+    """Closure that faults if two rows of a `VectorOffset` are the same one, at execution; those out of bounds do not count."""
+    moved, position = tensor.indirection, kernel_position()
+    read_index, count, flat = _index_reader(moved.index), tensor.shape[0], _flat(tensor).size
+
+    def check() -> None:
+        index = read_index()
+        index = index.reshape(index.shape[0], -1).T.reshape(-1)[:count]
+        first = tensor.offset + index * moved.stride
+        values, times = np.unique(index[(first >= 0) & (first < flat)], return_counts=True)
+        if (times > 1).any():
+            raise KernelFault(
+                FaultRecord(
+                    kind="argument", instruction=opcode, message=f"row {int(values[times > 1][0])} is among the indices twice",
+                    limit="the indices of a scatter that reads, adds and writes must be unique",
+                    advice="Add the rows of equal index first, or scatter them in separate instructions",
+                    file=position[0], line=position[1],
+                )
+            )  # fmt: skip
+
+    return check
+
+
 def check_offsets(shape: tuple[int, ...], index: NkiTensor, group: int) -> None:
     """A fault if a view `(P, num_elem)` takes more offsets than its index has for a group of so many partitions."""
     offered = min(group, shape[0]) * math.prod(index.shape[1:])
@@ -250,14 +281,14 @@ def _index_reader(index: Any) -> Callable[[], Array]:
     return lambda: array.astype(np.int64)
 
 
-def _out_of_bounds(name: str, position: tuple[str, int], index: Any, where: int, size: int | None) -> None:
+def _out_of_bounds(name: str, position: tuple[str, int], index: Any, where: int, size: int | None, *, has_mode: bool) -> None:
     raise KernelFault(
         FaultRecord(
             kind="bounds",
             instruction="index",
             message=f"run-time index {int(index)} (entry {where}) leaves {name}",
-            limit="must stay within the tensor" if size is None else f"must be 0 to {size - 1}",
-            advice="Use oob_mode.skip where indices may be out of bounds",
+            limit="must stay within the tensor" if size is None or size < 1 else f"must be 0 to {size - 1}",
+            advice="Use oob_mode.skip where indices may be out of bounds" if has_mode else "",
             file=position[0],
             line=position[1],
             details={"index": int(index), "entry": where, "size": size},

@@ -155,7 +155,13 @@ class Machine:
           queue: triggering queue of a DMA; default is the engine.
           attrs: see `Event.attrs`.
         """
-        event = None
+        event, buffers = None, self.run.buffers
+        for region in (*reads, *writes):
+            number = region.buffer.number
+            if number >= len(buffers) or buffers[number] is not region.buffer:
+                fault("argument", opcode, f"{region.buffer.name} was allocated in another launch",
+                      limit="operands belong to the launch that uses them",
+                      advice="Pass its values as an argument of this launch")  # fmt: skip
         for region in writes:
             if region.buffer.role == "input":
                 self.run.modified.add(region.buffer.number)

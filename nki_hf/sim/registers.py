@@ -1,8 +1,8 @@
-"""VirtualRegister: a run-time scalar that loops, `scalar_offset` and the register instructions share."""
+"""Run-time values: VirtualRegister of all versions, and NkiScalar of NKI 0.7 with its arithmetic."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -11,25 +11,24 @@ from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.machine import running_machine
 from nki_hf.sim.objects import NKIObject
 
-__all__ = ["NkiScalar", "VirtualRegister"]
+__all__ = ["LoopIndex", "NkiScalar", "RunTimeValue", "VirtualRegister"]
+
+_AS_CONDITION = "Compute on a (1, 1) tile, loop with nl.fori_loop or nl.while_loop, address with scalar_offset"
 
 
-class VirtualRegister(NKIObject):
-    """A scalar register of an engine's sequencer.
-
-    The value lives in a one-element array, so that recorded instructions read what is in it when they run. Reading it
-    in the kernel's Python (`while reg:`, `int(reg)`, `range(reg)`) makes the launch not replayable, because another
-    run's value could steer the kernel elsewhere.
+class RunTimeValue(NKIObject):
+    """An integer that exists when instructions execute, in a one-element array, so that replays read what is in it then.
 
     Attributes:
-      dtype: type of the value; integer registers wrap at its width.
+      dtype: type of the value, which wraps at its width.
       cell: `[1]` array with the value.
-      frozen: True for the induction variable of a loop, which the kernel may not write.
+      frozen: True for the induction variable of `nl.dynamic_range`, which the kernel may not write.
+      initialized: True once something was written to it.
     """
 
     __slots__ = ("cell", "dtype", "frozen", "initialized")
 
-    def __init__(self, value: int | float | None = None, dtype: Any = "int32", *, frozen: bool = False) -> None:
+    def _set_up(self, value: Any, dtype: Any, *, frozen: bool) -> None:
         self.dtype: DType = as_dtype(dtype)
         self.cell: np.ndarray[Any, Any] = np.zeros(1, self.dtype.dtype)
         self.frozen = frozen
@@ -37,18 +36,17 @@ class VirtualRegister(NKIObject):
         if value is not None:
             self.cell[0] = np.array(value).astype(self.dtype.dtype)
 
-    def read(self) -> int | float:
+    def read(self) -> int:
         """The value now, for an instruction's own use at its time of execution."""
-        value = self.cell[0].item()
-        return value if self.dtype.is_integer else float(value)
+        return int(self.cell[0].item())
 
     def write(self, value: Any) -> None:
-        """Set the value; integers wrap at the register's width."""
+        """Set the value; it wraps at the width."""
         self.cell[...] = np.asarray(value).reshape(1).astype(self.cell.dtype)
         self.initialized = True
 
-    def peek(self, what: str) -> int | float:
-        """The value for the kernel's Python: needs an initialised register and ends the launch's replayability."""
+    def peek(self, what: str) -> int:
+        """The value for the kernel's control flow: it must have been written, and the launch is not replayable then."""
         if not self.initialized:
             fault("uninitialized", what, "the register was never written", limit="load or move a value into it first")
         machine = running_machine()
@@ -57,32 +55,78 @@ class VirtualRegister(NKIObject):
             machine.run.not_replayable(f"the kernel's Python reads a register ({what}, {file}:{line})")
         return self.read()
 
-    def __bool__(self) -> bool:
-        return bool(self.peek("register truth value"))
-
-    def __int__(self) -> int:
-        return int(self.peek("int(register)"))
-
-    def __index__(self) -> int:
-        return int(self.peek("register as an index"))
-
     def __repr__(self) -> str:
-        return f"VirtualRegister({self.read() if self.initialized else 'uninitialized'}, {self.dtype})"
+        held: Any = self.cell[0].item()
+        if isinstance(held, float) and held.is_integer():
+            held = int(held)
+        return f"{type(self).__name__}({held if self.initialized else 'uninitialized'}, {self.dtype})"
 
 
-class NkiScalar(VirtualRegister):
-    """A run-time scalar of `int32` or `int64` with arithmetic, as `nisa.scalar_load` returns it (NKI 0.7).
+class VirtualRegister(RunTimeValue):
+    """A 32-bit register of an engine's sequencer, from `nisa.register_alloc`: an int32, or a float32 that was loaded.
 
-    `int32` takes + - * // % and negation, `int64` only + - *. Results wrap at the width. Comparisons are refused: on the
-    chip their results cannot be used.
+    `while reg:` and `t[reg]` read it in the kernel's Python, as the parser front end of NKI 0.6 allows; the tracer of 0.7
+    raises TypeError there. The launch is not replayable then, because another run's value could steer it elsewhere.
+
+    Args:
+      state: its value, or None if nothing was written yet.
+      frozen: True forbids register_move and register_load into it.
     """
 
     __slots__ = ()
 
-    def __init__(self, value: int | None = None, dtype: Any = "int32") -> None:
-        super().__init__(value, dtype)
+    def __init__(self, state: int | None = None, frozen: bool = False) -> None:
+        self._set_up(state, "int32", frozen=frozen)
+
+    def _set_up(self, value: Any, dtype: Any, *, frozen: bool) -> None:
+        super()._set_up(None, dtype, frozen=frozen)
+        self.cell = np.zeros(1, np.float64)  # holds every int32 and every float32
+        if value is not None:
+            self.write(value)
+
+    def read(self) -> int:
+        """The value now; a fault if it is a float that was loaded and is not whole."""
+        value = float(self.cell[0])
+        if not value.is_integer():
+            fault("dtype", "register", f"the register holds {value}", limit="offsets, bounds and conditions are integers")
+        return int(value)
+
+    def write(self, value: Any) -> None:
+        """Set the value: integers wrap at 32 bits, floats are rounded to float32."""
+        given = np.asarray(value).reshape(1)
+        self.cell[...] = given.astype(np.float32 if given.dtype.kind == "f" else np.int32)
+        self.initialized = True
+
+    def __bool__(self) -> bool:
+        return bool(self.peek("register truth value"))
+
+    def __int__(self) -> int:
+        return self.peek("int(register)")
+
+    def __index__(self) -> int:
+        return self.peek("register as an index")
+
+
+class NkiScalar(RunTimeValue):
+    """A run-time scalar of `int32` or `int64` with arithmetic, as `nisa.scalar_load` returns it (NKI 0.7).
+
+    `int32` takes + - * // % and signs, `int64` + - * and signs. Results are new scalars and wrap at the width. What the
+    documents leave unusable or reject is refused: comparisons, and every use of the value in the kernel's Python.
+
+    Args:
+      state: its value.
+      dtype: `nl.int32` (also None) or `nl.int64`.
+      is_comparison: the documented third parameter; True is refused, as comparisons are.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, state: int | None, dtype: Any = None, is_comparison: bool = False) -> None:
+        self._set_up(state, "int32" if dtype is None else dtype, frozen=False)
         if self.dtype.name not in ("int32", "int64"):
             fault("dtype", "NkiScalar", f"dtype={self.dtype}", limit="int32 or int64")
+        if is_comparison:
+            self._compared()
 
     def _combine(self, other: Any, symbol: str, *, swapped: bool = False) -> NkiScalar:
         from nki_hf.sim.language.scalars import combine
@@ -110,13 +154,50 @@ class NkiScalar(VirtualRegister):
     def __floordiv__(self, other: Any) -> NkiScalar:
         return self._combine(other, "//")
 
+    def __rfloordiv__(self, other: Any) -> NkiScalar:
+        return self._combine(other, "//", swapped=True)
+
     def __mod__(self, other: Any) -> NkiScalar:
         return self._combine(other, "%")
 
-    def _refuse(self, other: object) -> bool:
+    def __rmod__(self, other: Any) -> NkiScalar:
+        return self._combine(other, "%", swapped=True)
+
+    def __neg__(self) -> NkiScalar:
+        return self._combine(0, "-", swapped=True)
+
+    def __pos__(self) -> NkiScalar:
+        return self._combine(0, "+")
+
+    def _compared(self, other: object = None) -> NoReturn:
         fault(
-            "unsupported", "NkiScalar", "a run-time scalar is compared", limit="+ - * only",
+            "unsupported", "NkiScalar", "a run-time scalar is compared", limit="comparisons give nothing that can be used",
             advice="Compute the condition with nisa.tensor_scalar on a (1, 1) tile",
         )  # fmt: skip
 
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _compared
+    __hash__ = None  # type: ignore[assignment]
+
+    def _no_operator(self, other: object = None, modulo: object = None) -> NoReturn:
+        fault(
+            "unsupported", "NkiScalar", f"an operator other than + - * // % on {self!r}",
+            limit="int32 scalars take + - * // % and signs, int64 scalars + - * and signs",
+            advice="Compute other functions on a (1, 1) tile",
+        )  # fmt: skip
+
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _no_operator
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __divmod__ = __rdivmod__ = __invert__ = __abs__ = _no_operator
+
+    def _in_python(self) -> NoReturn:
+        fault(
+            "unsupported", "NkiScalar", f"the kernel's Python reads {self!r} (if, while, range, int, an index or a slice)",
+            limit="its value is not known while the kernel is built", advice=_AS_CONDITION,
+        )  # fmt: skip
+
+    __bool__ = __int__ = __index__ = __float__ = __round__ = __trunc__ = _in_python
+
+
+class LoopIndex(NkiScalar, VirtualRegister):
+    """What `nl.fori_loop` passes its body if no bound is a register: an NkiScalar in 0.7, a VirtualRegister in 0.6."""
+
+    __slots__ = ()

@@ -49,16 +49,20 @@ class Storage:
       buffer: what the events know of it.
       on_chip: True in SBUF and PSUM.
       data: `uint8[bytes]`, or None when the run has no values.
+      in_psum: True in PSUM.
+      foreign: `bool[elements]`: which elements of PSUM another engine than Tensor wrote last; None if none.
       written: `bool[elements]` of the buffer's own dtype; None = every element counts as written (inputs, constants).
     """
 
-    __slots__ = ("__weakref__", "_pool", "buffer", "data", "on_chip", "written")
+    __slots__ = ("__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "on_chip", "written")
 
     def __init__(
         self, buffer: Buffer, data: np.ndarray[Any, Any] | None, *, tracked: bool, pool: BytePool | None = None
     ) -> None:
         self.buffer = buffer
         self.on_chip = buffer.on_chip
+        self.in_psum = buffer.space == "psum"
+        self.foreign: np.ndarray[Any, Any] | None = None
         self.data = data
         self.written = np.zeros(buffer.elements, np.bool_) if tracked else None
         self._pool = pool

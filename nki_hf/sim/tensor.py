@@ -13,6 +13,7 @@ from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.indexing import normalize_index
 from nki_hf.sim.indirect import gather
 from nki_hf.sim.machine import running_machine
+from nki_hf.sim.regions import REGIONS, MemoryRegion
 from nki_hf.sim.storage import Storage
 from nki_hf.sim.strides import row_major
 from nki_hf.sim.views import Views
@@ -38,7 +39,7 @@ class NkiTensor(Views):
     __slots__ = ("_array", "_region", "dtype", "indirection", "name", "offset", "shape", "storage", "strides")
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: Any, storage: Storage | None, buffer: Any = "sbuf", name: str = ""
+        self, shape: tuple[int, ...], dtype: Any, storage: Storage | None, buffer: Any = MemoryRegion.sbuf, name: str = ""
     ) -> None:
         self.shape = tuple(shape)
         self.dtype: DType = as_dtype(dtype)
@@ -55,8 +56,6 @@ class NkiTensor(Views):
     @property
     def buffer(self) -> Any:
         """The memory region: `nl.sbuf`, `nl.psum`, `nl.hbm`, `nl.private_hbm` or `nl.shared_hbm`."""
-        from nki_hf.sim.regions import REGIONS
-
         return REGIONS[self.storage.buffer.space]
 
     @property
@@ -139,6 +138,13 @@ class NkiTensor(Views):
         flags = self.storage.written
         if flags is None or self.dtype.itemsize != self.storage.buffer.dtype.itemsize:
             return None
+        return self._strided(np.dtype(np.bool_), flags, 1)
+
+    def written_by_others(self) -> np.ndarray[Any, Any] | None:
+        """`bool` view of which elements of PSUM another engine than Tensor wrote last, or all of the tile's; None if none."""
+        flags = self.storage.foreign
+        if flags is None or self.dtype.itemsize != self.storage.buffer.dtype.itemsize or self.indirection is not None:
+            return flags
         return self._strided(np.dtype(np.bool_), flags, 1)
 
     def __bool__(self) -> bool:

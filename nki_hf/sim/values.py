@@ -18,7 +18,7 @@ from nki_hf.sim.tensor import NkiTensor
 
 __all__ = [
     "Array", "Reader", "Storer", "Writer", "bit_reader", "bit_type", "bit_writer", "cast", "column", "float_target",
-    "mark_written", "native_reader", "reader", "storer", "writer",
+    "mark_written", "native_reader", "note_writer", "reader", "storer", "writer",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -158,6 +158,18 @@ def mark_written(tensor: NkiTensor, where: Array | None = None) -> None:
         view |= np.broadcast_to(where, (tensor.partitions, tensor.free_size)).reshape(view.shape)
     elif where.any():
         flags[...] = True
+
+
+def note_writer(tensor: NkiTensor, engine: str) -> None:
+    """Note which elements of PSUM the Tensor engine wrote last, and which another one."""
+    storage = tensor.storage
+    if engine == "tensor":
+        if storage.foreign is not None:
+            tensor.written_by_others()[...] = False  # type: ignore[index]
+        return
+    if storage.foreign is None:
+        storage.foreign = np.zeros(storage.buffer.elements, np.bool_)
+    tensor.written_by_others()[...] = True  # type: ignore[index]
 
 
 def _flat(array: Array, partitions: int, free: int) -> Array | None:

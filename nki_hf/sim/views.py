@@ -9,11 +9,14 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nki_hf.sim.dtypes import DType, as_dtype
-from nki_hf.sim.faults import fault
+from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.indirect import LARGEST_GROUP, ScalarOffset, TensorIndirection, VectorOffset, check_offsets
 from nki_hf.sim.machine import running_machine
+from nki_hf.sim.no_operators import NoOperators
 from nki_hf.sim.objects import NKIObject
+from nki_hf.sim.registers import RunTimeValue
 from nki_hf.sim.strides import permutation, reshaped_strides, row_major, split_sizes
+from nki_hf.sim.whole import whole, whole_pairs, whole_sizes
 
 if TYPE_CHECKING:
     from nki_hf.sim.storage import Storage
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Views"]
 
 
-class Views(NKIObject):
+class Views(NoOperators, NKIObject):
     """View methods; `NkiTensor` supplies shape, strides, offset, dtype, storage and indirection."""
 
     __slots__ = ()
@@ -47,7 +50,7 @@ class Views(NKIObject):
 
     def permute(self, dims: tuple[int, ...]) -> NkiTensor:
         """Axes in the order `dims`; on chip and after `vector_select` axis 0 stays first."""
-        order = tuple(dims)
+        order = whole_sizes("permute", "dims", tuple(dims))
         if sorted(order) != list(range(len(self.shape))):
             self._wrong("permute", f"dims={order}", f"must be a permutation of 0 to {len(self.shape) - 1}")
         if order[0] != 0:
@@ -59,6 +62,7 @@ class Views(NKIObject):
     def broadcast(self, dim: int, size: int) -> NkiTensor:
         """Axis `dim` of size 1 repeated `size` times; not the partition axis."""
         self._check_dim("broadcast", dim)
+        size = whole("broadcast", "size", size)
         if self.shape[dim] != 1:
             self._wrong("broadcast", f"axis {dim} has size {self.shape[dim]}", "only an axis of size 1 can be broadcast")
         if dim == 0 and self._on_chip:
@@ -88,7 +92,7 @@ class Views(NKIObject):
     def reshape_dim(self, dim: int, shape: tuple[int, ...]) -> NkiTensor:
         """Axis `dim` split into axes of sizes `shape`, one of which may be -1."""
         self._check_dim("reshape_dim", dim)
-        sizes = split_sizes(self.shape[dim], tuple(shape))
+        sizes = split_sizes(self.shape[dim], whole_sizes("reshape_dim", "shape", shape))
         if sizes is None:
             self._wrong("reshape_dim", f"shape={tuple(shape)}", f"its product must be {self.shape[dim]}")
         if dim == 0 and sizes != self.shape[:1]:
@@ -118,7 +122,7 @@ class Views(NKIObject):
     def reshape(self, shape: tuple[int, ...]) -> NkiTensor:
         """The same elements as `shape` (one size may be -1); on chip and after `vector_select` axis 0 keeps its size."""
         total = math.prod(self.shape)
-        sizes = split_sizes(total, tuple(int(size) for size in shape))
+        sizes = split_sizes(total, whole_sizes("reshape", "shape", shape))
         if sizes is None:
             self._wrong("reshape", f"shape={tuple(shape)}", f"its product must be {total:,}")
         if sizes == self.shape:
@@ -163,6 +167,8 @@ class Views(NKIObject):
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
         """Elements `start` to `end` (exclusive) of axis `dim`, every `step`-th."""
         self._check_dim("slice", dim)
+        start, end = whole("slice", "start", start), whole("slice", "end", end)
+        step = whole("slice", "step", step)
         if not 0 <= start < end <= self.shape[dim] or step < 1:
             self._wrong(
                 "slice", f"start={start}, end={end}, step={step} on axis {dim} of {self!r}",
@@ -179,7 +185,8 @@ class Views(NKIObject):
     def select(self, dim: int, index: Any) -> NkiTensor:
         """One element of axis `dim`, which is removed; `index` is an int, or a tensor or register of one value at run time."""
         self._check_dim("select", dim)
-        if isinstance(index, int):
+        if not isinstance(index, RunTimeValue) and not hasattr(index, "storage"):
+            index = whole("select", "index", index)
             if not 0 <= index < self.shape[dim]:
                 self._wrong(
                     "select", f"index={index} on axis {dim} of {self!r}", f"0 to {self.shape[dim] - 1}", kind="bounds",
@@ -190,7 +197,7 @@ class Views(NKIObject):
         self._direct("select")
         if dim == 0 and self._on_chip:
             self._wrong("select", "a run-time index on axis 0", "the partition axis takes none on chip")
-        moved = ScalarOffset(_scalar_index(index, "select"), self.strides[dim], self.shape[dim], -1)
+        moved = ScalarOffset(self._scalar_index(index, "select"), self.strides[dim], self.shape[dim], -1)
         shape, strides = _replaced(self.shape, dim), _replaced(self.strides, dim)
         if not shape:
             shape, strides = (1,), (1,)
@@ -205,6 +212,7 @@ class Views(NKIObject):
             self._wrong("vector_select", f"{self!r} is on chip", "only HBM tensors can be selected by a vector")
         if len(vector_offset.shape) != 2 or vector_offset.shape[1] != 1 or vector_offset.space != "sbuf":
             self._wrong("vector_select", f"vector_offset {vector_offset!r}", "must be a (partitions, 1) tile in SBUF")
+        _check_index_dtype("vector_select", "vector_offset", vector_offset)
         moved = VectorOffset(vector_offset, self.strides[0], self.shape[0])
         return self._view((vector_offset.shape[0], *self.shape[1:]), self.strides, self.offset, indirection=moved)
 
@@ -216,7 +224,8 @@ class Views(NKIObject):
             fault("generation", "indirect", f"the chip is {machine.chip.name}", limit="NeuronCore-v4 (trn3) and later only")
         if not self._on_chip or index.space != "sbuf" or index.shape[0] != self.shape[0]:
             self._wrong("indirect", f"{self!r} with index {index!r}", "an on-chip tile and as many partitions of index in SBUF")
-        count = math.prod(index.shape) if num_elem is None else num_elem
+        _check_index_dtype("indirect", "index", index)
+        count = math.prod(index.shape) if num_elem is None else whole("indirect", "num_elem", num_elem)
         free = reshaped_strides(self.shape[1:], self.strides[1:], (math.prod(self.shape[1:]),))
         if free is None:
             self._wrong("indirect", f"strides {self.strides}", "the free axes must be contiguous in memory")
@@ -249,8 +258,8 @@ class Views(NKIObject):
           dtype: element type to read the bytes as.
         """
         element = self.dtype if dtype is None else self._reinterpreted(dtype, "ap")
-        pairs = [(int(step), int(count)) for step, count in pattern]
-        start = self._rescaled(self.offset, element, "ap") + (0 if offset is None else int(offset))
+        pairs = list(whole_pairs("ap", pattern))
+        start = self._rescaled(self.offset, element, "ap") + (0 if offset is None else whole("ap", "offset", offset))
         shape, strides = tuple(count for _, count in pairs), tuple(step for step, _ in pairs)
         moved = None
         if scalar_offset is not None or vector_offset is not None:
@@ -294,10 +303,22 @@ class Views(NKIObject):
         if scalar is not None:
             if dim == 0 and self._on_chip:
                 self._wrong("ap", "scalar_offset with indirect_dim=0", "the partition axis takes no run-time offset on chip")
-            return ScalarOffset(_scalar_index(scalar, "ap"), self._rescaled(self.strides[dim], element, "ap"), None, -1)
+            return ScalarOffset(self._scalar_index(scalar, "ap"), self._rescaled(self.strides[dim], element, "ap"), None, -1)
         if dim != 0 or self._on_chip:
             self._wrong("ap", f"vector_offset with indirect_dim={dim} on {self!r}", "only axis 0 of an HBM tensor")
+        _check_index_dtype("ap", "vector_offset", vector)
         return VectorOffset(vector, self._rescaled(self.strides[0], element, "ap"), None)
+
+    def _scalar_index(self, index: Any, what: str) -> Any:
+        tile = hasattr(index, "storage")
+        if not (tile and index.size == 1) and not isinstance(index, RunTimeValue):
+            fault("argument", what, f"index {index!r}", limit="must be an int, a one-element tensor or a register")
+        if tile and index.dtype.name != "int64":
+            _check_index_dtype(what, "index", index)
+        if self._on_chip and index.dtype.itemsize > 4:
+            fault("dtype", what, f"the run-time index is {index.dtype} and {self!r} on chip",
+                  limit="on SBUF and PSUM it must be 32-bit", advice="Load it from an int32 tile")  # fmt: skip
+        return index
 
     def _check_pattern(self, pairs: list[tuple[int, int]], start: int, element: DType, moved: Any) -> None:
         if any(count < 1 for _, count in pairs):
@@ -347,6 +368,8 @@ class Views(NKIObject):
         return total // element.itemsize
 
     def _check_dim(self, what: str, dim: int) -> None:
+        if type(dim) is not int:
+            whole(what, "dim", dim)
         if not 0 <= dim < len(self.shape):
             self._wrong(what, f"dim={dim} of {self!r}", f"must be 0 to {len(self.shape) - 1}")
 
@@ -380,8 +403,18 @@ def _extent(start: int, pairs: list[tuple[int, int]]) -> tuple[int, int]:
     return low, high
 
 
-def _scalar_index(index: Any, what: str) -> Any:
-    size = math.prod(index.shape) if hasattr(index, "storage") else 1
-    if size != 1 or not (hasattr(index, "storage") or hasattr(index, "read")):
-        fault("argument", what, f"index {index!r}", limit="must be an int, a one-element tensor or a register")
-    return index
+_INDEX_DTYPES = ("int32", "uint32")
+
+
+def _check_index_dtype(what: str, name: str, index: Any) -> None:
+    """Floats are no indices; of other integers than the documents show, kernels written elsewhere are warned."""
+    if not hasattr(index, "storage"):
+        fault("argument", what, f"{name}={index!r}", limit="must be a tile of indices in SBUF")
+    if index.dtype.name in _INDEX_DTYPES or (index.dtype.is_integer and what == "indirect"):
+        return
+    machine = running_machine()
+    text, limit = f"{name} {index!r} is {index.dtype}", "run-time indices are int32 or uint32"
+    if index.dtype.is_integer and machine is not None and machine.options.foreign:
+        warn_unsure("dtype", what, text, limit=limit)
+    else:
+        fault("dtype", what, text, limit=limit, advice="Copy them into a tile of nl.int32 first")

@@ -166,6 +166,11 @@ def _probability(o: Operands) -> Violation:
     return None if allowed else f"prob {show(o.prob)} is {o.prob.dtype} for data of {o.data.dtype}"
 
 
+@rule("dropout", "argument", "prob is a probability, between 0 and 1", isa("dropout"))
+def _between_0_and_1(o: Operands) -> Violation:
+    return f"prob={o.prob}" if not is_tile(o.prob) and not 0 <= o.prob <= 1 else None
+
+
 @rule("rng", "generation", "rng runs on GpSimd from NeuronCore-v3 on", isa("rng"))
 def _rng_engine(o: Operands) -> Violation:
     return f"engine=gpsimd on {o.machine.chip.name}" if engine_name(o.engine) == "gpsimd" and o.generation < 3 else None

@@ -34,7 +34,6 @@ Not enforced, because they cannot be seen from the instruction or have no public
 * gaps that tiles without an address leave each other: their sum is judged, and each alone against the addressed tiles, because
   the compiler may place them better than first fit;
 * writes through run-time indices over another tile's bytes: which bytes they touch is not known, so they overwrite nothing;
-* accumulating onto PSUM that another engine than Tensor wrote (undefined before NeuronCore-v4): `nki_hf verify` reports it;
 * one core per launch on trn1 (its logical core is one NeuronCore): `kernel[2]` runs there, so that a kernel's two-core form
   can be tested on every generation; instructions between the two cores are refused;
 * 600-cycle dynamic addressing, port conflicts and everything else that only costs time.

@@ -214,6 +214,22 @@ def _accumulate_on_nothing(o: Operands) -> Violation:
     return None
 
 
+@rule(
+    "nc_matmul", "uninitialized", "before NeuronCore-v4 only a product may start an accumulation", _MM, always=True, sure=False
+)
+def _accumulate_on_others(o: Operands) -> Violation:
+    if o.generation >= 4 or o.arguments.get("accumulate") is False or o.arguments.get("is_transpose") or not is_tile(o.dst):
+        return None
+    foreign = o.dst.written_by_others()
+    if foreign is None or not foreign.any():
+        return None
+    return (
+        f"{int(foreign.sum()):,} of {foreign.size:,} elements of dst {show(o.dst)} were written by another instruction than a "
+        "product, to which this one is added",
+        "Pass accumulate=False to the first product, and add the other term afterwards",
+    )
+
+
 @rule(_BOTH, "argument", "operands with run-time indices need an untiled array: tile_position unset or (0, 0)", _MM)
 def _indirect_untiled(o: Operands) -> Violation:
     position = tuple(o.arguments.get("tile_position") or ())

@@ -14,6 +14,7 @@ from nki_hf.sim.language.operators import OPERATORS, as_operator
 from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Array, native_reader, storer
+from nki_hf.sim.whole import whole, whole_pairs
 
 __all__ = ["affine_select", "iota"]
 
@@ -23,12 +24,13 @@ def iota(dst: NkiTensor, pattern: Any, offset: int = 0, channel_multiplier: int 
 
     `pattern` is up to four pairs `[step, num]`, outermost first; the product of the nums is the free size of `dst`.
     """
-    pairs = _pairs(pattern)
+    pairs, offset = whole_pairs("iota", pattern), whole("iota", "offset", offset)
+    channel_multiplier = whole("iota", "channel_multiplier", channel_multiplier)
     this = begin("iota", dst=dst, pattern=pairs, offset=offset, channel_multiplier=channel_multiplier)
     step = None
     if this.values:
         store = storer(dst)
-        values = _cast_pattern(pairs, int(offset), int(channel_multiplier), dst.partitions, dst.dtype.name)
+        values = _cast_pattern(pairs, offset, channel_multiplier, dst.partitions, dst.dtype.name)
         step = lambda: store(values)  # noqa: E731
 
     return this.issue(engine="gpsimd", reads=(), writes=(dst,), step=step)
@@ -49,20 +51,18 @@ def affine_select(
     Selected elements keep their bits if the dtypes are the same, else they are cast through float32; what is not selected
     cannot leak, NaN included.
     """
-    pairs, cmp_op = _pairs(pattern), as_operator(cmp_op)
+    pairs, cmp_op = whole_pairs("affine_select", pattern), as_operator(cmp_op)
+    offset = whole("affine_select", "offset", offset)
+    channel_multiplier = whole("affine_select", "channel_multiplier", channel_multiplier)
     this = begin(
         "affine_select", dst=dst, pattern=pairs, channel_multiplier=channel_multiplier, on_true_tile=on_true_tile,
         on_false_value=on_false_value, cmp_op=cmp_op, offset=offset,
     )  # fmt: skip
     step = None
     if this.values:
-        mask = _rejected(pairs, int(offset), int(channel_multiplier), dst.partitions, cmp_op.name)
+        mask = _rejected(pairs, offset, channel_multiplier, dst.partitions, cmp_op.name)
         step = _select_step(dst, on_true_tile, mask, on_false_value)
     return this.issue(engine="gpsimd", reads=(on_true_tile,), writes=(dst,), step=step, op=cmp_op.name)
-
-
-def _pairs(pattern: Any) -> tuple[tuple[int, int], ...]:
-    return tuple((int(step), int(num)) for step, num in pattern)
 
 
 @functools.lru_cache(maxsize=256)

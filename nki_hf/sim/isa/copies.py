@@ -43,7 +43,7 @@ def memset(dst: NkiTensor, value: Any, engine: Engine = Engine.unknown, name: st
     )
 
 
-def copy_step(dst: NkiTensor, src: NkiTensor, *, skip: bool = False) -> Step:
+def copy_step(dst: NkiTensor, src: NkiTensor, *, skip: bool | None = None) -> Step:
     """Closure that copies `src` to `dst` element by element in row-major order: bits, or cast through float32.
 
     `skip` leaves the elements of `dst` alone whose run-time index, on either side, is out of bounds.
@@ -73,7 +73,7 @@ def copy_step(dst: NkiTensor, src: NkiTensor, *, skip: bool = False) -> Step:
     return copy_and_cast
 
 
-def _indirect_copy(dst: NkiTensor, src: NkiTensor, skip: bool) -> Step:
+def _indirect_copy(dst: NkiTensor, src: NkiTensor, skip: bool | None) -> Step:
     read, write = access(src, skip=skip).read, access(dst, skip=skip).write
     convert, shape = copy_cast(src.dtype.dtype, dst.dtype), dst.shape
 

@@ -39,7 +39,9 @@ def sendrecv(
         dma_engine=dma_engine,
     )  # fmt: skip
     offer = native_reader(src) if this.values else None
-    meeting = meet(this.machine, f"sendrecv (pipe_id {pipe_id})", ("sendrecv", pipe_id), offer)
+    meeting = meet(
+        this.machine, f"sendrecv (pipe_id {pipe_id})", ("sendrecv", pipe_id), offer, f"{list(src.shape)} {src.dtype}"
+    )
     step = None
     if this.values:
         store, received = storer(dst), meeting.received(recv_from_rank)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.casts import cast, widen
-from nki_hf.sim.indirect import access
+from nki_hf.sim.indirect import VectorOffset, access, check_unique
 from nki_hf.sim.isa.copies import copy_step
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine
@@ -80,9 +80,12 @@ def _combine_step(
 ) -> Step:
     write, dtype, shape = access(dst, skip=skip).write, dst.dtype, dst.shape
     reads = [(access(src, skip=skip).read, widen(src.dtype.dtype)) for src in srcs]
+    unique = check_unique(dst, "dma_compute") if isinstance(dst.indirection, VectorOffset) else None
     factors = [np.float32(1)] * len(srcs) if scales is None else [np.float32(scale) for scale in scales]
 
     def step() -> None:
+        if unique is not None:
+            unique()
         total, valid = None, None
         for (read, convert), factor in zip(reads, factors, strict=True):
             values, inside = read()

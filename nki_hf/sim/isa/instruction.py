@@ -9,19 +9,20 @@ from nki_hf.sim.events import Event
 from nki_hf.sim.indirect import index_tensors
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.machine import Machine, Step, current_machine
+from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import mark_written
+from nki_hf.sim.values import mark_written, note_writer
 
 __all__ = ["NkiInstruction", "begin", "resolve_engine", "tensors"]
 
 
-class NkiInstruction:
+class NkiInstruction(NKIObject):
     """Handle of an issued instruction; `depends_on` adds scheduling edges and has no numeric effect."""
 
     __slots__ = ("event",)
 
-    def __init__(self, event: Event | None) -> None:
-        self.event = event
+    def __init__(self, handle: Event | None) -> None:
+        self.event = handle
 
     def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
         """Run this instruction after every producer; returns itself."""
@@ -75,6 +76,8 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             if tensor.storage.written is not None:
                 mark_written(tensor)
         for tensor in writes:
+            if tensor.storage.in_psum:
+                note_writer(tensor, engine)
             if tensor.indirection is not None:
                 reads = (*reads, *index_tensors((tensor,)))
         for tensor in reads:

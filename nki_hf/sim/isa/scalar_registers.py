@@ -10,11 +10,13 @@ from nki_hf.sim.casts import cast
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.machine import current_machine
-from nki_hf.sim.registers import NkiScalar, VirtualRegister
+from nki_hf.sim.registers import NkiScalar, RunTimeValue, VirtualRegister
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import native_reader, storer
 
 __all__ = ["register_alloc", "register_load", "register_move", "register_store", "scalar_load", "scalar_store"]
+
+_FOR_SCALARS = "Scalars of scalar_load are stored with scalar_store"
 
 
 def register_alloc(x: int | None = None) -> VirtualRegister:
@@ -35,17 +37,18 @@ def register_move(dst: VirtualRegister, src: Any) -> None:
     machine = current_machine("nisa.register_move")
     _writable("register_move", dst)
     if isinstance(src, VirtualRegister):
-        dst.initialized = dst.initialized or src.initialized
+        _readable("register_move", src)
+        dst.initialized = True
         machine.step(lambda: dst.write(src.read()))
     elif isinstance(src, int | np.integer) and not isinstance(src, bool):
         dst.initialized = True
         machine.step(lambda: dst.write(src))
     else:
-        fault("argument", "register_move", f"src={src!r}", limit="must be an int or a register")
+        fault("argument", "register_move", f"src={src!r}", limit="must be an int or a register", advice=_FOR_SCALARS)
 
 
 def register_load(dst: VirtualRegister, src: NkiTensor) -> NkiInstruction:
-    """`dst =` the one element of `src` (SBUF or HBM); floating-point values are truncated."""
+    """`dst =` the one element of `src` (SBUF or HBM), an integer that wraps at 32 bits or a float in float32."""
     this = begin("register_load", dst=dst, src=src)
     _writable("register_load", dst)
     _single("register_load", "src", src)
@@ -53,7 +56,8 @@ def register_load(dst: VirtualRegister, src: NkiTensor) -> NkiInstruction:
     step = None
     if this.values:
         read = native_reader(src)
-        step = lambda: dst.write(np.int64(read().reshape(-1)[0]))  # noqa: E731
+        kind = np.int64 if src.dtype.is_integer else np.float32
+        step = lambda: dst.write(read().reshape(-1)[:1].astype(kind))  # noqa: E731
     return this.issue(engine="sync", reads=(src,), writes=(), step=step)
 
 
@@ -62,7 +66,9 @@ def register_store(dst: NkiTensor, src: VirtualRegister) -> NkiInstruction:
     this = begin("register_store", dst=dst, src=src)
     _single("register_store", "dst", dst)
     if not isinstance(src, VirtualRegister):
-        fault("argument", "register_store", f"src={src!r}", limit="must be a register from register_alloc")
+        fault("argument", "register_store", f"src={src!r}", limit="must be a register from register_alloc",
+              advice=_FOR_SCALARS)  # fmt: skip
+    _readable("register_store", src)
     return this.issue(engine="sync", reads=(), writes=(dst,), step=_store_step(dst, src) if this.values else None)
 
 
@@ -95,7 +101,7 @@ def scalar_store(dst: NkiTensor, value: NkiScalar) -> None:
     this.issue(engine="sync", reads=(), writes=(dst,), step=_store_step(dst, value) if this.values else None)
 
 
-def _store_step(dst: NkiTensor, register: VirtualRegister) -> Any:
+def _store_step(dst: NkiTensor, register: RunTimeValue) -> Any:
     dtype, store = dst.dtype, storer(dst)
     return lambda: store(cast(register.cell.reshape(1, 1), dtype))
 
@@ -107,6 +113,12 @@ def _single(opcode: str, operand: str, tensor: NkiTensor) -> None:
 
 def _writable(opcode: str, register: Any) -> None:
     if not isinstance(register, VirtualRegister):
-        fault("argument", opcode, f"dst={register!r}", limit="must be a register from register_alloc")
+        fault("argument", opcode, f"dst={register!r}", limit="must be a register from register_alloc", advice=_FOR_SCALARS)
     if register.frozen:
-        fault("argument", opcode, "dst is a loop's induction variable", limit="the kernel may not write it")
+        fault("argument", opcode, "dst is a frozen register, as dynamic_range yields", limit="the kernel may not write it",
+              advice="Copy it into a register of your own with register_move")  # fmt: skip
+
+
+def _readable(opcode: str, register: VirtualRegister) -> None:
+    if not register.initialized:
+        fault("uninitialized", opcode, "src is a register that was never written", limit="load or move a value into it first")

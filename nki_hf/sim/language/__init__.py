@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nki_hf.sim.dtypes import (
+    DTypeName,
     bfloat16,
     bool_,
     float4_e2m1fn_x4,
@@ -120,12 +121,13 @@ from nki_hf.sim.regions import MemoryRegion, is_hbm, is_on_chip, is_psum, is_sbu
 from nki_hf.sim.registers import NkiScalar, VirtualRegister
 from nki_hf.sim.tensor import NkiTensor
 
+DType = DTypeName
 sbuf, psum, hbm = MemoryRegion.sbuf, MemoryRegion.psum, MemoryRegion.hbm
 private_hbm, shared_hbm = MemoryRegion.private_hbm, MemoryRegion.shared_hbm
 
 __all__ = [
     "NkiBlockGrid", "NkiGrid", "NkiTileGrid", "alloc_blocks", "alloc_tiles", "blocks", "tiles",
-    "MemoryRegion", "NKIObject", "NkiScalar", "NkiTensor", "VirtualRegister", "abs", "abs_max", "abs_min", "add",
+    "DType", "MemoryRegion", "NKIObject", "NkiScalar", "NkiTensor", "VirtualRegister", "abs", "abs_max", "abs_min", "add",
     "affine_range", "all", "arctan", "average", "bfloat16", "bitwise_and", "bitwise_or", "bitwise_xor", "bool_",
     "broadcast_to", "bypass", "ceil", "copy", "cos", "device_print", "divide", "dropout", "ds", "dynamic_range", "empty_like",
     "equal", "erf", "erf_dx", "exp", "expand_dims", "float16", "float32", "float4_e2m1fn_x4", "float8_e4m3", "float8_e4m3fn",

@@ -14,6 +14,7 @@ from nki_hf.sim.language.movement import fill
 from nki_hf.sim.machine import Machine, current_machine
 from nki_hf.sim.regions import MemoryRegion, as_region
 from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.whole import whole, whole_sizes
 
 __all__ = ["full", "ndarray", "ones", "shared_constant", "shared_identity_matrix", "zeros", "zeros_like"]
 
@@ -23,7 +24,7 @@ def ndarray(
 ) -> NkiTensor:
     """A new tensor, never written: SBUF and PSUM take axis 0 as the partition axis."""
     machine = current_machine("nl.ndarray")
-    sizes = (int(shape),) if not isinstance(shape, tuple | list) else tuple(int(size) for size in shape)
+    sizes = whole_sizes("ndarray", "shape", shape)
     if any(size < 0 for size in sizes):
         fault("shape", "ndarray", f"shape={sizes}", limit="sizes must not be negative")
     element = machine.element(dtype)
@@ -90,6 +91,7 @@ def shared_constant(constant: Any) -> NkiTensor:
 def shared_identity_matrix(n: int, dtype: Any = "uint8", dst: NkiTensor | None = None) -> NkiTensor:
     """The `n x n` identity in SBUF, loaded from a constant; into `dst` if that is given."""
     machine = current_machine("nl.shared_identity_matrix")
+    n = whole("shared_identity_matrix", "n", n)
     if n > machine.chip.partitions:
         fault("shape", "shared_identity_matrix", f"n={n}", limit=f"at most {machine.chip.partitions} partitions")
     element = machine.element(dtype if dst is None else dst.dtype)

@@ -21,6 +21,7 @@ Array = np.ndarray[Any, Any]
 Out = Array | None
 
 _ONE, _HALF, _ZERO = np.float32(1), np.float32(0.5), np.float32(0)
+_LOWEST = np.finfo(np.float32).min
 _GELU_SIGMOID = np.float32(1.702)
 _GELU_TANH, _GELU_CUBIC = np.float32(math.sqrt(2 / math.pi)), np.float32(0.044715)
 
@@ -80,8 +81,9 @@ def relu(x: Any, out: Out = None) -> Array:
 
 
 def prelu(x: Any, slope: Any = _ZERO, out: Out = None) -> Array:
-    """X where positive, else slope * x."""
-    return _stored(np.where(np.greater(x, 0), x, np.multiply(x, slope)), out)
+    """X where positive, else slope * x, which is 0 at -inf for slope 0."""
+    scaled = np.multiply(np.where(np.equal(slope, 0), _above(x), x), slope)
+    return _stored(np.where(np.greater(x, 0), x, scaled), out)
 
 
 def softplus(x: Any, out: Out = None) -> Array:
@@ -91,18 +93,18 @@ def softplus(x: Any, out: Out = None) -> Array:
 
 def mish(x: Any, out: Out = None) -> Array:
     """X * tanh(softplus(x))."""
-    return np.multiply(x, np.tanh(softplus(x)), out=out)
+    return np.multiply(_above(x), np.tanh(softplus(x)), out=out)
 
 
 def silu(x: Any, out: Out = None) -> Array:
     """X * sigmoid(x)."""
-    return np.multiply(x, sigmoid(x), out=out)
+    return np.multiply(_above(x), sigmoid(x), out=out)
 
 
 def silu_dx(x: Any, out: Out = None) -> Array:
     """Derivative of silu."""
     s = sigmoid(x)
-    return np.multiply(s, _ONE + x * (_ONE - s), out=out)
+    return np.multiply(s, _ONE + _between(x) * (_ONE - s), out=out)
 
 
 def erf(x: Any, out: Out = None) -> Array:
@@ -117,13 +119,13 @@ def erf_dx(x: Any, out: Out = None) -> Array:
 
 def gelu(x: Any, out: Out = None) -> Array:
     """X * Phi(x), Phi the standard normal distribution function."""
-    wide = np.asarray(x, np.float64)
+    wide = np.asarray(_above(x), np.float64)
     return _stored((wide * _phi(wide)).astype(np.float32), out)
 
 
 def gelu_dx(x: Any, out: Out = None) -> Array:
     """Derivative of gelu: Phi(x) + x * phi(x)."""
-    wide = np.asarray(x, np.float64)
+    wide = np.asarray(_between(x), np.float64)
     density = np.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
     return _stored((_phi(wide) + wide * density).astype(np.float32), out)
 
@@ -131,18 +133,28 @@ def gelu_dx(x: Any, out: Out = None) -> Array:
 def gelu_apprx_tanh(x: Any, out: Out = None) -> Array:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
     inner = _GELU_TANH * (x + _GELU_CUBIC * x * x * x)
-    return np.multiply(_HALF * x, _ONE + np.tanh(inner), out=out)
+    return np.multiply(_HALF * _above(x), _ONE + np.tanh(inner), out=out)
 
 
 def gelu_apprx_sigmoid(x: Any, out: Out = None) -> Array:
     """X * sigmoid(1.702 x)."""
-    return np.multiply(x, sigmoid(_GELU_SIGMOID * x), out=out)
+    return np.multiply(_above(x), sigmoid(_GELU_SIGMOID * x), out=out)
 
 
 def gelu_apprx_sigmoid_dx(x: Any, out: Out = None) -> Array:
     """Derivative of gelu_apprx_sigmoid."""
     s = sigmoid(_GELU_SIGMOID * x)
-    return np.multiply(s, _ONE + _GELU_SIGMOID * x * (_ONE - s), out=out)
+    return np.multiply(s, _ONE + _GELU_SIGMOID * _between(x) * (_ONE - s), out=out)
+
+
+def _above(x: Any) -> Any:
+    # -inf as the lowest number, whose product with the factor 0 is the limit 0 and not NaN
+    return np.maximum(x, _LOWEST)
+
+
+def _between(x: Any) -> Any:
+    # both infinities as the outermost numbers, scaled so that a product with a constant stays finite
+    return np.clip(x, _LOWEST / 2, -_LOWEST / 2)
 
 
 def _stored(values: Any, out: Out) -> Array:

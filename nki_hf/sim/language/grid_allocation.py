@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from nki_hf.errors import KernelTypeFault
 from nki_hf.sim.faults import fault
 from nki_hf.sim.language.allocation import ndarray
 from nki_hf.sim.language.grid_axes import Backing, axes_over
@@ -67,7 +68,7 @@ def empty_like(
     if transpose_axes is not None:
         elements = tuple(elements[axis] for axis in transpose_axes)
         sizes = tuple(sizes[axis] for axis in transpose_axes)
-    backing, _ = _allocated(elements, sizes, region, element, address, name)
+    backing, _ = _allocated(elements, sizes, as_region(region), element, address, name)
     return packed_like(x, backing, transpose_axes)
 
 
@@ -75,10 +76,10 @@ def _allocated(
     elements: tuple[int, ...], sizes: tuple[int, ...], buffer: Any, dtype: Any, address: Any, name: str
 ) -> tuple[Backing, bool]:
     machine = current_machine("nl.alloc_tiles")
-    try:
-        space = as_region(buffer).value
-    except TypeError as error:
-        fault("argument", "alloc_tiles", f"buffer={buffer!r}", limit=str(error).partition(": ")[2].rstrip("."))
+    if not isinstance(buffer, MemoryRegion):
+        fault("argument", "alloc_tiles", f"buffer={buffer!r}", limit="must be a region such as nl.sbuf or nl.shared_hbm",
+              raised=KernelTypeFault)  # fmt: skip
+    space = buffer.value
     if space not in ("sbuf", "psum"):
         return Backing(ndarray(elements, dtype, buffer, name, address)), False
     axes_over("alloc_tiles", elements, sizes, (1,) * len(sizes), on_chip=True)  # refuses wrong ranks before the allocation

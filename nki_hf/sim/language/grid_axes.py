@@ -6,6 +6,7 @@ import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nki_hf.errors import KernelValueFault
 from nki_hf.sim.faults import fault
 from nki_hf.sim.tensor import NkiTensor
 
@@ -128,11 +129,12 @@ def axes_over(
 ) -> tuple[Axis, ...]:
     """The axes of a whole tensor of `shape` under tiles of `sizes`, which stand for its trailing axes."""
     if len(sizes) < 2:
-        fault("shape", what, f"tile_shape={sizes}", limit="must have two entries or more, rows first")
+        fault("shape", what, f"tile_shape={sizes}", limit="must have two entries or more, rows first",
+              raised=KernelValueFault)  # fmt: skip
     free = len(shape) - len(sizes)
     if free < 0 or (free and on_chip):
         limit = f"must have {len(shape)} entries on chip" if on_chip else f"at most the {len(shape)} entries of the tensor"
-        fault("shape", what, f"tile_shape={sizes} over {list(shape)}", limit=limit)
+        fault("shape", what, f"tile_shape={sizes} over {list(shape)}", limit=limit, raised=KernelValueFault)
     leading = tuple(Axis(0, size, 1, size, Level(1), tiled=False) for size in shape[:free])
     levels = (Level(size, group) for size, group in zip(sizes, groups, strict=True))
     whole = (Axis(0, 1, 1, size, Level(size)) for size in shape[free:])

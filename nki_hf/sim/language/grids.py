@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from nki_hf.errors import KernelTypeFault, KernelValueFault
 from nki_hf.sim.dtypes import DType
 from nki_hf.sim.faults import fault
 from nki_hf.sim.language.grid_axes import Axis, Backing, Level, axes_over, regridded
@@ -155,15 +156,16 @@ def _divided(what: str, source: Any, tile_shape: Any, block_shape: Any) -> tuple
 def whole_numbers(what: str, name: str, value: Any) -> tuple[int, ...]:
     """`value`, checked to be a tuple of positive integers."""
     if not isinstance(value, tuple) or not all(type(item) is int for item in value):
-        fault("argument", what, f"{name}={value!r}", limit="must be a tuple of integers")
+        fault("argument", what, f"{name}={value!r}", limit="must be a tuple of integers", raised=KernelTypeFault)
     if any(item < 1 for item in value):
-        fault("shape", what, f"{name}={value}", limit="every entry must be 1 or more")
+        fault("shape", what, f"{name}={value}", limit="every entry must be 1 or more", raised=KernelValueFault)
     return value
 
 
 def _same_length(what: str, sizes: tuple[int, ...], groups: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if len(groups) != len(sizes):
-        fault("shape", what, f"block_shape={groups}", limit=f"must have the {len(sizes)} entries of tile_shape={sizes}")
+        fault("shape", what, f"block_shape={groups}", limit=f"must have the {len(sizes)} entries of tile_shape={sizes}",
+              raised=KernelValueFault)  # fmt: skip
     if len(sizes) != len(wanted):
         fault("shape", what, f"tile_shape={sizes}", limit=f"must have the {len(wanted)} entries of the source's {wanted}")
 

@@ -16,8 +16,8 @@ class Entry:
     Attributes:
       status: `exact`: does what is documented; `approximate`: differs as `note` says; `refused`: raises, for the reason in
         `note`.
-      signature: parameters in order with their defaults, `(a, b=0)`; for enumerations the members, `{a=1, b=2}`; empty for
-        values and classes.
+      signature: parameters in order with their defaults, `(a, b=0)`, of classes those of the constructor where it is
+        documented; for enumerations the members, `{a=1, b=2}`; empty for values.
       note: how, or why not; for exact names a remark or nothing.
       since: version of NKI that introduced it, where that is later than 0.6.
     """

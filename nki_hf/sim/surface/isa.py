@@ -13,11 +13,17 @@ _FUNCTIONS = (
 )
 
 ISA: dict[str, Entry] = {
-    "NkiInstruction": exact(),
+    "NkiInstruction": exact("(handle)"),
     "NkiInstruction.depends_on": exact("(*producers)"),
-    "NkiScalar": exact("", since="0.7"),
+    "NkiScalar": exact(
+        "(state, dtype=None, is_comparison=False)",
+        note="comparisons, and uses of the value in the kernel's Python (if, int, range, an index), are refused",
+        since="0.7",
+    ),
     "NkiValidationError": exact("", note="the simulator's KernelFault"),
-    "VirtualRegister": exact(),
+    "VirtualRegister": exact(
+        "(state=None, frozen=False)", note="`while reg:` and `t[reg]` as by 0.6's parser; the tracer raises TypeError there"
+    ),
     "activate2": approximate(
         "(dst, op, data, imm0, imm1, op0, op1, relu_param=0.0, reverse0=False, reverse1=False, "
         "reduce_op=None, reduce_res=None, reduce_cmd=idle, name=None)",
@@ -61,7 +67,7 @@ ISA: dict[str, Entry] = {
     ),
     "matmul_perf_mode": exact('{none="none", double_row="double_row"}'),
     "max8": exact("(dst, src, name=None)"),
-    "memset": exact("(dst, value, engine=unknown, name=None)"),
+    "memset": exact("(dst, value, engine=unknown, name=None)", note="a value out of an integer dtype's range saturates"),
     "nc_find_index8": exact("(dst, data, vals, name=None)"),
     "nc_match_replace8": exact("(dst, data, vals, imm, dst_idx=None, name=None)"),
     "nc_matmul": exact(
@@ -97,7 +103,7 @@ ISA: dict[str, Entry] = {
     "register_alloc": exact("(x=None)"),
     "register_load": exact(
         "(dst, src)",
-        note="floating-point values are truncated; what the chip does with them is not documented",
+        note="a float is held in float32 and stored as such; as an offset, a bound or a condition it is refused unless whole",
     ),
     "register_move": exact("(dst, src)"),
     "register_store": exact("(dst, src)"),

@@ -10,7 +10,10 @@ _RANDOM = "seeded, right distribution; not the chip's bits"
 _WHOLE = "exact for numbers below 2**31 in magnitude: it rounds through int32"
 _FUNCTIONS = "correct to float32, where the chip evaluates piecewise polynomials"
 
-_GRID = "`data` of several tiles along the partition axis on chip is refused: the public pages do not show its layout"
+_GRID = (
+    "`data` of a selection with gaps (strided slices), and on chip of several tiles along the partition axis, is refused: "
+    "the first has no access pattern, the layout of the second is not on the public pages"
+)
 
 LANGUAGE: dict[str, Entry] = {
     "NkiBlockGrid": exact(since="0.7"),
@@ -27,19 +30,22 @@ LANGUAGE: dict[str, Entry] = {
     "NkiGrid.tile_shape": exact(since="0.7"),
     "NkiTileGrid": exact(since="0.7"),
     "alloc_blocks": approximate(
-        '(tile_shape, block_shape, element_shape, buffer, dtype, address=None, name="")', _GRID, since="0.7"
+        '(*, tile_shape, block_shape, element_shape, buffer, dtype, address=None, name="")', _GRID, since="0.7"
     ),
-    "alloc_tiles": approximate('(tile_shape, element_shape, buffer, dtype, address=None, name="")', _GRID, since="0.7"),
+    "alloc_tiles": approximate('(*, tile_shape, element_shape, buffer, dtype, address=None, name="")', _GRID, since="0.7"),
     "blocks": exact(
-        "(source, tile_shape=None, block_shape)",
+        "(source, *, tile_shape=None, block_shape)",
         note="a plain nl.ndarray on chip keeps to 128 partitions, as in 0.6",
         since="0.7",
     ),
-    "tiles": exact("(source, tile_shape=None)", since="0.7"),
+    "tiles": exact("(source, *, tile_shape=None)", since="0.7"),
     "MemoryRegion": exact('{sbuf="sbuf", psum="psum", private_hbm="private_hbm", shared_hbm="shared_hbm"}'),
-    "NKIObject": exact(),
-    "NkiScalar": exact("", note="the same as nki.isa.NkiScalar", since="0.7"),
-    "NkiTensor": exact(),
+    "NKIObject": exact("(*args, **kwargs)", note="positional arguments are the fields in their order"),
+    "DType": exact("", note="`str` in the stubs: the type of dtypes and of their names"),
+    "NkiScalar": exact("(state, dtype=None, is_comparison=False)", note="the same as nki.isa.NkiScalar", since="0.7"),
+    "NkiTensor": exact(
+        '(shape, dtype, storage, buffer=sbuf, name="")', note="kernels get tensors from nl.ndarray and from launches"
+    ),
     "NkiTensor.ap": exact(
         "(pattern, offset=None, scalar_offset=None, vector_offset=None, indirect_dim=0, dtype=None)",
     ),
@@ -69,7 +75,7 @@ LANGUAGE: dict[str, Entry] = {
     "NkiTensor.strides": exact(),
     "NkiTensor.vector_select": exact("(dim, vector_offset)"),
     "NkiTensor.view": exact("(dtype)"),
-    "VirtualRegister": exact("", note="the same as nki.isa.VirtualRegister", since="0.7"),
+    "VirtualRegister": exact("(state=None, frozen=False)", note="the same as nki.isa.VirtualRegister", since="0.7"),
     "abs": exact("(x, dtype=None)"),
     "abs_max": exact("(x, y, dtype=None)"),
     "abs_min": exact("(x, y, dtype=None)"),
@@ -94,7 +100,7 @@ LANGUAGE: dict[str, Entry] = {
     "ds": exact("(start, size)"),
     "dynamic_range": exact("(start, stop=None, step=1)"),
     "empty_like": exact(
-        '(x, dtype=None, buffer=None, name="", transpose_axes=None, address=None)', note="transpose_axes, address: since 0.7"
+        '(x, dtype=None, buffer=None, name="", *, transpose_axes=None, address=None)', note="transpose_axes, address: since 0.7"
     ),
     "equal": exact("(x, y, dtype=None)"),
     "erf": approximate("(x, dtype=None)", _FUNCTIONS),
@@ -193,6 +199,20 @@ LANGUAGE: dict[str, Entry] = {
     "tanh": approximate("(x, dtype=None)", _FUNCTIONS),
     "tfloat32": exact(),
     "tile_size": exact(),
+    "tile_size.bn_stats_fmax": exact(),
+    "tile_size.gemm_moving_fmax": exact(),
+    "tile_size.gemm_stationary_fmax": exact(),
+    "tile_size.pmax": exact(),
+    "tile_size.psum_bank_fmax": exact(),
+    "tile_size.psum_bank_fmax_bytes": exact(),
+    "tile_size.psum_fmax": exact(),
+    "tile_size.psum_min_align": exact(),
+    "tile_size.psum_num_banks": exact(),
+    "tile_size.sbuf_fmax": exact(),
+    "tile_size.sbuf_fmax_bytes": exact(),
+    "tile_size.sbuf_min_align": exact(),
+    "tile_size.sbuf_size_bytes": exact(),
+    "tile_size.total_available_sbuf_size": exact(),
     "transpose": exact("(x, dtype=None)"),
     "trunc": approximate("(x, dtype=None)", _WHOLE),
     "uint16": exact(),

@@ -9,7 +9,7 @@ __all__ = ["COMPILER", "EXPERIMENTAL", "KERNEL_BUILDER", "NKI", "TYPING"]
 
 NKI: dict[str, Entry] = {
     "jit": exact(
-        "(fn=None, platform_target=None, **kwargs)",
+        "(fn=None, *, platform_target=None, **kwargs)",
         note="platform_target chooses the chip; the other arguments for the compiler have no effect",
     ),
     "simulate": exact("(kernel)"),

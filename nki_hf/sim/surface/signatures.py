@@ -15,15 +15,26 @@ __all__ = ["signature_text"]
 
 
 def signature_text(value: Any) -> str:
-    """`{a=1, b=2}` for an enumeration, `(a, b=0)` for a function or operator, and nothing for other values."""
+    """`{a=1, b=2}` for an enumeration, `(a, b=0)` for a function, an operator or a class, and nothing for other values."""
     if isinstance(value, type):
         if not issubclass(value, Enum):
-            return ""
+            return _signature(value.__init__)
         return "{" + ", ".join(f"{item.name}={_text(item.value)}" for item in value) + "}"
     if not callable(value) or isinstance(value, DType):
         return ""
-    parameters = [item for item in inspect.signature(value).parameters.values() if item.name != "self"]
-    return "(" + ", ".join(_parameter(item) for item in parameters) + ")"
+    return _signature(value)
+
+
+def _signature(function: Any) -> str:
+    parts: list[str] = []
+    starred = False
+    for item in inspect.signature(function).parameters.values():
+        if item.kind is item.KEYWORD_ONLY and not starred:
+            parts.append("*")
+        starred = starred or item.kind in (item.KEYWORD_ONLY, item.VAR_POSITIONAL)
+        if item.name != "self":
+            parts.append(_parameter(item))
+    return "(" + ", ".join(parts) + ")"
 
 
 def _parameter(item: inspect.Parameter) -> str:
