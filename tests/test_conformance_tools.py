@@ -1,5 +1,6 @@
 """The conformance runners' own logic: extraction of examples, choice of cases, comparison, the table."""
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,14 @@ from nki_hf.sim.dtypes import as_dtype
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from nki_hf.sim.surface.entry import exact  # noqa: E402
 from tools.conformance import library_cases, report  # noqa: E402
 from tools.conformance.case import Case, Outcome, Skipped, run_case  # noqa: E402
 from tools.conformance.compare import Mismatch, compare  # noqa: E402
 from tools.conformance.examples import examples_of, with_shape_checks  # noqa: E402
 from tools.conformance.library_harness import SimulatingOrchestrator  # noqa: E402
 from tools.conformance.packed_arrays import is_packed, packed, unpacked  # noqa: E402
+from tools.conformance.stub_names import differences, names_of  # noqa: E402
 
 STUB = '''
 def add(x, y):
@@ -245,3 +248,70 @@ def test_a_kernel_that_writes_its_input_does_not_change_the_reference_made_from_
     else:
         orchestrator._execute(launched)
         assert orchestrator.share < 1
+
+
+SUITES = ("nki-library", "docstrings", "guides", "tutorials", "attention-ladder")
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_the_counts_and_the_table_of_a_suite_are_those_of_its_rows(suite):
+    text = report.PAGE.read_text(encoding="utf-8")
+    block = text.partition(f"<!-- begin {suite} -->\n")[2].partition(f"\n<!-- end {suite} -->")[0]
+    outcomes, command = report.recorded(suite)
+    assert len(outcomes) > 20
+    assert block == report.render(outcomes, command)
+    script = Path(report.PAGE).parents[1] / command.split()[1]
+    assert script.is_file()
+    for outcome in outcomes:
+        assert outcome.verdict in ("passed", "failed", "refused", "not run")
+        if outcome.verdict == "passed" and outcome.detail.startswith("error "):
+            assert float(outcome.detail.split()[1]) <= 1.0
+
+
+def test_every_block_of_the_page_is_known():
+    assert tuple(re.findall(r"<!-- begin (\S+) -->", report.PAGE.read_text(encoding="utf-8"))) == SUITES
+
+
+NAMES = '''
+DType = str
+wide: DType = ...
+limits: _Limits = ...
+class Kind(Enum):
+    r"""Doc."""
+    b = 2
+    a = 'one'
+class Tensor:
+    shape: tuple[int, ...] = ...
+    def __init__(self, shape, space=Kind.a, name=''):
+        ...
+    def view(self, dtype, *, copy=False): ...
+    @property
+    def size(self) -> int: ...
+    def _hidden(self): ...
+class _Limits:
+    most: int = ...
+class Failed(Exception): ...
+def move(dst, *rest, count=[0], fill=..., name=None): ...
+def _hidden(): ...
+'''
+
+
+def test_the_names_of_a_stub_are_those_that_it_defines_with_constructors_members_and_aliases():
+    assert names_of(NAMES) == {
+        "DType": "", "wide": "", "limits": "", "limits.most": "", "Kind": "{b=2, a=\"one\"}",
+        "Tensor": '(shape, space=a, name="")', "Tensor.shape": "", "Tensor.view": "(dtype, *, copy=False)", "Tensor.size": "",
+        "Failed": "", "move": "(dst, *rest, count=[0], fill=..., name=None)",
+    }  # fmt: skip
+
+
+def test_names_that_a_list_lacks_or_signs_otherwise_are_told():
+    stub = {"DType": "", "Kind": "{b=2, a=1}", "move": "(dst, count=[0], fill=..., name=None)", "jit": "(fn=None, **kwargs)"}
+    listed = {
+        "DType": exact(), "Kind": exact("{a=1, b=2}"), "move": exact("(dst, count=(0,), fill=9, name=None)"),
+        "jit": exact("(fn=None, target=None, **kwargs)"), "new": exact(since="0.7"),
+    }  # fmt: skip
+    assert differences("m", stub, listed) == []
+    assert differences("m", stub, {key: item for key, item in listed.items() if key != "DType"}) == ["m.DType: not listed"]
+    assert differences("m", stub, {**listed, "more": exact()}) == ["m.more: listed, but not in the stub"]
+    wrong = {**listed, "move": exact("(dst, fill=9, name=None)"), "Kind": exact("{a=1}"), "jit": exact()}
+    assert [line.split(":")[0] for line in differences("m", stub, wrong)] == ["m.Kind", "m.move", "m.jit"]

@@ -68,3 +68,27 @@ def test_arguments_that_do_not_fit_name_the_kernel():
         launch(scale, ())
     with pytest.raises(TypeError, match="scale: too many positional arguments"):
         launch(scale, (np.zeros(1, np.float32), 2))
+
+
+@pytest.mark.parametrize(
+    ("opcode", "name"),
+    [
+        (opcode, name)
+        for opcode in constraint_cases.BASE
+        if hasattr(isa, opcode)
+        for name, item in inspect.signature(getattr(isa, opcode)).parameters.items()
+        if item.annotation in ("int", "int | None")
+    ],
+)
+def test_a_fraction_is_refused_where_an_int_is_demanded(opcode, name):
+    for value in (1.5, 1.0):
+        with pytest.raises(KernelFault, match=rf"{name}={value}, must be an int"):
+            launch(with_argument(opcode, name, value), (), options=TRN3, lnc=2 if opcode in MEETINGS else None)
+
+
+@pytest.mark.parametrize("scalar", [lambda: isa.NkiScalar(1), lambda: isa.register_alloc(1)], ids=["scalar", "register"])
+def test_a_value_of_run_time_is_no_operand(scalar):
+    for opcode, name in (("tensor_scalar", "operand0"), ("activation", "bias"), ("iota", "offset"), ("memset", "value")):
+        call = lambda opcode=opcode, name=name: with_argument(opcode, name, scalar())()  # noqa: E731
+        with pytest.raises(KernelFault, match=name):
+            launch(call, (), options=TRN3)

@@ -19,7 +19,8 @@ HELD = {
             "equals_numpy[nc_matmul] test_isa_matmul.test_a_product_is_added_to_what_any_instruction_wrote_before",
         "accumulate=True on PSUM that no product wrote is undefined before the fourth generation, and says so":
             "test_constraints.test_accumulating_needs_a_product_that_was_written "
-            "test_accumulation.test_only_a_product_may_start_an_accumulation_before_the_fourth_generation",
+            "test_accumulation.test_only_a_product_may_start_an_accumulation_before_the_fourth_generation "
+            "test_accumulation.test_a_launch_warns_once_of_a_product_added_to_what_a_copy_wrote_and_our_own_kernels_fault",
         "copies and reads do not reset it": "test_isa_matmul.test_reads_and_copies_do_not_reset_the_accumulation",
         "nc_transpose always overwrites":
             "test_lang_semantics.test_a_transpose_overwrites_what_a_product_left_and_the_next_product_adds_to_it",
@@ -84,6 +85,8 @@ HELD = {
             "test_constraints.test_the_first_partition_depends_on_how_many_there_are",
     },
     "engines": {
+        "functions have their limits at infinities and pass NaN on":
+            "test_isa_activations.test_functions_take_their_limits_at_infinity_and_pass_nan_on",
         "activation: func(data * scale + bias)":
             "test_isa_semantics.test_scale_comes_before_bias_and_function equals_numpy[activation]",
         "Scalar and Vector engine keep a register per lane of their own; Vector instructions share theirs":
@@ -136,6 +139,8 @@ HELD = {
         "private_hbm per core, the n-th shared_hbm of both is one":
             "test_lang_semantics.test_each_core_has_private_memory_and_the_nth_shared_tensor_is_one "
             "test_lang_cores.test_shared_tensors_must_match_on_both_cores",
+        "what sendrecv exchanges agrees in shape and dtype on both cores":
+            "test_lang_cores.test_what_two_cores_exchange_must_agree_and_the_fault_names_both_positions",
         "sendrecv pairs by pipe and order, also if one core does more":
             "test_lang_semantics.test_exchanges_pair_by_pipe_and_within_a_pipe_by_order_also_if_a_core_does_more_work",
         "core_barrier waits for all": "test_lang_cores.test_barrier_makes_shared_memory_visible_to_both",
@@ -143,6 +148,19 @@ HELD = {
             "test_lang_cores.test_cores_that_wait_at_different_places_are_a_deadlock_with_both_positions "
             "test_lang_cores.test_a_core_that_waits_for_one_that_returned_is_a_deadlock",
         "the return value is that of core 0": "test_lang_semantics.test_the_return_value_is_that_of_core_0",
+    },
+    "values of run time": {
+        "NkiScalar: + - * and signs at both widths, // and % at int32, wrapping; comparisons and uses in Python are refused":
+            "test_lang_scalars.test_arithmetic_wraps_at_the_width_as_pythons_integers_would "
+            "test_lang_scalars.test_int32_divides_and_takes_remainders_as_python_does "
+            "test_lang_scalars.test_comparisons_are_refused test_lang_scalars.test_the_kernels_python_cannot_read_a_scalar",
+        "an int64 scalar addresses HBM, neither SBUF nor PSUM, and bounds no loop":
+            "test_lang_scalars.test_an_offset_of_64_bits_addresses_hbm_and_is_refused_on_chip "
+            "test_lang_loops.test_other_bounds_are_named_faults",
+        "the index of fori_loop is passed by value; no loop of run time stands in no_reorder":
+            "test_lang_loops.test_writing_the_index_has_no_effect_on_the_loop "
+            "test_lang_loops.test_a_loop_of_run_time_cannot_stand_in_a_no_reorder_block_and_the_block_may_stand_in_the_loop",
+        "run-time indices are int32 or uint32": "test_lang_refusals.test_floats_are_no_indices",
     },
     "the rest": {
         "names, priorities, modes, engines, no_reorder and depends_on do not change values":

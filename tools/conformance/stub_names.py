@@ -63,10 +63,11 @@ def _agree(listed: str, stub: str) -> bool:
         return sorted(listed.strip("{}").split(", ")) == sorted(stub.strip("{}").split(", "))
     if stub.endswith("**kwargs)") and listed.startswith(stub.removesuffix("**kwargs)")) and listed.endswith("**kwargs)"):
         return True  # parameters of which the documents speak, among those that the stub takes by any name
+    stub = stub.replace("=[0]", "=(0,)")
     if "=..." in stub:  # a default that the stub does not say
         before, after = stub.split("=...", 1)
         return listed.startswith(before) and listed.endswith(after)
-    return listed == stub.replace("=[0]", "=(0,)")
+    return listed == stub
 
 
 def _class(name: str, node: ast.ClassDef) -> dict[str, str]:

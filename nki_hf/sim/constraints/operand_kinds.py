@@ -9,13 +9,18 @@ from typing import Any
 
 from nki_hf.sim.faults import fault
 from nki_hf.sim.host import is_host_array
+from nki_hf.sim.registers import RunTimeValue
 from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.whole import whole
 
 __all__ = ["refuse_non_tensors"]
 
 
 def refuse_non_tensors(opcode: str, arguments: Mapping[str, Any]) -> None:
-    """Fault if an argument is an array of the host or a grid, or no tensor where the instruction's signature wants one."""
+    """Fault if an argument is an array of the host, a grid or a scalar of run time, or not what the signature wants.
+
+    The signature's annotations say where a tensor is needed and where an int.
+    """
     from nki_hf.sim.language.grids import NkiGrid
 
     needed = _tensor_parameters(opcode)
@@ -28,12 +33,23 @@ def refuse_non_tensors(opcode: str, arguments: Mapping[str, Any]) -> None:
         if isinstance(value, NkiGrid):
             fault("argument", opcode, f"{name} is {value!r}", limit="instructions take tensors, not grids",
                   advice="Pass its .data")  # fmt: skip
+        if isinstance(value, RunTimeValue) and opcode not in _TAKE_RUN_TIME_VALUES:
+            fault("argument", opcode, f"{name}={value!r}", limit="operands are tensors and numbers, not run-time scalars",
+                  advice="Store it in a (1, 1) tile with scalar_store or register_store, and pass the tile")  # fmt: skip
         annotation = needed.get(name)
-        if annotation is not None and not isinstance(value, NkiTensor) and (value is not None or annotation == _NEEDED):
+        if annotation in _INTEGERS and value is not None:
+            whole(opcode, name, value)
+        if (
+            annotation in (_NEEDED, _OPTIONAL)
+            and not isinstance(value, NkiTensor)
+            and (value is not None or annotation == _NEEDED)
+        ):
             fault("argument", opcode, f"{name}={value!r}", limit="must be a tensor of the kernel")
 
 
 _NEEDED, _OPTIONAL = "NkiTensor", "NkiTensor | None"
+_INTEGERS = ("int", "int | None")
+_TAKE_RUN_TIME_VALUES = ("register_load", "register_store", "scalar_store")
 
 
 @functools.cache
@@ -44,4 +60,4 @@ def _tensor_parameters(opcode: str) -> dict[str, str]:
     if function is None:
         return {}
     parameters = inspect.signature(function).parameters.items()
-    return {name: item.annotation for name, item in parameters if item.annotation in (_NEEDED, _OPTIONAL)}
+    return {name: item.annotation for name, item in parameters if item.annotation in (_NEEDED, _OPTIONAL, *_INTEGERS)}

@@ -17,6 +17,8 @@ signature as documented. *exact*: does what is documented.
 *approximate*: differs as the remark says. *refused*: raises, for the reason in the remark. Parameters without an effect on
 values (`name`, `priority`, `dge_mode`, ...) are accepted and reach the timing model where they matter there.
 
+Whether the list is complete is compared with the public stubs by `python tools/conformance/stub_names.py CHECKOUT`.
+
 Made from `nki_hf/sim/surface/` by `python -m nki_hf.sim.surface > docs/nki_surface.md`; a test keeps both true.
 """
 
