@@ -61,6 +61,11 @@ def test_every_link_points_at_a_file():
         assert (ROOT / target).exists(), target
 
 
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_every_page_of_the_docs_is_linked(page):
+    assert f"](docs/{page})" in README
+
+
 @pytest.mark.parametrize(
     "flag", sorted({flag for words in re.findall(r'ARGS="([^"]*)"', README) for flag in re.findall(r"--[a-z-]+", words)})
 )

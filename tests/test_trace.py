@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
+from itertools import pairwise
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +12,9 @@ from nki_hf.cli import app
 from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.report import facts, html
 from nki_hf.observers.schedule import schedule
-from nki_hf.tools.subjects import events_of
+from nki_hf.sim.dependencies import dependencies
+from nki_hf.tools.modelled import problem_of
+from nki_hf.tools.subjects import events_of, flash_prefill_events
 
 pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 TRN1 = get_chip("trn1")
@@ -33,7 +36,8 @@ def packets(plan, tmp_path_factory):
 
 @pytest.mark.parametrize(("verb", "name"), [("trace", "t.json"), ("trace", "no/t.pftrace"), ("report", "no/r.html")])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_simulated(verb, name, tmp_path, monkeypatch):
-    monkeypatch.setattr(f"nki_hf.tools.{verb}.model", lambda *_, **__: pytest.fail("simulated"))
+    name_of_work = {"trace": "model", "report": "stream"}[verb]
+    monkeypatch.setattr(f"nki_hf.tools.{verb}.{name_of_work}", lambda *_, **__: pytest.fail("simulated"))
     done = CliRunner().invoke(app, [verb, "-o", str(tmp_path / name)])
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"output={tmp_path / name} " in done.stderr
@@ -87,12 +91,64 @@ def test_slices_carry_shapes_bytes_and_the_kernel_line(packets, plan):
     assert notes["waited for"] in ("dma", "semaphore", "engine")
 
 
-def test_flows_have_both_ends(packets):
-    begins = _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN)
-    leaves = {flow for p in begins for flow in p.track_event.flow_ids}
-    arrives = {flow for p in begins for flow in p.track_event.terminating_flow_ids}
-    assert leaves == arrives
-    assert len(leaves) > 100
+def _index(packet):
+    return next(note.int_value for note in packet.track_event.debug_annotations if note.name == "index")
+
+
+def _flows(packets, reorder, events):
+    """The flows of a trace as (producer, consumer), and the edges that sim/dependencies.py finds in the same stream."""
+    leaves, arrives = {}, {}
+    for packet in _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN):
+        for found, flows in ((leaves, packet.track_event.flow_ids), (arrives, packet.track_event.terminating_flow_ids)):
+            for flow in flows:
+                assert flow not in found, "a flow has one beginning and one end"
+                assert flow > 0
+                found[flow] = (_index(packet), packet.timestamp)
+    assert leaves.keys() == arrives.keys()
+    assert all(leaves[flow][1] <= arrives[flow][1] for flow in leaves), "a flow goes back in time"
+    edges = dependencies(events, reorder=reorder)
+    expected = [
+        (producer, consumer)
+        for consumer, (begin, end) in enumerate(pairwise(edges.starts.tolist()))
+        for producer in edges.producers[begin:end].tolist()
+    ]
+    return [(leaves[flow][0], arrives[flow][0]) for flow in leaves], expected
+
+
+def test_there_is_one_flow_for_each_dependency_edge(packets, plan):
+    flows, edges = _flows(packets, True, plan.events)
+    assert len(flows) == len(edges) > len(plan.events)
+    assert Counter(flows) == Counter(edges)
+
+
+@pytest.mark.parametrize("window", [None, 64])
+def test_flows_of_our_kernel_on_one_core(window, tmp_path):
+    chip = get_chip("trn2")
+    plan = schedule(flash_prefill_events(problem_of("hq=2,hkv=1,sq=256,skv=640,causal"), chip), chip, window=window)
+    write_trace(plan, tmp_path / "x.pftrace")
+    trace = pb.Trace()
+    trace.ParseFromString((tmp_path / "x.pftrace").read_bytes())
+    flows, edges = _flows(trace.packet, window is not None, plan.events)
+    assert Counter(flows) == Counter(edges)
+
+
+def test_what_bound_an_instruction_is_an_argument(packets, plan):
+    for packet in _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN):
+        notes = {note.name: note.string_value or note.int_value for note in packet.track_event.debug_annotations}
+        cause = int(plan.cause[notes["index"]])
+        assert notes.get("waited for index", -1) == cause
+        assert notes["waited for"] == plan.reasons()[notes["index"]]
+
+
+def test_every_instruction_that_a_spill_added_is_marked(packets, plan):
+    marked = [p for p in _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN)
+              if any(note.name == "spill" for note in p.track_event.debug_annotations)]  # fmt: skip
+    spills = plan.spills
+    assert spills.psum_copies > 0
+    assert len(marked) == spills.psum_copies + spills.stores + spills.loads
+    assert len(marked) == len(plan.events) - len(events_of("v3", 1024, TRN1))
+    said = {note.string_value for p in marked for note in p.track_event.debug_annotations if note.name == "spill"}
+    assert "added by the model: PSUM overflowed" in said
 
 
 def test_memory_counters_start_at_zero_and_stay_within_the_chip(packets, plan):

@@ -40,8 +40,8 @@ def flash_row(seqlen: int, chip: str) -> str:
     waits = {name: engines["tensor"]["waiting"][name] for name in WAITS}
     named = [f"{name} {share:.0%}" for name, share in sorted(waits.items(), key=lambda item: -item[1]) if share >= _NOTICED]
     return _row(
-        f"{seqlen:,}", chip, f"{found['total_us']:,.0f}", f"{found['tflops']:.1f}",
-        f"{found['tflops'] / found['peak_tflops']:.0%}", *[f"{engines[name]['active']:.0%}" for name in _BUSY],
+        f"{seqlen:,}", chip, f"{found['total_us']:,.0f}", f"{found['executed_tflops']:.1f}",
+        f"{found['executed_tflops'] / found['peak_tflops']:.0%}", *[f"{engines[name]['active']:.0%}" for name in _BUSY],
         ", ".join(named), ", ".join(f"{engines[name]['gain_us']:,.0f}" for name in _BUSY[1:]),
     )  # fmt: skip
 
@@ -63,7 +63,7 @@ def tables() -> dict[str, str]:
 
 
 _BUSY = ("tensor", "vector", "scalar")
-_FLASH = ("keys", "chip", "us (sim)", "TFLOP/s (sim)", "of peak", *_BUSY, "waits of tensor",
+_FLASH = ("keys", "chip", "us (sim)", "TFLOP/s executed (sim)", "of peak", *_BUSY, "waits of tensor",
           "gained if vector, scalar were free, us")  # fmt: skip
 _CLIFF = ("keys", "us (sim)", "most SBUF in use, KiB per partition", "spill stores", "spill loads")
 

@@ -1,13 +1,14 @@
 """A schedule as a Perfetto trace (`.pftrace`, the format that Neuron Explorer writes): open it at ui.perfetto.dev.
 
 One process per NeuronCore. In it one track per engine and per DMA queue (a second lane where transfers of a queue overlap),
-flows from each instruction to what waited for it, and counters of SBUF and PSUM bytes. Slices carry shapes, bytes and
+a flow for each dependency edge (RAW, WAW, WAR, ORDER: from the producer to the consumer; neither queue order nor
+memory reuse), and counters of SBUF and PSUM bytes. Slices carry shapes, bytes and
 file:line. Engine and field names are those of Neuron Explorer's profiles. All times are simulated, and the trace says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,13 +49,13 @@ class _Writer:
         plan = self.plan
         for core in sorted({queue.core for queue in plan.work.queues}):
             self._core(core)
-        waited_for: dict[int, list[int]] = {}
-        for consumer, producer in enumerate(plan.cause.tolist()):
-            if producer >= 0:
-                waited_for.setdefault(producer, []).append(consumer)
+        leaving: dict[int, list[int]] = {}  # flows by producer; a flow is the number of its edge, from 1 on
+        for flow, producer in enumerate(plan.work.producers.tolist(), 1):
+            leaving.setdefault(producer, []).append(flow)
+        first_edge = plan.work.starts.tolist()
         order = sorted(range(len(plan.events)), key=lambda i: float(plan.moves_ns[i]))
         for i in order:
-            self._slice(i, waited_for.get(i, ()))
+            self._slice(i, leaving.get(i, ()), range(first_edge[i] + 1, first_edge[i + 1] + 1))
         for (core, space), changes in plan.occupied().items():
             track = self._counter(core, space)
             for time, nbytes in changes:
@@ -109,7 +110,7 @@ class _Writer:
         lanes[number] = end
         return self.tracks[core, "dma", queue, number]
 
-    def _slice(self, i: int, consumers: Any) -> None:
+    def _slice(self, i: int, leaving: Sequence[int], arriving: Sequence[int]) -> None:
         plan, event, cost = self.plan, self.plan.events[i], self.plan.work.costs[i]
         begin = float(plan.moves_ns[i])
         if event.engine == "dma":
@@ -121,10 +122,8 @@ class _Writer:
         body = packet.track_event
         body.type, body.track_uuid, body.name = self.type.TYPE_SLICE_BEGIN, track, event.opcode
         body.categories.append("Instruction" if event.engine != "dma" else "DmaPacket")
-        for consumer in consumers:
-            body.flow_ids.append(consumer + 1)
-        if plan.cause[i] >= 0:
-            body.terminating_flow_ids.append(i + 1)
+        body.flow_ids.extend(leaving)
+        body.terminating_flow_ids.extend(arriving)
         for name, value in _arguments(plan, i, event):
             note = body.debug_annotations.add()
             note.name = name
@@ -148,16 +147,23 @@ def _arguments(plan: Schedule, i: int, event: Event) -> Iterator[tuple[str, str 
         yield f"read {number}", _words(region)
     yield "source", f"{event.file}:{event.line}"
     yield "waited for", REASONS[int(plan.reason[i])]
+    if plan.cause[i] >= 0:
+        yield "waited for index", plan.events[int(plan.cause[i])].index
     yield "result usable ns (simulated)", float(plan.done_ns[i])
     if event.engine == "dma":
         yield "bytes", plan.work.costs[i].nbytes
         yield "dma engines", plan.work.costs[i].engines
         yield "triggered ns (simulated)", float(plan.start_ns[i])
-        if event.attrs.get("spill"):
-            yield "spill", "added by the model: memory overflowed"
+    if event.attrs.get("spill"):
+        yield "spill", f"added by the model: {_overflowed(event)} overflowed"
     for name in ("op", "op0", "op1", "reduce", "accumulate", "perf_mode"):
         if event.attrs.get(name) is not None:
             yield name, str(event.attrs[name])
+
+
+def _overflowed(event: Event) -> str:
+    """PSUM tiles go to SBUF through an engine, SBUF tiles to HBM through DMA."""
+    return "SBUF" if event.engine == "dma" else "PSUM"
 
 
 def _words(region: Region) -> str:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from nki_hf.errors import BackendUnavailable
 from nki_hf.observers.schedule import Schedule
 from nki_hf.observers.timeline import draw_roofline, draw_timeline
-from nki_hf.observers.timing import WAITS, critical_path, engine_times, gains, roofline, traffic
+from nki_hf.observers.timing import WAITS, Roofline, critical_path, engine_times, gains, roofline, traffic
+from nki_hf.observers.working_set import working_sets
+from nki_hf.sim.events import Event
 
-__all__ = ["facts", "html"]
+__all__ = ["LONGER", "facts", "html"]
+
+LONGER = (
+    "A negative gain is no mistake of the sum: given less work, the modelled compiler takes instructions in another order, "
+    "which may end later. Program order never does."
+)
 
 _LARGEST_PICTURE = 20_000
 """Up to this many instructions the timeline shows the whole kernel; of longer ones, the first tenth."""
@@ -30,6 +39,7 @@ th:first-child,td:first-child{text-align:left}svg{max-width:100%;height:auto}.no
 {% for row in facts.engines %}<tr><td>{{ row.core }}: {{ row.engine }}</td><td>{{ "{:,}".format(row.instructions) }}</td>
 <td>{{ "{:.1%}".format(row.active) }}</td>{% for wait in waits %}<td>{{ "{:.1%}".format(row.waiting[wait]) }}</td>{% endfor %}
 <td>{{ "{:.1%}".format(row.idle) }}</td><td>{{ "{:,.1f}".format(row.gain_us) }}</td></tr>{% endfor %}</table>
+{% if longer %}<p class="note">{{ longer }}</p>{% endif %}
 <h2>DMA</h2>
 <table><tr><th>core</th><th>transfers</th><th>MiB</th><th>GB/s</th><th>of GB/s</th><th>engines busy</th>
 <th>µs gained if free</th></tr>
@@ -37,7 +47,16 @@ th:first-child,td:first-child{text-align:left}svg{max-width:100%;height:auto}.no
 <td>{{ "{:,.2f}".format(row.mib) }}</td><td>{{ "{:,.1f}".format(row.gb_per_s) }}</td>
 <td>{{ "{:,.0f}".format(row.peak_gb_per_s) }}</td>
 <td>{{ "{:.1%}".format(row.active) }}</td><td>{{ "{:,.1f}".format(row.gain_us) }}</td></tr>{% endfor %}</table>
-<h2>On-chip memory, most bytes per partition at once</h2>
+{% if facts.working_set %}<h2>Working set where each memory is fullest, before spills</h2>
+<table><tr><th>core: memory</th><th>tile</th><th>source</th><th>B per partition</th><th>live at once</th><th>total B</th>
+<th>of capacity</th></tr>{% for row in facts.working_set %}{% for tile in row.tiles %}
+<tr><td>{{ row.core }}: {{ row.space }}</td><td>{{ tile.name }}</td><td>{{ tile.source }}</td>
+<td>{{ "{:,}".format(tile.bytes) }}</td><td>{{ "{:,}".format(tile.live) }}</td><td>{{ "{:,}".format(tile.total_bytes) }}</td>
+<td>{{ "{:.1%}".format(tile.total_bytes / row.capacity_bytes) }}</td></tr>{% endfor %}
+<tr><td>{{ row.core }}: {{ row.space }}</td><td>all</td><td></td><td></td><td></td>
+<td>{{ "{:,}".format(row.high_water_bytes) }} of {{ "{:,}".format(row.capacity_bytes) }}</td>
+<td>{{ "{:.1%}".format(row.high_water_bytes / row.capacity_bytes) }}</td></tr>{% endfor %}</table>{% endif %}
+<h2>On-chip memory as scheduled, most bytes per partition at once</h2>
 <table><tr><th>core: memory</th><th>KiB</th></tr>{% for row in facts.memory %}<tr><td>{{ row.core }}: {{ row.space }}</td>
 <td>{{ "{:,.1f}".format(row.kib) }}</td></tr>{% endfor %}</table>
 <h2>Critical path by kernel line</h2>
@@ -48,32 +67,44 @@ th:first-child,td:first-child{text-align:left}svg{max-width:100%;height:auto}.no
 <h2>Timeline</h2>{{ timeline | safe }}<h2>Roofline</h2>{{ roof | safe }}</body></html>"""
 
 
-def facts(plan: Schedule) -> dict[str, Any]:
-    """Everything that the page says, as plain JSON types; times are simulated."""
+def facts(plan: Schedule, events: Sequence[Event] | None = None, useful_flops: int | None = None) -> dict[str, Any]:
+    """Everything that the page says, as plain JSON types; times are simulated.
+
+    Args:
+      plan: the schedule.
+      events: the kernel's own stream, whose working set is listed; None = that of the plan, spills included.
+      useful_flops: operations that were asked for, e.g. on visible keys; None = not known.
+    """
     total, saved = plan.total_ns, gains(plan)
     point, spills = roofline(plan), plan.spills
+    useful = None if useful_flops is None else useful_flops / total / 1e3
     return {
         "simulated": True, "chip": plan.chip.name, "order": plan.order, "total_us": total / 1e3,
         "instructions": len(plan.events), "throttled": plan.throttled,
-        "achieved": f"{point.achieved_tflops:.1f} of {point.peak_tflops:.1f} TFLOP/s "
-                    f"({point.achieved_tflops / point.peak_tflops:.1%} of peak), {point.bound} bound at "
-                    f"{point.intensity:,.0f} flops per HBM byte",
-        "tflops": point.achieved_tflops, "peak_tflops": point.peak_tflops, "attainable_tflops": point.attainable_tflops,
+        "achieved": _achieved(point, useful),
+        "executed_tflops": point.achieved_tflops, "visible_tflops": useful,
+        "peak_tflops": point.peak_tflops, "attainable_tflops": point.attainable_tflops,
         "spills": f"{spills.psum_copies:,} PSUM tiles go to SBUF, {spills.stores:,} stores and {spills.loads:,} loads of "
                   f"spilled tiles go through HBM." if spills else "",
         "engines": [
             {"core": row.core, "engine": row.engine, "instructions": row.instructions, "active": row.active_ns / total,
              "waiting": {name: ns / total for name, ns in row.waiting_ns.items()}, "idle": row.idle_ns / total,
-             "gain_us": max(saved[row.engine], 0.0) / 1e3}
+             "gain_us": _gain_us(saved[row.engine])}
             for row in engine_times(plan)
         ],
         "dma": [
             {"core": row.core, "transfers": row.transfers, "mib": row.nbytes / 2**20, "gb_per_s": row.bytes_per_ns,
-             "peak_gb_per_s": row.peak_bytes_per_ns, "active": row.active_ns / total, "gain_us": max(saved["dma"], 0.0) / 1e3}
+             "peak_gb_per_s": row.peak_bytes_per_ns, "active": row.active_ns / total, "gain_us": _gain_us(saved["dma"])}
             for row in traffic(plan)
         ],
         "memory": [
             {"core": core, "space": space, "kib": nbytes / 1024} for (core, space), nbytes in plan.high_water_bytes.items()
+        ],
+        "working_set": [
+            {"core": item.core, "space": item.space, "high_water_bytes": item.high_water, "capacity_bytes": item.capacity,
+             "tiles": [{"name": tile.name, "source": f"{tile.file}:{tile.line}", "bytes": tile.nbytes, "live": tile.live,
+                        "total_bytes": tile.total} for tile in item.tiles]}
+            for item in working_sets(plan.events if events is None else events, plan.chip)
         ],
         "path": [
             {"engine": step.engine, "opcode": step.opcode, "source": f"{step.file}:{step.line}" if step.file else "",
@@ -83,8 +114,24 @@ def facts(plan: Schedule) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def html(plan: Schedule, title: str) -> str:
-    """The page.
+def _achieved(point: Roofline, useful: float | None) -> str:
+    if not point.flops:
+        return "no matmuls"
+    visible = "" if useful is None else f"on visible keys {useful:.1f} ({useful / point.peak_tflops:.1%} of peak), "
+    return (
+        f"{visible}executed, masked parts of score blocks included, {point.achieved_tflops:.1f} of {point.peak_tflops:.1f} "
+        f"TFLOP/s ({point.achieved_tflops / point.peak_tflops:.1%} of peak), {point.bound} bound at "
+        f"{point.intensity:,.0f} flops per HBM byte"
+    )
+
+
+def _gain_us(saved_ns: float) -> float:
+    """Rounded to 0.1 ns, so that the rounding of sums is no gain."""
+    return round(saved_ns, 1) / 1e3 + 0.0  # + 0.0: never -0.0
+
+
+def html(plan: Schedule, title: str, found: dict[str, Any] | None = None) -> str:
+    """The page; `found` are its `facts` if they are known already.
 
     Raises:
       BackendUnavailable: jinja2 or matplotlib is not installed.
@@ -98,9 +145,13 @@ def html(plan: Schedule, title: str) -> str:
     draw_timeline(plan, timeline, end_ns=end, file_format="svg", title=title)
     draw_roofline(plan, roof)
     page = Environment(autoescape=True).from_string(_PAGE)
-    return page.render(title=title, facts=facts(plan), waits=WAITS, timeline=_inline(timeline), roof=_inline(roof))
+    found = facts(plan) if found is None else found
+    longer = LONGER if any(row["gain_us"] < 0 for row in (*found["engines"], *found["dma"])) else ""
+    return page.render(title=title, facts=found, waits=WAITS, longer=longer, timeline=_inline(timeline, "timeline"),
+                       roof=_inline(roof, "roof"))  # fmt: skip
 
 
-def _inline(picture: io.BytesIO) -> str:
+def _inline(picture: io.BytesIO, prefix: str) -> str:
+    """The `<svg>` element; its ids get a prefix, because a page may hold each id once."""
     text = picture.getvalue().decode()
-    return text[text.index("<svg") :]
+    return re.sub(r'(\bid="|href="#|url\(#)', rf"\1{prefix}-", text[text.index("<svg") :])

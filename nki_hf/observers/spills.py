@@ -173,6 +173,11 @@ class _Spiller:
 
     def _bring(self, tile: _Tile, event: Event, index: int, pinned: set[int]) -> None:
         """Make the tile resident: room first, then its value if it has one."""
+        if tile.nbytes > self.capacity:
+            raise MemoryError(
+                f"{self.space} overflows at event {index} ({event.opcode}, {event.file}:{event.line}): tile {tile.buffer.name} "
+                f"alone takes {tile.nbytes:,} B of {self.capacity:,} B per partition; make it smaller."
+            )
         while self.used + tile.nbytes > self.capacity:
             self._evict(event, index, pinned)
         self.used += tile.nbytes
@@ -199,8 +204,8 @@ class _Spiller:
         candidates = [tile for tile in self.resident.values() if id(tile) not in pinned and self._movable(tile, index)]
         if not candidates:
             raise MemoryError(
-                f"{self.space} overflows at event {index} ({event.opcode}, {event.file}:{event.line}): {self.used} B of "
-                f"{self.capacity} B per partition are used by tiles that cannot be spilled now."
+                f"{self.space} overflows at event {index} ({event.opcode}, {event.file}:{event.line}): {self.used:,} B of "
+                f"{self.capacity:,} B per partition are used by tiles that cannot be spilled now."
             )
         tile = max(candidates, key=lambda item: (item.next_need(index), item.nbytes))
         if not tile.stored:

@@ -83,8 +83,8 @@ def draw_roofline(plan: Schedule, target: IO[bytes]) -> None:
 
     point = roofline(plan)
     figure, axes = _figure((5.5, 3.6))
-    slope = point.peak_tflops
-    bandwidth = plan.chip.dma_engines * plan.chip.dma_engine_bytes_per_ns * len({q.core for q in plan.work.queues})
+    slope = point.peak_tflops or plan.chip.tensor_peak_tflops  # of an empty stream
+    bandwidth = plan.chip.dma_engines * plan.chip.dma_engine_bytes_per_ns * max(1, len({q.core for q in plan.work.queues}))
     ridge = slope * 1e3 / bandwidth
     reach = [ridge / 100, ridge, ridge * 100]
     axes.loglog(reach, [min(slope, x * bandwidth / 1e3) for x in reach], color="#333333")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from nki_hf.chips import CHIPS, get_chip
+from nki_hf.chips import CHIPS, Chip, get_chip
 from nki_hf.errors import UnsupportedProblem
 from nki_hf.problem import Problem
-from nki_hf.tools.latency import EAGER_NOTE, eager_like_us, flash_prefill_us
-from nki_hf.tools.modelled import problem_of, window_of
+from nki_hf.tools.latency import EAGER_NOTE, eager_like_us, flash_prefill_us, independent_units
+from nki_hf.tools.lengths import check_length, prefill_instructions
+from nki_hf.tools.modelled import problem_of, visible_flops, window_of
 
 __all__ = ["command", "modelled_rows", "modelled_table", "run"]
+
+_MOST_LAYERS = 1_000_000
 
 
 def run(
@@ -26,7 +30,7 @@ def run(
     lnc: int | None = None,
     budget: int = 300_000,
 ) -> list[dict[str, Any]]:
-    """A row per chip: simulated µs of `flash_prefill` and of the eager-like rung, TFLOP/s, and how they were found.
+    """A row per chip: simulated µs of `flash_prefill` and of the eager-like rung, TFLOP/s on visible keys, how they were found.
 
     Args:
       problem: the call.
@@ -46,18 +50,11 @@ def run(
         eager = eager_like_us(problem, chip, cores)
         rows.append({
             "chip": name, "cores": cores, "nki_us_simulated": ours.us, "eager_like_us_simulated": eager,
-            "speedup_simulated": eager / ours.us, "tflops_simulated": _visible_flops(problem) / ours.us / 1e6,
+            "speedup_simulated": eager / ours.us, "visible_tflops_simulated": visible_flops(problem) / ours.us / 1e6,
             "peak_tflops": cores * chip.tensor_peak_tflops, "extrapolated": ours.extrapolated,
             "instructions": ours.instructions,
         })  # fmt: skip
     return rows
-
-
-def _visible_flops(problem: Problem) -> int:
-    """Operations on visible keys: two matmuls over head_dim and head_dim_v."""
-    mask, keys = problem.mask, problem.seqlen_kv
-    visible = sum(max(0, hi - lo) for lo, hi in (mask.interval(row, keys) for row in range(problem.seqlen_q)))
-    return 2 * problem.batch * problem.num_heads_q * visible * (problem.head_dim + problem.head_dim_v)
 
 
 def modelled_rows(
@@ -107,6 +104,16 @@ def _check_cores(lnc: int | None, chips: tuple[str, ...]) -> None:
             raise ValueError(f"lnc={lnc} is not possible on {name}: it is {' or '.join(map(str, allowed))}.")
 
 
+def _check_length(problem: Problem, chip: Chip, lnc: int | None) -> None:
+    """Refuse what even one (batch, kv head) unit, or all of them where none stands for the others, is too long for."""
+    cores = chip.default_lnc if lnc is None else lnc
+    alike = independent_units(problem, cores)
+    part = replace(problem, batch=1, num_heads_kv=1, num_heads_q=problem.group_size) if alike else problem
+    what = "one (batch, kv head) unit of the shape" if alike else f"the shape on {cores} core{'s' if cores > 1 else ''}"
+    uneven = "" if alike or not problem.batch * problem.num_heads_kv % cores else f", or b x hkv as a multiple of {cores}"
+    check_length(prefill_instructions(part, chip), what, f"give smaller sizes{uneven}")
+
+
 def command(
     shape: Annotated[
         str, typer.Option(help="b=1,hq=16,hkv=8,sq=4096,skv=4096,d=128,causal; also window=, softcap=, dtype=, sink.")
@@ -121,21 +128,25 @@ def command(
     try:
         problem = problem_of(shape)
         chips = (get_chip(chip).name,) if chip else tuple(CHIPS)
-        if layers < 1:
-            raise ValueError(f"layers={layers} is not a number of layers: it is 1 or more.")
+        if not 1 <= layers <= _MOST_LAYERS:
+            raise ValueError(f"layers={layers} is not a number of layers: it is 1 or more, and at most {_MOST_LAYERS:,}.")
         _check_cores(lnc, chips)
+        for name in chips:
+            _check_length(problem, get_chip(name), lnc)
         rows = run(problem, chips, window=window_of(order), lnc=lnc)
-    except (ValueError, UnsupportedProblem) as error:
+    except (ValueError, UnsupportedProblem, MemoryError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
-    table = Table("chip", "cores", "nki µs (sim)", "TFLOP/s (sim)", "of peak", "eager-like µs (sim)", "speed-up (sim)",
+    table = Table("chip", "cores", "nki µs (sim)", "TFLOP/s on visible keys (sim)", "of peak",
+                  "eager-like µs (sim)", "speed-up (sim)",
                   title=f"{shape}: simulated, not measured")  # fmt: skip
     for row in rows:
-        table.add_row(row["chip"], str(row["cores"]), f"{row['nki_us_simulated']:,.1f}", f"{row['tflops_simulated']:,.1f}",
-                      f"{row['tflops_simulated'] / row['peak_tflops']:.0%}", f"{row['eager_like_us_simulated']:,.0f}",
+        table.add_row(row["chip"], str(row["cores"]), f"{row['nki_us_simulated']:,.1f}",
+                      f"{row['visible_tflops_simulated']:,.1f}",
+                      f"{row['visible_tflops_simulated'] / row['peak_tflops']:.0%}", f"{row['eager_like_us_simulated']:,.0f}",
                       f"{row['speedup_simulated']:,.1f}x")  # fmt: skip
     console = Console(width=130)
     console.print(table)

@@ -13,12 +13,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from nki_hf.chips import Chip, get_chip
 from nki_hf.chips.measurements import MEASUREMENTS, Measurement
 from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
-from nki_hf.tools.modelled import check_writable
+from nki_hf.tools.output_files import check_writable, writing
 from nki_hf.tools.subjects import events_of
 
 __all__ = ["ORDERS", "Row", "command", "fit", "markdown", "run", "summary"]
@@ -228,7 +228,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Attention rows up to 2,048 keys only, default order only.")] = False,
 ) -> None:
-    """Compare simulated with measured latencies: an error table, its summary and the leave-one-out errors."""
+    """Compare simulated with measured latencies: an error table and its summary; --fit adds the leave-one-out errors."""
     if write is not None:
         try:
             check_writable(write)
@@ -243,7 +243,12 @@ def command(
                progress=lambda row: noisy.print(f"{row.measurement.subject} {row.measurement.size}", style="dim"))  # fmt: skip
     fitted = fit() if fit_constants or write is not None else None
     if write is not None and fitted is not None:
-        write.write_text(markdown(rows, fitted))
+        try:
+            with writing(write):
+                write.write_text(markdown(rows, fitted))
+        except ValueError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from None
     attention = [row for row in rows if row.measurement.group == "attention"]
     orders = list(rows[0].simulated_us)
     if as_json:
@@ -252,7 +257,8 @@ def command(
             json.dumps({"rows": body, "summary": [summary(attention, order) for order in orders], "fit": fitted}, indent=1)
         )
         return
-    table = Table("kernel", "size", "chip", "measured µs", "simulated µs", *[f"error, {order}" for order in orders],
+    table = Table(Column("kernel", no_wrap=True), "size", "chip", "measured µs", "simulated µs",
+                  *[f"error, {order}" for order in orders],
                   title="simulated latencies against published measurements (* fitted row)")  # fmt: skip
     for row in rows:
         item = row.measurement

@@ -13,7 +13,7 @@ from nki_hf.observers.schedule import DEFAULT_WINDOW, Schedule, schedule
 from nki_hf.problem import Problem
 from nki_hf.tools.subjects import events_of, flash_prefill_events
 
-__all__ = ["EAGER_NOTE", "Latency", "eager_like_us", "flash_prefill_us"]
+__all__ = ["EAGER_NOTE", "Latency", "eager_like_us", "flash_prefill_us", "independent_units"]
 
 _EAGER = "v3"
 _EAGER_STEP, _EAGER_SIZE = 512, 2048
@@ -32,7 +32,7 @@ class Latency:
     Attributes:
       us: simulated microseconds of the whole call.
       extrapolated: from how many to how many (batch, kv head) units, or None if every unit was scheduled.
-      instructions: how many instructions were scheduled to know it.
+      instructions: how many instructions were scheduled to know it, attempts that had not settled included.
     """
 
     us: float
@@ -61,13 +61,13 @@ def flash_prefill_us(
     first and the last is repeated for the rest. In program order that is exact. A window's schedule settles slowly and is
     periodic over many units or not at all, so at least `_SETTLED` instructions are scheduled, and where the time per unit in
     the third quarter and in the last one would lead to latencies that differ by more than `_DOUBT`, twice as many, and so on.
-    `budget=None` schedules every unit.
+    That ends, with every unit scheduled, where it would be no less work. `budget=None` schedules every unit.
 
     Raises:
       UnsupportedProblem: the kernel does not take the problem.
     """
     units = problem.batch * problem.num_heads_kv
-    if budget is None or units <= 2 * lnc or units % lnc:
+    if budget is None or not independent_units(problem, lnc):
         return _whole(problem, chip, lnc, window)
     asked = units // lnc  # per core, as are all numbers of units below
     start = flash_prefill_events(_units(problem, lnc), chip, lnc)
@@ -77,16 +77,25 @@ def flash_prefill_us(
     instructions = 0
     for known in _doubling(budget // 3 if window is None else max(budget // 3, _SETTLED), length, asked):
         counts = [1, known] if length > _LONG else [known // 2, known * 3 // 4, known]
+        if instructions + sum(counts) * length >= asked * length:
+            break
         streams = [start if count == 1 else flash_prefill_events(_units(problem, count * lnc), chip, lnc) for count in counts]
         plans = [schedule(stream, chip, window=window) for stream in streams]
-        instructions += sum(len(plan.events) for plan in plans)
+        instructions += sum(len(plan.events) for plan in plans) // lnc
         total = [plan.total_ns for plan in plans]
         steps = [(after - before) / (m - n) for (n, before), (m, after) in pairwise(zip(counts, total, strict=True))]
         rest = asked - known
         found = total[-1] + (total[-1] - total[0]) / (known - counts[0]) * rest
         if (max(steps) - min(steps)) * rest <= _DOUBT * found:
-            return Latency(us=found / 1e3, extrapolated=(known * lnc, units), instructions=instructions)
-    return _whole(problem, chip, lnc, window)
+            return Latency(us=found / 1e3, extrapolated=(known * lnc, units), instructions=instructions * lnc)
+    whole = _whole(problem, chip, lnc, window)
+    return replace(whole, instructions=whole.instructions + instructions * lnc)
+
+
+def independent_units(problem: Problem, lnc: int) -> bool:
+    """True if there are enough (batch, kv head) units, the same number on each core, for some to stand for all."""
+    units = problem.batch * problem.num_heads_kv
+    return units > 2 * lnc and not units % lnc
 
 
 def _doubling(instructions: int, length: int, asked: int) -> Iterator[int]:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import os
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from nki_hf.chips import get_chip
+from nki_hf.chips import Chip, get_chip
 from nki_hf.observers.schedule import Schedule, schedule
+from nki_hf.observers.working_set import working_sets
 from nki_hf.problem import Mask, Problem
-from nki_hf.tools.subjects import events_of, flash_prefill_events
+from nki_hf.sim.events import Event
+from nki_hf.tools.lengths import check_length, prefill_instructions, subject_instructions
+from nki_hf.tools.subjects import events_of, flash_prefill_events, subject
 
-__all__ = ["Asked", "check_writable", "model", "problem_of", "window_of"]
+__all__ = ["Asked", "model", "planned", "problem_of", "stream", "visible_flops", "window_of"]
 
 _KEYS = ("b", "hq", "hkv", "sq", "skv", "d", "dv", "dtype", "window", "softcap")
+_LONG = 50_000
+"""Instructions from which a run takes so long that it says what it is about."""
+_BENCH = "; nki_hf bench schedules some (batch, kv head) units and repeats them"
+_LARGEST = 2**31 - 1
+"""What a size may be: tensors are indexed with 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +50,56 @@ class Asked:
         """The problem of `flash_prefill`."""
         return problem_of(self.shape or f"sq={self.seqlen},skv={self.seqlen},causal")
 
+    @property
+    def useful_flops(self) -> int:
+        """Operations that attention asks for: those on visible keys (a subject that is a matmul: all of its own)."""
+        return visible_flops(self.problem) if self.kernel == "flash_prefill" else subject(self.kernel).flops(self.seqlen)
 
-def model(asked: Asked, *, window: int | None) -> Schedule:
-    """The schedule of what was asked for.
+
+def stream(asked: Asked) -> Sequence[Event]:
+    """The event stream of what was asked for, before any spill; of a long one a line on standard error says how long it is.
 
     Raises:
-      ValueError: a name or a shape is not known.
+      ValueError: a name or a shape is not known, or so many instructions are not modelled (see tools/lengths.py).
       UnsupportedProblem: flash_prefill does not take the problem.
     """
     chip = get_chip(asked.chip)
     if asked.shape and asked.kernel != "flash_prefill":
         raise ValueError(f"shape={asked.shape!r} describes flash_prefill: kernel={asked.kernel} takes --seqlen instead.")
-    if asked.kernel == "flash_prefill":
-        events = flash_prefill_events(asked.problem, chip, asked.lnc)
-    else:
-        events = events_of(asked.kernel, asked.seqlen, chip)
-    return schedule(events, chip, window=window)
+    own = asked.kernel == "flash_prefill"
+    if asked.seqlen > _LARGEST:
+        raise ValueError(f"seqlen={asked.seqlen} is not a size: it is at most {_LARGEST:,}.")
+    count = prefill_instructions(asked.problem, chip) if own else subject_instructions(asked.kernel, asked.seqlen, chip)
+    check_length(count, str(asked), f"give a smaller {'shape' if asked.shape else 'seqlen'}{_BENCH if own else ''}")
+    if count >= _LONG:
+        print(f"{asked}: about {count:,} instructions to trace and to schedule", file=sys.stderr, flush=True)
+    return flash_prefill_events(asked.problem, chip, asked.lnc) if own else events_of(asked.kernel, asked.seqlen, chip)
+
+
+def planned(events: Sequence[Event], chip: Chip, *, window: int | None, overflow: str = "spill") -> Schedule:
+    """The schedule of a stream on `chip`.
+
+    Raises:
+      ValueError: the options are not known.
+      MemoryError: the tiles do not fit and may not, or cannot, be spilled; the message holds the working set.
+    """
+    try:
+        return schedule(events, chip, window=window, overflow=overflow)
+    except MemoryError as error:
+        sets = "; ".join(str(item) for item in working_sets(events, chip) if item.high_water > item.capacity)
+        raise MemoryError(f"{error} Working set: {sets}." if sets else str(error)) from None
+
+
+def model(asked: Asked, *, window: int | None, overflow: str = "spill") -> Schedule:
+    """The schedule of what was asked for; raises as `stream` and `planned` do."""
+    return planned(stream(asked), get_chip(asked.chip), window=window, overflow=overflow)
+
+
+def visible_flops(problem: Problem) -> int:
+    """Operations on visible keys: two matmuls over head_dim and head_dim_v."""
+    mask, keys = problem.mask, problem.seqlen_kv
+    visible = sum(max(0, hi - lo) for lo, hi in (mask.interval(row, keys) for row in range(problem.seqlen_q)))
+    return 2 * problem.batch * problem.num_heads_q * visible * (problem.head_dim + problem.head_dim_v)
 
 
 def problem_of(shape: str) -> Problem:
@@ -80,6 +122,8 @@ def problem_of(shape: str) -> Problem:
             values[name] = value
         else:
             raise ValueError(f"shape: {word!r} is not known: it is causal, sink or one of {', '.join(f'{k}=' for k in _KEYS)}.")
+    if not values and not flags:
+        raise ValueError(f"shape={shape!r} names no size: give some, as in sq=1024,skv=1024,causal.")
     try:
         batch, heads, seqlen_q, seqlen_kv = (int(values.get(name, 1)) for name in ("b", "hq", "sq", "skv"))
         head_dim = int(values.get("d", 128))
@@ -89,8 +133,8 @@ def problem_of(shape: str) -> Problem:
     except ValueError as error:
         raise ValueError(f"shape={shape!r} has a size that is not a number: {error}.") from None
     for name, value in values.items():
-        if name not in ("dtype", "softcap") and int(value) < 1:
-            raise ValueError(f"shape: {name}={value} is not a size: it is 1 or more.")
+        if name not in ("dtype", "softcap") and not 1 <= int(value) <= _LARGEST:
+            raise ValueError(f"shape: {name}={value} is not a size: it is 1 or more, and at most {_LARGEST:,}.")
     causal = "causal" in flags or window is not None
     mask = Mask(q_offset=seqlen_kv - seqlen_q, ahead=1, window=window) if causal else Mask()
     return Problem(
@@ -103,13 +147,6 @@ def window_of(order: str) -> int | None:
     """None for `program`, else the window as a number."""
     if order == "program":
         return None
-    if not order.isdigit() or int(order) < 1:
-        raise ValueError(f"order={order!r} is not known: it is program or a window of 1 or more instructions, e.g. 64.")
+    if not (order.isascii() and order.isdigit() and len(order) < 10) or int(order) < 1:
+        raise ValueError(f"order={order!r} is not known: it is program or a window of 1 to 999,999,999 instructions, e.g. 64.")
     return int(order)
-
-
-def check_writable(path: Path) -> None:
-    """Refuse, before the work, a file that cannot be written: ValueError."""
-    folder = path.parent
-    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise ValueError(f"output={path} cannot be written: give a file in an existing folder that you may write to.")

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
+from nki_hf.chips import get_chip
 from nki_hf.errors import BackendUnavailable, require
-from nki_hf.observers.report import facts, html
+from nki_hf.observers.report import LONGER, facts, html
 from nki_hf.observers.timing import WAITS
-from nki_hf.tools.modelled import Asked, check_writable, model, window_of
+from nki_hf.tools.modelled import Asked, planned, stream, window_of
+from nki_hf.tools.output_files import check_writable, writing
 
 __all__ = ["command", "show"]
 
@@ -21,25 +23,47 @@ __all__ = ["command", "show"]
 def show(found: dict[str, Any], title: str, console: Console) -> None:
     """Print the engine table, the longest lines of the critical path and a verdict."""
     console.print(f"{title}: ~ {found['total_us']:,.1f} µs (sim, {found['chip']}), {found['order']} order")
-    table = Table("core", "engine", "instructions", "active", *[f"waits: {wait}" for wait in WAITS], "idle", "µs if free",
+    table = Table("core", "engine", "instructions", "active", *[f"waits: {wait}" for wait in WAITS], "idle",
+                  "µs gained if free",
                   title="engines, % of the simulated time")  # fmt: skip
     for row in found["engines"]:
         waits = [f"{row['waiting'][wait]:.1%}" for wait in WAITS]
         table.add_row(str(row["core"]), row["engine"], f"{row['instructions']:,}", f"{row['active']:.1%}", *waits,
-                      f"{row['idle']:.1%}", f"{-row['gain_us']:,.1f}")  # fmt: skip
+                      f"{row['idle']:.1%}", f"{row['gain_us']:,.1f}")  # fmt: skip
     for row in found["dma"]:
         table.add_row(str(row["core"]), "dma", f"{row['transfers']:,}", f"{row['active']:.1%}", *["" for _ in WAITS], "",
-                      f"{-row['gain_us']:,.1f}")  # fmt: skip
+                      f"{row['gain_us']:,.1f}")  # fmt: skip
     console.print(table)
-    path = Table("instruction", "source", "times", "µs (sim)", "share", title="critical path by kernel line")
+    if any(row["gain_us"] < 0 for row in (*found["engines"], *found["dma"])):
+        console.print(LONGER)
+    path = Table(
+        Column("instruction", no_wrap=True),
+        Column("source", no_wrap=True),
+        "times",
+        "µs (sim)",
+        "share",
+        title="critical path by kernel line",
+    )
     for row in found["path"][:8]:
         source = row["source"].rsplit("/", 1)[-1]
         path.add_row(
             f"{row['engine']} {row['opcode']}", source, f"{row['count']:,}", f"{row['us']:,.1f}", f"{row['share']:.1%}"
         )
     console.print(path)
+    tiles = Table("core", "memory", Column("tile", no_wrap=True), Column("source", no_wrap=True),
+                  "B per partition", "live at once", "total B", "of capacity",
+                  title="working set where each memory is fullest, before spills")  # fmt: skip
+    for row in found["working_set"]:
+        head = (str(row["core"]), row["space"])
+        for tile in row["tiles"]:
+            source = tile["source"].rsplit("/", 1)[-1]
+            tiles.add_row(*head, tile["name"], source, f"{tile['bytes']:,}", f"{tile['live']:,}", f"{tile['total_bytes']:,}",
+                          f"{tile['total_bytes'] / row['capacity_bytes']:.1%}")  # fmt: skip
+        tiles.add_row(*head, "all", "", "", "", f"{row['high_water_bytes']:,} of {row['capacity_bytes']:,}",
+                      f"{row['high_water_bytes'] / row['capacity_bytes']:.1%}", end_section=True)  # fmt: skip
+    console.print(tiles)
     for row in found["memory"]:
-        console.print(f"core {row['core']}: at most {row['kib']:,.1f} KiB of {row['space']} per partition at once")
+        console.print(f"core {row['core']}: at most {row['kib']:,.1f} KiB of {row['space']} per partition at once as scheduled")
     console.print(found["achieved"] + (f". {found['spills']}" if found["spills"] else ""))
 
 
@@ -49,22 +73,28 @@ def command(
     shape: Annotated[str, typer.Option(help="Problem of flash_prefill, b=1,hq=1,hkv=1,sq=1024,skv=1024,d=128,causal.")] = "",
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
     order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one self-contained HTML page.")] = None,
+    overflow: Annotated[str, typer.Option(help="Tiles that do not fit: spill (as a compiler would) or error.")] = "spill",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one self-contained page, a .html file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Say where the simulated time of a kernel goes: engines, waits, critical path, DMA, roofline."""
+    """Say where the simulated time of a kernel goes: engines, waits, critical path, DMA, working set, roofline."""
     try:
         asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
         if output is not None:  # a page that cannot be written is known before anything is simulated
+            if output.suffix not in (".html", ".htm"):
+                raise ValueError(f"output={output} is not a page: its name ends in .html or .htm.")
             check_writable(output)
             require("nki_hf report --output", "plot", "jinja2", "matplotlib")
-        plan = model(asked, window=window_of(order))
+        window = window_of(order)
+        events = stream(asked)
+        plan = planned(events, get_chip(chip), window=window, overflow=overflow)
+        found = facts(plan, events, asked.useful_flops)
         if output is not None:
-            output.write_text(html(plan, str(asked)))
-    except (ValueError, BackendUnavailable) as error:
+            with writing(output):
+                output.write_text(html(plan, str(asked), found))
+    except (ValueError, BackendUnavailable, MemoryError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
-    found = facts(plan)
     if as_json:
         typer.echo(json.dumps(found, indent=1))
         return

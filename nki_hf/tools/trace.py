@@ -11,7 +11,8 @@ from nki_hf.errors import BackendUnavailable, require
 from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.schedule import Schedule
 from nki_hf.observers.timeline import draw_timeline
-from nki_hf.tools.modelled import Asked, check_writable, model, window_of
+from nki_hf.tools.modelled import Asked, model, window_of
+from nki_hf.tools.output_files import check_writable, writing
 
 __all__ = ["check", "command", "run"]
 
@@ -39,10 +40,11 @@ def run(plan: Schedule, path: Path, title: str = "kernel") -> str:
       ValueError, BackendUnavailable: see `check`.
     """
     check(path)
-    if path.suffix == ".pftrace":
-        slices = write_trace(plan, path, title=title)
-        return f"wrote {path}: {slices:,} slices, simulated; open it at ui.perfetto.dev"
-    draw_timeline(plan, path, title=title)
+    with writing(path):
+        if path.suffix == ".pftrace":
+            slices = write_trace(plan, path, title=title)
+            return f"wrote {path}: {slices:,} slices, simulated; open it at ui.perfetto.dev"
+        draw_timeline(plan, path, title=title)
     return f"wrote {path}: simulated timeline"
 
 
@@ -52,15 +54,16 @@ def command(
     shape: Annotated[str, typer.Option(help="Problem of flash_prefill, b=1,hq=1,hkv=1,sq=1024,skv=1024,d=128,causal.")] = "",
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
     order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
+    overflow: Annotated[str, typer.Option(help="Tiles that do not fit: spill (as a compiler would) or error.")] = "spill",
     output: Annotated[Path, typer.Option("--output", "-o", help="A .pftrace, .png or .svg file.")] = Path("nki_hf.pftrace"),
 ) -> None:
     """Write the simulated timeline of a kernel."""
     try:
         asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
         check(output)
-        plan = model(asked, window=window_of(order))
+        plan = model(asked, window=window_of(order), overflow=overflow)
         typer.echo(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order")
         typer.echo(run(plan, output, str(asked)))
-    except (ValueError, BackendUnavailable) as error:
+    except (ValueError, BackendUnavailable, MemoryError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
