@@ -99,7 +99,7 @@ LONG = [
     ("report", "--shape", "b=2000000000,sq=1,skv=1"), ("report", "--shape", "hq=2000000000,sq=1,skv=1"),
     ("report", "--shape", "hq=2000000000,hkv=1,sq=1,skv=1,causal,window=2,sink,softcap=3"),
     ("report", "--seqlen", "200000"), ("trace", "--seqlen", "200000"), ("trace", "--shape", "sq=2147483647,skv=2147483647"),
-    ("report", "--kernel", "v7", "--seqlen", "131072"), ("trace", "--kernel", "v3", "--seqlen", str(512 * 10**30)),
+    ("report", "--kernel", "v7", "--seqlen", "131072"), ("trace", "--kernel", "v3", "--seqlen", str(2**30)),
     ("report", "--kernel", "matmul_tiled", "--seqlen", "65536"), ("bench", "--shape", "sq=999999999,skv=128"),
     ("bench", "--shape", "sq=400000,skv=400000,hq=64", "--chip", "trn3"), ("bench", "--shape", "b=1000001,sq=512,skv=512"),
 ]  # fmt: skip
