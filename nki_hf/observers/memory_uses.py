@@ -23,7 +23,7 @@ def asking(work: Workload) -> list[tuple[int, ...]]:
     """Events -> the tiles of which no user precedes it through an edge, what it writes before what it reads."""
     mine = work.shared >= 0
     consumers = np.repeat(np.arange(len(work.kind)), work.starts[1:] - work.starts[:-1])
-    return _without(work, consumers[mine], work.shared[mine])
+    return work.tiles.uses_except(consumers[mine], work.shared[mine])
 
 
 def closing(work: Workload, moments: Ints) -> list[tuple[int, ...]]:
@@ -36,17 +36,7 @@ def closing(work: Workload, moments: Ints) -> list[tuple[int, ...]]:
     held = work.cost("busy_ns") - float(work.chip.semaphore_hop_ns) + _LATER_NS  # after its start, less the hop of the edge
     late = np.zeros((OUTPUT_HOP + 1, len(held)), np.bool_)  # the other moments are not before the end
     late[DONE_HOP], late[OUTPUT_HOP] = held > work.cost("done_ns"), held > work.cost("output_ns")
-    engine = np.array(work.engine, np.int64)
+    engine = work.queue_of
     same = engine[work.producers] == np.repeat(engine, work.starts[1:] - work.starts[:-1])
     later = (work.shared >= 0) & (same | ~late[moments, work.producers])
-    return _without(work, work.producers[later], work.shared[later])
-
-
-def _without(work: Workload, events: Ints, shared: Ints) -> list[tuple[int, ...]]:
-    """The uses that are not among those given."""
-    tiles, count = work.tiles, len(work.tiles.pool)
-    uses = tiles.event * count + tiles.tile
-    order = np.argsort(uses, kind="stable")
-    left = np.ones(len(uses), np.bool_)
-    left[order[np.searchsorted(uses[order], events * count + shared)]] = False
-    return tiles.by_event(left)
+    return work.tiles.uses_except(work.producers[later], work.shared[later])

@@ -34,7 +34,7 @@ START_OF, DONE, DONE_HOP, FREE_HOP, OUTPUT_HOP = range(5)
 
 def moments(work: Workload) -> Ints:
     """Which moment of its producer each edge waits for, int64[edges]."""
-    engine = np.array(work.engine, np.int64)
+    engine = work.queue_of
     kinds, producers = work.kinds, engine[work.producers]
     consumers = np.repeat(engine, work.starts[1:] - work.starts[:-1])
     dma = np.array([queue.engine == "dma" for queue in work.queues], np.bool_)[producers]
@@ -74,17 +74,17 @@ class Resources:
         self.core_of = [queue.core for queue in queues]
         self.shares_psum = [bool(chip.psum_exclusive) and queue.engine in ("vector", "scalar") for queue in queues]
         self.free_at = [0.0] * len(queues)
-        self.psum_ns = work.cost("psum_ns").tolist()
+        self.psum_ns = work.cost_list("psum_ns")
         cores = max(self.core_of, default=0) + 1
         self.psum_free = [0.0] * cores
         self._psum_user, self._sbuf_user, self._sbuf_free = [-1] * cores, [-1] * cores, [0.0] * cores
         banks = max(work.banks, default=0) + 1
         self._bank_free, self._bank_user, self._bank_queue = [0.0] * banks, [-1] * banks, [-1] * banks
         self._carriers = [[0.0] * int(chip.dma_engines) for _ in range(cores)]
-        self._busy_ns = work.cost("busy_ns").tolist()
-        self._done_ns = work.cost("done_ns").tolist()
-        self.output_ns = work.cost("output_ns").tolist()
-        self._sbuf_ns = work.cost("sbuf_ns").tolist()
+        self._busy_ns = work.cost_list("busy_ns")
+        self._done_ns = work.cost_list("done_ns")
+        self.output_ns = work.cost_list("output_ns")
+        self._sbuf_ns = work.cost_list("sbuf_ns")
         self.place = [self._transfer(k) if dma else self._instruction(k) for k, dma in enumerate(self.is_dma)]
 
     def moments_of(self, i: int) -> tuple[float, float, float, float, float]:
@@ -94,7 +94,7 @@ class Resources:
 
     def times(self) -> Times:
         """The times of every event, all of which have been placed."""
-        dma = np.array(self.is_dma, np.bool_)[np.array(self.work.engine, np.int64)]
+        dma = np.array(self.is_dma, np.bool_)[self.work.queue_of]
         start, free, done = np.array(self.start), np.array(self.free), np.array(self.done)
         reason, cause = np.array(self.reason, np.int8), np.array(self.cause, np.int64)
         edge = (reason == START) & (cause >= 0)
@@ -125,12 +125,12 @@ class Resources:
         work, core = self.work, self.core_of[queue]
         start, free, done, reason, cause = self.start, self.free, self.done, self.reason, self.cause
         busy_ns, done_ns, psum_ns, sbuf_ns = self._busy_ns, self._done_ns, self.psum_ns, self._sbuf_ns
-        weight_ns = work.cost("weight_ns").tolist() if work.queues[queue].engine == "tensor" else None
-        paced = work.cost("paced").tolist() if weight_ns is not None else None
+        weight_ns = work.cost_list("weight_ns") if work.queues[queue].engine == "tensor" else None
+        paced = work.cost_list("paced") if weight_ns is not None else None
         sustained = float(work.chip.tensor_sustained_fraction)
         slack_ns = (1 / sustained - 1) * float(work.chip.tensor_throttle_ns)
         paced_until = -slack_ns  # when the dense matmuls so far would end at the sustained rate
-        tables = work.cost("table").tolist() if work.queues[queue].engine == "scalar" else None
+        tables = work.cost_list("table") if work.queues[queue].engine == "scalar" else None
         shared, psum_free, psum_user = self.shares_psum[queue], self.psum_free, self._psum_user
         banks, bank_free, bank_user, bank_queue = work.banks, self._bank_free, self._bank_user, self._bank_queue
         sbuf_free, sbuf_user = self._sbuf_free, self._sbuf_user

@@ -67,7 +67,7 @@ class Schedule:
 
     def occupied(self) -> dict[tuple[int, str], list[tuple[float, int]]]:
         """Bytes per partition in use over time, `(simulated ns, bytes)` at each change, by `(core, space)`."""
-        dma = np.array([queue.engine == "dma" for queue in self.work.queues], bool)[np.array(self.work.engine, np.int64)]
+        dma = np.array([queue.engine == "dma" for queue in self.work.queues], bool)[self.work.queue_of]
         return occupied(self.work, self.start_ns.tolist(), np.where(dma, self.done_ns, self.free_ns).tolist())
 
     @property

@@ -72,15 +72,25 @@ class Tiles:
         )  # fmt: skip
 
     @cached_property
+    def _in_order(self) -> tuple[Ints, Ints]:
+        """The uses ordered by event and tile: one number for both of each, and its position among the uses."""
+        uses = self.event * len(self.pool) + self.tile
+        order = np.argsort(uses, kind="stable")
+        return uses[order], order
+
+    @cached_property
     def touches(self) -> list[list[int]]:
         """Events -> the tiles that each of them uses, what it writes before what it reads."""
         flat = self.tile.tolist()
         return [flat[begin:end] for begin, end in pairwise(self.starts.tolist())]
 
-    def by_event(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[tuple[int, ...]]:
-        """Events -> the tiles of the chosen ones of its uses, bool[uses]; few are."""
+    def uses_except(self, events: Ints, tiles: Ints) -> list[tuple[int, ...]]:
+        """Events -> the tiles that each of them uses, without the given pairs, which are uses; few are left."""
+        uses, order = self._in_order
+        left = np.ones(len(uses), np.bool_)
+        left[order[np.searchsorted(uses, events * len(self.pool) + tiles)]] = False
         found: list[tuple[int, ...]] = [()] * (len(self.starts) - 1)
-        for event, tile in zip(self.event[chosen].tolist(), self.tile[chosen].tolist(), strict=True):
+        for event, tile in zip(self.event[left].tolist(), self.tile[left].tolist(), strict=True):
             found[event] += (tile,)
         return found
 

@@ -51,7 +51,7 @@ def draw_timeline(
         queue = plan.work.queues[number]
         labels.append(f"{queue.core}: {queue.engine}" if queue.engine != "dma" else f"{queue.core}: dma {queue.name}")
         bars: dict[str, list[tuple[float, float]]] = {}
-        for i in np.flatnonzero(np.asarray(plan.work.engine) == number).tolist():
+        for i in np.flatnonzero(plan.work.queue_of == number).tolist():
             begin = float(plan.moves_ns[i])
             length = plan.work.costs[i].payload_ns if queue.engine == "dma" else float(plan.free_ns[i]) - begin
             if begin < end and begin + length > begin_ns:

@@ -110,7 +110,7 @@ def engine_times(plan: Schedule) -> list[EngineTime]:
     for number, queue in enumerate(plan.work.queues):
         if queue.engine == "dma":
             continue
-        mine = np.flatnonzero(np.asarray(plan.work.engine) == number)
+        mine = np.flatnonzero(plan.work.queue_of == number)
         order = mine[np.argsort(plan.start_ns[mine], kind="stable")]
         before = np.concatenate([plan.start_ns[order[:1]], plan.free_ns[order[:-1]]])
         gaps = np.maximum(plan.start_ns[order] - before, 0.0)

@@ -67,7 +67,7 @@ class _Window:
         self.asks, self.closes = asking(work), closing(work, self.moments)
         self.resources, self.memory = Resources(work), Grants(work, self.asks, self.closes)
         queues, count = len(work.queues), len(work.kind)
-        engine = np.array(work.engine, np.int64)
+        engine = work.queue_of
         lines = [np.flatnonzero(engine == queue) for queue in range(queues)]
         place = np.zeros(count, np.int64)
         for line in lines:

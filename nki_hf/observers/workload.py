@@ -41,7 +41,7 @@ class Workload:
       chip: the chip whose costs these are.
       kind: a number for the form of each event, int64[events].
       cost_of_kind: the cost of each form.
-      engine: index of the in-order resource: a core's engine, or a DMA queue (see `queues`).
+      queue_of: index of the in-order resource: a core's engine, or a DMA queue (see `queues`), int64[events].
       queues: the resources by index.
       starts, producers, kinds: edges grouped by consumer, as in `Dependencies`, int64; a kind may also be `OUTPUT`.
       shared: the tile through which each edge goes, which both its ends use, -1 if none, int64[edges].
@@ -55,7 +55,7 @@ class Workload:
     chip: Chip
     kind: Ints
     cost_of_kind: list[Cost]
-    engine: list[int]
+    queue_of: Ints
     queues: tuple[Queue, ...]
     starts: Ints
     producers: Ints
@@ -66,6 +66,11 @@ class Workload:
     banks: list[int]
 
     @cached_property
+    def engine(self) -> list[int]:
+        """`queue_of` as a list."""
+        return self.queue_of.tolist()
+
+    @cached_property
     def costs(self) -> list[Cost]:
         """The cost of each event."""
         return [self.cost_of_kind[k] for k in self.kind.tolist()]
@@ -73,6 +78,11 @@ class Workload:
     def cost(self, name: str) -> np.ndarray[tuple[int], np.dtype[Any]]:
         """One attribute of `Cost`, per event."""
         return np.array([getattr(cost, name) for cost in self.cost_of_kind])[self.kind]
+
+    def cost_list(self, name: str) -> list[Any]:
+        """The same as a list in which events of one form share an object: several of these stay in the processor's cache."""
+        values = [getattr(cost, name) for cost in self.cost_of_kind]
+        return [values[k] for k in self.kind.tolist()]
 
 
 def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Workload:
@@ -82,14 +92,15 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
     kind, examples = _instructions(events, table)
     cost_of_kind = _costs(examples, chip)
     pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
-    starts, producers, kinds = (np.array(column, np.int64) for column in (edges.starts, edges.producers, edges.kinds))
+    columns = (edges.starts, edges.producers, edges.kinds, edges.queue_of)
+    starts, producers, kinds, queue_of = (np.array(column, np.int64) for column in columns)
     _mark_outputs(edges, events, np.array([cost.output_ns > 0 for cost in cost_of_kind], bool)[kind], kinds)
     tiles = Tiles.of(table, chip)
     shared = tiles.of_buffer[edges.buffers]
     if edges.meetings:
         starts, producers, kinds, shared = _meet(edges, starts, producers, kinds, shared)
     return Workload(
-        events=events, chip=chip, kind=kind, cost_of_kind=cost_of_kind, engine=edges.queue_of.tolist(), queues=edges.queues,
+        events=events, chip=chip, kind=kind, cost_of_kind=cost_of_kind, queue_of=queue_of, queues=edges.queues,
         starts=starts, producers=producers, kinds=kinds, shared=shared, tiles=tiles,
         no_reorder=np.array(pinned, bool)[kind].tolist(),
         banks=_banks(table, kind, examples, cost_of_kind, int(chip.psum_bank_bytes)),
