@@ -6,7 +6,7 @@ tiles before it in program order still fit beside what was taken ahead (a banker
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from nki_hf.observers.times import Pool
 from nki_hf.observers.workload import Workload
@@ -49,21 +49,17 @@ class Grants:
     Attributes:
       freed_by: per tile, the event that used its memory before it; -1 if none did, `UNTAKEN` before it is opened.
       freed_at: when that event had finished with it.
-      left: uses of each tile that are still to come and may be its last.
-      until: when the latest of them so far has finished.
+      left: uses of each tile that are still to come.
+      until: when the latest use so far has finished.
       woken: pools whose blocked instructions should be asked again.
     """
 
-    def __init__(self, work: Workload, asks: Sequence[Sequence[int]], closes: Sequence[Sequence[int]]) -> None:
-        """Of `work`, with the uses of each event that ask for a tile's memory, and those that may be the last of a tile."""
+    def __init__(self, work: Workload) -> None:
         tiles = work.tiles
         count = len(tiles.pool)
-        self.nbytes, self.asks = tiles.nbytes, asks
+        self.nbytes, self.touches = tiles.nbytes, tiles.touches
         self.freed_by, self.freed_at = [UNTAKEN] * count, [0.0] * count
-        self.left, self.until = [0] * count, [0.0] * count
-        for closed in closes:
-            for tile in closed:
-                self.left[tile] += 1
+        self.left, self.until = tiles.uses.copy(), [0.0] * count
         self.woken: list[_Shared] = []
         self._held = [0] * count  # bytes, while taken
         self._rank = [0] * count  # position in its pool's `ranked`
@@ -82,9 +78,10 @@ class Grants:
 
     def open(self, event: int) -> bool:
         """Take the memory of every tile that `event` touches and nobody took before; False if it must wait."""
-        wanted, freed_by = self.asks[event], self.freed_by
+        freed_by = self.freed_by
+        wanted = [tile for tile in self.touches[event] if freed_by[tile] == UNTAKEN]
         if len(wanted) > 1:
-            wanted = sorted([tile for tile in wanted if freed_by[tile] == UNTAKEN])  # program order
+            wanted.sort()  # program order
             if not self._fit_together(wanted, event):
                 return False
         elif not self._fits(wanted[0]):

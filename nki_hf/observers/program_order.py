@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from nki_hf.observers.resources import Resources, moments
 from nki_hf.observers.times import MEMORY, Pool, Times
 from nki_hf.observers.workload import Workload
@@ -34,7 +32,7 @@ def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> 
     cause, place, hop_ns, is_dma = resources.cause, resources.place, resources.hop_ns, resources.is_dma
     moments_of: list[tuple[float, ...]] = [()] * len(work.kind)
     pools = [Pool(capacity) for _, _, capacity in tiles.pools]
-    left = np.bincount(tiles.tile, minlength=len(tiles.pool)).tolist()
+    left = tiles.uses.copy()
     until = [0.0] * len(left)
     granted: list[tuple[float, int] | None] = [None] * len(left)  # when its memory was free, and who freed it
 

@@ -22,7 +22,7 @@ from nki_hf.observers.workload import OUTPUT, Workload
 from nki_hf.sim.access_table import Ints
 from nki_hf.sim.dependencies import WAR, WAW
 
-__all__ = ["DONE_HOP", "OUTPUT_HOP", "Place", "Resources", "moments"]
+__all__ = ["Place", "Resources", "moments"]
 
 Place = Callable[[int, float], float]
 """`place(event, ready)` starts an instruction of one queue, whose operands are `ready`, as soon as queue and ports allow, and

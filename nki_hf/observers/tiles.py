@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +14,7 @@ from nki_hf.sim.memory import taken_bytes
 __all__ = ["Tiles"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tiles:
     """Every on-chip buffer without an explicit address, in order of its first instruction, as columns.
 
@@ -25,9 +24,8 @@ class Tiles:
       nbytes: bytes per partition that it takes.
       first: the event that touches it first in program order.
       last: the event that touches it last in program order.
-      event, tile: every use, in order of `event`; of one event what it writes before what it reads, int64[uses].
-      starts: the first use of each event, int64[events + 1].
-      of_buffer: the tile of each `Buffer.number`, -1 if it is none, and -1 once more at the end, int64[numbers + 1].
+      uses: how many events touch it.
+      touches: events -> the tiles that an instruction uses, what it writes before what it reads.
     """
 
     pools: list[tuple[int, str, int]]
@@ -35,10 +33,8 @@ class Tiles:
     nbytes: list[int]
     first: list[int]
     last: list[int]
-    event: Ints
-    tile: Ints
-    starts: Ints
-    of_buffer: Ints
+    uses: list[int]
+    touches: list[list[int]]
 
     @classmethod
     def of(cls, table: AccessTable, chip: Chip) -> Tiles:
@@ -62,37 +58,14 @@ class Tiles:
         pool = [
             pools.setdefault((core, table.models[model].space), len(pools)) for core, model in zip(cores, models, strict=True)
         ]
-        numbers = np.array([item.number for item in table.buffers], np.int64)
-        of_buffer = np.full(int(numbers.max(initial=-1)) + 2, -1, np.int64)
-        of_buffer[numbers[taken]] = np.arange(len(taken))
+        bounds = np.searchsorted(event, np.arange(len(table.head) + 1)).tolist()
+        flat = tile.tolist()
         return cls(
             pools=[(core, space, capacity[space]) for core, space in pools], pool=pool,
-            nbytes=[size[model] for model in models], first=first.tolist(), last=last.tolist(), event=event, tile=tile,
-            starts=np.searchsorted(event, np.arange(len(table.head) + 1)), of_buffer=of_buffer,
+            nbytes=[size[model] for model in models], first=first.tolist(), last=last.tolist(),
+            uses=np.bincount(tile, minlength=len(taken)).tolist(),
+            touches=[flat[begin:end] for begin, end in pairwise(bounds)],
         )  # fmt: skip
-
-    @cached_property
-    def _in_order(self) -> tuple[Ints, Ints]:
-        """The uses ordered by event and tile: one number for both of each, and its position among the uses."""
-        uses = self.event * len(self.pool) + self.tile
-        order = np.argsort(uses, kind="stable")
-        return uses[order], order
-
-    @cached_property
-    def touches(self) -> list[list[int]]:
-        """Events -> the tiles that each of them uses, what it writes before what it reads."""
-        flat = self.tile.tolist()
-        return [flat[begin:end] for begin, end in pairwise(self.starts.tolist())]
-
-    def uses_except(self, events: Ints, tiles: Ints) -> list[tuple[int, ...]]:
-        """Events -> the tiles that each of them uses, without the given pairs, which are uses; few are left."""
-        uses, order = self._in_order
-        left = np.ones(len(uses), np.bool_)
-        left[order[np.searchsorted(uses, events * len(self.pool) + tiles)]] = False
-        found: list[tuple[int, ...]] = [()] * (len(self.starts) - 1)
-        for event, tile in zip(self.event[left].tolist(), self.tile[left].tolist(), strict=True):
-            found[event] += (tile,)
-        return found
 
     def live(self, pool: int) -> tuple[Ints, Ints]:
         """The tiles of a pool, and the bytes in use in program order as each of them is opened."""

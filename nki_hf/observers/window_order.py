@@ -13,7 +13,6 @@ from heapq import heappop, heappush
 import numpy as np
 
 from nki_hf.observers.grants import UNTAKEN, Grants
-from nki_hf.observers.memory_uses import asking, closing
 from nki_hf.observers.resources import Resources, moments
 from nki_hf.observers.times import MEMORY, Times
 from nki_hf.observers.workload import OUTPUT, Workload
@@ -63,9 +62,7 @@ def _urgency(work: Workload) -> list[float]:
 class _Window:
     def __init__(self, work: Workload, window: int) -> None:
         self.work, self.window = work, window
-        self.moments = moments(work)
-        self.asks, self.closes = asking(work), closing(work, self.moments)
-        self.resources, self.memory = Resources(work), Grants(work, self.asks, self.closes)
+        self.resources, self.memory = Resources(work), Grants(work)
         queues, count = len(work.queues), len(work.kind)
         engine = work.queue_of
         lines = [np.flatnonzero(engine == queue) for queue in range(queues)]
@@ -86,7 +83,7 @@ class _Window:
     def run(self) -> Times:
         """Start one instruction after the other, always the one that can start first."""
         work, window, resources, memory = self.work, self.window, self.resources, self.memory
-        engine, closes, place, lines, head = work.engine, self.closes, self.place, self.lines, self.head
+        engine, touches, place, lines, head = work.engine, work.tiles.touches, self.place, self.lines, self.head
         ready, missing, cause = self.ready, self.missing, resources.cause
         now, pending, offer, most_urgent = self.now, self.pending, self.offer, self.most_urgent
         left, until, gone = memory.left, memory.until, [False] * len(ready)
@@ -116,7 +113,7 @@ class _Window:
                 while waiting and waiting[0][0] <= at:
                     heappush(ranks, rank[heappop(waiting)[1]])
                 offer[queue] = at if ranks else waiting[0][0] if waiting else _NEVER
-            for tile in closes[i]:
+            for tile in touches[i]:
                 if end > until[tile]:
                     until[tile] = end
                 left[tile] -= 1
@@ -146,14 +143,14 @@ class _Window:
         count = len(starts) - 1
         consumers = np.repeat(np.arange(count), starts[1:] - starts[:-1])[order]
         first = np.searchsorted(producers[order], np.arange(count + 1))
-        return consumers.tolist(), self.moments[order].tolist(), first.tolist()
+        return consumers.tolist(), moments(self.work)[order].tolist(), first.tolist()
 
     def _entrance(self) -> Callable[[int], None]:
         """What is called when an event has all its producers started and lies in its queue's window."""
         resources, memory, work = self.resources, self.memory, self.work
-        engine, asks, ready, rank, place, head = (
+        engine, touches, ready, rank, place, head = (
             work.engine,
-            self.asks,
+            work.tiles.touches,
             self.ready,
             self.rank,
             self.place,
@@ -169,7 +166,7 @@ class _Window:
             if pinned is not None and pinned[i] and place[i] != head[queue]:
                 return  # enters again when it is at the head
             at, freed = ready[i], -1
-            for tile in asks[i]:
+            for tile in touches[i]:
                 if freed_by[tile] == UNTAKEN and not memory.open(i):
                     return  # enters again when memory is freed
                 user = freed_by[tile]

@@ -44,7 +44,6 @@ class Workload:
       queue_of: index of the in-order resource: a core's engine, or a DMA queue (see `queues`), int64[events].
       queues: the resources by index.
       starts, producers, kinds: edges grouped by consumer, as in `Dependencies`, int64; a kind may also be `OUTPUT`.
-      shared: the tile through which each edge goes, which both its ends use, -1 if none, int64[edges].
       tiles: the on-chip buffers that share a memory.
       no_reorder: True where the kernel pinned the order.
       banks: a number for the PSUM bank that a Vector or Scalar instruction uses, -1 if none. Buffers are taken to lie in
@@ -60,7 +59,6 @@ class Workload:
     starts: Ints
     producers: Ints
     kinds: Ints
-    shared: Ints
     tiles: Tiles
     no_reorder: list[bool]
     banks: list[int]
@@ -95,13 +93,11 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
     columns = (edges.starts, edges.producers, edges.kinds, edges.queue_of)
     starts, producers, kinds, queue_of = (np.array(column, np.int64) for column in columns)
     _mark_outputs(edges, events, np.array([cost.output_ns > 0 for cost in cost_of_kind], bool)[kind], kinds)
-    tiles = Tiles.of(table, chip)
-    shared = tiles.of_buffer[edges.buffers]
     if edges.meetings:
-        starts, producers, kinds, shared = _meet(edges, starts, producers, kinds, shared)
+        starts, producers, kinds = _meet(edges, starts, producers, kinds)
     return Workload(
         events=events, chip=chip, kind=kind, cost_of_kind=cost_of_kind, queue_of=queue_of, queues=edges.queues,
-        starts=starts, producers=producers, kinds=kinds, shared=shared, tiles=tiles,
+        starts=starts, producers=producers, kinds=kinds, tiles=Tiles.of(table, chip),
         no_reorder=np.array(pinned, bool)[kind].tolist(),
         banks=_banks(table, kind, examples, cost_of_kind, int(chip.psum_bank_bytes)),
     )  # fmt: skip
@@ -218,7 +214,7 @@ def _form(event: Event) -> _Form:
     )  # fmt: skip
 
 
-def _meet(edges: Dependencies, starts: Ints, producers: Ints, kinds: Ints, shared: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def _meet(edges: Dependencies, starts: Ints, producers: Ints, kinds: Ints) -> tuple[Ints, Ints, Ints]:
     """Edges in which every event of a meeting also waits for what the others of the meeting wait for."""
     extra: list[tuple[int, int, int]] = []  # consumer, producer, kind
     for group in edges.meetings:
@@ -234,5 +230,4 @@ def _meet(edges: Dependencies, starts: Ints, producers: Ints, kinds: Ints, share
     consumers = np.concatenate([np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1]), more[0]])
     order = np.argsort(consumers, kind="stable")
     producers, kinds = np.concatenate([producers, more[1]])[order], np.concatenate([kinds, more[2]])[order]
-    shared = np.concatenate([shared, np.full(len(extra), -1)])[order]
-    return np.searchsorted(consumers[order], np.arange(len(starts))), producers, kinds, shared
+    return np.searchsorted(consumers[order], np.arange(len(starts))), producers, kinds
