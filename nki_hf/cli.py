@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import pkgutil
+import sys
 
 import typer
 
@@ -37,5 +40,12 @@ _add_verbs()
 
 
 def main() -> None:
-    """Entry point of the console script."""
-    app()
+    """Entry point of the console script; a standard output without room is one line and exit code 2."""
+    try:
+        app()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in its buffer has nowhere to go
+        print(f"output cannot be written ({error.strerror}).", file=sys.stderr)
+        sys.exit(2)

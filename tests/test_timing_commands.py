@@ -2,6 +2,9 @@
 
 import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from nki_hf.tools.modelled import Asked, problem_of, visible_flops
 from nki_hf.tools.output_files import check_writable
 from nki_hf.tools.subjects import events_of, flash_prefill_events
 
+ROOT = Path(__file__).parent.parent
 TRN1, TRN2 = get_chip("trn1"), get_chip("trn2")
 SMALL = ("--kernel", "v7", "--seqlen", "512", "--chip", "trn1")
 
@@ -70,6 +74,15 @@ def test_a_page_of_correlations_on_a_full_disk_is_one_line(tmp_path, monkeypatch
     path = tmp_path / "page.md"
     path.symlink_to("/dev/full")
     refused(invoke("correlate", "--write", path), "No space left on device")
+
+
+@pytest.mark.parametrize("words", [("chip", "trn2"), ("report", *SMALL), ("report", *SMALL, "--json")], ids=" ".join)
+def test_a_standard_output_that_is_full_is_one_line(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "nki_hf", *words], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+    assert (done.returncode, done.stderr.strip()) == (2, "output cannot be written (No space left on device).")
 
 
 def test_looking_changes_nothing(tmp_path):

@@ -78,11 +78,11 @@ ALIKE += [
     pytest.param(chip, 1, keys, heads, window, marks=pytest.mark.slow)
     for chip in ("trn1", "trn2", "trn3")
     for keys, heads, window in (
-        (256, 1500, 8),
-        (512, 600, 64),
-        (1024, 240, 64),
+        (256, 1800, 8),
+        (512, 900, 64),
+        (1024, 340, 64),
         (1024, 400, 256),
-        (2048, 100, 64),
+        (2048, 110, 64),
         (4096, 32, 64),
     )
 ]
@@ -158,6 +158,7 @@ def test_the_bench_command_says_simulated():
         (["bench", "--shape", "rows=3"], "'rows=3' is not known"),
         (["bench", "--shape", "sq=4,skv=4,d=512"], "head_dim"),
         (["report", "--order", "fast"], "order='fast' is not known"),
+        (["correlate", "--write", "/proc/page.md"], "cannot be written"),
         (["report", "--chip", "trn9"], "trn1, trn2, trn3"),
         (["report", "--kernel", "v99"], "one of v3"),
         (["report", "--kernel", "v7", "--seqlen", "700"], "a multiple of 512"),
