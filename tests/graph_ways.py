@@ -145,7 +145,8 @@ through the kernels on the simulator, strictly (a fallback is an error), compare
 
 * Difference: the largest absolute one of logits, gradients (compiled training step) or weights after three steps (Trainer), in
   float32; for `generate` and pipelines, how many tokens differ; for autocast, by how much the error against float32 exceeds
-  eager's. Labels of padding are -100: rows of padding see no key, so eager and kernels differ there, and mean nothing.
+  eager's. Rows of padding see no key, so eager and kernels differ there (sdpa and kernels do not). The padding is on the left,
+  where in decoders its last row predicts the first real token: labels are -100 at the padding and at that token too.
 * Breaks: graph breaks. Graphs: what Dynamo compiled. Recompiles: those of them that replaced one made for other sizes.
   `compile` runs three lengths, each with and without padding, which are two graphs. `export` runs one program at three batch
   sizes and lengths. A dash: nothing is traced. With a dynamic cache Dynamo makes the decode step's length symbolic at the

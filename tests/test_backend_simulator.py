@@ -201,7 +201,7 @@ def test_torch_tensors_come_back_as_torch_tensors(dtype):
 def test_a_tensor_elsewhere_than_on_the_cpu_is_refused():
     call = call_of(attention_inputs(case_of()))
     meta = torch.empty(call.tensors["q"].shape, device="meta")
-    with pytest.raises(ValueError, match="device=meta is not the simulator's"):
+    with pytest.raises(TypeError, match="device=meta is not simulated: pass CPU tensors"):
         backend().run(KernelCall(kernel="flash_prefill", tensors={**call.tensors, "q": meta}, constants=call.constants))
 
 

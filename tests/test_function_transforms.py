@@ -91,9 +91,30 @@ def test_a_dual_level_without_tangents_changes_nothing():
         torch.testing.assert_close(by_mask(q, k, v), reference(q, k, v), rtol=1e-5, atol=1e-5)
 
 
-def test_second_derivatives_in_reverse_mode_are_refused_by_torch():
+def test_a_second_derivative_in_reverse_mode_says_what_to_do():
     q, k, v = tensors()[:3]
     q.requires_grad_()
     (first,) = torch.autograd.grad(by_mask(q, k, v).sin().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="no autograd formula"):
+    (expected,) = torch.autograd.grad(reference(q, k, v).sin().sum(), q, create_graph=True)
+    torch.testing.assert_close(first, expected, rtol=1e-5, atol=1e-5)  # asking for a graph alone is no error
+    with pytest.raises(
+        UnsupportedProblem, match=r'^create_graph=True .* no second derivative\. Use attn_implementation="eager"'
+    ):
         torch.autograd.grad(first.square().sum(), q)
+
+
+def test_the_second_derivative_of_a_model_says_what_to_do_and_the_advice_works():
+    from tiny import tiny_qwen3
+
+    model = tiny_qwen3()
+    embedded = torch.randn(1, 5, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    def penalty(implementation):
+        model.set_attn_implementation(implementation)
+        out = model(inputs_embeds=embedded, use_cache=False).logits.square().mean()
+        (first,) = torch.autograd.grad(out, embedded, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), embedded)[0]
+
+    with pytest.raises(UnsupportedProblem, match='attn_implementation="eager"'):
+        penalty("nki")
+    assert penalty("eager").abs().max() > 0

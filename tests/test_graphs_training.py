@@ -52,8 +52,25 @@ def test_gradients_are_eagers_where_the_labels_of_padded_rows_are_masked():
     _, gradients = _step(tiny_qwen3(), "nki", **given)
     _, expected = _step(tiny_qwen3(), "eager", **given)
     assert max(map(worst, gradients, expected)) < 1e-6
-    # Rows of padding see no key: eager gives them the mean of all values, kernels zero. A label there trains on neither.
+    # Rows of padding see no key: eager gives them the mean of all values, kernels zero. A label of one trains on neither.
     unmasked = {**given, "labels": given["input_ids"]}
     _, gradients = _step(tiny_qwen3(), "nki", **unmasked)
     _, expected = _step(tiny_qwen3(), "eager", **unmasked)
     assert max(map(worst, gradients, expected)) > 1e-3
+
+
+def test_under_left_padding_the_last_padded_row_predicts_the_first_real_token_and_trains_as_under_sdpa():
+    ids, mask = token_ids(2, 9), padding(2, 9)
+    assert mask[0].tolist() != [1] * 9
+    usual = ids.masked_fill(mask == 0, -100)  # labels as collators make them
+    careful = usual.clone()
+    careful[0, int(mask[0].argmax())] = -100  # the first real token
+    found = {}
+    for name, labels in (("usual", usual), ("careful", careful)):
+        given = {"input_ids": ids, "attention_mask": mask, "labels": labels, "use_cache": False}
+        found[name] = {each: _step(tiny_qwen3(), each, **given) for each in ("nki", "sdpa", "eager")}
+    for name, other, same in (("usual", "sdpa", True), ("usual", "eager", False), ("careful", "eager", True)):
+        loss, gradients = found[name]["nki"]
+        expected, wanted = found[name][other]
+        apart = max(abs(float(loss - expected)), *map(worst, gradients, wanted))
+        assert apart < 1e-6 if same else apart > 1e-3, (name, other, apart)

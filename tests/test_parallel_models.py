@@ -45,8 +45,8 @@ def _free_port():
         return found.getsockname()[1]
 
 
-def _torchrun():
-    return ["torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={_free_port()}"]
+def _torchrun(ranks=2):
+    return ["torch.distributed.run", f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1", f"--master-port={_free_port()}"]
 
 
 _TENSOR_PARALLEL = """
@@ -153,16 +153,18 @@ _SHARDED = """
 import copy, json, torch, torch.distributed as dist, nki_hf
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from tiny import tiny_qwen3, token_ids
+from test_parallel_models import _MODELS
+from tiny import token_ids
 dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2,))
-plain = tiny_qwen3().train()
+ranks = dist.get_world_size()
+mesh = init_device_mesh("cpu", (ranks,))
+plain = _MODELS[sys.argv[1]]().train()
 model = copy.deepcopy(plain)
 model.set_attn_implementation("nki")
 for layer in model.model.layers:
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
-ids = token_ids(4, 9)
+ids = token_ids(2 * ranks, 9)
 mine = ids[2 * dist.get_rank() :][:2]
 plain(ids, labels=ids, use_cache=False).loss.backward()
 model(mine, labels=mine, use_cache=False).loss.backward()
@@ -173,11 +175,21 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
-def test_fully_sharded_training_gives_the_gradients_of_one_process(tmp_path):
+_MODELS = {"qwen3": tiny_qwen3, "gpt_oss": _gpt_oss}
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks"),
+    [
+        pytest.param("gpt_oss", 1, id="gpt_oss, whose sinks are given back after use"),
+        pytest.param("qwen3", 2, marks=pytest.mark.slow),
+        pytest.param("gpt_oss", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_fully_sharded_training_gives_the_gradients_of_one_process(model, ranks, tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(_START + _SHARDED)
-    found = _launch(_torchrun(), script)
+    found = _launch(_torchrun(ranks), script, model)
     assert found["kernels"]
     assert found["worst"] < 2e-6
 

@@ -1,8 +1,9 @@
 """Version floors: one error below them, the same numbers wherever they are written, and the measured table kept honest."""
 
 import re
+import subprocess
+import sys
 import tomllib
-import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -37,10 +38,41 @@ def test_below_a_floor_one_error_names_what_is_found_needed_and_to_do(monkeypatc
         nki_hf.register()
     with pytest.raises(BackendUnavailable, match=said):
         nki_hf.apply(torch.nn.Identity())
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        registration._on_import(None)  # the import hook must not break the import of transformers
-    assert [bool(re.match(said, str(each.message))) for each in seen] == [True]
+
+
+_OLD = """
+import importlib.metadata as metadata, sys, warnings
+sys.path[:0] = [{root!r}, {root!r} + "/tests"]
+real = metadata.version
+metadata.version = lambda name: {number!r} if name == {package!r} else real(name)
+import nki_hf
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    import transformers.modeling_utils
+print(*(each.message for each in seen if "nki" in str(each.message)), sep="\\n")
+from transformers import AutoModelForCausalLM
+from tiny import tiny_qwen3, token_ids
+built = AutoModelForCausalLM.from_config(tiny_qwen3().config, attn_implementation="nki")
+switched = tiny_qwen3()
+switched.set_attn_implementation("nki")
+for run in (lambda: built(token_ids()), lambda: switched(token_ids()), lambda: built.generate(token_ids()), nki_hf.register):
+    try:
+        run()
+    except nki_hf.BackendUnavailable as error:
+        print(error)
+switched.set_attn_implementation("eager")
+switched(token_ids())
+"""
+
+
+@pytest.mark.parametrize(("package", "number", "needed"), [("transformers", "4.56.2", "4.57"), ("torch", "2.8.1+cpu", "2.9")])
+def test_below_a_floor_a_model_that_asks_for_nki_says_so_too(package, number, needed):
+    code = _OLD.format(root=str(ROOT), package=package, number=number)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = f'{package}={number} is too old for attn_implementation="nki": it must be {needed} or newer. '
+    # The warning at import, then one error from each way to run.
+    assert done.stdout.splitlines() == [f'{said}Upgrade it: pip install "{package}>={needed}"'] * 5
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from nki_hf.adapters.call import Keys
 from nki_hf.backends.neuron_world import device_world
 from nki_hf.errors import Reason, UnsupportedProblem
+from nki_hf.sim.host import as_numpy, as_torch
 
 __all__ = [
     "as_bias",
@@ -207,7 +208,7 @@ def as_bias(mask: torch.Tensor) -> torch.Tensor:
 def _bits(mask: torch.Tensor) -> Any:
     """The values as an integer array of the same shape, so that NaN equals itself; shares memory on the CPU."""
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return mask.detach().view(words[mask.element_size()]).cpu().numpy()
+    return as_numpy(mask.detach().view(words[mask.element_size()]).cpu())
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -250,7 +251,7 @@ def _runs(visible: torch.Tensor) -> tuple[Any, Any] | None:
     """First key and one past the last key of each row of bool `[batch or 1, rows, seqlen_kv]`, int64 arrays
     `[batch or 1, rows]`; None if some row is not one run. A row without keys is (0, 0).
     """  # fmt: skip
-    values = visible.detach().cpu().numpy()
+    values = as_numpy(visible.cpu())
     batch, rows, seqlen_kv = values.shape
     if seqlen_kv == 0 or rows == 0 or batch == 0:
         return np.zeros((batch, rows), np.int64), np.zeros((batch, rows), np.int64)
@@ -278,7 +279,7 @@ def _keys_of(lo: Any, hi: Any, seqlen_q: int, seqlen_kv: int, device: torch.devi
     if exact:
         return band
     bounds = [np.broadcast_to(part, (part.shape[0], seqlen_q)).astype(np.int32) for part in (lo, hi)]
-    lo_tensor, hi_tensor = (torch.from_numpy(part).to(device) for part in bounds)
+    lo_tensor, hi_tensor = (as_torch(part).to(device) for part in bounds)
     return Keys(q_offset=band.q_offset, window=band.window, ahead=band.ahead, lo=lo_tensor, hi=hi_tensor)
 
 

@@ -6,7 +6,7 @@ import importlib.metadata
 import re
 import threading
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 from nki_hf.errors import BackendUnavailable
 
@@ -46,11 +46,27 @@ def install_hook() -> None:
 
 
 def _on_import(_: Any) -> None:
-    # Somebody imports transformers, perhaps for another purpose: say why "nki" is missing, do not break the import.
+    # Somebody imports transformers, perhaps for another purpose: say why "nki" cannot run, do not break the import.
     try:
         register()
     except BackendUnavailable as error:
         warnings.warn(str(error), stacklevel=2)
+        _register_refusal(str(error))
+
+
+def _register_refusal(problem: str) -> None:
+    """Make a model that asks for "nki" raise `problem` when it runs, not Transformers' own error, which knows no reason."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise BackendUnavailable(problem)
+
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError:  # older than the tables themselves
+        return
+    with _lock:
+        AttentionInterface.register(NAME, refuse)
+        AttentionMaskInterface.register(NAME, refuse)
 
 
 def _unusable() -> str | None:

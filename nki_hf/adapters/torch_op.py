@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import torch
 
@@ -18,7 +19,7 @@ from nki_hf.backends.simulator import simulator_backend
 from nki_hf.backends.torch_reference import TorchReferenceBackend
 from nki_hf.chips import get_chip
 from nki_hf.dispatch import Decision, decide
-from nki_hf.errors import UnsupportedProblem
+from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.kernels.prefill_plan import plan_prefill
 
 __all__ = ["attention", "attention_op", "attention_op_for", "plan"]
@@ -66,19 +67,41 @@ def attention(
 
 
 # `custom_op` would wrap the function in checks that cost more than the rest of the adapter; a bare definition does not.
-_library = torch.library.Library("nki_hf", "FRAGMENT")
-_library.define(
+_SCHEMA = (
     "attention(Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, Tensor? sink, float? scale, "
-    "float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead) -> (Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    "float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead) -> (Tensor, Tensor)"
 )
-_library.impl("attention", attention, "CPU")
-attention_op = torch.ops.nki_hf.attention.default
-"""`attention` on CPU tensors."""
 
 
-@torch.library.register_fake("nki_hf::attention", lib=_library)
-def _(q, k, v, lo, hi, bias, sink, scale, softcap, q_offset, window, ahead):  # type: ignore[no-untyped-def]
+def _define(code: SimpleNamespace) -> None:
+    """Define the op, with kernels that call what `code` holds at the time."""
+    library = torch.library.Library("nki_hf", "FRAGMENT")
+    library.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+    library.impl("attention", lambda *arguments: code.attention(*arguments), "CPU")
+    torch.library.register_fake("nki_hf::attention", lambda *arguments: code.fake(*arguments), lib=library)
+    torch.library.register_autograd(
+        "nki_hf::attention",
+        lambda ctx, *grads: code.backward(ctx, *grads),
+        setup_context=lambda ctx, inputs, output: code.save(ctx, inputs, output),
+        lib=library,
+    )
+    code.library, code.schema = library, _SCHEMA  # the op lives as long as its library
+
+
+def _op(**code: Any) -> Any:
+    """The op, calling `code`. torch takes one definition per process: a second import of this package (a notebook that drops
+    it from sys.modules) finds the first one's, which then calls the new code.
+    """  # fmt: skip
+    kept = vars(torch.ops.nki_hf).setdefault("code", SimpleNamespace(schema=None))
+    if kept.schema is None:
+        _define(kept)
+    elif kept.schema != _SCHEMA:
+        raise ImportError("this process has imported another version of nki_hf, whose op differs: restart it.")
+    vars(kept).update(code)
+    return torch.ops.nki_hf.attention.default
+
+
+def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return _outputs(q, v)
 
 
@@ -156,6 +179,23 @@ def _(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, scale, softcap, q_offse
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink, dbias
 
 
+def _second_derivative(ctx: Any, *grads: Any) -> NoReturn:
+    raise UnsupportedProblem(
+        [
+            Reason(
+                kernel="any kernel",
+                field="create_graph",
+                value="True",
+                limit="must be False, for kernels have no second derivative",
+                advice='Use attn_implementation="eager" for this model, or torch.func, whose transforms torch computes.',
+            )
+        ]
+    )
+
+
+attention_backward_op.register_autograd(_second_derivative)
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     q, k, v, lo, hi, bias, sink, *ctx.options = inputs
     ctx.set_materialize_grads(False)
@@ -172,7 +212,8 @@ def _backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) ->
     return dq, dk, dv, None, None, dbias if needs_bias else None, None if sink is None else dsink, *[None] * 5
 
 
-torch.library.register_autograd("nki_hf::attention", _backward, setup_context=_save, lib=_library)
+attention_op = _op(attention=attention, fake=_fake, backward=_backward, save=_save)
+"""`attention` on CPU tensors."""
 
 
 # ---- Neuron devices -------------------------------------------------------------------------------------------------

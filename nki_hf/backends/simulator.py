@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from nki_hf.backends.base import KernelCall, RunResult
@@ -28,6 +27,7 @@ from nki_hf.chips import Chip, get_chip
 from nki_hf.kernels.slicing import WORTH_DIVIDING, Part, parts
 from nki_hf.lang import load
 from nki_hf.sim import LaunchResult, Program, SimOptions, launch
+from nki_hf.sim.host import as_numpy, as_torch, is_torch
 from nki_hf.sim.program import fill
 
 __all__ = ["SimulatorBackend", "simulator_backend"]
@@ -78,8 +78,7 @@ class SimulatorBackend:
 
     def run(self, call: KernelCall) -> RunResult:
         """Run one call; the outputs are fresh and of the kind of the inputs (torch CPU tensors or NumPy arrays)."""
-        to_output = _output_kind(call.tensors)
-        arrays = {name: None if value is None else _as_array(value) for name, value in call.tensors.items()}
+        arrays = {name: None if value is None else as_numpy(value) for name, value in call.tensors.items()}
         sizes = {name: None if array is None else _shape(call, name, array) for name, array in arrays.items()}
         found, shapes = parts(call.kernel, sizes, wanted=self._threads)
         outputs: Sequence[Array]
@@ -87,11 +86,13 @@ class SimulatorBackend:
             outputs = self._run_parts(replace(call, lnc=1), arrays, found, shapes)
         else:
             outputs = self._execute(_key(call, arrays, self.chip), call, arrays)
-        return RunResult(outputs=tuple(to_output(array) for array in outputs))
+        if any(map(is_torch, call.tensors.values())):
+            return RunResult(outputs=tuple(map(as_torch, outputs)))
+        return RunResult(outputs=tuple(outputs))
 
     def record(self, call: KernelCall) -> LaunchResult:
         """The undivided launch of a call on shapes alone, on `call.lnc` cores: its events and buffers, no values."""
-        arrays = {name: None if value is None else _as_array(value) for name, value in call.tensors.items()}
+        arrays = {name: None if value is None else as_numpy(value) for name, value in call.tensors.items()}
         blank = {
             name: None if array is None else np.empty(_shape(call, name, array), array.dtype) for name, array in arrays.items()
         }
@@ -225,34 +226,6 @@ if hasattr(os, "register_at_fork"):
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _output_kind(tensors: Mapping[str, Any]) -> Callable[[Array], Any]:
-    """What turns a kernel's output array into the kind of its inputs, without a copy."""
-    if all(value is None or isinstance(value, np.ndarray) for value in tensors.values()):
-        return lambda array: array
-    import torch
-
-    def to_torch(array: Array) -> Any:
-        if array.dtype == ml_dtypes.bfloat16:
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
-
-    return to_torch
-
-
-def _as_array(value: Any) -> Array:
-    """NumPy view of an array or a torch CPU tensor, whatever its strides; bfloat16 travels as 16-bit integers."""
-    if isinstance(value, np.ndarray):
-        return value
-    import torch
-
-    if value.device.type != "cpu":
-        raise ValueError(f"device={value.device} is not the simulator's: it takes CPU tensors. Move the tensor or use neuron.")
-    value = value.detach()
-    if value.dtype == torch.bfloat16:
-        return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return value.numpy()
 
 
 @functools.cache

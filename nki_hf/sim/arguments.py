@@ -46,7 +46,7 @@ class Arguments:
             if tensor.storage.buffer.number not in self._machine.run.modified:
                 continue
             if is_torch(host):
-                host.detach().copy_(as_torch(tensor.array().copy()))
+                host.detach().copy_(as_torch(tensor.array()))
             elif host.flags.writeable:
                 host[...] = tensor.array().astype(host.dtype)
             else:
@@ -60,8 +60,8 @@ class Arguments:
             host = self._hosts.get(buffer.number)
             if host is not None and value.shape == buffer.shape and value.is_contiguous():
                 return host
-            array = value.array().copy()
-            return as_torch(array) if self._torch else array
+            array = value.array()
+            return as_torch(array) if self._torch else array.copy()
         if type(value) in (tuple, list):
             return type(value)(self.release(item) for item in value)
         if type(value) is dict:

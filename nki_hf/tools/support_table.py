@@ -76,6 +76,10 @@ def support_table() -> str:
         "by name. The fallback computes q, k and v of different dtypes in the dtype that torch promotes them to, integers and "
         "8-bit floats in float32, and returns q's dtype; where q holds integers it returns the dtype of the computation, since "
         "averages are no integers. Complex, bool and packed tensors are refused, strict or not.",
+        "Derivatives: `backward()` and `torch.autograd.grad` follow a kernel. The transforms of `torch.func` (`grad`, `jvp`, "
+        "`vmap`, `hessian`, ...) and forward-mode AD run torch, counted like any fallback. A gradient of a gradient "
+        "(`create_graph=True`, as gradient penalties use) cannot be foreseen in the forward, so it raises `UnsupportedProblem` "
+        'when it is taken: use `attn_implementation="eager"` for such a model, as sdpa has none on the CPU either.',
         "## Keyword arguments of Transformers' attention functions",
         _table(("argument", "what becomes of it"), ((f"`{name}`", text) for name, text in HONOURED.items())),
         "Accepted and ignored, because they do not concern the attention: "
@@ -85,7 +89,10 @@ def support_table() -> str:
         _table(("what arrives", "what the kernel gets"), _MASKS),
         "## Known differences from eager",
         "- A query row that sees no key gives zeros here and in torch's sdpa; eager gives the mean of all values. It shows in "
-        "the rows of padding only, except under left padding in `blt` and `musicgen`, whose later layers read such rows.\n"
+        "the rows of padding only, except under left padding in `blt` and `musicgen`, whose later layers read such rows. "
+        "In training with left padding the last row of padding predicts the first real token, so with labels of -100 at the "
+        "padding alone it is part of the loss: loss and gradients are those of sdpa there, not of eager. Set the label of the "
+        "first real token to -100 as well, and they are those of eager too.\n"
         "- `grounding_dino`, `mm_grounding_dino`, `nemotron3_5_asr`, `nemotron_asr_streaming` and `seamless_m4t_v2` differ "
         "from eager as they do under torch's sdpa.\n"
         "- Models whose attention never asks Transformers for an implementation (bloom, mpt, xglm, ...) keep their own; "
