@@ -17,11 +17,18 @@ import sys
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-import typer
+try:
+    import typer
 
-from nki_hf.errors import BackendUnavailable
-from nki_hf.tools.model_bench.device.plan import compiler_arguments, environment
-from nki_hf.tools.model_bench.options import DTYPES, BenchOptions
+    from nki_hf.errors import BackendUnavailable
+    from nki_hf.tools.model_bench.device.plan import compiler_arguments, environment
+    from nki_hf.tools.model_bench.options import DTYPES, BenchOptions
+except ModuleNotFoundError as missing:
+    # The words of a clone that was never installed, or of another Python than the one it was installed in.
+    print(
+        f'{missing.name} is missing in {sys.executable}: pip install -e ".[hf]" in the folder of this clone.', file=sys.stderr
+    )
+    sys.exit(2)
 
 STEPS = {
     "neuron": ("torch", "kernel", "kernel-padded", "layer", "layer-compiled", "model", "model-compiled"),

@@ -21,22 +21,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+try:
+    import typer
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from nki_hf.errors import BackendUnavailable, UnsupportedProblem
-from nki_hf.tools.model_bench.device.plan import COMPILE_ONLY, environment, plan
-from nki_hf.tools.model_bench.options import (
-    ATTENTIONS,
-    DEVICE_WARMUP,
-    DEVICES,
-    DTYPES,
-    OFFLINE_MODEL,
-    PRESETS,
-    BenchOptions,
-    WrongUse,
-)  # fmt: skip
+    from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+    from nki_hf.tools.model_bench.device.plan import COMPILE_ONLY, environment, plan
+    from nki_hf.tools.model_bench.options import (
+        ATTENTIONS,
+        DEVICE_WARMUP,
+        DEVICES,
+        DTYPES,
+        OFFLINE_MODEL,
+        PRESETS,
+        BenchOptions,
+        WrongUse,
+    )  # fmt: skip
+except ModuleNotFoundError as missing:
+    # The words of a clone that was never installed, or of another Python than the one it was installed in.
+    print(
+        f'{missing.name} is missing in {sys.executable}: pip install -e ".[hf]" in the folder of this clone.', file=sys.stderr
+    )
+    sys.exit(2)
 
 DEFAULTS = BenchOptions()
 

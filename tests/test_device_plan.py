@@ -1,5 +1,6 @@
 """The plan of a device run: complete for both worlds on a machine without Neuron, and it refuses what a world cannot do."""
 
+import json
 import os
 import runpy
 import subprocess
@@ -84,6 +85,34 @@ def test_the_bisect_without_a_device_is_one_line_and_exit_code_2():
     done = subprocess.run([sys.executable, "examples/device_bisect.py"], cwd=ROOT, env=environ, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "device='neuron' is not on this machine" in done.stderr
+
+
+def test_the_graph_that_is_profiled_alone_is_the_one_traced_last_with_nki_and_what_is_captured_is_viewed(tmp_path):
+    options = BenchOptions(cache_dir=tmp_path / "a cache")
+    for age, (key, attn) in enumerate([("b1", "nki"), ("a2", "nki"), ("c3", "sdpa")]):
+        home = options.traced_dir / key
+        home.mkdir(parents=True)
+        (home / "key.json").write_text(json.dumps({"attn": attn, "dtype": "bf16"}, indent=1))
+        os.utime(home / "key.json", (1000 + age, 1000 + age))
+    commands = [command for _, command in plan(options, "xla", _host()).commands]
+    (find,) = (command for command in commands if command.startswith("KEY="))
+    capture, view = (command for command in commands[commands.index(find) :] if "$KEY" in command)
+    line = f"{find}; neuron-explorer() {{ printf '%s\\n' \"$@\"; }}; {capture}; {view}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    neff = str(options.traced_dir / "a2" / "work" / "graph.neff")
+    assert done.stdout.splitlines() == [
+        *("capture", "-n", neff, "-s", "profile.ntff", "--profile-nth-exec=2"),
+        *("view", "-n", neff, "-s", "profile_exec_2.ntff", "--output-format", "summary-text"),
+    ]
+
+
+@pytest.mark.parametrize("script", ["qwen3_bench.py", "device_bisect.py"])
+def test_a_script_of_a_clone_that_is_not_installed_says_so_in_one_line(script, tmp_path):
+    code = "import sys, runpy; sys.modules['nki_hf'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+    command = [sys.executable, "-c", code, str(ROOT / "examples" / script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert 'pip install -e ".[hf]" in the folder of this clone' in done.stderr
 
 
 def test_timing_and_profiling_never_share_a_process():

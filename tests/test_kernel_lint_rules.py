@@ -97,8 +97,24 @@ BODIES = {
         "work = {}\n    work['scores'] = tile\n    nisa.dma_copy(dst=out, src=work['scores'])",
          "either = bank if scale else tile\n    nisa.dma_copy(dst=out, src=either)"],
     ),
-    "output-buffer": (["return tile", "return (out, tile)", "return out[0], bank"], ["return out[0]",
-            "same = out\n    return same"]),
+    "output-buffer": (
+        ["return tile", "return (out, tile)", "return out[0], bank", "return tuple([tile])", "return [out, bank]",
+         "return tuple((out, tile))", "outs = []\n    outs.append(tile)\n    return tuple(outs)",
+         "outs = []\n    for i in range(2):\n        outs.append(nl.zeros((1, 1), nl.int8, nl.private_hbm))\n    return outs",
+         "outs = [nl.ndarray((1, 1), nl.float32, nl.hbm) for _ in range(2)]\n    return tuple(outs)",
+         "outs = [tile]\n    outs += [bank]\n    return tuple(outs)",
+         "outs = [out]\n    outs.append(tile)\n    return tuple(outs)",
+         "outs = []\n    outs.extend([tile])\n    return tuple(outs)",
+         "outs = []\n    outs.insert(0, tile)\n    return outs[0]", "outs = (tile,)\n    return outs",
+         "outs = tuple([tile])\n    again = outs\n    return again", "return (out,) + (tile,)",
+         "return tuple(t for t in [tile])",
+         "return (out, *[tile])",
+         "def made():\n        one = nl.zeros((1, 1), nl.float32)\n        return [one, one]\n    return made()",
+         "def made():\n        return tuple([nl.zeros((1, 1), nl.float32)])\n    return made()"],
+        ["return out[0]", "same = out\n    return same", "return tuple([out])",
+         "outs = []\n    outs.append(out)\n    return tuple(outs)",
+         "tiles = [tile]\n    return out", "outs = [out]\n    outs += [out]\n    return tuple(outs)"],
+    ),
     "output-given": (["return x", "same = x\n    return same[0]"], ["return out"]),
     "removed-argument": (
         ["nisa.dma_copy(dst=out, src=tile, dst_rmw_op=nl.add)", "nisa.memset(dst=tile, value=0.0, mask=scale)",
@@ -150,11 +166,23 @@ OWN = """
     local.append(2)
 """
 
+CHANGED = [
+    ("ok = settings.N", "settings.N = 5"), ("ok = settings.N", "settings.N += 1"),
+    ("ok = settings.N", "setattr(settings, 'N', 5)"),
+    ("ok = settings.SIZES['n']", "settings.SIZES['n'] = 5"), ("ok = settings.SIZES[0]", "settings.SIZES.append(5)"),
+]  # fmt: skip
+"""A read of what another module holds, and a change of it beside the kernel."""
+
+FROM_ANOTHER = [
+    "import settings\n" + CLEAN.replace("# BODY", read) + f"\n\ndef bump():\n    {change}\n" for read, change in CHANGED
+]
+
 SOURCES = {
     # the same for what stands outside of the body
     "keyword-only": ([CLEAN.replace("scale=1.0, shape", "*, scale=1.0, shape"), 
                       CLEAN.replace("def part(tile)", "def part(tile, *, n=1)")], []),
-    "variadic": ([CLEAN.replace("shape=(1, 2)", "**shape")], []),
+    "variadic": ([CLEAN.replace("shape=(1, 2)", "**shape"), CLEAN.replace("x, scale=1.0", "x, /, scale=1.0"),
+                  CLEAN.replace("shape=(1, 2)", "*shape")], []),
     "list-argument": (
         [CLEAN.replace("(1, 2)", "[1, 2]"), CLEAN.replace("shape=(1, 2)", "shape: list = (1, 2)"),
          CLEAN + "\n\ndef host(x):\n    return kernel[2](x, 1.0, [1, 2])\n",
@@ -172,8 +200,11 @@ SOURCES = {
     "changing-global": (
         [CLEAN.replace("TILE = 128", "TILE = 128\nTILE = 64"), CLEAN.replace("# BODY", "global TILE"),
          CLEAN.replace("# BODY", "ok = NAMES[0]") + "\n\ndef more():\n    NAMES.append('c')\n",
-         CLEAN.replace("# BODY", "ok = NAMES[0]") + "\nNAMES[0] = 'c'\n"],
-        [CLEAN.replace("# BODY", "ok = NAMES[0]"), CLEAN.replace("# BODY", "ok = NAMES[0]" + OWN)],
+         CLEAN.replace("# BODY", "ok = NAMES[0]") + "\nNAMES[0] = 'c'\n",
+         *FROM_ANOTHER,
+         "from settings import sizes\n" + CLEAN.replace("# BODY", "ok = sizes.n") + "\nsizes.n = 5\n"],
+        [CLEAN.replace("# BODY", "ok = NAMES[0]"), CLEAN.replace("# BODY", "ok = NAMES[0]" + OWN),
+         "import settings\n" + CLEAN.replace("# BODY", "ok = settings.M") + "\n\ndef bump():\n    settings.N = 5\n"],
     ),
     "old-namespace": (["import neuronxcc.nki.language\n" + CLEAN, "from torch_neuronx import nki_jit\n" + CLEAN],
                       ["from torch_neuronx import xla_impl\n" + CLEAN]),

@@ -55,8 +55,8 @@ def test_every_command_of_the_dry_run_does_what_it_says(world, tiny_folder, tmp_
     shown, _ = _run(world, tmp_path, [script, *options, "--dry-run"])
     assert shown.returncode == 0, shown.stderr
     variables, arguments, commands = _plan(shown.stdout)
-    tools = [command for _, command in commands if command.startswith("neuron-explorer ")]
-    assert len(tools) == (3 if world == "xla" else 2)  # AWS's own program, which cannot be rehearsed
+    tools = [command for _, command in commands if command.startswith(("neuron-explorer ", "KEY="))]
+    assert len(tools) == (5 if world == "xla" else 2)  # AWS's own program, which cannot be rehearsed
     ours = [(what, command) for what, command in commands if command not in tools]
     assert len(ours) == 6
     ours.append(("again", ours[1][1]))
@@ -132,6 +132,17 @@ def test_a_failure_that_comes_out_at_the_next_op_stays_in_the_process_and_the_st
     assert "kernel: FAILED" in done.stdout
     assert "The first step that fails is 'kernel'" in done.stdout
     assert "NCC_EBVF030" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("world", "words"), [("placeholder", "has neither trace (xla) nor nki_op (native)"), ("container", "sees no")]
+)
+def test_the_report_of_a_broken_installation_blames_that_installation_alone(world, words, tmp_path):
+    done, _ = _run(world, tmp_path, ["-m", "nki_hf", "env"])
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout
+    assert "fake_neuron" not in done.stdout + done.stderr
+    assert "attn_implementation    registered (attention and mask)" in done.stdout
 
 
 def test_the_core_belongs_to_one_process_at_a_time(tiny_folder, tmp_path):

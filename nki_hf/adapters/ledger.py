@@ -50,8 +50,14 @@ _rows: dict[_Key, list[Any]] = {}  # first decision, calls, least and most queri
 _warned: set[tuple[Reason, ...]] = set()
 
 
-def record(layer: str, decision: Decision) -> None:
-    """Count one call; log each new way to run once, and warn once for each distinct set of reasons for a fallback."""
+def record(layer: str, decision: Decision, device: str = "cpu") -> None:
+    """Count one call; log each new way to run once, and warn once for each distinct set of reasons for a fallback.
+
+    Args:
+      layer: who called.
+      decision: what ran.
+      device: type of the tensors' device, which decides whether torch computes in their dtype.
+    """
     key = (layer, decision.kernel, decision.backend, _phase(decision.problem), decision.rejected)
     with _lock:
         row = _rows.get(key)
@@ -71,7 +77,7 @@ def record(layer: str, decision: Decision) -> None:
         reasons = "\n".join(f"  {reason}" for reason in decision.rejected)
         warnings.warn(
             f"attention runs torch {decision.kernel} instead of a kernel (first in {layer}):\n{reasons}\n"
-            "The numbers are right, the speed is torch's. nki_hf.configure(strict=True) makes this an error, "
+            f"{_numbers(decision, device)}, the speed is torch's. nki_hf.configure(strict=True) makes this an error, "
             "nki_hf.explain() counts such calls.",
             FallbackWarning,
             stacklevel=3,
@@ -92,6 +98,13 @@ def reset() -> None:
     with _lock:
         _rows.clear()
         _warned.clear()
+
+
+def _numbers(decision: Decision, device: str) -> str:
+    """What a fallback's numbers are worth: Neuron devices have no float64, and torch_neuronx narrows it with a warning."""
+    if device != "cpu" and decision.problem.dtype == "float64":
+        return f"The numbers are those of a narrower type ({device} has no float64)"
+    return "The numbers are right"
 
 
 def _phase(problem: Problem) -> str:

@@ -47,7 +47,7 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
     result = _run(call, layer, fallback=decision.fallback)
-    ledger.record(layer, decision)  # only what ran counts
+    ledger.record(layer, decision, call.q.device.type)  # only what ran counts
     return result
 
 

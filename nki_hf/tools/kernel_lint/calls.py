@@ -53,9 +53,9 @@ def _psum_in_dma(module: Module) -> Found:
 @rule("output-buffer", VERSIONS, "migration guide 0.3.0: outputs are allocated in shared_hbm and returned")
 def _output_buffer(module: Module) -> Found:
     for function, value in _returned(module):
-        tile = module.places.tile(function, value)
-        if tile is not None and not tile.spaces & {"shared_hbm"}:
-            yield value, f"{function.name} returns {ast.unparse(value)} in {' or '.join(sorted(tile.spaces))}"
+        for tile in module.places.held_or_self(function, value):
+            if not tile.spaces & {"shared_hbm"}:
+                yield value, f"{function.name} returns {ast.unparse(value)} in {' or '.join(sorted(tile.spaces))}"
 
 
 @rule(

@@ -51,6 +51,7 @@ class Places:
         """
         self._callee = callee
         self._tiles: dict[Key, Tile | None] = {}
+        self._held: dict[Key, list[Tile]] = {}  # of a container whose tiles lie in several memories too
         self._given: dict[Key, Tile] = {}
         self._results: dict[int, dict[int, Tile]] = {}
         for _ in range(_ROUNDS):
@@ -78,6 +79,30 @@ class Places:
             return self._called(function, node)
         return None
 
+    def held(self, function: ast.FunctionDef, node: ast.expr) -> list[Tile]:
+        """The tiles of a container: a literal, `tuple(...)` or `list(...)` of one, a name that is bound to one, a result."""
+        if isinstance(node, ast.Starred):
+            return self.held(function, node.value)
+        if isinstance(node, ast.Tuple | ast.List):
+            return [tile for element in node.elts for tile in self.held_or_self(function, element)]
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            copied = ast.unparse(node.elt) == ast.unparse(node.generators[0].target)
+            return self.held(function, node.generators[0].iter) if copied else self.held_or_self(function, node.elt)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return self.held(function, node.left) + self.held(function, node.right)
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in ("tuple", "list", "reversed") and len(node.args) == 1:
+                return self.held(function, node.args[0])
+            called = self._callee(function, node)
+            results = self._results.get(id(called[0]), {}) if len(called) == 1 else {}
+            return [tile for place, tile in sorted(results.items()) if place != -1]
+        return self._held.get((id(function), f"{ast.unparse(node)}[]"), [])
+
+    def held_or_self(self, function: ast.FunctionDef, node: ast.expr) -> list[Tile]:
+        """The tile that an expression stands for, else those it holds."""
+        tile = self.tile(function, node)
+        return self.held(function, node) if tile is None else [tile]
+
     def _called(self, function: ast.FunctionDef, node: ast.Call) -> Tile | None:
         if isinstance(node.func, ast.Attribute) and last_name(node.func) in _ALLOCATORS:
             if isinstance(node.func.value, ast.Name) and node.func.value.id == "nl":
@@ -100,6 +125,8 @@ class Places:
                     self._assign(function, target, node.value, bound)
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
                 self._assign(function, node.target, node.value, bound)
+            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+                self._hold(function, node.target, self.held(function, node.value))
             elif isinstance(node, ast.For) and isinstance(node.target, ast.Name):
                 bound.setdefault(node.target.id, []).append(self._tiles.get((id(function), f"{ast.unparse(node.iter)}[]")))
             elif isinstance(node, ast.Return) and node.value is not None:
@@ -123,8 +150,7 @@ class Places:
         tile = self.tile(function, value)
         if isinstance(target, ast.Name):
             bound.setdefault(target.id, []).append(tile)
-            for element in _elements(value):
-                self._add((id(function), f"{target.id}[]"), self.tile(function, element))
+            self._hold(function, target, self.held(function, value) if tile is None else [])
             if isinstance(value, ast.Dict):
                 for key, item in zip(value.keys, value.values, strict=True):
                     if isinstance(key, ast.Constant):
@@ -134,6 +160,13 @@ class Places:
         elif isinstance(target, ast.Subscript) and self.tile(function, target.value) is None:
             self._add(_element_key(function, target), tile)
 
+    def _hold(self, function: ast.FunctionDef, container: ast.expr, tiles: list[Tile]) -> None:
+        key = (id(function), f"{ast.unparse(container)}[]")
+        for tile in tiles:
+            self._add(key, tile)
+            if tile not in self._held.setdefault(key, []):
+                self._held[key] = [*self._held[key], tile]
+
     def _add(self, key: Key, tile: Tile | None) -> None:
         """A container's place gets one more tile; two in different memories make it unknown."""
         if tile is not None:
@@ -142,19 +175,27 @@ class Places:
 
     def _return(self, function: ast.FunctionDef, value: ast.expr) -> None:
         found = self._results.setdefault(id(function), {})
-        values = list(enumerate(value.elts)) if isinstance(value, ast.Tuple) else [(-1, value)]
-        for place, each in values:
-            tile = self.tile(function, each)
-            if tile is not None:
-                found[place] = tile
+        whole = self.tile(function, value)
+        if whole is not None:
+            found[-1] = whole
+        elif isinstance(value, ast.Tuple):
+            for place, each in enumerate(value.elts):
+                tile = self.tile(function, each)
+                if tile is not None:
+                    found[place] = tile
+        else:
+            found.update(enumerate(self.held(function, value)))
 
     def _result(self, function: ast.FunctionDef, value: ast.expr, place: int) -> Tile | None:
         called = self._callee(function, value) if isinstance(value, ast.Call) else []
         return self._results.get(id(called[0]), {}).get(place) if len(called) == 1 else None
 
     def _call(self, function: ast.FunctionDef, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "append" and len(node.args) == 1:
-            self._add((id(function), f"{ast.unparse(node.func.value)}[]"), self.tile(function, node.args[0]))
+        if isinstance(node.func, ast.Attribute) and node.args:
+            if node.func.attr in ("append", "insert"):
+                self._hold(function, node.func.value, self.held_or_self(function, node.args[-1]))
+            elif node.func.attr == "extend":
+                self._hold(function, node.func.value, self.held(function, node.args[0]))
         for other in self._callee(function, node):
             names = [argument.arg for argument in other.args.args]
             if names[:1] == ["self"]:
@@ -195,13 +236,6 @@ def _element_key(function: ast.FunctionDef, node: ast.Subscript) -> Key:
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
         return 0, repr(node.slice.value)
     return id(function), f"{ast.unparse(node.value)}[]"
-
-
-def _elements(value: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(value, ast.List | ast.Tuple):
-        yield from value.elts
-    elif isinstance(value, ast.ListComp):
-        yield value.elt
 
 
 def _paired(target: ast.Tuple, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:

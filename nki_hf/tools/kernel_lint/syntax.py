@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from nki_hf.tools.kernel_lint.rule import PARSER, VERSIONS, Found, Module, rule
 from nki_hf.tools.kernel_lint.source import own_nodes
@@ -29,6 +29,8 @@ def _variadic(module: Module) -> Found:
     for function in module.functions:
         if function.args.vararg or function.args.kwarg:
             yield function, f"{function.name} has *args or **kwargs"
+        if function.args.posonlyargs:
+            yield function, f"{function.name} has positional-only parameters"
 
 
 @rule("identity", PARSER, "migration guide 0.3.0: no `is` and `is not`; compare with == and !=")
@@ -205,11 +207,14 @@ def _kernel_in_kernel(module: Module) -> Found:
 @rule("changing-global", VERSIONS, _PURE)
 def _changing_global(module: Module) -> Found:
     changing = _changing_names(module.tree)
+    attributes = _changing_attributes(module.tree)
     for node in _inside(module):
         if isinstance(node, ast.Global | ast.Nonlocal):
             yield node, ast.unparse(node)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in changing:
             yield node, f"reads {node.id}, a global that this module changes"
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and ast.unparse(node) in attributes:
+            yield node, f"reads {ast.unparse(node)}, which this module changes"
 
 
 @rule("environment", VERSIONS, _PURE)
@@ -240,22 +245,48 @@ def _changing_names(tree: ast.Module) -> set[str]:
     return changing - {"__all__"}
 
 
+def _changing_attributes(tree: ast.Module) -> set[str]:
+    """`settings.N` of an imported module (or of what is imported from one) that this module assigns or changes in place."""
+    imported = {
+        (alias.asname or alias.name).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    found = {ast.unparse(place) for place in _changed_places(ast.walk(tree)) if isinstance(place, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr" and len(node.args) == 3:
+            if isinstance(node.args[1], ast.Constant):
+                found.add(f"{ast.unparse(node.args[0])}.{node.args[1].value!s}")
+    return {text for text in found if text.split(".")[0] in imported}
+
+
 _CHANGES = ("append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "add", "discard", "sort", "reverse")
 
 
 def _changed_in_place(nodes: Iterable[ast.AST]) -> set[str]:
+    """Names whose value changes by an item, an attribute or a method."""
     found = set()
+    for place in _changed_places(nodes):
+        owner = place.value if isinstance(place, ast.Attribute) else place
+        if isinstance(owner, ast.Name):
+            found.add(owner.id)
+    return found
+
+
+def _changed_places(nodes: Iterable[ast.AST]) -> Iterator[ast.expr]:
+    """What is assigned as an attribute, and what gets another item or is changed by a method."""
     for node in nodes:
         if isinstance(node, ast.Expr):
             node = node.value
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
-            if isinstance(node.func.value, ast.Name):
-                found.add(node.func.value.id)
+            yield node.func.value
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
         for target in targets:
-            if isinstance(target, ast.Subscript | ast.Attribute) and isinstance(target.value, ast.Name):
-                found.add(target.value.id)
-    return found
+            if isinstance(target, ast.Attribute):
+                yield target
+            elif isinstance(target, ast.Subscript):
+                yield target.value
 
 
 def _inside(module: Module) -> list[ast.AST]:

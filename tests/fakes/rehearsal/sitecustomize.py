@@ -1,6 +1,7 @@
 """What every process of a rehearsal does before its own work: let stand-in tensors pass, and leave its log at the end."""
 
 import atexit
+import importlib.util
 import json
 import os
 import sys
@@ -8,11 +9,15 @@ from collections import Counter
 
 from wrapt import when_imported
 
+HAS_STAND_INS = importlib.util.find_spec("fake_neuron") is not None
+"""False in a world whose packages are empty: there is no device tensor that must pass."""
 READ_BY_NEURON = ("NEURON_", "NKI_", "TORCH_NEURONX_")
 
 
 @when_imported("nki_hf.adapters.device")
 def _let_stand_ins_pass(device):
+    if not HAS_STAND_INS:
+        return
     from fake_neuron.tensor import DeviceTensor, XlaTensor
 
     device.PLAIN_TENSORS = (*device.PLAIN_TENSORS, DeviceTensor, XlaTensor)

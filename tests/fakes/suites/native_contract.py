@@ -6,15 +6,19 @@ import pytest
 import torch
 import torch_neuronx  # noqa: F401  (autoloaded by torch on a real machine)
 from fake_neuron import MACHINE, Refused
+from fake_neuron.kernel import FakeKernel
 from fake_neuron.tensor import on_device
 
 import nki_hf
 from nki_hf import lang
+from nki_hf.adapters import ledger
+from nki_hf.adapters.ledger import FallbackWarning
 from nki_hf.backends import neuron_launch
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.neuron import NeuronBackend
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+from nki_hf.tools.kernel_lint import lint_source
 
 
 @pytest.fixture
@@ -160,6 +164,31 @@ def test_wrong_outputs_are_refused_by_the_contract(backend, kernel, rule):
 def test_a_keyword_only_parameter_is_refused_when_the_kernel_is_loaded(backend):
     with pytest.raises(Refused, match="signature-kinds"):
         backend.run(KernelCall(kernel="keyword_only", tensors={"x": _x()}, constants={"scale": 1.0}, lnc=2))
+
+
+@pytest.mark.parametrize("signature", ["x, /", "x, *, scale", "x, *more", "x, **more", "x, scale=1.0"])
+def test_the_lint_names_every_signature_that_is_refused(signature):
+    function = {}
+    exec(f"def kernel({signature}): return x", function)
+    source = f"from nki_hf.lang import nki, nl\n\n\n@nki.jit\ndef kernel({signature}):\n    return nl.zeros(x.shape, nl.int8)\n"
+    found = {finding.rule for finding in lint_source(source)} & {"keyword-only", "variadic"}
+    if found:
+        with pytest.raises(Refused, match="signature-kinds"):
+            FakeKernel(function["kernel"])
+    else:
+        FakeKernel(function["kernel"])
+    assert bool(found) == (signature != "x, scale=1.0")
+
+
+@torch.no_grad()
+def test_a_fallback_in_float64_does_not_call_narrowed_numbers_right():
+    ledger.reset()
+    q = torch.randn(1, 2, 8, 16, dtype=torch.float64).to("neuron:0")
+    with pytest.warns(FallbackWarning, match=r"those of a narrower type \(neuron has no float64\), the speed is torch's"):
+        nki_hf.attention(q, q, q)
+    ledger.reset()
+    with pytest.warns(FallbackWarning, match="The numbers are right"):
+        nki_hf.attention(q.cpu(), q.cpu(), q.cpu())
 
 
 def test_shared_parts_of_kernels_speak_the_language_of_the_kernel(backend):

@@ -1,5 +1,7 @@
 """A Qwen3 model through the whole adapter on the native fake: values, and how often anything is compiled."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from fake_neuron import MACHINE
@@ -9,6 +11,8 @@ import nki_hf
 from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.errors import UnsupportedProblem
+
+PAGE = (Path(__file__).parents[3] / "docs" / "trainium.md").read_text()
 
 SIZES = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -146,6 +150,17 @@ def test_failures_surface_with_kernel_shape_and_layer(failure):
 
 
 @torch.no_grad()
+def test_inside_a_graph_a_failure_names_kernel_and_shape_and_no_layer():
+    _, on_device = _models()
+    compiled = torch.compile(on_device, backend="neuron", fullgraph=True, dynamic=False)
+    MACHINE.hbm_bytes = 1000
+    with pytest.raises(LaunchFailed, match=r"flash_prefill\[2\]\(q=\[1, 4, 16, 128\] float32.*memory is full") as caught:
+        compiled(_ids(length=128).int().to("neuron"), use_cache=False)
+    assert getattr(caught.value, "__notes__", []) == []
+    assert "Inside a graph no note names the layer" in PAGE
+
+
+@torch.no_grad()
 @pytest.mark.parametrize(("max_blocks", "launches"), [(16, 1), (8, 2), (4, 4), (1, 4)])
 def test_a_call_that_unrolls_too_far_is_split_over_batch_and_heads_and_compiles_once(monkeypatch, max_blocks, launches):
     draw = torch.Generator().manual_seed(0)
@@ -184,6 +199,26 @@ def test_generate_gives_the_cpus_tokens_left_padded_and_compiles_decode_once(cac
     found = on_device.generate(ids.to("neuron"), attention_mask=mask.to("neuron"), cache_implementation=cache, **options)
     assert found.cpu().tolist() == expected.tolist()
     assert [(record.what, record.where) for record in MACHINE.compiles] == compiles
+
+
+@torch.no_grad()
+def test_a_static_cache_without_compilation_needs_no_64_bit_graph():
+    """The line of the page on Trainium, where a graph takes no int64 ids; with what it leaves out, the graph refuses them."""
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    line = {"cache_implementation": "static", "disable_compile": True}
+    assert (
+        f"model.generate(**inputs, {', '.join(f'{name}={value!r}' for name, value in line.items())})".replace("'", '"') in PAGE
+    )
+    on_cpu, on_device = _models(layers=1)
+    ids = _ids(batch=2, length=9)
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    expected = on_cpu.generate(ids, attention_mask=mask, **options)
+    found = on_device.generate(ids.to("neuron"), attention_mask=mask.to("neuron"), **line, **options)
+    assert found.cpu().tolist() == expected.tolist()
+    assert MACHINE.count("graph") == 0
+    with pytest.raises(Exception, match="graph-integers"):
+        on_device.generate(ids.to("neuron"), attention_mask=mask.to("neuron"), cache_implementation="static", **options)
 
 
 @torch.no_grad()

@@ -89,9 +89,14 @@ def plan(options: BenchOptions, device: str, host: Host | None = None) -> Device
     quiet = replace(options, profile=False, attn=("nki",))
     commands += [("profile, in a process of its own that times nothing", f"{profile} {quiet.command()} {COMPILE_ONLY}")]
     if device == "xla":
-        neff = options.traced_dir / "KEY" / "work" / "graph.neff"
+        traced = shlex.quote(str(options.traced_dir))
+        newest = f'grep -lZ \'"attn": "nki"\' {traced}/*/key.json | xargs -0 ls -t | head -n 1'
+        neff = f'{traced}/"$KEY"/work/graph.neff'
+        commands += [("KEY of the model that was traced last with nki", f'KEY=$(basename "$(dirname "$({newest})")")')]
         capture = f"neuron-explorer capture -n {neff} -s profile.ntff --profile-nth-exec=2"
-        commands += [("or profile the compiled graph alone, with inputs of zeros", capture)]
+        commands += [("or profile the compiled graph alone, with inputs of zeros; writes profile_exec_2.ntff", capture)]
+        alone = f"neuron-explorer view -n {neff} -s profile_exec_2.ntff --output-format summary-text"
+        commands += [("its utilisation in numbers", alone)]
     view = f"neuron-explorer view -d {folder} --output-format"
     commands += [("open system_profile.pftrace and device_profile_model_*.pftrace in ui.perfetto.dev", f"{view} perfetto")]
     commands += [("utilisation in numbers; prefer mfu_inst_*: a kernel is opaque to the HLO count", f"{view} summary-text")]

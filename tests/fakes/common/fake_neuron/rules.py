@@ -24,7 +24,7 @@ RULES = {
     "simulator-off": "D environment-variables: NKI_SIMULATOR=1 runs every kernel in nki's CPU simulator, not on the chip",
     "core-one-process": "D neuron-runtime configuration-guide: a core belongs to one process at a time, until that ends",
     # what a kernel is
-    "signature-kinds": "D release notes nki 0.3.0: no keyword-only marker, no *args, no **kwargs in a kernel's signature",
+    "signature-kinds": "D migration guide nki 0.3.0: no keyword-only marker; *args, **kwargs and `/` are named nowhere",
     "output-shared-hbm": "D release notes nki 0.3.0: outputs are allocated in shared_hbm and returned",
     "front-end": "D nki/migration, nki-language-guide: 0.3 to 0.6 parse a subset of Python, 0.7 traces; names come and go",
     "kernel-pure": "D nki-language-guide: compiled kernels are kept by their arguments; changed globals are not seen",
