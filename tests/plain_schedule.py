@@ -128,6 +128,8 @@ class PlainSchedule:
         )
         if r.shares_psum[queue] and r.psum_ns[i]:
             at = max(at, r.psum_free[r.core_of[queue]])
+        if r.issuer[queue] >= 0:
+            at = max(at, r.free_at[r.issuer[queue]])
         return (i != best, at, queue)
 
     def _start(self, i):

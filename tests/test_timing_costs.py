@@ -44,6 +44,8 @@ TRN1 = get_chip("trn1")
         (lambda n: unary("scalar", "activation", n, op="exp"), lambda n: 293.5 + 0.8333 * n),
         (lambda n: unary("scalar", "activation", n, ("float32", "psum"), op="copy"), lambda n: 162 + 0.869 * n),
         (lambda n: unary("scalar", "activation", n, op="copy"), lambda n: 202 + 0.8335 * n),
+        (lambda n: unary("scalar", "activation", n, op="square"), lambda n: 283 + 0.84 * n),
+        (lambda n: unary("scalar", "activation", n, ("float32", "psum"), op="silu"), lambda n: 260 + 1.33 * n),
         (lambda n: unary("vector", "tensor_copy", n), lambda n: 156 + 0.527 * n),
         (lambda n: unary("vector", "tensor_copy", n, ("bfloat16", "sbuf"), ("bfloat16", "sbuf")), lambda n: 155.7 + 0.269 * n),
         (lambda n: unary("vector", "tensor_copy", n, target=("bfloat16", "sbuf")), lambda n: 155.5 + 0.522 * n),
@@ -133,6 +135,50 @@ def test_a_full_load_uses_16_engines_and_a_narrow_one_fewer():
     assert (full.engines, narrow.engines) == (16, 2)
     assert full.payload_ns == pytest.approx(128 * 4096 / (16 * 23))
     assert narrow.payload_ns == pytest.approx(full.payload_ns)
+
+
+def test_rows_that_start_in_the_middle_of_an_engines_partitions_are_shared_with_the_next():
+    buffer = Buffer(next(_count), "sbuf", "t", (128, 4096), as_dtype("float32"), 0, "scratch", None, "", 0)
+    for start, rows, engines, busiest in ((0, 8, 1, 8), (4, 8, 2, 4), (6, 8, 2, 6), (4, 16, 3, 8), (126, 2, 1, 2)):
+        target = Region(buffer, as_dtype("float32"), start * 4096, (rows, 4096), (4096, 1))
+        cost = cost_of(event("dma", "dma_copy", [region((rows, 4096), "float32", "hbm")], [target]), TRN2)
+        assert cost.engines == engines
+        assert cost.payload_ns == pytest.approx(busiest * 16384 / 23)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "hbm_bytes", "moved"),
+    [
+        (("float32", "hbm"), ("bfloat16", "sbuf"), 4, 4),
+        (("bfloat16", "hbm"), ("float32", "sbuf"), 2, 4),
+        (("float32", "sbuf"), ("bfloat16", "hbm"), 2, 4),
+        (("float32", "hbm"), ("float32", "hbm"), 8, 4),
+        (("bfloat16", "sbuf"), ("bfloat16", "sbuf"), 0, 2),
+    ],
+)
+def test_a_transfer_takes_as_long_as_its_larger_side_and_counts_every_byte_in_hbm(source, target, hbm_bytes, moved):
+    """DMA engines read and write at once (the DMA overview), so the side with more bytes is the bound."""
+    shape = (128, 4096)
+    cost = cost_of(event("dma", "dma_copy", [region(shape, *source)], [region(shape, *target)]), TRN2)
+    assert (cost.hbm_bytes, cost.nbytes) == (128 * 4096 * hbm_bytes, 128 * 4096 * moved)
+    assert cost.payload_ns == pytest.approx(128 * 4096 * moved / (16 * 23))
+
+
+def test_the_indices_of_a_gather_are_no_part_of_what_it_moves():
+    buffer = Buffer(next(_count), "hbm", "t", (4096, 1024), as_dtype("float32"), 0, "input", None, "", 0)
+    rows = Region(buffer, as_dtype("float32"), 0, (128, 1024), (1024, 1), indirect=True)
+    cost = cost_of(event("dma", "dma_copy", [rows, region((128, 1), "uint32")], [region((128, 1024))]), TRN2)
+    assert cost.nbytes == cost.hbm_bytes == 128 * 4096
+    assert cost.payload_ns == pytest.approx(128 * 4096 / (16 * 23))
+
+
+def test_trn2_short_instructions_follow_the_probes():
+    """A memset's law is 58 ns + 0.833 ns an element; a 32 x 32 transpose issues in 93 ns and is complete after 233."""
+    for n in (64, 512, 2048):
+        assert cost_of(unary("vector", "memset", n), TRN2).done_ns == pytest.approx(58 + 0.833 * n, rel=0.13)
+    tile = event("vector", "nc_transpose", [region((32, 32))], [region((32, 32))])
+    assert cost_of(tile, TRN2).busy_ns == pytest.approx(93, rel=0.05)
+    assert cost_of(tile, TRN2).done_ns == pytest.approx(233, rel=0.06)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -9,6 +10,9 @@ from nki_hf.chips import get_chip
 from nki_hf.cli import app
 from nki_hf.observers.schedule import schedule
 from nki_hf.observers.timing import critical_path, engine_times, gains, roofline, traffic
+from nki_hf.sim import SimOptions, launch
+from nki_hf.sim import isa as nisa
+from nki_hf.sim import language as nl
 from nki_hf.tools.bench import modelled_rows, run
 from nki_hf.tools.latency import eager_like_us, flash_prefill_us
 from nki_hf.tools.modelled import problem_of, window_of
@@ -35,8 +39,11 @@ def test_active_waiting_and_idle_add_up_to_the_latency_on_every_engine(plan):
 
 
 def test_active_time_is_the_sum_of_the_instructions(plan):
+    trigger_ns = plan.chip.dma_trigger_ns
     for row in engine_times(plan):
         mine = [cost.busy_ns for event, cost in zip(plan.events, plan.work.costs, strict=True) if event.engine == row.engine]
+        if row.engine == "sync":
+            mine += [trigger_ns for event in plan.events if event.engine == "dma" and event.queue == "sync"]
         assert row.instructions == len(mine)
         assert row.active_ns == pytest.approx(sum(mine))
 
@@ -55,6 +62,67 @@ def test_dma_bytes_are_those_of_the_kernel():
     (row,) = traffic(schedule(events_of("v7", 1024, chip), chip))
     assert row.nbytes == row.hbm_bytes == 4 * 128 * 1024 * 2
     assert row.peak_bytes_per_ns == 272
+
+
+def test_hbm_bytes_are_those_of_the_tensors_in_hbm_also_where_a_transfer_casts_or_stays_in_hbm():
+    def kernel(x):
+        tile = nl.ndarray(x.shape, nl.bfloat16, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x)
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=x)
+        return out
+
+    x = np.zeros((128, 2048), np.float32)
+    chip = get_chip("trn2")
+    plan = schedule(launch(kernel, (x,), options=SimOptions(chip=chip, values=False)).events, chip)
+    (row,) = traffic(plan)
+    assert row.hbm_bytes == x.nbytes + 2 * x.nbytes
+    assert row.nbytes == 2 * x.nbytes
+    assert plan.work.costs[0].payload_ns == pytest.approx(x.nbytes / (16 * 23))
+
+
+def _behind_a_store(engine, window):
+    """Scalar's copy, which needs nothing, stands behind a store of what Vector takes long to work out."""
+
+    def kernel(x):
+        out = nl.ndarray((128, 4096), nl.float32, buffer=nl.shared_hbm)
+        late = nl.ndarray((128, 4096), nl.float32, buffer=nl.sbuf)
+        other = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=late, value=1, engine=nisa.engine.vector)
+        nisa.reciprocal(dst=late, data=late)
+        nisa.dma_copy(dst=out, src=late, engine=engine)
+        nisa.memset(dst=other, value=1, engine=nisa.engine.gpsimd)
+        nisa.activation(dst=other, op=nl.copy, data=other)
+        return out
+
+    chip = get_chip("trn2")
+    run = launch(kernel, (np.zeros((1, 1), np.float32),), options=SimOptions(chip=chip, values=False))
+    plan = schedule(run.events, chip, window=window)
+    of = {event.opcode: i for i, event in enumerate(plan.events)}
+    return plan, of["reciprocal"], of["dma_copy"], of["activation"]
+
+
+def test_a_trigger_in_scalars_queue_holds_what_is_behind_it_as_long_as_it_waits():
+    plan, source, store, behind = _behind_a_store(nisa.engine.scalar, None)
+    assert plan.start_ns[store] >= plan.done_ns[source]
+    assert plan.start_ns[behind] == pytest.approx(plan.start_ns[store] + plan.chip.dma_trigger_ns)
+    assert plan.cause[behind] == source
+    assert sum(step.ns for step in critical_path(plan)) == pytest.approx(plan.total_ns)
+    (scalar,) = (row for row in engine_times(plan) if row.engine == "scalar")
+    assert scalar.active_ns == pytest.approx(plan.free_ns[behind] - plan.start_ns[behind])
+
+
+@pytest.mark.parametrize(("engine", "window"), [("sync", None), ("sync", 64), ("scalar", 64)])
+def test_a_trigger_elsewhere_or_one_that_the_compiler_may_move_does_not(engine, window):
+    plan, source, _, behind = _behind_a_store(getattr(nisa.engine, engine), window)
+    assert plan.start_ns[behind] < plan.done_ns[source]
+
+
+def test_syncs_row_has_its_triggers_and_what_they_wait_for():
+    plan = _behind_a_store(nisa.engine.sync, None)[0]
+    (sync,) = (row for row in engine_times(plan) if row.engine == "sync")
+    assert (sync.instructions, sync.active_ns) == (1, plan.chip.dma_trigger_ns)
+    assert sync.active_ns + sum(sync.waiting_ns.values()) + sync.idle_ns == pytest.approx(plan.total_ns)
 
 
 def test_roofline_counts_two_matmuls_and_no_transposes():

@@ -24,6 +24,16 @@ COMMON = {
     "pattern_free_axes": Param(4, "axes", f"{_ARCH}: access pattern, free axes", "documented"),
     "pattern_size_max": Param(65535, "elements", f"{_ARCH}: access pattern, axis size is uint16", "documented"),
     "pattern_stride_max": Param(32767, "elements", f"{_ARCH}: access pattern, axis stride is int16", "documented"),
+    "sbuf_access_elements_max": Param(65536, "elements per partition", f"{_ARCH}: access pattern, SBUF", "documented"),
+    "psum_access_elements_max": Param(
+        4096, "elements per partition", f"{_ARCH}: access pattern, PSUM (before NeuronCore-v4)", "documented"
+    ),
+    "search_free_max": Param(16384, "elements", f"{_ISA}: max8, free size of src", "documented"),
+    "gather_indices_max": Param(4096, "indices per GpSimd core", f"{_ISA}: local_gather", "documented"),
+    "gpsimd_core_partitions": Param(16, "partitions per GpSimd core", f"{_ISA}: local_gather", "documented"),
+    "gpsimd_dma_elements_max": Param(
+        256, "elements per partition", f"{_ISA}: sendrecv through GpSimd, 1,024 B of 4 B elements", "documented"
+    ),
     "vector_transpose_max": Param(32, "elements", f"{_ISA}: nc_transpose on the Vector engine, both axes", "documented"),
     "psum_align_bytes": Param(4, "B", "nl.tile_size.psum_min_align exists, no public value: fp32 accumulators", "assumed"),
     "sbuf_align_bytes": Param(1, "B", "nl.tile_size.sbuf_min_align exists, no public value: byte addresses", "assumed"),
@@ -69,8 +79,12 @@ COMMON = {
     "gpsimd_tensor_tensor_cycles": Param(
         2, "cycles per element", "no published number; two SBUF operands through one port", "assumed"
     ),
+    "gpsimd_topk_cycles": Param(4, "cycles per element searched", f"{_ISA}: topk, 4 n + k", "documented"),
     "gpsimd_memset_cycles": Param(1, "cycles per element", "no published number", "assumed"),
     # ---- DMA --------------------------------------------------------------------------------------------------------
     "dma_engines": Param(16, "engines per core", f"{_DMA}: engine i serves partitions 8i to 8i+7", "documented"),
+    "dma_trigger_ns": Param(
+        8, "ns of the triggering engine", "AWS profile images: a DMA trigger in an engine's queue", "measured"
+    ),
     "dma_descriptor_ns": Param(7, "ns", "AWS profile images: a 4 B write takes 7 ns on its DMA engine", "measured"),
 }

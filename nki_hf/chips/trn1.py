@@ -46,6 +46,7 @@ TRN1 = Chip(
         "vector_ghz": Param(1.12, "GHz", _ARCH, "documented"),
         "vector_overhead_cycles": Param(64, "cycles", _CHOSEN, "assumed"),
         "vector_latency_ns": Param(146, "ns", f"{_PROFILE}: (177 - 117) us over 414 instructions", "assumed"),
+        "vector_memset_latency_ns": Param(146, "ns", "as vector_latency_ns; no reading on trn1", "assumed"),
         "vector_copy_16bit_cycles": Param(
             1, "cycles per element", f"{_ARCH}: 128 elements per cycle, no fast modes", "documented"
         ),
@@ -77,6 +78,10 @@ TRN1 = Chip(
             "ns",
             f"{_PERF} images: midway between 113 (1 element lasts 159 ns) and 174 (exp of 512 from PSUM, 0.54 us)",
             "assumed",
+        ),
+        "scalar_operand_latency_ns": Param(0, "ns", "a copy with scale or bias per partition: no reading on trn1", "assumed"),
+        "scalar_silu_cycles": Param(
+            1, "cycles per element", f"{_ARCH}: 128 elements per cycle; no reading on trn1", "documented"
         ),
         "scalar_reduce_start_ns": Param(
             45.7,

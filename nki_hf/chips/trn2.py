@@ -45,6 +45,7 @@ TRN2 = Chip(
         "vector_ghz": Param(0.96, "GHz", _ARCH, "documented"),
         "vector_overhead_cycles": Param(60, "cycles", f"{_PROBE}: 50 to 60 cycles; {_ARCH}: about 60 per access", "measured"),
         "vector_latency_ns": Param(155, "ns", f"{_PROBE}: 152 to 161 ns beyond streaming", "measured"),
+        "vector_memset_latency_ns": Param(58, "ns", f"{_PROBE}: memset usable after 58 ns + 0.833 ns an element", "measured"),
         "vector_copy_16bit_cycles": Param(0.258, "cycles per element", f"{_PROBE}: 0.269 ns, SBUF to SBUF", "measured"),
         "vector_copy_fp32_cycles": Param(0.5, "cycles per element", f"{_PROBE}: 0.521 to 0.534 ns, SBUF to SBUF", "measured"),
         "vector_copy_narrow_cycles": Param(0.5, "cycles per element", f"{_PROBE}: float32 to bfloat16, 0.522 ns", "measured"),
@@ -58,7 +59,9 @@ TRN2 = Chip(
         "vector_tensor_tensor_cycles": Param(1, "cycles per element", f"{_PROBE}: 1.04 ns; the old text says 2", "measured"),
         "vector_reciprocal_cycles": Param(6, "cycles per element", f"{_PROBE}: 6.25 ns; the old text says 8", "measured"),
         "vector_exponential_cycles": Param(1, "cycles per element", "no such instruction before NeuronCore-v4", "assumed"),
-        "vector_transpose_cycles": Param(1, "cycles per element", f"{_PROBE}: 32 x 32 issues in 93 ns", "measured"),
+        "vector_transpose_cycles": Param(
+            1, "cycles per element", f"{_PROBE}: 32 x 32 issues in 93 ns, overhead included", "measured"
+        ),
         "vector_memset_zero_16bit_cycles": Param(
             0.5, "cycles per element", "NKI API reference 2.20 to 2.26: memset", "documented"
         ),
@@ -69,6 +72,12 @@ TRN2 = Chip(
         "scalar_copy_psum_latency_ns": Param(165, "ns", f"{_PROBE}: 159 to 174 ns beyond streaming", "measured"),
         "scalar_copy_sbuf_latency_ns": Param(191, "ns", f"{_PROBE}: 189 to 202 ns beyond streaming", "measured"),
         "scalar_table_latency_ns": Param(290, "ns", f"{_PROBE}: 280 to 295 ns beyond streaming", "measured"),
+        "scalar_operand_latency_ns": Param(
+            93, "ns", f"{_PROBE}: a copy with scale or bias per partition, 91 to 95 ns more", "measured"
+        ),
+        "scalar_silu_cycles": Param(
+            1.6, "cycles per element", f"{_PROBE}: SiLU from PSUM, 1.33 ns; taken for SBUF as well", "measured"
+        ),
         "scalar_reduce_start_ns": Param(
             200.7, "ns", f"{_PROBE}: from the end of the exp's stream to the start of its accumulator read", "measured"
         ),

@@ -11,7 +11,7 @@ DMA. A transfer is triggered by a queue (`busy_ns` of the queue), leaves `lead_n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nki_hf.chips import Chip
@@ -34,7 +34,8 @@ class Cost:
       weight_ns: time to load the stationary operand, seen only where the Tensor engine had nothing to hide it behind.
       lead_ns, payload_ns, tail_ns: the parts of a DMA transfer.
       first_engine, engines: the DMA engines that carry it.
-      nbytes: bytes moved by a DMA.
+      nbytes: bytes moved by a DMA: those it reads or those it writes, whichever are more (they differ where it casts).
+      hbm_bytes: bytes of a DMA read from or written to HBM; a copy within HBM counts both.
       flops: multiply-adds times two, of the Tensor engine's useful matmuls (transposes count 0).
       paced: a matmul that a chip's sustained rate applies to (see `Resources`).
     """
@@ -52,6 +53,7 @@ class Cost:
     first_engine: int = 0
     engines: int = 0
     nbytes: int = 0
+    hbm_bytes: int = 0
     flops: int = 0
     paced: bool = False
 
@@ -134,13 +136,13 @@ def _vector(event: Event, chip: Chip) -> Cost:
         cycles_per_element = chip.vector_transpose_cycles
     elif opcode not in _VECTOR_ONE_PER_CYCLE:
         raise ValueError(f"vector instruction {opcode!r} has no cost rule: add one to observers/costs.py.")
-    stream = max(elements * cycles_per_element * _port_factor(regions, chip), chip.min_issue_cycles)
+    stream = _dynamic(event, chip, elements * cycles_per_element * _port_factor(regions, chip))
     readout = chip.vector_reduce_readout_cycles if _reads_out(event) else 0
-    stream = _dynamic(event, chip, stream)
-    busy = (stream + chip.vector_overhead_cycles + readout) / chip.vector_ghz
+    busy = max(stream + chip.vector_overhead_cycles + readout, chip.min_issue_cycles) / chip.vector_ghz
+    latency = chip.vector_memset_latency_ns if opcode == "memset" else chip.vector_latency_ns
     return Cost(
         busy_ns=busy,
-        done_ns=(stream + readout) / chip.vector_ghz + chip.vector_latency_ns,
+        done_ns=(max(stream, chip.min_issue_cycles) + readout) / chip.vector_ghz + latency,
         psum_ns=busy if _any_psum(regions) else 0.0,
         sbuf_ns=busy if fast or (chip.sbuf_exclusive and _any_sbuf(regions)) else 0.0,
     )
@@ -194,19 +196,27 @@ def _both_in_sbuf_cycles(chip: Chip) -> float:
 # ---- Scalar engine --------------------------------------------------------------------------------------------------
 
 _ANY_TABLE = frozenset("copy identity abs square add multiply subtract relu prelu maximum minimum bypass".split())
+_AS_SLOW_AS_A_TABLE = frozenset(("square",))  # measured with the table functions, though every table has it
 
 
 def _scalar(event: Event, chip: Chip) -> Cost:
     regions = (*event.writes, *event.reads)
     table = _table(event)
     elements = float(_free(regions))
-    if not table and all(r.dtype.itemsize <= 2 for r in (event.writes[0], event.reads[0])):
+    if table in ("silu", "silu_dx"):
+        elements *= chip.scalar_silu_cycles
+    elif not table and all(r.dtype.itemsize <= 2 for r in (event.writes[0], event.reads[0])):
         elements *= chip.scalar_copy_16bit_cycles
-    stream = _dynamic(event, chip, max(elements * _port_factor(regions, chip), chip.min_issue_cycles)) / chip.scalar_ghz
+    cycles = _dynamic(event, chip, elements * _port_factor(regions, chip))
+    stream = max(cycles, chip.min_issue_cycles) / chip.scalar_ghz
     psum = _any_psum(regions)
-    copy_latency = chip.scalar_copy_psum_latency_ns if psum else chip.scalar_copy_sbuf_latency_ns
-    latency = chip.scalar_table_latency_ns if table else copy_latency
-    busy = stream + chip.scalar_overhead_cycles / chip.scalar_ghz
+    if table or _function(event) in _AS_SLOW_AS_A_TABLE:
+        latency = chip.scalar_table_latency_ns
+    else:
+        latency = chip.scalar_copy_psum_latency_ns if psum else chip.scalar_copy_sbuf_latency_ns
+        if event.opcode == "activation" and len(event.reads) > 1:
+            latency += chip.scalar_operand_latency_ns
+    busy = max(cycles + chip.scalar_overhead_cycles, chip.min_issue_cycles) / chip.scalar_ghz
     psum_ns = busy if psum else 0.0  # the read-out takes the engine's registers, not PSUM
     if not _reads_out(event):
         return Cost(busy_ns=busy, done_ns=stream + latency, table=table, psum_ns=psum_ns)
@@ -222,9 +232,14 @@ def _scalar(event: Event, chip: Chip) -> Cost:
 
 def _table(event: Event) -> str:
     """The activation table of a Scalar instruction; functions of `_ANY_TABLE` are in every table (assumed)."""
-    op = str(event.attrs.get("op", ""))
-    name = op.rsplit(".", 1)[-1]
-    return "" if event.opcode not in ("activation", "activation_reduce", "activate2") or name in _ANY_TABLE else name
+    name = _function(event)
+    return "" if name in _ANY_TABLE else name
+
+
+def _function(event: Event) -> str:
+    """The function that an activation computes; empty for other instructions."""
+    activates = event.opcode in ("activation", "activation_reduce", "activate2")
+    return str(event.attrs.get("op", "")).rsplit(".", 1)[-1] if activates else ""
 
 
 # ---- GpSimd and Sync ------------------------------------------------------------------------------------------------
@@ -242,7 +257,7 @@ def _gpsimd(event: Event, chip: Chip) -> Cost:
     elif event.opcode == "tensor_partition_reduce":
         elements *= event.reads[0].partitions
     elif event.opcode == "topk":
-        elements = 4.0 * _free(event.reads) + _free(event.writes)  # 4 n + K: docstring of nki.isa.topk
+        elements = chip.gpsimd_topk_cycles * _free(event.reads) + _free(event.writes)
     stream = max(elements * _port_factor(regions, chip), chip.min_issue_cycles)
     busy = (chip.gpsimd_start_cycles + stream) / chip.gpsimd_ghz
     return Cost(busy_ns=busy, done_ns=busy + chip.gpsimd_latency_ns, sbuf_ns=busy)
@@ -262,18 +277,12 @@ def _sync(event: Event, chip: Chip) -> Cost:
 def _dma(event: Event, chip: Chip) -> Cost:
     if event.opcode in _CONTROL:
         return _sync(event, chip)
-    sides = (*event.reads, *event.writes)
-    nbytes = max((r.bytes for r in (event.writes or sides)), default=0)
-    on_chip = [r for r in sides if r.buffer.on_chip]
-    first, count = 0, int(chip.dma_engines)
-    share = 1 / count  # of the bytes, on the busiest engine
-    if on_chip:  # engine i carries the partitions 8i to 8i+7
-        rows, per_engine = max(r.partitions for r in on_chip), int(chip.partitions // chip.dma_engines)
-        first = min(on_chip[0].partition_start // per_engine, count - 1)
-        last = (on_chip[0].partition_start + rows - 1) // per_engine
-        count = min(max(last - first + 1, 1), count - first)
-        share = min(rows, per_engine) / rows
-    packet = max(min(r.contiguous_bytes for r in sides), 1)
+    moved = max((r.elements for r in (event.writes or event.reads)), default=0)
+    reads = [r for r in event.reads if r.elements == moved]  # not the indices of a gather or scatter
+    sides = (*reads, *event.writes)
+    nbytes = max(sum(r.bytes for r in reads), sum(r.bytes for r in event.writes))
+    first, count, share = _carriers(sides, chip)
+    packet = max(min(r.contiguous_bytes // r.dtype.itemsize for r in sides) * max(r.dtype.itemsize for r in sides), 1)
     rate = chip.dma_engine_bytes_per_ns
     if event.opcode == "dma_transpose":
         hbm = any(not r.buffer.on_chip for r in event.reads)
@@ -288,7 +297,21 @@ def _dma(event: Event, chip: Chip) -> Cost:
         busy_ns=chip.dma_issue_ns, lead_ns=chip.dma_store_start_ns if store else chip.dma_start_ns, payload_ns=payload,
         tail_ns=chip.dma_store_end_ns if store else chip.dma_end_ns,
         first_engine=first, engines=count, nbytes=nbytes,
+        hbm_bytes=sum(r.bytes for r in sides if not r.buffer.on_chip),
     )  # fmt: skip
+
+
+def _carriers(sides: Sequence[Region], chip: Chip) -> tuple[int, int, float]:
+    """The first DMA engine of a transfer, how many carry it, and the busiest one's share of its bytes."""
+    count = int(chip.dma_engines)
+    on_chip = [r for r in sides if r.buffer.on_chip]
+    if not on_chip:
+        return 0, count, 1 / count
+    wide = max(on_chip, key=lambda r: r.partitions)
+    start, rows, each = wide.partition_start, wide.partitions, int(chip.partitions // chip.dma_engines)
+    first, last = min(start // each, count - 1), min((start + rows - 1) // each, count - 1)
+    busiest = max(min(start + rows, each * (k + 1)) - max(start, each * k) for k in range(first, last + 1))
+    return first, last - first + 1, busiest / rows
 
 
 # ---- regions --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,9 @@ nothing, counts towards what it may do at full clock later. In one formula, of a
     paced = max(paced, s - slack) + w / fraction,    end = max(s + w, paced),    slack = (1 / fraction - 1) throttle_ns
 
 Both grow with s and with the `paced` before, so starting later never ends a matmul earlier.
+
+Triggers. A transfer is triggered by an instruction in its engine's in-order queue (`dma_trigger_ns`), which waits there for
+what the transfer waits for; generating descriptors does not hold the engine. So what comes behind a trigger waits for it too.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ class Resources:
       reason: why; the scheduler sets it where the cause is not an edge.
       is_dma: True for the queues of DMA transfers.
       free_at: when each queue can start its next instruction.
+      issuer: of each queue of transfers, the queue of the engine that triggers them; -1 if that engine does nothing else.
       shares_psum: True for the queues that exclude each other at PSUM.
       psum_ns, output_ns: those of each event's cost.
       psum_free: until when the shared PSUM port of each core is taken.
@@ -74,6 +78,9 @@ class Resources:
         self.core_of = [queue.core for queue in queues]
         self.shares_psum = [bool(chip.psum_exclusive) and queue.engine in ("vector", "scalar") for queue in queues]
         self.free_at = [0.0] * len(queues)
+        engines = {(queue.core, queue.engine): k for k, queue in enumerate(queues) if queue.engine != "dma"}
+        self.issuer = [engines.get((queue.core, queue.name), -1) if queue.engine == "dma" else -1 for queue in queues]
+        self._last, self._held = [-1] * len(queues), [BUSY] * len(queues)  # what the next instruction is behind, and why
         self.psum_ns = work.cost_list("psum_ns")
         cores = max(self.core_of, default=0) + 1
         self.psum_free = [0.0] * cores
@@ -104,11 +111,18 @@ class Resources:
     def _transfer(self, queue: int) -> Place:
         costs, kind, carriers = self.work.cost_of_kind, self._kind, self._carriers[self.core_of[queue]]
         start, free, done, moves, reason, cause = self.start, self.free, self.done, self.moves, self.reason, self.cause
-        free_at, last = self.free_at, -1
+        chip = self.work.chip
+        free_at, last, held, issuer, trigger_ns = self.free_at, -1, self._held, self.issuer[queue], float(chip.dma_trigger_ns)
+        behind = self._last
 
         def place(i: int, ready: float) -> float:
             nonlocal last
             cost, at = costs[kind[i]], ready
+            if issuer >= 0:
+                if free_at[issuer] > at:
+                    at, reason[i], cause[i] = free_at[issuer], held[issuer], behind[issuer]
+                free_at[issuer] = at + trigger_ns
+                held[issuer], behind[issuer] = reason[i], cause[i]
             if free_at[queue] >= at and last >= 0:
                 at, reason[i], cause[i] = free_at[queue], BUSY, last
             begin, end = cost.first_engine, cost.first_engine + cost.engines
@@ -134,19 +148,19 @@ class Resources:
         shared, psum_free, psum_user = self.shares_psum[queue], self.psum_free, self._psum_user
         banks, bank_free, bank_user, bank_queue = work.banks, self._bank_free, self._bank_user, self._bank_queue
         sbuf_free, sbuf_user = self._sbuf_free, self._sbuf_user
-        free_at, last = self.free_at, -1
+        free_at, last, held = self.free_at, self._last, self._held
         table, table_ns = "", float(work.chip.scalar_table_load_ns)
         table_free = 0.0  # when Scalar could have begun to load another table, had it only been idle since
 
         def place(i: int, ready: float) -> float:
-            nonlocal last, table, table_free, paced_until
+            nonlocal table, table_free, paced_until
             at = ready if weight_ns is None else ready + weight_ns[i]
-            if free_at[queue] >= at and last >= 0:
-                at, reason[i], cause[i] = free_at[queue], BUSY, last
+            if free_at[queue] >= at and free_at[queue]:
+                at, reason[i], cause[i] = free_at[queue], held[queue], last[queue]
             if tables is not None and tables[i] and tables[i] != table:
                 table = tables[i]
                 if table_free + table_ns > at:
-                    at, reason[i], cause[i] = table_free + table_ns, TABLE, last
+                    at, reason[i], cause[i] = table_free + table_ns, TABLE, last[queue]
             if psum_ns[i]:
                 if shared:
                     if psum_free[core] > at:
@@ -172,7 +186,7 @@ class Resources:
             free[i] = free_at[queue] = end
             if tables is not None:
                 table_free = end if tables[i] else table_free + busy_ns[i]
-            last = i
+            last[queue], held[queue] = i, BUSY
             return end
 
         return place

@@ -48,8 +48,8 @@ class Traffic:
     Attributes:
       core: whose.
       transfers: how many.
-      nbytes: bytes moved, spills included.
-      hbm_bytes: bytes read from or written to HBM.
+      nbytes: bytes moved, spills included; see `Cost.nbytes`.
+      hbm_bytes: bytes read from or written to HBM; a copy within HBM counts both.
       active_ns: time that the DMA engines were moving bytes, averaged over the engines.
       bytes_per_ns: over the kernel's latency.
       peak_bytes_per_ns: of all engines, practical.
@@ -105,20 +105,29 @@ class Roofline:
 
 
 def engine_times(plan: Schedule) -> list[EngineTime]:
-    """One row per core and compute engine that ran anything, in the order tensor, vector, scalar, gpsimd, sync."""
+    """One row per core and engine that ran anything, in the order tensor, vector, scalar, gpsimd, sync.
+
+    Sync's instructions are the triggers of its transfers; while its descriptor ring is busy they wait for `dma`.
+    """
     found = []
-    for number, queue in enumerate(plan.work.queues):
-        if queue.engine == "dma":
-            continue
-        mine = np.flatnonzero(plan.work.queue_of == number)
+    of, ring = plan.work.queue_of, REASONS.index("dma")
+    triggers = {queue for queue in plan.work.queues if queue.engine == "dma" and queue.name == "sync"}
+    rows = {(queue.core, "sync" if queue in triggers else queue.engine): 0 for queue in plan.work.queues}
+    for core, engine in (row for row in rows if row[1] != "dma"):
+        own = [k for k, queue in enumerate(plan.work.queues) if (queue.core, queue.engine) == (core, engine)]
+        sent = [k for k, queue in enumerate(plan.work.queues) if queue in triggers and (queue.core, "sync") == (core, engine)]
+        mine = np.flatnonzero(np.isin(of, own + sent))
         order = mine[np.argsort(plan.start_ns[mine], kind="stable")]
-        before = np.concatenate([plan.start_ns[order[:1]], plan.free_ns[order[:-1]]])
+        trigger = np.isin(of[order], sent)
+        ends = np.where(trigger, plan.start_ns[order] + float(plan.chip.dma_trigger_ns), plan.free_ns[order])
+        reason = np.where(trigger & (plan.reason[order] == REASONS.index("engine")), ring, plan.reason[order])
+        before = np.concatenate([plan.start_ns[order[:1]], ends[:-1]])
         gaps = np.maximum(plan.start_ns[order] - before, 0.0)
-        waiting = {name: float(gaps[plan.reason[order] == REASONS.index(name)].sum()) for name in WAITS}
-        active = float((plan.free_ns[order] - plan.start_ns[order]).sum())
+        waiting = {name: float(gaps[reason == REASONS.index(name)].sum()) for name in WAITS}
+        active = float((ends - plan.start_ns[order]).sum())
         found.append(
             EngineTime(
-                core=queue.core, engine=queue.engine, instructions=len(order), active_ns=active, waiting_ns=waiting,
+                core=core, engine=engine, instructions=len(order), active_ns=active, waiting_ns=waiting,
                 idle_ns=plan.total_ns - active - sum(waiting.values()), total_ns=plan.total_ns,
             )
         )  # fmt: skip
@@ -136,7 +145,7 @@ def traffic(plan: Schedule) -> list[Traffic]:
         for event, cost in zip(plan.events, plan.work.costs, strict=True):
             if event.core == core and cost.payload_ns:
                 count, nbytes = count + 1, nbytes + cost.nbytes
-                hbm += cost.nbytes if any(not r.buffer.on_chip for r in (*event.reads, *event.writes)) else 0
+                hbm += cost.hbm_bytes
                 engine_ns += cost.payload_ns * cost.engines
         if count:
             found.append(

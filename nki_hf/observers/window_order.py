@@ -157,9 +157,10 @@ class _Window:
             self.head,
         )
         freed_by, freed_at, is_dma, hop_ns = memory.freed_by, memory.freed_at, resources.is_dma, resources.hop_ns
-        reason, cause, free_at, shares = resources.reason, resources.cause, resources.free_at, resources.shares_psum
+        reason, cause, free_at = resources.reason, resources.cause, resources.free_at
         pinned = work.no_reorder if any(work.no_reorder) else None
         now, pending, offer = self.now, self.pending, self.offer
+        bound = [shares or issuer >= 0 for shares, issuer in zip(resources.shares_psum, resources.issuer, strict=True)]
 
         def enter(i: int) -> None:
             queue = engine[i]
@@ -185,18 +186,22 @@ class _Window:
                 heappush(pending[queue], (at, i))
                 if at < offer[queue]:
                     offer[queue] = at
-            if shares[queue]:
+            if bound[queue]:
                 self._renew(queue)
 
         return enter
 
     def _together(self, queue: int) -> list[int]:
-        """The queues that share a port with `queue`, itself included: their next start may change when one of it starts."""
+        """The queues whose next start may change when an instruction of `queue` starts, itself included; none if only its own.
+
+        They share a port with it, are triggered by it, or trigger it.
+        """
         resources = self.resources
-        if not resources.shares_psum[queue]:
-            return []
-        core = resources.core_of[queue]
-        return [k for k, shares in enumerate(resources.shares_psum) if shares and resources.core_of[k] == core]
+        issuers, shares, core_of = resources.issuer, resources.shares_psum, resources.core_of
+        touched = {queue, issuers[queue]} - {-1}
+        touched |= {k for k in range(len(shares)) if shares[k] and any(shares[t] and core_of[t] == core_of[k] for t in touched)}
+        touched |= {k for k, issuer in enumerate(issuers) if issuer in touched}
+        return sorted(touched) if len(touched) > 1 or shares[queue] else []
 
     def _renew(self, queue: int) -> None:
         """Find out when the next event of `queue` could start."""
@@ -213,6 +218,8 @@ class _Window:
             return
         if resources.shares_psum[queue] and resources.psum_ns[i]:
             at = max(at, resources.psum_free[resources.core_of[queue]])
+        if resources.issuer[queue] >= 0:
+            at = max(at, resources.free_at[resources.issuer[queue]])
         self.offer[queue] = at
 
     def _advance(self, queue: int, gone: list[bool], enter: Callable[[int], None]) -> None:

@@ -28,8 +28,6 @@ _Form = tuple[object, ...]
 _COSTS: dict[int, tuple[object, dict[_Form, Cost]]] = {}
 """Costs by the id of a chip's numbers (held here, so that the id stays theirs) and the form of an instruction."""
 _ATTRS = ("op", "perf_mode", "is_transpose", "onezero", "zero", "no_reorder")
-_MOST_BANKS = 8
-"""PSUM banks that one tile can take."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
         events=events, chip=chip, kind=kind, cost_of_kind=cost_of_kind, queue_of=queue_of, queues=edges.queues,
         starts=starts, producers=producers, kinds=kinds, tiles=Tiles.of(table, chip),
         no_reorder=np.array(pinned, bool)[kind].tolist(),
-        banks=_banks(table, kind, examples, cost_of_kind, int(chip.psum_bank_bytes)),
+        banks=_banks(table, kind, examples, cost_of_kind, chip),
     )  # fmt: skip
 
 
@@ -161,7 +159,7 @@ def _may_meet(a: Region, b: Region) -> bool:
     return overlap(footprint_of(a), footprint_of(b))
 
 
-def _banks(table: AccessTable, kind: Ints, examples: Sequence[Event], costs: Sequence[Cost], bank_bytes: int) -> list[int]:
+def _banks(table: AccessTable, kind: Ints, examples: Sequence[Event], costs: Sequence[Cost], chip: Chip) -> list[int]:
     """A number for the PSUM bank of each event that holds a PSUM port, else -1."""
     access, bank = [], []  # of each kind: which of its accesses is in PSUM, and in which bank of that tile
     for event, cost in zip(examples, costs, strict=True):
@@ -175,12 +173,12 @@ def _banks(table: AccessTable, kind: Ints, examples: Sequence[Event], costs: Seq
             region = psum[1]
             row = max(region.buffer.bytes_per_partition, 1)
             access.append(psum[0])
-            bank.append(region.offset * region.dtype.itemsize % row // bank_bytes)
+            bank.append(region.offset * region.dtype.itemsize % row // int(chip.psum_bank_bytes))
     of_kind = np.array(bank, np.int64)[kind]
     found = np.full(len(kind), -1, np.int64)
     mine = np.flatnonzero(of_kind >= 0)
     tile = table.buffer[table.starts[mine] + np.array(access, np.int64)[kind[mine]]]
-    found[mine] = tile * _MOST_BANKS + of_kind[mine]
+    found[mine] = tile * int(chip.psum_banks) + of_kind[mine]
     return found.tolist()
 
 

@@ -5,8 +5,8 @@ for the rest), and the body of iteration i works on three tiles: exp of tile i +
 PV of tile i, transposes of tile i + 1. The order is pinned with `nl.no_reorder`.
 
 Working set per partition at head_dim 128: q, k, v and V^T 2 B * seqlen each (v ends with the transposes), scores 8 B *
-seqlen, exps and P^T 2 B * seqlen each: 20 B * seqlen with v, 18 without. 160 KiB at seqlen 8192 fit trn1's 192 KiB, 288 KiB
-at 16384 do not.
+seqlen, exps and P^T 2 B * seqlen each: 20 B * seqlen are allocated. Fewer are live at once: v ends with the transposes, and
+between its last read and its next write a tile holds nothing. docs/timing.md has what the model finds at 8192 and 16384.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from nki_hf.sim.constraints.operand import show
 from nki_hf.sim.constraints.rule import Operands, Violation, rule
 
 _BOTH = ("core_barrier", "sendrecv")
-_MOST_BYTES = {4: 1024, 2: 512, 1: 256}
 
 
 @rule(_BOTH, "generation", "NeuronCore-v3 and newer", isa("core_barrier"))
@@ -72,6 +71,6 @@ def _other_core(o: Operands) -> Violation:
 )
 def _gpsimd_size(o: Operands) -> Violation:
     nbytes = o.src.free_size * o.src.itemsize
-    if getattr(o.dma_engine, "name", "") == "gpsimd_dma" and nbytes > _MOST_BYTES.get(o.src.itemsize, 1024):
+    if getattr(o.dma_engine, "name", "") == "gpsimd_dma" and o.src.free_size > o.machine.chip.gpsimd_dma_elements_max:
         return f"src {show(o.src)} has {nbytes:,} B per partition"
     return None

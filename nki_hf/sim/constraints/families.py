@@ -219,8 +219,10 @@ def _pattern_range(o: Operands) -> Violation:
     sure=False,
 )  # fmt: skip
 def _access_elements(o: Operands) -> Violation:
+    chip = o.machine.chip
+    in_psum = chip.psum_access_elements_max if o.generation < 4 else None
     for name, tile in o.tiles():
-        most = 1 << 16 if tile.space == "sbuf" else 1 << 12 if tile.space == "psum" and o.generation < 4 else None
+        most = chip.sbuf_access_elements_max if tile.space == "sbuf" else in_psum if tile.space == "psum" else None
         if most is not None and tile.free_size > most:
             return f"{name} {show(tile)} has {tile.free_size:,} elements per partition", "Split the instruction"
     return None

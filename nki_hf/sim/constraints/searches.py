@@ -45,7 +45,7 @@ def _searched(o: Operands) -> NkiTensor:
 @rule((*_EIGHT, "nc_match_replace8"), "shape", "8 to 16,384 elements per partition are searched", isa("max8"))
 def _search_size(o: Operands) -> Violation:
     tile = _searched(o)
-    return f"{show(tile)} is searched" if not 8 <= tile.free_size <= 16384 else None
+    return f"{show(tile)} is searched" if not 8 <= tile.free_size <= o.machine.chip.search_free_max else None
 
 
 @rule((*_EIGHT, "nc_match_replace8"), "shape", "the searched tile has at most 3 axes", isa("max8"))
@@ -105,9 +105,9 @@ def _gather_width(o: Operands) -> Violation:
 
 @rule("local_gather", "argument", "at most 4,096 indices per GpSimd core, and no more than index holds", isa("local_gather"))
 def _gather_count(o: Operands) -> Violation:
-    held = o.index.free_size * 16
+    held = o.index.free_size * int(o.machine.chip.gpsimd_core_partitions)
     count = held if o.num_valid_indices is None else o.num_valid_indices
-    return f"num_valid_indices={count} of {held}" if count > 4096 or count > held else None
+    return f"num_valid_indices={count} of {held}" if count > o.machine.chip.gather_indices_max or count > held else None
 
 
 @rule("nc_n_gather", "shape", "data, indices and dst have the same partitions", isa("nc_n_gather"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.chips.common import COMMON
 from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.sim.casts import copy_cast
 from nki_hf.sim.faults import fault, kernel_position
@@ -15,8 +16,8 @@ from nki_hf.sim.values import Array, mark_written, native_reader, storer
 
 __all__ = ["GPSIMD_GROUP", "local_gather", "nc_n_gather", "nc_stream_shuffle"]
 
-GPSIMD_GROUP = 16
-"""Partitions that one of GpSimd's cores is connected to (docstring of local_gather)."""
+GPSIMD_GROUP = int(COMMON["gpsimd_core_partitions"])
+"""Partitions that one of GpSimd's cores is connected to."""
 _QUADRANT, _KEEP = 32, 255
 
 
