@@ -303,7 +303,7 @@ def test_both_kinds_of_tflops_are_told_apart():
 @pytest.mark.parametrize("saved", [-1500.0, -0.01, 0.0, 2500.0])
 def test_a_negative_gain_is_printed_as_it_is(saved, monkeypatch):
     monkeypatch.setattr(
-        "nki_hf.observers.report.gains", lambda plan: dict.fromkeys(("tensor", "vector", "scalar", "dma"), saved)
+        "nki_hf.observers.report.gains", lambda plan: dict.fromkeys(("tensor", "vector", "scalar", "sync", "dma"), saved)
     )
     plan = schedule(events_of("v7", 512, TRN1), TRN1)
     found = facts(plan)
