@@ -44,9 +44,9 @@ _BUDGET = 300_000
 """Instructions per core that may be scheduled to know one latency."""
 _LONG = 10_000
 """Instructions from which one unit is so long that what happens at its ends hardly counts."""
-_SETTLED = 32_000
+_SETTLED = 64_000
 """Instructions per core below which a window's schedule is not extrapolated. What differs from one number of units to the
-next (how far the last loads and stores lag behind) is tens of microseconds, and 32,000 instructions take some 3 ms."""
+next (how far the last loads and stores lag behind) is tens of microseconds, and 64,000 instructions take some 6 ms."""
 _DOUBT = 0.02
 """Most that two estimates of the latency may differ in, relative to it, for their mean to be taken."""
 
