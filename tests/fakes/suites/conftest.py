@@ -15,6 +15,8 @@ if os.environ["FAKE_NEURON_WORLD"] in ("native", "xla"):
     from fake_neuron.tensor import DeviceTensor, XlaTensor
 
     from nki_hf.adapters import device
+    from nki_hf.tools.model_bench.device.plan import environment
+    from nki_hf.tools.model_bench.options import BenchOptions
 
     device.PLAIN_TENSORS = (*device.PLAIN_TENSORS, DeviceTensor, XlaTensor)
 
@@ -32,7 +34,10 @@ def script_of():
     def run(message, step):
         words = message.split("examples/device_bisect.py ")[1].split()
         MACHINE.reset()
-        with mock.patch.dict(os.environ):
+        # The script is a process of its own, which sets its variables before anything reads them.
+        early = environment(BenchOptions(), words[words.index("--device") + 1])
+        seen = {name: text for name, text in early.items() if name in MACHINE.at_import}
+        with mock.patch.dict(os.environ, early), mock.patch.dict(MACHINE.at_import, seen):
             done = CliRunner().invoke(app, [*words, "--step", step], catch_exceptions=False)
         assert done.exit_code == 0, done.output
         tensors = zip("qkv", MACHINE.launches[0][0][2:5], strict=True)  # a key starts with kernel and LNC
