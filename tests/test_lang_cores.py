@@ -91,9 +91,10 @@ def test_cores_that_do_not_talk_keep_lists_of_their_own(rng):
         return out
 
     a = rng.standard_normal((2, 8, 4)).astype(np.float32)
+    before = threading.active_count()  # other tests of the process may have left threads of their own
     result = launch(kernel, (a,), options=SimOptions(record=True), lnc=2)
     assert [len(steps) for steps in result.program.steps] == [2, 2]
-    assert threading.active_count() == 1
+    assert threading.active_count() == before
     np.testing.assert_array_equal(result.outputs[0], a)
 
 
