@@ -155,12 +155,18 @@ ALIKE += [
     )
 ]
 
+UNSETTLED = {("trn3", 512)}  # the time per unit has not settled with half of the units: all of them are scheduled
+
 
 @pytest.mark.parametrize(("chip", "lnc", "keys", "heads", "window"), ALIKE)
 def test_extrapolated_heads_agree_with_the_full_schedule_within_1_percent(chip, lnc, keys, heads, window):
     problem, machine = problem_of(f"hq={heads},hkv={heads},sq={keys},skv={keys},causal"), get_chip(chip)
     short = flash_prefill_us(problem, machine, lnc, window=window, budget=1500 if window is None else 20_000)
     full = flash_prefill_us(problem, machine, lnc, window=window, budget=None)
+    if window is not None and (chip, keys) in UNSETTLED:
+        assert short.extrapolated is None
+        assert short.us == full.us
+        return
     assert short.extrapolated is not None
     assert short.extrapolated[1] == heads
     assert full.extrapolated is None
