@@ -99,7 +99,7 @@ def test_the_graph_that_is_profiled_alone_is_the_one_traced_last_with_nki_and_wh
     capture, view = (command for command in commands[commands.index(find) :] if "$KEY" in command)
     line = f"{find}; neuron-explorer() {{ printf '%s\\n' \"$@\"; }}; {capture}; {view}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
-    neff = str(options.traced_dir / "a2" / "work" / "graph.neff")
+    neff = str(options.traced_dir / "a2" / "compiler" / "graph.neff")
     assert done.stdout.splitlines() == [
         *("capture", "-n", neff, "-s", "profile.ntff", "--profile-nth-exec=2"),
         *("view", "-n", neff, "-s", "profile_exec_2.ntff", "--output-format", "summary-text"),

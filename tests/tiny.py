@@ -3,20 +3,21 @@
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 64,
+    "max_position_embeddings": 128,
+}
+
 
 def tiny_qwen3(**changes):
-    """The base model of these tests: 2 layers, 4 query and 2 kv heads of 16, vocabulary of 64."""
-    options = {
-        "vocab_size": 64,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "intermediate_size": 64,
-        "max_position_embeddings": 128,
-    }
-    return build(Qwen3ForCausalLM, Qwen3Config(**{**options, **changes}))
+    """The base model of these tests, of `SIZES`."""
+    return build(Qwen3ForCausalLM, Qwen3Config(**{**SIZES, **changes}))
 
 
 def build(model_class, config):

@@ -18,23 +18,13 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tiny import build, logits, token_ids, worst
+from tiny import SIZES, build, logits, token_ids, worst
 
 import nki_hf
 
 _ROOT = Path(__file__).parents[1]
 TOLERANCE = 1e-4
 """Of the largest value that eager gives, in float32."""
-_SIZES = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "intermediate_size": 64,
-    "max_position_embeddings": 128,
-}
 _WINDOW = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 _DECODERS = {
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {}),
@@ -56,7 +46,7 @@ class Outcome:
 
 def _decoder(name):
     config, model, changes = _DECODERS[name]
-    return build(getattr(transformers, model), getattr(transformers, config)(**_SIZES, **changes))
+    return build(getattr(transformers, model), getattr(transformers, config)(**SIZES, **changes))
 
 
 def _mask(side):
@@ -115,7 +105,7 @@ def _compiled(model):
 
 def _assert_ops(nodes):
     # Calls of a graph are not counted: the graph itself shows them.
-    assert sum("nki_hf.attention" in node for node in nodes) == _SIZES["num_hidden_layers"], nodes
+    assert sum("nki_hf.attention" in node for node in nodes) == SIZES["num_hidden_layers"], nodes
 
 
 class _Logits(torch.nn.Module):
@@ -150,7 +140,7 @@ def _recorded_weights(model):
 
 
 def _bert():
-    sizes = {key: value for key, value in _SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
+    sizes = {key: value for key, value in SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
     model = build(transformers.BertModel, transformers.BertConfig(**sizes))
     ids, mask, found = token_ids(2, 9), _mask("right"), []
     for implementation in ("eager", "nki"):

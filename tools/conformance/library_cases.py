@@ -124,8 +124,8 @@ def _runner(group: type, method: str, values: dict[str, Any], platforms: list[st
         given = {name: value for name, value in fixtures.items() if name in accepted}
         try:
             function(**given, **{name: value for name, value in values.items() if name in accepted})
-        except BaseException as error:
-            if type(error).__name__ == "Skipped" and not isinstance(error, Skipped):  # pytest.skip inside the test
+        except BaseException as error:  # what pytest.skip raises inside the test is no Exception; all else goes on as it is
+            if type(error).__name__ == "Skipped" and not isinstance(error, Skipped):
                 raise Skipped(f"the library skips it: {error}") from error
             raise
         if manager.refusal is not None:

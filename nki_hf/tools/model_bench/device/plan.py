@@ -12,12 +12,15 @@ from nki_hf.backends.neuron_world import Host, detect_world, simulator_problem
 from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench.options import BenchOptions, WrongUse
 
-__all__ = ["COMPILE_ONLY", "DevicePlan", "cases", "check", "compiler_arguments", "environment", "plan"]
+__all__ = ["COMPILER_FOLDER", "COMPILE_ONLY", "DevicePlan", "cases", "check", "compiler_arguments", "environment", "plan"]
+
+COMPILER_FOLDER = "compiler"
+"""Where `torch_neuronx.trace` leaves graph.neff, within the folder of a kept model."""
 
 COMPILE_ONLY = "--compile-only"
 
 _BOTH = {
-    "NEURON_RT_NUM_CORES": "1",  # one core, as in the session
+    "NEURON_RT_NUM_CORES": "1",  # one core: what the headline of the benchmark compares
     "NKI_ENABLE_TRACE_CACHE": "0",  # a stale trace has looked like a wrong kernel
 }
 _NATIVE = {
@@ -91,7 +94,7 @@ def plan(options: BenchOptions, device: str, host: Host | None = None) -> Device
     if device == "xla":
         traced = shlex.quote(str(options.traced_dir))
         newest = f'grep -lZ \'"attn": "nki"\' {traced}/*/key.json | xargs -0 ls -t | head -n 1'
-        neff = f'{traced}/"$KEY"/work/graph.neff'
+        neff = f'{traced}/"$KEY"/{COMPILER_FOLDER}/graph.neff'
         commands += [("KEY of the model that was traced last with nki", f'KEY=$(basename "$(dirname "$({newest})")")')]
         capture = f"neuron-explorer capture -n {neff} -s profile.ntff --profile-nth-exec=2"
         commands += [("or profile the compiled graph alone, with inputs of zeros; writes profile_exec_2.ntff", capture)]

@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock
 
 import nki_hf
+from nki_hf.tools.model_bench.device.plan import COMPILER_FOLDER
 from nki_hf.tools.model_bench.whole_file import whole_file
 
 __all__ = ["Traced", "package_sources", "traced_key", "traced_model"]
@@ -74,11 +75,11 @@ def traced_model(
                 return Traced(module=_load(home, kept, text), folder=home, hit=True)
             except (OSError, ValueError, RuntimeError) as error:
                 say(f"the traced model {kept} cannot be used ({error}); tracing it again.")
-        shutil.rmtree(home / "work", ignore_errors=True)
+        shutil.rmtree(home / COMPILER_FOLDER, ignore_errors=True)
         module = torch_neuronx.trace(
             model,
             tuple(inputs),
-            compiler_workdir=str(home / "work"),
+            compiler_workdir=str(home / COMPILER_FOLDER),
             compiler_args=list(compiler_arguments),
             inline_weights_to_neff=True,
         )
