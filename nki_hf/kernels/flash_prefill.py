@@ -116,7 +116,7 @@ def flash_prefill(
         if i >= 2 and i - 2 < count:
             _exponentials(env, steps[i - 2], live[(i - 2) % 5])
         if i >= 3 and i - 3 < count:
-            _turn(env, steps[i - 3], live[(i - 3) % 5])
+            _turn(steps[i - 3], live[(i - 3) % 5])
         if i >= 4:
             step = steps[i - 4]
             _output(env, step, live[(i - 4) % 5], blocks[step["block"]], sections[step["section"]])
@@ -134,10 +134,12 @@ def flash_prefill(
 def _load_sink(env, sink):
     """The sinks on every partition, [TILE, num_heads_q], and their negatives."""
     heads = sink.shape[1]
-    env["sink"] = nl.ndarray((TILE, heads), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=env["sink"], src=sink.ap(pattern=[[0, TILE], [1, heads]], offset=0))
-    env["negative_sink"] = nl.ndarray((TILE, heads), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=env["negative_sink"], data=env["sink"], op0=nl.multiply, operand0=-1.0)
+    spread = nl.ndarray((TILE, heads), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=spread, src=sink.ap(pattern=[[0, TILE], [1, heads]], offset=0))
+    negative = nl.ndarray((TILE, heads), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=negative, data=spread, op0=nl.multiply, operand0=-1.0)
+    env["sink"] = spread
+    env["negative_sink"] = negative
 
 
 def _load_section(env, section):
@@ -145,17 +147,19 @@ def _load_section(env, section):
     k, v = env["k"], env["v"]
     head_dim, seqlen_kv, width = k.shape[2], k.shape[3], v.shape[3]
     batch, head = section["unit"] // k.shape[1], section["unit"] % k.shape[1]
-    section["k"], section["v"] = [], []
+    begins = []
+    key_tiles = []
+    value_tiles = []
     for grid in range(section["first"] // CHUNK * CHUNK, section["last"], CHUNK):
         begin, end = max(grid, section["first"]), min(grid + CHUNK, section["last"])
         pieces = []
         for d in range(0, head_dim, TILE):
-            piece = nl.ndarray((min(TILE, head_dim - d), end - begin), dtype=k.dtype, buffer=nl.sbuf)
-            nisa.dma_copy(dst=piece, src=k[batch, head, d : d + piece.shape[0], begin:end])
+            depth = min(TILE, head_dim - d)
+            piece = nl.ndarray((depth, end - begin), dtype=k.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=piece, src=k[batch, head, d : d + depth, begin:end])
             pieces.append(piece)
-        section["k"].append((begin, pieces))
         full, rest = (end - begin) // TILE, (end - begin) % TILE
-        values = nl.ndarray((TILE, full + (rest > 0), width), dtype=v.dtype, buffer=nl.sbuf)
+        values = nl.ndarray((TILE, (end - begin + TILE - 1) // TILE, width), dtype=v.dtype, buffer=nl.sbuf)
         offset = ((batch * v.shape[1] + head) * seqlen_kv + begin) * width
         if full > 0:
             source = v.ap(pattern=[[width, TILE], [TILE * width, full], [1, width]], offset=offset)
@@ -163,15 +167,19 @@ def _load_section(env, section):
         if rest > 0:
             source = v.ap(pattern=[[width, rest], [1, width]], offset=offset + full * TILE * width)
             nisa.dma_copy(dst=values[0:rest, full, 0:width], src=source)
-        section["v"].append((begin, values))
+        begins.append(begin)
+        key_tiles.append(pieces)
+        value_tiles.append(values)
+    section["begins"] = begins
+    section["k"] = key_tiles
+    section["v"] = value_tiles
 
 
-def _chunk(chunks, key):
-    """Tile of the chunk that holds `key`, and the key's place in it."""
-    for begin, tile in chunks:
-        if begin // CHUNK == key // CHUNK:
-            return tile, key - begin
-    return None, 0
+def _chunk(section, key):
+    """Which chunk of the section holds `key`, and the key's place in it; chunks lie on one grid, so the first tells all."""
+    begins = section["begins"]
+    number = key // CHUNK - begins[0] // CHUNK
+    return number, key - begins[number]
 
 
 def _open_block(env, block):
@@ -180,55 +188,67 @@ def _open_block(env, block):
     head_dim, seqlen_q = q.shape[2], q.shape[3]
     begin = block["tile"] * TILE
     end = min(begin + block["tiles"] * TILE, seqlen_q)
-    block["q"] = []
+    heads, tiles, spans = block["heads"], block["tiles"], env["spans"]
+    pieces = []
     for d in range(0, head_dim, TILE):
-        piece = nl.ndarray((min(TILE, head_dim - d), block["heads"], end - begin), dtype=q.dtype, buffer=nl.sbuf)
-        for g in range(block["heads"]):
-            source = q[block["batch"], block["head"] + g, d : d + piece.shape[0], begin:end]
-            nisa.dma_copy(dst=piece[0 : piece.shape[0], g, 0 : end - begin], src=source)
-        block["q"].append(piece)
-    block["bounds"], block["out"] = [], []
-    for t in range(block["tiles"]):
-        first, last, full_first, full_last = env["spans"][block["tile"] + t]
-        bounds = None
+        depth = min(TILE, head_dim - d)
+        piece = nl.ndarray((depth, heads, end - begin), dtype=q.dtype, buffer=nl.sbuf)
+        for g in range(heads):
+            source = q[block["batch"], block["head"] + g, d : d + depth, begin:end]
+            nisa.dma_copy(dst=piece[0:depth, g, 0 : end - begin], src=source)
+        pieces.append(piece)
+    bounds = []
+    for t in range(tiles):
+        first, last, full_first, full_last = spans[block["tile"] + t]
+        edges = None
         if first < full_first or last > full_last:
-            bounds = _row_bounds(env, block["batch"], begin + t * TILE, min(TILE, end - begin - t * TILE))
-        block["bounds"].append(bounds)
-        block["out"].append(None)
-    slots = block["heads"] * block["tiles"]
-    block["accumulator"], block["shift"], block["total"] = [None] * slots, [None] * slots, [None] * slots
+            edges = _row_bounds(env, block["batch"], begin + t * TILE, min(TILE, end - begin - t * TILE))
+        bounds.append(edges)
+    slots = heads * tiles
     # One column per slot, for one logarithm at the block's end: switching the Scalar engine's table costs more than a step.
-    block["shifts"] = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
-    block["totals"] = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
+    shifts = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
+    totals = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
     if (end - begin) % TILE > 0:
-        nisa.memset(dst=block["shifts"], value=0.0)
-        nisa.memset(dst=block["totals"], value=1.0)
+        nisa.memset(dst=shifts, value=0.0)
+        nisa.memset(dst=totals, value=1.0)
+    block["q"] = pieces
+    block["bounds"] = bounds
+    block["out"] = [None] * tiles
+    block["accumulator"] = [None] * slots
+    block["shift"] = [None] * slots
+    block["total"] = [None] * slots
+    block["shifts"] = shifts
+    block["totals"] = totals
 
 
 def _row_bounds(env, batch, row, rows):
     """First and past-the-last visible key of each row, float32 [rows, 1]: exact, because keys are below 2^24."""
-    bounds = []
-    for side in ("lo", "hi"):
-        tile = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-        given = env[side]
-        if given != None:  # noqa: E711
-            raw = nl.ndarray((rows, 1), dtype=nl.int32, buffer=nl.sbuf)
-            offset = min(batch, given.shape[0] - 1) * given.shape[1] + row
-            nisa.dma_copy(dst=raw, src=given.ap(pattern=[[1, rows], [1, 1]], offset=offset))
-            nisa.tensor_copy(dst=tile, src=raw, engine=nisa.engine.gpsimd)
-        elif side == "lo" and env["window"] != None:  # noqa: E711
-            start = env["q_offset"] + row - env["window"] + 1
-            nisa.iota(dst=tile, pattern=[[0, 1]], offset=start, channel_multiplier=1)
-        elif side == "hi" and env["ahead"] != None:  # noqa: E711
-            start = env["q_offset"] + row + env["ahead"]
-            nisa.iota(dst=tile, pattern=[[0, 1]], offset=start, channel_multiplier=1)
-        else:
-            limit = 0.0
-            if side == "hi":
-                limit = float(env["k"].shape[3])
-            nisa.memset(dst=tile, value=limit)
-        bounds.append(tile)
-    return bounds
+    lower = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    upper = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    lo, hi, k = env["lo"], env["hi"], env["k"]
+    if lo != None:  # noqa: E711
+        _load_bound(lower, lo, batch, row, rows)
+    elif env["window"] != None:  # noqa: E711
+        start = env["q_offset"] + row - env["window"] + 1
+        nisa.iota(dst=lower, pattern=[[0, 1]], offset=start, channel_multiplier=1)
+    else:
+        nisa.memset(dst=lower, value=0.0)
+    if hi != None:  # noqa: E711
+        _load_bound(upper, hi, batch, row, rows)
+    elif env["ahead"] != None:  # noqa: E711
+        start = env["q_offset"] + row + env["ahead"]
+        nisa.iota(dst=upper, pattern=[[0, 1]], offset=start, channel_multiplier=1)
+    else:
+        nisa.memset(dst=upper, value=float(k.shape[3]))
+    return lower, upper
+
+
+def _load_bound(tile, given, batch, row, rows):
+    """Rows `[row, row + rows)` of the int32 bounds `[batch or 1, seqlen_q]`, as float32 `[rows, 1]`."""
+    raw = nl.ndarray((rows, 1), dtype=nl.int32, buffer=nl.sbuf)
+    offset = min(batch, given.shape[0] - 1) * given.shape[1] + row
+    nisa.dma_copy(dst=raw, src=given.ap(pattern=[[1, rows], [1, 1]], offset=offset))
+    nisa.tensor_copy(dst=tile, src=raw, engine=nisa.engine.gpsimd)
 
 
 # ---- the five stages of a step ----------------------------------------------------------------------------------------
@@ -243,25 +263,31 @@ def _scores(env, step, block, section):
     rows, width = step["rows"], step["width"]
     if width == 0:
         return work
-    work["scores"] = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.psum)
-    pieces, place = _chunk(section["k"], step["key"])
-    for piece in range(len(pieces)):
-        depth, row = pieces[piece].shape[0], step["t"] * TILE
+    scores = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.psum)
+    number, place = _chunk(section, step["key"])
+    q_pieces = block["q"]
+    k_pieces = section["k"][number]
+    row = step["t"] * TILE
+    for d in range(len(k_pieces)):
+        queries, keys = q_pieces[d], k_pieces[d]
+        depth = keys.shape[0]
         nisa.nc_matmul(
-            dst=work["scores"],
-            stationary=block["q"][piece][0:depth, step["g"], row : row + rows],
-            moving=pieces[piece][0:depth, place : place + width],
+            dst=scores,
+            stationary=queries[0:depth, step["g"], row : row + rows],
+            moving=keys[0:depth, place : place + width],
         )
-    if env["bias"] != None:  # noqa: E711
-        bias = env["bias"]
+    work["scores"] = scores
+    bias = env["bias"]
+    if bias != None:  # noqa: E711
         shape = bias.shape
         batch, head = min(block["batch"], shape[0] - 1), min(block["head"] + step["g"], shape[1] - 1)
         stride, row = shape[3], step["row"]
         if shape[2] == 1:
             stride, row = 0, 0
         offset = ((batch * shape[1] + head) * shape[2] + row) * shape[3] + step["key"]
-        work["bias"] = nl.ndarray((rows, width), dtype=bias.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=work["bias"], src=bias.ap(pattern=[[stride, rows], [1, width]], offset=offset))
+        tile = nl.ndarray((rows, width), dtype=bias.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=bias.ap(pattern=[[stride, rows], [1, width]], offset=offset))
+        work["bias"] = tile
     return work
 
 
@@ -270,33 +296,44 @@ def _shift(env, step, work, block):
     rows, slot, slope = step["rows"], step["slot"], env["slope"]
     if step["width"] == 0:
         return
-    work["scores"], top = _masked(env, step, work, block)
+    scores, top = _masked(env, step, work, block)
+    work["scores"] = scores
     # Clamped, so that a row without visible keys so far keeps it finite.
     shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    before = block["shift"][slot]
+    shifts = block["shift"]
+    before = shifts[slot]
     if step["first"]:
         nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=FP32_MAX)
     else:
         nisa.scalar_tensor_tensor(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=before)
-    block["shift"][slot] = shift
-    work["before"], work["shift"] = before, shift
+    shifts[slot] = shift
+    work["before"] = before
+    work["shift"] = shift
 
 
 def _exponentials(env, step, work):
     """Stage 3: probabilities with their row sum, and what corrects the earlier steps of these rows."""
-    rows, width, shift = step["rows"], step["width"], work["shift"]
+    rows, width, shift, v = step["rows"], step["width"], work["shift"], env["v"]
     if width == 0:
         return
     if not step["first"]:
-        work["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=work["correction"], op=nl.exp, data=work["before"], bias=shift, scale=-1.0)
-    work["total"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    work["probabilities"] = nl.ndarray((rows, width), dtype=env["v"].dtype, buffer=nl.sbuf)
+        correction = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=correction, op=nl.exp, data=work["before"], bias=shift, scale=-1.0)
+        work["correction"] = correction
+    total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    # An even number of rows, because their transposes are written to PSUM in whole words of 4 bytes.
+    probabilities = nl.ndarray((rows + rows % 2, width), dtype=v.dtype, buffer=nl.sbuf)
+    if rows % 2 == 1:
+        nisa.memset(dst=probabilities, value=0.0, engine=nisa.engine.gpsimd)
     nisa.activation(
-        dst=work["probabilities"], op=nl.exp, data=work["scores"], bias=shift, scale=env["slope"], reduce_op=nl.add,
-        reduce_res=work["total"], reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        dst=probabilities[0:rows, 0:width], op=nl.exp, data=work["scores"], bias=shift, scale=env["slope"],
+        reduce_op=nl.add, reduce_res=total, reduce_cmd=nisa.reduce_cmd.reset_reduce,
     )  # fmt: skip
-    work["scores"], work["before"], work["shift"] = None, None, None
+    work["probabilities"] = probabilities
+    work["total"] = total
+    work["scores"] = None
+    work["before"] = None
+    work["shift"] = None
 
 
 def _masked(env, step, work, block):
@@ -323,7 +360,8 @@ def _masked(env, step, work, block):
     if bias != None:  # noqa: E711
         scores = _select(rows, width, predicate, scores, top)
     if step["edge"]:
-        lower, upper = block["bounds"][step["t"]]
+        bounds = block["bounds"]
+        lower, upper = bounds[step["t"]]
         if env["has_ranges"]:
             chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
             nisa.range_select(
@@ -355,52 +393,58 @@ def _select(rows, width, predicate, scores, top):
     return chosen
 
 
-def _turn(env, step, work):
-    """Stage 4: the probabilities with keys on partitions, [TILE, key tiles, rows]."""
-    rows, width, dtype = step["rows"], step["width"], env["v"].dtype
+def _turn(step, work):
+    """Stage 4: the probabilities with keys on partitions, [TILE, key tiles, rows made even]."""
+    width, probabilities = step["width"], work["probabilities"]
     if width == 0:
         return
-    tiles = (width + TILE - 1) // TILE
-    bank = nl.ndarray((TILE, tiles, rows), dtype=dtype, buffer=nl.psum)
+    rows, tiles = probabilities.shape[0], (width + TILE - 1) // TILE
+    bank = nl.ndarray((TILE, tiles, rows), dtype=probabilities.dtype, buffer=nl.psum)
     for c in range(tiles):
         keys = min(TILE, width - c * TILE)
-        source = work["probabilities"][0:rows, c * TILE : c * TILE + keys]
+        source = probabilities[0:rows, c * TILE : c * TILE + keys]
         nisa.nc_transpose(dst=bank[0:keys, c, 0:rows], data=source, engine=nisa.engine.tensor)
-    turned = nl.ndarray((TILE, tiles, rows), dtype=dtype, buffer=nl.sbuf)
+    turned = nl.ndarray((TILE, tiles, rows), dtype=probabilities.dtype, buffer=nl.sbuf)
     full, rest = width // TILE, width % TILE
     if full > 0:
         nisa.activation(dst=turned[0:TILE, 0:full, 0:rows], op=nl.copy, data=bank[0:TILE, 0:full, 0:rows])
     if rest > 0:
         nisa.activation(dst=turned[0:rest, full, 0:rows], op=nl.copy, data=bank[0:rest, full, 0:rows])
-    work["turned"], work["probabilities"] = turned, None
+    work["turned"] = turned
+    work["probabilities"] = None
 
 
 def _output(env, step, work, block, section):
     """Stage 5: probabilities @ v, added to the corrected accumulator; the last step of a row also writes it out."""
-    rows, width, slot, width_v = step["rows"], step["width"], step["slot"], env["v"].shape[3]
+    rows, width, slot, v = step["rows"], step["width"], step["slot"], env["v"]
+    width_v = v.shape[3]
     result = None
     if width > 0:
         result = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.psum)
-        values, place = _chunk(section["v"], step["key"])
+        number, place = _chunk(section, step["key"])
+        values = section["v"][number]
+        turned = work["turned"]
         for c in range((width + TILE - 1) // TILE):
             keys = min(TILE, width - c * TILE)
             nisa.nc_matmul(
                 dst=result,
-                stationary=work["turned"][0:keys, c, 0:rows],
+                stationary=turned[0:keys, c, 0:rows],
                 moving=values[0:keys, place // TILE + c, 0:width_v],
             )
+        totals, accumulators = block["total"], block["accumulator"]
         if step["first"]:
-            block["total"][slot] = work["total"]
+            totals[slot] = work["total"]
         else:
-            running = block["total"][slot]
+            running = totals[slot]
             nisa.scalar_tensor_tensor(
                 dst=running, data=running, op0=nl.multiply, operand0=work["correction"], op1=nl.add, operand1=work["total"]
             )
         if step["first"] and not step["last"]:
-            block["accumulator"][slot] = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=block["accumulator"][slot], src=result, engine=nisa.engine.vector)
+            accumulator = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=accumulator, src=result, engine=nisa.engine.vector)
+            accumulators[slot] = accumulator
         elif not step["first"]:
-            running = block["accumulator"][slot]
+            running = accumulators[slot]
             nisa.scalar_tensor_tensor(
                 dst=running, data=running, op0=nl.multiply, operand0=work["correction"], op1=nl.add, operand1=result
             )
@@ -414,23 +458,27 @@ def _output(env, step, work, block, section):
 
 def _finish(env, step, block, result):
     """Normalise a row tile of one head into the block's output tile; its last head writes that to HBM."""
-    rows, slot, t, g, width_v = step["rows"], step["slot"], step["t"], step["g"], env["v"].shape[3]
-    if block["out"][t] == None:  # noqa: E711
-        block["out"][t] = nl.ndarray((rows, block["heads"], width_v), dtype=env["out"].dtype, buffer=nl.sbuf)
-    place = block["out"][t][0:rows, g, 0:width_v]
-    final_shift, final_total = block["shifts"][0:rows, slot : slot + 1], block["totals"][0:rows, slot : slot + 1]
-    head = block["head"] + g
+    rows, slot, t, g, out = step["rows"], step["slot"], step["t"], step["g"], env["out"]
+    width_v = out.shape[3]
+    outputs = block["out"]
+    if outputs[t] == None:  # noqa: E711
+        outputs[t] = nl.ndarray((rows, block["heads"], width_v), dtype=out.dtype, buffer=nl.sbuf)
+    tile, final_shifts, final_totals = outputs[t], block["shifts"], block["totals"]
+    place = tile[0:rows, g, 0:width_v]
+    final_shift, final_total = final_shifts[0:rows, slot : slot + 1], final_totals[0:rows, slot : slot + 1]
+    head, negative_sink = block["head"] + g, env["negative_sink"]
     if result == None:  # noqa: E711
         nisa.memset(dst=place, value=0.0)
         nisa.memset(dst=final_total, value=1.0)
-        if env["sink"] == None:  # noqa: E711
+        if negative_sink == None:  # noqa: E711
             nisa.memset(dst=final_shift, value=FP32_MAX)
         else:
-            nisa.tensor_copy(dst=final_shift, src=env["negative_sink"][0:rows, head : head + 1])
+            nisa.tensor_copy(dst=final_shift, src=negative_sink[0:rows, head : head + 1])
     else:
-        shift, total = block["shift"][slot], block["total"][slot]
+        shifts, totals, accumulators = block["shift"], block["total"], block["accumulator"]
+        shift, total = shifts[slot], totals[slot]
         factor = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-        if env["sink"] == None:  # noqa: E711
+        if negative_sink == None:  # noqa: E711
             # The largest term of a row is 1, so only a row without visible keys can sum to less.
             nisa.tensor_scalar(dst=final_total, data=total, op0=nl.maximum, operand0=0.5)
             nisa.tensor_copy(dst=final_shift, src=shift, engine=nisa.engine.vector)
@@ -441,17 +489,19 @@ def _finish(env, step, block, result):
         else:
             _join_sink(env, rows, head, shift, total, final_shift, final_total, factor)
         nisa.activation(dst=place, op=nl.copy, data=result, scale=factor)
-        block["shift"][slot], block["total"][slot], block["accumulator"][slot] = None, None, None
+        shifts[slot] = None
+        totals[slot] = None
+        accumulators[slot] = None
     if g == block["heads"] - 1:
         row, first = step["row"], block["head"]
-        target = env["out"][block["batch"], row : row + rows, first : first + block["heads"], 0:width_v]
-        nisa.dma_copy(dst=target, src=block["out"][t])
-        block["out"][t] = None
+        nisa.dma_copy(dst=out[block["batch"], row : row + rows, first : first + block["heads"], 0:width_v], src=tile)
+        outputs[t] = None
 
 
 def _join_sink(env, rows, head, shift, total, final_shift, final_total, factor):
     """The sink joins the denominator: total' = total * exp(m - m') + exp(sink - m') with m' = max(m, sink), m = -shift."""
-    sink, negative = env["sink"][0:rows, head : head + 1], env["negative_sink"][0:rows, head : head + 1]
+    sinks, negative_sinks = env["sink"], env["negative_sink"]
+    sink, negative = sinks[0:rows, head : head + 1], negative_sinks[0:rows, head : head + 1]
     nisa.tensor_tensor(dst=final_shift, data1=shift, data2=negative, op=nl.minimum)
     keep = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=keep, op=nl.exp, data=shift, bias=final_shift, scale=-1.0)
@@ -472,7 +522,8 @@ def _empty_above(env):
 
 def _close_block(env, block):
     """Write lse = log(total) - shift of all slots, turned so that it is written in rows; empty rows become -inf."""
-    slots, seqlen_q = block["heads"] * block["tiles"], env["q"].shape[3]
+    q, lse = env["q"], env["lse"]
+    slots, seqlen_q = block["heads"] * block["tiles"], q.shape[3]
     columns = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=columns, op=nl.log, data=block["totals"])
     nisa.tensor_tensor(dst=columns, data1=columns, data2=block["shifts"], op=nl.subtract)
@@ -488,11 +539,14 @@ def _close_block(env, block):
     full, rest = rows // TILE, rows % TILE
     for g in range(block["heads"]):
         line = g * block["tiles"]
-        offset = (block["batch"] * env["q"].shape[1] + block["head"] + g) * seqlen_q + begin
+        offset = (block["batch"] * q.shape[1] + block["head"] + g) * seqlen_q + begin
         if full > 0:
-            target = env["lse"].ap(pattern=[[TILE, full], [1, TILE]], offset=offset)
+            target = lse.ap(pattern=[[TILE, full], [1, TILE]], offset=offset)
             nisa.dma_copy(dst=target, src=lines[line : line + full, 0:TILE])
         if rest > 0:
-            target = env["lse"].ap(pattern=[[rest, 1], [1, rest]], offset=offset + full * TILE)
+            target = lse.ap(pattern=[[rest, 1], [1, rest]], offset=offset + full * TILE)
             nisa.dma_copy(dst=target, src=lines[line + full : line + full + 1, 0:rest])
-    block["q"], block["shifts"], block["totals"], block["bounds"] = None, None, None, None
+    block["q"] = None
+    block["shifts"] = None
+    block["totals"] = None
+    block["bounds"] = None

@@ -25,23 +25,30 @@ def matmul_blocked(lhs_t, rhs, block_m=16, block_n=2, block_k=8):
       lhs_t, rhs: HBM; k, m and n must be multiples of the blocks.
       block_m, block_n, block_k: tiles (128, 512, 128) per block.
     """
-    (k, m), n = lhs_t.shape, rhs.shape[1]
+    k, m = lhs_t.shape
+    n = rhs.shape[1]
     out = nl.ndarray((m, n), lhs_t.dtype, buffer=nl.shared_hbm)
     wide_n = block_n * _TILE_N
     load_m = min(_LOAD_M, block_m * _TILE_M)
     for i_n in nl.affine_range(n // wide_n):
-        sums = [nl.ndarray((_TILE_M, block_n, _TILE_N), out.dtype, buffer=nl.sbuf) for _ in range(m // _TILE_M)]
+        sums = []
+        for _ in range(m // _TILE_M):
+            sums.append(nl.ndarray((_TILE_M, block_n, _TILE_N), out.dtype, buffer=nl.sbuf))
         for i_k in range(k // (block_k * _TILE_K)):
-            right = [_load(rhs, i_k, block_k, i_n * wide_n + t_n * _TILE_N, _TILE_N) for t_n in range(block_n)]
+            right = []
+            for t_n in range(block_n):
+                right.append(_load(rhs, i_k, block_k, i_n * wide_n + t_n * _TILE_N, _TILE_N))
             for i_m in nl.affine_range(m // (block_m * _TILE_M)):
                 first = i_m * block_m * _TILE_M
-                left = [_load(lhs_t, i_k, block_k, first + i * load_m, load_m) for i in range(block_m * _TILE_M // load_m)]
+                left = []
+                for i in range(block_m * _TILE_M // load_m):
+                    left.append(_load(lhs_t, i_k, block_k, first + i * load_m, load_m))
                 for t_n in range(block_n):
                     for t_m in range(block_m):
-                        tile, column = left[t_m * _TILE_M // load_m], t_m * _TILE_M % load_m
+                        rows, columns, column = left[t_m * _TILE_M // load_m], right[t_n], t_m * _TILE_M % load_m
                         psum = nl.ndarray((_TILE_M, _TILE_N), nl.float32, buffer=nl.psum)
                         for j in range(block_k):
-                            nisa.nc_matmul(dst=psum, stationary=tile[j][:, nl.ds(column, _TILE_M)], moving=right[t_n][j])
+                            nisa.nc_matmul(dst=psum, stationary=rows[j][:, nl.ds(column, _TILE_M)], moving=columns[j])
                         total = sums[i_m * block_m + t_m][:, t_n, :]
                         if i_k == 0:
                             nisa.tensor_copy(dst=total, src=psum)

@@ -15,7 +15,8 @@ _TILE_K, _TILE_M, _TILE_N = 128, 128, 512
 @nki.jit
 def matmul_tiled(lhs_t, rhs):
     """`lhs_t.T @ rhs`; lhs_t `[k, m]`, rhs `[k, n]` -> `[m, n]`, all of one dtype; k, m multiples of 128, n of 512."""
-    (k, m), n = lhs_t.shape, rhs.shape[1]
+    k, m = lhs_t.shape
+    n = rhs.shape[1]
     out = nl.ndarray((m, n), lhs_t.dtype, buffer=nl.shared_hbm)
     for i_m in nl.affine_range(m // _TILE_M):
         columns = nl.ds(i_m * _TILE_M, _TILE_M)

@@ -37,7 +37,7 @@ def sd_baseline(q, k, v):
     for i_tile in nl.affine_range(tiles):
         load_transposed(q_columns, q, i_tile, SOFTMAX_SCALE)
     for i_tile in nl.affine_range(tiles):
-        load_transposed(k_columns, k, i_tile)
+        load_transposed(k_columns, k, i_tile, 1.0)
 
     for i_q in nl.affine_range(tiles):
         scores, negative_max = scores_and_max(q_columns, k_columns, i_q, nl.float32)

@@ -35,7 +35,7 @@ def sd_joint_loads(q, k, v):
         load_values(v_tiles, v, i_tile)
     for i_tile in nl.affine_range(tiles):
         load_transposed(q_columns, q, i_tile, SOFTMAX_SCALE)
-        load_transposed(k_columns, k, i_tile)
+        load_transposed(k_columns, k, i_tile, 1.0)
 
     for i_q in nl.affine_range(tiles):
         scores, negative_max = scores_and_max(q_columns, k_columns, i_q, nl.float32)

@@ -13,7 +13,7 @@ __all__ = [
 SOFTMAX_SCALE = 0.125
 
 
-def load_transposed(target, tensor, i_tile, scale=1.0):
+def load_transposed(target, tensor, i_tile, scale):
     """Load rows `[128, head_dim]` of `tensor` and write them as columns of `target` `[head_dim, seqlen]` bfloat16."""
     rows = nl.ndarray((TILE_Q, tensor.shape[1]), tensor.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=rows, src=tensor[nl.ds(i_tile * TILE_Q, TILE_Q), :])

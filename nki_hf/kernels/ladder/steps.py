@@ -22,7 +22,7 @@ def score_tiles(q_sbuf, k_sbuf, i_q):
     return tiles
 
 
-def tile_max(scores, negate=True):
+def tile_max(scores, negate):
     """Row maximum over all tiles, `[128, 1]`: one tensor_reduce per tile from PSUM, and one over the tiles' maxima."""
     maxima = nl.ndarray((TILE_Q, len(scores)), nl.float32, buffer=nl.sbuf)
     for i_kv in range(len(scores)):

@@ -27,89 +27,97 @@ def software_pipeline(q, k, v):
     q_sbuf, k_sbuf = load(q), load(k)
     v_keys = transposed_values(load(v), nl.bfloat16)
 
-    scores = ([], [])
-    for half in scores:
-        for _ in range(num_kv):
-            half.append(nl.ndarray((TILE_Q, TILE_KV), nl.float32, buffer=nl.sbuf))
+    even = []
+    odd = []
+    for _ in range(num_kv):
+        even.append(nl.ndarray((TILE_Q, TILE_KV), nl.float32, buffer=nl.sbuf))
+    for _ in range(num_kv):
+        odd.append(nl.ndarray((TILE_Q, TILE_KV), nl.float32, buffer=nl.sbuf))
+    scores = (even, odd)
     maxima = nl.ndarray((TILE_Q, num_kv), nl.float32, buffer=nl.sbuf)
     negative_max = nl.ndarray((TILE_Q, 1), nl.float32, buffer=nl.sbuf)
     exps = nl.ndarray((TILE_Q, seqlen), nl.bfloat16, buffer=nl.sbuf)
     sums = nl.ndarray((TILE_Q, 2, num_kv), nl.float32, buffer=nl.sbuf)
     probs_t = nl.ndarray((TILE_Q, num_small, TILE_Q), nl.bfloat16, buffer=nl.sbuf)
 
-    def score(i_q, i_kv):
-        psum = nl.ndarray((TILE_Q, TILE_KV), nl.float32, buffer=nl.psum)
-        nisa.nc_matmul(
-            dst=psum, stationary=q_sbuf[:, nl.ds(i_q * TILE_Q, TILE_Q)], moving=k_sbuf[:, nl.ds(i_kv * TILE_KV, TILE_KV)]
-        )
-        nisa.tensor_scalar_reduce(
-            dst=scores[i_q % 2][i_kv], data=psum, op0=nl.multiply, operand0=1.0, reduce_op=nl.maximum,
-            reduce_res=maxima[:, nl.ds(i_kv, 1)],
-        )  # fmt: skip
-
-    def finish_max():
+    for i_q in range(2):
+        for i_kv in range(num_kv):
+            _score(q_sbuf, k_sbuf, scores[i_q], maxima, i_q, i_kv)
         nisa.tensor_reduce(dst=negative_max, op=nl.maximum, data=maxima, axis=1, negate=True)
-
-    def exponentiate(i_q):
-        for i_kv in range(num_kv):
-            nisa.activation_reduce(
-                dst=exps[:, nl.ds(i_kv * TILE_KV, TILE_KV)], op=nl.exp, data=scores[i_q % 2][i_kv], bias=negative_max,
-                reduce_op=nl.add, reduce_res=sums[:, i_q % 2, nl.ds(i_kv, 1)],
-            )  # fmt: skip
-
-    def transpose():
-        for i_bank in range(num_kv):
-            bank = nl.ndarray((TILE_Q, per_tile, TILE_Q), nl.bfloat16, buffer=nl.psum)
-            for i in range(per_tile):
-                i_kv = i_bank * per_tile + i
-                nisa.nc_transpose(dst=bank[:, i, :], data=exps[:, nl.ds(i_kv * TILE_Q, TILE_Q)])
-                nisa.activation(dst=probs_t[:, i_kv, :], op=nl.copy, data=bank[:, i, :])
-
-    def weigh(pv_psum, first, last):
-        for i_kv in range(first, last):
-            nisa.nc_matmul(dst=pv_psum, stationary=probs_t[:, i_kv, :], moving=v_keys[:, i_kv, :])
-
-    def evict(pv_psum):
-        pv_sbuf = nl.ndarray((TILE_Q, head_dim), nl.float32, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=pv_sbuf, src=pv_psum)
-        return pv_sbuf
-
-    def write_back(i_q, pv_sbuf):
-        row_sum = nl.ndarray((TILE_Q, 1), nl.float32, buffer=nl.sbuf)
-        nisa.tensor_reduce(dst=row_sum, op=nl.add, data=sums[:, i_q % 2, :], axis=1)
-        inverse_sum = nl.ndarray((TILE_Q, 1), nl.float32, buffer=nl.sbuf)
-        nisa.reciprocal(dst=inverse_sum, data=row_sum)
-        out_sbuf = nl.ndarray((TILE_Q, head_dim), out.dtype, buffer=nl.sbuf)
-        nisa.tensor_scalar(dst=out_sbuf, data=pv_sbuf, op0=nl.multiply, operand0=inverse_sum)
-        nisa.dma_copy(dst=out[nl.ds(i_q * TILE_Q, TILE_Q), :], src=out_sbuf)
-
-    def weigh_alone(i_q):
-        pv_psum = nl.ndarray((TILE_Q, head_dim), nl.float32, buffer=nl.psum)
-        weigh(pv_psum, 0, num_small)
-        write_back(i_q, evict(pv_psum))
-
-    def score_alone(i_q):
-        for i_kv in range(num_kv):
-            score(i_q, i_kv)
-        finish_max()
-
-    score_alone(0)
-    exponentiate(0)
-    transpose()
-    score_alone(1)
+        if i_q == 0:
+            _exponentiate(exps, sums, scores[0], negative_max, 0)
+            _transpose(probs_t, exps)
     with nl.no_reorder():
         for i_q in range(num_q - 2):
-            exponentiate(i_q + 1)
+            _exponentiate(exps, sums, scores[(i_q + 1) % 2], negative_max, i_q + 1)
             pv_psum = nl.ndarray((TILE_Q, head_dim), nl.float32, buffer=nl.psum)
             for i_kv in range(num_kv):
-                score(i_q + 2, i_kv)
-                weigh(pv_psum, i_kv * per_tile, (i_kv + 1) * per_tile)
-            pv_sbuf = evict(pv_psum)
-            finish_max()
-            transpose()
-            write_back(i_q, pv_sbuf)
-    weigh_alone(num_q - 2)
-    exponentiate(num_q - 1)
-    transpose()
-    weigh_alone(num_q - 1)
+                _score(q_sbuf, k_sbuf, scores[i_q % 2], maxima, i_q + 2, i_kv)
+                _weigh(pv_psum, probs_t, v_keys, i_kv * per_tile, (i_kv + 1) * per_tile)
+            pv_sbuf = _evict(pv_psum)
+            nisa.tensor_reduce(dst=negative_max, op=nl.maximum, data=maxima, axis=1, negate=True)
+            _transpose(probs_t, exps)
+            _write_back(out, sums, i_q, pv_sbuf)
+    for i_q in range(num_q - 2, num_q):
+        if i_q == num_q - 1:
+            _exponentiate(exps, sums, scores[i_q % 2], negative_max, i_q)
+            _transpose(probs_t, exps)
+        pv_psum = nl.ndarray((TILE_Q, head_dim), nl.float32, buffer=nl.psum)
+        _weigh(pv_psum, probs_t, v_keys, 0, num_small)
+        _write_back(out, sums, i_q, _evict(pv_psum))
     return out
+
+
+def _score(q_sbuf, k_sbuf, scores, maxima, i_q, i_kv):
+    """One tile of scores of query tile `i_q`, copied to SBUF with its row maximum."""
+    psum = nl.ndarray((TILE_Q, TILE_KV), nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(
+        dst=psum, stationary=q_sbuf[:, nl.ds(i_q * TILE_Q, TILE_Q)], moving=k_sbuf[:, nl.ds(i_kv * TILE_KV, TILE_KV)]
+    )
+    nisa.tensor_scalar_reduce(
+        dst=scores[i_kv], data=psum, op0=nl.multiply, operand0=1.0, reduce_op=nl.maximum, reduce_res=maxima[:, nl.ds(i_kv, 1)]
+    )
+
+
+def _exponentiate(exps, sums, scores, negative_max, i_q):
+    """Exponentials of query tile `i_q` and their sums per tile of keys."""
+    for i_kv in range(len(scores)):
+        nisa.activation_reduce(
+            dst=exps[:, nl.ds(i_kv * TILE_KV, TILE_KV)], op=nl.exp, data=scores[i_kv], bias=negative_max,
+            reduce_op=nl.add, reduce_res=sums[:, i_q % 2, nl.ds(i_kv, 1)],
+        )  # fmt: skip
+
+
+def _transpose(probs_t, exps):
+    """P^T as `[128 keys, seqlen / 128, 128 queries]`."""
+    per_tile = TILE_KV // TILE_Q
+    for i_bank in range(exps.shape[1] // TILE_KV):
+        bank = nl.ndarray((TILE_Q, per_tile, TILE_Q), nl.bfloat16, buffer=nl.psum)
+        for i in range(per_tile):
+            i_kv = i_bank * per_tile + i
+            nisa.nc_transpose(dst=bank[:, i, :], data=exps[:, nl.ds(i_kv * TILE_Q, TILE_Q)])
+            nisa.activation(dst=probs_t[:, i_kv, :], op=nl.copy, data=bank[:, i, :])
+
+
+def _weigh(pv_psum, probs_t, v_keys, first, last):
+    """P @ V over key tiles `[first, last)`, accumulated in PSUM."""
+    for i_kv in range(first, last):
+        nisa.nc_matmul(dst=pv_psum, stationary=probs_t[:, i_kv, :], moving=v_keys[:, i_kv, :])
+
+
+def _evict(pv_psum):
+    """The output of one query tile, from PSUM to SBUF."""
+    pv_sbuf = nl.ndarray(pv_psum.shape, nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=pv_sbuf, src=pv_psum)
+    return pv_sbuf
+
+
+def _write_back(out, sums, i_q, pv_sbuf):
+    """Divide query tile `i_q` by its row sums and store it."""
+    row_sum = nl.ndarray((TILE_Q, 1), nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=row_sum, op=nl.add, data=sums[:, i_q % 2, :], axis=1)
+    inverse_sum = nl.ndarray((TILE_Q, 1), nl.float32, buffer=nl.sbuf)
+    nisa.reciprocal(dst=inverse_sum, data=row_sum)
+    out_sbuf = nl.ndarray(pv_sbuf.shape, out.dtype, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=out_sbuf, data=pv_sbuf, op0=nl.multiply, operand0=inverse_sum)
+    nisa.dma_copy(dst=out[nl.ds(i_q * TILE_Q, TILE_Q), :], src=out_sbuf)

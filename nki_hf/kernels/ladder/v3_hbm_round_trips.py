@@ -21,15 +21,18 @@ def hbm_round_trips(q, k, v):
     out = new_output(q)
     q_sbuf, k_sbuf, v_sbuf = load(q), load(k), load(v)
 
-    scores = [[None] * num_kv for _ in range(num_q)]
+    scores = []
     for i_q in range(num_q):
+        tiles = []
         for i_kv in range(num_kv):
-            scores[i_q][i_kv] = nl.ndarray((TILE_Q, TILE_KV), nl.float32, buffer=nl.psum)
+            tile = nl.ndarray((TILE_Q, TILE_KV), nl.float32, buffer=nl.psum)
             nisa.nc_matmul(
-                dst=scores[i_q][i_kv],
+                dst=tile,
                 stationary=q_sbuf[:, nl.ds(i_q * TILE_Q, TILE_Q)],
                 moving=k_sbuf[:, nl.ds(i_kv * TILE_KV, TILE_KV)],
             )
+            tiles.append(tile)
+        scores.append(tiles)
 
     row_max = nl.ndarray((TILE_Q, num_q), nl.float32, buffer=nl.sbuf)
     for i_q in range(num_q):

@@ -30,7 +30,7 @@ def fused_exp_sum(q, k, v):
 
     for i_q in nl.affine_range(q.shape[1] // TILE_Q):
         scores = score_tiles(q_sbuf, k_sbuf, i_q)
-        exps, sums = exps_and_sums(scores, tile_max(scores), nl.float32)
+        exps, sums = exps_and_sums(scores, tile_max(scores, negate=True), nl.float32)
         inverse_sum = sum_of(sums)
         store_divided(out, i_q, times_values(transposed_probs(exps), v_keys), inverse_sum)
     return out
