@@ -50,7 +50,7 @@ def _execute(module: str, language: str) -> ModuleType:
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:
         raise ModuleNotFoundError(f"kernel module {module!r} does not exist.")
-    name = f"{module}@{language}"
+    name = f"{module}__{language}"  # an identifier: the parser of NKI 0.3 to 0.6 makes names of it
     spec = importlib.util.spec_from_file_location(name, found.origin)
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(f"kernel module {module!r} has no source file.")

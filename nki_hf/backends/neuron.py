@@ -6,12 +6,14 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 from nki_hf import lang
 from nki_hf.backends.base import KernelCall, RunResult
 from nki_hf.backends.neuron_launch import launch, signature_key
 from nki_hf.backends.neuron_lnc import Lnc, Platform, find_platform, resolve_lnc
+from nki_hf.backends.neuron_sources import PARAMETER, digest
 from nki_hf.backends.neuron_split import MAX_BLOCKS, join, split
 from nki_hf.backends.neuron_world import DEVICE_WORLDS, Host, World, detect_nki, detect_world, simulator_problem
 from nki_hf.errors import BackendUnavailable
@@ -92,9 +94,13 @@ class NeuronBackend:
                 f"the tensors are on {device} but this process has the {self.world.name} world: the two worlds cannot share a "
                 f"process. Move the model to {self.world.device}."
             )
+        kernel, parameters = self._kernel(call.kernel), self._parameters(call.kernel)
+        filled = call.filled()
+        if PARAMETER in parameters and PARAMETER not in call.constants:
+            filled = replace(filled, constants={**call.constants, PARAMETER: digest(f"{self._kernels}.{call.kernel}")})
         results = []
-        for part in split(call.filled(), self._max_blocks):
-            results.append(launch(self._kernel(call.kernel), part, self._parameters(call.kernel), self.lnc.value))
+        for part in split(filled, self._max_blocks):
+            results.append(launch(kernel, part, parameters, self.lnc.value))
             self.compiled[signature_key(part)] += 1
         return RunResult(outputs=join(call, results))
 

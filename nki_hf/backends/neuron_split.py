@@ -1,44 +1,49 @@
-"""Several launches for one call whose kernel would unroll too far: over the batch, then over the kv heads.
+"""Several launches for one call whose kernel would unroll too far: over batch, kv heads, query heads, and at last rows.
 
-NKI unrolls every loop, so the compiler's work grows with batch x heads x tiles. The launches of one call have equal shapes
-and are one compiled kernel.
+NKI unrolls every loop, so the compiler's work grows with batch x heads x tiles. Launches of one call that differ in batch or
+heads have equal shapes and are one compiled kernel. Query rows are only divided where one head alone is too long; those
+launches are one compiled kernel if they visit keys alike, and a few kernels else (a causal mask).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from nki_hf.backends.base import KernelCall
+from nki_hf.kernels.prefill_plan import TILE, Span, blocks_of, half_of
 
 __all__ = ["MAX_BLOCKS", "join", "split"]
 
-MAX_BLOCKS = 65_536
-"""Score blocks (128 rows x 512 keys) per launch. Assumed: no limit is documented; 65,536 keeps 16 heads of 16,384 x 16,384 in
-one launch. Lower it if compilation takes too long (`NeuronBackend(max_blocks=...)`)."""
+MAX_BLOCKS = 8_192
+"""Score blocks (128 rows x 512 keys) per launch: about 140,000 instructions. Assumed: that a limit exists is documented (errors
+EVRF007, EBVF030 and EXTP004), its size is not; public kernels of 12,000 to 41,000 DMAs compile, one of 6.9 million
+instructions was refused. Lower it if compilation takes too long (`NeuronBackend(max_blocks=...)`)."""
 
 
 def split(call: KernelCall, max_blocks: int = MAX_BLOCKS) -> list[KernelCall]:
-    """The calls to launch one after the other, equal in every shape; the call itself if it is small enough.
+    """The calls to launch one after the other; the call itself if it is small enough.
 
-    If even one kv head exceeds the limit, that is the smallest launch: its rows and keys stay together.
+    A single query tile of one head is the smallest launch.
     """
     if call.kernel != "flash_prefill":
         return [call]
-    q, k = call.tensors["q"], call.tensors["k"]
-    batch, heads_q, _, seqlen_q = q.shape
-    heads_kv, seqlen_kv = k.shape[1], k.shape[3]
-    group = heads_q // heads_kv
-    per_head = group * -(-seqlen_q // 128) * -(-seqlen_kv // 512)
-    rows = _largest_divisor(batch, max_blocks // max(1, per_head * heads_kv))
-    heads = heads_kv if rows * heads_kv * per_head <= max_blocks else _largest_divisor(heads_kv, max_blocks // per_head)
-    if rows == batch and heads == heads_kv:
+    q, k, spans = call.tensors["q"], call.tensors["k"], call.constants["spans"]
+    batch, heads_q, heads_kv = q.shape[0], q.shape[1], k.shape[1]
+    group, one_head = heads_q // heads_kv, max(1, blocks_of(spans))
+    rows = _largest_divisor(batch, max_blocks // (one_head * heads_q))
+    heads = _largest_divisor(heads_kv, max_blocks // (one_head * group * rows))
+    shared = _largest_divisor(group, max_blocks // one_head) if heads == 1 else group
+    tiles = list(_runs(spans, max_blocks)) if shared == 1 and one_head > max_blocks else [(0, len(spans))]
+    if (rows, heads, shared, len(tiles)) == (batch, heads_kv, group, 1):
         return [call]
     return [
-        _part(call, slice(b, b + rows), slice(h, h + heads), slice(h * group, (h + heads) * group))
+        _rows(_part(call, slice(b, b + rows), slice(h, h + heads), slice(first, first + heads * shared)), *run)
         for b in range(0, batch, rows)
         for h in range(0, heads_kv, heads)
+        for first in range(h * group, (h + heads) * group, heads * shared)
+        for run in tiles
     ]
 
 
@@ -46,18 +51,27 @@ def join(call: KernelCall, results: Sequence[tuple[Any, ...]]) -> tuple[Any, ...
     """The outputs of `call` from those of its parts, in `split`'s order."""
     if len(results) == 1:
         return results[0]
+    batch, heads, _, seqlen_q = call.tensors["q"].shape
+    joined = []
+    # out [batch, seqlen_q, heads, head_dim_v], lse [batch, heads, seqlen_q]
+    for number, axes in ((0, (1, 2, 0)), (1, (2, 1, 0))):
+        pieces = [result[number] for result in results]
+        for axis, size in zip(axes, (seqlen_q, heads, batch), strict=True):
+            pieces = list(_whole(pieces, axis, size))
+        joined.append(pieces[0])
+    return tuple(joined)
+
+
+def _whole(pieces: list[Any], axis: int, size: int) -> Iterator[Any]:
+    """Consecutive pieces put together along an axis until it has its size."""
     import torch
 
-    batch = call.tensors["q"].shape[0]
-    per_row = len(results) * results[0][0].shape[0] // batch  # parts that share batch rows
-    joined = []
-    for number, heads_axis in ((0, 2), (1, 1)):  # out [batch, seqlen_q, heads, head_dim_v], lse [batch, heads, seqlen_q]
-        rows = [
-            torch.cat([result[number] for result in results[start : start + per_row]], dim=heads_axis)
-            for start in range(0, len(results), per_row)
-        ]
-        joined.append(torch.cat(rows, dim=0))
-    return tuple(joined)
+    waiting: list[Any] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(each.shape[axis] for each in waiting) == size:
+            yield waiting[0] if len(waiting) == 1 else torch.cat(waiting, dim=axis)
+            waiting = []
 
 
 def _part(call: KernelCall, rows: slice, heads_kv: slice, heads_q: slice) -> KernelCall:
@@ -70,6 +84,33 @@ def _part(call: KernelCall, rows: slice, heads_kv: slice, heads_q: slice) -> Ker
         return own[:, heads_q] if name in ("bias", "sink") and tensor.shape[1] > 1 else own
 
     return replace(call, tensors={name: cut(name, tensor) for name, tensor in call.tensors.items()})
+
+
+def _rows(call: KernelCall, begin: int, end: int) -> KernelCall:
+    """The query tiles `[begin, end)` of a call; positions of its mask move with them."""
+    spans = call.constants["spans"]
+    if (begin, end) == (0, len(spans)):
+        return call
+    own = slice(begin * TILE, end * TILE)
+    constants = {**call.constants, "spans": spans[begin:end]}
+    constants["row_split"] = half_of(spans[begin:end]) if call.lnc > 1 else end - begin
+    if constants["window"] is not None or constants["ahead"] is not None:
+        constants["q_offset"] += begin * TILE
+    tensors = dict(call.tensors)
+    for name, axis in (("q", 3), ("lo", 1), ("hi", 1), ("bias", 2)):
+        tensor = tensors[name]
+        if tensor is not None and tensor.shape[axis] > 1:
+            tensors[name] = tensor[(slice(None),) * axis + (own,)]
+    return replace(call, tensors=tensors, constants=constants)
+
+
+def _runs(spans: Sequence[Span], max_blocks: int) -> Iterator[tuple[int, int]]:
+    """Runs `(begin, end)` of query tiles with at most `max_blocks` blocks each, or one tile; equal in length if spans are."""
+    begin = 0
+    for end in range(1, len(spans) + 1):
+        if end == len(spans) or blocks_of(tuple(spans[begin : end + 1])) > max_blocks:
+            yield begin, end
+            begin = end
 
 
 def _largest_divisor(number: int, limit: int) -> int:

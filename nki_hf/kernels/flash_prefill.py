@@ -71,8 +71,12 @@ def flash_prefill(
     q_offset=0,
     window=None,
     ahead=None,
+    sources="",
 ):
-    """Attention output and log-sum-exp; see the module for layouts and `prefill_plan.PrefillPlan` for the constants."""
+    """Attention output and log-sum-exp; see the module for layouts and `prefill_plan.PrefillPlan` for the constants.
+
+    `sources` is not read: a digest of the kernel's files makes every change of them another kernel to the compiler's cache.
+    """
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
     out = nl.ndarray((batch, seqlen_q, num_heads_q, v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
     lse = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
@@ -98,8 +102,8 @@ def flash_prefill(
     if sink != None:  # noqa: E711
         _load_sink(env, sink)
 
-    work = divided(batch * k.shape[1], len(spans), row_split, program, programs)
-    blocks, sections, steps = scheduled(work, spans, q.shape, k.shape, q_rows, q_heads, section)
+    tasks = divided(batch * k.shape[1], len(spans), row_split, program, programs)
+    blocks, sections, steps = scheduled(tasks, spans, q.shape, k.shape, q_rows, q_heads, section)
     count = len(steps)
     live = [None, None, None, None, None]
     for i in range(count + 4):

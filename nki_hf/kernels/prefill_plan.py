@@ -11,7 +11,7 @@ from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.problem import DTYPES, Problem
 
-__all__ = ["PrefillPlan", "Span", "plan_prefill", "prefill_reasons"]
+__all__ = ["TILE", "PrefillPlan", "Span", "blocks_of", "half_of", "plan_prefill", "prefill_reasons"]
 
 Span = tuple[int, int, int, int]
 """`(first, last, full_first, full_last)` of one query tile: it visits keys `[first, last)`, and all of its rows see all
@@ -80,7 +80,7 @@ class PrefillPlan:
     @property
     def blocks(self) -> int:
         """Score blocks that one query head computes."""
-        return sum(-(-last // BLOCK) - first // BLOCK for first, last, _, _ in self.spans if last > first)
+        return blocks_of(self.spans)
 
     def constants(self) -> dict[str, Any]:
         """The kernel's compile-time arguments, by name and in its order."""
@@ -110,6 +110,11 @@ class PrefillPlan:
             "sbuf_bytes": self.sbuf_bytes,
             "psum_banks": self.psum_banks,
         }
+
+
+def blocks_of(spans: tuple[Span, ...]) -> int:
+    """Score blocks of one query head over these query tiles."""
+    return sum(-(-last // BLOCK) - first // BLOCK for first, last, _, _ in spans if last > first)
 
 
 def prefill_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
@@ -151,7 +156,7 @@ def plan_prefill(problem: Problem, chip: Chip, lnc: int = 1) -> PrefillPlan:
         seqlen_kv=seqlen_kv,
         bounds=bounds,
         spans=spans,
-        row_split=_row_split(spans) if lnc > 1 else len(spans),
+        row_split=half_of(spans) if lnc > 1 else len(spans),
         q_rows=q_rows,
         q_heads=q_heads,
         section=section,
@@ -192,7 +197,7 @@ def _spans(problem: Problem, seqlen_kv: int, short: bool) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _row_split(spans: tuple[Span, ...]) -> int:
+def half_of(spans: tuple[Span, ...]) -> int:
     """Number of query tiles whose keys come closest to half of all visited keys."""
     widths = [last - first + 1 for first, last, _, _ in spans]
     best, seen = 0, 0

@@ -64,19 +64,19 @@ def divided(units: int, tiles: int, row_split: int, program: int, programs: int)
     Whole units are dealt out evenly; of an odd one out the first core takes the query tiles before `row_split`.
     """
     share = units // programs
-    work = []
+    tasks = []
     for unit in range(program * share, (program + 1) * share):
-        work.append((unit, 0, tiles))
+        tasks.append((unit, 0, tiles))
     for unit in range(programs * share, units):
         if program == 0:
-            work.append((unit, 0, row_split))
+            tasks.append((unit, 0, row_split))
         else:
-            work.append((unit, row_split, tiles))
-    return work
+            tasks.append((unit, row_split, tiles))
+    return tasks
 
 
 def scheduled(
-    work: list[tuple[int, int, int]],
+    tasks: list[tuple[int, int, int]],
     spans: tuple[Span, ...],
     q_shape: tuple[int, ...],
     k_shape: tuple[int, ...],
@@ -87,7 +87,7 @@ def scheduled(
     """Query blocks (tiles and heads that share a load), key sections (what is resident together), and steps in order.
 
     Args:
-      work: as `divided` gives it.
+      tasks: as `divided` gives it.
       spans: per query tile, the keys it visits and those that all of its rows see (see `prefill_plan.Span`).
       q_shape, k_shape: the kernel's layouts.
       q_rows, q_heads, section: rows and heads of a block, keys of a section.
@@ -99,8 +99,8 @@ def scheduled(
     sections = []
     steps = []
     number = 0
-    for i in range(len(work)):
-        unit, begin, end = work[i]
+    for i in range(len(tasks)):
+        unit, begin, end = tasks[i]
         if resident:
             sections.append(_section(spans, unit, begin, end, 0, seqlen_kv))
         for tile_begin in range(begin, end, tiles):
