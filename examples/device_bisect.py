@@ -20,9 +20,10 @@ from typing import Annotated, Any
 try:
     import typer
 
-    from nki_hf.errors import BackendUnavailable
+    from nki_hf.settings import settings
     from nki_hf.tools.model_bench.device.plan import compiler_arguments, environment
     from nki_hf.tools.model_bench.options import DTYPES, BenchOptions
+    from nki_hf.tools.program import ProgramCommand, finished
 except ModuleNotFoundError as missing:
     # The words of a clone that was never installed, or of another Python than the one it was installed in.
     print(
@@ -66,8 +67,9 @@ class Shape:
         """What is wrong with it, or an empty text."""
         for item in fields(self):
             value, least = getattr(self, item.name), 0 if item.default == 0 else 1
-            if item.name != "dtype" and value < least:
-                return f"{item.name}={value} cannot be run: {item.name} must be {least} or more."
+            most = 1000 if item.name == "layers" else 2**31 - 1
+            if item.name != "dtype" and not least <= value <= most:
+                return f"{item.name}={value} cannot be run: {item.name} must be {least} or more, and at most {most:,}."
         if self.heads % self.kv_heads:
             return f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}: each kv head serves equally many."
         if self.keys < self.seqlen:
@@ -77,6 +79,10 @@ class Shape:
         return ""
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(cls=ProgramCommand)
 def main(
     device: Annotated[str, typer.Option(help=f"One of {', '.join(STEPS)}.")] = "neuron",
     batch: Annotated[int, typer.Option(help="Sequences.")] = Shape.batch,
@@ -97,28 +103,23 @@ def main(
     )  # fmt: skip
     problem = shape.problem() or _unknown(device, step)
     if problem:
-        typer.echo(problem, err=True)
-        raise typer.Exit(2)
+        raise ValueError(problem)
+    settings()  # a variable that cannot be read is no failed step
     for name, text in environment(BenchOptions(), device).items():
         os.environ.setdefault(name, text)
-    if step:
-        run_step(step, device, shape)
-        return
-    try:
-        from nki_hf.tools.model_bench.worlds import choose_device  # imports torch, after the variables
+    from nki_hf.tools.model_bench.worlds import choose_device  # imports torch, after the variables
 
-        choose_device(device)
-    except BackendUnavailable as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    choose_device(device)
+    if step:
+        raise typer.Exit(min(1, finished(lambda: run_step(step, device, shape))))
     for name in STEPS[device]:
         command = [sys.executable, __file__, "--device", device, *shape.flags(), "--step", name]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NKI_HF_TRACEBACK": "1"})
         if done.returncode:
-            typer.echo(f"{name}: FAILED\n{done.stderr.strip()}")
-            typer.echo(f"The first step that fails is {name!r}; repeat it alone: {' '.join(command)}")
+            print(f"{name}: FAILED\n{done.stderr.strip()}")
+            print(f"The first step that fails is {name!r}; repeat it alone: {' '.join(command)}")
             raise typer.Exit(1)
-        typer.echo(f"{name}: ok, {done.stdout.strip()}")
+        print(f"{name}: ok, {done.stdout.strip()}")
 
 
 def _unknown(device: str, step: str) -> str:
@@ -134,9 +135,7 @@ def run_step(step: str, device: str, shape: Shape) -> None:
     import torch
 
     import nki_hf
-    from nki_hf.tools.model_bench.worlds import choose_device
 
-    choose_device(device)
     torch.manual_seed(0)
     nki_hf.configure(strict=True)
     if step == "torch":
@@ -220,13 +219,20 @@ def compare_model(device: str, shape: Shape, layers: int, *, compiled: bool) -> 
 
 
 def compare(found: Any, expected: Any) -> None:
-    """Print how far apart two tensors are, relative to the second's RMS; at most 5 % passes."""
+    """Print how far apart two tensors are, relative to the second's RMS; at most 5 % passes, and 25 % of any row's own RMS.
+
+    A few wrong rows do not show in the error of all.
+    """
     found, expected = found.float(), expected.float()
-    error = float((found - expected).square().mean().sqrt() / expected.square().mean().sqrt())
-    print(f"RMS error {error:.2%} of the reference")
-    if not error <= 0.05:  # NaN fails too
-        raise SystemExit(f"RMS error {error:.2%} is above 5 %")
+    difference = (found - expected).square()
+    error = float(difference.mean().sqrt() / expected.square().mean().sqrt())
+    sizes = expected.square().mean(-1).sqrt().clamp_min(1e-20)  # rows that see no key are zeros on both sides
+    worst = float((difference.mean(-1).sqrt() / sizes).max())
+    print(f"RMS error {error:.2%} of the reference, of the worst row {worst:.2%}")
+    for what, value, limit in (("RMS error", error, 0.05), ("the worst row's RMS error", worst, 0.25)):
+        if not value <= limit:  # NaN fails too
+            raise ValueError(f"{what} {value:.2%} is above {limit:.0%}")
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -38,6 +38,8 @@ try:
         BenchOptions,
         WrongUse,
     )  # fmt: skip
+    from nki_hf.tools.output_files import check_writable, writing
+    from nki_hf.tools.program import ProgramCommand, finished
 except ModuleNotFoundError as missing:
     # The words of a clone that was never installed, or of another Python than the one it was installed in.
     print(
@@ -47,7 +49,10 @@ except ModuleNotFoundError as missing:
 
 DEFAULTS = BenchOptions()
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
+
+@app.command(cls=ProgramCommand)
 def main(
     model: Annotated[str, typer.Option(help=f"Hub id or local folder; {OFFLINE_MODEL} needs no download.")] = DEFAULTS.model,
     preset: Annotated[str | None, typer.Option(help=f"Sizes by name: {', '.join(PRESETS)}. Other flags override it.")] = None,
@@ -73,42 +78,45 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the random weights and token ids.")] = DEFAULTS.seed,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what a run on Neuron would set and call.")] = False,
     compile_only: Annotated[bool, typer.Option("--compile-only", help="Fill the cache of compiled models.")] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let code that comes with the model run, with all of your rights.")
+    ] = False,
 ) -> None:
     """Benchmark one model under several attention implementations."""
-    errors = Console(stderr=True)
-    try:
+
+    def options() -> BenchOptions:
         names = tuple(name.strip() for name in attn.split(",") if name.strip())
         unknown = [name for name in names if name not in ATTENTIONS]
         if unknown:
             raise WrongUse(f"attn={unknown[0]!r} is not known: attn is any of {', '.join(ATTENTIONS)}.")
         given = {"layers": layers, "seqlen": seqlen, "batch_size": batch_size, "warmup": warmup}
-        options = BenchOptions(
+        return BenchOptions(
             model=model, attn=names, dtype=dtype, device=device, iters=iters, padded=padded,
             decode_steps=decode_steps, cache_dir=cache_dir, window=window, profile=profile, json=json, seed=seed,
+            trust_remote_code=trust_remote_code,
             **{**_preset(preset), **{name: value for name, value in given.items() if value is not None}},
         )  # fmt: skip
-        warm = warmup is not None
-        passed = (
-            show_plans(options, warmup_given=warm)
-            if dry_run
-            else benchmark(options, errors, compiles_only=compile_only, warmup_given=warm)
-        )
-    except (WrongUse, BackendUnavailable, OSError) as error:
-        errors.print(str(error), highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(2) from None
-    except UnsupportedProblem as error:  # the nki row runs strict
-        errors.print(f"FAIL: {error}", highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        errors.print("interrupted; the cache holds complete files only.")
-        raise typer.Exit(130) from None
-    raise typer.Exit(0 if passed else 1)
+
+    def judged() -> int:
+        if dry_run:
+            return 0 if show_plans(options(), warmup_given=warmup is not None) else 1
+        errors = Console(stderr=True)
+        try:
+            return 0 if benchmark(options(), errors, compiles_only=compile_only, warmup_given=warmup is not None) else 1
+        except UnsupportedProblem as error:  # the nki row runs strict
+            errors.print(f"FAIL: {error}", highlight=False, markup=False, soft_wrap=True)
+            return 1
+        except KeyboardInterrupt:
+            errors.print("interrupted; the cache holds complete files only.")
+            return 130
+
+    raise typer.Exit(finished(judged))
 
 
 def show_plans(options: BenchOptions, *, warmup_given: bool = False) -> bool:
     """Print the plan of a device run: for the device asked for, or for both worlds, one of which may say why not."""
     if options.device in ("neuron", "xla"):
-        typer.echo(plan(with_warmup(options, options.device, warmup_given), options.device).text())
+        print(plan(with_warmup(options, options.device, warmup_given), options.device).text())
         return True
     texts = []
     for device in ("neuron", "xla"):
@@ -116,7 +124,7 @@ def show_plans(options: BenchOptions, *, warmup_given: bool = False) -> bool:
             texts.append(plan(with_warmup(options, device, warmup_given), device).text())
         except WrongUse as error:
             texts.append(f"# device {device}: {error}")
-    typer.echo("\n\n".join(texts))
+    print("\n\n".join(texts))
     return True
 
 
@@ -128,7 +136,7 @@ def with_warmup(options: BenchOptions, device: str, given: bool) -> BenchOptions
 def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = False, warmup_given: bool = False) -> bool:
     """Run, print and write everything; returns the verdict. On a device, a process of its own has compiled before."""
     prepare_environment(options)
-    check_writable(options.json)
+    check_files(options)
     try:
         from transformers.utils import logging  # after the environment: these import torch
 
@@ -158,19 +166,17 @@ def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = F
     return result.passed
 
 
-def check_writable(path: Path) -> None:
+def check_files(options: BenchOptions) -> None:
     """Make the result file's folder now: a run of minutes must not end at a file that cannot be written.
 
     Raises:
-      WrongUse: the file cannot be written.
+      ValueError: a file cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        problem = "it is a folder" if path.is_dir() else "" if os.access(path.parent, os.W_OK) else "its folder is read-only"
-    except OSError as error:
-        problem = str(error)
-    if problem:
-        raise WrongUse(f"json={str(path)!r} cannot be written ({problem}): name another file with --json.")
+    with writing(options.json, "json"):
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(options.json, "json")
+    if options.profile:
+        check_writable(options.profile_path, "profile")
 
 
 def prepare_environment(options: BenchOptions) -> None:
@@ -218,4 +224,4 @@ def _preset(name: str | None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(typer.run(main))
+    app()

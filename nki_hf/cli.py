@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
-import os
 import pkgutil
-import sys
 
 import typer
 
 import nki_hf.tools
+from nki_hf.tools.program import Program
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="nki_hf",
+    cls=Program,
     help="Attention for Hugging Face Transformers on AWS Trainium, and the tools to see what it does without a chip.",
     no_args_is_help=True,
     add_completion=False,
@@ -40,12 +39,5 @@ _add_verbs()
 
 
 def main() -> None:
-    """Entry point of the console script; a standard output without room is one line and exit code 2."""
-    try:
-        app()
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in its buffer has nowhere to go
-        print(f"output cannot be written ({error.strerror}).", file=sys.stderr)
-        sys.exit(2)
+    """Entry point of the console script; how it ends is said in tools/program.py."""
+    app()

@@ -59,6 +59,11 @@ class Settings:
                 values[item.name] = int(text)
             else:
                 values[item.name] = text
+        for name, value in values.items():
+            try:
+                cls(**{name: value})
+            except ValueError as error:
+                raise ValueError(f"NKI_HF_{name.upper()}={value!r} cannot be used: {error}") from None
         return cls(**values)
 
 

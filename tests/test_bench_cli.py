@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -32,11 +31,8 @@ def script():
 
 @pytest.fixture
 def bench(script):
-    app = typer.Typer()
-    app.command()(script.main)
-
     def invoke(*words):
-        return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+        return CliRunner().invoke(script.app, [str(word) for word in words], catch_exceptions=False)
 
     return invoke
 

@@ -1,14 +1,18 @@
 """The reference cache: a hit only for the same key, nothing half-written, damage named, one computation for two processes."""
 
+import hashlib
 import json
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 
-from nki_hf.tools.model_bench import whole_file
+from nki_hf.tools import output_files
 from nki_hf.tools.model_bench.reference_cache import cached_array
 
 KEY = {"model": "m", "dtype": "float32"}
@@ -67,7 +71,30 @@ def _damage_header(path):
 
 
 def _damage_key(path):
-    path.write_bytes(path.read_bytes().replace(b'\\"m\\"', b'\\"x\\"'))
+    """One bit of the key's name in the header: what a disk may do."""
+    path.write_bytes(path.read_bytes().replace(b'"key"', b'"kex"'))
+
+
+def _other_header(**changes):
+    """A header that says something else, with a checksum that is right: what another program may write."""
+
+    def damage(path):
+        magic, header, _, data = path.read_bytes().split(b"\n", 3)
+        header = json.dumps({**json.loads(header), **changes} if changes else []).encode()
+        checksum = hashlib.sha256(header + b"\n" + data).hexdigest().encode()
+        path.write_bytes(b"\n".join((magic, header, checksum, data)))
+
+    return damage
+
+
+def _damage_place(path):
+    other = cached_array(path.parent, {"model": "x"}, lambda: np.zeros(3, np.float32), say=_quiet).path
+    other.replace(path)
+
+
+def _damage_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +102,17 @@ def _damage_key(path):
     [
         (_damage_flip, "do not match their checksum"),
         (_damage_cut, "do not match their checksum"),
-        (_damage_header, "header is damaged"),
-        (_damage_key, "belongs to another run"),
+        (_damage_header, "do not match their checksum"),
+        (_damage_key, "do not match their checksum"),
+        (_damage_place, "belongs to another run"),
+        (_other_header(), "header is damaged"),
+        (_other_header(key="another"), "belongs to another run"),
+        (_other_header(dtype=5), "header is damaged"),
+        (_other_header(dtype="object"), "header is damaged"),
+        (_other_header(shape=None), "header is damaged"),
+        (_other_header(shape=["2", 3, 4]), "header is damaged"),
+        (_other_header(shape=[10**12]), "header is damaged"),
+        (_other_header(shape={"a": 1}), "header is damaged"),
         (lambda path: path.write_bytes(b""), "no reference file"),
         (lambda path: path.write_bytes(os.urandom(300)), "no reference file"),
     ],
@@ -121,7 +157,7 @@ def test_an_interrupt_while_computing_leaves_no_entry(tmp_path, compute):
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
 def test_an_interrupt_while_writing_leaves_no_entry(tmp_path, compute, monkeypatch, moment):
-    monkeypatch.setattr(whole_file.os, moment, _interrupt)
+    monkeypatch.setattr(output_files.os, moment, _interrupt)
     with pytest.raises(KeyboardInterrupt):
         cached_array(tmp_path, KEY, compute, say=_quiet)
     monkeypatch.undo()
@@ -151,3 +187,71 @@ def test_two_processes_with_one_folder_compute_once(tmp_path):
         process.join(timeout=60)
     assert found == [(False, 15.0), (True, 15.0)]
     assert (tmp_path / "computed.log").read_text() == "once\n"
+
+
+@pytest.mark.parametrize("bit", range(0, 8 * 200, 37))
+def test_any_flipped_bit_of_the_head_is_seen(tmp_path, compute, bit):
+    path = cached_array(tmp_path, KEY, compute, say=_quiet).path
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    said = []
+    again = cached_array(tmp_path, KEY, compute, say=said.append)
+    assert (again.hit, len(said)) == (False, 1)
+    np.testing.assert_array_equal(again.array, compute.array)
+
+
+def test_a_pipe_in_the_place_of_an_entry_is_not_waited_for(tmp_path, compute):
+    path = cached_array(tmp_path, KEY, compute, say=_quiet).path
+    _damage_pipe(path)
+    said = []
+    with pytest.raises(OSError, match="remove it, or choose another --cache-dir"):
+        cached_array(tmp_path, KEY, compute, say=said.append)
+    assert "it is no file" in said[0]
+
+
+def test_a_good_entry_is_read_where_nothing_can_be_written(tmp_path, compute, monkeypatch):
+    """As in a read-only folder; the tests may run as root, who may write anywhere."""
+    path = cached_array(tmp_path, KEY, compute, say=_quiet).path
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("nki_hf.tools.model_bench.reference_cache.FileLock", refused)
+    monkeypatch.setattr(output_files.os, "open", refused)
+    assert cached_array(tmp_path, KEY, compute, say=_quiet).hit
+    with pytest.raises(OSError, match=r"cannot be written \(Permission denied\): choose another --cache-dir"):
+        cached_array(tmp_path, {"model": "other"}, compute, say=_quiet)
+
+
+_KILLED = """
+import sys, time, numpy as np
+from pathlib import Path
+from nki_hf.tools import output_files
+from nki_hf.tools.model_bench.reference_cache import cached_array
+output_files.os.fsync = lambda number: (print("writing", flush=True), time.sleep(60))
+cached_array(Path(sys.argv[1]), {"model": sys.argv[2]}, lambda: np.zeros(1000, np.float32), say=print)
+"""
+
+
+def _writer(folder, model):
+    process = subprocess.Popen([sys.executable, "-c", _KILLED, folder, model], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+def test_what_killed_processes_left_is_removed_and_what_is_being_written_stays(tmp_path, compute):
+    killed, alive = _writer(tmp_path, "killed"), _writer(tmp_path, "alive")
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(timeout=60)
+    (tmp_path / ".writing-not_ours_at_all").write_text("")
+    assert len(list(tmp_path.glob(".writing-????????"))) == 2
+    try:
+        assert not cached_array(tmp_path, KEY, compute, say=_quiet).hit
+        assert len(list(tmp_path.glob(".writing-????????"))) == 1
+    finally:
+        alive.send_signal(signal.SIGKILL)
+        alive.wait(timeout=60)
+    assert cached_array(tmp_path, KEY, compute, say=_quiet).hit
+    assert [path.name for path in tmp_path.glob(".writing-*")] == [".writing-not_ours_at_all"]

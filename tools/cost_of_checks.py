@@ -22,6 +22,7 @@ from nki_hf.observers.races import check_races
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.dependencies import dependencies
+from nki_hf.tools.program import finished
 from nki_hf.tools.verify_subject import AttentionSubject
 
 _MODES = {"none": (False, "sentinel"), "limits": (True, "sentinel"), "reads": (True, "error"), "all": (True, "error")}
@@ -64,4 +65,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(finished(main))

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import nki_hf
 from nki_hf.backends.simulator import simulator_backend
 from nki_hf.settings import settings
+from nki_hf.tools.program import finished
 
 _SIZES = ((2048, 4, 4), (512, 16, 8), (2048, 16, 8), (4096, 16, 8))  # tokens, query heads, key heads
 _HEAD_DIM = 128
@@ -64,4 +65,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     with torch.no_grad():
-        main()
+        raise SystemExit(finished(main))

@@ -34,6 +34,7 @@ from nki_hf import sim
 from nki_hf.chips import Chip, get_chip
 from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.sim.events import Event
+from nki_hf.tools.program import finished
 from tools.page_block import TIMING, replace_block
 
 _NO_FIGURE = float("nan")
@@ -222,4 +223,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(finished(main))

@@ -24,6 +24,7 @@ from nki_hf.observers.window_order import run_in_window
 from nki_hf.observers.workload import prepare
 from nki_hf.sim.events import Event
 from nki_hf.tools.latency import flash_prefill_us
+from nki_hf.tools.program import finished
 from nki_hf.tools.subjects import causal, events_of, flash_prefill_events
 
 
@@ -68,4 +69,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(finished(main))

@@ -24,6 +24,7 @@ from nki_hf.observers.schedule import DEFAULT_WINDOW
 from nki_hf.observers.spills import spilled
 from nki_hf.observers.timing import WAITS
 from nki_hf.tools.modelled import Asked, model
+from nki_hf.tools.program import finished
 from nki_hf.tools.subjects import events_of
 from tools.page_block import TIMING, replace_block
 
@@ -92,4 +93,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(finished(main))

@@ -18,19 +18,26 @@ from nki_hf.adapters.apply import part_row
 from nki_hf.adapters.call import problem_from, problem_key
 from nki_hf.adapters.fallback import fallback_name
 from nki_hf.adapters.ledger import LedgerRow
+from nki_hf.adapters.model_source import loading_options, refused_code
 from nki_hf.adapters.transformers import call_of, layer_name
 from nki_hf.dispatch import decide
 
 __all__ = ["dry_run"]
 
 _NAME = "nki_dry_run"
+_LARGEST = 2**31 - 1
+"""What a size may be: tensors are indexed with 32 bits."""
 
 
-def dry_run(model: str, *, seqlen: int, batch: int, chip: str, dtype: str, padded: bool, decode: bool) -> list[LedgerRow]:
+def dry_run(
+    model: str, *, seqlen: int, batch: int, chip: str, dtype: str, padded: bool, decode: bool, trust_remote_code: bool = False
+) -> list[LedgerRow]:
     """The ledger of a prefill and one decode step (see `tools.explain.run` for the arguments and errors)."""
-    built = _build(model, dtype)
-    padding = torch.ones((batch, seqlen + 1), dtype=torch.bool)
+    _check_sizes(seqlen=seqlen, batch=batch)
+    built = _build(model, dtype, trust_remote_code)
+    padding = None
     if padded:
+        padding = torch.ones((batch, seqlen + 1), dtype=torch.bool)
         padding[0, : seqlen // 2] = False
     rows: dict[tuple[Any, ...], LedgerRow] = {}
     cache = transformers.DynamicCache(config=built.config) if decode and built.can_generate() else None
@@ -38,15 +45,15 @@ def dry_run(model: str, *, seqlen: int, batch: int, chip: str, dtype: str, padde
     cache_name = "cache" if "cache" in inspect.signature(built.forward).parameters else "past_key_values"
     with _recording(rows, chip) as seen, torch.no_grad():
         for start, stop in ((0, seqlen), (seqlen, seqlen + 1)) if cache is not None else ((0, seqlen),):
-            seen["padding"] = padding[:, :stop] if padded else None
+            seen["padding"] = None if padding is None else padding[:, :stop]
             options: dict[str, Any] = {"use_cache": True, cache_name: cache} if cache is not None else {}
             mask = torch.ones((batch, stop), dtype=torch.long, device="meta") if padded else None
             ids = torch.zeros((batch, stop - start), dtype=torch.long, device="meta")
             try:
                 built(input_ids=ids, attention_mask=mask, **options)
-            except (NotImplementedError, RuntimeError) as error:
+            except Exception as error:  # whatever the model's own code raises
                 raise ValueError(
-                    f"model={model!r} cannot be run without values ({error}). "
+                    f"model={model!r} cannot be run without values ({type(error).__name__}: {error}). "
                     "Run it once with attn_implementation='nki' and print nki_hf.explain()."
                 ) from error
     if not rows:
@@ -65,26 +72,32 @@ def _why_nothing_ran(built: Any) -> str:
     return " ".join(notes) or "its layers made no attention call. Print the report of nki_hf.apply(model)."
 
 
-def _build(model: str, dtype: str) -> Any:
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if not 1 <= size <= _LARGEST:
+            raise ValueError(f"{name}={size} is not a size: it is 1 or more, and at most {_LARGEST:,}.")
+
+
+def _build(model: str, dtype: str, trust_remote_code: bool) -> Any:
     if dtype not in ("bfloat16", "float16", "float32"):
         raise ValueError(f"dtype={dtype!r} is not known: it is bfloat16, float16 or float32.")
-    if model in transformers.CONFIG_MAPPING and not Path(model).exists():
-        config = transformers.CONFIG_MAPPING[model]()
-    else:
-        try:
-            if "/" not in model and not Path(model).exists():
-                raise OSError(f"{model} is not a folder")
-            config = transformers.AutoConfig.from_pretrained(model)
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"model={model!r} is not a folder with a config.json, a hub id that can be reached, or a model type of "
-                "Transformers."
-            ) from error
-    auto = transformers.AutoModelForCausalLM
-    if type(config) not in auto._model_mapping:
-        auto = transformers.AutoModel
-    with torch.device("meta"):
-        built = auto.from_config(config, attn_implementation="eager", dtype=getattr(torch, dtype)).eval()
+    known = model in transformers.CONFIG_MAPPING and not Path(model).exists()
+    options = {} if known else loading_options(model, trust_remote_code=trust_remote_code)
+    try:
+        config = transformers.CONFIG_MAPPING[model]() if known else transformers.AutoConfig.from_pretrained(model, **options)
+        auto = transformers.AutoModelForCausalLM
+        if type(config) not in auto._model_mapping and auto.__name__ not in (getattr(config, "auto_map", None) or {}):
+            auto = transformers.AutoModel
+        with torch.device("meta"):
+            built = auto.from_config(
+                config, attn_implementation="eager", dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code
+            ).eval()
+    except Exception as error:  # a configuration may hold anything, and a model's own code raise anything
+        if "trust_remote_code" in str(error):
+            raise refused_code(model) from error
+        raise ValueError(
+            f"model={model!r} cannot be built from its configuration ({type(error).__name__}: {error})."
+        ) from error
     AttentionInterface.register(_NAME, _unused)
     AttentionMaskInterface.register(_NAME, _unused)
     built.set_attn_implementation(_NAME)

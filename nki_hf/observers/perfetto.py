@@ -9,6 +9,7 @@ file:line. Engine and field names are those of Neuron Explorer's profiles. All t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,8 +24,8 @@ _SEQUENCE = 1
 _ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
 
 
-def write_trace(plan: Schedule, path: Path, *, title: str = "kernel") -> int:
-    """Write the trace of `plan` to `path`; returns the number of slices.
+def write_trace(plan: Schedule, target: Path | IO[bytes], *, title: str = "kernel") -> int:
+    """Write the trace of `plan` to `target`, a path or an open file; returns the number of slices.
 
     Raises:
       BackendUnavailable: the perfetto package is not installed.
@@ -34,7 +35,7 @@ def write_trace(plan: Schedule, path: Path, *, title: str = "kernel") -> int:
         from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
     except ImportError as error:
         raise BackendUnavailable('trace needs the perfetto package: pip install "nki_hf[trace]"') from error
-    with path.open("wb") as file:
+    with target.open("wb") if isinstance(target, Path) else nullcontext(target) as file:
         return _Writer(plan, title, TrackEvent, StreamingTraceProtoBuilder, file).write()
 
 

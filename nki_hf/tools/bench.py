@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from nki_hf.chips import CHIPS, Chip, get_chip
-from nki_hf.errors import UnsupportedProblem
 from nki_hf.problem import Problem
 from nki_hf.tools.latency import EAGER_NOTE, eager_like_us, flash_prefill_us, independent_units
 from nki_hf.tools.lengths import check_length, prefill_instructions
@@ -125,20 +124,16 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Simulate the latency of one attention call on Trainium."""
-    try:
-        problem = problem_of(shape)
-        chips = (get_chip(chip).name,) if chip else tuple(CHIPS)
-        if not 1 <= layers <= _MOST_LAYERS:
-            raise ValueError(f"layers={layers} is not a number of layers: it is 1 or more, and at most {_MOST_LAYERS:,}.")
-        _check_cores(lnc, chips)
-        for name in chips:
-            _check_length(problem, get_chip(name), lnc)
-        rows = run(problem, chips, window=window_of(order), lnc=lnc)
-    except (ValueError, UnsupportedProblem, MemoryError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    problem = problem_of(shape)
+    chips = (get_chip(chip).name,) if chip else tuple(CHIPS)
+    if not 1 <= layers <= _MOST_LAYERS:
+        raise ValueError(f"layers={layers} is not a number of layers: it is 1 or more, and at most {_MOST_LAYERS:,}.")
+    _check_cores(lnc, chips)
+    for name in chips:
+        _check_length(problem, get_chip(name), lnc)
+    rows = run(problem, chips, window=window_of(order), lnc=lnc)
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        print(json.dumps(rows, indent=1))
         return
     table = Table("chip", "cores", "nki µs (sim)", "TFLOP/s on visible keys (sim)", "of peak",
                   "eager-like µs (sim)", "speed-up (sim)",

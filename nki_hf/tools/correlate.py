@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from nki_hf.chips import Chip, get_chip
 from nki_hf.chips.measurements import MEASUREMENTS, Measurement
 from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
-from nki_hf.tools.output_files import check_writable, writing
+from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.subjects import events_of
 
 __all__ = ["ORDERS", "Row", "command", "fit", "markdown", "run", "summary"]
@@ -230,32 +230,22 @@ def command(
 ) -> None:
     """Compare simulated with measured latencies: an error table and its summary; --fit adds the leave-one-out errors."""
     if write is not None:
-        try:
-            check_writable(write)
-            if quick:
-                raise ValueError("quick and write exclude each other: the page is written from all rows.")
-        except ValueError as error:
-            typer.echo(str(error), err=True)
-            raise typer.Exit(2) from None
+        check_writable(write)
+        if quick:
+            raise ValueError("quick and write exclude each other: the page is written from all rows.")
     chosen = [item for item in MEASUREMENTS if not quick or (item.group == "attention" and item.size <= 2048)]
     noisy = Console(stderr=True)
     rows = run(chosen, (DEFAULT_WINDOW,) if quick else ORDERS,
                progress=lambda row: noisy.print(f"{row.measurement.subject} {row.measurement.size}", style="dim"))  # fmt: skip
     fitted = fit() if fit_constants or write is not None else None
     if write is not None and fitted is not None:
-        try:
-            with writing(write):
-                write.write_text(markdown(rows, fitted))
-        except ValueError as error:
-            typer.echo(str(error), err=True)
-            raise typer.Exit(2) from None
+        with writing(write), whole_file(write) as file:
+            file.write(markdown(rows, fitted).encode())
     attention = [row for row in rows if row.measurement.group == "attention"]
     orders = list(rows[0].simulated_us)
     if as_json:
         body = [{**vars_of(row.measurement), "simulated_us": row.simulated_us, "fitted": row.fitted} for row in rows]
-        typer.echo(
-            json.dumps({"rows": body, "summary": [summary(attention, order) for order in orders], "fit": fitted}, indent=1)
-        )
+        print(json.dumps({"rows": body, "summary": [summary(attention, order) for order in orders], "fit": fitted}, indent=1))
         return
     table = Table(Column("kernel", no_wrap=True), "size", "chip", "measured µs", "simulated µs",
                   *[f"error, {order}" for order in orders],

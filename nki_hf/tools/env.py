@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +14,7 @@ import nki_hf
 from nki_hf.backends.neuron import NeuronBackend
 from nki_hf.backends.neuron_lnc import find_lnc, find_platform, lnc_sources
 from nki_hf.backends.neuron_world import Host, detect_nki, detect_world, imported
-from nki_hf.settings import settings
+from nki_hf.settings import Settings, settings
 from nki_hf.tools.env_rules import Facts, findings
 
 __all__ = ["Report", "command", "front_end", "report"]
@@ -33,7 +33,8 @@ PACKAGES = (
     "numpy",
     "ml-dtypes",
 )
-PREFIXES = ("NEURON_", "NKI_", "TORCH_NEURONX_", "XLA_", "NKILIB_", "PJRT_")
+_OURS = (*(f"NKI_HF_{item.name.upper()}" for item in fields(Settings)), "NKI_HF_TRACEBACK")
+PREFIXES = ("NKI_HF_", "NEURON_", "NKI_", "TORCH_NEURONX_", "XLA_", "NKILIB_", "PJRT_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ def report(host: Host | None = None) -> Report:
     lnc, lnc_problem = find_lnc(sources, chip.chip)
     devices = sorted(host.glob("/dev/neuron*"))
     registered, registration_problem = _registered(host)
+    cpu_tensors, settings_problem = _settings()
     facts: dict[str, Any] = {
         "nki_hf": nki_hf.__version__,
         "python": platform.python_version(),
@@ -68,7 +70,7 @@ def report(host: Host | None = None) -> Report:
         **{name: version or "missing" for name, version in versions.items()},
         "world": world.name,
         "neuron kernels": "can be launched" if NeuronBackend(host).unavailable() is None else "cannot be launched",
-        "cpu tensors": f"{settings().backend}, chip {settings().chip}",
+        "cpu tensors": cpu_tensors,
         "nki front end": front_end(nki.version, host.environ.get("NKI_COMPILER_FRONTEND")) if nki.module else "none",
         "chip": f"{chip.chip or 'unknown'} ({chip.source})",
         "instance": chip.instance or "unknown",
@@ -80,7 +82,14 @@ def report(host: Host | None = None) -> Report:
     }
     if world.name == "none" and not devices and not sources:
         lnc_problem = None  # no Neuron machine at all: one sentence about the packages is enough
-    problems = [problem for problem in (world.problem, nki.problem, lnc_problem, registration_problem) if problem]
+    problems = [
+        problem for problem in (world.problem, nki.problem, lnc_problem, registration_problem, settings_problem) if problem
+    ]
+    problems += [
+        f"{name} is no variable of nki_hf: known are {', '.join(_OURS)}."
+        for name in sorted(host.environ)
+        if name.startswith("NKI_HF_") and name not in _OURS
+    ]
     problems += findings(
         Facts(
             world=world.name,
@@ -110,7 +119,15 @@ def command(
 ) -> None:
     """Print one paste-able report of this machine: versions, PyTorch world, chip, LNC, devices, known trouble."""
     found = report()
-    typer.echo(json.dumps({"facts": found.facts, "problems": found.problems}, indent=1) if as_json else found.text())
+    print(json.dumps({"facts": found.facts, "problems": found.problems}, indent=1) if as_json else found.text())
+
+
+def _settings() -> tuple[str, str | None]:
+    """What runs CPU tensors, and which variable cannot be read."""
+    try:
+        return f"{settings().backend}, chip {settings().chip}", None
+    except ValueError as error:
+        return "none: a variable cannot be read", str(error)
 
 
 def _registered(host: Host) -> tuple[str, str | None]:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nki_hf.errors import BackendUnavailable, require
+from nki_hf.errors import require
 from nki_hf.tools.support_table import support_table
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def run(
     dtype: str = "bfloat16",
     padded: bool = False,
     decode: bool = True,
+    trust_remote_code: bool = False,
 ) -> list[ExplainRow]:
     """Rows of every attention layer of a causal language model, for a prefill and one decode step.
 
@@ -71,39 +72,43 @@ def run(
       dtype: bfloat16, float16 or float32.
       padded: True = the first prompt is half as long and padded on the left.
       decode: True adds the rows of one more token after the prompt.
+      trust_remote_code: True lets code that comes with the model run; one line on standard error names its files.
 
     Raises:
       BackendUnavailable: torch or transformers is missing.
-      ValueError: the model or the dtype is not known, or no attention of the model reaches Transformers' interface.
+      ValueError: the model or the dtype is not known, a size is out of range, the model needs code of its own that is not
+        trusted, or no attention of the model reaches Transformers' interface.
     """
     require("nki_hf explain", "hf", "torch", "transformers")
     from nki_hf.adapters.dry_run import dry_run
 
-    rows = dry_run(model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded, decode=decode)
+    rows = dry_run(
+        model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded, decode=decode,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
     return [_row(row) for row in rows]
 
 
 def command(
     model: Annotated[str, typer.Option(help="Hub id, folder with a config.json, or model type such as qwen3.")] = "qwen3",
-    seqlen: Annotated[int, typer.Option(help="Tokens of the prompt.", min=1)] = 2048,
-    batch: Annotated[int, typer.Option(help="Prompts.", min=1)] = 1,
+    seqlen: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 2048,
+    batch: Annotated[int, typer.Option(help="Prompts.")] = 1,
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
     padded: Annotated[bool, typer.Option(help="Left-pad the first prompt by half.")] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let code that comes with the model run, with all of your rights.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     support: Annotated[bool, typer.Option(help="Print the support table of the documentation instead.")] = False,
 ) -> None:
     """Show per attention layer of a model which kernel runs it, or why none does."""
-    try:
-        if support:
-            typer.echo(support_table(), nl=False)
-            return
-        rows = run(model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded)
-    except (ValueError, BackendUnavailable) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    if support:
+        print(support_table(), end="")
+        return
+    rows = run(model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded, trust_remote_code=trust_remote_code)
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=1))
+        print(json.dumps([asdict(row) for row in rows], indent=1))
         return
     table = Table("layers", "phase", "runs", "calls", "shape", "mask", "tiles or reasons", title=f"{model} on {chip}, {dtype}")
     for names, row in _grouped(rows):
@@ -112,7 +117,7 @@ def command(
         table.add_row(names, row.phase, ran, str(row.calls), row.shape, row.mask, "; ".join(row.reasons) or tiles)
     Console().print(table)
     fallbacks = sum(row.calls for row in rows if row.reasons)
-    typer.echo(f"{sum(row.calls for row in rows):,} attention calls, {fallbacks:,} of them run torch instead of a kernel.")
+    print(f"{sum(row.calls for row in rows):,} attention calls, {fallbacks:,} of them run torch instead of a kernel.")
 
 
 def _grouped(rows: list[ExplainRow]) -> list[tuple[str, ExplainRow]]:

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from nki_hf.chips import get_chip
-from nki_hf.errors import BackendUnavailable, require
+from nki_hf.errors import require
 from nki_hf.observers.report import LONGER, facts, html
 from nki_hf.observers.timing import WAITS
 from nki_hf.tools.modelled import Asked, planned, stream, window_of
-from nki_hf.tools.output_files import check_writable, writing
+from nki_hf.tools.output_files import check_writable, whole_file, writing
 
 __all__ = ["command", "show"]
 
@@ -77,26 +77,25 @@ def command(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one self-contained page, a .html file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Say where the simulated time of a kernel goes: engines, waits, critical path, DMA, working set, roofline."""
-    try:
-        asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
-        if output is not None:  # a page that cannot be written is known before anything is simulated
-            if output.suffix not in (".html", ".htm"):
-                raise ValueError(f"output={output} is not a page: its name ends in .html or .htm.")
-            check_writable(output)
-            require("nki_hf report --output", "plot", "jinja2", "matplotlib")
-        window = window_of(order)
-        events = stream(asked)
-        plan = planned(events, get_chip(chip), window=window, overflow=overflow)
-        found = facts(plan, events, asked.useful_flops)
-        if output is not None:
-            with writing(output):
-                output.write_text(html(plan, str(asked), found))
-    except (ValueError, BackendUnavailable, MemoryError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    """Say where the simulated time of a kernel goes: engines, waits, critical path, DMA, working set, roofline.
+
+    It takes kernels of this package by name; no file of kernels, and runs none.
+    """
+    asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
+    if output is not None:  # a page that cannot be written is known before anything is simulated
+        if output.suffix not in (".html", ".htm"):
+            raise ValueError(f"output={output} is not a page: its name ends in .html or .htm.")
+        check_writable(output)
+        require("nki_hf report --output", "plot", "jinja2", "matplotlib")
+    window = window_of(order)
+    events = stream(asked)
+    plan = planned(events, get_chip(chip), window=window, overflow=overflow)
+    found = facts(plan, events, asked.useful_flops)
+    if output is not None:
+        with writing(output), whole_file(output) as file:
+            file.write(html(plan, str(asked), found).encode())
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        print(json.dumps(found, indent=1))
         return
     console = Console(width=150)
     show(found, str(asked), console)

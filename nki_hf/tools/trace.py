@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from nki_hf.errors import BackendUnavailable, require
+from nki_hf.errors import require
 from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.schedule import Schedule
 from nki_hf.observers.timeline import draw_timeline
 from nki_hf.tools.modelled import Asked, model, window_of
-from nki_hf.tools.output_files import check_writable, writing
+from nki_hf.tools.output_files import check_writable, whole_file, writing
 
 __all__ = ["check", "command", "run"]
 
@@ -40,11 +40,11 @@ def run(plan: Schedule, path: Path, title: str = "kernel") -> str:
       ValueError, BackendUnavailable: see `check`.
     """
     check(path)
-    with writing(path):
+    with writing(path), whole_file(path) as file:
         if path.suffix == ".pftrace":
-            slices = write_trace(plan, path, title=title)
+            slices = write_trace(plan, file, title=title)
             return f"wrote {path}: {slices:,} slices, simulated; open it at ui.perfetto.dev"
-        draw_timeline(plan, path, title=title)
+        draw_timeline(plan, file, title=title, file_format=path.suffix.removeprefix("."))
     return f"wrote {path}: simulated timeline"
 
 
@@ -57,13 +57,9 @@ def command(
     overflow: Annotated[str, typer.Option(help="Tiles that do not fit: spill (as a compiler would) or error.")] = "spill",
     output: Annotated[Path, typer.Option("--output", "-o", help="A .pftrace, .png or .svg file.")] = Path("nki_hf.pftrace"),
 ) -> None:
-    """Write the simulated timeline of a kernel."""
-    try:
-        asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
-        check(output)
-        plan = model(asked, window=window_of(order), overflow=overflow)
-        typer.echo(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order")
-        typer.echo(run(plan, output, str(asked)))
-    except (ValueError, BackendUnavailable, MemoryError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    """Write the simulated timeline of a kernel of this package; it takes no file of kernels, and runs none."""
+    asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
+    check(output)
+    plan = model(asked, window=window_of(order), overflow=overflow)
+    print(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order")
+    print(run(plan, output, str(asked)))

@@ -30,6 +30,7 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.kernel_lint import KERNELS
 from nki_hf.tools.lint import command as lint_command
+from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.verify_judge import Judgement, judge
 from nki_hf.tools.verify_subject import (
     DTYPES,
@@ -87,7 +88,7 @@ def run(
             if fault.record.to_dict() not in faults:
                 faults.append(fault.record.to_dict())
             continue
-        except Exception as error:  # whatever the kernel's own code raises is a finding about it
+        except (Exception, SystemExit) as error:  # whatever the kernel's own code raises is a finding about it
             cases.append({"distribution": distribution, "verdict": "error", "detail": describe(error), "outputs": []})
             file, line = position(error)
             record = FaultRecord(
@@ -186,6 +187,8 @@ def command(
 ) -> None:
     """Run a kernel on five distributions of inputs and judge values, memory, races and every documented limit.
 
+    The file of the kernel, and that of a reference, are Python: they run in this process, with all of your rights.
+
     Exit code 0: all passed; 1: something failed, an error that the kernel raises included; 2: wrong use.
     """
     if lint:
@@ -199,10 +202,12 @@ def command(
             raise UsageError(f"rtol={rtol} is not an allowed error: it is a positive number, or 0 to take it from the dtype.")
         if unknown := [name for name in out_dtype.split(",") if name and name not in DTYPES]:
             raise UsageError(f"out-dtype has {', '.join(unknown)}: each is one of {', '.join(DTYPES)}.")
-        if json_file not in ("", "-") and (Path(json_file).is_dir() or not Path(json_file).absolute().parent.is_dir()):
-            raise UsageError(f"--json {json_file!r} cannot be written: give a file in a folder that exists.")
+        if json_file not in ("", "-"):
+            check_writable(json_file, "json")
         chosen = get_chip(chip or settings().chip)
         options = SimOptions(chip=chosen, foreign=foreign, uninitialized="error" if strict_reads else "sentinel")
+        files = dict.fromkeys(spec.rpartition(":")[0] for spec in (kernel, reference) if spec)
+        print(f"running {', '.join(files)} as Python code, with all of your rights", file=sys.stderr, flush=True)
         loaded = load_callable(kernel)
         given = load_callable(reference) if reference else None
         constants = dict(_constant(text) for text in const)
@@ -226,14 +231,11 @@ def command(
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     if json_file == "-":
-        typer.echo(json.dumps(found, indent=1, allow_nan=False))
+        print(json.dumps(found, indent=1, allow_nan=False))
     else:
         if json_file:
-            try:
-                Path(json_file).write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
-            except OSError as error:
-                typer.echo(f"--json {json_file!r} cannot be written: {error.strerror}.", err=True)
-                raise typer.Exit(2) from None
+            with writing(json_file, "json"), whole_file(json_file) as file:
+                file.write((json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
         _print(found)
     raise typer.Exit(0 if found["passed"] else 1)
 

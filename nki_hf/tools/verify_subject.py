@@ -135,7 +135,7 @@ def _computed(reference: Callable[..., Any], arguments: Mapping[str, Any]) -> li
     check_call("reference", reference, arguments)
     try:
         given = reference(**arguments)
-    except Exception as error:  # whatever the caller's code raises
+    except (Exception, SystemExit) as error:  # whatever the caller's code raises
         raise UsageError(f"the reference raised {describe(error)}: it must compute every case.") from error
     return [np.asarray(item) for item in (given if isinstance(given, tuple | list) else (given,))]
 

@@ -53,8 +53,8 @@ def lint(path: Path | str = KERNELS, versions: Sequence[str] = VERSIONS) -> list
     if unknown:
         raise ValueError(f"version={unknown[0]!r} is not known: it is one of {', '.join(VERSIONS)}.")
     path = Path(path).absolute()
-    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    if not files or not files[0].exists():
+    files = sorted(file for file in path.rglob("*.py") if file.is_file()) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
         raise ValueError(f"path={str(path)!r} has no Python files: name a kernel's file or a folder of kernels.")
     home = path if path.is_dir() else path.parent
     known = {file: _read(file) for file in files}
@@ -82,9 +82,11 @@ def lint_source(source: str, file: str = "kernel.py") -> list[Finding]:
 def _read(file: Path) -> Source:
     try:
         return read_source(file.read_text(), file)
-    except SyntaxError as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError) as error:  # the parser's of deep nesting, too
         nothing = ast.Module(body=[], type_ignores=[])
-        broken = (error.lineno or 0, error.msg)
+        broken = (0, f"cannot be read ({type(error).__name__}: {error})")
+        if isinstance(error, SyntaxError):
+            broken = (error.lineno or 0, error.msg)
         return Source(path=file, tree=nothing, functions=(), by_name={}, imports={}, speaks_nki=False, broken=broken)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nki_hf.tools.model_bench.model import Subject
+from nki_hf.tools.model_bench.options import WrongUse
 
-__all__ = ["available_bytes", "eager_score_bytes", "eager_skip_reason"]
+if TYPE_CHECKING:
+    from nki_hf.tools.model_bench.model import Subject
+
+__all__ = ["available_bytes", "check_memory", "eager_score_bytes", "eager_skip_reason"]
 
 HBM_BANK_BYTES = 24 * 2**30
 """HBM of one logical core of a Trainium2 at LNC 2 (Neuron documentation, logical NeuronCore configuration)."""
@@ -32,6 +36,24 @@ def available_bytes(device: str, meminfo: Path = Path("/proc/meminfo")) -> int |
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def check_memory(config: Any, *, batch_size: int, seqlen: int, available: int | None) -> None:
+    """Refuse a run whose hidden states cannot fit, before anything of that size is made.
+
+    Counted is less than what a run holds: the residual and an MLP's two inner states, in float32.
+
+    Raises:
+      WrongUse: with the figures.
+    """
+    inner = getattr(config, "intermediate_size", None)
+    width = config.hidden_size + 2 * (inner if isinstance(inner, int) else config.hidden_size)
+    needed = batch_size * seqlen * width * 4
+    if available is not None and needed > available:
+        raise WrongUse(
+            f"seqlen={seqlen}, batch_size={batch_size} needs more than {needed / 2**30:,.0f} GiB for the hidden states alone, "
+            f"{available / 2**30:,.1f} GiB are available: lower --seqlen or --batch-size."
+        )
 
 
 def eager_skip_reason(subject: Subject, device: str, available: int | None) -> str:

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from nki_hf.adapters.model_source import ModelAbsent, UntrustedCode, loading_options, refused_code
 from nki_hf.errors import BackendUnavailable
+from nki_hf.tools.model_bench.memory import available_bytes, check_memory
 from nki_hf.tools.model_bench.options import OFFLINE_LAYERS, OFFLINE_MODEL, BenchOptions, WrongUse
 
 __all__ = ["QWEN3_0_6B", "LastHidden", "Prompt", "Subject", "english_text", "load_subject", "random_weight"]
@@ -115,7 +117,8 @@ def load_subject(options: BenchOptions) -> Subject:
     """The model and its prompt, on CPU.
 
     Raises:
-      WrongUse: a model folder that does not exist or holds no model.
+      WrongUse: a model folder that does not exist or holds no model, a model's own code that is not trusted, or sizes that do
+        not fit.
       BackendUnavailable: a hub model that cannot be fetched from here.
     """
     if options.model == OFFLINE_MODEL:
@@ -123,8 +126,10 @@ def load_subject(options: BenchOptions) -> Subject:
         source = f"fixed random token ids (seed {options.seed})"
         ids = _random_ids(options, model.config.vocab_size)
     else:
-        model = _pretrained(options)
-        ids, source = _encoded_text(options)
+        with _loading(options.model):
+            loading = loading_options(options.model, trust_remote_code=options.trust_remote_code)
+        model = _pretrained(options, loading)
+        ids, source = _encoded_text(options, loading)
     model.eval().requires_grad_(False)
     ids = ids.expand(options.batch_size, -1).contiguous()
     return Subject(
@@ -141,6 +146,7 @@ def _random_qwen3(options: BenchOptions) -> Any:
     from transformers import Qwen3Config, Qwen3Model
 
     config = Qwen3Config(**{**QWEN3_0_6B, "num_hidden_layers": options.layers})
+    _check_memory(config, options)
     _set_window(config, options)
     with torch.device("meta"):
         shapes = {name: weight.shape for name, weight in Qwen3Model(config).named_parameters()}
@@ -148,6 +154,10 @@ def _random_qwen3(options: BenchOptions) -> Any:
     draw = torch.Generator().manual_seed(options.seed)
     weights = {name: random_weight(name, shape, draw).to(dtype) for name, shape in shapes.items()}
     return Qwen3Model.from_pretrained(None, config=config, state_dict=weights, dtype=dtype, attn_implementation="eager")
+
+
+def _check_memory(config: Any, options: BenchOptions) -> None:
+    check_memory(config, batch_size=options.batch_size, seqlen=options.seqlen, available=available_bytes("cpu"))
 
 
 def _set_window(config: Any, options: BenchOptions) -> None:
@@ -173,11 +183,11 @@ def _random_ids(options: BenchOptions, vocab_size: int) -> torch.Tensor:
     return torch.randint(vocab_size, (1, options.seqlen), generator=draw)
 
 
-def _pretrained(options: BenchOptions) -> Any:
+def _pretrained(options: BenchOptions, loading: dict[str, Any]) -> Any:
     from transformers import AutoConfig, AutoModel
 
     with _loading(options.model):
-        config = AutoConfig.from_pretrained(options.model)
+        config = AutoConfig.from_pretrained(options.model, **loading)
         text = config.get_text_config()
         if options.layers > text.num_hidden_layers:
             raise WrongUse(
@@ -187,16 +197,17 @@ def _pretrained(options: BenchOptions) -> Any:
         if getattr(text, "layer_types", None):
             text.layer_types = text.layer_types[: options.layers]
         _set_window(text, options)
+        _check_memory(text, options)
         dtype = getattr(torch, options.torch_dtype)
-        return AutoModel.from_pretrained(options.model, config=config, dtype=dtype, attn_implementation="eager")
+        return AutoModel.from_pretrained(options.model, config=config, dtype=dtype, attn_implementation="eager", **loading)
 
 
-def _encoded_text(options: BenchOptions) -> tuple[torch.Tensor, str]:
+def _encoded_text(options: BenchOptions, loading: dict[str, Any]) -> tuple[torch.Tensor, str]:
     """`[1, seqlen]` ids: the shipped text, repeated until it fills the prompt."""
     from transformers import AutoTokenizer
 
     with _loading(options.model):
-        tokenizer = AutoTokenizer.from_pretrained(options.model)
+        tokenizer = AutoTokenizer.from_pretrained(options.model, **loading)
     once = tokenizer(english_text(), return_tensors="pt").input_ids
     if once.shape[1] == 0:
         raise WrongUse(f"model={options.model!r} has no tokenizer that reads text: save its tokenizer beside the weights.")
@@ -222,11 +233,16 @@ def _loading(model: str) -> Iterator[None]:
         raise WrongUse(f"model={model!r} is no folder: --model takes a local folder, a hub id (owner/name) or {OFFLINE_MODEL}.")
     try:
         yield
-    except WrongUse:
+    except (WrongUse, MemoryError):
         raise
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        if Path(model).is_dir() or isinstance(error, ValueError):
+    except UntrustedCode as error:
+        raise WrongUse(str(error)) from error
+    except Exception as error:  # a folder may hold anything, and a model's own code raise anything
+        if "trust_remote_code" in str(error):
+            raise WrongUse(str(refused_code(model))) from error
+        text = error.why if isinstance(error, ModelAbsent) else str(error)
+        first = f"{text.strip() or type(error).__name__}.".splitlines()[0]
+        if Path(model).exists() or not isinstance(error, OSError | ModelAbsent):
             raise WrongUse(f"model={model!r} holds no model that Transformers can load: {first}") from error
         raise BackendUnavailable(
             f"model={model!r} cannot be fetched from the hub: {first} "

@@ -29,6 +29,10 @@ DEVICE_WARMUP = 3
 PRESETS: dict[str, dict[str, Any]] = {"aim414": {"layers": 4, "seqlen": 16384, "batch_size": 1}}
 """Sizes by name. aim414: those of the re:Invent 2025 session of that number."""
 
+_LARGEST = 2**31 - 1
+"""What a size may be: tensors are indexed with 32 bits."""
+_MOST_CALLS = 1_000_000
+
 
 class WrongUse(ValueError):
     """The run was asked for something that means nothing here; the message says what, what is allowed, what to do."""
@@ -55,6 +59,7 @@ class BenchOptions:
       profile: True also writes what the device (or the simulator) executed. Default: False.
       json: the result file. Default: out/qwen3_bench.json.
       seed: seed of the random weights and token ids. Default: 0.
+      trust_remote_code: True lets code that comes with the model run. Default: False.
 
     Raises:
       WrongUse: a value that means nothing; the message names it.
@@ -76,11 +81,19 @@ class BenchOptions:
     profile: bool = False
     json: Path = Path("out/qwen3_bench.json")
     seed: int = 0
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("layers", 1), ("seqlen", 2), ("batch_size", 1), ("warmup", 0), ("iters", 1), ("decode_steps", 0)):
             if getattr(self, name) < least:
                 raise WrongUse(f"{name}={getattr(self, name)} cannot be run: {name} must be {least} or more.")
+        for name, most in (("seqlen", _LARGEST), ("batch_size", _LARGEST), ("warmup", _MOST_CALLS), ("iters", _MOST_CALLS)):
+            if getattr(self, name) > most:
+                raise WrongUse(f"{name}={getattr(self, name)} cannot be run: {name} must be at most {most:,}.")
+        if not -(2**63) <= self.seed < 2**64:
+            raise WrongUse(f"seed={self.seed} is no seed of torch: it must lie between -2**63 and 2**64 - 1.")
+        if self.window is not None and self.window > _LARGEST:
+            raise WrongUse(f"window={self.window} is no window: it must be at most {_LARGEST:,}.")
         if self.window is not None and self.window < 1:
             raise WrongUse(f"window={self.window} is no window: it counts the query itself, so it must be 1 or more.")
         if self.model == OFFLINE_MODEL and self.layers > OFFLINE_LAYERS:

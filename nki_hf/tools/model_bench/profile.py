@@ -15,7 +15,7 @@ from nki_hf.chips import get_chip
 from nki_hf.dispatch import Decision
 from nki_hf.kernels.prefill_plan import plan_prefill
 from nki_hf.sim.events import Event, Region
-from nki_hf.tools.model_bench.whole_file import whole_file
+from nki_hf.tools.output_files import whole_file
 
 __all__ = ["event_lines", "write_events"]
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from nki_hf.tools.model_bench.accuracy import Accuracy
 from nki_hf.tools.model_bench.measure import Timing
 from nki_hf.tools.model_bench.modelled import Modelled
-from nki_hf.tools.model_bench.whole_file import whole_file
+from nki_hf.tools.output_files import whole_file
 
 __all__ = ["BenchResult", "DecodeTimes", "Ran", "Row", "schema"]
 

@@ -157,7 +157,7 @@ _ACCURACY_COLUMNS = (
     Column("cosine", _of("accuracy.cosine", lambda value: _number(value, 6))),
     Column("max abs", _of("accuracy.max_abs", _small)),
     Column("worst row", _of("accuracy.worst_row", _place)),
-    Column("its RMS", _of("accuracy.worst_row_rms", _small)),
+    Column("its RMS /eager's", _of("accuracy.worst_row_ratio")),
     Column("RMS", _of("accuracy.rms_error", _small)),
     Column("RMS /eager", _of("accuracy.rms_ratio")),
     Column("ok", _of("accuracy.passed", _mark)),

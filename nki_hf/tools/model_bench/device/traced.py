@@ -17,7 +17,7 @@ from filelock import FileLock
 
 import nki_hf
 from nki_hf.tools.model_bench.device.plan import COMPILER_FOLDER
-from nki_hf.tools.model_bench.whole_file import whole_file
+from nki_hf.tools.output_files import whole_file
 
 __all__ = ["Traced", "package_sources", "traced_key", "traced_model"]
 
@@ -76,6 +76,8 @@ def traced_model(
             except (OSError, ValueError, RuntimeError) as error:
                 say(f"the traced model {kept} cannot be used ({error}); tracing it again.")
         shutil.rmtree(home / COMPILER_FOLDER, ignore_errors=True)
+        for leftover in home.glob("model.*.pt"):  # of a process that was killed while it saved
+            leftover.unlink()
         module = torch_neuronx.trace(
             model,
             tuple(inputs),
