@@ -27,6 +27,7 @@ try:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+    from nki_hf.settings import settings
     from nki_hf.tools.model_bench.device.plan import COMPILE_ONLY, environment, plan
     from nki_hf.tools.model_bench.options import (
         ATTENTIONS,
@@ -135,6 +136,7 @@ def with_warmup(options: BenchOptions, device: str, given: bool) -> BenchOptions
 
 def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = False, warmup_given: bool = False) -> bool:
     """Run, print and write everything; returns the verdict. On a device, a process of its own has compiled before."""
+    settings()  # a variable that cannot be read is known before minutes of work
     prepare_environment(options)
     check_files(options)
     try:

@@ -178,9 +178,9 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
     """A codec's error handler: letters that look alike, else an escape in hexadecimal digits."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    found = error.object[error.start : error.end]
-    plain = "".join(_BOXES.get(c) or _PLAIN.get(c, c) for c in found)
-    return plain.encode(error.encoding, "backslashreplace").decode(error.encoding), error.end
+    letters = error.object[error.start : error.end]
+    plain = (_BOXES.get(c) or _PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in letters)
+    return "".join(plain), error.end
 
 
 _ERRORS = "nki_hf_plain"

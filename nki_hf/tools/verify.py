@@ -31,6 +31,7 @@ from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.kernel_lint import KERNELS
 from nki_hf.tools.lint import command as lint_command
 from nki_hf.tools.output_files import check_writable, whole_file, writing
+from nki_hf.tools.program import sentence
 from nki_hf.tools.verify_judge import Judgement, judge
 from nki_hf.tools.verify_subject import (
     DTYPES,
@@ -228,7 +229,7 @@ def command(
             )  # fmt: skip
         found = {"kernel": kernel, "reference": reference or "oracle", **run(subject, options=options, lnc=lnc, seed=seed)}
     except (UsageError, ValueError) as error:
-        typer.echo(str(error), err=True)
+        print(sentence(error), file=sys.stderr)
         raise typer.Exit(2) from None
     if json_file == "-":
         print(json.dumps(found, indent=1, allow_nan=False))

@@ -80,7 +80,7 @@ def zeros_like(x: NkiTensor, dtype: Any = None, buffer: MemoryRegion | str | Non
 def shared_constant(constant: Any) -> NkiTensor:
     """An HBM tensor that holds `constant`, a NumPy array or the path of a `.npy` file; both cores see the same one."""
     machine = current_machine("nl.shared_constant")
-    array = np.load(constant) if isinstance(constant, str | os.PathLike) else np.asarray(constant)
+    array = np.load(constant, allow_pickle=False) if isinstance(constant, str | os.PathLike) else np.asarray(constant)
     element = machine.element(array.dtype)
     stored = np.array(array, dtype=element.dtype, order="C")
     data = stored.reshape(-1).view(np.uint8) if stored.size else np.empty(0, np.uint8)
