@@ -34,6 +34,8 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seqlen", type=int, default=2048)
     arguments = parser.parse_args()
+    if arguments.repeat < 1:
+        parser.error(f"--repeat {arguments.repeat} measures nothing: it is 1 or more.")
     length, chip = arguments.seqlen, get_chip("trn2")
     problem = Problem(
         batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=length, seqlen_kv=length, head_dim=128, head_dim_v=128,
