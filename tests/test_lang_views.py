@@ -1,5 +1,7 @@
 """Views of NkiTensor: shapes, strides and offsets as the public stub states them, values as NumPy, constraints as faults."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -99,8 +101,6 @@ def test_ap_addresses_the_storage_and_not_the_view(rng):
         ((128, 8), lambda t: t[:, 0:9], "within 0:8"),
         ((128, 8), lambda t: t[:, 0, 0], "2 axes"),
         ((128, 8), lambda t: t.ap([[16, 64], [1, 8]]), "8 elements per partition"),
-        ((128, 8), lambda t: t.ap([[8, 32], [1, 9]]), "a partition has 8"),
-        ((128, 8), lambda t: t.ap([[8, 129], [1, 8]]), "1,024"),
         ((128, 8), lambda t: t[:, ::2].view(nl.uint8), "contiguous"),
         ((128, 3), lambda t: t.view(nl.uint8)[:, 0:6].view(nl.float32), "multiple of 4|divide by 4"),
         ((128, 8), lambda t: t.vector_select(0, t[:, 0:1]), "HBM"),
@@ -110,6 +110,70 @@ def test_ap_addresses_the_storage_and_not_the_view(rng):
 def test_broken_constraint_is_a_fault(shape, view, words):
     with pytest.raises(KernelFault, match=words):
         in_kernel(lambda: view(on_chip(shape)))
+
+
+BEYOND = {
+    "rows": ((128, 8), lambda t: t.ap([[8, 32], [1, 8]], offset=100 * 8), "it has 1,024"),
+    "columns": ((128, 8), lambda t: t.ap([[8, 32], [1, 9]]), "a partition has 8"),
+    "offset": ((128, 8), lambda t: t.ap([[8, 32], [1, 4]], offset=5), "a partition has 8"),
+    "negative step": ((128, 8), lambda t: t.ap([[8, 32], [-1, 4]], offset=2), "a partition has 8|elements -1"),
+    "part": ((128, 8), lambda t: t.ap([[8, 32], [1, 16]])[:, 4:12], "a partition has 8"),
+    "rows and part": ((128, 8), lambda t: t.ap([[8, 64], [1, 16]])[32:64, 4:12], "a partition has 8"),
+    "slice": ((128, 8), lambda t: t.ap([[8, 64], [1, 16]]).slice(1, 8, 12), "a partition has 8"),
+    "reshaped": ((128, 8), lambda t: t.ap([[8, 32], [1, 16]]).reshape((32, 2, 8)), "a partition has 8"),
+    "reinterpreted": ((128, 8), lambda t: t.ap([[8, 32], [1, 16]]).view(nl.uint8), "a partition has 32"),
+    "permuted": ((128, 8), lambda t: t.ap([[8, 32], [8, 2], [1, 8]]).permute((0, 2, 1)), "a partition has 8"),
+    "selected": ((128, 8), lambda t: t.ap([[8, 32], [8, 2], [1, 8]]).select(1, 1), "a partition has 8"),
+}
+
+
+@pytest.mark.parametrize("values", [True, False])
+@pytest.mark.parametrize("case", BEYOND)
+def test_a_view_that_leaves_its_tensor_is_judged_when_an_instruction_uses_it(case, values):
+    """Public kernels build such views (one per case of a loop) and use only those that fit."""
+    shape, view, words = BEYOND[case]
+    options = SimOptions(values=values)
+
+    def kernel(used):
+        beyond = view(on_chip(shape))
+        if used:
+            nisa.tensor_copy(dst=nl.ndarray(beyond.shape, beyond.dtype), src=beyond)
+
+    launch(kernel, (False,), options=options)
+    for checks in (True, False):
+        with pytest.raises(KernelFault, match=words) as caught:
+            launch(kernel, (True,), options=replace(options, checks=checks))
+        assert caught.value.record.kind == "bounds"
+        assert caught.value.record.line == kernel.__code__.co_firstlineno + 3
+
+
+def test_the_part_of_a_view_that_stays_inside_is_used_and_one_beyond_hbm_is_refused(rng):
+    data = rng.standard_normal((32, 8)).astype(np.float32)
+
+    def kernel(a, rows):
+        tile = nl.ndarray((32, 8), nl.float32)
+        beyond = a.ap([[8, 64], [1, 8]])  # twice as many rows as there are
+        nisa.dma_copy(dst=tile, src=beyond[0:rows] if rows == 32 else beyond.slice(0, 1, 33))
+        out = nl.ndarray((32, 8), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    np.testing.assert_array_equal(launch(kernel, (data, 32)).outputs[0], data)
+    with pytest.raises(KernelFault, match="it has 256"):
+        launch(kernel, (data, 33))
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_counts_of_views_are_one_or_more(size):
+    on_trn3 = SimOptions(chip=get_chip("trn3"))
+    views = {
+        "broadcast": lambda: on_chip((16, 1)).broadcast(1, size),
+        "indirect": lambda: on_chip((16, 8)).indirect(on_chip((16, 1), nl.int32), num_elem=size),
+        "ap": lambda: on_chip((16, 8)).ap([[8, 16], [1, size]]),
+    }
+    for view in views.values():
+        with pytest.raises(KernelFault, match="1 or more"):
+            launch(view, (), options=on_trn3)
 
 
 def _gather(source, rows, skip=False):

@@ -7,7 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["ALL_DTYPES", "DType", "DTypeName", "as_dtype", "packed_numpy", "widen"]
+__all__ = ["ALL_DTYPES", "DType", "DTypeName", "as_dtype", "widen"]
+
+_METADATA = "nki_dtype"
 
 
 class DType:
@@ -25,7 +27,10 @@ class DType:
 
     def __init__(self, name: str, storage: Any, family: str, itemsize: int = 0) -> None:
         self.name = name
-        self.dtype: np.dtype[Any] = np.dtype(storage)
+        # NumPy has no type for four numbers in one element: the integer that stores them carries the name as metadata, which
+        # np.concatenate and np.stack drop (`.astype(nl.float8_e4m3fn_x4)` gives it back)
+        packed = np.dtype(storage, metadata={_METADATA: name}) if family == "packed" else np.dtype(storage)
+        self.dtype: np.dtype[Any] = packed
         self.family = family
         self.itemsize = itemsize or self.dtype.itemsize
 
@@ -107,7 +112,6 @@ _WIDENED = {
     for name in ("float16", "bfloat16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2")
 }
 
-_METADATA = "nki_dtype"
 _ALIASES = {"bool_": "bool", "float8e4": "float8_e4m3", "float8e5": "float8_e5m2"}
 _BY_NUMPY = {item.dtype: item for item in reversed(ALL_DTYPES.values()) if item.family != "packed" and item is not tfloat32}
 
@@ -115,14 +119,6 @@ _BY_NUMPY = {item.dtype: item for item in reversed(ALL_DTYPES.values()) if item.
 def widen(dtype: DType) -> DType:
     """The type under the same name that float32 stores, for low-precision floats; other types as they are."""
     return _WIDENED.get(dtype.name, dtype)
-
-
-def packed_numpy(dtype: DType) -> np.dtype[Any]:
-    """The NumPy type of host arrays of a packed type: unsigned integers that carry the type's name as metadata.
-
-    NumPy has no type for four numbers in one element; a kernel that is given plain uint32 sees uint32.
-    """
-    return np.dtype(dtype.dtype, metadata={_METADATA: dtype.name})
 
 
 def as_dtype(value: Any) -> DType:

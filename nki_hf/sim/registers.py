@@ -97,6 +97,23 @@ class VirtualRegister(RunTimeValue):
         self.cell[...] = given.astype(np.float32 if given.dtype.kind == "f" else np.int32)
         self.initialized = True
 
+    def _compared(self, other: object) -> bool:
+        if other is self:
+            return True
+        if other is None or isinstance(other, str | type):
+            return False
+        fault(
+            "unsupported", "register", f"{self!r} is compared with {other!r}", limit="a register has no comparisons",
+            advice="Compute the condition with nisa.tensor_scalar on a (1, 1) tile and load it with nisa.register_load",
+        )  # fmt: skip
+
+    __eq__ = _compared
+    __lt__ = __le__ = __gt__ = __ge__ = _compared
+    __hash__ = object.__hash__
+
+    def __ne__(self, other: object) -> bool:
+        return not self._compared(other)
+
     def __bool__(self) -> bool:
         return bool(self.peek("register truth value"))
 
@@ -197,7 +214,7 @@ class NkiScalar(RunTimeValue):
     __bool__ = __int__ = __index__ = __float__ = __round__ = __trunc__ = _in_python
 
 
-class LoopIndex(NkiScalar, VirtualRegister):
+class LoopIndex(NkiScalar, VirtualRegister):  # type: ignore[misc]  # scalars have no hash, registers do
     """What `nl.fori_loop` passes its body if no bound is a register: an NkiScalar in 0.7, a VirtualRegister in 0.6."""
 
     __slots__ = ()

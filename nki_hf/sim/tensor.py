@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from nki_hf.errors import KernelTypeFault
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.events import Region
 from nki_hf.sim.faults import fault, kernel_position
@@ -34,9 +35,14 @@ class NkiTensor(Views):
       name: the allocation's name.
       storage: the bytes (simulator's own).
       indirection: None, or how run-time indices move this view (see sim/indirect.py).
+      compared: True for the result of a comparison, whose truth the kernel's Python may ask for.
+      free_start: None, or of what `ap` made, and of views of it, the first element's place in its partition (on chip). Such a
+        view may leave its storage, which is judged when an instruction uses it.
     """
 
-    __slots__ = ("_array", "_region", "dtype", "indirection", "name", "offset", "shape", "storage", "strides")
+    __slots__ = (
+        "_array", "_region", "compared", "dtype", "free_start", "indirection", "name", "offset", "shape", "storage", "strides",
+    )  # fmt: skip
 
     def __init__(
         self, shape: tuple[int, ...], dtype: Any, storage: Storage | None, buffer: Any = MemoryRegion.sbuf, name: str = ""
@@ -48,6 +54,8 @@ class NkiTensor(Views):
         self.offset = 0
         self.name = name or (storage.buffer.name if storage is not None else "")
         self.indirection: Any = None
+        self.compared = False
+        self.free_start: int | None = None
         self._array: np.ndarray[Any, Any] | None = None
         self._region: Region | None = None
 
@@ -116,6 +124,8 @@ class NkiTensor(Views):
     def region(self) -> Region:
         """What events know of this access (cached; does not keep the bytes alive)."""
         if self._region is None:
+            if self.free_start is not None:
+                self.check_bounds()
             self._region = Region(
                 self.storage.buffer, self.dtype, self.offset, self.shape, self.strides, self.indirection is not None
             )
@@ -148,12 +158,26 @@ class NkiTensor(Views):
         return self._strided(np.dtype(np.bool_), flags, 1)
 
     def __bool__(self) -> bool:
-        """True if every element is true, so that `assert nl.equal(a, b)` works; the launch is not replayable then."""
+        """True: a tensor exists, and its values do not while a kernel is built (`if bias:` asks whether one was passed).
+
+        Only what a comparison or `nl.all` gave has a truth, that of all its elements, so that `assert nl.equal(a, b)` works;
+        the launch is not replayable then.
+        """
+        if not self.compared:
+            return True
         machine = running_machine()
         if machine is not None:
             file, line = kernel_position()
             machine.run.not_replayable(f"the kernel's Python reads a tensor's truth value ({file}:{line})")
         return bool(np.all(gather(self)() != 0))
+
+    def __len__(self) -> NoReturn:
+        fault("unsupported", "tensor", f"len() of {self!r}", limit="a tensor is no Python sequence",
+              advice="Ask for t.shape[0]", raised=KernelTypeFault)  # fmt: skip
+
+    def __contains__(self, item: object) -> NoReturn:
+        fault("unsupported", "tensor", f"`in` asks {self!r} for a value", limit="values do not exist while a kernel is built",
+              advice="Compare with nl.equal, which makes a tile", raised=KernelTypeFault)  # fmt: skip
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Copy a tensor, or fill with a number, by the instruction that reaches both memories."""
@@ -181,6 +205,7 @@ class NkiTensor(Views):
         view.dtype = self.dtype if dtype is None else dtype
         view.storage, view.name = self.storage, self.name
         view.indirection = self.indirection if indirection is None else indirection
+        view.compared, view.free_start = self.compared, self.free_start
         view._array = view._region = None
         return view
 
@@ -189,11 +214,18 @@ class NkiTensor(Views):
         moved = self.indirection
         if moved is not None and moved.dim >= 0 and shape[moved.dim : moved.dim + 1] != self.shape[moved.dim : moved.dim + 1]:
             self._not_indirect_along("index", moved.dim)
-        return self._view(shape, strides, offset)
+        view = self._view(shape, strides, offset)
+        if self.free_start is not None:
+            first = key[0] if type(key) is tuple else key
+            rows = 0 if first is Ellipsis else normalize_index(self, first)[2] - self.offset
+            view.free_start = self.free_start + offset - self.offset - rows
+        return view
 
     def _strided(self, dtype: np.dtype[Any], data: np.ndarray[Any, Any] | None, itemsize: int) -> np.ndarray[Any, Any]:
         if data is None:
             fault("unsupported", "values", f"{self!r} has no values", limit="this run has shapes only (values=False)")
+        if self.free_start is not None:
+            self.check_bounds()
         return np.ndarray(
             self.shape, dtype, buffer=data, offset=self.offset * itemsize, strides=[s * itemsize for s in self.strides]
         )

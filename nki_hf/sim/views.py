@@ -36,6 +36,7 @@ class Views(NoOperators, NKIObject):
     dtype: DType
     storage: Storage
     indirection: Any
+    free_start: int | None
 
     if TYPE_CHECKING:
 
@@ -63,6 +64,8 @@ class Views(NoOperators, NKIObject):
         """Axis `dim` of size 1 repeated `size` times; not the partition axis."""
         self._check_dim("broadcast", dim)
         size = whole("broadcast", "size", size)
+        if size < 1:
+            self._wrong("broadcast", f"size={size}", "must be 1 or more")
         if self.shape[dim] != 1:
             self._wrong("broadcast", f"axis {dim} has size {self.shape[dim]}", "only an axis of size 1 can be broadcast")
         if dim == 0 and self._on_chip:
@@ -177,10 +180,13 @@ class Views(NoOperators, NKIObject):
                 axis=dim, size=self.shape[dim],
             )  # fmt: skip
         self._not_indirect_along("slice", dim)
-        return self._view(
+        view = self._view(
             _replaced(self.shape, dim, -(-(end - start) // step)), _replaced(self.strides, dim, self.strides[dim] * step),
             self.offset + start * self.strides[dim],
         )  # fmt: skip
+        if self.free_start is not None and dim > 0:
+            view.free_start = self.free_start + start * self.strides[dim]
+        return view
 
     def select(self, dim: int, index: Any) -> NkiTensor:
         """One element of axis `dim`, which is removed; `index` is an int, or a tensor or register of one value at run time."""
@@ -226,6 +232,8 @@ class Views(NoOperators, NKIObject):
             self._wrong("indirect", f"{self!r} with index {index!r}", "an on-chip tile and as many partitions of index in SBUF")
         _check_index_dtype("indirect", "index", index)
         count = math.prod(index.shape) if num_elem is None else whole("indirect", "num_elem", num_elem)
+        if count < 1:
+            self._wrong("indirect", f"num_elem={count}", "must be 1 or more")
         free = reshaped_strides(self.shape[1:], self.strides[1:], (math.prod(self.shape[1:]),))
         if free is None:
             self._wrong("indirect", f"strides {self.strides}", "the free axes must be contiguous in memory")
@@ -249,7 +257,8 @@ class Views(NoOperators, NKIObject):
         Args:
           pattern: `[[step, count], ...]` in elements of `dtype`; on chip the first pair runs over partitions and its step
             is the storage's elements per partition.
-          offset: elements (of `dtype`) from the view's own start; None is 0.
+          offset: elements (of `dtype`) from the view's own start; None is 0. The access-pattern guide counts from the tensor's
+            start instead: where the two differ there is a warning.
           scalar_offset: one-element tensor or register: moves the access along axis `indirect_dim` of this view.
           vector_offset: tensor of indices of axis 0, one for each row of the pattern's first pair, whose step is then
             ignored; a `(P, N)` tensor is read column by column.
@@ -259,13 +268,20 @@ class Views(NoOperators, NKIObject):
         """
         element = self.dtype if dtype is None else self._reinterpreted(dtype, "ap")
         pairs = list(whole_pairs("ap", pattern))
+        if offset is not None and self.offset:
+            warn_unsure(
+                "argument", "ap", f"offset={offset} of {self!r}, a view that starts at element {self.offset:,} of its tensor",
+                limit="it counts from the view's start here (docstring); the access-pattern guide counts from the tensor's",
+            )  # fmt: skip
         start = self._rescaled(self.offset, element, "ap") + (0 if offset is None else whole("ap", "offset", offset))
         shape, strides = tuple(count for _, count in pairs), tuple(step for step, _ in pairs)
         moved = None
         if scalar_offset is not None or vector_offset is not None:
             moved = self._dynamic(scalar_offset, vector_offset, indirect_dim, element)
-        self._check_pattern(pairs, start, element, moved)
+        self._check_pattern(pairs, element)
         view = self._view(shape, strides, start, element, moved)
+        row = self.storage.buffer.bytes_per_partition // element.itemsize
+        view.free_start = start % row if self._on_chip and row else 0
         if moved is None:
             view.indirection = None
         return view
@@ -286,7 +302,10 @@ class Views(NoOperators, NKIObject):
             )
         strides = (*(self._rescaled(step, element, "view") for step in self.strides[:-1]), 1)
         shape = (*self.shape[:-1], self.shape[-1] * old // new)
-        return self._view(shape, strides, self._rescaled(self.offset, element, "view"), element)
+        view = self._view(shape, strides, self._rescaled(self.offset, element, "view"), element)
+        if self.free_start is not None:
+            view.free_start = self._rescaled(self.free_start, element, "view")
+        return view
 
     reinterpret_cast = view
 
@@ -320,7 +339,7 @@ class Views(NoOperators, NKIObject):
                   limit="on SBUF and PSUM it must be 32-bit", advice="Load it from an int32 tile")  # fmt: skip
         return index
 
-    def _check_pattern(self, pairs: list[tuple[int, int]], start: int, element: DType, moved: Any) -> None:
+    def _check_pattern(self, pairs: list[tuple[int, int]], element: DType) -> None:
         if any(count < 1 for _, count in pairs):
             self._wrong("ap", f"pattern={[list(pair) for pair in pairs]}", "every count must be 1 or more")
         buffer = self.storage.buffer
@@ -331,17 +350,26 @@ class Views(NoOperators, NKIObject):
                 text = f"the partition step is {step} in pattern={[list(pair) for pair in pairs]}"
                 limit = f"it must be the {row} elements per partition of {buffer.name}"
                 self._wrong("ap", text, limit)
-        if moved is not None:
-            return  # the run-time index decides; sim/indirect.py checks it
-        low, high = _extent(start, pairs)
-        total = buffer.elements * buffer.dtype.itemsize // element.itemsize
+
+    def check_bounds(self) -> None:
+        """A fault if the view leaves its storage (or on chip a partition). Run-time indices decide where they move it.
+
+        Called when an instruction uses a view that `ap` made, or a part of one: kernels build views that are too long and
+        use only parts of them.
+        """
+        if self.indirection is not None or 0 in self.shape:
+            return
+        buffer, pairs = self.storage.buffer, list(zip(self.strides, self.shape, strict=True))
+        row = buffer.bytes_per_partition // self.dtype.itemsize
+        low, high = _extent(self.offset, pairs)
+        total = buffer.elements * buffer.dtype.itemsize // self.dtype.itemsize
         if low < 0 or high >= total:
             self._wrong(
                 "ap", f"elements {low:,} to {high:,} of {buffer.name}", f"it has {total:,}", kind="bounds",
                 index=low if low < 0 or low >= total else total, size=total,
             )  # fmt: skip
         if buffer.on_chip:
-            low, high = _extent(start % row, pairs[1:])
+            low, high = _extent(self.free_start or 0, pairs[1:])
             if low < 0 or high >= row:
                 self._wrong(
                     "ap", f"free elements {low:,} to {high:,} of {buffer.name}", f"a partition has {row:,}", kind="bounds",

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nki_hf.sim.dtypes import DType, as_dtype, packed_numpy
+from nki_hf.sim.dtypes import DType, as_dtype
 
 __all__ = ["is_packed", "packed", "unpacked"]
 
@@ -29,7 +29,7 @@ def packed(array: Any, dtype: DType) -> Any:
     bits = 8 * dtype.itemsize // 4
     groups = codes.reshape(*codes.shape[:-1], codes.shape[-1] // 4, 4).astype(dtype.dtype)
     shifts = np.arange(0, 4 * bits, bits, dtype=dtype.dtype)
-    return (groups << shifts).sum(-1, dtype=dtype.dtype).astype(packed_numpy(dtype))
+    return (groups << shifts).sum(-1, dtype=dtype.dtype).astype(dtype.dtype)
 
 
 def unpacked(array: Any) -> Any:

@@ -42,8 +42,10 @@ def apply(operator: op.Operator, x: Any, y: Any = None, dtype: Any = None) -> Nk
         tile = _tile(operator, x)
         result = sbuf_tile(tile.shape, tile.dtype if dtype is None else dtype)
         _UNARY.get(operator.name, _activation)(operator, result, tile)
-        return result
-    return _binary(operator, x, y, dtype)
+    else:
+        result = _binary(operator, x, y, dtype)
+    result.compared = operator.kind in ("compare", "logical")
+    return result
 
 
 def promote(first: DType, second: DType) -> DType:

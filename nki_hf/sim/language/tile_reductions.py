@@ -39,7 +39,9 @@ def prod(x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False) -> 
 
 def all(x: NkiTensor, axis: Any, dtype: Any = None) -> NkiTensor:
     """1 where every element along `axis` is true, else 0."""
-    return _reduced(op.logical_and, x, axis, dtype, keepdims=False)
+    result = _reduced(op.logical_and, x, axis, dtype, keepdims=False)
+    result.compared = True
+    return result
 
 
 def mean(x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False) -> NkiTensor:
