@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from nki_hf.errors import KernelFault
+from nki_hf.observers.races import races
+from nki_hf.observers.schedule import schedule
 from nki_hf.sim import SimOptions, jit, launch, simulate
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
+from nki_hf.sim.faults import SimulatorWarning
 
 
 def swap(a):
@@ -185,3 +188,209 @@ def test_what_two_cores_exchange_must_agree_and_the_fault_names_both_positions(d
     text = str(caught.value)
     assert f"core 0 [16, 32] float32 at {__file__}:{lines[0]}" in text
     assert f"at {__file__}:{lines[1]}" in text
+
+
+def _crossed(a):
+    """Core 0 uses pipes 0 and 1 in this order, core 1 in the other; each pipe carries a row of its own."""
+    core = nl.program_id(0)
+    mine = [nl.load(a[core, pipe]) for pipe in (0, 1)]
+    theirs = [nl.ndarray(a.shape[2:], a.dtype) for _ in (0, 1)]
+    for pipe in (0, 1) if core == 0 else (1, 0):
+        nisa.sendrecv(src=mine[pipe], dst=theirs[pipe], send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=pipe)
+    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+    for pipe in (0, 1):
+        nl.store(out[core, pipe], theirs[pipe])
+    return out
+
+
+def _crossed_into_one_tile(a):
+    core = nl.program_id(0)
+    width = a.shape[-1]
+    tile = nl.ndarray((a.shape[2], 2 * width), a.dtype)
+    mine = [nl.load(a[core, pipe]) for pipe in (0, 1)]
+    for pipe in (0, 1) if core == 0 else (1, 0):
+        nisa.sendrecv(src=mine[pipe], dst=tile[:, nl.ds(pipe * width, width)], send_to_rank=1 - core,
+                      recv_from_rank=1 - core, pipe_id=pipe)  # fmt: skip
+    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+    for pipe in (0, 1):
+        nl.store(out[core, pipe], tile[:, nl.ds(pipe * width, width)])
+    return out
+
+
+def _sends_what_it_changes_later(a):
+    """What is sent is what the tile held then, although each core goes on to overwrite it."""
+    core = nl.program_id(0)
+    mine = [nl.load(a[core, pipe]) for pipe in (0, 1)]
+    theirs = [nl.ndarray(a.shape[2:], a.dtype) for _ in (0, 1)]
+    for pipe in (0, 1):
+        nisa.sendrecv(src=mine[pipe], dst=theirs[pipe], send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=pipe)
+        nisa.memset(dst=mine[pipe], value=0.0)
+    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+    for pipe in (0, 1):
+        nl.store(out[core, pipe], theirs[pipe])
+    return out
+
+
+def _many_in_flight(a):
+    """Two exchanges on one pipe before either result is used: the n-th pairs with the n-th."""
+    core = nl.program_id(0)
+    mine = [nl.load(a[core, row]) for row in (0, 1)]
+    theirs = [nl.ndarray(a.shape[2:], a.dtype) for _ in (0, 1)]
+    for row in (0, 1):
+        nisa.sendrecv(src=mine[row], dst=theirs[row], send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=5)
+    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+    for row in (1, 0):
+        nl.store(out[core, row], theirs[row])
+    return out
+
+
+def _barrier_between(a):
+    """Core 1 meets at the barrier before it uses the pipe, core 0 after."""
+    core = nl.program_id(0)
+    mine = [nl.load(a[core, row]) for row in (0, 1)]
+    theirs = [nl.ndarray(a.shape[2:], a.dtype) for _ in (0, 1)]
+    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+    if core == 1:
+        nisa.core_barrier(data=out, cores=(0, 1))
+    for pipe in (0, 1):
+        nisa.sendrecv(src=mine[pipe], dst=theirs[pipe], send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=pipe)
+    if core == 0:
+        nisa.core_barrier(data=out, cores=(0, 1))
+    for pipe in (0, 1):
+        nl.store(out[core, pipe], theirs[pipe])
+    return out
+
+
+EXCHANGES = [_crossed, _crossed_into_one_tile, _sends_what_it_changes_later, _many_in_flight, _barrier_between]
+
+
+@pytest.mark.parametrize("kernel", EXCHANGES)
+def test_pipes_progress_independently(kernel, rng):
+    """Fresh, replayed, on shapes alone, scheduled in both orders, and without races."""
+    first, second = (rng.standard_normal((2, 2, 8, 4)).astype(np.float32) for _ in range(2))
+    strict = SimOptions(uninitialized="error" if kernel is not _barrier_between else "sentinel")  # a barrier reads its data
+    for options in (SimOptions(record=True), strict):
+        result = launch(kernel, (first,), options=options, lnc=2)
+        np.testing.assert_array_equal(result.outputs[0], first[::-1])
+        if options.record:
+            np.testing.assert_array_equal(result.program({"a": second})[0], second[::-1])
+    events = launch(kernel, (first,), options=SimOptions(values=False), lnc=2).events
+    assert [event.opcode for event in events] == [event.opcode for event in result.events]
+    assert {event.line for event in events} == {event.line for event in result.events}
+    sends = [event for event in events if event.opcode == "sendrecv"]
+    assert len(sends) == 4
+    assert all(event.file == __file__ for event in sends)
+    assert not races(events)
+    for window in (None, 64):
+        plan = schedule(events, SimOptions().chip, window=window)
+        starts = {}
+        for event, start, done in zip(plan.work.events, plan.start_ns, plan.done_ns, strict=True):
+            if event.opcode == "sendrecv":
+                starts.setdefault(event.attrs["meeting"], []).append((start, done))
+        for first_end, second_end in starts.values():  # neither core has the data before both have begun
+            assert min(first_end[1], second_end[1]) > max(first_end[0], second_end[0])
+
+
+def test_each_core_waiting_for_what_the_other_sends_later_is_still_a_deadlock():
+    """Core 0 needs pipe 0 before it sends on pipe 1, core 1 the reverse."""
+
+    def kernel(a):
+        core = nl.program_id(0)
+        mine, theirs, last = nl.load(a), nl.ndarray(a.shape, a.dtype), nl.ndarray(a.shape, a.dtype)
+        first = 0 if core == 0 else 1
+        nisa.sendrecv(src=mine, dst=theirs, send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=first)
+        nisa.sendrecv(src=theirs, dst=last, send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=1 - first)
+        return a
+
+    with pytest.raises(KernelFault, match=r"core 1 waits in sendrecv .pipe_id 1. .*core 0 waits in sendrecv .pipe_id 0."):
+        simulate(kernel)[2](np.ones((4, 4), np.float32))
+
+
+def test_exchanges_inside_no_reorder_keep_their_order():
+    def kernel(a):
+        core = nl.program_id(0)
+        tiles = [nl.load(a) for _ in range(4)]
+        with nl.no_reorder():
+            for pipe in (0, 1) if core == 0 else (1, 0):
+                nisa.sendrecv(
+                    src=tiles[pipe], dst=tiles[2 + pipe], send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=pipe
+                )
+        return a
+
+    with pytest.raises(KernelFault, match="core 1 waits in sendrecv"):
+        simulate(kernel)[2](np.ones((4, 4), np.float32))
+
+
+def test_an_instruction_can_depend_on_an_exchange_under_way(rng):
+    a = rng.standard_normal((2, 8, 4)).astype(np.float32)
+
+    def kernel(a):
+        core = nl.program_id(0)
+        mine, other, extra = nl.load(a[core]), nl.ndarray(a.shape[1:], a.dtype), nl.ndarray(a.shape[1:], a.dtype)
+        sent = nisa.sendrecv(src=mine, dst=other, send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=0)
+        nisa.memset(dst=extra, value=0.0).depends_on(sent)
+        return a
+
+    events = launch(kernel, (a,), lnc=2).events
+    for event in events:
+        if event.opcode == "memset":
+            (producer,) = event.attrs["depends_on"]
+            assert (events[producer].opcode, events[producer].core) == ("sendrecv", event.core)
+
+
+@pytest.mark.parametrize("cores", [(0, 1), [0, 1], range(2), (1, 0), np.arange(2)])
+def test_cores_of_a_barrier_are_any_sequence(cores, rng):
+    a = rng.standard_normal((2, 8, 4)).astype(np.float32)
+
+    def kernel(a, named):
+        core = nl.program_id()
+        shared = nl.ndarray((2, 8, 4), nl.float32, buffer=nl.shared_hbm)
+        nl.store(shared[core], nl.load(a[core]))
+        nisa.core_barrier(data=shared, cores=named if named is not None else np.arange(2))
+        out = nl.ndarray((2, 8, 4), nl.float32, buffer=nl.shared_hbm)
+        nl.store(out[core], nl.load(shared[1 - core]))
+        return out
+
+    named = None if isinstance(cores, np.ndarray) else cores  # arrays in the arguments become tensors
+    np.testing.assert_array_equal(launch(kernel, (a, named), lnc=2).outputs[0], a[::-1])
+
+
+@pytest.mark.parametrize("cores", [(0,), 0, (0, 2), (0, 0, 1), "01", None, 1.0, (0.0, 1.0), (0, "1"), ()])
+def test_other_cores_of_a_barrier_are_named_faults(cores):
+    def kernel(a):
+        shared = nl.ndarray((2, 8, 4), nl.float32, buffer=nl.shared_hbm)
+        nisa.core_barrier(data=shared, cores=cores)
+        return shared
+
+    with pytest.raises(KernelFault, match=r"core_barrier: .*cores="):
+        simulate(kernel)[2](np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("lnc", [None, 1])
+@pytest.mark.parametrize("cores", [(0, 1), [0, 1], (0,), [0], 0])
+def test_a_barrier_in_a_launch_of_one_core_has_no_effect_and_a_warning(cores, lnc, foreign, rng):
+    """Public library kernels do so; documented for a logical core of one too, where the other core runs another launch."""
+    a = rng.standard_normal((8, 4)).astype(np.float32)
+
+    def kernel(a):
+        out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nl.load(a))
+        nisa.core_barrier(data=out, cores=cores)
+        return out
+
+    with pytest.warns(SimulatorWarning, match=f"core_barrier: cores=.*one core.*{__file__}"):
+        result = launch(kernel, (a,), options=SimOptions(record=True, foreign=foreign), lnc=lnc)
+    np.testing.assert_array_equal(result.outputs[0], a)
+    np.testing.assert_array_equal(result.program({"a": 2 * a})[0], 2 * a)
+    assert "core_barrier" not in {event.opcode for event in result.events}
+
+
+def test_a_barrier_of_a_core_that_does_not_exist_is_refused_in_a_launch_of_one_too():
+    def kernel(a):
+        out = nl.ndarray((8, 4), nl.float32, buffer=nl.shared_hbm)
+        nisa.core_barrier(data=out, cores=(1, 2))
+        return out
+
+    with pytest.raises(KernelFault, match=r"cores=\(1, 2\)"):
+        simulate(kernel)(np.ones(1, np.float32))

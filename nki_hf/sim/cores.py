@@ -1,5 +1,9 @@
 """Two cores of one launch: they take turns, meet at barriers and exchanges, and a deadlock is reported at once.
 
+An exchange is a transfer on a pipe of its own and blocks nothing but what needs it: a core that comes first goes on until an
+instruction touches what it will receive, or writes what it sends, and to the kernel's end at most. So two cores may use
+their pipes in opposite orders (source: sendrecv's docstring). A barrier blocks.
+
 Core 0 runs in the caller's thread until it must wait for core 1 or ends; only then core 1 starts, in a thread of its own
 if core 0 waits. At any moment one core runs. Which one follows from the program alone, so every run of a launch executes
 the same instructions in the same order, and there is nothing to time out.
@@ -10,15 +14,18 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nki_hf.sim.events import Region
 from nki_hf.sim.faults import fault, kernel_position
+from nki_hf.sim.footprint import footprint_of, overlap
 from nki_hf.sim.machine import Machine, Run, entered
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Cooperation", "Meeting", "meet"]
+__all__ = ["Cooperation", "Meeting", "exchange", "meet"]
 
 
 class _AbandonedRun(BaseException):
@@ -30,12 +37,12 @@ class Meeting:
 
     Attributes:
       number: running number of the run; both cores' events carry it, so that observers can join them.
-      complete: True once every core arrived.
+      completed: place among the completed meetings of the run, counted from 1; 0 until every core arrived.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.complete = False
+        self.completed = 0
         self.form: object = None
         self.where = ""
         self._offers: dict[int, Callable[[], np.ndarray[Any, Any]] | None] = {}
@@ -51,31 +58,64 @@ class Meeting:
             self._staged[core] = None if read is None else read().copy()
 
 
-def meet(
-    machine: Machine, what: str, key: object, offer: Callable[[], np.ndarray[Any, Any]] | None = None, form: str = ""
-) -> Meeting:
-    """Wait until the other core arrives at the meeting of the same key, and exchange values with it.
+@dataclass(frozen=True)
+class _Pending:
+    """An exchange in which this core waits for the other one: what it touches, and how its instruction is issued then."""
 
-    The n-th call with a key on one core pairs with the n-th on the other.
+    meeting: Meeting
+    where: str
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    issue: Callable[[], None]
+
+
+def meet(machine: Machine, what: str, key: object) -> Meeting:
+    """Wait until the other core arrives at the meeting of the same key; the n-th of one core pairs with the n-th of the other.
 
     Args:
-      machine: the core that arrives.
+      machine: the core that arrives, of a launch on two.
+      what: name of the instruction and its key for messages, e.g. `core_barrier`.
+      key: what pairs the two arrivals.
+
+    Raises:
+      KernelFault: no core can go on any more (kind `deadlock`, with both positions).
+    """
+    cooperation: Cooperation = machine.run.cooperation
+    meeting, where = cooperation.arrive(machine, what, key, None, "")
+    if not meeting.completed:
+        cooperation.wait(machine.core, meeting, where)
+    cooperation.settle(machine, before=meeting.completed)
+    return meeting
+
+
+def exchange(
+    machine: Machine, what: str, key: object, offer: Callable[[], np.ndarray[Any, Any]] | None, form: str,
+    reads: tuple[Region, ...], writes: tuple[Region, ...], issue: Callable[[Meeting], None],
+) -> None:  # fmt: skip
+    """Bring what this core gives to the meeting of the same key, and `issue` the instruction once the other core came too.
+
+    Args:
+      machine: the core that arrives, of a launch on two.
       what: name of the instruction and its key for messages, e.g. `sendrecv (pipe_id 3)`.
       key: what pairs the two arrivals, e.g. `("sendrecv", pipe_id)`.
       offer: closure that reads the values this core gives; copied when the last core arrives, as a recorded step.
-      form: what both cores must agree on, e.g. the shape and dtype of what they exchange.
+      form: what both cores must agree on: the shape and dtype of what they exchange.
+      reads, writes: what the instruction touches; later instructions that conflict with it wait for the meeting.
+      issue: called with the meeting when both have arrived, at the latest before this core needs the result.
 
     Raises:
-      KernelFault: the launch has one core, or no core can go on any more (kind `deadlock`, with both positions),
-        or the forms differ (kind `shape`, with both positions).
+      KernelFault: no core can go on any more (kind `deadlock`, with both positions), or the forms differ (kind `shape`,
+        with both positions).
     """
-    cooperation: Cooperation | None = machine.run.cooperation
-    if cooperation is None:
-        fault(
-            "argument", what.split(" ")[0], f"launched on {machine.run.lnc} core", limit="needs two cores",
-            advice="Launch the kernel with kernel[2]",
-        )  # fmt: skip
-    return cooperation.meet(machine, what, key, offer, form)
+    cooperation: Cooperation = machine.run.cooperation
+    meeting, where = cooperation.arrive(machine, what, key, offer, form)
+    if meeting.completed:
+        cooperation.settle(machine, before=meeting.completed)
+        issue(meeting)
+        return
+    machine.pending.append(_Pending(meeting, where, reads, writes, lambda: issue(meeting)))
+    if machine.in_order:
+        cooperation.await_all(machine)
 
 
 class Cooperation:
@@ -89,8 +129,9 @@ class Cooperation:
         self._done: set[int] = set()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
-        self._open: dict[object, Meeting] = {}
-        self._meetings = 0
+        self._open: dict[object, Meeting] = {}  # by key and number of the arrival
+        self._arrivals: dict[tuple[int, object], int] = {}
+        self._meetings = self._completed = 0
         self._returned: list[Any] = [None] * run.lnc
         self._body: Callable[[], Any] = lambda: None
 
@@ -100,6 +141,7 @@ class Cooperation:
         try:
             with entered(self._run.cores[0]):
                 self._returned[0] = body()
+                self.await_all(self._run.cores[0])
         except _AbandonedRun:
             pass
         except BaseException as error:
@@ -110,25 +152,26 @@ class Cooperation:
         if self._error is None and self._thread is None:
             with entered(self._run.cores[1]):
                 self._returned[1] = body()
+                self.await_all(self._run.cores[1])
         elif self._thread is not None:
             self._thread.join()
         if self._error is not None:
             raise self._error
         return self._returned
 
-    def meet(
+    def arrive(
         self, machine: Machine, what: str, key: object, offer: Callable[[], np.ndarray[Any, Any]] | None, form: str
-    ) -> Meeting:
-        """See the function `meet`."""
+    ) -> tuple[Meeting, str]:
+        """The meeting of this arrival, complete if the other core was there before, and where it is, for messages."""
         self._run.talks = True
-        meeting = self._open.get(key)
+        number = self._arrivals[machine.core, key] = self._arrivals.get((machine.core, key), 0) + 1
+        meeting = self._open.pop((key, number), None)
         file, line = kernel_position()
         if meeting is None:
-            meeting = self._open[key] = Meeting(self._meetings)
+            meeting = self._open[key, number] = Meeting(self._meetings)
             self._meetings += 1
             meeting._offers[machine.core] = offer
             meeting.form, meeting.where = form, f"{file}:{line}"
-            self._wait(machine.core, meeting, f"{what} at {file}:{line}")
         else:
             if meeting.form != form:
                 fault(
@@ -136,16 +179,41 @@ class Cooperation:
                     f"core {machine.core} brings {form} at {file}:{line} and core {1 - machine.core} {meeting.form} at "
                     f"{meeting.where}", limit="what two cores exchange must agree in dtype and shape",
                 )  # fmt: skip
-            del self._open[key]
             meeting._offers[machine.core] = offer
             machine.step(meeting._stage)
-            meeting.complete = True
-        return meeting
+            self._completed += 1
+            meeting.completed = self._completed
+        return meeting, f"{what} at {file}:{line}"
 
-    def _wait(self, core: int, meeting: Meeting, where: str) -> None:
+    def settle(self, machine: Machine, *, before: int | None = None) -> None:
+        """Issue this core's exchanges that were completed (before the meeting completed as number `before`), in that order."""
+        ready = [p for p in machine.pending if p.meeting.completed and (before is None or p.meeting.completed < before)]
+        for item in sorted(ready, key=lambda p: p.meeting.completed):
+            machine.pending.remove(item)
+            item.issue()
+
+    def await_conflicts(self, machine: Machine, reads: tuple[Region, ...], writes: tuple[Region, ...]) -> None:
+        """Before an instruction that touches these regions: wait for the exchanges that it must not overtake."""
+        for item in list(machine.pending):
+            touched = _meet_any(item.writes, (*reads, *writes)) or _meet_any(item.reads, writes)
+            if touched and item in machine.pending:
+                self._await(machine, item)
+
+    def await_all(self, machine: Machine) -> None:
+        """Wait for every exchange of this core."""
+        while machine.pending:
+            self._await(machine, machine.pending[0])
+
+    def _await(self, machine: Machine, item: _Pending) -> None:
+        if not item.meeting.completed:
+            self.wait(machine.core, item.meeting, item.where)
+        self.settle(machine)
+
+    def wait(self, core: int, meeting: Meeting, where: str) -> None:
+        """Let the other core run until the meeting is complete."""
         other = 1 - core
         self._waiting[core] = (meeting, where)
-        stuck = other in self._waiting and not self._waiting[other][0].complete
+        stuck = other in self._waiting and not self._waiting[other][0].completed
         if other in self._done or stuck:
             there = "has returned" if other in self._done else f"waits in {self._waiting[other][1]}"
             fault(
@@ -162,7 +230,7 @@ class Cooperation:
             self._change.wait_for(lambda: self._turn == core or self._error is not None)
         if self._error is not None:
             raise _AbandonedRun
-        if not meeting.complete:  # the other core ended without coming
+        if not meeting.completed:  # the other core ended without coming
             fault(
                 "deadlock", where.split(" ")[0], f"core {core} waits in {where} and core {other} has returned",
                 limit="each core must meet the other at the same instructions, in the same order",
@@ -173,6 +241,7 @@ class Cooperation:
         try:
             with entered(self._run.cores[1]):
                 self._returned[1] = self._body()
+                self.await_all(self._run.cores[1])
         except _AbandonedRun:
             pass
         except BaseException as error:  # every kind of exception belongs to the caller's thread
@@ -191,3 +260,16 @@ class Cooperation:
             self._done.add(core)
             self._turn = 1 - core
             self._change.notify_all()
+
+
+def _meet_any(first: tuple[Region, ...], second: tuple[Region, ...]) -> bool:
+    return any(_share_bytes(a, b) for a in first for b in second)
+
+
+def _share_bytes(a: Region, b: Region) -> bool:
+    """True if both touch a byte: of one buffer, or of two that the kernel put at the same address."""
+    if a.buffer is b.buffer:
+        return overlap(footprint_of(a), footprint_of(b))
+    if a.buffer.address is None or b.buffer.address is None or a.buffer.space != b.buffer.space:
+        return False
+    return overlap(footprint_of(a).moved(*a.buffer.address), footprint_of(b).moved(*b.buffer.address))

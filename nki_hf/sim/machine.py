@@ -71,6 +71,7 @@ class Machine:
       steps: recorded computations in program order (only if `options.record`).
       state: engine state that lives between instructions (reduce registers, random state), by name.
       in_order: True inside `nl.no_reorder()`.
+      pending: exchanges with the other core that it has not come to yet (see sim/cores.py).
     """
 
     def __init__(self, run: Run, core: int) -> None:
@@ -83,6 +84,7 @@ class Machine:
         self.pool = BytePool()
         self.shared_count = 0
         self.in_order = False
+        self.pending: list[Any] = []
 
     def allocate(
         self,
@@ -144,6 +146,7 @@ class Machine:
         step: Step | None,
         queue: str = "",
         attrs: Mapping[str, Any] | None = None,
+        position: tuple[str, int] | None = None,
     ) -> Event | None:
         """Record and execute one instruction whose operands have been checked.
 
@@ -154,6 +157,7 @@ class Machine:
           step: the computation, closed over arrays that alias the operands' memory; None if it only has a record.
           queue: triggering queue of a DMA; default is the engine.
           attrs: see `Event.attrs`.
+          position: file and line of the kernel, if it is not the one that runs now.
         """
         event, buffers = None, self.run.buffers
         for region in (*reads, *writes):
@@ -166,7 +170,7 @@ class Machine:
             if region.buffer.role == "input":
                 self.run.modified.add(region.buffer.number)
         if self.options.events:
-            file, line = kernel_position(3)  # this, begin.issue, the instruction
+            file, line = position or kernel_position(3)  # this, begin.issue, the instruction
             if self.in_order:
                 attrs = {**(attrs or {}), "no_reorder": True}
             event = Event(

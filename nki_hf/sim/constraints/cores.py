@@ -14,19 +14,21 @@ def _generation(o: Operands) -> Violation:
     return f"the chip is {o.machine.chip.name}" if o.generation < 3 else None
 
 
-@rule(_BOTH, "argument", "needs a launch on two cores", isa("core_barrier"))
+@rule("sendrecv", "argument", "needs a launch on two cores", isa("sendrecv"))
 def _two_cores(o: Operands) -> Violation:
     return (f"lnc={o.machine.run.lnc}", "Launch with kernel[2]") if o.machine.run.lnc < 2 else None
 
 
 @rule("core_barrier", "placement", "data must be in shared HBM", isa("core_barrier"))
 def _shared_data(o: Operands) -> Violation:
-    return f"data {show(o.data)} is in {o.data.space}" if o.data.space != "shared_hbm" else None
+    alone = o.machine.run.lnc < 2 and not o.data.on_chip  # inputs of a launch of one core are in private HBM
+    return f"data {show(o.data)} is in {o.data.space}" if o.data.space != "shared_hbm" and not alone else None
 
 
-@rule("core_barrier", "argument", "cores must be (0, 1)", isa("core_barrier"))
+@rule("core_barrier", "argument", "cores must be (0, 1); in a launch of one core also that core alone", isa("core_barrier"))
 def _cores(o: Operands) -> Violation:
-    return f"cores={tuple(o.cores)}" if tuple(o.cores) != (0, 1) else None
+    allowed = ((0, 1),) if o.machine.run.lnc > 1 else ((0, 1), (0,))
+    return f"cores={o.cores}" if o.cores not in allowed else None
 
 
 @rule("sendrecv", "placement", "src and dst must be in SBUF", isa("sendrecv"))

@@ -43,7 +43,7 @@ def dma_copy(
         step=step,
         marked=() if keeps and this.values else None,
         dge_mode=DgeMode(dge_mode).name,
-        **({"keeps": (0,)} if keeps else {}),
+        **_kept(keeps),
     )
 
 
@@ -71,8 +71,13 @@ def dma_compute(
     return this.issue(
         engine="dma", queue="gpsimd" if indirect else "sync", reads=tuple(srcs), writes=(dst,), step=step, op=op.name,
         dge_mode="swdge" if indirect else "none", marked=() if keeps and this.values else None,
-        **({"keeps": (0,)} if keeps else {}),
+        **_kept(keeps),
     )  # fmt: skip
+
+
+def _kept(keeps: bool) -> dict[str, Any]:
+    """The attribute that says that the old bytes of `dst` may show through."""
+    return {"keeps": (0,)} if keeps else {}
 
 
 def _combine_step(

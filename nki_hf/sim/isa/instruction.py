@@ -26,6 +26,9 @@ class NkiInstruction(NKIObject):
 
     def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
         """Run this instruction after every producer; returns itself."""
+        machine = current_machine("depends_on")
+        if machine.pending:  # an exchange under way has no event yet
+            machine.run.cooperation.await_all(machine)
         if self.event is not None:
             edges = tuple(item.event.index for item in producers if item.event is not None)
             attrs = self.event.attrs
@@ -57,6 +60,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         step: Step | None,
         queue: str = "",
         marked: tuple[NkiTensor, ...] | None = None,
+        position: tuple[str, int] | None = None,
         **attrs: Any,
     ) -> NkiInstruction:
         """Record and execute the instruction (see `Machine.issue`); `reads` may contain only tensors.
@@ -67,8 +71,11 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
           marked: those of `writes` whose elements all count as written from now on; default: all of them. An instruction
             that keeps some elements of the others notes itself which it wrote (`mark_written`); what it keeps is not
             judged here but where it is read.
+          position: see `Machine.issue`.
           attrs: see `Event.attrs`; `keeps` names the positions in `writes` of operands whose old bytes may show through.
         """
+        if self.machine.pending and position is None:
+            self.await_exchanges(reads, writes)
         if self.machine.options.uninitialized == "error":
             noted = () if marked is None else [item for item in writes if not any(item is other for other in marked)]
             check_written(self.opcode, [item for item in reads if not any(item is other for other in noted)])
@@ -91,8 +98,16 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             step=step,
             queue=queue,
             attrs=attrs,
+            position=position,
         )
         return NkiInstruction(event)
+
+    def await_exchanges(self, reads: tuple[NkiTensor, ...], writes: tuple[NkiTensor, ...]) -> None:
+        """Wait for the exchanges with the other core that an instruction with these operands must not overtake."""
+        reads = (*reads, *index_tensors((*reads, *writes)))
+        self.machine.run.cooperation.await_conflicts(
+            self.machine, tuple(tensor.region() for tensor in reads), tuple(tensor.region() for tensor in writes)
+        )
 
     @property
     def values(self) -> bool:
