@@ -130,13 +130,24 @@ def draw_free(data, limit: int = 24, ranks: int = 3) -> tuple[int, ...]:
 
 
 def operand(data, partitions, free, dtype="float32", *, fill=None, reads=True, space="sbuf", plain=False) -> Operand:
-    """An operand `[partitions, *free]`: strided, offset, permuted, and broadcast if it is only read."""
+    """An operand `[partitions, *free]`: strided, offset, permuted, and broadcast if it is only read.
+
+    PSUM is written in whole words of 4 bytes: an operand of smaller elements that is written and is not made of words lies in
+    SBUF instead.
+    """
+    in_word = 4 // min(4, as_dtype(dtype).itemsize) if space == "psum" else 1
+    if not reads and free[-1] % in_word:
+        space, in_word = "sbuf", 1
     start, rows = partitions if isinstance(partitions, tuple) else (0, partitions)
     free = tuple(free)
     steps = [1 if plain else data.draw(st.sampled_from([1, 1, 2, 3])) for _ in free]
     before = [0 if plain else data.draw(st.integers(0, 2)) for _ in free]
     order = list(range(len(free))) if plain else data.draw(st.permutations(range(len(free))))
+    if in_word > 1:  # runs of whole words along the last axis, the innermost one
+        order.append(order.pop(order.index(len(free) - 1)))
+        steps[-1], before[-1] = 1, in_word * before[-1]
     sizes = [first + count * step + (0 if plain else 1) for first, count, step in zip(before, free, steps, strict=True)]
+    sizes[-1] += -sizes[-1] % in_word
     strides, unit = [0] * len(free), 1
     for axis in reversed(order):
         strides[axis], unit = unit, unit * sizes[axis]

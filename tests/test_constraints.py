@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from constraint_cases import BASE, BROKEN, gathered, scattered, tile
+from constraint_cases import BASE, BROKEN, column, gathered, scattered, tile
 
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
+from nki_hf.sim import language as nl
 from nki_hf.sim.constraints import RULES, rule
 from nki_hf.sim.constraints.instructions import INSTRUCTIONS
 from nki_hf.sim.constraints.table import markdown
@@ -45,6 +46,16 @@ def tiles_of(opcode):
 
     launch(kernel, (), options=SimOptions(chip=get_chip(home(opcode)), values=False), lnc=2 if opcode in CORES else 1)
     return found
+
+
+def half_word(opcode, name):
+    """An output in PSUM of 8-bit elements that starts at byte 2 of its partition, or ends there in half a word."""
+    arguments = BASE[opcode]()
+    which = "dst" if "dst" in arguments else "val_dst"
+    shape = arguments[which].shape
+    wide = tile((shape[0], 16 + 2 * shape[1]), "uint8", "psum")
+    start, stop = (2, 2 + shape[1]) if name == "psum_word_start" else (0, shape[1] + (2 - shape[1] % 4))
+    return {which: wide[:, start:stop]}
 
 
 def generic(opcode, item):
@@ -120,6 +131,8 @@ def broken(opcode, item):
     key = HAND.get((opcode, item.name))
     if key is not None:
         return BROKEN[key], key[2] if len(key) > 2 else home(opcode), key[3] if len(key) > 3 else None
+    if item.name in ("psum_word_start", "psum_whole_words"):
+        return lambda: half_word(opcode, item.name), home(opcode), None
     if opcode in INSTRUCTIONS:
         return *generic(opcode, item), None
     if item.name == "gathered_in_hbm" or item.name == "indices_in_sbuf":
@@ -167,6 +180,10 @@ def only(monkeypatch):
     return keep
 
 
+MX_SCALE = pytest.mark.filterwarnings("ignore:quantize_mx")  # it always depends on a choice
+
+
+@MX_SCALE
 @pytest.mark.parametrize("opcode", list(RULES))
 def test_a_valid_call_breaks_no_rule(opcode):
     call(opcode, dict, chip=home(opcode))
@@ -191,7 +208,11 @@ def test_a_transfers_mode_by_value_only_warns_in_kernels_written_elsewhere():
         call("dma_copy", lambda: {"dge_mode": 4}, chip="trn2", foreign=True)
 
 
-@pytest.mark.parametrize(("opcode", "item"), ALL, ids=[f"{opcode}-{item.name}" for opcode, item in ALL])
+REFUSING = [(opcode, item) for opcode, item in ALL if not item.choice]
+
+
+@MX_SCALE
+@pytest.mark.parametrize(("opcode", "item"), REFUSING, ids=[f"{opcode}-{item.name}" for opcode, item in REFUSING])
 def test_each_rule_refuses_a_call_that_nothing_else_would(opcode, item, only):
     changes, chip, lnc = broken(opcode, item)
     with pytest.raises(KernelFault):  # with every rule in force
@@ -208,6 +229,30 @@ def test_each_rule_refuses_a_call_that_nothing_else_would(opcode, item, only):
         call(opcode, changes, chip=chip, lnc=lnc)
     except KernelFault as other:
         assert other.record.details != {"rule": item.name}  # noqa: PT017  (refused elsewhere: by another layer)
+
+
+CHOICES = {
+    ("activation", "copy_with_bias"): (lambda: {"op": nl.copy, "bias": 1.0}, "trn1", "trn2"),
+    ("activation_reduce", "copy_with_bias"): (lambda: {"op": nl.copy, "bias": column()}, "trn1", "trn2"),
+    ("quantize_mx", "mx_scale"): (dict, "trn3", None),
+}
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize(("opcode", "name"), [(opcode, item.name) for opcode, item in ALL if item.choice])
+def test_a_call_whose_meaning_is_open_warns_every_kernel_and_is_executed(opcode, name, foreign, only):
+    changes, chip, other = CHOICES[opcode, name]
+    only(opcode, lambda item: item.name == name)
+    for _ in range(2):  # the second call is not remembered as one without a warning
+        with pytest.warns(SimulatorWarning, match=rf"^{opcode}: .*{__file__}"):
+            call(opcode, changes, chip=chip, foreign=foreign)
+    if other is not None:
+        call(opcode, changes, chip=other, foreign=foreign)
+
+
+def test_copy_without_a_bias_depends_on_no_choice():
+    call("activation", lambda: {"op": nl.copy, "bias": None}, chip="trn1")
+    call("activation", lambda: {"op": nl.relu, "bias": column()}, chip="trn1")
 
 
 def test_every_instruction_has_rules_and_every_rule_names_its_source():

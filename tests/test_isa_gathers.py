@@ -18,9 +18,9 @@ from isa_operands import (
 )
 
 from nki_hf.errors import KernelFault
+from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
-from nki_hf.sim import launch
 
 NAMES = (
     "nc_n_gather", "local_gather", "nc_find_index8", "nc_match_replace8", "sequence_bounds", "nonzero_with_count", "topk",
@@ -262,3 +262,65 @@ def test_equals_numpy_on_random_operands(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_numpy_on_many_random_operands(name):
     run_cases(name, MANY_CASES)
+
+
+def _local_gather(**changes):
+    def kernel():
+        nisa.local_gather(dst=nl.ndarray((32, 16), nl.float32), src_buffer=nl.ndarray((32, 16), nl.float32),
+                          index=nl.ndarray((32, 1), nl.uint16), **changes)  # fmt: skip
+
+    return kernel
+
+
+def _topk(n):
+    def kernel():
+        nisa.topk(val_dst=nl.ndarray((32, 8), nl.bfloat16), idx_dst=nl.ndarray((32, 8), nl.uint32),
+                  src=nl.ndarray((32, 16), nl.bfloat16), n=n)  # fmt: skip
+
+    return kernel
+
+
+def _iota(pattern):
+    return lambda: nisa.iota(dst=nl.ndarray((32, 16), nl.int32), pattern=pattern)
+
+
+def _affine_select(pattern):
+    def kernel():
+        nisa.affine_select(dst=nl.ndarray((32, 16), nl.float32), pattern=pattern, channel_multiplier=1,
+                           on_true_tile=nl.ndarray((32, 16), nl.float32), on_false_value=0.0,
+                           cmp_op=nl.greater_equal)  # fmt: skip
+
+    return kernel
+
+
+COUNTS = [
+    *((_local_gather(num_valid_indices=n), "num_valid_indices") for n in (0, -1, 17, 4097, 2.5, "3")),
+    *((_local_gather(num_elem_per_idx=n), "num_elem_per_idx") for n in (0, -1, 3, 64, 1.5)),
+    *((_topk(n), "n=") for n in (0, -1, 7, 65_536, 257, 42.0)),
+    *((make(pattern), "pattern") for make in (_iota, _affine_select)
+      for pattern in ([[1, 0]], [[1, -16]], [[1, -4], [1, -4]], [[1, 17]], [[1, 16.0]], [])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [True, False])
+@pytest.mark.parametrize(("kernel", "words"), COUNTS)
+def test_counts_of_nothing_negative_or_beyond_are_refused(kernel, words, values):
+    with pytest.raises(KernelFault, match=words) as caught:
+        launch(kernel, (), options=SimOptions(values=values))
+    assert caught.value.record.kind in ("argument", "shape")
+
+
+@pytest.mark.parametrize("count", [1, 5, 16, None])
+def test_local_gather_takes_as_many_indices_as_it_is_told(count, rng):
+    data = rng.standard_normal((16, 16)).astype(np.float32)
+    index = rng.integers(0, 16, (16, 1)).astype(np.uint16)
+    width = 16 if count is None else count
+
+    def kernel(data, index):
+        result = nl.ndarray((16, width), nl.float32)
+        nisa.local_gather(dst=result, src_buffer=nl.load(data), index=nl.load(index), num_valid_indices=count)
+        out = nl.ndarray((16, width), nl.float32, buffer=nl.shared_hbm)
+        nl.store(out, result)
+        return out
+
+    np.testing.assert_array_equal(launch(kernel, (data, index)).outputs[0], data[:, index[:width, 0]])

@@ -12,7 +12,7 @@ import numpy as np
 
 from nki_hf.sim.arguments import Arguments, returned_tensors
 from nki_hf.sim.constraints.memory import check_memory
-from nki_hf.sim.constraints.outputs import check_outputs
+from nki_hf.sim.constraints.outputs import check_outputs, warn_second_writes
 from nki_hf.sim.cores import Cooperation
 from nki_hf.sim.events import Event
 from nki_hf.sim.machine import Run, entered, running_machine
@@ -138,6 +138,7 @@ def launch(
     outputs = returned_tensors(value)
     if run.options.checks:
         check_outputs(outputs, foreign=run.options.foreign)
+        warn_second_writes(outputs, run.events)
         check_memory(run.events, run.options)
     program = Program(run, arguments.tensors, outputs) if run.options.record and run.replayable else None
     if not run.options.values:

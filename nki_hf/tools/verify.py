@@ -67,7 +67,8 @@ def run(
     Returns plain JSON types: `passed`, `seed`, `chip`, `lnc`, `cases` (one per distribution, each with the judgement of every
     output or the fault that stopped it), `faults` (records of faults, races and undefined accumulation), `inferred`
     (pairs whose order no public source promises, see docs/races.md; not with `options.foreign`), `capacity` (high-water
-    marks), `warnings` (limits that public sources leave unsure, only with `options.foreign`).
+    marks), `warnings` (what depends on a choice that public sources leave open, output elements that are written twice, and
+    with `options.foreign` the limits that are unsure).
     """
     options = options or SimOptions()
     cases: list[dict[str, Any]] = []
@@ -265,7 +266,7 @@ def _print(found: dict[str, Any]) -> None:
     for row in found["capacity"]:
         used, size = f"{row['high_water_bytes']:,}", f"{row['capacity_bytes']:,}"
         lines.append(f"{row['space']} of core {row['core']}: {used} of {size} B per partition")
-    lines += [f"unsure: {warning}" for warning in found["warnings"]]
+    lines += [f"warning: {warning}" for warning in found["warnings"]]
     for line in [*lines, "PASS" if found["passed"] else "FAIL"]:
         console.print(line, markup=False, highlight=False)
 

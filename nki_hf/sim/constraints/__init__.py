@@ -10,9 +10,11 @@ __all__ = ["RULES", "Operands", "Rule", "check", "check_written", "refuse_non_te
 
 from nki_hf.sim.constraints import (  # noqa: F401  (they fill RULES)
     accumulators,
+    choices,
     cores,
     dma,
     families,
+    psum_words,
     scalar_engine,
     searches,
     tensor_engine,

@@ -124,12 +124,16 @@ def _four_pairs(o: Operands) -> Violation:
     return f"pattern={list(o.pattern)}" if not 1 <= len(o.pattern) <= 4 else None
 
 
-@rule(("affine_select", "iota"), "shape", "the nums of pattern multiply to the elements per partition of dst", isa("iota"))
+@rule(
+    ("affine_select", "iota"), "shape", "the nums of pattern are 1 or more and multiply to the elements per partition of dst",
+    isa("iota"),
+)  # fmt: skip
 def _pattern_size(o: Operands) -> Violation:
     total = 1
     for _, num in o.pattern:
         total *= num
-    return f"pattern={list(o.pattern)} for dst {show(o.dst)}" if total != o.dst.free_size else None
+    wrong = total != o.dst.free_size or any(num < 1 for _, num in o.pattern)
+    return f"pattern={list(o.pattern)} for dst {show(o.dst)}" if wrong else None
 
 
 @rule(("affine_select", "iota"), "argument", "offset, channel_multiplier and steps are int32", isa("iota"))

@@ -60,6 +60,8 @@ class Rule:
       limit: what is allowed, as the rest of a sentence.
       source: where it is documented.
       sure: False where public sources disagree or only infer it: kernels written elsewhere get a warning then.
+      choice: True if nothing is refused: public sources disagree about what such a call computes, and `limit` says what it
+        computes here. Every kernel gets a warning.
       always: True if it looks at the state of the run and not only at shapes, dtypes and places.
       violated: function of the operands; see `Violation`.
     """
@@ -71,6 +73,7 @@ class Rule:
     source: str
     sure: bool
     always: bool
+    choice: bool
     violated: Callable[[Operands], Violation]
 
 
@@ -80,14 +83,15 @@ Check = Callable[[Operands], Violation]
 
 
 def rule(
-    opcodes: str | Iterable[str], kind: str, limit: str, source: str, *, name: str = "", sure: bool = True, always: bool = False
-) -> Callable[[Check], Check]:
+    opcodes: str | Iterable[str], kind: str, limit: str, source: str, *, name: str = "", sure: bool = True,
+    always: bool = False, choice: bool = False,
+) -> Callable[[Check], Check]:  # fmt: skip
     """Decorator that adds a check to `RULES` for each of the instructions; its name is the function's unless given."""
 
     def add(violated: Check) -> Check:
         short = name or violated.__name__.strip("_")
         for opcode in (opcodes,) if isinstance(opcodes, str) else opcodes:
-            RULES.setdefault(opcode, []).append(Rule(opcode, short, kind, limit, source, sure, always, violated))
+            RULES.setdefault(opcode, []).append(Rule(opcode, short, kind, limit, source, sure, always, choice, violated))
         return violated
 
     return add
@@ -124,7 +128,7 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
             continue
         what, advice = violation if isinstance(violation, tuple) else (violation, "")
         tensors = tuple(f"{name} {value!r}" for name, value in operands.tiles())
-        if item.sure or not machine.options.foreign:
+        if not item.choice and (item.sure or not machine.options.foreign):
             fault(item.kind, opcode, what, limit=item.limit, advice=advice, operands=tensors, rule=item.name)
         warn_unsure(item.kind, opcode, what, limit=item.limit, operands=tensors)
         warned = True

@@ -103,11 +103,15 @@ def _gather_width(o: Operands) -> Violation:
     return f"num_elem_per_idx={o.num_elem_per_idx}" if o.num_elem_per_idx not in (1, 2, 4, 8, 16, 32) else None
 
 
-@rule("local_gather", "argument", "at most 4,096 indices per GpSimd core, and no more than index holds", isa("local_gather"))
+@rule(
+    "local_gather", "argument", "num_valid_indices is 1 or more, at most 4,096 per GpSimd core, and no more than index holds",
+    isa("local_gather"),
+)  # fmt: skip
 def _gather_count(o: Operands) -> Violation:
     held = o.index.free_size * int(o.machine.chip.gpsimd_core_partitions)
     count = held if o.num_valid_indices is None else o.num_valid_indices
-    return f"num_valid_indices={count} of {held}" if count > o.machine.chip.gather_indices_max or count > held else None
+    fits = 1 <= count <= min(held, o.machine.chip.gather_indices_max)
+    return None if fits else (f"num_valid_indices={count} of {held}", "Leave it out where the whole list counts")
 
 
 @rule("nc_n_gather", "shape", "data, indices and dst have the same partitions", isa("nc_n_gather"))

@@ -12,7 +12,9 @@ _HEAD = """# Constraints of the simulated machine
 Every instruction is checked against these limits before it runs; the first one that is broken is a `KernelFault` with the
 kernel's file and line, and `record.details["rule"]` is the name below. Limits marked *unsure* are inferred, or public
 sources disagree: they are faults for kernels of this package and warnings for kernels written elsewhere
-(`SimOptions(foreign=True)`). Each rule has a call that breaks it in `tests/test_constraints.py`.
+(`SimOptions(foreign=True)`). A *choice* refuses nothing: public sources disagree about what the call computes, the limit says
+what it computes here, and every kernel that depends on it gets a `SimulatorWarning`. Each rule has a call that breaks it in
+`tests/test_constraints.py`.
 
 What all checks cost, on against off: `python tools/cost_of_checks.py`.
 
@@ -22,6 +24,13 @@ Judged elsewhere: indices and slices (sim/indexing.py, sim/views.py, sim/indirec
 overwrite each other (sim/constraints/memory.py), outputs (sim/constraints/outputs.py), reads of never-written memory
 (sim/constraints/initialized.py), races (observers/races.py), registers and scalars (sim/registers.py). Limits that an
 instruction needs for its own definition (axes of `tensor_reduce` and `dma_transpose`) are faults raised by it.
+
+Choices that belong to no instruction, each with a warning where a kernel depends on it: `.ap(offset=N)` of a view that starts
+inside its tensor counts N from the view's start (its docstring), where the access-pattern guide counts from the tensor's; an
+output element that one launch writes twice has the value of the last write in program order, and no document promises that
+order between queues (writes through run-time indices are not compared); `core_barrier` in a launch of one core has no effect.
+Without a warning, because nothing depends on values: a tensor is true wherever Python asks (`if t:`), as one that exists is
+while a kernel is built, and only what `nl.equal`, the other comparisons, the logical functions and `nl.all` return has a truth.
 
 Not enforced, because they cannot be seen from the instruction or have no public definition:
 
@@ -48,7 +57,8 @@ def markdown() -> str:
             shared.setdefault((item.name, item.limit), []).append(item)
     count = sum(map(len, RULES.values()))
     lines = [_HEAD, f"{count} rules ({len(shared)} different limits) of {len(RULES)} instructions.\n"]
-    common = {key: items for key, items in shared.items() if len(items) >= len(INSTRUCTIONS)}
+    most = len(INSTRUCTIONS) - 2  # what writes no tile has no rule about writes
+    common = {key: items for key, items in shared.items() if len(items) >= most}
     lines += ["## All compute instructions\n", *_table([items[0] for items in common.values()])]
     for opcode in sorted(RULES):
         own = [item for item in RULES[opcode] if (item.name, item.limit) not in common]
@@ -60,10 +70,13 @@ def markdown() -> str:
 def _table(rules: list[Rule]) -> list[str]:
     head = ["| rule | kind | limit | source |", "|---|---|---|---|"]
     rows = (
-        f"| {item.name}{'' if item.sure else ' (unsure)'} | {item.kind} | {item.limit} | {item.source} |".replace("<", "&lt;")
-        for item in rules
+        f"| {item.name}{_grade(item)} | {item.kind} | {item.limit} | {item.source} |".replace("<", "&lt;") for item in rules
     )
     return [*head, *rows]
+
+
+def _grade(item: Rule) -> str:
+    return " (choice)" if item.choice else "" if item.sure else " (unsure)"
 
 
 if __name__ == "__main__":

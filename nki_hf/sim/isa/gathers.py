@@ -13,6 +13,7 @@ from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Array, mark_written, native_reader, storer
+from nki_hf.sim.whole import whole
 
 __all__ = ["GPSIMD_GROUP", "local_gather", "nc_n_gather", "nc_stream_shuffle"]
 
@@ -48,6 +49,9 @@ def local_gather(
     The list is the group's slice of `index` (uint16), read partition by partition and then column by column, cut to
     `num_valid_indices`; `e` counts `num_elem_per_idx` elements. Free axes are flattened; bits are kept.
     """
+    num_elem_per_idx = whole("local_gather", "num_elem_per_idx", num_elem_per_idx)
+    if num_valid_indices is not None:
+        num_valid_indices = whole("local_gather", "num_valid_indices", num_valid_indices)
     this = begin(
         "local_gather", dst=dst, src_buffer=src_buffer, index=index, num_elem_per_idx=num_elem_per_idx,
         num_valid_indices=num_valid_indices,
@@ -56,7 +60,7 @@ def local_gather(
     if this.values:
         read, lists, store = native_reader(src_buffer), native_reader(index), storer(dst)
         groups = src_buffer.partitions // GPSIMD_GROUP
-        valid = num_valid_indices or index.free_size * GPSIMD_GROUP
+        valid = index.free_size * GPSIMD_GROUP if num_valid_indices is None else num_valid_indices
         check = _bounds("local_gather", "index", src_buffer.free_size)
         run = np.arange(num_elem_per_idx)
 

@@ -9,6 +9,7 @@ from nki_hf.sim.isa.gathers import GPSIMD_GROUP
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import mark_written, native_reader, reader, storer
+from nki_hf.sim.whole import whole
 
 __all__ = ["nonzero_with_count", "sequence_bounds", "topk"]
 
@@ -42,6 +43,8 @@ def nonzero_with_count(
 
     `dst` (int32) has one element per partition more than `src`; its other partitions stay as they are.
     """
+    index_offset = whole("nonzero_with_count", "index_offset", index_offset)
+    padding_val = whole("nonzero_with_count", "padding_val", padding_val)
     this = begin("nonzero_with_count", dst=dst, src=src, index_offset=index_offset, padding_val=padding_val)
     step = None
     active = np.arange(0, dst.partitions, GPSIMD_GROUP)
@@ -71,6 +74,7 @@ def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: s
     partition of the group receives the group's result (public documentation does not say which partitions do). Of equal
     values at the edge, those of lower index are taken; equal values stand in the order of their indices.
     """
+    n = whole("topk", "n", n)
     this = begin("topk", val_dst=val_dst, idx_dst=idx_dst, src=src, n=n)
     step = None
     if this.values:

@@ -109,6 +109,9 @@ def _store_step(dst: NkiTensor, register: RunTimeValue) -> Any:
 def _single(opcode: str, operand: str, tensor: NkiTensor) -> None:
     if tensor.size != 1:
         fault("shape", opcode, f"{operand} is {list(tensor.shape)}", limit="must have exactly one element")
+    if tensor.space == "psum":
+        fault("placement", opcode, f"{operand} {tensor!r} is in psum", limit="registers meet SBUF and HBM only",
+              advice="Copy it to SBUF with tensor_copy first")  # fmt: skip
 
 
 def _writable(opcode: str, register: Any) -> None:
