@@ -7,13 +7,15 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import nki_hf
 from nki_hf.cli import app
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
-from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.sim.faults import SecondWriteWarning, SimulatorWarning
 
 DATA = np.arange(8 * 16, dtype=np.float32).reshape(8, 16)
 
@@ -99,7 +101,7 @@ def test_a_last_write_after_adding_up_in_the_output_is_reported_and_computed():
         nisa.dma_copy(dst=out, src=again)
         return out
 
-    with pytest.warns(SimulatorWarning, match="128 elements"):
+    with pytest.warns(SecondWriteWarning, match="128 elements"):
         np.testing.assert_array_equal(launch(kernel, (DATA,)).outputs[0], 2 * DATA)
 
 
@@ -134,6 +136,15 @@ def test_an_input_written_in_place_counts_scratch_does_not():
     assert warned(in_place, DATA.copy(), 1) == []
     assert "128 elements of x" in warned(in_place, DATA.copy(), 2)[0]
     assert warned(through_scratch, DATA) == []
+
+
+@pytest.mark.filterwarnings("error::nki_hf.sim.faults.SecondWriteWarning")
+@pytest.mark.parametrize("rows", [1, 33, 131])
+def test_our_own_kernel_writes_every_element_once(rows, rng):
+    q, k, v = (torch.from_numpy(rng.standard_normal((1, heads, rows, 40)).astype(np.float32)) for heads in (4, 2, 2))
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    with nki_hf.using(strict=True):
+        assert (nki_hf.attention(q, k, v, causal=True) - want).abs().max() < 1e-5
 
 
 def test_an_output_that_is_also_written_as_bytes_is_compared_byte_by_byte():

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from nki_hf.errors import FaultRecord, KernelFault
 
-__all__ = ["SimulatorWarning", "fault", "kernel_position", "warn_unsure"]
+__all__ = ["SecondWriteWarning", "SimulatorWarning", "fault", "kernel_position", "warn_unsure"]
 
 _SIM_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _CHOOSE_CHIP = (
@@ -21,7 +21,11 @@ _is_simulator: dict[CodeType, bool] = {}
 
 
 class SimulatorWarning(UserWarning):
-    """A rule that public sources leave unsure was broken by a kernel written elsewhere."""
+    """What a kernel does is left unsure by public sources, or they disagree about what it computes."""
+
+
+class SecondWriteWarning(SimulatorWarning):
+    """An element of an output was written more than once by one launch."""
 
 
 def kernel_position(above: int = 1) -> tuple[str, int]:

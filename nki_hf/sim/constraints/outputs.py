@@ -11,7 +11,7 @@ import numpy as np
 
 from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.sim.events import Event, Region
-from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.sim.faults import SecondWriteWarning, SimulatorWarning
 from nki_hf.sim.tensor import NkiTensor
 
 __all__ = ["check_outputs", "warn_second_writes"]
@@ -62,7 +62,7 @@ def warn_second_writes(outputs: Iterable[NkiTensor], events: Sequence[Event]) ->
     for found in writes.values():
         record = _second_write(found)
         if record is not None:
-            warnings.warn(str(KernelFault(record)), SimulatorWarning, stacklevel=3)
+            warnings.warn(str(KernelFault(record)), SecondWriteWarning, stacklevel=3)
 
 
 def _second_write(writes: list[tuple[Event, Region]]) -> FaultRecord | None:
