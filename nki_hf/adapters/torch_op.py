@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 import torch
 
 from nki_hf.adapters.backward import attention_gradients
-from nki_hf.adapters.call import Call, Keys, ProblemKey, problem_from, problem_key
+from nki_hf.adapters.call import Call, Keys, ProblemKey, narrow_band, problem_from, problem_key
 from nki_hf.adapters.device import backend_name, target
 from nki_hf.adapters.layouts import attention_call, attention_result, trivial_result
 from nki_hf.backends import Backend
@@ -55,6 +55,7 @@ def attention(
 
     Arguments as in `Call` and `Keys`.
     """
+    q_offset, window, ahead = narrow_band(q_offset, window, ahead, q.shape[2], k.shape[2])
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
     decision = plan(call, needs_grad=False)
@@ -126,7 +127,7 @@ def _run_kernel(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Ten
         sink=call.sink,
         lnc=decision.lnc,
     )
-    return attention_result(decision.problem, backend.run(kernel_call))
+    return attention_result(decision.problem, backend.run(kernel_call), call.sink)
 
 
 def _backend(decision: Decision) -> Backend:
