@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from nki_hf.adapters import device, ledger
 from nki_hf.adapters.call import Call, check_tensors, same_batch
+from nki_hf.adapters.context_parallel import context_parallel
 from nki_hf.adapters.fallback import fallback_name, run_fallback
 from nki_hf.adapters.graph_decision import falls_back_in_graph
 from nki_hf.adapters.torch_op import attention_op_for, plan
@@ -23,7 +23,6 @@ __all__ = ["attend", "decide_call"]
 
 _LARGEST = 3.4028234663852886e38  # of float32, in which scores are computed
 _SMALLEST = 1e-45  # float32's smallest number above zero, to one digit
-_TORCH_SDPA = F.scaled_dot_product_attention
 
 
 def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
@@ -140,15 +139,10 @@ def _refusals(call: Call) -> list[Reason]:
             reasons.append(_reason("device", where, f"cannot run kernels here: {problem}"))
     if type(call.q) not in device.PLAIN_TENSORS:
         reasons.append(_reason("q", type(call.q).__name__, "must be a plain tensor", "Pass the local tensor."))
-    if F.scaled_dot_product_attention is not _TORCH_SDPA:
-        reasons.append(
-            _reason(
-                "scaled_dot_product_attention",
-                getattr(F.scaled_dot_product_attention, "__module__", "replaced"),
-                "must be torch's own: context parallelism replaces it, and a kernel would see its own shard only",
-                "Train without context parallelism, or use attn_implementation='sdpa'.",
-            )
-        )
+    if context_parallel():
+        limit = "must be off: a kernel would see the keys of its own shard only"
+        advice = "Train without context parallelism, or use attn_implementation='sdpa'."
+        reasons.append(_reason("context parallelism", "on", limit, advice))
     return reasons
 
 

@@ -159,10 +159,13 @@ def attention_backward_op(
     ahead: int | None,
     needs_bias: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dq, dk, dv, dsink, dbias, each contiguous in its tensor's shape and dtype; without elements where there is none."""
+    """dq, dk, dv, dsink, dbias, each contiguous in its tensor's shape and dtype; without elements where there is none.
+
+    `out` and `lse` are what a kernel would start from; torch's formulas need neither.
+    """
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
-    grads = attention_gradients(call, out, lse, dout, dlse, bias=needs_bias)
+    grads = attention_gradients(call, dout, dlse, bias=needs_bias)
     absent = q.new_empty(0)
     return (
         grads.dq,
@@ -222,13 +225,13 @@ attention_op = _op(attention=attention, fake=_fake, backward=_backward, save=_sa
 
 def _device_backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     """The same gradients in plain torch: an op that `nki_op` did not make would stay opaque to the Neuron compiler."""
-    q, k, v, lo, hi, bias, sink, out, lse = ctx.saved_tensors
+    q, k, v, lo, hi, bias, sink, out, _ = ctx.saved_tensors
     scale, softcap, q_offset, window, ahead = ctx.options
     needs_bias = ctx.needs_input_grad[5] and bias is not None and bias.is_floating_point()
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
     dout = torch.zeros_like(out) if dout is None else dout
-    grads = attention_gradients(call, out, lse, dout, dlse, bias=needs_bias)
+    grads = attention_gradients(call, dout, dlse, bias=needs_bias)
     return grads.dq, grads.dk, grads.dv, None, None, grads.dbias, grads.dsink, *[None] * 5
 
 
