@@ -34,6 +34,12 @@ __all__ = [
 
 _SCAN_ELEMENTS = 1 << 22  # elements looked at in one go: bounds the scan's scratch memory
 
+_TRACERS = (
+    torch._C._TorchDispatchModeKey.FAKE,
+    torch._C._TorchDispatchModeKey.PROXY,
+    torch._C._TorchDispatchModeKey.FUNCTIONAL,
+)
+
 _INT32_MAX = (1 << 31) - 1
 
 # A tensor's version would be cheaper to compare, but writes through `.data` or a shared NumPy array do not change it.
@@ -73,9 +79,12 @@ def read_mask(
     key = (tuple(q.shape[:3]), seqlen_kv, window)
     found = _seen.get(mask)
     if found is None or found[0] != key or (found[2] is not None and not _equal(_bits(fitted), found[2])):
-        keys = _interpret(fitted, seqlen_q, window)
+        with torch.inference_mode(False):  # or what is kept could not be used in training
+            keys = _interpret(fitted, seqlen_q, window)
         # None: the mask itself is the bias, whatever it holds. It is not kept, or it would never be freed.
-        _seen[mask] = found = (key, keys, None if keys is None else _bits(fitted).copy())
+        found = (key, keys, None if keys is None else _bits(fitted).copy())
+        if keys is None or all(each is None or type(each) is torch.Tensor for each in (keys.lo, keys.hi, keys.bias)):
+            _seen[mask] = found
     return Keys(bias=as_bias(fitted)) if found[1] is None else found[1]
 
 
@@ -173,6 +182,8 @@ def _values_unreadable(mask: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or mask.requires_grad:
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:  # in a transform of torch.func tensors are wrapped
+        return True
+    if any(torch._C._get_dispatch_mode(each) is not None for each in _TRACERS):  # what is made here would be a graph's
         return True
     # On a Neuron device reading waits for it, and inside torch_neuronx.trace it would freeze the example's values for good.
     return type(mask) is not torch.Tensor or mask.device.type == "meta" or device_world(mask.device.type) is not None

@@ -76,9 +76,13 @@ def _run(call: Call, layer: str, *, fallback: bool) -> tuple[torch.Tensor, torch
     arguments = (call.head_sink, call.scale, call.softcap, keys.q_offset, keys.window, keys.ahead)
     # Without a gradient to record, autograd's wrapper of the op would only cost time.
     recorded = torch.compiler.is_compiling() or _needs_grad(call)
+    lo, hi, bias = keys.lo, keys.hi, keys.bias
+    if recorded and not torch.compiler.is_compiling():
+        # Tensors made in inference mode cannot be saved for a backward that does not change them.
+        lo, hi, bias = (each.clone() if each is not None and each.is_inference() else each for each in (lo, hi, bias))
     try:
         with nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd():
-            out, lse = attention_op_for(call.q.device.type, call.q, call.k, call.v, keys.lo, keys.hi, keys.bias, *arguments)
+            out, lse = attention_op_for(call.q.device.type, call.q, call.k, call.v, lo, hi, bias, *arguments)
     except LaunchFailed as error:
         error.add_note(f"This call came from {layer}.")
         raise
