@@ -57,7 +57,7 @@ def _replacement() -> Callable[..., Any] | None:
         seen.append(function)
         # Not `__module__`, which functools.wraps copies.
         if getattr(function, "__globals__", {}).get("__name__", "").startswith(_PACKAGE):
-            return function  # type: ignore[no-any-return]
+            return function
         if depth < _DEPTH:
             waiting.extend((inner, depth + 1) for inner in _wrapped(function))
     return None

@@ -27,7 +27,7 @@ def as_int(name: str, value: Any, *, least: int | None = None) -> int:
       ValueError: not an integer (bool is none), or below `least`.
     """
     if isinstance(value, torch.SymInt):
-        return value  # type: ignore[return-value]  # the length of a graph: reading it would fix it
+        return value  # the length of a graph: reading it would fix it
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import torch
@@ -12,6 +11,7 @@ from nki_hf.adapters.backward import attention_gradients
 from nki_hf.adapters.call import Call, Keys, ProblemKey, narrow_band, problem_from, problem_key
 from nki_hf.adapters.device import backend_name, target
 from nki_hf.adapters.layouts import attention_call, attention_result, trivial_result
+from nki_hf.adapters.op_definition import define
 from nki_hf.backends import Backend
 from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_op import direct_op, register_native_op
@@ -67,38 +67,9 @@ def attention(
     return _run_kernel(call, decision)
 
 
-# `custom_op` would wrap the function in checks that cost more than the rest of the adapter; a bare definition does not.
-_SCHEMA = (
-    "attention(Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, Tensor? sink, float? scale, "
-    "float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead) -> (Tensor, Tensor)"
-)
-
-
-def _define(code: SimpleNamespace) -> None:
-    """Define the op, with kernels that call what `code` holds at the time."""
-    library = torch.library.Library("nki_hf", "FRAGMENT")
-    library.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
-    library.impl("attention", lambda *arguments: code.attention(*arguments), "CPU")
-    torch.library.register_fake("nki_hf::attention", lambda *arguments: code.fake(*arguments), lib=library)
-    torch.library.register_autograd(
-        "nki_hf::attention",
-        lambda ctx, *grads: code.backward(ctx, *grads),
-        setup_context=lambda ctx, inputs, output: code.save(ctx, inputs, output),
-        lib=library,
-    )
-    code.library, code.schema = library, _SCHEMA  # the op lives as long as its library
-
-
 def _op(**code: Any) -> Any:
-    """The op, calling `code`. torch takes one definition per process: a second import of this package (a notebook that drops
-    it from sys.modules) finds the first one's, which then calls the new code.
-    """  # fmt: skip
-    kept = vars(torch.ops.nki_hf).setdefault("code", SimpleNamespace(schema=None))
-    if kept.schema is None:
-        _define(kept)
-    elif kept.schema != _SCHEMA:
-        raise ImportError("this process has imported another version of nki_hf, whose op differs: restart it.")
-    vars(kept).update(code)
+    """The op, calling `code`."""
+    vars(define()).update(code)
     return torch.ops.nki_hf.attention.default
 
 
