@@ -82,6 +82,10 @@ class KernelEntry:
     plan: Callable[[Problem, Chip, int], Mapping[str, Any]]
 
 
+def _moderate(number: float) -> bool:
+    return 1e-30 <= abs(number) <= 1e30
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         field="dtype",
@@ -89,6 +93,22 @@ RULES: tuple[Rule, ...] = (
         value=lambda problem: problem.dtype,
         limit="must be the same for q, k and v",
         advice="Cast them to one dtype.",
+    ),
+    Rule(
+        field="softmax_scale",
+        allows=lambda problem: problem.scale == 0 or _moderate(problem.scale),
+        value=lambda problem: str(problem.scale),
+        limit="must be 0, or 1e-30 to 1e30 in size: beyond, hidden scores are not low enough in float32",
+        advice="Scale q instead.",
+    ),
+    Rule(
+        field="softcap",
+        allows=lambda problem: (
+            problem.softcap is None
+            or (_moderate(problem.softcap) and (problem.scale == 0 or _moderate(problem.scale / problem.softcap)))
+        ),
+        value=lambda problem: str(problem.softcap),
+        limit="must be 1e-30 to 1e30, and so must softmax_scale / softcap: beyond, float32 loses the scores",
     ),
 )
 

@@ -265,13 +265,6 @@ def test_the_fallback_honours_every_option(options):
     torch.testing.assert_close(by_torch, by_kernel, rtol=2e-6, atol=2e-6)
 
 
-def test_replaced_sdpa_is_refused_as_context_parallelism(monkeypatch):
-    query, key, value = tensors()
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", lambda *args, **kwargs: None)
-    with pytest.raises(UnsupportedProblem, match="context parallelism"):
-        nki_attention(layer(), query, key, value, None)
-
-
 def test_a_tensor_subclass_is_refused():
     class Sharded(torch.Tensor):
         pass

@@ -1,12 +1,14 @@
-"""The gradients of attention in torch, from the saved lse, in blocks of query rows: no seqlen x seqlen tensor is kept.
+"""The gradients of attention in torch, in blocks of query rows: no seqlen x seqlen tensor is kept.
 
-With scores S = cap(q k^T * scale) + bias and P = exp(S - lse):
+With scores S = cap(q k^T * scale) + bias, P = softmax(S, sink) over the keys and p = softmax(S, sink) of the sink:
 
-    delta = rowsum(dout * out) - dlse
+    delta = rowsum(P * (dout v^T)) - dlse
     dS = P * (dout v^T - delta)        (of the capped score; through the cap: * (1 - (S / cap)^2))
-    dq = scale * dS k,  dk = scale * dS^T q,  dv = P^T dout,  dbias = dS,  dsink = -sum(exp(sink - lse) * delta)
+    dq = scale * dS k,  dk = scale * dS^T q,  dv = P^T dout,  dbias = dS,  dsink = -sum(p * delta)
 
-Rows that see no key have lse = -inf (or about finfo.min, under such a bias); P is zero there, and so is every gradient.
+A block holds its rows whole, so P and delta come from S as it is rounded here. exp(S - lse) with the kernel's lse is the same
+in exact arithmetic; in float32 the two roundings differ by abs(S) / 2^24, which the exponential turns into a factor.
+Rows that see no key, whose every S is -inf, have zeros for P and for every gradient.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from dataclasses import dataclass
 import torch
 
 from nki_hf.adapters.call import Call, Keys
+from nki_hf.adapters.layouts import LOWEST
 
 __all__ = ["Gradients", "attention_gradients"]
 
+_DENSE = torch.contiguous_format
 _BLOCK_ELEMENTS = 1 << 22  # scores held at once, over batch and heads: the backward's scratch memory
-_DEAD_LSE = -1e30  # below: no key, or only keys hidden by a bias of finfo.min, whose lse has lost the number of keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +43,13 @@ class Gradients:
     dbias: torch.Tensor | None
 
 
-def attention_gradients(
-    call: Call, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, *, bias: bool
-) -> Gradients:
+def attention_gradients(call: Call, dout: torch.Tensor, dlse: torch.Tensor | None, *, bias: bool) -> Gradients:
     """The gradients of `call`.
 
     Args:
       call: the call; its sink has one logit per head.
-      out, dout: the output and its gradient, `[batch, seqlen_q, num_heads_q, head_dim_v]`.
-      lse, dlse: the log-sum-exp and its gradient (None = zero), `[batch, num_heads_q, seqlen_q]` float32.
+      dout: the output's gradient, `[batch, seqlen_q, num_heads_q, head_dim_v]`.
+      dlse: that of the log-sum-exp (None = zero), `[batch, num_heads_q, seqlen_q]` float32.
       bias: True also computes `dbias`.
     """
     q, k, v, keys = call.q, call.k, call.v, call.keys
@@ -58,14 +59,14 @@ def attention_gradients(
     scale = head_dim**-0.5 if call.scale is None else call.scale
     k32, v32 = k.float(), v.float()
     dq = torch.empty((batch, num_heads_q, seqlen_q, head_dim), dtype=q.dtype, device=q.device)
-    dk, dv = torch.zeros(k.shape, device=k.device), torch.zeros(v.shape, device=v.device)
-    dbias = torch.zeros(keys.bias.shape, device=q.device) if bias and keys.bias is not None else None
-    delta = (dout.float() * out.float()).sum(-1).transpose(1, 2)  # [batch, num_heads_q, seqlen_q]
-    if dlse is not None:
-        delta = delta - dlse
-    dead = lse < _DEAD_LSE
-    delta = delta.masked_fill(dead, 0.0)
-    shift = lse.masked_fill(dead, 0.0)
+    dk, dv = torch.zeros_like(k32, memory_format=_DENSE), torch.zeros_like(v32, memory_format=_DENSE)
+    dbias = None
+    if bias and keys.bias is not None:
+        dbias = torch.zeros_like(keys.bias, dtype=torch.float32, memory_format=_DENSE)
+    sink = None if call.sink is None else call.sink.float().view(1, -1, 1, 1)
+    dsink = None if call.sink is None else torch.zeros_like(call.sink, dtype=torch.float32, memory_format=_DENSE)
+    if dsink is not None and dlse is not None and seqlen_kv == 0:
+        dsink = dlse.sum(dim=(0, 2))  # without keys, lse is the sink
     if seqlen_kv == 0:
         dq.zero_()
     rows = max(1, _BLOCK_ELEMENTS // max(1, batch * num_heads_q * seqlen_kv))
@@ -85,12 +86,17 @@ def attention_gradients(
             scores = scores.mul_(call.softcap)
         scores = scores.view(batch, num_heads_q, stop - start, last - first)
         scores, visible = _masked(scores, keys, start, stop, first, last)
-        probs = torch.exp(scores - shift[:, :, start:stop, None])
-        hidden = dead[:, :, start:stop, None] if visible is None else ~visible | dead[:, :, start:stop, None]
-        probs = probs.masked_fill(hidden, 0.0)
+        if visible is not None:
+            scores = scores.masked_fill(~visible, -torch.inf)
+        probs, sink_prob = _softmax(scores, sink)
         flat = probs.view(*q_rows.shape[:3], last - first)
-        dscores = (dout_rows @ v_cols.transpose(2, 3)).view_as(probs) - delta[:, :, start:stop, None]
-        dscores = dscores.mul_(probs)
+        dscores = (dout_rows @ v_cols.transpose(2, 3)).view_as(probs)
+        delta = (probs * dscores).sum(-1, keepdim=True)  # [batch, num_heads_q, rows, 1]
+        if dlse is not None:
+            delta = delta - dlse[:, :, start:stop, None]
+        dscores = dscores.sub_(delta).mul_(probs)
+        if dsink is not None and sink_prob is not None:
+            dsink -= (sink_prob * delta).sum(dim=(0, 2, 3))
         dv[:, :, first:last] += flat.transpose(2, 3) @ dout_rows
         if dbias is not None:
             _add_bias_gradient(dbias, dscores, start, stop, first, last)
@@ -100,17 +106,29 @@ def attention_gradients(
         dscores = dscores.mul_(scale)
         dq[:, :, start:stop] = (dscores @ k_cols).view(*block, head_dim).flatten(1, 2).to(q.dtype)
         dk[:, :, first:last] += dscores.transpose(2, 3) @ q_rows
-    dsink = None
-    if call.sink is not None:
-        share = torch.exp(call.sink.float().view(1, -1, 1) - shift).masked_fill(dead, 0.0)
-        dsink = -(share * delta).sum(dim=(0, 2)).to(call.sink.dtype)
     return Gradients(
         dq=dq,
         dk=dk.to(k.dtype),
         dv=dv.to(v.dtype),
-        dsink=dsink,
+        dsink=None if dsink is None or call.sink is None else dsink.to(call.sink.dtype),
         dbias=None if dbias is None or keys.bias is None else dbias.to(keys.bias.dtype),
     )
+
+
+def _softmax(scores: torch.Tensor, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The softmax of each row over its keys and the sink, and the sink's share; zeros for rows without both."""
+    top = scores.amax(-1, keepdim=True)
+    if sink is not None:
+        top = torch.maximum(top, sink)
+    top = top.masked_fill(top == -torch.inf, 0.0)
+    probs = scores.sub_(top).exp_()
+    total = probs.sum(-1, keepdim=True)
+    share = None
+    if sink is not None:
+        share = torch.exp(sink - top)
+        total = total + share
+    total = total.masked_fill(total == 0, 1.0)
+    return probs.div_(total), None if share is None else share / total
 
 
 def _visible_keys(keys: Keys, start: int, stop: int, seqlen_kv: int) -> tuple[int, int]:
@@ -142,7 +160,8 @@ def _masked(
         if bias.dtype == torch.bool:
             parts.append(bias)
         else:
-            scores = scores + bias.float()
+            lowest = bias.float().clamp(min=LOWEST)  # as the kernel gets it
+            scores = scores + torch.where(torch.isneginf(bias), -torch.inf, lowest)
     visible = None
     for part in parts:
         visible = part if visible is None else visible & part

@@ -11,7 +11,17 @@ from torch.autograd import forward_ad
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Mask, Problem
 
-__all__ = ["COMPUTABLE", "Call", "Keys", "ProblemKey", "check_tensors", "problem_from", "problem_key"]
+__all__ = [
+    "COMPUTABLE",
+    "Call",
+    "Keys",
+    "ProblemKey",
+    "check_tensors",
+    "narrow_band",
+    "problem_from",
+    "problem_key",
+    "same_batch",
+]
 
 _NAMES = (
     "bfloat16 float16 float32 float64 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
@@ -132,6 +142,35 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch
     if reasons:
         raise UnsupportedProblem(reasons)
 
+
+def same_batch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, k and v of one batch. Learned queries come with batch 1 against a batch of keys, or the reverse: what has batch 1
+    is repeated. It comes first, so that masks and bounds meet the batch of the result.
+    """  # fmt: skip
+    batch, batch_kv = q.shape[0], k.shape[0]
+    if batch == batch_kv:
+        return q, k, v
+    if batch == 1:
+        return q.expand(batch_kv, -1, -1, -1), k, v
+    return q, k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)
+
+
+def narrow_band(
+    q_offset: int, window: int | None, ahead: int | None, seqlen_q: int, seqlen_kv: int
+) -> tuple[int, int | None, int | None]:
+    """The band of `problem.Mask` with numbers that int32 and float32 hold: keys beyond either end are none, so that an edge
+    is moved to where no row meets a key behind it.
+    """  # fmt: skip
+    if all(value is None or -_FAR < value < _FAR for value in (q_offset, window, ahead)):
+        return q_offset, window, ahead
+    first = -seqlen_q if window is None else max(-seqlen_q, min(q_offset - window + 1, seqlen_kv))
+    behind = seqlen_kv + 1 if ahead is None else max(1 - seqlen_q, min(q_offset + ahead, seqlen_kv + 1))
+    offset = max(first, min(q_offset, behind - 1))
+    return offset, None if window is None else offset - first + 1, None if ahead is None else behind - offset
+
+
+_FAR = 1 << 23
+"""Beyond: no position of a key, and sums of two of them and a length may leave what float32 counts exactly."""
 
 ProblemKey = tuple[Any, ...]
 """What `problem_from` makes a `Problem` of. Calls are many and problems few: decisions are looked up by this key."""

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from nki_hf.adapters.call import Call, Keys
+from nki_hf.adapters.context_parallel import context_parallel, torch_sdpa
+from nki_hf.errors import Reason, UnsupportedProblem
 
 __all__ = ["dense_mask", "fallback_name", "run_fallback"]
 
@@ -38,8 +40,11 @@ def run_fallback(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     if fallback_name(call) == "sdpa":
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(call.q.dtype)
-        out = F.scaled_dot_product_attention(call.q, k, v, attn_mask=mask, dropout_p=call.dropout, scale=scale)
+        out = torch_sdpa()(call.q, k, v, attn_mask=mask, dropout_p=call.dropout, scale=scale)
         return out.transpose(1, 2).contiguous(), None
+    if context_parallel():
+        limit = "must be off under context parallelism, where only sdpa sees the keys of all shards"
+        raise UnsupportedProblem([Reason(kernel="torch", field="softcap, sink, output_attentions", value="on", limit=limit)])
     weights = _weights(call, k, scale, mask)
     out = F.dropout(weights, p=call.dropout) @ v
     return out.transpose(1, 2).contiguous(), weights if call.weights else None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
-from nki_hf.adapters.call import Call, Keys, check_tensors
+from nki_hf.adapters.call import Call, Keys, check_tensors, narrow_band, same_batch
 from nki_hf.adapters.masks import band_bounds, read_mask, within
 from nki_hf.adapters.road import attend
+from nki_hf.adapters.scalars import as_float, as_int, learned_scale
 
 __all__ = ["attention"]
 
@@ -47,8 +46,8 @@ def attention(
       ahead: number of keys a row sees forwards, itself included; None = unlimited.
       q_offset: position of query row 0 among the keys; None = `seqlen_kv - seqlen_q`, so that the last row stands at
         the last key.
-      lo, hi: int32 `[batch or 1, seqlen_q]`: row i sees keys `[lo, hi)` only; both or neither.
-      scale: multiplies the scores; None = `head_dim ** -0.5`.
+      lo, hi: integers `[batch or 1, seqlen_q]` of any dtype and value: row i sees keys `[lo, hi)` only; both or neither.
+      scale: multiplies the scores; None = `head_dim ** -0.5`. A tensor of one element gets its gradient.
       softcap: `cap * tanh(scores / cap)` before the mask, above 0; None = off.
       sink: one more logit per query head in the softmax, `[num_heads_q]`; None = off.
       return_lse: True also returns lse.
@@ -66,17 +65,21 @@ def attention(
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor) and (tensor is not None or name in ("q", "k", "v")):
             raise TypeError(f"{name}={type(tensor).__name__} is not a torch tensor: pass one, such as torch.as_tensor({name}).")
-    for name, number in (("scale", scale), ("softcap", softcap)):
-        if number is not None and not math.isfinite(number):
-            raise ValueError(f"{name}={number} is not supported: {name} must be a finite number, or None for its default.")
+    window = None if window is None else as_int("window", window, least=1)
+    ahead = None if ahead is None else as_int("ahead", ahead, least=1)
+    softcap = None if softcap is None else as_float("softcap", softcap)
     if causal and ahead not in (None, 1):
         raise ValueError(f"causal=True is ahead=1, but ahead={ahead}: give one of them.")
     if (lo is None) != (hi is None):
         raise ValueError("lo and hi come together: give both or neither.")
     check_tensors(q, k, v, sink)
+    q, scale = learned_scale(q, scale)
+    q, k, v = same_batch(q, k, v)
     seqlen_q, seqlen_kv = q.shape[2], k.shape[2]
     ahead = 1 if causal else ahead
-    offset = seqlen_kv - seqlen_q if q_offset is None else q_offset
+    offset = seqlen_kv - seqlen_q if q_offset is None else as_int("q_offset", q_offset)
+    if not torch.compiler.is_compiling():  # a graph's lengths are symbols; the op does it with the real ones
+        offset, window, ahead = narrow_band(offset, window, ahead, seqlen_q, seqlen_kv)
     banded = window is not None or ahead is not None
     if mask is None:
         keys = Keys(q_offset=offset if banded else 0, window=window, ahead=ahead)
@@ -94,7 +97,7 @@ def attention(
                     f"{name}.shape={list(bound.shape)} is not supported: it must be [batch or 1, seqlen_q], "
                     f"[{q.shape[0]} or 1, {seqlen_q}]."
                 )
-        keys = within(keys, lo.to(torch.int32), hi.to(torch.int32))
+        keys = within(keys, lo, hi)
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
     out, lse, _ = attend(call)
     out = out.transpose(1, 2)

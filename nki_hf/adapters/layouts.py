@@ -54,17 +54,20 @@ def attention_call(
         "lo": lower,
         "hi": upper,
         "bias": None if bias is None else _bias(problem, bias, extra),
-        "sink": None if sink is None else sink.detach().to(torch.float32).reshape(1, -1),
+        "sink": None if sink is None else _sink(problem, sink),
     }
     extended = {"k": (3, plan.seqlen_kv), "v": (2, plan.seqlen_kv)} if extra else {}
     return KernelCall(kernel="flash_prefill", tensors=tensors, extended=extended, constants=plan.constants(), lnc=lnc)
 
 
-def attention_result(problem: Problem, result: RunResult) -> tuple[Tensor, Tensor]:
-    """Output `[batch, seqlen_q, num_heads_q, head_dim_v]` in the problem's dtype and lse `[batch, num_heads_q, seqlen_q]`
-    float32, both as the kernel wrote them.
+def attention_result(problem: Problem, result: RunResult, sink: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Output `[batch, seqlen_q, num_heads_q, head_dim_v]` in the problem's dtype, as the kernel wrote it, and lse
+    `[batch, num_heads_q, seqlen_q]` float32.
     """
     out, lse = result.outputs
+    if sink is not None:
+        # The kernel was given a higher one than the lowest of sinks (see `_sink`), and calls such a row's lse -inf.
+        lse = torch.maximum(lse, sink.detach().to(torch.float32)[None, :, None])
     return out, lse
 
 
@@ -76,7 +79,8 @@ def trivial_result(problem: Problem, q: Tensor, v: Tensor, sink: Tensor | None =
         return None
     dtype = q.dtype if q.is_floating_point() else torch.float32
     out = q.new_zeros((problem.batch, problem.seqlen_q, problem.num_heads_q, problem.head_dim_v), dtype=dtype)
-    lse = torch.full((problem.batch, problem.num_heads_q, problem.seqlen_q), -torch.inf, device=q.device)
+    shape = (problem.batch, problem.num_heads_q, problem.seqlen_q)
+    lse = torch.full(shape, -torch.inf, dtype=torch.float32, device=q.device)
     if sink is not None:
         # a copy even where the shapes are equal: an op may not return a view of its input
         lse = sink.to(torch.float32)[None, :, None].expand_as(lse).clone(memory_format=torch.contiguous_format)
@@ -87,19 +91,32 @@ def _bounds(problem: Problem, lo: Tensor | None, hi: Tensor | None, device: torc
     """Static and run-time bounds in one, int32 `[batch or 1, seqlen_q]`."""
     mask, length = problem.mask, problem.seqlen_kv
     if mask.rows is None:
-        position = torch.arange(problem.seqlen_q, device=device, dtype=torch.int32) + mask.q_offset
+        # Wide, because the edges of a band may lie anywhere before they are cut to the keys.
+        position = torch.arange(problem.seqlen_q, device=device, dtype=torch.int64) + mask.q_offset
         lower = torch.zeros_like(position) if mask.window is None else position - (mask.window - 1)
         upper = torch.full_like(position, length) if mask.ahead is None else position + mask.ahead
     else:
-        edges = torch.tensor([mask.interval(row, length) for row in range(problem.seqlen_q)], dtype=torch.int32, device=device)
+        rows = [mask.interval(row, length) for row in range(problem.seqlen_q)]
+        inside = [(max(0, min(lower, length)), max(0, min(upper, length))) for lower, upper in rows]
+        edges = torch.tensor(inside, dtype=torch.int64, device=device)
         lower, upper = edges[:, 0], edges[:, 1]
-    lower, upper = lower.clamp(0, length)[None], upper.clamp(0, length)[None]
+    lower, upper = (edge.clamp(0, length).to(torch.int32)[None] for edge in (lower, upper))
     if mask.runtime_bounds:
         if lo is None or hi is None:
             raise ValueError("mask.runtime_bounds=True needs the tensors lo and hi: pass both, [batch or 1, seqlen_q].")
-        lower = torch.maximum(lower, lo.to(torch.int32))
-        upper = torch.minimum(upper, hi.to(torch.int32))
+        lower = torch.maximum(lower, lo.clamp(0, length).to(torch.int32))
+        upper = torch.minimum(upper, hi.clamp(0, length).to(torch.int32))
     return lower, upper
+
+
+def _sink(problem: Problem, sink: Tensor) -> Tensor:
+    """float32 `[1, num_heads_q]`, -inf and what is as low raised above the scores of hidden keys, which lie at HIDDEN times
+    the slope of the kernel's scores: a row that sees no key would take those for its keys.
+    """  # fmt: skip
+    slope = problem.scale if problem.softcap is None else problem.softcap
+    if slope <= 0 or problem.mask.bias == "additive":
+        slope = 1.0
+    return sink.detach().to(torch.float32).clamp(min=0.95 * HIDDEN * min(slope, 1.0)).reshape(1, -1)
 
 
 def _bias(problem: Problem, bias: Tensor, extra: int) -> Tensor:

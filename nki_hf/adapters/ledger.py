@@ -6,7 +6,6 @@ import logging
 import threading
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason
@@ -46,7 +45,8 @@ class LedgerRow:
 
 _Key = tuple[str, str, str, str, tuple[Reason, ...]]
 _lock = threading.Lock()
-_rows: dict[_Key, list[Any]] = {}  # first decision, calls, least and most queries and keys: changed in place
+# First decision, calls, least and most queries and keys. Replaced whole, so that an interrupt leaves the old or the new.
+_rows: dict[_Key, tuple[Decision, int, int, int, int, int]] = {}
 _warned: set[tuple[Reason, ...]] = set()
 
 
@@ -61,19 +61,13 @@ def record(layer: str, decision: Decision, device: str = "cpu") -> None:
     key = (layer, decision.kernel, decision.backend, _phase(decision.problem), decision.rejected)
     with _lock:
         row = _rows.get(key)
-        if row is not None:
-            row[1] += 1
-            seqlen_q, seqlen_kv = decision.problem.seqlen_q, decision.problem.seqlen_kv
-            row[2], row[3] = min(row[2], seqlen_q), max(row[3], seqlen_q)
-            row[4], row[5] = min(row[4], seqlen_kv), max(row[5], seqlen_kv)
-            return
-        lengths = (decision.problem.seqlen_q, decision.problem.seqlen_kv)
-        _rows[key] = [decision, 1, lengths[0], lengths[0], lengths[1], lengths[1]]
-        warn = decision.fallback and decision.rejected not in _warned
-        if warn:
-            _warned.add(decision.rejected)
-    logger.info("%s: %s on %s (%s)", layer, decision.kernel, decision.backend, decision.problem)
-    if warn:
+        seqlen_q, seqlen_kv = decision.problem.seqlen_q, decision.problem.seqlen_kv
+        first, calls, least_q, most_q, least_kv, most_kv = row or (decision, 0, seqlen_q, seqlen_q, seqlen_kv, seqlen_kv)
+        lengths = (min(least_q, seqlen_q), max(most_q, seqlen_q), min(least_kv, seqlen_kv), max(most_kv, seqlen_kv))
+        _rows[key] = (first, calls + 1, *lengths)
+    if row is None:
+        logger.info("%s: %s on %s (%s)", layer, decision.kernel, decision.backend, decision.problem)
+    if decision.fallback and decision.rejected not in _warned:
         reasons = "\n".join(f"  {reason}" for reason in decision.rejected)
         warnings.warn(
             f"attention runs torch {decision.kernel} instead of a kernel (first in {layer}):\n{reasons}\n"
@@ -82,6 +76,7 @@ def record(layer: str, decision: Decision, device: str = "cpu") -> None:
             FallbackWarning,
             stacklevel=3,
         )
+        _warned.add(decision.rejected)  # when it was shown: an interrupt before that costs no warning
 
 
 def rows() -> list[LedgerRow]:

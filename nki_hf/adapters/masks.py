@@ -34,6 +34,14 @@ __all__ = [
 
 _SCAN_ELEMENTS = 1 << 22  # elements looked at in one go: bounds the scan's scratch memory
 
+_TRACERS = (
+    torch._C._TorchDispatchModeKey.FAKE,
+    torch._C._TorchDispatchModeKey.PROXY,
+    torch._C._TorchDispatchModeKey.FUNCTIONAL,
+)
+
+_INT32_MAX = (1 << 31) - 1
+
 # A tensor's version would be cheaper to compare, but writes through `.data` or a shared NumPy array do not change it.
 _seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
@@ -60,6 +68,8 @@ def read_mask(
       UnsupportedProblem: the mask's shape fits neither q nor the keys.
     """
     seqlen_q = q.shape[2]
+    if window is not None and not torch.compiler.is_compiling() and window >= seqlen_kv:
+        window = None  # hides nothing, and may be more than int64 holds
     if mask is None:
         # One query is the newest token: it sees every key.
         return Keys(q_offset=seqlen_kv - seqlen_q, ahead=1) if causal and seqlen_q > 1 else Keys()
@@ -69,9 +79,12 @@ def read_mask(
     key = (tuple(q.shape[:3]), seqlen_kv, window)
     found = _seen.get(mask)
     if found is None or found[0] != key or (found[2] is not None and not _equal(_bits(fitted), found[2])):
-        keys = _interpret(fitted, seqlen_q, window)
+        with torch.inference_mode(False):  # or what is kept could not be used in training
+            keys = _interpret(fitted, seqlen_q, window)
         # None: the mask itself is the bias, whatever it holds. It is not kept, or it would never be freed.
-        _seen[mask] = found = (key, keys, None if keys is None else _bits(fitted).copy())
+        found = (key, keys, None if keys is None else _bits(fitted).copy())
+        if keys is None or all(each is None or type(each) is torch.Tensor for each in (keys.lo, keys.hi, keys.bias)):
+            _seen[mask] = found
     return Keys(bias=as_bias(fitted)) if found[1] is None else found[1]
 
 
@@ -95,8 +108,9 @@ def restrict_to_indices(
     Returns a mask of the kind of `mask`, float32 for integers; without one, a bool mask that includes the causal triangle.
     """
     batch = indices.shape[0]
+    indices = indices.long()  # first: a narrow dtype may not hold the spare column's number
     # One spare column takes the negative entries.
-    slots = torch.where(indices < 0, seqlen_kv, indices).long()
+    slots = torch.where(indices < 0, seqlen_kv, indices)
     keep = torch.zeros((batch, seqlen_q, seqlen_kv + 1), dtype=torch.bool, device=indices.device)
     keep = keep.scatter(-1, slots, True)[:, None, :, :seqlen_kv]
     if mask is None:
@@ -120,7 +134,7 @@ def segment_bounds(keys: Keys, cu_q: torch.Tensor, cu_kv: torch.Tensor, *, seqle
       seqlen_q: number of query rows.
       causal: True = within its segment the last row sees every key, the one before all but one, ...
     """
-    cu_q, cu_kv = cu_q.to(torch.int64), cu_kv.to(torch.int64)
+    cu_q, cu_kv = _as_int64(cu_q), _as_int64(cu_kv)
     rows = torch.arange(seqlen_q, device=cu_q.device)
     segment = torch.searchsorted(cu_q, rows, right=True) - 1
     segment = segment.clamp(0, cu_q.shape[0] - 2)
@@ -129,15 +143,29 @@ def segment_bounds(keys: Keys, cu_q: torch.Tensor, cu_kv: torch.Tensor, *, seqle
         hi = torch.minimum(hi, hi - (cu_q[segment + 1] - 1 - rows))
     # Rows behind the last segment belong to nothing.
     hi = torch.where(rows < cu_q[-1], hi, lo)
-    lo, hi = lo.to(torch.int32)[None], hi.to(torch.int32)[None]
-    return within(keys, lo, hi)
+    return within(keys, lo[None], hi[None])
 
 
 def within(keys: Keys, lo: torch.Tensor, hi: torch.Tensor) -> Keys:
-    """`keys` cut to int32 bounds `[batch or 1, seqlen_q]`."""
+    """`keys` cut to integer bounds `[batch or 1, seqlen_q]` of any dtype and value."""
+    lo, hi = _as_int32(lo), _as_int32(hi)
     if keys.lo is not None and keys.hi is not None:
         lo, hi = torch.maximum(lo, keys.lo), torch.minimum(hi, keys.hi)
     return replace(keys, lo=lo, hi=hi)
+
+
+def _as_int32(bound: torch.Tensor) -> torch.Tensor:
+    """Bounds as int32. Those below the first key are the first; no key is numbered beyond int32."""
+    if bound.dtype == torch.int32:
+        return bound
+    return _as_int64(bound).clamp(0, _INT32_MAX).to(torch.int32)
+
+
+def _as_int64(counts: torch.Tensor) -> torch.Tensor:
+    if counts.dtype != torch.uint64:
+        return counts.to(torch.int64)
+    counts = counts.view(torch.int64)
+    return torch.where(counts < 0, _INT32_MAX, counts)  # what int64 does not hold arrives negative
 
 
 def band_bounds(
@@ -154,6 +182,8 @@ def _values_unreadable(mask: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or mask.requires_grad:
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:  # in a transform of torch.func tensors are wrapped
+        return True
+    if any(torch._C._get_dispatch_mode(each) is not None for each in _TRACERS):  # what is made here would be a graph's
         return True
     # On a Neuron device reading waits for it, and inside torch_neuronx.trace it would freeze the example's values for good.
     return type(mask) is not torch.Tensor or mask.device.type == "meta" or device_world(mask.device.type) is not None

@@ -1,7 +1,10 @@
-"""Registration: "nki" in both of Transformers' tables, as soon as its modelling module is there, or at once."""
+"""Registration: "nki" in both of Transformers' tables, as soon as its modelling module is there, or at once; the op in torch,
+as soon as torch is.
+"""  # fmt: skip
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import re
 import threading
@@ -39,10 +42,27 @@ def register() -> None:
 
 
 def install_hook() -> None:
-    """Register when transformers' modelling module is imported, or now if it already was."""
+    """Register when transformers' modelling module is imported, or now if it already was; the same for torch and the op."""
     import wrapt
 
+    wrapt.when_imported("torch")(_on_torch)
+    wrapt.when_imported("torch.utils.flop_counter")(_on_flop_counter)
     wrapt.when_imported("transformers.modeling_utils")(_on_import)
+
+
+def _on_torch(_: Any) -> None:
+    from nki_hf.adapters.op_definition import define
+
+    # A torch that is too old, or not complete yet: the op is defined with the first call, which says what is wrong.
+    with contextlib.suppress(ImportError, AttributeError):
+        define()
+
+
+def _on_flop_counter(_: Any) -> None:
+    with contextlib.suppress(ImportError, AttributeError):
+        from nki_hf.adapters.flops import register_flops
+
+        register_flops()
 
 
 def _on_import(_: Any) -> None:

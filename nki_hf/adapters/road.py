@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from nki_hf.adapters import device, ledger
-from nki_hf.adapters.call import Call, check_tensors
+from nki_hf.adapters.call import Call, check_tensors, same_batch
+from nki_hf.adapters.context_parallel import context_parallel
 from nki_hf.adapters.fallback import fallback_name, run_fallback
 from nki_hf.adapters.graph_decision import falls_back_in_graph
 from nki_hf.adapters.torch_op import attention_op_for, plan
@@ -22,7 +21,8 @@ from nki_hf.settings import settings
 
 __all__ = ["attend", "decide_call"]
 
-_TORCH_SDPA = F.scaled_dot_product_attention
+_LARGEST = 3.4028234663852886e38  # of float32, in which scores are computed
+_SMALLEST = 1e-45  # float32's smallest number above zero, to one digit
 
 
 def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
@@ -38,8 +38,7 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
       UnsupportedProblem: the tensors describe no attention; or no kernel takes the call and the settings are strict.
     """
     check_tensors(call.q, call.k, call.v, call.sink)
-    if call.softcap is not None and not 0 < call.softcap < math.inf:
-        raise UnsupportedProblem([_reason("softcap", call.softcap, "must be above 0 and finite", "None switches it off.")])
+    _check_scalars(call)
     call = _same_dtype(_same_batch(call))
     if torch.compiler.is_compiling():
         return _run(call, layer, fallback=_falls_back_in_graph(call))
@@ -51,6 +50,24 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     return result
 
 
+def _check_scalars(call: Call) -> None:
+    """Refuse what has no meaning in float32, in which torch computes scores as well.
+
+    Raises:
+      UnsupportedProblem: see the text.
+    """
+    reasons = []
+    if call.softcap is not None and not _SMALLEST <= call.softcap <= _LARGEST:
+        limit = f"must be above 0 and finite in float32, {_SMALLEST} to {_LARGEST}"
+        reasons.append(_reason("softcap", call.softcap, limit, "None switches it off."))
+    if call.scale is not None and not -_LARGEST <= call.scale <= _LARGEST:
+        reasons.append(_reason("scale", call.scale, f"must be finite in float32, at most {_LARGEST} in size"))
+    if not 0 <= call.dropout <= 1:
+        reasons.append(_reason("dropout", call.dropout, "must be a probability, 0.0 to 1.0"))
+    if reasons:
+        raise UnsupportedProblem(reasons)
+
+
 def _run(call: Call, layer: str, *, fallback: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     if fallback:
         out, weights = run_fallback(call)
@@ -59,9 +76,13 @@ def _run(call: Call, layer: str, *, fallback: bool) -> tuple[torch.Tensor, torch
     arguments = (call.head_sink, call.scale, call.softcap, keys.q_offset, keys.window, keys.ahead)
     # Without a gradient to record, autograd's wrapper of the op would only cost time.
     recorded = torch.compiler.is_compiling() or _needs_grad(call)
+    lo, hi, bias = keys.lo, keys.hi, keys.bias
+    if recorded and not torch.compiler.is_compiling():
+        # Tensors made in inference mode cannot be saved for a backward that does not change them.
+        lo, hi, bias = (each.clone() if each is not None and each.is_inference() else each for each in (lo, hi, bias))
     try:
         with nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd():
-            out, lse = attention_op_for(call.q.device.type, call.q, call.k, call.v, keys.lo, keys.hi, keys.bias, *arguments)
+            out, lse = attention_op_for(call.q.device.type, call.q, call.k, call.v, lo, hi, bias, *arguments)
     except LaunchFailed as error:
         error.add_note(f"This call came from {layer}.")
         raise
@@ -71,9 +92,15 @@ def _run(call: Call, layer: str, *, fallback: bool) -> tuple[torch.Tensor, torch
 
 def _add_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and lse of the same rows with one more logit each in the denominator."""
-    total = torch.logaddexp(lse, sink.float().expand_as(lse))
-    share = torch.exp(lse - total).transpose(1, 2)[..., None]  # [batch, seqlen_q, num_heads_q, 1]
-    return (out * share).to(out.dtype), total
+    sink = sink.float().expand_as(lse)
+    alive = lse != -torch.inf  # the others have zeros for output, and no difference of two infinities in their gradient
+    lse = lse.masked_fill(~alive, 0.0)
+    total = torch.logaddexp(lse, sink)
+    share = torch.exp(lse - total).masked_fill(~alive, 0.0)
+    # NaN, as the softmax of such a logit, and so is the gradient.
+    share = share + torch.where(sink.isnan() | (sink == torch.inf), sink, 0.0) * 0.0
+    share = share.transpose(1, 2)[..., None]  # [batch, seqlen_q, num_heads_q, 1]
+    return (out * share).to(out.dtype), torch.where(alive, total, sink)
 
 
 def decide_call(call: Call) -> Decision:
@@ -116,15 +143,10 @@ def _refusals(call: Call) -> list[Reason]:
             reasons.append(_reason("device", where, f"cannot run kernels here: {problem}"))
     if type(call.q) not in device.PLAIN_TENSORS:
         reasons.append(_reason("q", type(call.q).__name__, "must be a plain tensor", "Pass the local tensor."))
-    if F.scaled_dot_product_attention is not _TORCH_SDPA:
-        reasons.append(
-            _reason(
-                "scaled_dot_product_attention",
-                getattr(F.scaled_dot_product_attention, "__module__", "replaced"),
-                "must be torch's own: context parallelism replaces it, and a kernel would see its own shard only",
-                "Train without context parallelism, or use attn_implementation='sdpa'.",
-            )
-        )
+    if context_parallel():
+        limit = "must be off: a kernel would see the keys of its own shard only"
+        advice = "Train without context parallelism, or use attn_implementation='sdpa'."
+        reasons.append(_reason("context parallelism", "on", limit, advice))
     return reasons
 
 
@@ -133,13 +155,10 @@ def _reason(field: str, value: Any, limit: str, advice: str = "") -> Reason:
 
 
 def _same_batch(call: Call) -> Call:
-    """Learned queries come with batch 1 against a batch of keys, or the reverse: one of them is repeated."""
-    batch, batch_kv = call.q.shape[0], call.k.shape[0]
-    if batch == batch_kv:
+    if call.q.shape[0] == call.k.shape[0]:
         return call
-    if batch == 1:
-        return replace(call, q=call.q.expand(batch_kv, -1, -1, -1))
-    return replace(call, k=call.k.expand(batch, -1, -1, -1), v=call.v.expand(batch, -1, -1, -1))
+    q, k, v = same_batch(call.q, call.k, call.v)
+    return replace(call, q=q, k=k, v=v)
 
 
 def _same_dtype(call: Call) -> Call:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import torch
 
 from nki_hf.adapters.backward import attention_gradients
-from nki_hf.adapters.call import Call, Keys, ProblemKey, problem_from, problem_key
+from nki_hf.adapters.call import Call, Keys, ProblemKey, narrow_band, problem_from, problem_key
 from nki_hf.adapters.device import backend_name, target
 from nki_hf.adapters.layouts import attention_call, attention_result, trivial_result
+from nki_hf.adapters.op_definition import define
 from nki_hf.backends import Backend
 from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_op import direct_op, register_native_op
@@ -55,6 +55,7 @@ def attention(
 
     Arguments as in `Call` and `Keys`.
     """
+    q_offset, window, ahead = narrow_band(q_offset, window, ahead, q.shape[2], k.shape[2])
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
     decision = plan(call, needs_grad=False)
@@ -66,38 +67,9 @@ def attention(
     return _run_kernel(call, decision)
 
 
-# `custom_op` would wrap the function in checks that cost more than the rest of the adapter; a bare definition does not.
-_SCHEMA = (
-    "attention(Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, Tensor? sink, float? scale, "
-    "float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead) -> (Tensor, Tensor)"
-)
-
-
-def _define(code: SimpleNamespace) -> None:
-    """Define the op, with kernels that call what `code` holds at the time."""
-    library = torch.library.Library("nki_hf", "FRAGMENT")
-    library.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
-    library.impl("attention", lambda *arguments: code.attention(*arguments), "CPU")
-    torch.library.register_fake("nki_hf::attention", lambda *arguments: code.fake(*arguments), lib=library)
-    torch.library.register_autograd(
-        "nki_hf::attention",
-        lambda ctx, *grads: code.backward(ctx, *grads),
-        setup_context=lambda ctx, inputs, output: code.save(ctx, inputs, output),
-        lib=library,
-    )
-    code.library, code.schema = library, _SCHEMA  # the op lives as long as its library
-
-
 def _op(**code: Any) -> Any:
-    """The op, calling `code`. torch takes one definition per process: a second import of this package (a notebook that drops
-    it from sys.modules) finds the first one's, which then calls the new code.
-    """  # fmt: skip
-    kept = vars(torch.ops.nki_hf).setdefault("code", SimpleNamespace(schema=None))
-    if kept.schema is None:
-        _define(kept)
-    elif kept.schema != _SCHEMA:
-        raise ImportError("this process has imported another version of nki_hf, whose op differs: restart it.")
-    vars(kept).update(code)
+    """The op, calling `code`."""
+    vars(define()).update(code)
     return torch.ops.nki_hf.attention.default
 
 
@@ -126,7 +98,7 @@ def _run_kernel(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Ten
         sink=call.sink,
         lnc=decision.lnc,
     )
-    return attention_result(decision.problem, backend.run(kernel_call))
+    return attention_result(decision.problem, backend.run(kernel_call), call.sink)
 
 
 def _backend(decision: Decision) -> Backend:
@@ -158,10 +130,13 @@ def attention_backward_op(
     ahead: int | None,
     needs_bias: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dq, dk, dv, dsink, dbias, each contiguous in its tensor's shape and dtype; without elements where there is none."""
+    """dq, dk, dv, dsink, dbias, each contiguous in its tensor's shape and dtype; without elements where there is none.
+
+    `out` and `lse` are what a kernel would start from; torch's formulas need neither.
+    """
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
-    grads = attention_gradients(call, out, lse, dout, dlse, bias=needs_bias)
+    grads = attention_gradients(call, dout, dlse, bias=needs_bias)
     absent = q.new_empty(0)
     return (
         grads.dq,
@@ -221,13 +196,13 @@ attention_op = _op(attention=attention, fake=_fake, backward=_backward, save=_sa
 
 def _device_backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     """The same gradients in plain torch: an op that `nki_op` did not make would stay opaque to the Neuron compiler."""
-    q, k, v, lo, hi, bias, sink, out, lse = ctx.saved_tensors
+    q, k, v, lo, hi, bias, sink, out, _ = ctx.saved_tensors
     scale, softcap, q_offset, window, ahead = ctx.options
     needs_bias = ctx.needs_input_grad[5] and bias is not None and bias.is_floating_point()
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
     dout = torch.zeros_like(out) if dout is None else dout
-    grads = attention_gradients(call, out, lse, dout, dlse, bias=needs_bias)
+    grads = attention_gradients(call, dout, dlse, bias=needs_bias)
     return grads.dq, grads.dk, grads.dv, None, None, grads.dbias, grads.dsink, *[None] * 5
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from nki_hf.adapters.call import Call
+from nki_hf.adapters.call import Call, same_batch
 from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, segment_bounds, triangle, with_position_bias
 from nki_hf.adapters.road import attend
+from nki_hf.adapters.scalars import as_float, learned_scale
 from nki_hf.errors import Reason, UnsupportedProblem
 
 try:
@@ -96,6 +97,9 @@ def call_of(
 ) -> Call:
     """The `Call` of `nki_attention`'s arguments; `kwargs` is used up."""
     take = kwargs.pop
+    if query.dim() == key.dim() == value.dim() == 4 and 1 in (query.shape[0], key.shape[0]):
+        query, key, value = same_batch(query, key, value)
+    query, scale = learned_scale(query, take("scaling", None), "scaling")
     seqlen_q, seqlen_kv = query.shape[2], key.shape[2]
     is_causal = take("is_causal", None)
     # In this order: a symbolic length must not decide what type `causal` has.
@@ -110,7 +114,7 @@ def call_of(
     position_bias = take("position_bias", None)
     if position_bias is not None:
         keys = with_position_bias(keys, position_bias, q=query, seqlen_kv=seqlen_kv)
-    scale, softcap, dropout = take("scaling", None), take("softcap", None), take("dropout", 0.0)
+    softcap, dropout = take("softcap", None), take("dropout", 0.0)
     s_aux, sinks = take("s_aux", None), take("sinks", None)
     cu_q, cu_kv = take("cu_seq_lens_q", None), take("cu_seq_lens_k", None)
     weights = bool(take("output_attentions", False)) or _weights_recorded()
@@ -130,10 +134,10 @@ def call_of(
         k=key,
         v=value,
         keys=keys,
-        scale=None if scale is None else float(scale),
-        softcap=None if softcap is None else float(softcap),
+        scale=scale,
+        softcap=None if softcap is None else as_float("softcap", softcap),
         sink=sinks if s_aux is None else s_aux,
-        dropout=float(dropout) if dropout and getattr(module, "training", False) else 0.0,
+        dropout=as_float("dropout", dropout) if dropout and getattr(module, "training", False) else 0.0,
         weights=weights,
         refused=tuple(refused),
     )

@@ -8,10 +8,11 @@ values are those of the undivided launch, bit by bit.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import hashlib
 import inspect
-import itertools
 import os
 import threading
 import weakref
@@ -161,49 +162,88 @@ def simulator_backend(chip: str) -> SimulatorBackend:
 
 
 class _ProgramPool:
-    """Idle recordings by key, least recently used first. A recording is out of the pool while a thread replays it."""
+    """Idle recordings by key, the least recently used key first. A recording is out of the pool while a thread replays it.
+
+    `_idle` alone says what is held. An interrupt (Ctrl-C) may end a change of it anywhere: the byte count is then made again
+    from it.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
+        self._idle: OrderedDict[Key, list[tuple[Program, int]]] = OrderedDict()
         self._used = 0
-        self._idle: OrderedDict[int, tuple[Key, Program, int]] = OrderedDict()
-        self._by_key: dict[Key, list[int]] = {}
-        self._numbers = itertools.count()
+        self._counted = True  # False while `_used` may differ from `_idle`
+        self._dropped = 0  # bytes dropped and not yet given back to the system
         self._lock = threading.Lock()
 
     def take(self, key: Key) -> Program | None:
         """An idle recording of that key, or None."""
         with self._lock:
-            numbers = self._by_key.get(key)
-            return self._remove(numbers[-1]) if numbers else None
+            self._count()
+            entries = self._idle.get(key)
+            if not entries:
+                return None
+            self._counted = False
+            program, size = entries.pop()
+            self._used -= size
+            self._counted = True
+            return program
 
     def give(self, key: Key, program: Program) -> None:
         """Put a recording back; beyond the limit the longest unused ones are dropped."""
         size = program.nbytes + _BYTES_PER_INSTRUCTION * program.instructions
         with self._lock:
-            number = next(self._numbers)
-            self._idle[number] = (key, program, size)
-            self._by_key.setdefault(key, []).append(number)
+            self._count()
+            self._counted = False
+            self._idle.setdefault(key, []).append((program, size))
             self._used += size
-            while self._used > self._limit and len(self._idle) > 1:
-                self._remove(next(iter(self._idle)))
+            self._idle.move_to_end(key)
+            while self._used > self._limit:
+                oldest, entries = next(iter(self._idle.items()))
+                if not entries:  # all in use, or dropped
+                    if len(self._idle) == 1:
+                        break
+                    del self._idle[oldest]
+                    continue
+                if len(self._idle) == len(entries) == 1:
+                    break
+                dropped, size = entries.pop(0)
+                self._used -= size
+                self._dropped += size
+                dropped.release()
+            self._counted = True
+            give_back, self._dropped = self._dropped >= _GIVE_BACK, self._dropped % _GIVE_BACK
+        if give_back:
+            _trim()
 
     def clear(self) -> None:
         with self._lock:
+            self._counted = False
+            for entries in self._idle.values():
+                for program, _ in entries:
+                    program.release()
             self._idle.clear()
-            self._by_key.clear()
-            self._used = 0
+            self._used = self._dropped = 0
+            self._counted = True
+        _trim()
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
 
-    def _remove(self, number: int) -> Program:
-        key, program, size = self._idle.pop(number)
-        self._by_key[key].remove(number)
-        if not self._by_key[key]:
-            del self._by_key[key]
-        self._used -= size
-        return program
+    def _count(self) -> None:
+        if not self._counted:
+            self._used = sum(size for entries in self._idle.values() for _, size in entries)
+            self._counted = True
+
+
+_GIVE_BACK = 64 << 20
+"""Bytes of dropped recordings after which freed memory is returned to the system: the C library keeps it otherwise."""
+
+
+def _trim() -> None:
+    """Return freed memory to the system, where the C library has a way to (glibc)."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 _BYTES_PER_INSTRUCTION = 4500
@@ -281,14 +321,16 @@ def _for_each(work: Callable[[Part], None], items: tuple[Part, ...], threads: in
             failures.append(error)
             stop.set()
 
-    others = [threading.Thread(target=guarded, daemon=True) for _ in range(min(threads, len(items)) - 1)]
-    for thread in others:
-        thread.start()
+    others: list[threading.Thread] = []
     try:
+        for _ in range(min(threads, len(items)) - 1):
+            others.append(threading.Thread(target=guarded, daemon=True))
+            others[-1].start()
         worker()
     finally:
         stop.set()
         for thread in others:
-            thread.join()
+            if thread.ident is not None:  # started
+                thread.join()
     if failures:
         raise failures[0]

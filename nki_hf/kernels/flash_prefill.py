@@ -358,9 +358,9 @@ def _masked(env, step, work, block):
         biased = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
         nisa.scalar_tensor_tensor(dst=biased, data=scores, op0=nl.multiply, operand0=factor, op1=nl.add, operand1=bias)
         scores = biased
-        # Hidden keys are selected away as well, so that a NaN under a hidden key stays there.
+        # Hidden keys are selected away as well, so that a NaN under a hidden key stays there. A NaN in the bias hides nothing.
         predicate = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
-        nisa.tensor_scalar(dst=predicate, data=bias, op0=nl.greater, operand0=0.9 * FP32_MIN)
+        nisa.tensor_scalar(dst=predicate, data=bias, op0=nl.not_equal, operand0=FP32_MIN)
     if bias != None:  # noqa: E711
         scores = _select(rows, width, predicate, scores, top)
     if step["edge"]:

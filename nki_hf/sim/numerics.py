@@ -10,6 +10,7 @@ import ctypes
 import functools
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ _NAMES = (
 )
 
 _lock = threading.Lock()
-_depth = 0
 _before = 1
+_limited = False
+_open: weakref.WeakSet[engine_numerics] = weakref.WeakSet()  # weak: a block that an interrupt kept from its exit is gone
 
 
 class engine_numerics:  # noqa: N801  (a context manager used like a function)
@@ -40,35 +42,48 @@ class engine_numerics:  # noqa: N801  (a context manager used like a function)
     def __enter__(self) -> None:
         self._errors = np.errstate(all="ignore")
         self._errors.__enter__()
-        _limit(+1)
+        try:
+            _limit(self, True)
+        except BaseException:  # an interrupt; without a block there is no exit either
+            self._errors.__exit__(None, None, None)
+            raise
 
     def __exit__(self, *exc: object) -> None:
-        _limit(-1)
-        self._errors.__exit__(None, None, None)
+        try:
+            _limit(self, False)
+        finally:
+            self._errors.__exit__(None, None, None)
 
 
-def _limit(change: int) -> None:
-    global _depth, _before
+def _limit(block: engine_numerics, entered: bool) -> None:
+    global _before, _limited
     calls = _openblas()
     if calls is None:
         return
     get, put = calls
     with _lock:
-        if _depth == 0:
-            _before = get()
-            put(1)
-        _depth += change
-        if _depth == 0:
-            put(_before)
+        if entered:
+            if not _open:
+                # What an interrupted block left behind is no setting of anybody's.
+                _before = _before if _limited else get()
+                _limited = True
+                put(1)
+            _open.add(block)
+        else:
+            _open.discard(block)
+            if not _open:
+                put(_before)
+                _limited = False
 
 
 def _after_fork() -> None:
     """The child has one thread: blocks that others had open are gone."""
-    global _lock, _depth
+    global _lock, _limited
     _lock, calls = threading.Lock(), _openblas()
-    if _depth and calls is not None:
+    if _limited and calls is not None:
         calls[1](_before)
-    _depth = 0
+    _limited = False
+    _open.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -49,6 +49,17 @@ class Program:
         moved = sum(array.nbytes for array in (*self._inputs.values(), *self._outputs))
         return moved + sum(machine.pool.nbytes for machine in run.cores)
 
+    def release(self) -> None:
+        """Let go of all memory now. A program and its run refer to each other in circles, which would keep it until Python
+        looks for such; it cannot be called again.
+        """  # fmt: skip
+        for machine in self._keep[0].cores:
+            machine.steps.clear()
+        self._keep[0].order.clear()
+        self._keep[0].cores.clear()
+        self._inputs.clear()
+        self._outputs.clear()
+
     def __call__(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> tuple[np.ndarray[Any, Any], ...]:
         """Replay on `inputs` (same names and dtypes as recorded); the outputs are fresh arrays.
 

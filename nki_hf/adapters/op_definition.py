@@ -1,0 +1,59 @@
+"""The op `nki_hf::attention` as torch knows it: its name and schema from the import of torch on, its code from its first use.
+
+A saved program (torch.export, torch.jit, AOTInductor) names the op, and loads wherever this package was imported, before any
+call of it and without the cost of the code behind it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+__all__ = ["SCHEMA", "define"]
+
+SCHEMA = (
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, Tensor? sink, float? scale, "
+    "float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead) -> (Tensor, Tensor)"
+)
+
+
+def define() -> SimpleNamespace:
+    """Define the op, and return what holds its code: `attention`, `fake`, `backward` and `save` of adapters/torch_op.py.
+
+    torch takes one definition per process: a second import of this package (a notebook that drops it from sys.modules)
+    finds the first one's, which then calls the new code.
+
+    Raises:
+      ImportError: the process has the definition of another version of this package.
+    """
+    import torch
+
+    code: SimpleNamespace = vars(torch.ops.nki_hf).setdefault("code", SimpleNamespace(schema=None))
+    if code.schema is None:
+        _define(code)
+    elif code.schema != SCHEMA:
+        raise ImportError("this process has imported another version of nki_hf, whose op differs: restart it.")
+    return code
+
+
+# `custom_op` would wrap the function in checks that cost more than the rest of the adapter; a bare definition does not.
+def _define(code: SimpleNamespace) -> None:
+    import torch
+
+    def loaded() -> SimpleNamespace:
+        if not hasattr(code, "attention"):
+            importlib.import_module("nki_hf.adapters.torch_op")
+        return code
+
+    def save(ctx: Any, inputs: Any, output: Any) -> None:
+        loaded().save(ctx, inputs, output)
+
+    library = torch.library.Library("nki_hf", "FRAGMENT")
+    library.define(SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+    library.impl("attention", lambda *arguments: loaded().attention(*arguments), "CPU")
+    torch.library.register_fake("nki_hf::attention", lambda *arguments: loaded().fake(*arguments), lib=library)
+    torch.library.register_autograd(
+        "nki_hf::attention", lambda ctx, *grads: loaded().backward(ctx, *grads), setup_context=save, lib=library
+    )
+    code.library, code.schema = library, SCHEMA  # the op lives as long as its library

@@ -1,0 +1,135 @@
+"""Gradients where float32 is hard pressed: large scores, hidden rows of finite biases, other default dtypes and devices."""
+
+import math
+
+import pytest
+import torch
+
+import nki_hf
+
+
+@pytest.fixture(autouse=True)
+def _strict():
+    with nki_hf.using(strict=True):
+        yield
+
+
+def eager(q, k, v, bias=None, sink=None, scale=1.0):
+    """Attention by its formula in the dtype of q; a sink is one more column."""
+    scores = q @ k.transpose(-1, -2) * scale
+    scores = scores if bias is None else scores + bias
+    if sink is not None:
+        scores = torch.cat([scores, sink.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    return torch.softmax(scores, -1)[..., : k.shape[2]] @ v
+
+
+def gradients(function, given, dtype):
+    leaves = [tensor.detach().clone().to(dtype).requires_grad_() for tensor in given]
+    function(*leaves).square().sum().backward()
+    return [leaf.grad.double() for leaf in leaves]
+
+
+def whole_numbers(size, length=24):
+    """q, k, v whose scores are whole numbers near `size`, exact in float32 up to their number of bits; neighbours are close,
+    so that the softmax spreads over several keys.
+    """  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    step = 2.0 ** max(0, math.ceil(math.log2(abs(size)) - 23))
+    size = round(size / step) * step
+    q, k = torch.zeros(1, 2, length, 4), torch.zeros(1, 2, length, 4)
+    q[..., 0], q[..., 1] = size, step
+    k[..., 0] = 1.0
+    k[..., 1] = torch.randint(0, 3, (1, 2, length), generator=generator)
+    return q, k, torch.randn(1, 2, length, 4, generator=generator)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("size", [4e4, 4e6, 4.8e6, 4e7, 5e8, 7e9, -4e6, -5e8])
+def test_gradients_of_scores_that_float32_holds_exactly(size, masked):
+    q, k, v = whole_numbers(size)
+    bias = torch.zeros(1, 1, 24, 24)
+    if masked:
+        bias = bias.masked_fill(torch.ones(24, 24).triu(1) == 1, -torch.inf)
+    found = gradients(lambda q, k, v: nki_hf.attention(q, k, v, bias if masked else None, scale=1.0), (q, k, v), torch.float32)
+    exact = gradients(lambda q, k, v: eager(q, k, v, bias.double()), (q, k, v), torch.float64)
+    # Terms of dq are as large as k, those of dk as q; they may cancel.
+    for ours, theirs, terms in zip(found, exact, (k, q, v), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5 * float(terms.abs().max()))
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e8])
+def test_gradients_of_any_large_scores_err_no_more_than_eagers_in_float32(size):
+    generator = torch.Generator().manual_seed(1)
+    given = [torch.randn(1, 2, 24, 16, generator=generator) for _ in range(3)]
+    found = gradients(lambda *qkv: nki_hf.attention(*qkv, scale=size), given, torch.float32)
+    plain = gradients(lambda *qkv: eager(*qkv, scale=size), given, torch.float32)
+    exact = gradients(lambda *qkv: eager(*qkv, scale=size), given, torch.float64)
+    for ours, theirs, true in zip(found, plain, exact, strict=True):
+        assert (ours - true).norm() <= 2 * (theirs - true).norm() + 1e-6 * true.norm()
+        assert ours.isfinite().all()
+
+
+def test_gradients_beside_a_large_sink():
+    q, k, v = whole_numbers(4e6)
+    sink = torch.tensor([4e6, 4e6 + 1])
+    found = gradients(lambda q, k, v, s: nki_hf.attention(q, k, v, scale=1.0, sink=s), (q, k, v, sink), torch.float32)
+    exact = gradients(lambda q, k, v, s: eager(q, k, v, sink=s), (q, k, v, sink), torch.float64)
+    for ours, theirs in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5 * float(theirs.abs().max()))
+
+
+def test_a_row_whose_every_key_has_the_lowest_finite_bias_has_eagers_gradient():
+    """It is a row of equal scores: the output is the mean of v, and v's gradient says so."""
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, 2, 9, 8, generator=generator) for _ in range(3))
+    bias = torch.randn(1, 1, 9, 9, generator=generator)
+    bias[..., 4, :] = torch.finfo(torch.float32).min
+    found = gradients(lambda q, k, v: nki_hf.attention(q, k, v, bias.clone(), scale=1.0), (q, k, v), torch.float32)
+    plain = gradients(lambda q, k, v: eager(q, k, v, bias), (q, k, v), torch.float32)
+    torch.testing.assert_close(found[2], plain[2], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"bias": True}, {"sink": True}, {"window": 5, "ahead": 2}], ids=str)
+def test_the_default_dtype_changes_nothing(default, options):
+    generator = torch.Generator().manual_seed(3)
+    tensors = [torch.randn(2, 2, 20, 8, generator=generator) * 30 for _ in range(3)]
+    bias = torch.randn(1, 2, 20, 20, generator=generator) if options.get("bias") else None
+    sink = torch.randn(2, generator=generator) if options.get("sink") else None
+    rest = {key: value for key, value in options.items() if key not in ("bias", "sink")}
+    found = []
+    for dtype in (torch.float32, default):
+        given = [None if each is None else each.clone().requires_grad_() for each in (*tensors, bias, sink)]
+        torch.set_default_dtype(dtype)
+        try:
+            out, lse = nki_hf.attention(*given[:4], sink=given[4], return_lse=True, **rest)
+            (out.square().sum() * 1e3 + lse.sum()).backward()
+            without_keys, empty_lse = nki_hf.attention(given[0], *(each[:, :, :0] for each in given[1:3]), return_lse=True)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        found.append([out, lse, without_keys, empty_lse, *(each.grad for each in given if each is not None)])
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+@pytest.mark.filterwarnings("ignore::nki_hf.adapters.ledger.FallbackWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_default_device_is_not_where_anything_is_made(dtype, masked):
+    generator = torch.Generator().manual_seed(3)
+    tensors = [torch.randn(2, 2, 20, 8, generator=generator).to(dtype) for _ in range(3)]
+    mask = torch.ones(20, 20, dtype=torch.bool).tril() if masked else None
+    found = []
+    for device in ("cpu", "meta"):
+        given = [each.clone().requires_grad_() for each in tensors]
+        torch.set_default_device(device)
+        try:
+            with nki_hf.using(strict=False):
+                out = nki_hf.attention(*given, mask, window=7, ahead=2)
+            out.square().sum().backward()
+        finally:
+            torch.set_default_device(None)
+        found.append([out, *(each.grad for each in given)])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

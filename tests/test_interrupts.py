@@ -1,0 +1,202 @@
+"""An interrupt (Ctrl-C) at any line: the next call is right, and nothing is counted twice, lost or left locked."""
+
+import linecache
+import sys
+import threading
+import warnings
+
+import pytest
+import torch
+
+import nki_hf
+from nki_hf.adapters import ledger, masks
+from nki_hf.adapters.fallback import dense_mask
+from nki_hf.backends import simulator
+from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
+from nki_hf.chips import get_chip
+from nki_hf.sim import numerics, program
+
+
+class InterruptAt:
+    """Raise KeyboardInterrupt at the n-th line that runs in the given files, on this thread.
+
+    A line that begins a `with` block is left out: Python reports it a second time when the block ends, where a tracer can
+    raise before the exit is called, and an interrupt cannot.
+    """
+
+    def __init__(self, number, *modules):
+        self.number, self.seen, self.files = number, 0, {module.__file__ for module in modules}
+
+    def __enter__(self):
+        sys.settrace(self.on_call)
+        return self
+
+    def __exit__(self, kind, *rest):
+        sys.settrace(None)
+        return kind is KeyboardInterrupt
+
+    def on_call(self, frame, event, argument):
+        return self.on_line if frame.f_code.co_filename in self.files else None
+
+    def on_line(self, frame, event, argument):
+        if event == "line":
+            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            if not line.startswith(("with ", "finally", "stop.set", "for thread in others", "thread.join", "if thread.ident")):
+                self.seen += 1
+                if self.seen == self.number:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+        return self.on_line
+
+
+def every_line(work, *modules, check, stride=1):
+    """Run `work` interrupted at its first line, its second, ... until none is left; `check` after each."""
+    number = 1 - stride
+    while True:
+        number += stride
+        with InterruptAt(number, *modules) as tracer:
+            work()
+        reached = tracer.seen >= number
+        check()
+        if not reached:
+            return number - 1
+
+
+def tensors(length=5):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(1, 2, length, 8, generator=generator) for _ in range(3)]
+
+
+def exact(q, k, v):
+    return torch.softmax(q.double() @ k.double().transpose(-1, -2) * 8**-0.5, -1) @ v.double()
+
+
+def held(pool):
+    return sum(size for entries in pool._idle.values() for _, size in entries)
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_an_interrupt_at_any_line_of_the_pool(small):
+    """`small`: every recording drives another one out."""
+
+    class Recording:
+        nbytes, instructions = 1000, 0
+
+        def release(self):
+            pass
+
+    pool = simulator._ProgramPool(2500 if small else 1 << 20)
+    keys = [("a",), ("b",), ("c",), ("d",)]
+
+    def work():
+        for key in keys:
+            pool.give(key, Recording())
+        for key in keys:
+            recording = pool.take(key)
+            if recording is not None:
+                pool.give(key, recording)
+        pool.take(keys[-1])
+        pool.clear()
+        for key in keys[:2]:
+            pool.give(key, Recording())
+
+    def check():
+        assert pool._lock.acquire(blocking=False)
+        pool._lock.release()
+        pool.give(("e",), Recording())
+        assert pool.take(("e",)) is not None
+        assert pool._used == held(pool)
+        assert not small or pool._used <= 2500
+
+    assert every_line(work, simulator, check=check) > 50
+
+
+def test_an_interrupt_at_any_line_of_the_back_end_and_of_a_replay(monkeypatch):
+    back_end = SimulatorBackend(get_chip("trn2"), threads=1)
+    monkeypatch.setattr("nki_hf.adapters.torch_op.simulator_backend", lambda chip: back_end)
+    q, k, v = tensors()
+    before = numerics._openblas() and numerics._openblas()[0]()
+    expected = exact(q, k, v)
+
+    def check():
+        torch.testing.assert_close(nki_hf.attention(q, k, v).double(), expected, rtol=2e-5, atol=2e-5)
+        assert back_end._pool._used == held(back_end._pool)
+        assert len(back_end._pool._idle) == 1
+        assert sum(map(len, back_end._pool._idle.values())) == 1
+        assert (numerics._openblas() and numerics._openblas()[0]()) == before
+
+    check()
+    assert every_line(lambda: nki_hf.attention(q, k, v), simulator, program, numerics, check=check) > 50
+
+
+def test_an_interrupt_at_any_line_of_the_mask_cache():
+    q = tensors(6)[0]
+    mask = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(1)) > 0.4
+    mask |= torch.eye(6, dtype=torch.bool)
+    banded = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
+    padded = banded.clone()
+    padded[..., :2] = False
+    padded |= torch.eye(6, dtype=torch.bool)
+    for given in (mask, banded, padded):
+
+        def work(given=given):
+            masks._seen.pop(given, None)
+            masks.read_mask(given, q=q, seqlen_kv=6, causal=False)
+            masks.read_mask(given, q=q, seqlen_kv=6, causal=False)
+
+        def check(given=given):
+            keys = masks.read_mask(given, q=q, seqlen_kv=6, causal=False)
+            seen = dense_mask(keys, 6, 6, q.device)
+            assert torch.equal(torch.ones_like(given) if seen is None else seen.expand_as(given), given)
+
+        assert every_line(work, masks, check=check) > 10
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_interrupt_at_any_line_of_the_ledger(dtype):
+    """A call that is interrupted while it is counted is counted once or not at all, and its warning is not lost."""
+    q, k, v = (each.to(dtype) for each in tensors())
+    warned = []
+
+    def work():
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            try:
+                nki_hf.attention(q, k, v)
+            finally:
+                warned.extend(seen)
+
+    def check():
+        assert ledger._lock.acquire(blocking=False)
+        ledger._lock.release()
+        counted = sum(row.calls for row in ledger.rows())
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            nki_hf.attention(*(each.repeat(1, 1, 2, 1) for each in (q, k, v)))
+        rows = ledger.rows()
+        assert sum(row.calls for row in rows) == counted + 1
+        assert all(row.seqlens_q[1] == row.seqlens_kv[1] == 10 for row in rows)
+        if dtype == torch.float64:
+            assert any(issubclass(each.category, ledger.FallbackWarning) for each in (*warned, *seen))
+        ledger.reset()
+        warned.clear()
+
+    ledger.reset()
+    assert every_line(work, ledger, check=check) > 8
+
+
+def test_an_interrupt_at_any_line_leaves_no_thread_at_work(monkeypatch):
+    back_end = SimulatorBackend(get_chip("trn2"), threads=2)
+    monkeypatch.setattr("nki_hf.adapters.torch_op.simulator_backend", lambda chip: back_end)
+    q, k, v = (torch.randn(1, 2, 130, 8, generator=torch.Generator().manual_seed(2)) for _ in range(3))
+    expected = exact(q, k, v)
+    nki_hf.attention(q, k, v)
+    threads = threading.active_count()
+
+    def check():
+        assert threading.active_count() == threads
+
+    every_line(lambda: nki_hf.attention(q, k, v), simulator, check=check, stride=5)
+    torch.testing.assert_close(nki_hf.attention(q, k, v).double(), expected, rtol=2e-5, atol=2e-5)
+    assert back_end._pool._used == held(back_end._pool)
+    assert simulator_backend("trn2") is not back_end
