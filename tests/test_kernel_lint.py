@@ -31,7 +31,7 @@ def kernel(x, scale=1.0, shape=(1, 2)):
     return out
 '''
 
-IDENTITY = CLEAN.replace("# BODY", "ok = scale is None")
+IDENTITY = CLEAN.replace("# BODY", "ok = scale is shape")
 DYNAMIC = CLEAN.replace("# BODY", "for i in nl.dynamic_range(4):\n        pass")
 
 
@@ -41,8 +41,8 @@ def test_rules_of_the_parser_do_not_count_for_the_tracer(tmp_path):
     (tmp_path / "plain.py").write_text("def f(*, x):\n    return x is None\n")
     rows = {row.file: row for row in lint(tmp_path)}
     assert set(rows) == {"a.py", "b.py"}
-    assert [bool(rows["a.py"].findings[v]) for v in VERSIONS] == [True] * 4 + [False]
-    assert [bool(rows["b.py"].findings[v]) for v in VERSIONS] == [False] * 4 + [True]
+    assert [bool(rows["a.py"].findings[v]) for v in VERSIONS] == [True] * 4 + [False, False]
+    assert [bool(rows["b.py"].findings[v]) for v in VERSIONS] == [False] * 5 + [True]
 
 
 def test_helpers_in_other_modules_are_kernel_code_too(tmp_path):
@@ -59,7 +59,7 @@ def test_helpers_in_other_modules_are_kernel_code_too(tmp_path):
     found = {row.file: {(item.line, item.rule) for item in row.findings["0.3"]} for row in lint(tmp_path / "kernel.py")}
     assert found == {
         "kernel.py": set(),
-        "parts/loops.py": {(2, "identity"), (2, "comprehension")},
+        "parts/loops.py": {(2, "identity-of-none"), (2, "comprehension")},
         "parts/moves.py": {(5, "psum-in-dma")},
     }
 
@@ -125,12 +125,38 @@ def test_verb_reports_and_exits_by_result(tmp_path):
     bad.write_text(IDENTITY)
     done = CliRunner().invoke(app, ["lint", str(bad)])
     assert done.exit_code == 1
-    assert "bad.py:17: identity: `scale is None`" in done.stdout
+    assert "bad.py:17: identity: `scale is shape`" in done.stdout
     assert CliRunner().invoke(app, ["lint", str(bad), "--version", "0.7"]).exit_code == 0
     assert CliRunner().invoke(app, ["lint", str(bad), "--version", "0.9"]).exit_code == 2
     assert CliRunner().invoke(app, ["lint", str(tmp_path / "none.py")]).exit_code == 2
+    clean = tmp_path / "clean.py"
+    clean.write_text(CLEAN)
+    said = " ".join(CliRunner().invoke(app, ["lint", str(clean)]).stdout.split())
+    assert "1 of 1 modules break none of" in said
+    assert "not refused by what is public" in said
     done = CliRunner().invoke(app, ["lint", str(bad), "--json"])
     assert json.loads(done.stdout)[0]["findings"]["0.3"][0]["rule"] == "identity"
+
+
+def test_a_file_without_a_kernel_is_no_pass(tmp_path):
+    plain = tmp_path / "plain.py"
+    plain.write_text("def f(x):\n    return x\n")
+    done = CliRunner().invoke(app, ["lint", str(plain)])
+    assert done.exit_code == 2
+    assert "has no kernel code" in done.output
+
+
+def test_a_kernel_of_the_old_language_is_told_so(tmp_path):
+    old = tmp_path / "old.py"
+    old.write_text(
+        "import neuronxcc.nki as nki\nimport neuronxcc.nki.language as nl\n\n\n@nki.jit\ndef kernel(x):\n"
+        "    i = nl.arange(128)[:, None]\n    tile = nl.load(x[i], mask=(i < 100))\n    nl.store(x[i], value=tile)\n"
+    )
+    done = CliRunner().invoke(app, ["lint", str(old)])
+    assert done.exit_code == 1
+    (row,) = lint(old)
+    assert all({"gone-in-0.3", "removed-argument"} <= {found.rule for found in row.findings[version]} for version in VERSIONS)
+    assert "old-namespace" in {found.rule for found in row.findings["0.7"]}
 
 
 def test_verify_lints_too(tmp_path):

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import nki_hf.kernels
-from nki_hf.tools.kernel_lint import arguments, calls, loops, names, syntax
+from nki_hf.tools.kernel_lint import arguments, calls, loops, names, operands, parser_forms, syntax
 from nki_hf.tools.kernel_lint.places import Places
 from nki_hf.tools.kernel_lint.reach import callees, is_entry, kernel_code
 from nki_hf.tools.kernel_lint.rule import RULES, VERSIONS, Finding, Module
+from nki_hf.tools.kernel_lint.sizes import constants_of
 from nki_hf.tools.kernel_lint.source import Source, own_nodes, read_source
 
 __all__ = ["KERNELS", "Row", "lint", "lint_source"]
@@ -20,7 +21,7 @@ __all__ = ["KERNELS", "Row", "lint", "lint_source"]
 KERNELS = Path(nki_hf.kernels.__path__[0])
 """The package's own kernels."""
 
-_LOADED = (syntax, calls, arguments, loops, names)  # importing them registers their rules
+_LOADED = (syntax, parser_forms, calls, operands, arguments, loops, names)  # importing them registers their rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ def lint(path: Path | str = KERNELS, versions: Sequence[str] = VERSIONS) -> list
     """One row per module with kernel code: those under `path` (a file or a folder) and those that these import.
 
     Raises:
-      ValueError: a version that is not in `VERSIONS`, or a path without Python files.
+      ValueError: a version that is not in `VERSIONS`, or a path without Python files or without kernel code.
     """
     unknown = [version for version in versions if version not in VERSIONS]
     if unknown:
@@ -63,7 +64,9 @@ def lint(path: Path | str = KERNELS, versions: Sequence[str] = VERSIONS) -> list
         shown = str(file.relative_to(home)) if file.is_relative_to(home) else file.name
         found = findings(shown)
         return Row(
-            file=shown, kernels=kernels, findings={v: tuple(f for f in found if v in RULES[f.rule].versions) for v in versions}
+            file=shown,
+            kernels=kernels,
+            findings={version: tuple(each for each in found if version in RULES[each.rule].versions) for version in versions},
         )
 
     rows = [
@@ -71,6 +74,11 @@ def lint(path: Path | str = KERNELS, versions: Sequence[str] = VERSIONS) -> list
         for module in _modules(list(known.values()), known)
     ]
     rows += [row(file, (), partial(_broken, source)) for file, source in known.items() if source.broken is not None]
+    if not rows:
+        raise ValueError(
+            f"path={str(path)!r} has no kernel code: no function that is decorated with nki.jit, and none that calls nki.isa "
+            "or nki.language. Name the file that holds the kernel."
+        )
     return sorted(rows, key=lambda row: row.file)
 
 
@@ -112,7 +120,8 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
         called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         return named[id(function)].get(called, [])
 
-    places = Places(kernels, callee)
+    constants = {id(function): constants_of(home[id(function)].tree, function) for function in kernels}
+    places = Places(kernels, callee, constants)
     called = {
         id(other)
         for function in kernels
@@ -127,6 +136,7 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
             entries=tuple(function for function in functions if is_entry(function)),
             sub_kernels=frozenset(function.name for function in functions if is_entry(function) and id(function) in called),
             places=places,
+            callee=callee,
         )
         for source, functions in code.items()
     ]

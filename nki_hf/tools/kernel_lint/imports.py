@@ -14,6 +14,7 @@ _CHAIN = 3
 _IN_LANGUAGE = re.compile(r"(nl|nisa)(\.\w+)?")
 
 _MODULES = {"nki": "nki", "nki.language": "nl", "nki.isa": "nisa"}
+_MODULES |= {f"neuronxcc.{name}": short for name, short in _MODULES.items()}  # the language before 0.2, to be told so
 
 
 def with_known_names(tree: ast.Module) -> ast.Module:

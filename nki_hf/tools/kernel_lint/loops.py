@@ -38,7 +38,11 @@ def _loop_in_no_reorder(module: Module) -> Found:
                         yield node, f"{ast.unparse(node.func)} inside nl.no_reorder()"
 
 
-@rule("loop-body", ("0.6", "0.7"), "migration guide 0.6.0: fori_loop's body returns nothing; its tiles stay inside of it")
+@rule(
+    "loop-body",
+    ("0.6", "0.6-tracer", "0.7"),
+    "migration guide 0.6.0: fori_loop's body returns nothing; its tiles stay inside of it",
+)
 def _loop_body(module: Module) -> Found:
     for name, body in _bodies(module):
         for node in own_nodes(body):
@@ -49,7 +53,9 @@ def _loop_body(module: Module) -> Found:
 
 
 @rule(
-    "loop-index", ("0.6", "0.7"), "migration guide 0.6.0: a loop's variable is read-only and no number: use .ap(scalar_offset=)"
+    "loop-index",
+    ("0.6", "0.6-tracer", "0.7"),
+    "migration guide 0.6.0: a loop's variable is read-only and no number: use .ap(scalar_offset=)",
 )
 def _loop_index(module: Module) -> Found:
     for name, body in _bodies(module):

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from enum import Enum
 
+from nki_hf import sim
+from nki_hf.sim import isa, language
+from nki_hf.sim.surface import NAMESPACES
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
 from nki_hf.tools.kernel_lint.source import own_nodes
 
@@ -56,7 +61,7 @@ def _before(version: str) -> tuple[str, ...]:
 def _names_rule(name: str, versions: tuple[str, ...], why: str, names: tuple[str, ...], *, refused: bool = True) -> None:
     @rule(name, versions, why, refused=refused)
     def _find(module: Module) -> Found:
-        for node, used in _used(module):
+        for node, used in module.attributes:
             if used in names:
                 yield node, used
 
@@ -82,16 +87,27 @@ def _old_namespace(module: Module) -> Found:
                 yield node, ast.unparse(node)
 
 
+@rule("jit-platform", VERSIONS, "migration guide 0.3.0: jit(platform_target=) is an error; set NEURON_PLATFORM_TARGET_OVERRIDE")
+def _jit_platform(module: Module) -> Found:
+    for decorator, word in _jit_words(module):
+        if word == "platform_target":
+            yield decorator, ast.unparse(decorator)
+
+
 @rule(
-    "jit-arguments",
-    VERSIONS,
-    "migration guide 0.3.0: jit(platform_target=) is an error, mode= is ignored and goes",
+    "jit-arguments", VERSIONS, "migration guide 0.3.0: jit(mode=) is ignored and goes; others are not documented", refused=False
 )
 def _jit_arguments(module: Module) -> Found:
+    for decorator, word in _jit_words(module):
+        if word not in (*_NEW_JIT_ARGUMENTS, "platform_target"):
+            yield decorator, ast.unparse(decorator)
+
+
+def _jit_words(module: Module) -> Iterator[tuple[ast.expr, str]]:
     for function in module.entries:
         for decorator in function.decorator_list:
-            if isinstance(decorator, ast.Call) and any(word.arg not in _NEW_JIT_ARGUMENTS for word in decorator.keywords):
-                yield decorator, ast.unparse(decorator)
+            for word in decorator.keywords if isinstance(decorator, ast.Call) else []:
+                yield decorator, word.arg or ""
 
 
 @rule("compile-config", _before("0.7"), "release notes 0.7: compile_config and specialization_config of nki.jit are new")
@@ -108,14 +124,49 @@ def _view_method(module: Module) -> Found:
         inputs = {argument.arg for argument in function.args.args} if function in module.entries else set()
         for node in own_nodes(function):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS:
-                tile = module.places.tile(function, node.func.value)
-                if tile is not None or (isinstance(node.func.value, ast.Name) and node.func.value.id in inputs):
+                of_input = _root(node.func.value) in inputs
+                if of_input or module.places.tile(function, node.func.value) is not None:
                     yield node, f"{ast.unparse(node.func)}()"
 
 
-def _used(module: Module) -> Found:
-    for function in module.functions:
-        defaults = [node for default in function.args.defaults for node in ast.walk(default)]
-        for node in (*own_nodes(function), *defaults):
-            if isinstance(node, ast.Attribute):
-                yield node, ast.unparse(node)
+def _root(node: ast.expr) -> str:
+    """The name that a chain of views begins with: `v` of `v.reshape(shape)[0].permute(axes)`; empty if it is none."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@rule("unknown-name", VERSIONS, "no public stub or release note of nki has this name")
+def _unknown_name(module: Module) -> Found:
+    told = {name for names in (*SINCE.values(), *GONE.values(), DEPRECATED) for name in names}
+    for node, used in module.attributes:
+        space, _, rest = used.partition(".")
+        first, _, member = rest.partition(".")
+        known = _SPACES.get(space)
+        if known is None or used in told or f"{space}.{first}" in told or not rest:
+            continue
+        if first not in known:
+            if not member:
+                yield node, used
+        elif member.isidentifier() and first in _MEMBERS[space] and not hasattr(getattr(_MODULES[space], first), member):
+            yield node, used
+
+
+_MODULES = {"nl": language, "nisa": isa}
+_SPACES = {
+    "nl": {*NAMESPACES["nki.language"], *dir(language), "bool", "range"},  # the last two: in public kernels that compile
+    "nisa": {*NAMESPACES["nki.isa"], *dir(isa), "constants"},
+    "nki": {
+        *NAMESPACES["nki"],
+        *dir(sim),
+        *(name.split(".")[1] for name in NAMESPACES if "." in name),
+        "language",
+        "isa",
+        "dtype",
+    },
+}
+_MEMBERS = {
+    "nl": ("tile_size",), "nki": (),
+    "nisa": tuple(name for name in dir(isa) if isinstance(getattr(isa, name), type) and issubclass(getattr(isa, name), Enum)),
+}  # fmt: skip
+"""What has a closed list of members: enums and the sizes."""

@@ -8,9 +8,10 @@ are bound to tiles in different memories.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from nki_hf.tools.kernel_lint.sizes import Size, number, view_of
 from nki_hf.tools.kernel_lint.source import last_name, own_nodes
 
 __all__ = ["Places", "Tile"]
@@ -30,26 +31,33 @@ class Tile:
       spaces: memories it may live in; several only for a parameter that is given several.
       dtype: element type as written, e.g. `float32`; empty if that is not a name of the language.
       rank: of its shape; 0 if unknown.
+      shape: sizes by axis, None where the source does not show one; empty if unknown.
     """
 
     spaces: frozenset[str]
     dtype: str = ""
     rank: int = 0
+    shape: tuple[Size, ...] = ()
 
 
 class Places:
     """The tiles of a set of functions that call each other."""
 
     def __init__(
-        self, functions: list[ast.FunctionDef], callee: Callable[[ast.FunctionDef, ast.Call], list[ast.FunctionDef]]
+        self,
+        functions: list[ast.FunctionDef],
+        callee: Callable[[ast.FunctionDef, ast.Call], list[ast.FunctionDef]],
+        constants: Mapping[int, Mapping[str, int]],
     ) -> None:
         """Follow the tiles.
 
         Args:
           functions: kernel code.
           callee: the functions that a call in a function may mean.
+          constants: by function (its id), the names that hold one whole number.
         """
         self._callee = callee
+        self._constants = constants
         self._tiles: dict[Key, Tile | None] = {}
         self._held: dict[Key, list[Tile]] = {}  # of a container whose tiles lie in several memories too
         self._given: dict[Key, Tile] = {}
@@ -61,6 +69,10 @@ class Places:
             if before == (self._tiles, self._given, self._results):
                 break
 
+    def constants(self, function: ast.FunctionDef) -> Mapping[str, int]:
+        """Names that hold one whole number in a function."""
+        return self._constants.get(id(function), {})
+
     def tile(self, function: ast.FunctionDef, node: ast.AST) -> Tile | None:
         """What an expression in a function stands for; None if it is no tile or that is not known."""
         if isinstance(node, ast.Name):
@@ -69,7 +81,10 @@ class Places:
         if isinstance(node, ast.Subscript):
             element = self._tiles.get(_element_key(function, node))
             viewed = element or self.tile(function, node.value)
-            return viewed if element or viewed is None else replace(viewed, rank=0)
+            if element or viewed is None:
+                return viewed
+            view = view_of(viewed.shape, node.slice, self.constants(function)) if viewed.shape else None
+            return replace(viewed, rank=0, shape=() if view is None else view[0])
         if isinstance(node, ast.Attribute):
             return self._tiles.get((0, f".{node.attr}"))
         if isinstance(node, ast.IfExp):
@@ -106,13 +121,14 @@ class Places:
     def _called(self, function: ast.FunctionDef, node: ast.Call) -> Tile | None:
         if isinstance(node.func, ast.Attribute) and last_name(node.func) in _ALLOCATORS:
             if isinstance(node.func.value, ast.Name) and node.func.value.id == "nl":
-                return _allocated(node)
+                return _allocated(node, self.constants(function))
         results = [self._results.get(id(other), {}).get(-1) for other in self._callee(function, node)]
         if results:
             return results[0] if len(results) == 1 else None
         if isinstance(node.func, ast.Attribute):
             viewed = self.tile(function, node.func.value)
-            return None if viewed is None else replace(viewed, rank=0, dtype="" if node.func.attr == "view" else viewed.dtype)
+            dtype = "" if viewed is None or node.func.attr == "view" else viewed.dtype
+            return None if viewed is None else replace(viewed, rank=0, shape=(), dtype=dtype)
         return None
 
     def _follow(self, function: ast.FunctionDef) -> None:
@@ -213,10 +229,11 @@ def _joined(one: Tile, other: Tile) -> Tile:
         spaces=one.spaces | other.spaces,
         dtype=one.dtype if one.dtype == other.dtype else "",
         rank=one.rank if one.rank == other.rank else 0,
+        shape=one.shape if one.shape == other.shape else (),
     )
 
 
-def _allocated(call: ast.Call) -> Tile:
+def _allocated(call: ast.Call, constants: Mapping[str, int]) -> Tile:
     named = {keyword.arg: keyword.value for keyword in call.keywords}
     position = 3 if last_name(call.func) == "full" else 2  # (shape, dtype, buffer); full has its value between
     places = dict(enumerate(call.args))
@@ -228,6 +245,7 @@ def _allocated(call: ast.Call) -> Tile:
         spaces=frozenset({"sbuf" if buffer is None else last_name(buffer)}),
         dtype=last_name(dtype) if written and dtype is not None else "",
         rank=len(shape.elts) if isinstance(shape, ast.Tuple | ast.List) else 0,
+        shape=tuple(number(size, constants) for size in shape.elts) if isinstance(shape, ast.Tuple | ast.List) else (),
     )
 
 

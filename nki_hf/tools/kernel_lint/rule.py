@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -11,13 +12,14 @@ from nki_hf.tools.kernel_lint.source import Source, own_nodes
 
 __all__ = ["PARSER", "RULES", "VERSIONS", "Finding", "Module", "Rule", "own_nodes", "rule"]
 
-VERSIONS = ("0.3", "0.4", "0.5", "0.6", "0.7")
-"""NKI versions that kernels are checked for. 0.3 to 0.6 parse the source, 0.7 traces it."""
+VERSIONS = ("0.3", "0.4", "0.5", "0.6", "0.6-tracer", "0.7")
+"""NKI versions that kernels are checked for. 0.3 to 0.6 parse the source, 0.7 traces it; 0.6 does so, too, if
+NKI_COMPILER_FRONTEND=tracer is set."""
 
 PARSER = VERSIONS[:4]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Module:
     """What the rules look at in one module.
 
@@ -27,6 +29,7 @@ class Module:
       entries: its functions that are decorated with `nki.jit`.
       sub_kernels: the entries that other kernel code calls.
       places: where tiles live.
+      callee: the functions of kernel code that a call in a function may mean.
     """
 
     source: Source
@@ -34,6 +37,18 @@ class Module:
     entries: tuple[ast.FunctionDef, ...]
     sub_kernels: frozenset[str]
     places: Places
+    callee: Callable[[ast.FunctionDef, ast.Call], list[ast.FunctionDef]]
+
+    @functools.cached_property
+    def inside(self) -> tuple[ast.AST, ...]:
+        """Every node of the module's functions (signatures and decorators excluded), each once."""
+        return tuple(node for function in self.functions for node in own_nodes(function))
+
+    @functools.cached_property
+    def attributes(self) -> tuple[tuple[ast.Attribute, str], ...]:
+        """Every attribute in kernel code, defaults of parameters included, and its text."""
+        defaults = [node for function in self.functions for each in function.args.defaults for node in ast.walk(each)]
+        return tuple((node, ast.unparse(node)) for node in (*self.inside, *defaults) if isinstance(node, ast.Attribute))
 
     @property
     def tree(self) -> ast.Module:
@@ -55,6 +70,7 @@ class Rule:
       find: yields each offending node with what is wrong there.
       refused: True if these versions are documented to reject it or to compute something else than the source says; False
         for advice that keeps a kernel the same under all of them.
+      unknown: True for what no public source speaks about.
     """
 
     name: str
@@ -62,6 +78,12 @@ class Rule:
     why: str
     find: Callable[[Module], Found]
     refused: bool = True
+    unknown: bool = False
+
+    @property
+    def word(self) -> str:
+        """What these versions do with it, in one word."""
+        return "unknown" if self.unknown else "refused" if self.refused else "advice"
 
 
 @dataclass(frozen=True, order=True)
@@ -79,12 +101,12 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(
-    name: str, versions: tuple[str, ...], why: str, *, refused: bool = True
+    name: str, versions: tuple[str, ...], why: str, *, refused: bool = True, unknown: bool = False
 ) -> Callable[[Callable[[Module], Found]], Callable[[Module], Found]]:
     """Decorator that registers a finder as the rule `name`."""
 
     def register(find: Callable[[Module], Found]) -> Callable[[Module], Found]:
-        RULES[name] = Rule(name, versions, why, find, refused)
+        RULES[name] = Rule(name, versions, why, find, refused, unknown)
         return find
 
     return register

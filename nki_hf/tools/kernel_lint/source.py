@@ -12,6 +12,10 @@ from nki_hf.tools.kernel_lint.imports import with_known_names
 __all__ = ["Source", "imported_file", "last_name", "own_nodes", "read_source"]
 
 
+_LANGUAGES = ("nki_hf.lang", "nki", "neuronxcc")
+"""How the names of modules begin that hand out the language; the last is of before 0.2."""
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """One module.
@@ -54,7 +58,7 @@ def read_source(text: str, path: Path | None = None) -> Source:
         functions=tuple(sorted(functions, key=lambda node: node.lineno)),
         by_name=by_name,
         imports={} if path is None else _imports(tree, path),
-        speaks_nki=bool(modules & {"nki_hf.lang", "nki", "nki.language", "nki.isa"}),
+        speaks_nki=any(module is not None and module.startswith(_LANGUAGES) for module in modules),
     )
 
 

@@ -9,7 +9,6 @@ from nki_hf.tools.kernel_lint.rule import PARSER, VERSIONS, Found, Module, rule
 from nki_hf.tools.kernel_lint.source import own_nodes
 
 _PURE = "language guide, kernel caching: kernels are pure functions of their arguments; compiled ones are kept"
-_UNNAMED = "the language guide does not name it among what the parser takes; 0.7 traces all of Python"
 
 
 @rule("syntax", VERSIONS, "every front end parses the file first")
@@ -24,20 +23,42 @@ def _keyword_only(module: Module) -> Found:
             yield function, f"{function.name} has keyword-only parameters"
 
 
-@rule("variadic", PARSER, _UNNAMED, refused=False)
+@rule("variadic", PARSER, "KLR, simplify: varargs are not supported, and no argument may arrive in **kwargs")
 def _variadic(module: Module) -> Found:
     for function in module.functions:
         if function.args.vararg or function.args.kwarg:
             yield function, f"{function.name} has *args or **kwargs"
+
+
+@rule("positional-only", PARSER, "the language guide does not name it; KLR, simplify, takes it", refused=False)
+def _positional_only(module: Module) -> Found:
+    for function in module.functions:
         if function.args.posonlyargs:
             yield function, f"{function.name} has positional-only parameters"
 
 
-@rule("identity", PARSER, "migration guide 0.3.0: no `is` and `is not`; compare with == and !=")
+@rule("identity", PARSER, "migration guide 0.3.0: no `is` and `is not`; KLR, simplify, warns and reads them as == and !=")
 def _identity(module: Module) -> Found:
-    for node in _inside(module):
-        if isinstance(node, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
+    for node in _identities(module):
+        if not _with_none(node):
             yield node, f"`{ast.unparse(node)}`"
+
+
+@rule("identity-of-none", PARSER, "the same guide; KLR and public kernels that compile have `is None`: write ==", refused=False)
+def _identity_of_none(module: Module) -> Found:
+    for node in _identities(module):
+        if _with_none(node):
+            yield node, f"`{ast.unparse(node)}`"
+
+
+def _identities(module: Module) -> Iterator[ast.Compare]:
+    for node in module.inside:
+        if isinstance(node, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
+            yield node
+
+
+def _with_none(node: ast.Compare) -> bool:
+    return len(node.ops) == 1 and isinstance(node.comparators[0], ast.Constant) and node.comparators[0].value is None
 
 
 @rule("list-argument", VERSIONS, "migration guide 0.3.0: kernel arguments may be tuples, not lists")
@@ -87,43 +108,9 @@ def _is_list(node: ast.expr, bound: dict[str, ast.expr]) -> bool:
     return called or isinstance(node, ast.List | ast.ListComp)
 
 
-@rule("generator", PARSER, "release notes 0.7: generators came with the tracer")
-def _generator(module: Module) -> Found:
-    for node in _inside(module):
-        if isinstance(node, ast.Yield | ast.YieldFrom | ast.GeneratorExp):
-            yield node, f"`{ast.unparse(node)}`"
-
-
-@rule("comprehension", PARSER, _UNNAMED, refused=False)
-def _comprehension(module: Module) -> Found:
-    for node in _inside(module):
-        if isinstance(node, ast.DictComp):
-            yield node, f"`{ast.unparse(node)}`"
-        elif isinstance(node, ast.ListComp):
-            nested = isinstance(node.elt, ast.ListComp) or len(node.generators) > 1
-            if nested or node.generators[0].ifs:
-                yield node, f"`{ast.unparse(node)}` is nested or has a condition"
-
-
-@rule("lambda", PARSER, _UNNAMED, refused=False)
-def _lambda(module: Module) -> Found:
-    for node in _inside(module):
-        if isinstance(node, ast.Lambda):
-            yield node, f"`{ast.unparse(node)}`"
-
-
-@rule("try-with", PARSER, _UNNAMED, refused=False)
-def _try_with(module: Module) -> Found:
-    for node in _inside(module):
-        if isinstance(node, ast.Try | ast.TryStar):
-            yield node, "try"
-        elif isinstance(node, ast.With) and any("no_reorder" not in ast.unparse(item.context_expr) for item in node.items):
-            yield node, f"with {ast.unparse(node.items[0].context_expr)}"
-
-
 @rule("inheritance", PARSER, "language guide, class support: a class derives from NKIObject (or is an Enum), from nothing else")
 def _inheritance(module: Module) -> Found:
-    used = {node.id for node in _inside(module) if isinstance(node, ast.Name)}
+    used = {node.id for node in module.inside if isinstance(node, ast.Name)}
     for node in module.tree.body:
         if isinstance(node, ast.ClassDef) and node.name in used:
             bases = [ast.unparse(base).split(".")[-1] for base in node.bases]
@@ -138,7 +125,7 @@ def _enum_operator(module: Module) -> Found:
         for node in module.tree.body
         if isinstance(node, ast.ClassDef) and [ast.unparse(base).split(".")[-1] for base in node.bases] == ["Enum"]
     }
-    for node in _inside(module):
+    for node in module.inside:
         operands = [node.left, node.right] if isinstance(node, ast.BinOp) else []
         if isinstance(node, ast.Compare) and not all(
             isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops
@@ -149,24 +136,9 @@ def _enum_operator(module: Module) -> Found:
                 yield node, f"`{ast.unparse(node)}`"
 
 
-@rule("set", PARSER, "language guide, values: containers are tuples, lists and dictionaries")
-def _set(module: Module) -> Found:
-    for node in _inside(module):
-        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset")
-        if called or isinstance(node, ast.Set | ast.SetComp):
-            yield node, f"`{ast.unparse(node)}`"
-
-
-@rule("nested-import", PARSER, _UNNAMED, refused=False)
-def _nested_import(module: Module) -> Found:
-    for node in _inside(module):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node, ast.unparse(node)
-
-
 @rule("wide-integer", PARSER, "language guide, values: integers are 32 bits wide")
 def _wide_integer(module: Module) -> Found:
-    for node in _inside(module):
+    for node in module.inside:
         if isinstance(node, ast.Constant) and type(node.value) is int and not -(2**31) <= node.value < 2**31:
             yield node, f"{node.value:,}"
 
@@ -197,7 +169,12 @@ def _may_be_text(key: ast.expr) -> bool:
     return not isinstance(key, ast.Tuple | ast.UnaryOp) and not ast.unparse(key).startswith(("nl.", "nisa."))
 
 
-@rule("kernel-in-kernel", PARSER, "migration guide 0.2.0: sub-kernels have no nki.jit decorator")
+@rule(
+    "kernel-in-kernel",
+    PARSER,
+    "migration guide 0.2.0: sub-kernels have no nki.jit decorator; public kernels that compile have it",
+    refused=False,
+)
 def _kernel_in_kernel(module: Module) -> Found:
     for function in module.entries:
         if function.name in module.sub_kernels:
@@ -208,7 +185,7 @@ def _kernel_in_kernel(module: Module) -> Found:
 def _changing_global(module: Module) -> Found:
     changing = _changing_names(module.tree)
     attributes = _changing_attributes(module.tree)
-    for node in _inside(module):
+    for node in module.inside:
         if isinstance(node, ast.Global | ast.Nonlocal):
             yield node, ast.unparse(node)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in changing:
@@ -219,7 +196,7 @@ def _changing_global(module: Module) -> Found:
 
 @rule("environment", VERSIONS, _PURE)
 def _environment(module: Module) -> Found:
-    for node in _inside(module):
+    for node in module.inside:
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.environ", "os.getenv"):
             yield node, f"reads {ast.unparse(node)}"
 
@@ -287,8 +264,3 @@ def _changed_places(nodes: Iterable[ast.AST]) -> Iterator[ast.expr]:
                 yield target
             elif isinstance(target, ast.Subscript):
                 yield target.value
-
-
-def _inside(module: Module) -> list[ast.AST]:
-    """Every node of the module's functions (signatures and decorators excluded), each once."""
-    return [node for function in module.functions for node in own_nodes(function)]

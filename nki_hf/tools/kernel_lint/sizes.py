@@ -1,0 +1,91 @@
+"""Numbers that stand in the source: sizes of tiles and of their views, as far as constants tell them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from nki_hf.tools.kernel_lint.source import last_name, own_nodes
+
+__all__ = ["Size", "constants_of", "number", "view_of"]
+
+Size = int | None
+
+_TILE_SIZES = {"pmax": 128, "gemm_stationary_fmax": 128, "gemm_moving_fmax": 512, "psum_fmax": 512, "psum_bank_fmax": 512}
+
+
+def constants_of(tree: ast.Module, function: ast.FunctionDef) -> dict[str, int]:
+    """Names that hold one whole number in a function: of the module, and those that the function binds once."""
+    own: dict[str, list[ast.expr]] = {}
+    for node in own_nodes(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.setdefault(node.id, [])
+    for node in own_nodes(function):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            own[node.targets[0].id].append(node.value)
+    stores = [node.id for node in own_nodes(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    hidden = {argument.arg for argument in function.args.args} | set(own)
+    found: dict[str, int] = {}
+    for statement in tree.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        pairs = [(target, statement.value) for target in targets if isinstance(target, ast.Name)] if targets else []  # type: ignore[attr-defined]
+        for target, value in pairs:
+            size = number(value, found)
+            if size is not None and target.id not in hidden:
+                found[target.id] = size
+    for name, values in own.items():
+        size = number(values[0], found) if len(values) == 1 and stores.count(name) == 1 else None
+        if size is not None:
+            found[name] = size
+    return found
+
+
+def number(node: ast.expr | None, constants: Mapping[str, int]) -> Size:
+    """The whole number that an expression stands for; None if the source does not show it."""
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is int else None
+    if isinstance(node, ast.Name):
+        return constants.get(node.id)
+    if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("nl.tile_size."):
+        return _TILE_SIZES.get(node.attr)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        size = number(node.operand, constants)
+        return None if size is None else -size
+    if isinstance(node, ast.BinOp):
+        left, right = number(node.left, constants), number(node.right, constants)
+        if left is None or right is None:
+            return None
+        if isinstance(node.op, ast.Add | ast.Sub):
+            return left + right if isinstance(node.op, ast.Add) else left - right
+        if isinstance(node.op, ast.Mult):
+            return left * right
+        if isinstance(node.op, ast.FloorDiv | ast.Mod) and right:
+            return left // right if isinstance(node.op, ast.FloorDiv) else left % right
+    return None
+
+
+def view_of(
+    shape: tuple[Size, ...], index: ast.expr, constants: Mapping[str, int]
+) -> tuple[tuple[Size, ...], tuple[Size, ...]] | None:
+    """Shape and first places, by axis of the whole, of a view `tile[index]`; None if its axes cannot be told."""
+    items = list(index.elts) if isinstance(index, ast.Tuple) else [index]
+    if len(items) > len(shape) or any(isinstance(item, ast.Constant) and item.value in (None, ...) for item in items):
+        return None
+    items += [ast.Slice()] * (len(shape) - len(items))
+    sizes: list[Size] = []
+    starts: list[Size] = []
+    for size, item in zip(shape, items, strict=True):
+        if isinstance(item, ast.Slice):
+            first = 0 if item.lower is None else number(item.lower, constants)
+            last = size if item.upper is None else number(item.upper, constants)
+            known = None not in (first, last) and item.step is None
+            starts.append(first)
+            sizes.append(last - first if known and last is not None and first is not None else None)
+        elif isinstance(item, ast.Call) and last_name(item.func) == "ds" and len(item.args) == 2:
+            starts.append(number(item.args[0], constants))
+            sizes.append(number(item.args[1], constants))
+        elif isinstance(item, ast.Constant | ast.Name | ast.BinOp | ast.UnaryOp):
+            starts.append(number(item, constants))  # one place: the axis goes
+        else:
+            return None
+    return tuple(sizes), tuple(starts)

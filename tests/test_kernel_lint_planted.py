@@ -1,0 +1,300 @@
+"""Refused constructs, each in the smallest kernel that holds it: in the kernel, in a helper, in a helper of another module.
+
+The source of each is the public parser's (leanprover/KLR) or the stubs'; see the rules.
+"""
+
+import pytest
+
+from nki_hf.tools.kernel_lint import RULES, lint
+
+HEAD = "import math\n\nfrom nki_hf.lang import nisa, nki, nl\n\nTILE = 128\n"
+
+KERNEL = '''
+
+@nki.jit
+def kernel(x, scale=1.0):
+    """Doc."""
+    out = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.shared_hbm)
+    tile = nl.ndarray((TILE, 8), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    # BODY
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+'''
+
+HELPER = '''
+
+def helper(x, out, tile, scale):
+    """Doc."""
+    # BODY
+    return tile
+'''
+
+PLANTED_FORMS = [
+    # rule, what is planted; four blanks are added to its further lines
+    ("inner-function", "def f():\n    pass"),
+    ("inner-class", "class A:\n    pass"),
+    ("lambda", "f = lambda a: a"),
+    ("lambda", "f = lambda a=1, *b: a"),
+    ("comprehension", "a = [i for i in range(3)]"),
+    ("comprehension", "a = [nl.ndarray((1, 1), nl.float32) for _ in range(2)]"),
+    ("comprehension", "a = {'k': i for i in range(3)}"),
+    ("generator", "a = tuple(i for i in range(3))"),
+    ("generator", "yield tile"),
+    ("generator", "yield from tile"),
+    ("walrus", "if (n := 3) > 2:\n    pass"),
+    ("delete", "a = 1\ndel a"),
+    ("match", "match scale:\n    case 1:\n        pass"),
+    ("raise", "if scale:\n    raise ValueError('x')"),
+    ("try", "try:\n    pass\nexcept ValueError:\n    pass"),
+    ("try", "try:\n    pass\nfinally:\n    pass"),
+    ("try", "try:\n    pass\nexcept* ValueError:\n    pass"),
+    ("nested-import", "import math"),
+    ("nested-import", "from math import pi"),
+    ("outer-name", "global TILE"),
+    ("format-spec", "a = f'{scale:.2f}'"),
+    ("format-spec", "assert scale > 0, f'{scale:>4}'"),
+    ("starred", "a = (1, *x.shape)"),
+    ("starred", "a, *b = x.shape"),
+    ("starred", "print(*x.shape)"),
+    ("keyword-expansion", "nisa.memset(**{'dst': tile, 'value': 0.0})"),
+    ("keyword-expansion", "a = {'a': 1}\nb = {**a}"),
+    ("tuple-loop", "for a, b in ((1, 2), (3, 4)):\n    pass"),
+    ("tuple-loop", "for i, b in enumerate((1, 2)):\n    pass"),
+    ("tuple-loop", "for (a, b), c in (((1, 2), 3),):\n    pass"),
+    ("tuple-loop", "a = [0]\nfor a[0] in range(2):\n    pass"),
+    ("tuple-target", "a = [0]\na[0], b = 1, 2"),
+    ("tuple-target", "a = {}\na['x'], b = 1, 2"),
+    ("tuple-target", "b, (c, scale.x) = 1, (2, 3)"),
+    ("list-target", "[a, b] = 1, 2"),
+    ("several-targets", "a = [0, 0]\na[0] = a[1] = 3"),
+    ("loop-else", "for i in range(2):\n    pass\nelse:\n    a = 1"),
+    ("loop-else", "a = 0\nwhile a < 2:\n    a += 1\nelse:\n    a = 0"),
+    ("with", "with open('f'):\n    pass"),
+    ("with", "with nl.no_reorder() as block:\n    pass"),
+    ("with", "with nl.no_reorder(), nl.no_reorder():\n    pass"),
+    ("with", "with nl.no_reorder(1):\n    pass"),
+    ("matmul-operator", "a = tile @ tile"),
+    ("matmul-operator", "a = scale\na @= scale"),
+    ("chained-membership", "a = 1 < scale in (1, 2)"),
+    ("constant-kind", "a = b'bytes'"),
+    ("constant-kind", "a = 2j"),
+    ("set", "a = {1, 2}"),
+    ("set", "a = set((1, 2))"),
+    ("set", "a = {i for i in range(2)}"),
+    ("builtin", "a = sorted((2, 1))"),
+    ("builtin", "a = zip((1,), (2,))"),
+    ("builtin", "for pair in enumerate((1, 2)):\n    pass"),
+    ("builtin", "a = map(str, (1, 2))"),
+    ("builtin", "a = filter(None, (1, 2))"),
+    ("builtin", "a = reversed((1, 2))"),
+    ("builtin", "a = sum((1, 2))"),
+    ("builtin", "a = any((True, False))"),
+    ("builtin", "a = all((True, False))"),
+    ("builtin", "a = round(1.5)"),
+    ("builtin", "a = getattr(tile, 'shape')"),
+    ("builtin", "a = hasattr(tile, 'shape')"),
+    ("builtin", "a = format(scale, '.2f')"),
+    ("builtin", "a = pow(2, 3)"),
+    ("builtin", "a = iter((1, 2))"),
+    ("builtin", "a = callable(scale)"),
+    ("builtin", "a = repr(scale)"),
+    ("least-of-many", "a = min(1, 2, 3)"),
+    ("least-of-many", "a = max((1, 2), key=abs)"),
+    ("string-method", "a = 'x{}'.format(scale)"),
+    ("string-method", "a = scale.upper()"),
+    ("string-method", "a = ','.join(('a', 'b'))"),
+    ("string-operator", "a = '%d' % 3"),
+    ("string-operator", "a = 'ab' * 2"),
+    ("slice-target", "a = [1, 2]\na[0:1] = [3]"),
+    ("slice-target", "a = [1, 2]\na[-1] = 3"),
+    ("slice-target", "tile[0:1, 0:1] = scale"),
+    ("decorator", None),
+    ("class-body", None),
+    ("container-method", "a = [1]\na.insert(0, 2)"),
+    ("container-method", "a = [1]\na.sort()"),
+    ("container-method", "a = {'k': 1}\na.update({'l': 2})"),
+    ("container-method", "a = {'k': 1}\na.popitem()"),
+    ("tile-assignment", "a = nl.ndarray((1, 8), nl.float32)\na[0] = 1.0"),
+    ("tile-assignment", "a = nl.ndarray((1, 8), nl.float32)\nb = a + 1.0"),
+    ("dict-key", "a = {1: 2}"),
+    ("identity", "a = scale is True"),
+    ("wide-integer", "a = 1 << 3\nb = 99999999999"),
+    ("environment", "import os\na = os.environ['X']"),
+    ("async", None),
+]
+
+BANK = "bank = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)\n"
+BF16 = "half = nl.ndarray((128, 4, 3), dtype=nl.bfloat16, buffer=nl.psum)\n"
+WIDE = "wide = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)\n"
+LEFT = "left = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.sbuf)\n"
+INTS = "ints = nl.ndarray((128, 512), dtype=nl.int32, buffer=nl.sbuf)\n"
+BITS = "bits = nl.ndarray((128, 512), dtype=nl.uint8, buffer=nl.sbuf)\n"
+BOUND = "bound = nl.ndarray((128, 1), dtype=nl.int32, buffer=nl.sbuf)\n"
+FP32 = "bound = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)\n"
+RANGE = "nisa.range_select(dst=wide, on_true_tile=wide, comp_op0=nl.less, comp_op1=nl.less, bound0=bound, bound1=bound)"
+PICK = "nisa.tensor_copy_predicated(dst=wide, src=wide, predicate={})"
+REDUCE = "nisa.select_reduce(dst=wide, predicate={}, on_true=wide, on_false=0.0)"
+MATMUL = "nisa.nc_matmul(dst={}, stationary={}, moving={})"
+TURN = "nisa.nc_transpose(dst={}, data={}, engine=nisa.engine.{})"
+ADD = "nisa.tensor_tensor(dst=wide, data1={}, data2={}, op=nl.add)"
+
+PLANTED_OPERANDS = [
+    # rule, what breaks it, the nearest form that does not
+    ("psum-words", BF16 + LEFT + TURN.format("half[0:128, 1, 0:3]", "left[0:3, 0:128]", "tensor"),
+     BF16.replace("4, 3", "4, 4") + LEFT + TURN.format("half[0:128, 1, 0:4]", "left[0:4, 0:128]", "tensor")),
+    ("psum-words", BANK.replace("float32", "float16") + WIDE + "nisa.tensor_copy(dst=bank[0:128, 1:3], src=wide[0:128, 0:2])",
+     BANK.replace("float32", "float16") + WIDE + "nisa.tensor_copy(dst=bank[0:128, 2:4], src=wide[0:128, 0:2])"),
+    ("psum-words", "n = 3\n" + BANK.replace("float32", "bfloat16") + WIDE
+     + "nisa.tensor_copy(dst=bank[:, nl.ds(0, n)], src=wide[:, 0:3])",
+     "n = 4\n" + BANK.replace("float32", "bfloat16") + WIDE + "nisa.tensor_copy(dst=bank[:, nl.ds(0, n)], src=wide[:, 0:4])"),
+    ("matmul-place", LEFT + WIDE + MATMUL.format("wide", "left", "wide"), LEFT + WIDE + BANK + MATMUL.format("bank", "left",
+     "wide")),
+    ("matmul-place", LEFT + BANK + MATMUL.format("bank", "left", "bank"), LEFT + WIDE + BANK + MATMUL.format("bank", "left",
+     "wide")),
+    ("matmul-size", LEFT + WIDE + BANK + MATMUL.format("bank[0:64]", "left", "wide"),
+     LEFT + WIDE + BANK + MATMUL.format("bank[0:64]", "left[:, 0:64]", "wide")),
+    ("matmul-size", LEFT + WIDE + BANK + MATMUL.format("bank[:, 0:256]", "left", "wide"),
+     LEFT + WIDE + BANK + MATMUL.format("bank[:, 0:256]", "left", "wide[:, 256:512]")),
+    ("matmul-size", LEFT + WIDE + BANK + MATMUL.format("bank", "left[0:64]", "wide"),
+     LEFT + WIDE + BANK + MATMUL.format("bank", "left[0:64]", "wide[0:64]")),
+    ("matmul-size", WIDE + BANK + MATMUL.format("bank", "wide", "wide"), WIDE + BANK + MATMUL.format("bank", "wide[:, 0:128]",
+     "wide")),
+    ("transpose-size", WIDE + LEFT + TURN.format("left", "wide[:, 0:64]", "vector"),
+     WIDE + LEFT + TURN.format("left[0:32, 0:32]", "wide[0:32, 0:32]", "vector")),
+    ("transpose-size", BANK + LEFT + TURN.format("bank[0:128, 0:64]", "left", "tensor"),
+     BANK + LEFT + TURN.format("bank[0:128, 0:128]", "left", "tensor")),
+    ("operand-dtype", BOUND + WIDE + RANGE, FP32 + WIDE + RANGE),
+    ("operand-dtype", WIDE + PICK.format("wide"), WIDE + BITS + PICK.format("bits")),
+    ("operand-dtype", WIDE + REDUCE.format("wide"), WIDE + BITS + REDUCE.format("bits")),
+    ("copied-dtype", WIDE + INTS + BITS + "nisa.tensor_copy_predicated(dst=wide, src=ints, predicate=bits)",
+     WIDE + BITS + PICK.format("bits")),
+    ("reduce-axis", WIDE + FP32 + "nisa.tensor_reduce(dst=bound, op=nl.add, data=wide, axis=0)",
+     WIDE + FP32 + "nisa.tensor_reduce(dst=bound, op=nl.add, data=wide, axis=1)"),
+    ("reduce-axis", WIDE + FP32 + "nisa.tensor_reduce(dst=bound, op=nl.add, data=wide, axis=(0, 1))",
+     WIDE + FP32 + "nisa.tensor_reduce(dst=bound, op=nl.add, data=wide, axis=(1,))"),
+    ("reduce-axis", WIDE + FP32 + "nisa.tensor_reduce(dst=bound, op=nl.add, data=wide, axis=-2)",
+     WIDE + FP32 + "nisa.tensor_reduce(dst=bound, op=nl.add, data=wide, axis=-1)"),
+    ("gpsimd-psum", BANK + WIDE + "nisa.tensor_copy(dst=wide, src=bank, engine=nisa.engine.gpsimd)",
+     BANK + WIDE + "nisa.tensor_copy(dst=wide, src=bank, engine=nisa.engine.vector)"),
+    ("gpsimd-psum", BANK + "nisa.iota(dst=bank, pattern=[[1, 512]])", WIDE + "nisa.iota(dst=wide, pattern=[[1, 512]])"),
+    ("gpsimd-psum", BANK + "nisa.memset(dst=bank, value=0.0, engine=nisa.engine.gpsimd)",
+     BANK + "nisa.memset(dst=bank, value=0.0)"),
+    ("both-in-psum", BANK + WIDE + ADD.format("bank", "bank"), BANK + WIDE + ADD.format("bank", "wide")),
+    ("both-in-psum",
+     BANK + WIDE + "nisa.scalar_tensor_tensor(dst=wide, data=bank, op0=nl.add, operand0=1.0, op1=nl.add, operand1=bank)",
+     BANK + WIDE + "nisa.scalar_tensor_tensor(dst=wide, data=bank, op0=nl.add, operand0=1.0, op1=nl.add, operand1=wide)"),
+    ("engine-choice", WIDE + "nisa.memset(dst=wide, value=0.0, engine=nisa.engine.tensor)",
+     WIDE + "nisa.memset(dst=wide, value=0.0)"),
+    ("engine-choice", WIDE + ADD.format("wide", "wide").replace("op=", "engine=nisa.engine.scalar, op="),
+     WIDE + ADD.format("wide", "wide").replace("op=", "engine=nisa.engine.vector, op=")),
+    ("hbm-operand", WIDE + "far = nl.ndarray((128, 512), nl.float32, nl.hbm)\n" + ADD.format("far", "wide"),
+     WIDE + ADD.format("wide", "wide")),
+    ("partition-start", WIDE + "nisa.memset(dst=wide[5:37], value=0.0)", WIDE + "nisa.memset(dst=wide[32:64], value=0.0)"),
+    ("partition-start", WIDE + "nisa.memset(dst=wide[32:96, 0:4], value=0.0)",
+     WIDE + "nisa.memset(dst=wide[64:128, 0:4], value=0.0)"),
+    ("tile-size", "a = nl.ndarray((TILE + 1, 8), dtype=nl.float32, buffer=nl.sbuf)",
+     "a = nl.ndarray((TILE, 8), dtype=nl.float32)"),
+    ("tile-size", "a = nl.ndarray((TILE, 4097), dtype=nl.float32, buffer=nl.psum)",
+     "a = nl.ndarray((TILE, 4096), nl.float32, nl.psum)"),
+    ("psum-in-dma", BANK + "nisa.dma_copy(dst=out, src=bank)", WIDE + "nisa.dma_copy(dst=out, src=wide)"),
+]  # fmt: skip
+
+WHOLE = {
+    "decorator": (
+        HEAD + "import functools\n" + HELPER.replace("\ndef", "\n@functools.cache\ndef") + KERNEL,
+        "helper(x, out, tile, scale)",
+    ),
+    "class-body": (HEAD + "\n\nclass Sizes(nl.NKIObject):\n    n: int = 1\n    if n:\n        m: int = 2\n" + KERNEL,
+                   "a = Sizes()"),
+    "async": (HEAD + HELPER.replace("# BODY", "async def f():\n        pass") + KERNEL, "helper(x, out, tile, scale)"),
+}  # fmt: skip
+
+BODIES = [(rule, body) for rule, body, *_ in (*PLANTED_FORMS, *PLANTED_OPERANDS) if body is not None]
+
+
+def planted(place, body, folder):
+    """Writes the kernel that holds `body` in that place; the file to lint and the one that must have the finding."""
+    inserted = "\n    ".join(body.split("\n"))
+    called = KERNEL.replace("# BODY", "helper(x, out, tile, scale)")
+    helper = HELPER.replace("# BODY", inserted)
+    texts = {
+        "kernel": {"kernel.py": HEAD + KERNEL.replace("# BODY", inserted)},
+        "helper": {"kernel.py": HEAD + helper + called},
+        "module": {"kernel.py": HEAD + "from steps import helper\n" + called, "steps.py": HEAD + helper},
+    }[place]
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return folder / "kernel.py", "steps.py" if place == "module" else "kernel.py"
+
+
+def rules_of(file, wanted=None):
+    rows = {row.file: row for row in lint(file)}
+    return {found.rule for found in rows[wanted or "kernel.py"].findings["0.6"]}
+
+
+@pytest.mark.parametrize("place", ["kernel", "helper", "module"])
+@pytest.mark.parametrize(("rule", "body"), BODIES)
+def test_each_planted_construct_is_found_wherever_it_stands(rule, body, place, tmp_path):
+    file, wanted = planted(place, body, tmp_path)
+    assert rule in rules_of(file, wanted)
+
+
+@pytest.mark.parametrize("rule", WHOLE)
+def test_what_stands_outside_of_a_body_is_found(rule, tmp_path):
+    text, body = WHOLE[rule]
+    (tmp_path / "kernel.py").write_text(text.replace("# BODY", body))
+    assert rule in rules_of(tmp_path / "kernel.py")
+
+
+@pytest.mark.parametrize("place", ["kernel", "helper", "module"])
+@pytest.mark.parametrize(("rule", "body"), [(rule, good) for rule, _, good in PLANTED_OPERANDS])
+def test_the_nearest_allowed_operand_is_not_found(rule, body, place, tmp_path):
+    file, wanted = planted(place, body, tmp_path)
+    assert {name for name in rules_of(file, wanted) if RULES[name].refused} == set()
+
+
+ALLOWED = [
+    "a, b = 1, 2",
+    "a, (b, c) = 1, (2, 3)",
+    "a = b = 3",
+    "a = [None] * 4\na[1 % 5] = 2",
+    "a = {'k': 1}\na['k'] = 2",
+    "a = {}\nb = a.get('k')",
+    "a = []\na.append(1)\nb = a.pop()",
+    "for i in range(2):\n    continue",
+    "for i in (1, 2):\n    break",
+    "a = 0\nwhile a < 2:\n    a += 1",
+    "with nl.no_reorder():\n    nisa.memset(dst=tile, value=0.0)",
+    "a = 1 if scale else 2",
+    "a = 0 < scale < 3",
+    "a = 1 in (1, 2)",
+    "a = f'{scale}'",
+    "a = f'{scale!r}'",
+    "a = 'x' + 'y'",
+    "a = min(1, 2) + max((1, 2))",
+    "a = isinstance(scale, float)",
+    "a = len(x.shape)",
+    "print('x')",
+    "assert scale == 1.0, 'scale'",
+    "a: int = 3",
+    "a = divmod(7, 2)",
+    "a = [1, 2, 3][0:2]",
+    "a = x.shape[-1]",
+    "a = not scale and scale or 1",
+    "a = [1]\na[0] += 2",
+    "a = math.ceil(1.5)",
+    "a = (1 + (scale > 0)) * 2 // 3 % 4",
+    "pass",
+    "a = tile[:, 0:8]",
+    "a = tile[..., 0:4]",
+    "a = list((1, 2))",
+    "a = str(scale)",
+]
+
+
+@pytest.mark.parametrize("body", ALLOWED)
+def test_what_the_parser_takes_is_not_refused(body, tmp_path):
+    """Forms that public kernels use or that the public parser handles."""
+    file, wanted = planted("helper", body, tmp_path)
+    assert rules_of(file, wanted) == set()
