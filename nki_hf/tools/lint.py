@@ -1,4 +1,4 @@
-"""`nki_hf lint`: which NKI versions take the kernels, by what they are documented to reject."""
+"""`nki_hf lint`: which NKI versions take the kernels, by what they are known to reject."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def command(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the documentation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Check kernel source against what NKI 0.3 to 0.7 are documented to reject. The files are read, never run."""
+    """Check kernel source against what NKI 0.3 to 0.7 are known to reject. The files are read, never run."""
     rows = lint(path, tuple(version) if version else VERSIONS)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))

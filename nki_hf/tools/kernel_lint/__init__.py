@@ -1,4 +1,4 @@
-"""Static checks of kernel source against what NKI 0.3 to 0.7 are documented to reject."""
+"""Static checks of kernel source against what NKI 0.3 to 0.7 are known to reject."""
 
 from __future__ import annotations
 
