@@ -1,9 +1,9 @@
 """Our kernels through the public parser of `klr-lang` 0.0.12, where it is installed (`pip install klr-lang==0.0.12`).
 
-It proves that an early build of AWS's own parser reads and simplifies what these kernels are written in. It proves nothing about
-a deployed one: the package is older than NKI 0.3, refuses less (a tuple as a loop's target passes), and no instruction is
-evaluated here. It has no dictionaries, no empty lists and no `with`, which later ones have: kernels that need these are skipped,
-and of flash_prefill only those functions are read that do without.
+It proves that an early build of AWS's own parser reads and simplifies what these kernels are written in. It proves nothing
+about a deployed one: the package is older than NKI 0.3, refuses less (a tuple as a loop's target passes), and no instruction
+is evaluated here. It has no dictionaries, no empty lists and no `with`, which later ones have: kernels that need these are
+skipped, and of flash_prefill only those functions are read that do without.
 """
 
 import ast

@@ -9,7 +9,8 @@ def for_the_tracer(x, scale):
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
     tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=tile, src=x)
-    if scale is not None:
-        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=scale)
+    for place, factor in enumerate((scale,)):
+        if place == 0 and factor != None:  # noqa: E711
+            nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=factor)
     nisa.dma_copy(dst=out, src=tile)
     return out
