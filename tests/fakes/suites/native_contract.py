@@ -315,7 +315,7 @@ def test_source_that_only_the_tracer_takes_is_refused_by_the_parser(backend, ver
     if taken:
         torch.testing.assert_close(backend.run(call).outputs[0].cpu(), _x().cpu())
         return
-    with pytest.raises(LaunchFailed, match="tuple-loop|builtin") as caught:
+    with pytest.raises(LaunchFailed, match=r"tuple-loop|builtin") as caught:
         backend.run(call)
     assert caught.value.__cause__.rule == "front-end"
 
