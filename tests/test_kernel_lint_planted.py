@@ -106,6 +106,8 @@ PLANTED_FORMS = [
     ("string-method", "a = ','.join(('a', 'b'))"),
     ("string-operator", "a = '%d' % 3"),
     ("string-operator", "a = 'ab' * 2"),
+    ("string-item", "a = 'abc'[0]"),
+    ("container-method", "a = {'k': []}\na['k'].insert(0, 1)"),
     ("slice-target", "a = [1, 2]\na[0:1] = [3]"),
     ("slice-target", "a = [1, 2]\na[-1] = 3"),
     ("slice-target", "tile[0:1, 0:1] = scale"),
@@ -207,6 +209,7 @@ WHOLE = {
     ),
     "class-body": (HEAD + "\n\nclass Sizes(nl.NKIObject):\n    n: int = 1\n    if n:\n        m: int = 2\n" + KERNEL,
                    "a = Sizes()"),
+    "lambda": (HEAD + HELPER.replace("scale)", "scale=lambda: 1)") + KERNEL, "helper(x, out, tile, scale)"),
     "async": (HEAD + HELPER.replace("# BODY", "async def f():\n        pass") + KERNEL, "helper(x, out, tile, scale)"),
 }  # fmt: skip
 

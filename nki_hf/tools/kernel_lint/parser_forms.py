@@ -24,6 +24,9 @@ FUNCTIONS = (
 LIST_METHODS = ("append", "clear", "copy", "count", "extend", "index", "pop", "remove", "reverse")
 DICT_METHODS = ("clear", "copy", "get", "items", "keys", "pop", "setdefault", "values")
 STRING_METHODS = tuple(name for name in dir(str) if not name.startswith("_") and name not in (*LIST_METHODS, *DICT_METHODS))
+_NO_METHODS = ("insert", "sort", "update", "popitem", "fromkeys")
+"""Methods of Python's lists and dictionaries that are told by their name alone."""
+
 DECORATORS = ("nki.jit", "jit", "staticmethod", "dataclass", "dataclasses.dataclass")
 
 _GATHER, _SIMPLIFY, _TRACE = "KLR, gather", "KLR, simplify", "KLR, trace (the evaluator, changed since)"
@@ -131,6 +134,12 @@ FORMS: dict[str, tuple[str, Find]] = {
             for side in (node.left, node.right)
         ),
     ),
+    "string-item": (
+        f"{_TRACE}: string subscript is not implemented",
+        lambda node: isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.JoinedStr | ast.Constant)
+        and isinstance(getattr(node.value, "value", ""), str),
+    ),
     "slice-target": (
         f"{_TRACE}: what is assigned is one item of a list by its number from 0, or of a dictionary",
         lambda node: isinstance(node, ast.Assign | ast.AugAssign) and any(_sliced(target) for target in _targets(node)),
@@ -184,6 +193,8 @@ def _container_method(module: Module) -> Found:
                 known = kinds.get(node.value.id)
                 if known is not None and node.attr not in known:
                     yield node, f"`{ast.unparse(node)}`"
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_METHODS:
+                yield node, f"`{ast.unparse(node.func)}()`"
 
 
 @rule("tile-assignment", PARSER, f"{_TRACE}: a tile cannot be updated by assignment, nor computed with by operators of Python")

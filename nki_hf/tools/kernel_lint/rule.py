@@ -41,14 +41,20 @@ class Module:
 
     @functools.cached_property
     def inside(self) -> tuple[ast.AST, ...]:
-        """Every node of the module's functions (signatures and decorators excluded), each once."""
-        return tuple(node for function in self.functions for node in own_nodes(function))
+        """Every node of the module's functions, each once: bodies and defaults of parameters, no annotations or decorators."""
+        defaults = [
+            node
+            for function in self.functions
+            for each in (*function.args.defaults, *function.args.kw_defaults)
+            if each is not None
+            for node in ast.walk(each)
+        ]
+        return (*(node for function in self.functions for node in own_nodes(function)), *defaults)
 
     @functools.cached_property
     def attributes(self) -> tuple[tuple[ast.Attribute, str], ...]:
-        """Every attribute in kernel code, defaults of parameters included, and its text."""
-        defaults = [node for function in self.functions for each in function.args.defaults for node in ast.walk(each)]
-        return tuple((node, ast.unparse(node)) for node in (*self.inside, *defaults) if isinstance(node, ast.Attribute))
+        """Every attribute in kernel code, and its text."""
+        return tuple((node, ast.unparse(node)) for node in self.inside if isinstance(node, ast.Attribute))
 
     @property
     def tree(self) -> ast.Module:
