@@ -97,9 +97,8 @@ def main():
                 broken.add(architecture.name)
                 print(f"{verdict}: {architecture.kind}/{architecture.name} {mode} {off}", flush=True)
     names = {each.name for each in ARCHITECTURES}
-    print(
-        f"\n{len(names)} architectures, {options.dtype}, weights of the scores times {options.scale:g}, control: {options.control or 'none'}"
-    )
+    scaled = f"weights of the scores times {options.scale:g}"
+    print(f"\\n{len(names)} architectures, {options.dtype}, {scaled}, control: {options.control or 'none'}")
     for mode, counts in verdicts.items():
         print(f"{mode:>8}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
     share = 100 * (calls - fallbacks) / max(1, calls)
