@@ -1,6 +1,6 @@
 """Figures of the coverage test:
 
-    PYTHONPATH=. python tests/model_figures.py [--dtype bfloat16] [--control mask|is_causal] [name ...]
+    PYTHONPATH=. python tests/model_figures.py [--dtype bfloat16] [--scale 3] [--control mask|is_causal] [name ...]
 
 Per mode: right through a kernel, right by fallback, refused, wrong; the deviation from eager (median, 90th percentile,
 worst); and the same with a part of the adapter switched off, as a control that the comparison can fail.
@@ -63,6 +63,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the query and key weights")
     parser.add_argument("--control", choices=("mask", "is_causal"))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -74,7 +75,7 @@ def main():
     for architecture in ARCHITECTURES:
         if options.names and architecture.name not in options.names:
             continue
-        model = build(architecture, dtype)
+        model = build(architecture, dtype, options.scale)
         exact = None
         if options.dtype != "float32":
             exact = build(architecture)
@@ -96,7 +97,8 @@ def main():
                 broken.add(architecture.name)
                 print(f"{verdict}: {architecture.kind}/{architecture.name} {mode} {off}", flush=True)
     names = {each.name for each in ARCHITECTURES}
-    print(f"\n{len(names)} architectures, {options.dtype}, control: {options.control or 'none'}")
+    scaled = f"weights of the scores times {options.scale:g}"
+    print(f"\\n{len(names)} architectures, {options.dtype}, {scaled}, control: {options.control or 'none'}")
     for mode, counts in verdicts.items():
         print(f"{mode:>8}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
     share = 100 * (calls - fallbacks) / max(1, calls)

@@ -1,16 +1,33 @@
 """Transformers' signature and keyword arguments: each one honoured, refused by name, or known to be harmless."""
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny import build, logits, tiny_qwen3, token_ids, worst
-from transformers import OlmoeConfig, OlmoeForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteSWAConfig,
+    GraniteSWAForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    OlmoeConfig,
+    OlmoeForCausalLM,
+    Pix2StructVisionConfig,
+    Pix2StructVisionModel,
+)
 
 import nki_hf
 from nki_hf import UnsupportedProblem
 from nki_hf.adapters.ledger import FallbackWarning
-from nki_hf.adapters.transformers import nki_attention
+from nki_hf.adapters.model_arguments import MEANINGFUL
+from nki_hf.adapters.transformers import HARMLESS, HONOURED, nki_attention
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+import model_arguments
 
 
 def layer(**attributes):
@@ -225,11 +242,56 @@ def test_the_fallback_computes_float64_in_float64(options):
     torch.testing.assert_close(out, expected, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["position_ids", "use_cache", "output_hidden_states", "pixel_values"])
+@pytest.mark.parametrize(
+    "name",
+    """
+    position_ids use_cache output_hidden_states pixel_values vision_feature_select_strategy vision_feature_layer generation_mode
+    image_position_ids min_new_tokens num_beams
+    """.split(),
+)
 def test_harmless_arguments_are_ignored(name):
     query, key, value = tensors()
     out, _ = nki_attention(layer(), query, key, value, None, **{name: torch.ones(3)})
     assert torch.equal(out, nki_attention(layer(), query, key, value, None)[0])
+
+
+def test_the_list_of_harmless_arguments_is_that_of_the_installed_release():
+    can_pass, reads = model_arguments.scan()
+    missing = can_pass - reads - model_arguments.TENSORS - set(HONOURED) - MEANINGFUL - HARMLESS
+    assert not missing, "run: python tools/model_arguments.py --write"
+    assert not (reads & HARMLESS) - {"cache_position"}, "an attention function reads it, so it may change the result"
+
+
+@pytest.mark.parametrize("name", ["head_mask", "layer_head_mask"])
+def test_an_argument_that_changes_values_and_that_torch_has_no_place_for_is_refused_in_any_mode(name):
+    query, key, value = tensors()
+    with nki_hf.using(strict=False), pytest.raises(UnsupportedProblem, match=f"{name}=given"):
+        nki_attention(layer(), query, key, value, None, **{name: torch.ones(4)})
+
+
+def test_packed_chunked_attention_keeps_sequences_apart_with_a_cache():
+    """Llama 4: each sequence alone, in eager, is what it is in the pack."""
+    config = Llama4TextConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, intermediate_size_mlp=32, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, attention_chunk_size=4, num_local_experts=2,
+        interleave_moe_layer_step=1, layer_types=["chunked_attention", "full_attention"], no_rope_layers=[1, 0],
+        attn_temperature_tuning=False, pad_token_id=0, eos_token_id=None, bos_token_id=None,
+    )  # fmt: skip
+    model, ids = build(Llama4ForCausalLM, config), token_ids(1, 13)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1:
+                weight.normal_(std=0.3, generator=torch.Generator().manual_seed(len(name)))
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        alone = torch.cat([model(ids[:, :6]).logits, model(ids[:, 6:]).logits], 1)
+        model.set_attn_implementation("nki")
+        cu = torch.tensor([0, 6, 13], dtype=torch.int32)
+        places = torch.cat([torch.arange(6), torch.arange(7)])[None]
+        packed = {"position_ids": places, "cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": 7, "max_length_k": 7}
+        for use_cache in (True, False):
+            found = model(ids, use_cache=use_cache, **packed).logits
+            torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-4)
 
 
 def test_a_window_without_a_mask_hides_nothing_as_in_eager():
@@ -291,6 +353,55 @@ def test_output_attentions_are_eagers():
     assert len(found["nki"]) == len(found["eager"]) == 2
     for ours, theirs in zip(found["nki"], found["eager"], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def _weights(model, implementation, *arguments):
+    model.set_attn_implementation(implementation)
+    with nki_hf.using(strict=False), torch.no_grad():
+        return model(*arguments, output_attentions=True).attentions
+
+
+def test_weights_that_a_model_collects_itself_are_eagers():
+    sizes = {"hidden_size": 32, "patch_embed_hidden_size": 16, "d_ff": 32, "d_kv": 8, "num_hidden_layers": 2}
+    config = Pix2StructVisionConfig(num_attention_heads=4, seq_len=8, **sizes)
+    model = Pix2StructVisionModel._from_config(config, attn_implementation="eager").eval()
+    patches = torch.randn(1, 6, 18)
+    patches[..., :2] = torch.arange(6.0)[None, :, None] % 4
+    for ours, theirs in zip(_weights(model, "nki", patches), _weights(model, "eager", patches), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_a_compiled_model_are_eagers():
+    model = build(GPT2LMHeadModel, GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32))
+    theirs = _weights(model, "eager", token_ids(1, 5))
+    ours = _weights(torch.compile(model, backend="eager"), "nki", token_ids(1, 5))
+    assert len(ours) == 2
+    for mine, its in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_beside_a_sink_are_those_of_the_models_own_eager():
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = build(GraniteSWAForCausalLM, GraniteSWAConfig(num_key_value_heads=2, pad_token_id=0, **sizes))
+    for ours, theirs in zip(_weights(model, "nki", token_ids(1, 6)), _weights(model, "eager", token_ids(1, 6)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_a_tensor_subclass_in_any_place_is_refused(name):
+    class Subclass(torch.Tensor):
+        pass
+
+    places = dict(zip("qkv", tensors(), strict=True))
+    places[name] = places[name].as_subclass(Subclass)
+    with pytest.raises(UnsupportedProblem, match=f"{name}=Subclass"):
+        nki_hf.attention(**places)
+
+
+@pytest.mark.parametrize("window", [0, -1, 2.5, True])
+def test_a_window_that_counts_no_keys_is_refused_with_a_mask_too(window):
+    with pytest.raises(ValueError, match=f"window={window}"):
+        nki_hf.attention(*tensors(), torch.ones(6, 6, dtype=torch.bool), window=window)
 
 
 def test_output_attentions_are_refused_in_strict():

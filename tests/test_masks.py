@@ -176,9 +176,40 @@ def test_broadcast_masks_stay_small():
     assert read_mask(torch.randn(9), q=q_of(2), seqlen_kv=9, causal=False).bias.shape == (1, 1, 1, 9)
 
 
-def test_a_mask_longer_than_the_keys_is_cut():
-    keys = read_mask(causal_mask(7, 12, 0), q=q_of(), seqlen_kv=7, causal=False)
-    assert keys == Keys(q_offset=0, ahead=1)
+def test_a_mask_longer_than_the_keys_is_refused_as_by_eager_and_sdpa_or_cut_where_a_release_does():
+    mask = causal_mask(7, 12, 0)
+    with pytest.raises(UnsupportedProblem, match=r"attention_mask.shape=\[1, 1, 7, 12\]"):
+        read_mask(mask, q=q_of(), seqlen_kv=7, causal=False)
+    assert read_mask(mask, q=q_of(), seqlen_kv=7, causal=False, cut=True) == Keys(q_offset=0, ahead=1)
+
+
+def test_a_mask_expanded_for_another_batch_is_refused():
+    mask = torch.ones(1, 1, 7, 9, dtype=torch.bool)
+    assert read_mask(mask.expand(2, -1, -1, -1), q=q_of(2), seqlen_kv=9, causal=False) == Keys()
+    with pytest.raises(UnsupportedProblem, match=r"attention_mask.shape=\[5, 1, 7, 9\]"):
+        read_mask(mask.expand(5, -1, -1, -1), q=q_of(2), seqlen_kv=9, causal=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_masks_of_dtypes_that_are_no_mask_are_refused_by_name(dtype):
+    mask = torch.zeros(1, 1, 7, 9).to(dtype)
+    with pytest.raises(UnsupportedProblem, match=r"attention_mask.dtype=.* must be bool, float16"):
+        read_mask(mask, q=q_of(), seqlen_kv=9, causal=False)
+
+
+@pytest.mark.parametrize("make", [torch.Tensor.to_sparse, torch.Tensor.to_mkldnn], ids=["sparse", "mkldnn"])
+def test_masks_without_strides_are_refused_by_name(make):
+    with pytest.raises(UnsupportedProblem, match=r"attention_mask.layout=.* Call to_dense\(\)"):
+        read_mask(make(torch.ones(1, 1, 7, 9)), q=q_of(), seqlen_kv=9, causal=False)
+
+
+def test_chunks_of_packed_sequences_are_counted_from_each_ones_start():
+    """Two sequences of 5 and 6 tokens behind 0 and 3 cached keys, chunks of 4."""
+    cu_q, cu_kv = torch.tensor([0, 5, 11]), torch.tensor([0, 5, 14])
+    keys = segment_bounds(Keys(), cu_q, cu_kv, seqlen_q=11, causal=True, chunk=4)
+    rows = [(0, position) for position in range(5)] + [(5, position) for position in range(3, 9)]
+    expected = [(start + position // 4 * 4, start + position + 1) for start, position in rows]
+    assert list(zip(keys.lo[0].tolist(), keys.hi[0].tolist(), strict=True)) == expected
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 7, 9), (1, 3, 7, 9), (1, 1, 6, 9), (1, 1, 7, 8), (1, 1, 1, 7, 9)])

@@ -7,7 +7,7 @@ from zoo import ARCHITECTURES, MODES, Architecture, build, deviation, run_mode
 import nki_hf
 
 TOLERANCE = 1e-4
-"""Of the largest value, in float32; a feature that is left out costs more (see `coverage_figures.py` for the controls)."""
+"""Of the largest value, in float32; a feature that is left out costs more (see `model_figures.py` for the controls)."""
 
 REPRESENTATIVE = """
     decoder/llama decoder/qwen3 decoder/gemma2 decoder/gemma3_text decoder/gpt_oss decoder/mistral decoder/deepseek_v3
@@ -31,9 +31,14 @@ def _parameters():
         yield pytest.param(architecture, id=identity, marks=marks)
 
 
+SHARP = 3.0
+"""Times the weights of query and key: scores nine times as large, so that the wrong keys cost more than the tolerance."""
+
+
+@pytest.mark.parametrize("scale", [1.0, pytest.param(SHARP, id="sharp")])
 @pytest.mark.parametrize("architecture", list(_parameters()))
-def test_every_mode_equals_eager_through_the_kernels(architecture):
-    model = build(architecture)
+def test_every_mode_equals_eager_through_the_kernels(architecture, scale):
+    model = build(architecture, scale=scale)
     for mode in MODES[architecture.kind]:
         if (architecture.name, mode) in WITHOUT_MODE:
             continue

@@ -14,6 +14,10 @@ from zoo_list import ARCHITECTURES, Architecture
 
 __all__ = ["ARCHITECTURES", "MODES", "Architecture", "Outcome", "build", "deviation", "run_mode"]
 
+_SCORES = set(
+    "q_proj k_proj query key q k q_lin k_lin qkv qkv_proj c_attn query_key_value Wqkv in_proj_weight q_b_proj kv_b_proj".split()
+)
+"""Names of the layers whose products are the scores."""
 _BATCH, _LENGTH, _PADDING = 2, 7, 2
 
 
@@ -38,8 +42,14 @@ MODES = {
 """Modes by kind of architecture; `left`, `right`: side of the padding; `dynamic`, `static`: cache of a 4-token generation."""
 
 
-def build(architecture: Architecture, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
-    """A model with fixed weights that are large enough for every option to show in its output."""
+def build(architecture: Architecture, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.nn.Module:
+    """A model with fixed weights that are large enough for every option to show in its output.
+
+    Args:
+      architecture: what to build.
+      dtype: of the weights.
+      scale: multiplies the weights of query and key projections: softmaxes get sharp, so that no mask can hide in a flat one.
+    """
     config = shrink(CONFIG_MAPPING[architecture.name], **copy.deepcopy(architecture.changes))
     config._attn_implementation = "eager"
     generator = torch.Generator().manual_seed(0)
@@ -50,6 +60,8 @@ def build(architecture: Architecture, dtype: torch.dtype = torch.float32) -> tor
             noise = torch.randn(weight.shape, generator=generator)
             if weight.dim() > 1:
                 weight.copy_(noise * min(0.3, 1.5 * max(1, weight[0].numel()) ** -0.5))
+                if any(part in _SCORES for part in name.split(".")):
+                    weight.mul_(scale)
             elif "sink" in name:
                 weight.copy_(noise)
             else:

@@ -70,13 +70,15 @@ def apply(model: Any) -> ApplyReport:
     register()
     from transformers import PreTrainedModel
 
+    from nki_hf.adapters.model_classes import asks_by_its_file
+
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"model={type(model).__name__} is not a Transformers model: pass a PreTrainedModel.")
     model.set_attn_implementation(NAME)
     parts = [(name, part) for name, part in model.named_modules() if isinstance(part, PreTrainedModel)]
     for _, part in parts:
         # A part that holds a copy of a configuration is missed by the switch above.
-        if part.config._attn_implementation != NAME and part._can_set_attn_implementation():
+        if part.config._attn_implementation != NAME and asks_by_its_file(type(part)):
             part.set_attn_implementation(NAME)
     return ApplyReport(rows=tuple(part_row(name, part, NAME) for name, part in parts))
 
@@ -89,10 +91,12 @@ def part_row(name: str, part: Any, implementation: str) -> PartRow:
       part: the model.
       implementation: what its attention is to ask for.
     """
+    from nki_hf.adapters.model_classes import asks_by_its_file
+
     kind = type(part).__name__
     where = name or "(model)"
     attention = _attention_classes(type(part).__module__)
-    if not part._can_set_attn_implementation():
+    if not asks_by_its_file(type(part)):
         note = "its attention does not use Transformers' attention interface and keeps its own code"
         return PartRow(part=where, model_class=kind, status="unsupported", note=note)
     if part.config._attn_implementation != implementation:

@@ -32,6 +32,10 @@ __all__ = [
     "within",
 ]
 
+_MASK_DTYPES = (
+    torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
 _SCAN_ELEMENTS = 1 << 22  # elements looked at in one go: bounds the scan's scratch memory
 
 _TRACERS = (
@@ -53,19 +57,21 @@ def read_mask(
     seqlen_kv: int,
     causal: bool,
     window: int | None = None,
+    cut: bool = False,
 ) -> Keys:
     """What a mask says, as `Keys`.
 
     Args:
       mask: None; bool (True = may see); float or integer (added to the scores). Any shape that broadcasts to
-        `[batch, num_heads_q, seqlen_q, seqlen_kv]`; more keys than `seqlen_kv` are cut off.
+        `[batch, num_heads_q, seqlen_q, seqlen_kv]`.
       q: `[batch, num_heads_q, seqlen_q, head_dim]`.
       seqlen_kv: number of keys.
       causal: what None means: True = the last query row sees every key, the one before all but one, ...
       window: the layer's sliding window; a hint that lets a mask with run-time bounds keep a static band. None = none.
+      cut: True = keys of the mask beyond `seqlen_kv` are left out instead of refused.
 
     Raises:
-      UnsupportedProblem: the mask's shape fits neither q nor the keys.
+      UnsupportedProblem: the mask's shape fits neither q nor the keys; or its values are no mask (see `_check_values`).
     """
     seqlen_q = q.shape[2]
     if window is not None and not torch.compiler.is_compiling() and window >= seqlen_kv:
@@ -73,7 +79,8 @@ def read_mask(
     if mask is None:
         # One query is the newest token: it sees every key.
         return Keys(q_offset=seqlen_kv - seqlen_q, ahead=1) if causal and seqlen_q > 1 else Keys()
-    fitted = _fit(mask, q, seqlen_kv)
+    _check_values(mask, "attention_mask")
+    fitted = _fit(mask, q, seqlen_kv, cut=cut)
     if _values_unreadable(mask):
         return Keys(bias=as_bias(fitted))
     key = (tuple(q.shape[:3]), seqlen_kv, window)
@@ -94,7 +101,8 @@ def with_position_bias(keys: Keys, position_bias: torch.Tensor, *, q: torch.Tens
     Raises:
       UnsupportedProblem: the bias's shape fits neither q nor the keys.
     """
-    bias = _fit(position_bias, q, seqlen_kv, "position_bias")
+    _check_values(position_bias, "position_bias")
+    bias = _fit(position_bias, q, seqlen_kv, "position_bias", cut=True)
     if keys.bias is not None:
         bias = torch.where(keys.bias, bias, float("-inf")) if keys.bias.dtype == torch.bool else bias + keys.bias
     return replace(keys, bias=bias)
@@ -125,7 +133,9 @@ def triangle(seqlen_q: int, seqlen_kv: int, device: torch.device) -> torch.Tenso
     return torch.arange(seqlen_kv, device=device) <= rows[:, None]
 
 
-def segment_bounds(keys: Keys, cu_q: torch.Tensor, cu_kv: torch.Tensor, *, seqlen_q: int, causal: bool) -> Keys:
+def segment_bounds(
+    keys: Keys, cu_q: torch.Tensor, cu_kv: torch.Tensor, *, seqlen_q: int, causal: bool, chunk: int | None = None
+) -> Keys:
     """`keys` cut to the segments of a packed batch of one: row i of segment s sees keys of segment s only.
 
     Args:
@@ -133,14 +143,18 @@ def segment_bounds(keys: Keys, cu_q: torch.Tensor, cu_kv: torch.Tensor, *, seqle
       cu_q, cu_kv: first row and first key of each segment and the total, int `[num_sequences + 1]`.
       seqlen_q: number of query rows.
       causal: True = within its segment the last row sees every key, the one before all but one, ...
+      chunk: length of the chunks of keys that rows see their own of, counted from each segment's first key; None = no chunks.
     """
     cu_q, cu_kv = _as_int64(cu_q), _as_int64(cu_kv)
     rows = torch.arange(seqlen_q, device=cu_q.device)
     segment = torch.searchsorted(cu_q, rows, right=True) - 1
     segment = segment.clamp(0, cu_q.shape[0] - 2)
     lo, hi = cu_kv[segment], cu_kv[segment + 1]
+    behind = cu_q[segment + 1] - 1 - rows  # rows of the segment that follow
+    if chunk is not None:
+        lo = lo + ((hi - 1 - behind - lo) // chunk).clamp(min=0) * chunk
     if causal:
-        hi = torch.minimum(hi, hi - (cu_q[segment + 1] - 1 - rows))
+        hi = torch.minimum(hi, hi - behind)
     # Rows behind the last segment belong to nothing.
     hi = torch.where(rows < cu_q[-1], hi, lo)
     return within(keys, lo[None], hi[None])
@@ -178,6 +192,22 @@ def band_bounds(
     return lo.to(torch.int32), hi.to(torch.int32)
 
 
+def _check_values(mask: torch.Tensor, name: str) -> None:
+    """Refuse what cannot be added to scores or select keys: complex numbers, floats of 8 bits and less, and tensors without
+    strides (sparse, mkldnn).
+    """  # fmt: skip
+    if mask.layout != torch.strided:
+        _refuse(f"{name}.layout", mask.layout, "must be an ordinary (strided) tensor", "Call to_dense().")
+    if mask.dtype not in _MASK_DTYPES:
+        limit = "must be bool, float16, bfloat16, float32, float64 or an integer type"
+        _refuse(f"{name}.dtype", mask.dtype, limit, "Convert it.")
+
+
+def _refuse(field: str, value: torch.dtype | torch.layout, limit: str, advice: str) -> NoReturn:
+    found = str(value).removeprefix("torch.")
+    raise UnsupportedProblem([Reason(kernel="attention", field=field, value=found, limit=limit, advice=advice)])
+
+
 def _values_unreadable(mask: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or mask.requires_grad:
         return True
@@ -189,14 +219,19 @@ def _values_unreadable(mask: torch.Tensor) -> bool:
     return type(mask) is not torch.Tensor or mask.device.type == "meta" or device_world(mask.device.type) is not None
 
 
-def _fit(mask: torch.Tensor, q: torch.Tensor, seqlen_kv: int, name: str = "attention_mask") -> torch.Tensor:
-    """The mask with four axes, broadcast axes of size 1 and exactly `seqlen_kv` keys."""
+def _fit(
+    mask: torch.Tensor, q: torch.Tensor, seqlen_kv: int, name: str = "attention_mask", *, cut: bool = False
+) -> torch.Tensor:
+    """The mask with four axes, broadcast axes of size 1 and exactly `seqlen_kv` keys; `cut`: keys beyond them are left out."""
     shape = list(mask.shape)
     while mask.dim() < 4:
         mask = mask[None]
-    mask = mask[..., :seqlen_kv]
+    if cut:
+        mask = mask[..., :seqlen_kv]
     for axis in range(3):
-        if mask.shape[axis] > 1 and mask.stride(axis) == 0:
+        # An expanded axis must fit as well, or it belongs to another batch; q of batch 1 meets every batch of keys.
+        fits = mask.shape[axis] == q.shape[axis] or (axis == 0 and q.shape[0] == 1)
+        if fits and mask.shape[axis] > 1 and mask.stride(axis) == 0:
             mask = mask.narrow(axis, 0, 1)
     if mask.shape[3] == 1 and seqlen_kv != 1:
         mask = mask.expand(-1, -1, -1, seqlen_kv)

@@ -141,8 +141,10 @@ def _refusals(call: Call) -> list[Reason]:
         problem = device.target(where)[2]
         if problem:
             reasons.append(_reason("device", where, f"cannot run kernels here: {problem}"))
-    if type(call.q) not in device.PLAIN_TENSORS:
-        reasons.append(_reason("q", type(call.q).__name__, "must be a plain tensor", "Pass the local tensor."))
+    tensors = {"q": call.q, "k": call.k, "v": call.v, "sink": call.sink, "mask": call.keys.bias}
+    for name, tensor in tensors.items():
+        if tensor is not None and type(tensor) not in device.PLAIN_TENSORS:
+            reasons.append(_reason(name, type(tensor).__name__, "must be a plain tensor", "Pass the local tensor."))
     if context_parallel():
         limit = "must be off: a kernel would see the keys of its own shard only"
         advice = "Train without context parallelism, or use attn_implementation='sdpa'."

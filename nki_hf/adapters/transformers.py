@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from contextvars import ContextVar
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
+from transformers.configuration_utils import PretrainedConfig
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from nki_hf.adapters.call import Call, same_batch
+from nki_hf.adapters.call import Call, Keys, same_batch
 from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, segment_bounds, triangle, with_position_bias
+from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
+from nki_hf.adapters.model_classes import declines_sdpa
 from nki_hf.adapters.road import attend
 from nki_hf.adapters.scalars import as_float, learned_scale
 from nki_hf.errors import Reason, UnsupportedProblem
@@ -38,24 +45,13 @@ HONOURED = {
 }
 """Keyword arguments with meaning, and what becomes of each."""
 
-HARMLESS = frozenset(
-    {
-        # bookkeeping of the model around the attention
-        "use_cache", "past_key_values", "cache", "cache_position", "output_hidden_states", "output_router_logits",
-        "return_dict", "num_items_in_batch", "logits_to_keep", "labels", "shift_labels", "num_logits_to_keep", "layer_idx",
-        # already in q and k, or in the mask
-        "position_ids", "position_embeddings", "rope_deltas", "max_length_q", "max_length_k", "seq_idx",
-        # how a kernel computes, not what
-        "deterministic",
-        # generation
-        "max_new_tokens", "is_first_iteration",
-        # other inputs of multimodal models
-        "input_ids", "inputs_embeds", "token_type_ids", "mm_token_type_ids", "pixel_values", "pixel_attention_mask",
-        "pixel_values_videos", "image_sizes", "image_grid_thw", "video_grid_thw", "second_per_grid_ts", "input_features",
-        "feature_attention_mask", "interpolate_pos_encoding", "spatial_shapes", "bool_masked_pos",
-    }
-)  # fmt: skip
+HARMLESS = PASSED_ALONG | {"num_logits_to_keep", "rope_deltas"}
 """Keyword arguments that models pass along and that do not concern the attention: accepted and ignored."""
+
+_CUT_MASKS = ": key.shape[-2]]" in inspect.getsource(sdpa_attention_forward)
+"""True if this release's own functions leave out what a mask holds beyond the keys, as those before Transformers 5 do."""
+
+_HEAD_MASKS = {name for name in MEANINGFUL if name.endswith("head_mask")}
 
 
 def nki_attention(
@@ -83,7 +79,10 @@ def nki_attention(
     Raises:
       UnsupportedProblem: see `road.attend`; or `cu_seq_lens` of one side only, where the other side has another length.
     """
-    out, _, weights = attend(call_of(module, query, key, value, attention_mask, kwargs), layer_name(module))
+    call = call_of(module, query, key, value, attention_mask, kwargs)
+    out, _, weights = attend(call, layer_name(module))
+    if weights is not None and call.sink is not None and _sink_outside(type(module)):
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
     return out, weights
 
 
@@ -103,14 +102,14 @@ def call_of(
     seqlen_q, seqlen_kv = query.shape[2], key.shape[2]
     is_causal = take("is_causal", None)
     # In this order: a symbolic length must not decide what type `causal` has.
-    causal = mask is None and bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = mask is None and _causal_without_mask(module, is_causal)
     indices, block_indices = take("indices", None), take("block_indices", None)
     if indices is not None:
         mask = restrict_to_indices(indices, mask, seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, causal=causal)
     if block_indices is not None:
         mask = None if mask is None else as_bias(mask)
         mask = _block_mask(module, block_indices, mask, query, seqlen_kv, causal)
-    keys = read_mask(mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=take("sliding_window", None))
+    keys = read_mask(mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=take("sliding_window", None), cut=_CUT_MASKS)
     position_bias = take("position_bias", None)
     if position_bias is not None:
         keys = with_position_bias(keys, position_bias, q=query, seqlen_kv=seqlen_kv)
@@ -128,7 +127,11 @@ def call_of(
         limit = f"must be given, since seqlen_q={seqlen_q} and seqlen_kv={seqlen_kv} are packed differently"
         raise UnsupportedProblem([_reason(name, "None", limit, "Pass both, or a mask.")])
     elif packed:
-        keys = segment_bounds(keys, packed[0], packed[-1], seqlen_q=seqlen_q, causal=causal)
+        chunk = _chunk_of(module)
+        if chunk is not None:
+            # The mask's chunks are counted over the whole pack: they are counted anew in each sequence.
+            keys, causal = Keys(), True
+        keys = segment_bounds(keys, packed[0], packed[-1], seqlen_q=seqlen_q, causal=causal, chunk=chunk)
     return Call(
         q=query,
         k=key,
@@ -143,6 +146,32 @@ def call_of(
     )
 
 
+def _causal_without_mask(module: Any, is_causal: bool | None) -> bool:
+    """What None means: the causal triangle or nothing hidden.
+
+    A model that is run as eager only always builds its causal masks, so that None hides nothing there, as in eager.
+    """
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    config = getattr(module, "config", None)
+    if not causal or not isinstance(config, PretrainedConfig) or not declines_sdpa(type(config)):
+        return causal
+    if is_causal:
+        limit = "needs a mask here: its model does not support sdpa, and eager hides nothing without one"
+        advice = "Pass a mask, or set _supports_sdpa = True in the model class if None is to mean causal."
+        raise UnsupportedProblem([_reason("is_causal", f"True for {type(module).__name__}", limit, advice)])
+    return False
+
+
+def _chunk_of(module: Any) -> int | None:
+    """The chunk length of a layer with chunked attention; None for any other layer."""
+    config, number = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None)
+    if number is None or not kinds or kinds[number] != "chunked_attention":
+        return None
+    chunk: int | None = getattr(config, "attention_chunk_size", None)
+    return chunk
+
+
 def layer_name(module: Any) -> str:
     """The layer's class and number, as reports show it."""
     number = getattr(module, "layer_idx", None)
@@ -151,19 +180,45 @@ def layer_name(module: Any) -> str:
 
 
 def _unknown(kwargs: dict[str, Any]) -> list[Reason]:
+    given = {name: value for name, value in kwargs.items() if value is not None and value is not False}
+    lost = [name for name in given if name in _HEAD_MASKS]
+    if lost:  # the fallback has no place for it either
+        limit = "must be None: it multiplies the weights, which neither a kernel nor torch's sdpa returns"
+        raise UnsupportedProblem([_reason(name, "given", limit, "Use attn_implementation='eager'.") for name in lost])
     return [
         _reason(name, type(value).__name__, "is not a known argument: it may change the result", "Do not pass it.")
-        for name, value in kwargs.items()
-        if value is not None and value is not False and name not in HARMLESS
+        for name, value in given.items()
+        if name not in HARMLESS
     ]
 
 
 def _weights_recorded() -> bool:
-    """True if a model up the stack collects attention weights, which it does through hooks that see our None."""
+    """True if a model up the stack collects attention weights: through hooks that see our None, or in its own loop.
+
+    While compiling only the hooks can be asked, and only since Transformers keeps their state in a compileable variable.
+    """
     if torch.compiler.is_compiling():
-        return False
+        # Its `get` may be traced only after a `set` inside the graph: before, it asks a ContextVar.
+        collected = _collector.global_var if getattr(_collector, "compiling", False) else None
+        return collected is not None and any("attentions" in name for name in collected)
     collected = _collector.get()
-    return bool(collected) and any("attentions" in name for name in collected)
+    if collected and any("attentions" in name for name in collected):
+        return True
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if "output_attentions" in frame.f_code.co_varnames:
+            asked = frame.f_locals.get("output_attentions")
+            if asked is not None:
+                return asked is True
+        frame = frame.f_back
+    return False
+
+
+@torch.compiler.assume_constant_result
+def _sink_outside(layer_class: type) -> bool:
+    """True if the model's own eager function takes the sink's share off the output, so that its weights sum to 1."""
+    own = vars(sys.modules.get(layer_class.__module__, ModuleType("gone"))).get("eager_attention_forward")
+    return "logsumexp" in getattr(getattr(own, "__code__", None), "co_names", ())
 
 
 def _block_mask(

@@ -83,12 +83,15 @@ def support_table() -> str:
         "## Keyword arguments of Transformers' attention functions",
         _table(("argument", "what becomes of it"), ((f"`{name}`", text) for name, text in HONOURED.items())),
         "Accepted and ignored, because they do not concern the attention: "
-        + ", ".join(f"`{name}`" for name in sorted(HARMLESS))
-        + ". Any other argument that is not None sends the call to torch and is named.",
+        + f"the {len(HARMLESS)} names that models of Transformers 4.57 and 5.24 pass along and that no attention function "
+        "there reads (`nki_hf/adapters/model_arguments.py`, made by `python tools/model_arguments.py --write`). Head masks "
+        "(`head_mask`), which multiply the weights, are refused, strict or not. Any other argument that is not None sends the "
+        "call to torch and is named.",
         "## Masks",
         _table(("what arrives", "what the kernel gets"), _MASKS),
         "## Known differences from eager",
-        "- A query row that sees no key gives zeros here and in torch's sdpa; eager gives the mean of all values. It shows in "
+        "- A query row that sees no key gives zeros here, and in torch's sdpa where the mask is bool or -inf; eager, and sdpa "
+        "with a float mask of finfo.min, give the mean of all values. It shows in "
         "the rows of padding only, except under left padding in `blt` and `musicgen`, whose later layers read such rows. "
         "In training with left padding the last row of padding predicts the first real token, so with labels of -100 at the "
         "padding alone it is part of the loss: loss and gradients are those of sdpa there, not of eager. Set the label of the "
@@ -98,7 +101,21 @@ def support_table() -> str:
         "- Models whose attention never asks Transformers for an implementation (bloom, mpt, xglm, ...) keep their own; "
         "`nki_hf.apply(model)` lists such parts.\n"
         "- Some constructors refuse any name that Transformers does not ship (sam, git, ...): build them with "
-        '`attn_implementation="eager"`, then call `nki_hf.apply(model)`.',
+        '`attn_implementation="eager"`, then call `nki_hf.apply(model)`. The falcon family (falcon, gpt_neo, bark, '
+        "data2vec_vision, superglue) looks the name up in a table of its own and raises `KeyError: 'nki'`: these models run "
+        "with their own attention only.\n"
+        "- Models that users write are run as sdpa would run them where that can be shown: every class says `_supports_sdpa` "
+        "and every attention in them asks Transformers for its function. All others (a class that says nothing, one whose "
+        "source or configuration is not known, an attention exchanged after building) get eager's float masks, and no mask "
+        "hides nothing, as in eager: right, but without the causal band that spares a kernel half of its tiles. "
+        "`is_causal=True` without a mask is refused for them, because eager ignores it.\n"
+        "- Packing with TRL (`packing=True` or `padding_free=True` in SFTConfig, or Transformers' DataCollatorWithFlattening) "
+        "works: position_ids that start again, or cu_seq_lens, keep the sequences apart. With a cache or a mask of ones "
+        "position_ids alone do not (nor in eager): pass `use_cache=False`, or cu_seq_lens.\n"
+        "- A process that unpickles a model (a data loader's worker, multiprocessing, joblib, Ray) knows the name only if it "
+        "imports nki_hf itself; without `import nki_hf` there Transformers raises KeyError when the model is called. Put the "
+        "import into the "
+        "module that defines the worker's function.",
     ]
     return "\n\n".join(parts) + "\n"
 
