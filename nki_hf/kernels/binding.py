@@ -1,0 +1,280 @@
+"""Binding: the calling contract of one kernel as a table. Whoever calls a kernel reads it here, and nowhere else.
+
+A kernel is a folder of `nki_hf/kernels` with `kernel.py` (NKI), `call.py` (its `BINDING`) and what it needs to plan, and one
+line in `registry.PACKAGES`. From the table come: torch and NumPy packing (`packing.pack`), shapes alone (`shapes`), fake
+outputs (`output_shapes`), parts for threads and for launches (`division.parts`), the layout that `nki_hf verify` prints, the
+subjects of reports. Example, a decode kernel that reads the cache as it lies:
+
+    HEADS_KV = ("batch", "num_heads_kv", "seqlen_kv", "head_dim")
+
+    BINDING = Binding(
+        name="flash_decode",
+        package="nki_hf.kernels.flash_decode",
+        arguments=(
+            Argument(name="q", axes=("batch", "num_heads_q", "head_dim", "seqlen_q")),
+            Argument(name="k", axes=HEADS_KV, padding=0.0),
+            Argument(name="v", axes=(*HEADS_KV[:3], "head_dim_v"), padding=0.0),
+            Argument(name="hi", axes=("batch", "seqlen_q"), dtype="int32", broadcast=("batch",)),  # live lengths
+            Argument(name="sink", axes=("1", "num_heads_q"), dtype="float32", optional=True),
+        ),
+        outputs=(
+            Output(name="out", axes=("batch", "seqlen_q", "num_heads_q", "head_dim_v")),
+            Output(name="lse", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32"),
+            Output(name="way", axes=("batch", "num_heads_kv", "chunks"), dtype="int32", optional=True),
+        ),
+        constants=("section", "softmax_scale", "softcap"),
+        division=Division(axes=("batch", "num_heads_kv"), worth={"seqlen_kv": 4096}),
+        plan=plan,  # (problem, target) -> Plan, or the Reasons why not
+        cost=lambda problem, plan, target: Cost(us=..., why="keys and values are read once per group"),
+    )
+
+    def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
+        if problem.seqlen_q > 8:
+            return (Reason(kernel="flash_decode", field="seqlen_q", value=str(problem.seqlen_q), limit="must be 1 to 8"),)
+        bucket = -(-problem.seqlen_kv // 512) * 512  # a growing cache keeps its kernel
+        passed = {"hi", "sink"} if problem.sink else {"hi"}
+        return Plan(
+            entry="flash_decode_loop" if "loops" in target.features else "flash_decode",
+            constants={"section": 2048, "softmax_scale": problem.scale, "softcap": problem.softcap},
+            sizes={"seqlen_kv": bucket, "chunks": -(-bucket // 2048)},
+            passed=frozenset(passed), tiles={"section": 2048}, instructions=20 * bucket // 512,
+        )
+
+A backward kernel has `kind="backward"`: its arguments name `dout`, `out`, `lse` as well, its outputs are `dq`, `dk`, `dv`, ...,
+and an output that lacks a divided axis (`dsink` lacks `batch`) names it in `summed`, so that parts are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nki_hf.chips import Chip
+from nki_hf.errors import Reason
+from nki_hf.problem import Problem
+
+__all__ = ["TENSORS", "Argument", "Binding", "Cost", "Division", "Output", "Plan", "Target"]
+
+_Q = ("batch", "num_heads_q", "seqlen_q")
+_KV = ("batch", "num_heads_kv", "seqlen_kv")
+
+TENSORS: Mapping[str, tuple[str, ...]] = {
+    "q": (*_Q, "head_dim"),
+    "k": (*_KV, "head_dim"),
+    "v": (*_KV, "head_dim_v"),
+    "lo": ("batch", "seqlen_q"),
+    "hi": ("batch", "seqlen_q"),
+    "bias": (*_Q, "seqlen_kv"),
+    "sink": ("num_heads_q",),
+    "out": ("batch", "seqlen_q", "num_heads_q", "head_dim_v"),
+    "lse": _Q,
+    "dout": ("batch", "seqlen_q", "num_heads_q", "head_dim_v"),
+    "dlse": _Q,
+    "dq": (*_Q, "head_dim"),
+    "dk": (*_KV, "head_dim"),
+    "dv": (*_KV, "head_dim_v"),
+    "dbias": (*_Q, "seqlen_kv"),
+    "dsink": ("num_heads_q",),
+}
+"""Axes of the tensors that a call has and gets, as the adapters hold them. Each axis is a size of `Problem`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """One tensor argument of a kernel.
+
+    Attributes:
+      name: the kernel's parameter, and the tensor of `TENSORS` that it is made of.
+      axes: its axes, outermost first: sizes of `Problem`, sizes that the plan adds, or `1`.
+      dtype: `problem` = the problem's; `mask` = uint8 for a boolean bias and float32 for an additive one; else the dtype.
+      broadcast: axes that may have size 1 for all (see `Binding.shapes` for when they have).
+      padding: what fills the argument where the plan's size of an axis is larger than the call's; 0 is filled in by the back
+        end, which copies anyway; None = no axis may be longer.
+      hidden: what stands for -inf, where the kernel knows none; None = -inf may arrive.
+      lowest: finite values are raised to it, so that they differ from `hidden`.
+      optional: the plan says in `Plan.passed` whether the kernel gets it; else it gets None.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    dtype: str = "problem"
+    broadcast: tuple[str, ...] = ()
+    padding: float | None = None
+    hidden: float | None = None
+    lowest: float | None = None
+    optional: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in TENSORS:
+            raise ValueError(f"name={self.name!r} is no tensor of a call: it is one of {', '.join(TENSORS)}.")
+        if missing := [axis for axis in TENSORS[self.name] if axis not in self.axes]:
+            raise ValueError(f"{self.name} lacks the axes {', '.join(missing)}: an argument has all axes of its tensor.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """One tensor that a kernel returns, dense.
+
+    Attributes:
+      name: what it is, in the words of `TENSORS` where it is one of them.
+      axes: as in `Argument`.
+      dtype: `problem`, or the dtype.
+      broadcast: axes of size 1 where those of the bias are (`dbias`).
+      summed: axes that it lacks, along which the results of parts are added up instead of put beside each other.
+      optional: it is returned only if the plan names it in `Plan.passed`.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    dtype: str = "problem"
+    broadcast: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()
+    optional: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """Along what a call may be taken apart; all parts of a call have equal shapes.
+
+    Attributes:
+      axes: axes whose entries share nothing, outermost first. `num_heads_kv` takes its query heads along.
+      group: True if the query heads of one kv head are independent too; each part then reads keys and values for itself.
+      worth: sizes from which on threads pay, and a division of the group. One of them is enough.
+    """
+
+    axes: tuple[str, ...] = ()
+    group: bool = False
+    worth: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a kernel is planned for.
+
+    Attributes:
+      chip: the chip.
+      lnc: logical-core degree of the launch.
+      features: what the front end has beyond straight-line code: `loops` = loops at run time.
+    """
+
+    chip: Chip
+    lnc: int = 1
+    features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a kernel runs one problem; equal plans run the same program.
+
+    Attributes:
+      constants: compile-time arguments by parameter name, in the kernel's order: None, bool, int, float, str, or tuples.
+      sizes: sizes of axes that differ from the problem's (a padded length) or that it does not have.
+      passed: names of the optional arguments that the kernel gets, and of the optional outputs that it returns.
+      tiles: what `nki_hf explain` shows.
+      entry: the function of the kernel's module; empty = the kernel's name.
+      instructions: about how many instructions the launch has; decides how many launches one call is.
+      detail: the kernel's own record, for its tests and tools.
+    """
+
+    constants: Mapping[str, Any]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    passed: frozenset[str] = frozenset()
+    tiles: Mapping[str, Any] = field(default_factory=dict)
+    entry: str = ""
+    instructions: int = 0
+    detail: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a kernel costs on a problem: of several that take it, the cheapest runs.
+
+    Attributes:
+      us: microseconds, by a formula or a table; only the order counts.
+      why: where the number comes from, a few words for `nki_hf explain`.
+    """
+
+    us: float
+    why: str = ""
+
+
+def _no_cost(problem: Problem, plan: Plan, target: Target) -> Cost:
+    del problem, plan, target
+    return Cost(us=float("inf"), why="no estimate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """One kernel as everything outside of its folder sees it.
+
+    Attributes:
+      name: the kernel.
+      package: its folder as a dotted name; the NKI source is `<package>.kernel`.
+      arguments, outputs: in the kernel's order; the constants follow the arguments.
+      constants: names of the compile-time arguments, in order.
+      plan: `(problem, target) -> Plan`, or why not.
+      cost: `(problem, plan, target) -> Cost`; kernels without an estimate come last, in the registry's order.
+      division: along what a call may be taken apart.
+      kind: `forward` or `backward`: kernels of one kind stand in for each other.
+    """
+
+    name: str
+    package: str
+    arguments: tuple[Argument, ...]
+    outputs: tuple[Output, ...]
+    constants: tuple[str, ...]
+    plan: Callable[[Problem, Target], Plan | tuple[Reason, ...]]
+    cost: Callable[[Problem, Plan, Target], Cost] = _no_cost
+    division: Division = field(default_factory=Division)
+    kind: str = "forward"
+
+    @property
+    def module(self) -> str:
+        """Dotted name of the NKI source."""
+        return f"{self.package}.kernel"
+
+    def sizes(self, problem: Problem, plan: Plan) -> dict[str, int]:
+        """Size of each axis as the kernel sees it."""
+        known = {axis: getattr(problem, axis) for axes in TENSORS.values() for axis in axes}
+        return {**known, "1": 1, **plan.sizes}
+
+    def passed(self, plan: Plan) -> tuple[Argument, ...]:
+        """The arguments that are tensors and not None."""
+        return tuple(item for item in self.arguments if not item.optional or item.name in plan.passed)
+
+    def returned(self, plan: Plan) -> tuple[Output, ...]:
+        """The outputs that the kernel returns."""
+        return tuple(item for item in self.outputs if not item.optional or item.name in plan.passed)
+
+    def shapes(self, problem: Problem, plan: Plan, batch_bounds: int = 1) -> dict[str, tuple[tuple[int, ...], str] | None]:
+        """Shape and dtype of each argument, None for one that is left out.
+
+        Args:
+          problem, plan: the call.
+          batch_bounds: batch axis of lo and hi, which `Problem` does not say: 1 or its batch.
+        """
+        given = {item.name for item in self.passed(plan)}
+        return {
+            item.name: (self._shape(item, problem, plan, batch_bounds), _dtype(item.dtype, problem))
+            if item.name in given
+            else None
+            for item in self.arguments
+        }
+
+    def output_shapes(self, problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each output that is returned, by name."""
+        return {item.name: (self._shape(item, problem, plan, 1), _dtype(item.dtype, problem)) for item in self.returned(plan)}
+
+    def _shape(self, item: Argument | Output, problem: Problem, plan: Plan, batch_bounds: int) -> tuple[int, ...]:
+        sizes, mask = self.sizes(problem, plan), problem.mask
+        kept = {"batch": mask.bias_batch, "num_heads_q": mask.bias_heads, "seqlen_q": mask.bias_rows}
+        if item.name in ("lo", "hi"):
+            kept = {"batch": batch_bounds > 1}
+        return tuple(1 if axis in item.broadcast and not kept.get(axis) else sizes[axis] for axis in item.axes)
+
+
+def _dtype(word: str, problem: Problem) -> str:
+    if word == "mask":
+        return "uint8" if problem.mask.bias == "boolean" else "float32"
+    return problem.dtype if word == "problem" else word
