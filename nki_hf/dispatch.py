@@ -13,7 +13,7 @@ from typing import Any
 
 from nki_hf.chips import Chip, get_chip
 from nki_hf.errors import Reason
-from nki_hf.kernels.prefill_plan import plan_prefill, prefill_reasons
+from nki_hf.kernels.flash_prefill.plan import plan_prefill, prefill_reasons
 from nki_hf.problem import Problem
 
 __all__ = ["KERNELS", "RULES", "Decision", "KernelEntry", "Rule", "decide"]

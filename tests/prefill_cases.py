@@ -4,7 +4,7 @@ import numpy as np
 
 from nki_hf.chips import get_chip
 from nki_hf.kernels.flash_prefill import flash_prefill
-from nki_hf.kernels.prefill_plan import plan_prefill, prefill_reasons
+from nki_hf.kernels.flash_prefill.plan import plan_prefill, prefill_reasons
 from nki_hf.problem import Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.testing import assert_matches_reference, attention_inputs

@@ -16,7 +16,7 @@ from nki_hf.adapters.layouts import attention_call, attention_result
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
-from nki_hf.kernels.prefill_plan import plan_prefill
+from nki_hf.kernels.flash_prefill.plan import plan_prefill
 from nki_hf.problem import Mask
 from nki_hf.sim.program import fill
 from nki_hf.testing import assert_matches_reference, attention_inputs

@@ -8,7 +8,7 @@ from prefill_cases import check, outputs, problem, run
 
 import nki_hf.kernels.flash_prefill as flash_prefill
 from nki_hf.chips import CHIPS, get_chip
-from nki_hf.kernels.prefill_plan import CHUNK, plan_prefill
+from nki_hf.kernels.flash_prefill.plan import CHUNK, plan_prefill
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim.memory import occupancies
 from nki_hf.testing import assert_matches_reference, attention_inputs

@@ -8,7 +8,7 @@ from nki_hf.adapters.layouts import attention_call, attention_result, trivial_re
 from nki_hf.backends.simulator import SimulatorBackend
 from nki_hf.chips import get_chip
 from nki_hf.kernels import reference
-from nki_hf.kernels.prefill_plan import plan_prefill
+from nki_hf.kernels.flash_prefill.plan import plan_prefill
 from nki_hf.problem import Mask, Problem
 
 BACKEND = SimulatorBackend(get_chip("trn2"))

@@ -14,7 +14,7 @@ from nki_hf.adapters import ledger, torch_op
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
 from nki_hf.dispatch import decide
-from nki_hf.kernels.prefill_plan import plan_prefill
+from nki_hf.kernels.flash_prefill.plan import plan_prefill
 from nki_hf.settings import settings
 from nki_hf.sim.machine import Machine
 

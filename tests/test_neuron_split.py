@@ -10,7 +10,7 @@ from nki_hf.backends.neuron_launch import signature_key
 from nki_hf.backends.neuron_split import MAX_BLOCKS, join, split
 from nki_hf.chips import get_chip
 from nki_hf.kernels.flash_prefill import flash_prefill
-from nki_hf.kernels.prefill_plan import blocks_of, plan_prefill
+from nki_hf.kernels.flash_prefill.plan import blocks_of, plan_prefill
 from nki_hf.problem import Mask
 from nki_hf.sim import SimOptions, launch
 from nki_hf.testing import assert_matches_reference, attention_inputs

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nki_hf.backends.base import KernelCall, RunResult
-from nki_hf.kernels.prefill_plan import PrefillPlan
+from nki_hf.kernels.flash_prefill.plan import PrefillPlan
 from nki_hf.problem import Problem
 
 __all__ = ["attention_call", "attention_result", "trivial_result"]

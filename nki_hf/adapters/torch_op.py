@@ -20,7 +20,7 @@ from nki_hf.backends.torch_reference import TorchReferenceBackend
 from nki_hf.chips import get_chip
 from nki_hf.dispatch import Decision, decide
 from nki_hf.errors import Reason, UnsupportedProblem
-from nki_hf.kernels.prefill_plan import plan_prefill
+from nki_hf.kernels.flash_prefill.plan import plan_prefill
 
 __all__ = ["attention", "attention_op", "attention_op_for", "plan"]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from nki_hf.backends.base import KernelCall
-from nki_hf.kernels.prefill_plan import TILE, Span, blocks_of, half_of
+from nki_hf.kernels.flash_prefill.plan import TILE, Span, blocks_of, half_of
 
 __all__ = ["MAX_BLOCKS", "join", "split"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nki_hf.chips import Chip
-from nki_hf.kernels.prefill_plan import BLOCK, TILE
+from nki_hf.kernels.flash_prefill.plan import BLOCK, TILE
 from nki_hf.problem import Problem
 from nki_hf.tools.subjects import events_of, flash_prefill_events, subject
 

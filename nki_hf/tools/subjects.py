@@ -13,7 +13,7 @@ import numpy as np
 
 from nki_hf.chips import Chip
 from nki_hf.errors import UnsupportedProblem
-from nki_hf.kernels.prefill_plan import plan_prefill, prefill_reasons
+from nki_hf.kernels.flash_prefill.plan import plan_prefill, prefill_reasons
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.events import Event

@@ -17,7 +17,7 @@ import numpy as np
 
 from nki_hf.chips import Chip
 from nki_hf.kernels import reference
-from nki_hf.kernels.prefill_plan import PrefillPlan, plan_prefill
+from nki_hf.kernels.flash_prefill.plan import PrefillPlan, plan_prefill
 from nki_hf.problem import Problem
 from nki_hf.sim.as_nki import as_nki
 from nki_hf.sim.launch import Kernel

@@ -13,7 +13,7 @@ from nki_hf.adapters.layouts import attention_call
 from nki_hf.backends.simulator import simulator_backend
 from nki_hf.chips import get_chip
 from nki_hf.dispatch import Decision
-from nki_hf.kernels.prefill_plan import plan_prefill
+from nki_hf.kernels.flash_prefill.plan import plan_prefill
 from nki_hf.sim.events import Event, Region
 from nki_hf.tools.output_files import whole_file
 

@@ -88,7 +88,7 @@ def scheduled(
 
     Args:
       tasks: as `divided` gives it.
-      spans: per query tile, the keys it visits and those that all of its rows see (see `prefill_plan.Span`).
+      spans: per query tile, the keys it visits and those that all of its rows see (see `plan.Span`).
       q_shape, k_shape: the kernel's layouts.
       q_rows, q_heads, section: rows and heads of a block, keys of a section.
     """

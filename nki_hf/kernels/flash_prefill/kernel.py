@@ -34,7 +34,7 @@ lse [batch, num_heads_q, seqlen_q] float32, natural logarithm.
 
 `kernel[2]` divides the (batch, kv head) pairs; of an odd one out the cores divide the query tiles.
 
-Budget: `nki_hf.kernels.prefill_plan` chooses q_rows, q_heads and section so that SBUF use stays within the chip's partition
+Budget: `plan.py` chooses q_rows, q_heads and section so that SBUF use stays within the chip's partition
 size less 16 KiB; `PrefillPlan.budget` has it by purpose. With head_dim 128, bfloat16, causal, 4,096 keys and 2 query heads per
 kv head it is 80,176 B per partition, k and v of the next kv head included.
 PSUM: 3 banks of scores, 2 of transposes, 2 of output, 1 for the statistics: all 8.
@@ -42,7 +42,7 @@ PSUM: 3 banks of scores, 2 of transposes, 2 of output, 1 for the statistics: all
 Source: online softmax, arXiv:2205.14135, algorithm 1.
 """
 
-from nki_hf.kernels.prefill_steps import divided, scheduled
+from nki_hf.kernels.flash_prefill.steps import divided, scheduled
 from nki_hf.lang import nisa, nki, nl
 
 TILE = 128
@@ -73,7 +73,7 @@ def flash_prefill(
     ahead=None,
     sources="",
 ):
-    """Attention output and log-sum-exp; see the module for layouts and `prefill_plan.PrefillPlan` for the constants.
+    """Attention output and log-sum-exp; see the module for layouts and `plan.PrefillPlan` for the constants.
 
     `sources` is not read: a digest of the kernel's files makes every change of them another kernel to the compiler's cache.
     """
