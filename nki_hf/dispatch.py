@@ -1,22 +1,32 @@
-"""Dispatch: which kernel runs a Problem, with which tiles, on which back end, and why the others do not.
+"""Dispatch: which kernel runs a Problem, with which plan, on which back end, and why the others do not.
 
-Rules are data: `RULES` holds what no kernel takes, each kernel's own rules stand beside it in `KERNELS`. The support
-table in the documentation and `nki_hf explain` are made from the same two tables.
+Asked once per call, by eager calls, graphs, `nki_hf explain` and dry runs alike. A kernel's own rules are its plan function's
+(see `kernels.binding`); the support table of the documentation is made from the same answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+import functools
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from nki_hf.chips import Chip, get_chip
+from nki_hf.backends.base import KernelCall
+from nki_hf.chips import get_chip
 from nki_hf.errors import Reason
-from nki_hf.kernels.flash_prefill.plan import plan_prefill, prefill_reasons
+from nki_hf.kernels.binding import Binding, Cost, Plan, Target
+from nki_hf.kernels.packing import Packing, packing
+from nki_hf.kernels.registry import bindings
+from nki_hf.lang import features
 from nki_hf.problem import Problem
 
-__all__ = ["KERNELS", "RULES", "Decision", "KernelEntry", "Rule", "decide"]
+__all__ = ["SIZES", "Candidate", "Decision", "candidates", "decide", "kernel_call"]
+
+SIZES = frozenset({"batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv"})
+"""The sizes of `Problem` that may be unknown while a graph is traced."""
+_FIXED = frozenset({"dtype", "head_dim", "head_dim_v", "softmax_scale", "softcap", "sink", "mask"})
+"""What is known even then: only reasons about these refuse a call whose sizes are not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +40,10 @@ class Decision:
       backend: `simulator`, `neuron`, `torch_reference`, or `torch` for a fallback.
       chip: the chip the kernel is planned for.
       lnc: logical-core degree of the launch.
-      tiles: the kernel's tile sizes, by name; empty for a fallback.
+      binding, plan: the kernel's contract and how it runs the problem; None for a fallback, an empty call, and a call whose
+        sizes are not known yet.
       rejected: one `Reason` for each rule of each kernel that said no.
+      why: what made dispatch prefer this kernel to others that take the call; empty if there are none.
     """
 
     problem: Problem
@@ -39,92 +51,65 @@ class Decision:
     backend: str
     chip: str
     lnc: int = 1
-    tiles: Mapping[str, Any] = field(default_factory=dict)
+    binding: Binding | None = field(default=None, repr=False)
+    plan: Plan | None = field(default=None, repr=False)
     rejected: tuple[Reason, ...] = ()
+    why: str = ""
 
     @property
     def fallback(self) -> bool:
         """True if no kernel of ours runs."""
         return self.backend == "torch"
 
+    @property
+    def tiles(self) -> Mapping[str, Any]:
+        """The kernel's tile sizes, by name; empty for a fallback."""
+        return {} if self.plan is None else self.plan.tiles
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """One thing that no kernel takes.
+    @functools.cached_property
+    def packing(self) -> Packing:
+        """How the kernel's arguments are made."""
+        if self.binding is None or self.plan is None:
+            raise ValueError(f"kernel={self.kernel!r} has no plan: only a call that a kernel runs is packed.")
+        return packing(self.binding, self.problem, self.plan)
 
-    Attributes:
-      field: the field of `Problem` that it is about.
-      allows: True if the problem passes.
-      value: the offending value as text.
-      limit: what is allowed, as the rest of a sentence.
-      advice: what to do.
+
+def kernel_call(decision: Decision, tensors: Mapping[str, Any], extended: Mapping[str, tuple[int, int]]) -> KernelCall:
+    """The call of a decision on tensors that `decision.packing` made.
+
+    Args:
+      decision: one that has a plan.
+      tensors: the kernel's arguments by name.
+      extended: see `KernelCall`.
     """
-
-    field: str
-    allows: Callable[[Problem], bool]
-    value: Callable[[Problem], str]
-    limit: str
-    advice: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelEntry:
-    """One kernel as dispatch sees it.
-
-    Attributes:
-      name: the kernel; its module is `nki_hf.kernels.<name>`.
-      reasons: why it cannot take a problem on a chip; empty if it can.
-      plan: its tile sizes for a problem that it can take, on a chip and at a logical-core degree.
-    """
-
-    name: str
-    reasons: Callable[[Problem, Chip], tuple[Reason, ...]]
-    plan: Callable[[Problem, Chip, int], Mapping[str, Any]]
+    if decision.plan is None:
+        raise ValueError(f"kernel={decision.kernel!r} has no plan: nothing is called.")
+    plan = decision.plan
+    return KernelCall(
+        kernel=decision.kernel,
+        tensors=tensors,
+        constants=plan.constants,
+        extended=extended,
+        lnc=decision.lnc,
+        entry=plan.entry,
+        passed=plan.passed,
+        instructions=plan.instructions,
+    )
 
 
-def _moderate(number: float) -> bool:
-    return 1e-30 <= abs(number) <= 1e30
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        field="dtype",
-        allows=lambda problem: "+" not in problem.dtype,
-        value=lambda problem: problem.dtype,
-        limit="must be the same for q, k and v",
-        advice="Cast them to one dtype.",
-    ),
-    Rule(
-        field="softmax_scale",
-        allows=lambda problem: problem.scale == 0 or _moderate(problem.scale),
-        value=lambda problem: str(problem.scale),
-        limit="must be 0, or 1e-30 to 1e30 in size: beyond, hidden scores are not low enough in float32",
-        advice="Scale q instead.",
-    ),
-    Rule(
-        field="softcap",
-        allows=lambda problem: (
-            problem.softcap is None
-            or (_moderate(problem.softcap) and (problem.scale == 0 or _moderate(problem.scale / problem.softcap)))
-        ),
-        value=lambda problem: str(problem.softcap),
-        limit="must be 1e-30 to 1e30, and so must softmax_scale / softcap: beyond, float32 loses the scores",
-    ),
-)
-
-KERNELS: tuple[KernelEntry, ...] = (
-    KernelEntry(
-        name="flash_prefill",
-        # The gradients are torch's, from the kernel's lse: a call that needs them runs the same kernel.
-        reasons=lambda problem, chip: prefill_reasons(replace(problem, needs_grad=False), chip),
-        plan=lambda problem, chip, lnc: plan_prefill(replace(problem, needs_grad=False), chip, lnc).tiles(),
-    ),
-)
-
-
-@lru_cache(maxsize=4096)
-def decide(problem: Problem, *, backend: str, chip: str, lnc: int | None = None, fallback: str = "sdpa") -> Decision:
-    """The decision for one problem; the first kernel of `KERNELS` that takes it wins.
+@functools.lru_cache(maxsize=4096)
+def decide(
+    problem: Problem,
+    *,
+    backend: str,
+    chip: str,
+    lnc: int | None = None,
+    fallback: str = "sdpa",
+    kind: str = "forward",
+    refused: tuple[Reason, ...] = (),
+    unknown: frozenset[str] = frozenset(),
+) -> Decision:
+    """The decision for one problem: the cheapest kernel that takes it.
 
     Args:
       problem: the call.
@@ -132,29 +117,71 @@ def decide(problem: Problem, *, backend: str, chip: str, lnc: int | None = None,
       chip: trn1, trn2 or trn3.
       lnc: logical-core degree; None = the chip's default.
       fallback: what runs if no kernel fits.
+      kind: of the kernels that are asked, see `Binding`.
+      refused: why no kernel may run the call, whatever the kernels say; what only the caller knows.
+      unknown: sizes of `problem` that stand for any, of `SIZES`. A kernel that refuses only because of sizes is then not
+        refused: whoever runs the call asks again when it knows them.
     """
     machine = get_chip(chip)
-    degree = machine.default_lnc if lnc is None else lnc
-    if problem.batch == 0 or problem.seqlen_q == 0 or problem.seqlen_kv == 0:
-        return Decision(problem=problem, kernel="empty", backend=backend, chip=chip, lnc=degree)
-    rejected = [
-        Reason(kernel="any kernel", field=rule.field, value=rule.value(problem), limit=rule.limit, advice=rule.advice)
-        for rule in RULES
-        if not rule.allows(problem)
-    ]
-    if not rejected:
-        for entry in KERNELS:
-            reasons = entry.reasons(problem, machine)
-            if not reasons:
-                tiles = entry.plan(problem, machine, degree)
-                return Decision(
-                    problem=problem,
-                    kernel=entry.name,
-                    backend=backend,
-                    chip=chip,
-                    lnc=degree,
-                    tiles=tiles,
-                    rejected=tuple(rejected),
-                )
-            rejected.extend(reasons)
-    return Decision(problem=problem, kernel=fallback, backend="torch", chip=chip, lnc=degree, rejected=tuple(rejected))
+    target = Target(chip=machine, lnc=machine.default_lnc if lnc is None else lnc, features=features(backend))
+    found = functools.partial(Decision, problem=problem, chip=chip, lnc=target.lnc)
+    rejected = list(refused)
+    if not refused and not unknown and 0 in (problem.batch, problem.seqlen_q, problem.seqlen_kv):
+        return found(kernel="empty", backend=backend)
+    if problem.dtypes is not None:
+        limit, advice = "must be the same for q, k and v", "Cast them to one dtype."
+        value = "+".join(problem.dtypes)
+        rejected.append(Reason(kernel="any kernel", field="dtype", value=value, limit=limit, advice=advice))
+        return found(kernel=fallback, backend="torch", rejected=tuple(rejected))
+    taken, found_reasons = candidates(problem, target, kind=kind)
+    by_kernel = itertools.groupby(found_reasons, key=lambda reason: reason.kernel)
+    open_ = [bool(unknown) and not any(reason.field in _FIXED for reason in reasons) for _, reasons in by_kernel]
+    if refused or not (taken or any(open_)):
+        return found(kernel=fallback, backend="torch", rejected=(*rejected, *found_reasons))
+    if unknown:
+        return found(kernel="a kernel", backend=backend)
+    first = taken[0]
+    return found(
+        kernel=first.binding.name,
+        backend=backend,
+        binding=first.binding,
+        plan=first.plan,
+        rejected=(*rejected, *found_reasons),
+        why=f"{first} before {', '.join(map(str, taken[1:]))}" if len(taken) > 1 else "",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A kernel that takes a problem: its contract, its plan and what it costs."""
+
+    binding: Binding
+    plan: Plan
+    cost: Cost
+
+    def __str__(self) -> str:
+        known = [f"{self.cost.us:,.1f} us"] if self.cost.us != float("inf") else []
+        return f"{self.binding.name} ({', '.join([*known, *filter(None, [self.cost.why])])})"
+
+
+def candidates(
+    problem: Problem, target: Target, *, kind: str = "forward", names: Collection[str] | None = None
+) -> tuple[tuple[Candidate, ...], tuple[Reason, ...]]:
+    """The kernels that take a problem, cheapest first (of equals the registry's first), and why the others do not.
+
+    Args:
+      problem, target: the call, and what it is planned for.
+      kind: of the kernels that are asked, see `Binding`.
+      names: ask only these; None = all of the kind.
+    """
+    taken: list[Candidate] = []
+    rejected: list[Reason] = []
+    for binding in bindings(kind):
+        if names is not None and binding.name not in names:
+            continue
+        plan = binding.plan(problem, target)
+        if isinstance(plan, Plan):
+            taken.append(Candidate(binding=binding, plan=plan, cost=binding.cost(problem, plan, target)))
+        else:
+            rejected.extend(plan)
+    return tuple(sorted(taken, key=lambda item: item.cost.us)), tuple(rejected)

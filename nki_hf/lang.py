@@ -19,7 +19,7 @@ from typing import Any
 
 from nki_hf.errors import BackendUnavailable
 
-__all__ = ["LANGUAGES", "load"]
+__all__ = ["LANGUAGES", "features", "load"]
 
 LANGUAGES = ("simulator", "neuron")
 _MODULES = {
@@ -44,6 +44,20 @@ def load(module: str, language: str) -> ModuleType:
         if key not in _loaded:
             _loaded[key] = _execute(module, language)
         return _loaded[key]
+
+
+@functools.cache
+def features(backend: str) -> frozenset[str]:
+    """What the front end that a back end launches through has beyond straight-line code: `loops` = loops at run time.
+
+    A process has one front end, so the answer does not change; a front end that is missing has nothing.
+    """
+    target = _MODULES["neuron" if backend == "neuron" else "simulator"]["nl"]
+    try:
+        language = importlib.import_module(target)
+    except Exception:  # a native package may raise anything here; the launch will say what is wrong
+        return frozenset()
+    return frozenset({"loops"}) if hasattr(language, "fori_loop") else frozenset()
 
 
 def _execute(module: str, language: str) -> ModuleType:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["BIAS_KINDS", "DTYPES", "Mask", "Problem"]
+__all__ = ["BIAS_KINDS", "DTYPES", "Band", "Mask", "Problem"]
 
 DTYPES = ("bfloat16", "float16", "float32")
 """Element types that the kernels compute with; anything else is refused by the dispatch rules, not here."""
@@ -13,15 +14,13 @@ BIAS_KINDS = (None, "boolean", "additive")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mask:
-    """Which keys each query row may see. Three kinds: none, interval, dense bias; interval and bias combine (and).
+class Band:
+    """A static causal or windowed pattern. The formula of visibility stands here and nowhere else outside of kernels.
 
-    Row `i` stands at position `q_offset + i` among the keys and sees keys `[lo, hi)` with
+    Row `i` stands at position `q_offset + i` among the keys and sees keys `[first(i), stop(i))` of those that there are, with
 
-        lo = max(0, q_offset + i - window + 1)                  if window is given, else 0
-        hi = min(seqlen_kv, q_offset + i + ahead)               if ahead is given, else seqlen_kv
-
-    intersected with `rows[i]` if given and with the run-time bounds of `[batch or 1, seqlen_q]` if `runtime_bounds`.
+        first = q_offset + i - window + 1    if window is given, else no limit
+        stop  = q_offset + i + ahead         if ahead is given, else no limit
 
     Attributes:
       q_offset: position of query row 0 among the keys (any sign). Alignment is always explicit; kernels never guess.
@@ -29,18 +28,55 @@ class Mask:
         Transformers' sliding_window); None = unlimited.
       ahead: number of keys seen forwards, the query itself included (`kv < position + ahead`); 1 is causal,
         None = unlimited.
-      rows: explicit static `(lo, hi)` of each query row, the same for all batches and heads; `len(rows) == seqlen_q`.
-      runtime_bounds: True if the call also passes int32 tensors `lo` and `hi`, `[batch or 1, seqlen_q]`.
+    """
+
+    q_offset: int = 0
+    window: int | None = None
+    ahead: int | None = None
+
+    @property
+    def causal(self) -> bool:
+        """True if a row sees no key after its own position."""
+        return self.ahead == 1
+
+    @property
+    def banded(self) -> bool:
+        """True if the band hides anything at all."""
+        return self.window is not None or self.ahead is not None
+
+    def first(self, row: Any) -> Any:
+        """The first key that a row may see (an int or an array of rows), not cut to the keys; None = no limit."""
+        return None if self.window is None else row + (self.q_offset - self.window + 1)
+
+    def stop(self, row: Any) -> Any:
+        """One past the last key that a row may see, not cut to the keys; None = no limit."""
+        return None if self.ahead is None else row + (self.q_offset + self.ahead)
+
+    def edges(self, row: Any, seqlen_kv: int) -> tuple[Any, Any]:
+        """`first` and `stop` with the ends of the keys in place of no limit; a row or an array of rows."""
+        first, stop = self.first(row), self.stop(row)
+        return row * 0 if first is None else first, row * 0 + seqlen_kv if stop is None else stop
+
+    def interval(self, row: int, seqlen_kv: int) -> tuple[int, int]:
+        """Keys `[lo, hi)` of query row `row`, lo >= 0, hi <= seqlen_kv; `lo >= hi` means that it sees none."""
+        first, stop = self.edges(row, seqlen_kv)
+        return max(0, first), min(seqlen_kv, stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask(Band):
+    """Which keys each query row may see: a static band, and what the call brings as tensors; they combine (and).
+
+    Attributes:
+      q_offset, window, ahead: see `Band`.
+      runtime_bounds: True if the call also passes int32 tensors `lo` and `hi`, `[batch or 1, seqlen_q]`: row i sees keys
+        `lo <= key < hi` only.
       bias: None, `boolean` (True = may see) or `additive` (added to the scaled, capped score; -inf hides the key).
       bias_batch: the bias has a batch axis of full size (else 1).
       bias_heads: the bias has one plane per query head (else 1).
       bias_rows: the bias has one row per query (else 1).
     """
 
-    q_offset: int = 0
-    window: int | None = None
-    ahead: int | None = None
-    rows: tuple[tuple[int, int], ...] | None = None
     runtime_bounds: bool = False
     bias: str | None = None
     bias_batch: bool = False
@@ -58,26 +94,11 @@ class Mask:
             raise ValueError("bias=None has no axes: leave bias_batch, bias_heads and bias_rows False.")
 
     @property
-    def causal(self) -> bool:
-        """True if a row sees no key after its own position."""
-        return self.ahead == 1
-
-    @property
     def kind(self) -> str:
         """`none`, `interval` or `bias`: the most general of the parts present."""
         if self.bias is not None:
             return "bias"
-        static = self.window is not None or self.ahead is not None or self.rows is not None
-        return "interval" if static or self.runtime_bounds else "none"
-
-    def interval(self, row: int, seqlen_kv: int) -> tuple[int, int]:
-        """Keys `[lo, hi)` of query row `row` from the static part alone; `lo >= hi` means that it sees none."""
-        position = self.q_offset + row
-        lo = 0 if self.window is None else max(0, position - self.window + 1)
-        hi = seqlen_kv if self.ahead is None else min(seqlen_kv, position + self.ahead)
-        if self.rows is not None:
-            lo, hi = max(lo, self.rows[row][0]), min(hi, self.rows[row][1])
-        return lo, hi
+        return "interval" if self.banded or self.runtime_bounds else "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +116,8 @@ class Problem:
       mask: see `Mask`.
       softcap: `cap * tanh(scores / cap)` after the scale and before the mask; None = off.
       sink: True if the call passes one logit per query head, `[num_heads_q]`, that joins the softmax denominator only.
-      needs_grad: True if the call must be differentiable.
+      dtypes: the element types of q, k and v where they differ, which no kernel takes; `dtype` is then q's. None = all are
+        `dtype`.
 
     Raises:
       ValueError: sizes that describe no attention (negative sizes, heads that do not divide).
@@ -113,7 +135,7 @@ class Problem:
     mask: Mask = field(default_factory=Mask)
     softcap: float | None = None
     sink: bool = False
-    needs_grad: bool = False
+    dtypes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch", "seqlen_q", "seqlen_kv"):
@@ -129,11 +151,6 @@ class Problem:
             )
         if self.softcap is not None and not self.softcap > 0:
             raise ValueError(f"softcap={self.softcap} is not a cap: softcap must be above 0, or None for no cap.")
-        if self.mask.rows is not None and len(self.mask.rows) != self.seqlen_q:
-            raise ValueError(
-                f"mask.rows has {len(self.mask.rows)} entries: it must have one (lo, hi) per query row, "
-                f"seqlen_q={self.seqlen_q}."
-            )
 
     @property
     def group_size(self) -> int:

@@ -12,10 +12,11 @@ import torch
 from prefill_cases import kernel_arguments, outputs, problem
 
 import nki_hf.backends.simulator as simulator
-from nki_hf.adapters.layouts import attention_call, attention_result
+from nki_hf.adapters.layouts import packed_call, result_of
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
+from nki_hf.dispatch import decide
 from nki_hf.kernels.flash_prefill.plan import plan_prefill
 from nki_hf.problem import Mask
 from nki_hf.sim.program import fill
@@ -41,6 +42,10 @@ def call_of(inputs, chip="trn2", lnc=1):
     constants = plan.constants()
     arguments = {name: value for name, value in kernel_arguments(inputs, plan).items() if name not in constants}
     return KernelCall(kernel="flash_prefill", tensors=arguments, constants=constants, lnc=lnc)
+
+
+def attention_call(case, q, k, v):
+    return packed_call(decide(case, backend="simulator", chip="trn2"), {"q": q, "k": k, "v": v})
 
 
 def backend(**options):
@@ -107,20 +112,19 @@ def test_decode_steps_share_one_recording_until_the_bucket_is_full():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_extended_keys_and_values_are_those_filled_up_with_zeros(dtype):
     case = case_of(seqlen_q=1, seqlen_kv=130, mask=Mask(), dtype=dtype)
-    plan = plan_prefill(case, get_chip("trn2"))
     draw = torch.Generator().manual_seed(0)
     q, k, v = (
         torch.randn(2, heads, n, 64, generator=draw).to(getattr(torch, dtype)) for heads, n in ((4, 1), (2, 130), (2, 130))
     )
     target = backend(threads=1)
-    call = attention_call(case, plan, q, k, v)
+    call = attention_call(case, q, k, v)
     assert call.extended == {"k": (3, 512), "v": (2, 512)}
     whole = call.filled()
     assert [list(whole.tensors[name].shape) for name in "kv"] == [[2, 2, 64, 512], [2, 2, 512, 64]]
     assert not whole.tensors["k"][..., 130:].any()
     assert torch.equal(whole.tensors["v"][:, :, :130], v)
     longer = torch.full((2, 2, 400, 64), float("nan"), dtype=k.dtype)  # what an earlier, longer call left must not remain
-    target.run(attention_call(case_of(seqlen_q=1, seqlen_kv=400, mask=Mask(), dtype=dtype), plan, q, longer, longer))
+    target.run(attention_call(case_of(seqlen_q=1, seqlen_kv=400, mask=Mask(), dtype=dtype), q, longer, longer))
     for _ in range(2):
         for got, want in zip(target.run(call).outputs, target.run(whole).outputs, strict=True):
             assert torch.equal(got, want)
@@ -190,8 +194,8 @@ def test_torch_tensors_come_back_as_torch_tensors(dtype):
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
 
-    call = attention_call(case, plan_prefill(case, get_chip("trn2")), *(tensor(a) for a in (inputs.q, inputs.k, inputs.v)))
-    out, lse = attention_result(case, backend().run(call))
+    call = attention_call(case, *(tensor(a) for a in (inputs.q, inputs.k, inputs.v)))
+    out, lse = result_of(decide(case, backend="simulator", chip="trn2"), backend().run(call))
     assert (out.dtype, lse.dtype) == (getattr(torch, dtype), torch.float32)
     assert (list(out.shape), list(lse.shape)) == ([2, 150, 4, 64], [2, 4, 150])
     assert out.is_contiguous()

@@ -78,7 +78,9 @@ def test_the_digest_covers_the_kernel_and_what_it_reaches_and_changes_with_each(
 
 
 def test_the_kernels_own_digest_covers_its_steps():
-    assert {"nki_hf.kernels.flash_prefill", "nki_hf.kernels.flash_prefill.steps"} <= set(source_files("nki_hf.kernels.flash_prefill"))
+    assert {"nki_hf.kernels.flash_prefill", "nki_hf.kernels.flash_prefill.steps"} <= set(
+        source_files("nki_hf.kernels.flash_prefill")
+    )
     assert PARAMETER in flash_prefill.flash_prefill.function.__code__.co_varnames
 
 

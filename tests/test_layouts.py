@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from nki_hf.adapters.layouts import attention_call, attention_result, trivial_result
+from nki_hf.adapters.layouts import packed_call, result_of, trivial_result
 from nki_hf.backends.simulator import SimulatorBackend
 from nki_hf.chips import get_chip
+from nki_hf.dispatch import decide
 from nki_hf.kernels import reference
-from nki_hf.kernels.flash_prefill.plan import plan_prefill
 from nki_hf.problem import Mask, Problem
 
 BACKEND = SimulatorBackend(get_chip("trn2"))
@@ -36,8 +36,8 @@ def tensors(case, seed=0):
 
 
 def attend(case, q, k, v, **masks):
-    plan = plan_prefill(case, get_chip("trn2"))
-    return attention_result(case, BACKEND.run(attention_call(case, plan, q, k, v, **masks)))
+    decision = decide(case, backend="simulator", chip="trn2")
+    return result_of(decision, BACKEND.run(packed_call(decision, {"q": q, "k": k, "v": v, **masks})))
 
 
 def expect(case, q, k, v, out, lse, **masks):
@@ -67,7 +67,7 @@ def test_strided_and_expanded_views_are_bit_equal_to_contiguous_tensors(seqlen_q
 def test_queries_keys_and_values_are_not_copied():
     case = problem()
     q, k, v = tensors(case)
-    call = attention_call(case, plan_prefill(case, get_chip("trn2")), q, k, v)
+    call = packed_call(decide(case, backend="simulator", chip="trn2"), {"q": q, "k": k, "v": v})
     assert [call.tensors[name].data_ptr() for name in "qkv"] == [tensor.data_ptr() for tensor in (q, k, v)]
     assert list(call.tensors["q"].shape) == [2, 4, 16, 50]
 
@@ -82,14 +82,6 @@ def test_run_time_bounds_join_the_static_mask(dtype, batch, seqlen_q):
     hi = torch.randint(15, 70, (batch, seqlen_q), dtype=dtype)
     out, lse = attend(case, q, k, v, lo=lo, hi=hi)
     expect(case, q, k, v, out, lse, lo=lo, hi=hi)
-
-
-@pytest.mark.parametrize("seqlen_q", [2, 50])
-def test_explicit_rows_become_bounds(seqlen_q):
-    rows = tuple((i % 7, i % 7 + i % 40) for i in range(seqlen_q))
-    case = problem(seqlen_q=seqlen_q, mask=Mask(rows=rows))
-    q, k, v = tensors(case)
-    expect(case, q, k, v, *attend(case, q, k, v))
 
 
 @pytest.mark.parametrize("seqlen_q", [1, 50])

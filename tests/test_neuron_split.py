@@ -7,9 +7,10 @@ from prefill_cases import kernel_arguments, problem, run
 
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.neuron_launch import signature_key
-from nki_hf.backends.neuron_split import MAX_BLOCKS, join, split
+from nki_hf.backends.neuron_split import MAX_INSTRUCTIONS, join, split
 from nki_hf.chips import get_chip
 from nki_hf.kernels.flash_prefill import flash_prefill
+from nki_hf.kernels.flash_prefill.call import PER_BLOCK
 from nki_hf.kernels.flash_prefill.plan import blocks_of, plan_prefill
 from nki_hf.problem import Mask
 from nki_hf.sim import SimOptions, launch
@@ -33,7 +34,8 @@ def call_of(inputs, lnc=1):
     tensors |= {
         name: torch.from_numpy(value) for name, value in kernel_arguments(inputs, plan).items() if name not in constants
     }
-    return KernelCall(kernel="flash_prefill", tensors=tensors, constants=constants, lnc=lnc)
+    count = PER_BLOCK * inputs.problem.batch * inputs.problem.num_heads_q * plan.blocks
+    return KernelCall(kernel="flash_prefill", tensors=tensors, constants=constants, lnc=lnc, instructions=count)
 
 
 def launched(part):
@@ -63,10 +65,10 @@ def test_parts_joined_are_the_whole_call(mask, limit, lnc):
     }
     inputs = attention_inputs(problem(**{**sizes, **MASKS[mask]}))
     call = call_of(inputs, lnc)
-    parts = split(call, limit)
+    parts = split(call, limit * PER_BLOCK)
     assert len(parts) > 1
     assert all(blocks(part) <= limit or part.tensors["q"].shape[3] <= 128 for part in parts)
-    out, lse = join(call, [launched(part) for part in parts])
+    out, lse = join(call, [launched(part) for part in parts], limit * PER_BLOCK)
     assert_matches_reference(inputs, out.numpy().swapaxes(1, 2), lse.numpy())
 
 
@@ -91,9 +93,10 @@ def test_every_launch_is_bounded_and_heads_share_one_kernel(changes, launches, k
         torch.empty(case.batch, heads, 64, length, dtype=torch.bfloat16, device="meta") for heads, length in shapes.values()
     )
     tensors = {"q": q, "k": k, "v": k.swapaxes(2, 3), "lo": None, "hi": None, "bias": None, "sink": None}
-    constants = plan_prefill(case, get_chip("trn2")).constants()
-    parts = split(KernelCall(kernel="flash_prefill", tensors=tensors, constants=constants))
-    assert max(blocks(part) for part in parts) <= MAX_BLOCKS
+    plan = plan_prefill(case, get_chip("trn2"))
+    count = PER_BLOCK * case.batch * case.num_heads_q * plan.blocks
+    parts = split(KernelCall(kernel="flash_prefill", tensors=tensors, constants=plan.constants(), instructions=count))
+    assert max(blocks(part) for part in parts) <= MAX_INSTRUCTIONS // PER_BLOCK
     assert (len(parts), len({signature_key(part) for part in parts})) == (launches, kernels)
 
 
@@ -107,4 +110,4 @@ def test_a_launch_of_the_largest_size_is_about_140_000_instructions(chip, head_d
         counts.append((len(result.events), plan.blocks))
     slope = (counts[1][0] - counts[0][0]) / (counts[1][1] - counts[0][1])
     assert 10 < slope < 20
-    assert slope * MAX_BLOCKS < 165_000
+    assert slope * MAX_INSTRUCTIONS / PER_BLOCK < 165_000

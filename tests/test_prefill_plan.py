@@ -18,12 +18,7 @@ MAYBE = st.none() | st.integers(1, 400)
 @st.composite
 def masked_problems(draw):
     seqlen_q, seqlen_kv = draw(st.integers(SHORT + 1, 400)), draw(st.integers(1, 700))
-    rows = None
-    if draw(st.booleans()):
-        edge = st.tuples(st.integers(0, seqlen_kv), st.integers(0, seqlen_kv))
-        pattern = draw(st.lists(edge, min_size=1, max_size=5))
-        rows = tuple(pattern[i * len(pattern) // seqlen_q] for i in range(seqlen_q))
-    mask = Mask(q_offset=draw(st.integers(-500, 500)), window=draw(MAYBE), ahead=draw(MAYBE), rows=rows)
+    mask = Mask(q_offset=draw(st.integers(-500, 500)), window=draw(MAYBE), ahead=draw(MAYBE))
     return problem(seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, mask=mask)
 
 
@@ -60,7 +55,6 @@ def test_two_cores_share_the_keys_of_one_kv_head_evenly(case):
         ({"dtype": "int8"}, "dtype"),
         ({"head_dim": 257}, "head_dim"),
         ({"head_dim_v": 320}, "head_dim_v"),
-        ({"needs_grad": True}, "needs_grad"),
         ({"seqlen_kv": MAX_KEYS + 1}, "seqlen_kv"),
     ],
 )
@@ -71,8 +65,8 @@ def test_what_the_kernel_cannot_take_is_named(changes, field):
 
 
 def test_every_reason_is_given_at_once():
-    reasons = prefill_reasons(problem(dtype="float64", head_dim=300, needs_grad=True), TRN2)
-    assert [reason.field for reason in reasons] == ["dtype", "head_dim", "needs_grad"]
+    reasons = prefill_reasons(problem(dtype="float64", head_dim=300), TRN2)
+    assert [reason.field for reason in reasons] == ["dtype", "head_dim"]
 
 
 @pytest.mark.parametrize("chip", CHIPS)

@@ -19,11 +19,12 @@ from nki_hf.observers.spills import spilled
 from nki_hf.observers.working_set import working_sets
 from nki_hf.sim import SimOptions, launch
 from nki_hf.tools.bench import run
-from nki_hf.tools.latency import flash_prefill_us
-from nki_hf.tools.lengths import MOST_INSTRUCTIONS, prefill_instructions, subject_instructions
-from nki_hf.tools.modelled import Asked, problem_of, visible_flops
+from nki_hf.tools.latency import attention_us
+from nki_hf.tools.lengths import MOST_INSTRUCTIONS, attention_instructions, subject_instructions
+from nki_hf.tools.modelled import Asked, visible_flops
 from nki_hf.tools.output_files import check_writable
-from nki_hf.tools.subjects import events_of, flash_prefill_events
+from nki_hf.tools.shape import problem_of
+from nki_hf.tools.subjects import attention_events, events_of
 
 ROOT = Path(__file__).parent.parent
 TRN1, TRN2 = get_chip("trn1"), get_chip("trn2")
@@ -152,7 +153,7 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_estimate_for_flash_prefill_is_near(shape):
     problem = problem_of(shape)
-    assert 0.75 < prefill_instructions(problem, TRN2) / len(flash_prefill_events(problem, TRN2)) < 1.65
+    assert 0.75 < attention_instructions(problem, TRN2, "flash_prefill") / len(attention_events(problem, TRN2)) < 1.65
 
 
 @pytest.mark.parametrize(("name", "size"), [("v3", 4096), ("v7", 4096), ("sd_baseline", 4096), ("matmul_blocked", 4096)])
@@ -181,12 +182,12 @@ def test_a_shape_names_a_size(shape):
 def test_an_extrapolated_latency_schedules_less_than_the_whole(monkeypatch):
     monkeypatch.setattr("nki_hf.tools.latency._SETTLED", 3200)
     problem = problem_of("hq=60,sq=384,skv=640")
-    whole = len(flash_prefill_events(problem, TRN2))
+    whole = len(attention_events(problem, TRN2))
     assert 3200 < whole < 3200 * 2.25
-    found = flash_prefill_us(problem, TRN2, budget=2_000)
+    found = attention_us(problem, TRN2, budget=2_000)
     assert found.instructions == whole  # to see whether a window has settled would be more than all of them
     assert found.extrapolated is None
-    found = flash_prefill_us(problem, TRN2, window=None, budget=2_000)
+    found = attention_us(problem, TRN2, window=None, budget=2_000)
     assert found.extrapolated is not None
     assert found.instructions < whole
 
@@ -285,7 +286,7 @@ def test_an_empty_stream_has_facts_and_a_page():
 def test_both_kinds_of_tflops_are_told_apart():
     """A causal square of 1,024: its visible keys are 1,024 * 1,025 / 2 of the scores of every block that is executed."""
     asked = Asked(shape="sq=1024,skv=1024,causal", chip="trn2")
-    events = flash_prefill_events(asked.problem, TRN2)
+    events = attention_events(asked.problem, TRN2)
     plan = schedule(events, TRN2)
     assert asked.useful_flops == visible_flops(asked.problem) == 4 * 128 * 1024 * 1025 // 2
     found = facts(plan, events, asked.useful_flops)

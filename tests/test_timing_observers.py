@@ -14,9 +14,10 @@ from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.tools.bench import modelled_rows, run
-from nki_hf.tools.latency import eager_like_us, flash_prefill_us
-from nki_hf.tools.modelled import problem_of, window_of
-from nki_hf.tools.subjects import events_of, flash_prefill_events
+from nki_hf.tools.latency import attention_us, eager_like_us
+from nki_hf.tools.modelled import window_of
+from nki_hf.tools.shape import problem_of
+from nki_hf.tools.subjects import attention_events, events_of
 
 CASES = [("v7", 1024, "trn1"), ("v11", 512, "trn1"), ("v3", 512, "trn2"), ("sd_baseline", 512, "trn3")]
 
@@ -161,8 +162,8 @@ UNSETTLED = {("trn3", 512)}  # the time per unit has not settled with half of th
 @pytest.mark.parametrize(("chip", "lnc", "keys", "heads", "window"), ALIKE)
 def test_extrapolated_heads_agree_with_the_full_schedule_within_1_percent(chip, lnc, keys, heads, window):
     problem, machine = problem_of(f"hq={heads},hkv={heads},sq={keys},skv={keys},causal"), get_chip(chip)
-    short = flash_prefill_us(problem, machine, lnc, window=window, budget=1500 if window is None else 20_000)
-    full = flash_prefill_us(problem, machine, lnc, window=window, budget=None)
+    short = attention_us(problem, machine, lnc, window=window, budget=1500 if window is None else 20_000)
+    full = attention_us(problem, machine, lnc, window=window, budget=None)
     if window is not None and (chip, keys) in UNSETTLED:
         assert short.extrapolated is None
         assert short.us == full.us
@@ -177,22 +178,22 @@ def test_a_schedule_that_has_not_settled_is_not_extrapolated(monkeypatch):
     """Eight units of 256 keys lead to nothing: from there on the count doubles, until all are scheduled if need be."""
     monkeypatch.setattr("nki_hf.tools.latency._SETTLED", 300)
     problem, chip = problem_of("hq=64,hkv=64,sq=256,skv=256,causal"), get_chip("trn1")
-    found = flash_prefill_us(problem, chip, budget=300)
+    found = attention_us(problem, chip, budget=300)
     assert found.extrapolated is None or found.extrapolated[0] > 8
-    assert found.us == pytest.approx(flash_prefill_us(problem, chip, budget=None).us, rel=0.02)
+    assert found.us == pytest.approx(attention_us(problem, chip, budget=None).us, rel=0.02)
 
 
 def test_two_cores_share_the_work():
     problem, chip = problem_of("hq=8,hkv=8,sq=512,skv=512,causal"), get_chip("trn2")
-    one, two = flash_prefill_us(problem, chip, 1), flash_prefill_us(problem, chip, 2)
+    one, two = attention_us(problem, chip, 1), attention_us(problem, chip, 2)
     assert two.us < 0.7 * one.us
-    events = flash_prefill_events(problem, chip, 2)
+    events = attention_events(problem, chip, 2)
     assert {row.core for row in engine_times(schedule(events, chip))} == {0, 1}
 
 
 def test_longer_sequences_and_more_heads_never_take_less():
     chip = get_chip("trn2")
-    times = [flash_prefill_us(problem_of(f"sq={n},skv={n},causal"), chip).us for n in (128, 256, 512, 1024)]
+    times = [attention_us(problem_of(f"sq={n},skv={n},causal"), chip).us for n in (128, 256, 512, 1024)]
     assert times == sorted(times)
     assert eager_like_us(problem_of("sq=512,skv=512"), chip) < eager_like_us(problem_of("hq=2,sq=512,skv=512"), chip)
 

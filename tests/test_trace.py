@@ -13,8 +13,8 @@ from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.report import facts, html
 from nki_hf.observers.schedule import schedule
 from nki_hf.sim.dependencies import dependencies
-from nki_hf.tools.modelled import problem_of
-from nki_hf.tools.subjects import events_of, flash_prefill_events
+from nki_hf.tools.shape import problem_of
+from nki_hf.tools.subjects import attention_events, events_of
 
 pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 TRN1 = get_chip("trn1")
@@ -124,7 +124,7 @@ def test_there_is_one_flow_for_each_dependency_edge(packets, plan):
 @pytest.mark.parametrize("window", [None, 64])
 def test_flows_of_our_kernel_on_one_core(window, tmp_path):
     chip = get_chip("trn2")
-    plan = schedule(flash_prefill_events(problem_of("hq=2,hkv=1,sq=256,skv=640,causal"), chip), chip, window=window)
+    plan = schedule(attention_events(problem_of("hq=2,hkv=1,sq=256,skv=640,causal"), chip), chip, window=window)
     write_trace(plan, tmp_path / "x.pftrace")
     trace = pb.Trace()
     trace.ParseFromString((tmp_path / "x.pftrace").read_bytes())

@@ -23,9 +23,9 @@ from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.observers.window_order import run_in_window
 from nki_hf.observers.workload import prepare
 from nki_hf.sim.events import Event
-from nki_hf.tools.latency import flash_prefill_us
+from nki_hf.tools.latency import attention_us
 from nki_hf.tools.program import finished
-from nki_hf.tools.subjects import causal, events_of, flash_prefill_events
+from nki_hf.tools.subjects import attention_events, causal, events_of
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -45,7 +45,7 @@ def main() -> None:
     table = Table("kernel", "events", *columns, title="thousand events per CPU second")
     cases: dict[str, Callable[[], Sequence[Event]]] = {
         "v7, 4,096 keys": lambda: events_of.__wrapped__("v7", 4096, chip),
-        "flash_prefill, causal 8,192": lambda: flash_prefill_events(causal(8192), chip),
+        "flash_prefill, causal 8,192": lambda: attention_events(causal(8192), chip),
     }
     for name, make in cases.items():
         events, traced = _timed(make)
@@ -59,9 +59,9 @@ def main() -> None:
     console = Console(width=120)
     console.print(table)
     problem, begin = causal(16384, heads=16), time.process_time()
-    latency = flash_prefill_us(problem, chip)
+    latency = attention_us(problem, chip)
     seconds = time.process_time() - begin
-    asked = 16 * len(flash_prefill_events(causal(16384), chip))
+    asked = 16 * len(attention_events(causal(16384), chip))
     console.print(
         f"flash_prefill, causal 16,384, 16 heads: {seconds:.1f} CPU s for {asked:,} instructions, {latency.instructions:,} of "
         f"them scheduled: {asked / seconds / 1e3:,.0f} thousand per CPU second; {latency.us:,.0f} us (simulated)"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from nki_hf.adapters.call import Call, Keys
-from nki_hf.adapters.layouts import LOWEST
+from nki_hf.kernels.binding import LOWEST
 
 __all__ = ["Gradients", "attention_gradients"]
 

@@ -176,7 +176,7 @@ ProblemKey = tuple[Any, ...]
 """What `problem_from` makes a `Problem` of. Calls are many and problems few: decisions are looked up by this key."""
 
 
-def problem_key(call: Call, *, needs_grad: bool) -> ProblemKey:
+def problem_key(call: Call) -> ProblemKey:
     """The sizes and options of a call, hashable."""
     q, k, v, keys = call.q, call.k, call.v, call.keys
     bias = keys.bias
@@ -187,7 +187,6 @@ def problem_key(call: Call, *, needs_grad: bool) -> ProblemKey:
         call.scale,
         call.softcap,
         call.sink is not None and call.head_sink is not None,
-        needs_grad,
         keys.q_offset,
         keys.window,
         keys.ahead,
@@ -198,7 +197,7 @@ def problem_key(call: Call, *, needs_grad: bool) -> ProblemKey:
 
 def problem_from(key: ProblemKey) -> Problem:
     """The problem of a key."""
-    q, v, dtype, scale, softcap, sink, needs_grad, q_offset, window, ahead, bounds, bias = key
+    q, v, dtype, scale, softcap, sink, q_offset, window, ahead, bounds, bias = key
     boolean, per_batch, per_head, per_row = bias or (False, False, False, False)
     kind = None if bias is None else "boolean" if boolean else "additive"
     return Problem(
@@ -209,7 +208,8 @@ def problem_from(key: ProblemKey) -> Problem:
         seqlen_kv=v[2],
         head_dim=q[3],
         head_dim_v=v[3],
-        dtype="+".join(map(_dtype_name, dtype)) if isinstance(dtype, tuple) else _dtype_name(dtype),
+        dtype=_dtype_name(dtype[0] if isinstance(dtype, tuple) else dtype),
+        dtypes=tuple(map(_dtype_name, dtype)) if isinstance(dtype, tuple) else None,
         softmax_scale=scale,
         mask=Mask(
             q_offset=q_offset,
@@ -223,7 +223,6 @@ def problem_from(key: ProblemKey) -> Problem:
         ),
         softcap=softcap,
         sink=sink,
-        needs_grad=needs_grad,
     )
 
 

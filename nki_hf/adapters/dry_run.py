@@ -117,10 +117,10 @@ def _recording(rows: dict[tuple[Any, ...], LedgerRow], chip: str) -> Iterator[di
     ) -> tuple[torch.Tensor, None]:
         call = call_of(module, query, key, value, attention_mask, kwargs)
         fallback = fallback_name(call)
-        decision = decide(problem_from(problem_key(call, needs_grad=False)), backend="simulator", chip=chip, fallback=fallback)
+        decision = decide(problem_from(problem_key(call)), backend="simulator", chip=chip, fallback=fallback)
         if call.refused:
             rejected = (*call.refused, *decision.rejected)
-            decision = replace(decision, kernel=fallback, backend="torch", tiles={}, rejected=rejected)
+            decision = replace(decision, kernel=fallback, backend="torch", binding=None, plan=None, rejected=rejected)
         key_of = (layer_name(module), decision.problem, decision.kernel)
         before = rows.get(key_of)
         calls = 1 if before is None else before.calls + 1

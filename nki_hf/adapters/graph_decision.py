@@ -21,23 +21,22 @@ __all__ = ["falls_back_in_graph"]
 _SEQLEN = 128  # stands for any length, as one head stands for any number: no rule depends on them
 
 
-def falls_back_in_graph(call: Call, *, needs_grad: bool, fallback: str) -> bool:
+def falls_back_in_graph(call: Call, *, fallback: str) -> bool:
     """True if no kernel takes the calls that the graph being traced will make.
 
     Raises:
       UnsupportedProblem: that is so, and the settings are strict.
     """
     q, k, v, keys = call.q, call.k, call.v, call.keys
-    dtype = str(q.dtype).removeprefix("torch.")
-    if not q.dtype == k.dtype == v.dtype:
-        dtype = "+".join(str(each.dtype).removeprefix("torch.") for each in (q, k, v))
+    q_type, k_type, v_type = (str(each.dtype).removeprefix("torch.") for each in (q, k, v))
     bias = None
     if keys.bias is not None:
         bias = "boolean" if keys.bias.dtype == torch.bool else "additive"
     return bool(
         _falls_back(
             q.device.type,
-            dtype,
+            q_type,
+            None if q_type == k_type == v_type else (q_type, k_type, v_type),
             q.shape[3],
             v.shape[3],
             keys.window is not None,
@@ -46,7 +45,6 @@ def falls_back_in_graph(call: Call, *, needs_grad: bool, fallback: str) -> bool:
             bias,
             call.softcap is not None,
             call.head_sink is not None,
-            needs_grad,
             fallback,
         )
     )
@@ -56,6 +54,7 @@ def falls_back_in_graph(call: Call, *, needs_grad: bool, fallback: str) -> bool:
 def _falls_back(
     device_type: str,
     dtype: str,
+    dtypes: tuple[str, str, str] | None,
     head_dim: int,
     head_dim_v: int,
     window: bool,
@@ -64,7 +63,6 @@ def _falls_back(
     bias: str | None,
     softcap: bool,
     sink: bool,
-    needs_grad: bool,
     fallback: str,
 ) -> bool:
     problem = Problem(
@@ -76,10 +74,10 @@ def _falls_back(
         head_dim=head_dim,
         head_dim_v=head_dim_v,
         dtype=dtype,
+        dtypes=dtypes,
         mask=Mask(window=1 if window else None, ahead=1 if ahead else None, runtime_bounds=bounds, bias=bias),
         softcap=1.0 if softcap else None,
         sink=sink,
-        needs_grad=needs_grad,
     )
     chip, lnc, _ = target(device_type)
     backend = backend_name(device_type) or "simulator"

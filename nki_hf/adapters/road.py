@@ -106,18 +106,18 @@ def _add_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> tuple
 def decide_call(call: Call) -> Decision:
     """The decision for a call: the kernels' rules, and what only the tensors themselves tell."""
     fallback = fallback_name(call)
-    decision = plan(call, needs_grad=_needs_grad(call), fallback=fallback)
+    decision = plan(call, fallback=fallback)
     refused = (*call.refused, *_refusals(call))
     if not refused:
         return decision
-    return replace(decision, kernel=fallback, backend="torch", tiles={}, rejected=(*refused, *decision.rejected))
+    return replace(decision, kernel=fallback, backend="torch", binding=None, plan=None, rejected=(*refused, *decision.rejected))
 
 
 def _falls_back_in_graph(call: Call) -> bool:
     refused = (*call.refused, *_refusals(call))
     if refused and device.settings_of_graph().strict:
         raise UnsupportedProblem(refused)
-    return bool(refused) or falls_back_in_graph(call, needs_grad=_needs_grad(call), fallback=fallback_name(call))
+    return bool(refused) or falls_back_in_graph(call, fallback=fallback_name(call))
 
 
 def _needs_grad(call: Call) -> bool:

@@ -10,26 +10,24 @@ import torch
 from nki_hf.adapters.backward import attention_gradients
 from nki_hf.adapters.call import Call, Keys, ProblemKey, narrow_band, problem_from, problem_key
 from nki_hf.adapters.device import backend_name, target
-from nki_hf.adapters.layouts import attention_call, attention_result, trivial_result
+from nki_hf.adapters.layouts import outputs_of, packed_call, result_of, trivial_result
 from nki_hf.adapters.op_definition import define
 from nki_hf.backends import Backend
 from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_op import direct_op, register_native_op
 from nki_hf.backends.simulator import simulator_backend
 from nki_hf.backends.torch_reference import TorchReferenceBackend
-from nki_hf.chips import get_chip
 from nki_hf.dispatch import Decision, decide
 from nki_hf.errors import Reason, UnsupportedProblem
-from nki_hf.kernels.flash_prefill.plan import plan_prefill
 
 __all__ = ["attention", "attention_op", "attention_op_for", "plan"]
 
 
-def plan(call: Call, *, needs_grad: bool, fallback: str = "sdpa") -> Decision:
+def plan(call: Call, *, fallback: str = "sdpa") -> Decision:
     """The decision for a call, under the settings in force and for the device of its tensors."""
     chip, lnc, _ = target(call.q.device.type)
     backend = backend_name(call.q.device.type) or "simulator"
-    return _decide(problem_key(call, needs_grad=needs_grad), backend, chip, lnc, fallback)
+    return _decide(problem_key(call), backend, chip, lnc, fallback)
 
 
 @lru_cache(maxsize=4096)
@@ -58,7 +56,7 @@ def attention(
     q_offset, window, ahead = narrow_band(q_offset, window, ahead, q.shape[2], k.shape[2])
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
-    decision = plan(call, needs_grad=False)
+    decision = plan(call)
     if decision.fallback:
         raise UnsupportedProblem(decision.rejected)
     trivial = trivial_result(decision.problem, q, v, sink)
@@ -74,31 +72,13 @@ def _op(**code: Any) -> Any:
 
 
 def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return _outputs(q, v)
-
-
-def _outputs(q: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    batch, num_heads_q, seqlen_q = q.shape[:3]
-    out = q.new_empty((batch, seqlen_q, num_heads_q, v.shape[3]))
-    return out, q.new_empty((batch, num_heads_q, seqlen_q), dtype=torch.float32)
+    return outputs_of(q, v)
 
 
 def _run_kernel(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tensor]:
-    backend, keys = _backend(decision), call.keys
-    kernel_plan = plan_prefill(decision.problem, get_chip(decision.chip), decision.lnc)
-    kernel_call = attention_call(
-        decision.problem,
-        kernel_plan,
-        call.q,
-        call.k,
-        call.v,
-        lo=keys.lo,
-        hi=keys.hi,
-        bias=keys.bias,
-        sink=call.sink,
-        lnc=decision.lnc,
-    )
-    return attention_result(decision.problem, backend.run(kernel_call), call.sink)
+    keys = call.keys
+    tensors = {"q": call.q, "k": call.k, "v": call.v, "lo": keys.lo, "hi": keys.hi, "bias": keys.bias, "sink": call.sink}
+    return result_of(decision, _backend(decision).run(packed_call(decision, tensors)), call.sink)
 
 
 def _backend(decision: Decision) -> Backend:

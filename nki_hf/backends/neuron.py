@@ -14,9 +14,10 @@ from nki_hf.backends.base import KernelCall, RunResult
 from nki_hf.backends.neuron_launch import launch, signature_key
 from nki_hf.backends.neuron_lnc import Lnc, Platform, find_platform, resolve_lnc
 from nki_hf.backends.neuron_sources import PARAMETER, digest
-from nki_hf.backends.neuron_split import MAX_BLOCKS, join, split
+from nki_hf.backends.neuron_split import MAX_INSTRUCTIONS, join, split
 from nki_hf.backends.neuron_world import DEVICE_WORLDS, Host, World, detect_nki, detect_world, simulator_problem
 from nki_hf.errors import BackendUnavailable
+from nki_hf.kernels.registry import binding
 
 __all__ = ["NeuronBackend", "neuron_backend"]
 
@@ -33,16 +34,18 @@ class NeuronBackend:
 
     name = "neuron"
 
-    def __init__(self, host: Host | None = None, kernels: str = "nki_hf.kernels", *, max_blocks: int = MAX_BLOCKS) -> None:
+    def __init__(
+        self, host: Host | None = None, kernels: str | None = None, *, max_instructions: int = MAX_INSTRUCTIONS
+    ) -> None:
         """A back end of its own (see `neuron_backend` for that of the process).
 
         Args:
           host: the machine.
-          kernels: package of the kernel modules.
-          max_blocks: see `neuron_split.MAX_BLOCKS`.
+          kernels: package of kernel modules without bindings; None = those of `kernels.registry`.
+          max_instructions: see `neuron_split.MAX_INSTRUCTIONS`.
         """
         self._host = host or Host()
-        self._max_blocks = max_blocks
+        self._max_instructions = max_instructions
         self._kernels = kernels
         self.compiled: Counter[Hashable] = Counter()
 
@@ -94,22 +97,26 @@ class NeuronBackend:
                 f"the tensors are on {device} but this process has the {self.world.name} world: the two worlds cannot share a "
                 f"process. Move the model to {self.world.device}."
             )
-        kernel, parameters = self._kernel(call.kernel), self._parameters(call.kernel)
+        kernel, parameters = self._kernel(call.kernel, call.entry), self._parameters(call)
         filled = call.filled()
         if PARAMETER in parameters and PARAMETER not in call.constants:
-            filled = replace(filled, constants={**call.constants, PARAMETER: digest(f"{self._kernels}.{call.kernel}")})
+            filled = replace(filled, constants={**call.constants, PARAMETER: digest(self._module(call.kernel))})
         results = []
-        for part in split(filled, self._max_blocks):
+        for part in split(filled, self._max_instructions):
             results.append(launch(kernel, part, parameters, self.lnc.value))
             self.compiled[signature_key(part)] += 1
-        return RunResult(outputs=join(call, results))
+        return RunResult(outputs=join(filled, results, self._max_instructions))
 
-    def _kernel(self, name: str) -> Any:
-        return getattr(lang.load(f"{self._kernels}.{name}", "neuron"), name)
+    def _kernel(self, name: str, entry: str = "") -> Any:
+        return getattr(lang.load(self._module(name), "neuron"), entry or name)
 
-    def _parameters(self, name: str) -> tuple[str, ...]:
+    def _parameters(self, call: KernelCall) -> tuple[str, ...]:
         # nki's kernel objects do not promise a signature; the simulator's copy of the same source has one.
-        return tuple(inspect.signature(getattr(lang.load(f"{self._kernels}.{name}", "simulator"), name).function).parameters)
+        kernel = getattr(lang.load(self._module(call.kernel), "simulator"), call.entry or call.kernel)
+        return tuple(inspect.signature(kernel.function).parameters)
+
+    def _module(self, kernel: str) -> str:
+        return binding(kernel).module if self._kernels is None else f"{self._kernels}.{kernel}"
 
 
 @functools.cache

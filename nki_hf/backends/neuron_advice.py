@@ -82,7 +82,7 @@ _CAUSES = (
         name="too many instructions",
         pattern=_pattern(r"\bNCC_E(BVF030|VRF007|XTP004)\b", r"generated too many instructions"),
         advice="The compiler refuses so many instructions in one kernel or graph: shorten the sequence, lower the batch, or "
-        "let one launch unroll less (nki_hf.backends.neuron_split.MAX_BLOCKS).",
+        "let one launch unroll less (nki_hf.backends.neuron_split.MAX_INSTRUCTIONS).",
         bisect=True,
     ),
     Cause(

@@ -16,6 +16,8 @@ from nki_hf.backends.base import KernelCall
 from nki_hf.backends.neuron_advice import Cause, cause_of, lines_of
 from nki_hf.backends.neuron_world import device_world
 from nki_hf.errors import Reason, UnsupportedProblem
+from nki_hf.kernels.division import axis_sizes
+from nki_hf.kernels.registry import find
 
 __all__ = ["DEVICE_DTYPES", "LaunchFailed", "arguments_of", "launch", "signature_key"]
 
@@ -23,6 +25,15 @@ DEVICE_DTYPES = ("bfloat16", "float16", "float32", "int32", "uint32", "int16", "
 """Element types that a launch passes on. 64-bit types are downcast or refused by the compiler depending on its version, and
 bool was read as uint8 before nki 0.4; callers convert."""
 
+_BISECT = {
+    "batch": "batch",
+    "heads": "num_heads_q",
+    "kv-heads": "num_heads_kv",
+    "seqlen": "seqlen_q",
+    "seqlen-kv": "seqlen_kv",
+    "head-dim": "head_dim",
+    "head-dim-v": "head_dim_v",
+}
 _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _INT32 = range(-(2**31), 2**31)
 
@@ -98,7 +109,7 @@ def arguments_of(call: KernelCall, parameters: Sequence[str]) -> list[Any]:
 
 
 def signature_key(call: KernelCall) -> tuple[Any, ...]:
-    """What one compiled kernel stands for: kernel, LNC, shape and dtype of each tensor, and each constant.
+    """What one compiled kernel stands for: kernel and entry, LNC, shape and dtype of each tensor, and each constant.
 
     Two calls with equal keys share one compilation; a new key costs minutes on a device.
     """
@@ -106,7 +117,7 @@ def signature_key(call: KernelCall) -> tuple[Any, ...]:
         (name, None if tensor is None else (tuple(tensor.shape), _dtype(tensor))) for name, tensor in call.tensors.items()
     )
     constants = tuple((name, _constant(call, name, value)) for name, value in call.constants.items())
-    return call.kernel, call.lnc, tensors, constants
+    return call.kernel, call.entry, call.lnc, tensors, constants
 
 
 def _tensor(call: KernelCall, name: str, tensor: Any) -> Any:
@@ -170,12 +181,12 @@ def _advice(cause: Cause | None, call: KernelCall) -> str:
 
 
 def _bisect_flags(call: KernelCall) -> list[str]:
-    """The flags of examples/device_bisect.py that give this shape; [] for a kernel that is not attention."""
-    q, k, v = (call.tensors.get(name) for name in ("q", "k", "v"))
-    if q is None or k is None or v is None:
+    """The flags of examples/device_bisect.py that give this shape; [] for a kernel that has no binding."""
+    binding, shapes = find(call.kernel), call.shapes
+    if binding is None or any(shapes.get(item.name) is None for item in binding.arguments if not item.optional):
         return []
-    batch, heads, head_dim, seqlen_q = q.shape
-    sizes = {"batch": batch, "heads": heads, "kv-heads": k.shape[1], "seqlen": seqlen_q, "seqlen-kv": k.shape[3]}
-    sizes |= {"head-dim": head_dim, "head-dim-v": v.shape[3]}
-    dtype = _SHORT.get(_dtype(q), _dtype(q))
-    return ["--device", str(q.device).split(":")[0], *(f"--{name} {size}" for name, size in sizes.items()), f"--dtype {dtype}"]
+    sizes = axis_sizes(binding, shapes)
+    first = next(tensor for tensor in call.tensors.values() if tensor is not None)
+    flags = [f"--{flag} {sizes[axis]}" for flag, axis in _BISECT.items() if axis in sizes]
+    dtype = _SHORT.get(_dtype(first), _dtype(first))
+    return ["--device", str(first.device).split(":")[0], *flags, f"--dtype {dtype}"]

@@ -2,7 +2,7 @@
 
 A kernel runs as Python once per kernel source, shapes, dtypes, constants, chip and core count. That run is recorded, and
 later calls replay the recording, which costs only its NumPy calls. Where a kernel's parts are independent
-(kernels/slicing.py), one part is recorded and replayed for each of them, on as many threads as there are processors; the
+(kernels/division.py), one part is recorded and replayed for each of them, on as many threads as there are processors; the
 values are those of the undivided launch, bit by bit.
 """
 
@@ -25,7 +25,9 @@ import numpy as np
 
 from nki_hf.backends.base import KernelCall, RunResult
 from nki_hf.chips import Chip, get_chip
-from nki_hf.kernels.slicing import WORTH_DIVIDING, Part, parts
+from nki_hf.kernels import registry
+from nki_hf.kernels.binding import Binding
+from nki_hf.kernels.division import Part, axis_sizes, parts, whole_shape, worth_threads
 from nki_hf.lang import load
 from nki_hf.sim import LaunchResult, Program, SimOptions, launch
 from nki_hf.sim.host import as_numpy, as_torch, is_torch
@@ -80,11 +82,11 @@ class SimulatorBackend:
     def run(self, call: KernelCall) -> RunResult:
         """Run one call; the outputs are fresh and of the kind of the inputs (torch CPU tensors or NumPy arrays)."""
         arrays = {name: None if value is None else as_numpy(value) for name, value in call.tensors.items()}
-        sizes = {name: None if array is None else _shape(call, name, array) for name, array in arrays.items()}
-        found, shapes = parts(call.kernel, sizes, wanted=self._threads)
+        binding = registry.binding(call.kernel)
+        found = parts(binding, call.shapes, binding.returned(call.passed), wanted=self._threads)
         outputs: Sequence[Array]
         if found:
-            outputs = self._run_parts(replace(call, lnc=1), arrays, found, shapes)
+            outputs = self._run_parts(replace(call, lnc=1), arrays, binding, found)
         else:
             outputs = self._execute(_key(call, arrays, self.chip), call, arrays)
         if any(map(is_torch, call.tensors.values())):
@@ -95,34 +97,43 @@ class SimulatorBackend:
         """The undivided launch of a call on shapes alone, on `call.lnc` cores: its events and buffers, no values."""
         arrays = {name: None if value is None else as_numpy(value) for name, value in call.tensors.items()}
         blank = {
-            name: None if array is None else np.empty(_shape(call, name, array), array.dtype) for name, array in arrays.items()
+            name: None if array is None else np.empty(call.shape(name, array), array.dtype) for name, array in arrays.items()
         }
         options = SimOptions(chip=self.chip, values=False)
-        return launch(_kernel(call.kernel), (), {**blank, **call.constants}, options=options, lnc=call.lnc)
+        return launch(_kernel(call.kernel, call.entry), (), {**blank, **call.constants}, options=options, lnc=call.lnc)
 
     def clear(self) -> None:
         """Forget all recordings."""
         self._pool.clear()
 
     def _run_parts(
-        self, call: KernelCall, arrays: Mapping[str, Array | None], found: tuple[Part, ...], shapes: tuple[tuple[int, ...], ...]
+        self, call: KernelCall, arrays: Mapping[str, Array | None], binding: Binding, found: tuple[Part, ...]
     ) -> list[Array]:
+        returned, sizes = binding.returned(call.passed), axis_sizes(binding, call.shapes)
+
         def inputs(part: Part) -> dict[str, Array | None]:
             return {name: None if array is None else array[part.inputs[name]] for name, array in arrays.items()}
 
         first = inputs(found[0])
         key = _key(call, first, self.chip)
         read = sum(array.nbytes for array in first.values() if array is not None)
-        threads = self._threads if call.tensors["q"].shape[3] >= WORTH_DIVIDING or read >= _WORTH_THREADS else 1
+        threads = self._threads if worth_threads(binding, sizes) or read >= _WORTH_THREADS else 1
         outputs: list[Array] = []
 
         def run_part(part: Part) -> None:
             results = self._execute(key, call, inputs(part))
             with self._lock:
                 if not outputs:
-                    outputs.extend(np.empty(shape, item.dtype) for shape, item in zip(shapes, results, strict=True))
-            for output, index, result in zip(outputs, part.outputs, results, strict=True):
-                output[index] = result
+                    outputs.extend(
+                        np.zeros(whole_shape(binding, item, result.shape, sizes), result.dtype)
+                        for item, result in zip(returned, results, strict=True)
+                    )
+                for item, output, index, result in zip(returned, outputs, part.outputs, results, strict=True):
+                    if item.summed:
+                        output[index] += result
+            for item, output, index, result in zip(returned, outputs, part.outputs, results, strict=True):
+                if not item.summed:
+                    output[index] = result
 
         _for_each(run_part, found, threads)
         return outputs
@@ -136,9 +147,9 @@ class SimulatorBackend:
             self._count(replayed=program.instructions)
         else:
             # A recording owns its memory: the inputs are copied, or replays would write into the caller's arrays.
-            own = {name: None if array is None else _copy(array, _shape(call, name, array)) for name, array in arrays.items()}
+            own = {name: None if array is None else _copy(array, call.shape(name, array)) for name, array in arrays.items()}
             options = SimOptions(chip=self.chip, events=False, record=True)
-            result = launch(_kernel(call.kernel), (), {**own, **call.constants}, options=options, lnc=call.lnc)
+            result = launch(_kernel(call.kernel, call.entry), (), {**own, **call.constants}, options=options, lnc=call.lnc)
             outputs, program = result.outputs, result.program
             self._count(recorded=1)
         if program is not None:
@@ -269,22 +280,14 @@ def _processors() -> int:
 
 
 @functools.cache
-def _kernel(name: str) -> Any:
-    return getattr(load(f"nki_hf.kernels.{name}", "simulator"), name)
+def _kernel(name: str, entry: str) -> Any:
+    return getattr(load(registry.binding(name).module, "simulator"), entry or name)
 
 
 @functools.cache
 def _source_hash(name: str) -> str:
-    source = inspect.getsource(load(f"nki_hf.kernels.{name}", "simulator"))
+    source = inspect.getsource(load(registry.binding(name).module, "simulator"))
     return hashlib.sha256(source.encode()).hexdigest()
-
-
-def _shape(call: KernelCall, name: str, array: Array) -> tuple[int, ...]:
-    """Shape of an argument, or of a part of it, as the kernel sees it."""
-    if name not in call.extended:
-        return array.shape
-    axis, length = call.extended[name]
-    return (*array.shape[:axis], length, *array.shape[axis + 1 :])
 
 
 def _copy(array: Array, shape: tuple[int, ...]) -> Array:
@@ -296,9 +299,18 @@ def _copy(array: Array, shape: tuple[int, ...]) -> Array:
 
 def _key(call: KernelCall, arrays: Mapping[str, Array | None], chip: Chip) -> Key:
     tensors = tuple(
-        (name, None if array is None else (_shape(call, name, array), array.dtype.str)) for name, array in arrays.items()
+        (name, None if array is None else (call.shape(name, array), array.dtype.str)) for name, array in arrays.items()
     )
-    return (call.kernel, _source_hash(call.kernel), tensors, tuple(call.constants.items()), chip.name, call.lnc)
+    return (
+        call.kernel,
+        call.entry,
+        call.passed,
+        _source_hash(call.kernel),
+        tensors,
+        tuple(call.constants.items()),
+        chip.name,
+        call.lnc,
+    )
 
 
 def _for_each(work: Callable[[Part], None], items: tuple[Part, ...], threads: int) -> None:

@@ -34,7 +34,7 @@ class TorchReferenceBackend:
         return None
 
     def run(self, call: KernelCall) -> RunResult:
-        """Run one call on torch tensors; the outputs are those of the kernel (see kernels/flash_prefill.py)."""
+        """Run one call on torch tensors; the outputs are those of the kernel (see kernels/flash_prefill/call.py)."""
         if call.kernel != "flash_prefill":
             raise BackendUnavailable(
                 f"kernel={call.kernel!r} has no torch form: torch_reference runs flash_prefill. Use the simulator."

@@ -46,7 +46,7 @@ and an output that lacks a divided axis (`dsink` lacks `batch`) names it in `sum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,7 @@ from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.problem import Problem
 
-__all__ = ["TENSORS", "Argument", "Binding", "Cost", "Division", "Output", "Plan", "Target"]
+__all__ = ["HIDDEN", "LOWEST", "TENSORS", "Argument", "Binding", "Cost", "Division", "Output", "Plan", "Rows", "Target"]
 
 _Q = ("batch", "num_heads_q", "seqlen_q")
 _KV = ("batch", "num_heads_kv", "seqlen_kv")
@@ -80,6 +80,12 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
 """Axes of the tensors that a call has and gets, as the adapters hold them. Each axis is a size of `Problem`."""
 
 
+HIDDEN = -3.4028234663852886e38
+"""What a bias holds where a key is hidden, for kernels that know no -inf: float32's lowest value."""
+LOWEST = -1e38
+"""What finite biases are raised to, so that a row of finfo.min stays a row of (equal) scores and is not taken as empty."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Argument:
     """One tensor argument of a kernel.
@@ -92,7 +98,7 @@ class Argument:
       padding: what fills the argument where the plan's size of an axis is larger than the call's; 0 is filled in by the back
         end, which copies anyway; None = no axis may be longer.
       hidden: what stands for -inf, where the kernel knows none; None = -inf may arrive.
-      lowest: finite values are raised to it, so that they differ from `hidden`.
+      lowest: values are raised to it, so that finite ones differ from `hidden`; a number, or one for each problem.
       optional: the plan says in `Plan.passed` whether the kernel gets it; else it gets None.
     """
 
@@ -102,7 +108,7 @@ class Argument:
     broadcast: tuple[str, ...] = ()
     padding: float | None = None
     hidden: float | None = None
-    lowest: float | None = None
+    lowest: float | Callable[[Problem], float] | None = None
     optional: bool = False
 
     def __post_init__(self) -> None:
@@ -134,17 +140,33 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rows:
+    """How the query rows of one head are divided over launches, if even one head is too long for one.
+
+    Attributes:
+      runs: `(constants, seqlen_q, instructions)` -> rows `[begin, end)` of each launch, of at most so many instructions, or as
+        few rows as the kernel can run.
+      constants: `(constants, begin, end, lnc)` -> the constants of the launch of these rows.
+    """
+
+    runs: Callable[[Mapping[str, Any], int, int], Sequence[tuple[int, int]]]
+    constants: Callable[[Mapping[str, Any], int, int, int], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Division:
     """Along what a call may be taken apart; all parts of a call have equal shapes.
 
     Attributes:
       axes: axes whose entries share nothing, outermost first. `num_heads_kv` takes its query heads along.
       group: True if the query heads of one kv head are independent too; each part then reads keys and values for itself.
+      rows: how rows are divided; None = they are not.
       worth: sizes from which on threads pay, and a division of the group. One of them is enough.
     """
 
     axes: tuple[str, ...] = ()
     group: bool = False
+    rows: Rows | None = None
     worth: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -204,6 +226,10 @@ def _no_cost(problem: Problem, plan: Plan, target: Target) -> Cost:
     return Cost(us=float("inf"), why="no estimate")
 
 
+def _scores(problem: Problem) -> int:
+    return problem.batch * problem.num_heads_q * -(-problem.seqlen_q // 128) * -(-problem.seqlen_kv // 512) * 16
+
+
 @dataclass(frozen=True, kw_only=True)
 class Binding:
     """One kernel as everything outside of its folder sees it.
@@ -216,6 +242,8 @@ class Binding:
       plan: `(problem, target) -> Plan`, or why not.
       cost: `(problem, plan, target) -> Cost`; kernels without an estimate come last, in the registry's order.
       division: along what a call may be taken apart.
+      instructions: about how many instructions the kernel has for a problem, known quickly for any size; used before a
+        problem is planned.
       kind: `forward` or `backward`: kernels of one kind stand in for each other.
     """
 
@@ -227,7 +255,16 @@ class Binding:
     plan: Callable[[Problem, Target], Plan | tuple[Reason, ...]]
     cost: Callable[[Problem, Plan, Target], Cost] = _no_cost
     division: Division = field(default_factory=Division)
+    instructions: Callable[[Problem], int] = _scores
     kind: str = "forward"
+
+    def __post_init__(self) -> None:
+        divided = {*self.division.axes, *(["num_heads_q"] if self.division.group else [])}
+        for item in self.outputs:
+            heads = "num_heads_kv" if "num_heads_kv" in item.axes else "num_heads_q"
+            for axis in divided - set(item.axes) - set(item.summed):
+                if not (axis == "num_heads_kv" and heads in item.axes):
+                    raise ValueError(f"{item.name} lacks the divided axis {axis}: it has it, or names it in summed.")
 
     @property
     def module(self) -> str:
@@ -243,9 +280,9 @@ class Binding:
         """The arguments that are tensors and not None."""
         return tuple(item for item in self.arguments if not item.optional or item.name in plan.passed)
 
-    def returned(self, plan: Plan) -> tuple[Output, ...]:
-        """The outputs that the kernel returns."""
-        return tuple(item for item in self.outputs if not item.optional or item.name in plan.passed)
+    def returned(self, passed: Collection[str]) -> tuple[Output, ...]:
+        """The outputs that the kernel returns if it gets `passed` (see `Plan`)."""
+        return tuple(item for item in self.outputs if not item.optional or item.name in passed)
 
     def shapes(self, problem: Problem, plan: Plan, batch_bounds: int = 1) -> dict[str, tuple[tuple[int, ...], str] | None]:
         """Shape and dtype of each argument, None for one that is left out.
@@ -264,7 +301,9 @@ class Binding:
 
     def output_shapes(self, problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of each output that is returned, by name."""
-        return {item.name: (self._shape(item, problem, plan, 1), _dtype(item.dtype, problem)) for item in self.returned(plan)}
+        return {
+            item.name: (self._shape(item, problem, plan, 1), _dtype(item.dtype, problem)) for item in self.returned(plan.passed)
+        }
 
     def _shape(self, item: Argument | Output, problem: Problem, plan: Plan, batch_bounds: int) -> tuple[int, ...]:
         sizes, mask = self.sizes(problem, plan), problem.mask

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -11,10 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from nki_hf.chips import CHIPS, Chip, get_chip
+from nki_hf.dispatch import decide
+from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Problem
-from nki_hf.tools.latency import EAGER_NOTE, eager_like_us, flash_prefill_us, independent_units
-from nki_hf.tools.lengths import check_length, prefill_instructions
-from nki_hf.tools.modelled import problem_of, visible_flops, window_of
+from nki_hf.tools.latency import EAGER_NOTE, attention_us, eager_like_us, independent_units, one_unit
+from nki_hf.tools.lengths import attention_instructions, check_length
+from nki_hf.tools.modelled import visible_flops, window_of
+from nki_hf.tools.shape import SHAPE_HELP, problem_of
+from nki_hf.tools.subjects import attention_kernels
 
 __all__ = ["command", "modelled_rows", "modelled_table", "run"]
 
@@ -29,26 +32,31 @@ def run(
     lnc: int | None = None,
     budget: int = 300_000,
 ) -> list[dict[str, Any]]:
-    """A row per chip: simulated µs of `flash_prefill` and of the eager-like rung, TFLOP/s on visible keys, how they were found.
+    """A row per chip: simulated µs of the kernel that dispatch picks and of the eager-like rung, TFLOP/s on visible keys, how
+    they were found.
 
     Args:
       problem: the call.
       chips: their names.
       window: order option of the schedule.
       lnc: cores; None = each chip's default.
-      budget: instructions per core up to which every head is scheduled (see `latency.flash_prefill_us`).
+      budget: instructions per core up to which every head is scheduled (see `latency.attention_us`).
 
     Raises:
-      UnsupportedProblem: the kernel does not take the problem on one of the chips.
+      UnsupportedProblem: no kernel takes the problem on one of the chips.
     """
     rows = []
     for name in chips:
         chip = get_chip(name)
         cores = chip.default_lnc if lnc is None else lnc
-        ours = flash_prefill_us(problem, chip, cores, window=window, budget=budget)
+        decision = decide(problem, backend="simulator", chip=name, lnc=cores)
+        if decision.plan is None:
+            raise UnsupportedProblem(decision.rejected)
+        ours = attention_us(problem, chip, cores, window=window, budget=budget, kernel=decision.kernel)
         eager = eager_like_us(problem, chip, cores)
         rows.append({
-            "chip": name, "cores": cores, "nki_us_simulated": ours.us, "eager_like_us_simulated": eager,
+            "chip": name, "cores": cores, "kernel": decision.kernel, "nki_us_simulated": ours.us,
+            "eager_like_us_simulated": eager,
             "speedup_simulated": eager / ours.us, "visible_tflops_simulated": visible_flops(problem) / ours.us / 1e6,
             "peak_tflops": cores * chip.tensor_peak_tflops, "extrapolated": ours.extrapolated,
             "instructions": ours.instructions,
@@ -89,7 +97,7 @@ def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
                   "prompts/s, attention alone (sim)",
                   title="attention on Trainium, simulated: no figure here was measured")  # fmt: skip
     for row in rows:
-        for kind, label in (("nki", "nki flash_prefill"), ("eager_like", "eager-like (ladder v3)")):
+        for kind, label in (("nki", f"nki {row['kernel']}"), ("eager_like", "eager-like (ladder v3)")):
             table.add_row(row["chip"], str(row["cores"]), label, f"{row[f'{kind}_us_simulated']:,.0f}",
                           f"{row[f'{kind}_model_ms_simulated']:,.2f}",
                           f"{row[f'{kind}_prompts_per_s_simulated']:,.1f}")  # fmt: skip
@@ -104,19 +112,26 @@ def _check_cores(lnc: int | None, chips: tuple[str, ...]) -> None:
 
 
 def _check_length(problem: Problem, chip: Chip, lnc: int | None) -> None:
-    """Refuse what even one (batch, kv head) unit, or all of them where none stands for the others, is too long for."""
+    """Refuse what is too long for every kernel: even one of its units, or all of them where none stands for the others."""
     cores = chip.default_lnc if lnc is None else lnc
-    alike = independent_units(problem, cores)
-    part = replace(problem, batch=1, num_heads_kv=1, num_heads_q=problem.group_size) if alike else problem
+    counts: list[tuple[int, bool]] = []
+    refused: list[Reason] = []
+    for kernel in attention_kernels():
+        alike = independent_units(problem, cores, kernel)
+        try:
+            counts.append((attention_instructions(one_unit(problem, kernel) if alike else problem, chip, kernel), alike))
+        except UnsupportedProblem as error:
+            refused.extend(error.reasons)
+    if not counts:
+        raise UnsupportedProblem(refused)
+    count, alike = min(counts)
     what = "one (batch, kv head) unit of the shape" if alike else f"the shape on {cores} core{'s' if cores > 1 else ''}"
     uneven = "" if alike or not problem.batch * problem.num_heads_kv % cores else f", or b x hkv as a multiple of {cores}"
-    check_length(prefill_instructions(part, chip), what, f"give smaller sizes{uneven}")
+    check_length(count, what, f"give smaller sizes{uneven}")
 
 
 def command(
-    shape: Annotated[
-        str, typer.Option(help="b=1,hq=16,hkv=8,sq=4096,skv=4096,d=128,causal; also window=, softcap=, dtype=, sink.")
-    ],
+    shape: Annotated[str, typer.Option(help=SHAPE_HELP)],
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3; default is all three.")] = "",
     order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
     lnc: Annotated[int | None, typer.Option(help="Cores, 1 or 2; default is each chip's own.")] = None,

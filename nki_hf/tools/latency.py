@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from nki_hf.chips import Chip
-from nki_hf.observers.schedule import DEFAULT_WINDOW, Schedule, schedule
+from nki_hf.kernels.registry import binding
+from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.problem import Problem
-from nki_hf.tools.subjects import events_of, flash_prefill_events
+from nki_hf.tools.subjects import attention_events, events_of
 
-__all__ = ["EAGER_NOTE", "Latency", "eager_like_us", "flash_prefill_us", "independent_units"]
+__all__ = ["EAGER_NOTE", "Latency", "attention_us", "eager_like_us", "independent_units", "one_unit"]
 
 _EAGER = "v3"
 _EAGER_STEP, _EAGER_SIZE = 512, 2048
@@ -31,7 +32,7 @@ class Latency:
 
     Attributes:
       us: simulated microseconds of the whole call.
-      extrapolated: from how many to how many (batch, kv head) units, or None if every unit was scheduled.
+      extrapolated: from how many to how many independent units, or None if every unit was scheduled.
       instructions: how many instructions were scheduled to know it, attempts that had not settled included.
     """
 
@@ -51,35 +52,45 @@ _DOUBT = 0.02
 """Most that two estimates of the latency may differ in, relative to it, for their mean to be taken."""
 
 
-def flash_prefill_us(
-    problem: Problem, chip: Chip, lnc: int = 1, *, window: int | None = DEFAULT_WINDOW, budget: int | None = _BUDGET
+def attention_us(
+    problem: Problem,
+    chip: Chip,
+    lnc: int = 1,
+    *,
+    window: int | None = DEFAULT_WINDOW,
+    budget: int | None = _BUDGET,
+    kernel: str = "flash_prefill",
 ) -> Latency:
-    """The latency of `flash_prefill` on `lnc` cores.
+    """The latency of one of our kernels on `lnc` cores.
 
-    (batch, kv head) units are independent and alike. If all of them are more than `budget` instructions a core, the first
-    half, three quarters and the whole of what a third of the budget allows are scheduled, and the time per unit between the
-    first and the last is repeated for the rest. In program order that is exact. A window's schedule settles slowly and is
-    periodic over many units or not at all, so at least `_SETTLED` instructions are scheduled, and where the time per unit in
-    the third quarter and in the last one would lead to latencies that differ by more than `_DOUBT`, twice as many, and so on.
+    Units (entries of the axes that its binding divides: a batch entry and a kv head) are independent and alike. If all of
+    them are more than `budget` instructions a core, the first half, three quarters and the whole of what a third of the
+    budget allows are scheduled, and the time per unit between the first and the last is repeated for the rest. In program
+    order that is exact. A window's schedule settles slowly and is periodic over many units or not at all, so at least
+    `_SETTLED` instructions are scheduled, and where the time per unit in the third quarter and in the last one would lead to
+    latencies that differ by more than `_DOUBT`, twice as many, and so on.
     That ends, with every unit scheduled, where it would be no less work. `budget=None` schedules every unit.
 
     Raises:
       UnsupportedProblem: the kernel does not take the problem.
     """
-    units = problem.batch * problem.num_heads_kv
-    if budget is None or not independent_units(problem, lnc):
-        return _whole(problem, chip, lnc, window)
+    units = _count(problem, kernel)
+    if budget is None or not independent_units(problem, lnc, kernel):
+        return _whole(problem, chip, lnc, window, kernel)
     asked = units // lnc  # per core, as are all numbers of units below
-    start = flash_prefill_events(_units(problem, lnc), chip, lnc)
+    start = attention_events(one_unit(problem, kernel, lnc), chip, lnc, kernel=kernel)
     length = len(start) // lnc
     if asked * length <= budget:
-        return _whole(problem, chip, lnc, window)
+        return _whole(problem, chip, lnc, window, kernel)
     instructions = 0
     for known in _doubling(budget // 3 if window is None else max(budget // 3, _SETTLED), length, asked):
         counts = [1, known] if length > _LONG else [known // 2, known * 3 // 4, known]
         if instructions + sum(counts) * length >= asked * length:
             break
-        streams = [start if count == 1 else flash_prefill_events(_units(problem, count * lnc), chip, lnc) for count in counts]
+        problems = [one_unit(problem, kernel, count * lnc) for count in counts]
+        streams = [
+            start if n == 1 else attention_events(p, chip, lnc, kernel=kernel) for n, p in zip(counts, problems, strict=True)
+        ]
         plans = [schedule(stream, chip, window=window) for stream in streams]
         instructions += sum(len(plan.events) for plan in plans) // lnc
         total = [plan.total_ns for plan in plans]
@@ -88,14 +99,27 @@ def flash_prefill_us(
         found = total[-1] + (total[-1] - total[0]) / (known - counts[0]) * rest
         if (max(steps) - min(steps)) * rest <= _DOUBT * found:
             return Latency(us=found / 1e3, extrapolated=(known * lnc, units), instructions=instructions * lnc)
-    whole = _whole(problem, chip, lnc, window)
+    whole = _whole(problem, chip, lnc, window, kernel)
     return replace(whole, instructions=whole.instructions + instructions * lnc)
 
 
-def independent_units(problem: Problem, lnc: int) -> bool:
-    """True if there are enough (batch, kv head) units, the same number on each core, for some to stand for all."""
-    units = problem.batch * problem.num_heads_kv
+def independent_units(problem: Problem, lnc: int, kernel: str) -> bool:
+    """True if there are enough independent units, the same number on each core, for some to stand for all."""
+    units = _count(problem, kernel)
     return units > 2 * lnc and not units % lnc
+
+
+def one_unit(problem: Problem, kernel: str, count: int = 1) -> Problem:
+    """The problem with `count` units along the innermost axis that the kernel's binding divides, one along the others."""
+    axes = binding(kernel).division.axes
+    sizes = {axis: count if axis == axes[-1] else 1 for axis in axes}
+    if "num_heads_kv" in sizes:
+        sizes["num_heads_q"] = sizes["num_heads_kv"] * problem.group_size
+    return replace(problem, **sizes)  # type: ignore[arg-type]
+
+
+def _count(problem: Problem, kernel: str) -> int:
+    return math.prod(int(getattr(problem, axis)) for axis in binding(kernel).division.axes)
 
 
 def _doubling(instructions: int, length: int, asked: int) -> Iterator[int]:
@@ -106,8 +130,8 @@ def _doubling(instructions: int, length: int, asked: int) -> Iterator[int]:
         known *= 2
 
 
-def _whole(problem: Problem, chip: Chip, lnc: int, window: int | None) -> Latency:
-    plan = _plan(problem, chip, lnc, window)
+def _whole(problem: Problem, chip: Chip, lnc: int, window: int | None, kernel: str) -> Latency:
+    plan = schedule(attention_events(problem, chip, lnc, kernel=kernel), chip, window=window)
     return Latency(us=plan.total_ns / 1e3, extrapolated=None, instructions=len(plan.events))
 
 
@@ -124,11 +148,3 @@ def eager_like_us(problem: Problem, chip: Chip, lnc: int = 1) -> float:
 @functools.lru_cache(maxsize=32)
 def _eager_head_us(size: int, chip: Chip) -> float:
     return (schedule(events_of(_EAGER, size, chip), chip).total_ns - chip.kernel_fixed_ns) / 1e3
-
-
-def _plan(problem: Problem, chip: Chip, lnc: int, window: int | None) -> Schedule:
-    return schedule(flash_prefill_events(problem, chip, lnc), chip, window=window)
-
-
-def _units(problem: Problem, count: int) -> Problem:
-    return replace(problem, batch=1, num_heads_kv=count, num_heads_q=count * problem.group_size)

@@ -14,8 +14,9 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import require
 from nki_hf.observers.report import LONGER, facts, html
 from nki_hf.observers.timing import WAITS
-from nki_hf.tools.modelled import Asked, planned, stream, window_of
+from nki_hf.tools.modelled import KERNEL_HELP, Asked, planned, stream, window_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
+from nki_hf.tools.shape import SHAPE_HELP
 
 __all__ = ["command", "show"]
 
@@ -68,9 +69,9 @@ def show(found: dict[str, Any], title: str, console: Console) -> None:
 
 
 def command(
-    kernel: Annotated[str, typer.Option(help="flash_prefill, or a rung of the ladder such as v7.")] = "flash_prefill",
+    kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = "flash_prefill",
     seqlen: Annotated[int, typer.Option(help="Keys (and queries) of a ladder rung.")] = 1024,
-    shape: Annotated[str, typer.Option(help="Problem of flash_prefill, b=1,hq=1,hkv=1,sq=1024,skv=1024,d=128,causal.")] = "",
+    shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = "",
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
     order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
     overflow: Annotated[str, typer.Option(help="Tiles that do not fit: spill (as a compiler would) or error.")] = "spill",

@@ -12,13 +12,17 @@ import ml_dtypes
 import numpy as np
 
 from nki_hf.chips import Chip
+from nki_hf.dispatch import candidates
 from nki_hf.errors import UnsupportedProblem
-from nki_hf.kernels.flash_prefill.plan import plan_prefill, prefill_reasons
+from nki_hf.kernels.binding import Target
+from nki_hf.kernels.packing import NUMPY_DTYPES
+from nki_hf.kernels.registry import bindings
+from nki_hf.lang import features
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.events import Event
 
-__all__ = ["SUBJECTS", "Subject", "events_of", "flash_prefill_events", "subject"]
+__all__ = ["SUBJECTS", "Subject", "attention_events", "attention_kernels", "events_of", "subject"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +120,8 @@ def _gemm_rows(size: int) -> int:
 def subject(name: str) -> Subject:
     """The subject of that name; a ValueError lists the known ones."""
     if name not in SUBJECTS:
-        raise ValueError(f"kernel={name!r} is not known: it is flash_prefill or one of {', '.join(SUBJECTS)}.")
+        known = (*attention_kernels(), *SUBJECTS)
+        raise ValueError(f"kernel={name!r} is not known: it is one of {', '.join(known)}.")
     return SUBJECTS[name]
 
 
@@ -137,35 +142,32 @@ def events_of(name: str, size: int, chip: Chip) -> Sequence[Event]:
     return launch(kernel, found.arguments(size), dict(found.constants), options=options).events
 
 
-def flash_prefill_events(problem: Problem, chip: Chip, lnc: int = 1) -> Sequence[Event]:
-    """The event stream of our kernel on one problem, run on shapes alone.
+def attention_kernels() -> tuple[str, ...]:
+    """Names of our own kernels of the forward, which take a problem in place of a size."""
+    return tuple(binding.name for binding in bindings("forward"))
+
+
+def attention_events(problem: Problem, chip: Chip, lnc: int = 1, *, kernel: str | None = None) -> Sequence[Event]:
+    """The event stream of one of our kernels on one problem, run on shapes alone.
+
+    Args:
+      problem: the call.
+      chip, lnc: what it is planned for.
+      kernel: its name; None = the one that dispatch picks.
 
     Raises:
-      UnsupportedProblem: the kernel does not take it.
+      UnsupportedProblem: the kernel, or every kernel, refuses the problem.
     """
-    from nki_hf.kernels.flash_prefill import flash_prefill
-
-    reasons = prefill_reasons(problem, chip)
-    if reasons:
-        raise UnsupportedProblem(reasons)
-    plan = plan_prefill(problem, chip, lnc)
-    dtype = np.float32 if problem.dtype == "float32" else np.float16 if problem.dtype == "float16" else ml_dtypes.bfloat16
-    p = problem
-    tensors: dict[str, Any] = {
-        "q": _shape((p.batch, p.num_heads_q, p.head_dim, p.seqlen_q), dtype),
-        "k": _shape((p.batch, p.num_heads_kv, p.head_dim, plan.seqlen_kv), dtype),
-        "v": _shape((p.batch, p.num_heads_kv, plan.seqlen_kv, p.head_dim_v), dtype),
-    }
-    if plan.bounds:
-        tensors |= {"lo": _shape((1, p.seqlen_q), np.int32), "hi": _shape((1, p.seqlen_q), np.int32)}
-    if p.mask.bias is not None:
-        sizes = (p.batch if p.mask.bias_batch else 1, p.num_heads_q if p.mask.bias_heads else 1)
-        rows = p.seqlen_q if p.mask.bias_rows else 1
-        tensors["bias"] = _shape((*sizes, rows, plan.seqlen_kv), np.uint8 if p.mask.bias == "boolean" else np.float32)
-    if p.sink:
-        tensors["sink"] = _shape((1, p.num_heads_q), np.float32)
+    target = Target(chip=chip, lnc=lnc, features=features("simulator"))
+    taken, rejected = candidates(problem, target, names=None if kernel is None else (kernel,))
+    if not taken:
+        raise UnsupportedProblem(rejected)
+    binding, plan = taken[0].binding, taken[0].plan
+    shapes = binding.shapes(problem, plan)
+    tensors = {name: None if item is None else _shape(item[0], NUMPY_DTYPES[item[1]]) for name, item in shapes.items()}
+    source = getattr(importlib.import_module(binding.module), plan.entry or binding.name)
     options = SimOptions(chip=chip, values=False, checks=False)  # the rules are held by the tests of the kernel
-    return launch(flash_prefill, (), {**tensors, **plan.constants()}, options=options, lnc=lnc).events
+    return launch(source, (), {**tensors, **plan.constants}, options=options, lnc=lnc).events
 
 
 def causal(seqlen: int, heads: int = 1, head_dim: int = 128) -> Problem:

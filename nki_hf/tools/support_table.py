@@ -29,7 +29,7 @@ _CASES: tuple[tuple[str, dict[str, object]], ...] = (
     ("float64", {"dtype": "float64"}),
     ("int32", {"dtype": "int32"}),
     ("float8_e4m3fn", {"dtype": "float8_e4m3fn"}),
-    ("different dtypes of q, k, v", {"dtype": "float32+float32+bfloat16"}),
+    ("different dtypes of q, k, v", {"dtypes": ("float32", "float32", "bfloat16")}),
     ("one kv head", {"num_heads_kv": 1}),
     ("one kv head per query head", {"num_heads_kv": 8}),
     ("head_dim 1", {"head_dim": 1, "head_dim_v": 1}),
@@ -49,7 +49,7 @@ _CASES: tuple[tuple[str, dict[str, object]], ...] = (
     ("softcap", {"softcap": 50.0}),
     ("attention sinks", {"sink": True}),
     ("softmax scale of the model's own", {"softmax_scale": 0.3}),
-    ("gradients (in torch, from the kernel's log-sum-exp)", {"needs_grad": True}),
+    ("gradients (in torch, from the kernel's log-sum-exp)", {}),
     ("no queries or no keys", {"seqlen_kv": 0}),
 )
 

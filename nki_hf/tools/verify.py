@@ -23,7 +23,7 @@ from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.observers.accumulation import foreign_accumulation
 from nki_hf.observers.capacity import report as capacity_report
 from nki_hf.observers.races import Trust, races
-from nki_hf.problem import Mask, Problem
+from nki_hf.problem import Problem
 from nki_hf.settings import settings
 from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
@@ -32,6 +32,7 @@ from nki_hf.tools.kernel_lint import KERNELS
 from nki_hf.tools.lint import command as lint_command
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.program import sentence
+from nki_hf.tools.shape import SHAPE_HELP, problem_of
 from nki_hf.tools.verify_judge import Judgement, judge
 from nki_hf.tools.verify_subject import (
     DTYPES,
@@ -51,6 +52,7 @@ __all__ = ["command", "run"]
 
 Array = np.ndarray[Any, Any]
 
+_DTYPE = "bfloat16"
 _PROVEN = Trust(addresses=False, hbm=False, indices=False)
 
 
@@ -169,11 +171,11 @@ def _never_written(result: LaunchResult) -> list[Array | None]:
 def command(
     kernel: Annotated[str, typer.Argument(help="PATH:KERNEL, a .py file (or module) and a kernel in it.")] = "",
     reference: Annotated[str, typer.Option(help="PATH:FUNC; default for kernels of q, k, v: the float64 oracle.")] = "",
-    shape: Annotated[str, typer.Option(help="Sizes of an attention call.")] = "b=1,hq=2,hkv=1,sq=256,skv=512,d=64",
-    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    causal: Annotated[bool, typer.Option("--causal", help="Rows see no key after their own; the last row sees all.")] = False,
-    window: Annotated[int, typer.Option(help="Keys seen backwards, the own one included; 0 = all.")] = 0,
-    scale: Annotated[float, typer.Option(help="Softmax scale; 0 = head_dim ** -0.5.")] = 0.0,
+    shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = "b=1,hq=2,hkv=1,sq=256,skv=512,d=64",
+    dtype: Annotated[str, typer.Option(help="The word dtype of the shape.")] = _DTYPE,
+    causal: Annotated[bool, typer.Option("--causal", help="The word causal of the shape.")] = False,
+    window: Annotated[int, typer.Option(help="The word window of the shape; 0 = none.")] = 0,
+    scale: Annotated[float, typer.Option(help="The word scale of the shape; 0 = head_dim ** -0.5.")] = 0.0,
     layout: Annotated[str, typer.Option(help="Axes, e.g. q=ds,k=ds,v=sd,out=sd; letters b, h, s, d.")] = "",
     arg: Annotated[list[str], typer.Option(help="An array of any kernel: NAME=128x512[:dtype].")] = [],  # noqa: B006
     const: Annotated[list[str], typer.Option(help="A constant: NAME=VALUE.")] = [],  # noqa: B006
@@ -276,24 +278,9 @@ def _number(value: float | None) -> str:
 
 
 def _problem(shape: str, dtype: str, causal: bool, window: int, scale: float) -> Problem:
-    sizes: dict[str, int] = {}
-    for part in shape.split(","):
-        name, _, value = part.partition("=")
-        if name not in ("b", "hq", "hkv", "sq", "skv", "d", "dv") or not value.isdigit():
-            raise UsageError(f"shape has the part {part!r}: write b=1,hq=2,hkv=1,sq=256,skv=512,d=64[,dv=64].")
-        sizes[name] = int(value)
-    missing = [name for name in ("hq", "sq", "d") if name not in sizes]
-    if missing:
-        raise UsageError(f"shape={shape!r} lacks {', '.join(missing)}: write b=1,hq=2,hkv=1,sq=256,skv=512,d=64[,dv=64].")
-    if dtype not in ("bfloat16", "float16", "float32"):
-        raise UsageError(f"dtype={dtype!r} is not known: it is bfloat16, float16 or float32.")
-    keys = sizes.get("skv", sizes["sq"])
-    offset = keys - sizes["sq"] if causal or window else 0
-    return Problem(
-        batch=sizes.get("b", 1), num_heads_q=sizes["hq"], num_heads_kv=sizes.get("hkv", sizes["hq"]), seqlen_q=sizes["sq"],
-        seqlen_kv=keys, head_dim=sizes["d"], head_dim_v=sizes.get("dv", sizes["d"]), dtype=dtype,
-        softmax_scale=scale or None, mask=Mask(q_offset=offset, ahead=1 if causal else None, window=window or None),
-    )  # fmt: skip
+    """The shape with the words that the options stand for."""
+    words = {"causal": causal, f"window={window}": window != 0, f"scale={scale}": scale != 0, f"dtype={dtype}": dtype != _DTYPE}
+    return problem_of(",".join([shape, *(word for word, given in words.items() if given)]))
 
 
 def _layout(text: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -16,8 +17,12 @@ import ml_dtypes
 import numpy as np
 
 from nki_hf.chips import Chip
+from nki_hf.errors import UnsupportedProblem
 from nki_hf.kernels import reference
-from nki_hf.kernels.flash_prefill.plan import PrefillPlan, plan_prefill
+from nki_hf.kernels.binding import TENSORS, Binding, Plan, Target
+from nki_hf.kernels.packing import NumpyArrays, packing
+from nki_hf.kernels.registry import binding_of, bindings
+from nki_hf.lang import features
 from nki_hf.problem import Problem
 from nki_hf.sim.as_nki import as_nki
 from nki_hf.sim.launch import Kernel
@@ -27,7 +32,7 @@ from nki_hf.tools.verify_judge import row_error, unit_roundoff
 
 __all__ = [
     "DTYPES", "LAYOUT", "ArraySubject", "AttentionSubject", "Case", "Expected", "UsageError", "check_call", "describe",
-    "load_callable", "parameters", "position",
+    "layout_of", "load_callable", "parameters", "position",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -41,8 +46,22 @@ DTYPES = {
 _MACHINERY = tuple(
     str(Path(__file__).resolve().parents[1] / part) for part in ("sim/", "tools/verify", "observers/")
 )  # fmt: skip
-LAYOUT = {"q": "bhds", "k": "bhds", "v": "bhsd", "out": "bshd", "lse": "bhs"}
-"""Axes of `flash_prefill`: batch, heads, sequence, head_dim. A letter left out is an axis of size 1 that is not there."""
+_LETTERS = {"batch": "b", "num_heads": "h", "seqlen": "s", "head_dim": "d"}  # by the beginning of an axis's name
+
+
+def layout_of(binding: Binding) -> dict[str, str]:
+    """Axes of q, k, v, out and lse of a kernel as letters: batch, heads, sequence, head_dim."""
+    axes = {**{item.name: item.axes for item in binding.arguments}, **{item.name: item.axes for item in binding.outputs}}
+    shown = {name: axes[name] for name in ("q", "k", "v", "out", "lse")}
+    return {
+        name: "".join(letter for axis in each for begin, letter in _LETTERS.items() if axis.startswith(begin))
+        for name, each in shown.items()
+    }
+
+
+LAYOUT = layout_of(bindings("forward")[0])
+"""The layout of a kernel that has no binding, unless it is given: that of the first of ours. A letter left out is an axis of
+size 1 that is not there."""
 
 
 class UsageError(ValueError):
@@ -159,6 +178,10 @@ def _load_file(path: Path) -> Any:
     return module
 
 
+def _name(kernel: Any) -> str:
+    return str(getattr(kernel.function if isinstance(kernel, Kernel) else kernel, "__name__", ""))
+
+
 def parameters(kernel: Any) -> tuple[str, ...]:
     """Names of the kernel's parameters."""
     function = kernel.function if isinstance(kernel, Kernel) else kernel
@@ -170,7 +193,8 @@ class AttentionSubject:
     """An attention kernel `kernel(q, k, v, ...)` that returns `out` or `(out, lse)`.
 
     Attributes:
-      kernel: the kernel. One that is told its plan (`spans`, ...) gets it, with the bounds, bias and sink of the problem.
+      kernel: the kernel. One that has a binding (see `registry.binding_of`) is planned and called by it, with the bounds,
+        bias and sink of the problem.
       problem: sizes, dtype, scale, softcap and mask.
       chip, lnc: what the plan is for.
       layout: axes of q, k, v, out and lse; see `LAYOUT`.
@@ -192,7 +216,14 @@ class AttentionSubject:
     def case(self, distribution: str, seed: int) -> Case:
         """The call for one distribution."""
         inputs = attention_inputs(self.problem, seed=seed, distribution=distribution)
-        arguments: dict[str, Any] = {name: self._to_kernel(name, getattr(inputs, name)) for name in ("q", "k", "v")}
+        constants = dict(self.constants)
+        arguments: dict[str, Any]
+        if self.binding is not None:
+            plan = self._plan(self.binding)
+            arguments = _packed(self.binding, plan, inputs)
+            constants = {**plan.constants, **constants}
+        else:
+            arguments = {name: self._to_kernel(name, getattr(inputs, name)) for name in ("q", "k", "v")}
         rounding = 4 * unit_roundoff(self.problem.dtype)
         if self.reference is not None:
             exact = {name: array.astype(np.float64) for name, array in arguments.items()}
@@ -226,17 +257,26 @@ class AttentionSubject:
                     strict=True,
                 )
             ]  # fmt: skip
-        constants = dict(self.constants)
-        if {"spans", "q_rows", "section"} <= set(parameters(self.kernel)):
-            plan = plan_prefill(self.problem, self.chip, self.lnc)
-            arguments, constants = _planned(inputs, plan, arguments), {**plan.constants(), **constants}
         return Case(
             arguments={**arguments, **constants}, expected=expected, optional=1 if self.reference is None else 0
         )  # fmt: skip
 
+    @functools.cached_property
+    def binding(self) -> Binding | None:
+        """How the kernel is called, if it is one of ours or has their parameters."""
+        return binding_of(_name(self.kernel), parameters(self.kernel))
+
+    def _plan(self, binding: Binding) -> Plan:
+        target = Target(chip=self.chip, lnc=self.lnc, features=features("simulator"))
+        plan = binding.plan(self.problem, target)
+        if not isinstance(plan, Plan):
+            raise UsageError(str(UnsupportedProblem(plan)))
+        return plan
+
     def _to_kernel(self, name: str, array: Array) -> Array:
         """`[batch, heads, seqlen(, head_dim)]` in the kernel's order of axes."""
-        axes, letters = self.layout[name], "bhsd"[: array.ndim]
+        layout = self.layout if self.binding is None else layout_of(self.binding)
+        axes, letters = layout[name], "bhsd"[: array.ndim]
         for letter, size in zip(letters, array.shape, strict=True):
             if letter not in axes and size != 1:
                 raise UsageError(f"layout {name}={axes} leaves out axis {letter} of size {size}: name it, or make it 1.")
@@ -257,26 +297,11 @@ def _summed(inputs: AttentionInputs) -> Array:
     return np.asarray(np.sqrt((weights**2 @ values**2).sum(-1)))
 
 
-def _planned(inputs: AttentionInputs, plan: PrefillPlan, arguments: Mapping[str, Array]) -> dict[str, Array]:
-    """The tensors of our own kernel: keys padded to the plan's length, row bounds, bias and sink as it wants them."""
-    problem, mask = inputs.problem, inputs.problem.mask
-    extra = plan.seqlen_kv - problem.seqlen_kv
-    found = dict(arguments)
-    found["k"] = np.pad(found["k"], [(0, 0)] * 3 + [(0, extra)])
-    found["v"] = np.pad(found["v"], [(0, 0)] * 2 + [(0, extra), (0, 0)])
-    if plan.bounds:
-        static = np.array([mask.interval(row, problem.seqlen_kv) for row in range(problem.seqlen_q)], np.int32)
-        lo, hi = static.reshape(1, -1, 2).transpose(2, 0, 1)
-        if inputs.lo is not None and inputs.hi is not None:
-            lo, hi = np.maximum(lo, inputs.lo), np.minimum(hi, inputs.hi)
-        found["lo"], found["hi"] = np.ascontiguousarray(lo), np.ascontiguousarray(hi)
-    if inputs.bias is not None:
-        lowest = np.finfo(np.float32).min
-        bias = inputs.bias.astype(np.uint8) if mask.bias == "boolean" else np.maximum(inputs.bias, lowest)
-        found["bias"] = np.pad(bias, [(0, 0)] * 3 + [(0, extra)])
-    if inputs.sink is not None:
-        found["sink"] = inputs.sink.reshape(1, -1)
-    return found
+def _packed(binding: Binding, plan: Plan, inputs: AttentionInputs) -> dict[str, Array]:
+    """The tensors of a kernel of ours, dense."""
+    tensors = {name: getattr(inputs, name, None) for name in TENSORS}
+    found = packing(binding, inputs.problem, plan)(tensors, NumpyArrays(), fill=True)
+    return {name: np.ascontiguousarray(array) for name, array in found.items() if array is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,16 @@ from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.problem import DTYPES, Problem
 
-__all__ = ["TILE", "PrefillPlan", "Span", "blocks_of", "half_of", "plan_prefill", "prefill_reasons"]
+__all__ = [
+    "TILE",
+    "PrefillPlan",
+    "Span",
+    "blocks_of",
+    "estimated_blocks",
+    "half_of",
+    "plan_prefill",
+    "prefill_reasons",
+]
 
 Span = tuple[int, int, int, int]
 """`(first, last, full_first, full_last)` of one query tile: it visits keys `[first, last)`, and all of its rows see all
@@ -29,6 +38,10 @@ SHORT = 32
 MAX_HEAD_DIM = 256
 MAX_KEYS = 1 << 24
 """Key positions are compared in float32 on the Vector engine, exact below 2^24 (nki.isa.range_select)."""
+_PSUM_BANKS = 8
+"""Three for scores, two each for transposed probabilities and PV, one for the statistics at a tile block's end."""
+_SAMPLED = 1000
+"""Query tiles whose keys are looked at for an estimate."""
 _ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -129,15 +142,41 @@ def prefill_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
     for field in ("head_dim", "head_dim_v"):
         if getattr(problem, field) > MAX_HEAD_DIM:
             refuse(field, getattr(problem, field), f"must be 1 to {MAX_HEAD_DIM}")
+    if problem.scale != 0 and not _moderate(problem.scale):
+        limit = "must be 0, or 1e-30 to 1e30 in size: beyond, hidden scores are not low enough in float32"
+        refuse("softmax_scale", problem.scale, limit, "Scale q instead.")
+    cap = problem.softcap
+    if cap is not None and not (_moderate(cap) and (problem.scale == 0 or _moderate(problem.scale / cap))):
+        limit = "must be 1e-30 to 1e30, and so must softmax_scale / softcap: beyond, float32 loses the scores"
+        refuse("softcap", cap, limit)
     if problem.seqlen_kv > MAX_KEYS:
         refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
-    if problem.needs_grad:
-        refuse("needs_grad", True, "must be False: there is no backward kernel", "Call it under torch.no_grad().")
     if not found and problem.seqlen_q and problem.seqlen_kv:
         plan, limit = plan_prefill(problem, chip), _sbuf_limit(chip)
         if plan.sbuf_bytes > limit:
             refuse("sbuf_bytes", f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}")
     return tuple(found)
+
+
+def _moderate(number: float) -> bool:
+    return 1e-30 <= abs(number) <= 1e30
+
+
+def estimated_blocks(problem: Problem) -> int:
+    """Score blocks of one head before they are planned: query tiles times the blocks that they visit, by a sample of the tiles.
+
+    Up to two thirds too many where rows see nothing.
+    """
+    tiles = -(-problem.seqlen_q // TILE)
+    count = min(tiles, _SAMPLED)
+    return max(1, sum(_visited(problem, tiles * n // count) for n in range(count)) * tiles // max(count, 1))
+
+
+def _visited(problem: Problem, tile: int) -> int:
+    first, last = tile * TILE, min((tile + 1) * TILE, problem.seqlen_q) - 1
+    lo = problem.mask.interval(first, problem.seqlen_kv)[0]
+    hi = problem.mask.interval(last, problem.seqlen_kv)[1]
+    return max(1, -(-hi // BLOCK) - lo // BLOCK)  # a tile that sees no key is still written
 
 
 @functools.lru_cache(maxsize=512)
@@ -149,7 +188,7 @@ def plan_prefill(problem: Problem, chip: Chip, lnc: int = 1) -> PrefillPlan:
     mask = problem.mask
     short = 0 < problem.seqlen_q <= SHORT
     seqlen_kv = max(1, -(-problem.seqlen_kv // BLOCK)) * BLOCK if short else problem.seqlen_kv
-    bounds = short or mask.runtime_bounds or mask.rows is not None
+    bounds = short or mask.runtime_bounds
     spans = _spans(problem, seqlen_kv, short)
     q_rows, q_heads, section, budget = _fit(problem, chip, seqlen_kv, bounds)
     return PrefillPlan(
@@ -166,7 +205,7 @@ def plan_prefill(problem: Problem, chip: Chip, lnc: int = 1) -> PrefillPlan:
         window=None if bounds else mask.window,
         ahead=None if bounds else mask.ahead,
         budget=budget,
-        psum_banks=_psum_banks(problem),
+        psum_banks=_PSUM_BANKS,
     )
 
 
@@ -178,11 +217,10 @@ def _spans(problem: Problem, seqlen_kv: int, short: bool) -> tuple[Span, ...]:
             spans.append((0, seqlen_kv, 0, 0))
             continue
         stop = min(start + TILE, problem.seqlen_q)
-        # Without explicit rows both bounds grow with the row, so the first and the last row tell all.
-        rows = range(start, stop) if mask.rows is not None else (start, stop - 1)
-        edges = [mask.interval(row, seqlen_kv) for row in rows]
+        # Both bounds grow with the row, so the first and the last row tell all.
+        edges = [mask.interval(row, seqlen_kv) for row in (start, stop - 1)]
         seen = [(lo, hi) for lo, hi in edges if lo < hi]
-        if mask.rows is None and len(seen) < 2:
+        if len(seen) < 2:
             # The first row may lie before the keys, or the last behind them, while rows in between see some.
             seen = [edge for edge in (mask.interval(row, seqlen_kv) for row in range(start, stop)) if edge[0] < edge[1]]
         if not seen:
@@ -252,12 +290,6 @@ def _budget(
         "statistics": 2 * (4 * q_heads * tiles * 4 + 4 * TILE * 4) + 2 * 4 * tiles * 2,
         "sink": 2 * 4 * problem.num_heads_q if problem.sink else 0,
     }
-
-
-def _psum_banks(problem: Problem) -> int:
-    """Three banks for scores, two each for transposed probabilities and PV, one for the statistics at a tile block's end."""
-    del problem  # every tile of the kernel fits one bank, whatever the head sizes
-    return 8
 
 
 def _sbuf_limit(chip: Chip) -> int:

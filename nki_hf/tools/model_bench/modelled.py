@@ -37,7 +37,7 @@ def modelled(ran: Sequence[LedgerRow], *, prompts: int) -> tuple[Modelled, ...]:
     """
     layers: dict[Problem, int] = {}
     for row in ran:
-        if row.phase == "prefill" and row.first.kernel == "flash_prefill":
+        if row.phase == "prefill" and row.first.plan is not None:
             layers[row.first.problem] = layers.get(row.first.problem, 0) + 1
     return tuple(
         Modelled(problem=str(problem), layers=count, rows=tuple(modelled_rows(problem, count, prompts=prompts)))

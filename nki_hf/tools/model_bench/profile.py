@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
-from nki_hf.adapters.layouts import attention_call
 from nki_hf.backends.simulator import simulator_backend
-from nki_hf.chips import get_chip
-from nki_hf.dispatch import Decision
-from nki_hf.kernels.flash_prefill.plan import plan_prefill
+from nki_hf.dispatch import Decision, kernel_call
+from nki_hf.kernels.packing import NUMPY_DTYPES
 from nki_hf.sim.events import Event, Region
 from nki_hf.tools.output_files import whole_file
 
@@ -44,7 +42,7 @@ def event_lines(decision: Decision) -> Iterator[dict[str, Any]]:
             "chip": decision.chip,
             "lnc": decision.lnc,
             "problem": {name: getattr(problem, name) for name in problem.__dataclass_fields__ if name != "mask"},
-            "mask": {name: getattr(mask, name) for name in mask.__dataclass_fields__ if name != "rows"},
+            "mask": {name: getattr(mask, name) for name in mask.__dataclass_fields__},
         }
     }
     for event in _record(decision):
@@ -64,31 +62,12 @@ def event_lines(decision: Decision) -> Iterator[dict[str, Any]]:
 
 def _record(decision: Decision) -> Iterable[Event]:
     """The launch on shapes alone: the values of a run do not change which instructions it executes."""
-    problem, mask = decision.problem, decision.problem.mask
-    dtype = getattr(torch, problem.dtype)
-    q = torch.empty(problem.batch, problem.num_heads_q, problem.seqlen_q, problem.head_dim, dtype=dtype)
-    k = torch.empty(problem.batch, problem.num_heads_kv, problem.seqlen_kv, problem.head_dim, dtype=dtype)
-    v = torch.empty(problem.batch, problem.num_heads_kv, problem.seqlen_kv, problem.head_dim_v, dtype=dtype)
-    rows = torch.zeros(problem.batch, problem.seqlen_q, dtype=torch.int32) if mask.runtime_bounds else None
-    call = attention_call(
-        problem, plan_prefill(problem, get_chip(decision.chip), decision.lnc), q, k, v,
-        lo=rows, hi=rows, bias=_bias(decision),
-        sink=torch.zeros(problem.num_heads_q) if problem.sink else None, lnc=decision.lnc,
-    )  # fmt: skip
-    return simulator_backend(decision.chip).record(call).events
-
-
-def _bias(decision: Decision) -> torch.Tensor | None:
-    problem, mask = decision.problem, decision.problem.mask
-    if mask.bias is None:
-        return None
-    shape = (
-        problem.batch if mask.bias_batch else 1,
-        problem.num_heads_q if mask.bias_heads else 1,
-        problem.seqlen_q if mask.bias_rows else 1,
-        problem.seqlen_kv,
-    )
-    return torch.zeros(shape, dtype=torch.bool if mask.bias == "boolean" else torch.float32)
+    if decision.binding is None or decision.plan is None:
+        return ()
+    batch = decision.problem.batch if decision.problem.mask.runtime_bounds else 1
+    shapes = decision.binding.shapes(decision.problem, decision.plan, batch)
+    tensors = {name: None if item is None else np.empty(item[0], NUMPY_DTYPES[item[1]]) for name, item in shapes.items()}
+    return simulator_backend(decision.chip).record(kernel_call(decision, tensors, {})).events
 
 
 def _region(region: Region) -> dict[str, Any]:

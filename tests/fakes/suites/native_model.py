@@ -168,7 +168,7 @@ def test_a_call_that_unrolls_too_far_is_split_and_its_parts_share_a_compilation(
     q, bias = torch.randn(2, 4, 130, 16, generator=draw), torch.randn(2, 4, 130, 90, generator=draw)
     k, v = (torch.randn(2, 2, 90, 16, generator=draw) for _ in range(2))
     sink = torch.randn(4, generator=draw)
-    monkeypatch.setattr(neuron_backend(), "_max_blocks", max_blocks)
+    monkeypatch.setattr(neuron_backend(), "_max_instructions", max_blocks * 16)  # of a score block
     arguments = {"mask": bias, "sink": sink}
     expected = nki_hf.attention(q, k, v, **arguments)
     on_device = {name: value.to("neuron") if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}

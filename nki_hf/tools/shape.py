@@ -1,0 +1,89 @@
+"""Shapes: how a command line describes an attention call, for every verb alike."""
+
+from __future__ import annotations
+
+from nki_hf.problem import DTYPES, Mask, Problem
+
+__all__ = ["LARGEST", "SHAPE_HELP", "problem_of"]
+
+SHAPE_HELP = (
+    "The call in words: b (1), hq (1), hkv (= hq), sq (1), skv (= sq), d (128), dv (= d), as in b=1,hq=16,hkv=8,sq=4096; "
+    "also causal, window=n (causal), ahead=n, scale=x, softcap=x, sink, dtype=float32."
+    " Causal: the last query sees the last key."
+)
+"""Help of `--shape`; in brackets what a word that is left out means."""
+
+LARGEST = 2**31 - 1
+"""What a size may be: tensors are indexed with 32 bits."""
+
+_SIZES = ("b", "hq", "hkv", "sq", "skv", "d", "dv", "window", "ahead")
+_NUMBERS = ("softcap", "scale")
+_FLAGS = ("causal", "sink")
+
+
+def problem_of(shape: str) -> Problem:
+    """The problem that `b=1,hq=32,hkv=8,sq=2048,skv=2048,d=128` describes; see `SHAPE_HELP` for the words.
+
+    Raises:
+      ValueError: a word is not known or given twice, or the sizes describe no attention.
+    """
+    words = _words(shape)
+    sizes = {name: _size(shape, name, words[name]) for name in _SIZES if name in words}
+    numbers = {name: _number(shape, name, words[name]) for name in _NUMBERS if name in words}
+    if "causal" in words and sizes.get("ahead", 1) != 1:
+        raise ValueError(f"shape={shape!r}: causal is ahead=1, give one of them.")
+    dtype = words.get("dtype", "bfloat16")
+    if dtype not in DTYPES:
+        raise ValueError(f"shape: dtype={dtype} is not known: it is {', '.join(DTYPES)}.")
+    heads, seqlen_q, head_dim = sizes.get("hq", 1), sizes.get("sq", 1), sizes.get("d", 128)
+    seqlen_kv = sizes.get("skv", seqlen_q)
+    window = sizes.get("window")
+    ahead = sizes.get("ahead", 1 if "causal" in words or window is not None else None)
+    banded = window is not None or ahead is not None
+    return Problem(
+        batch=sizes.get("b", 1),
+        num_heads_q=heads,
+        num_heads_kv=sizes.get("hkv", heads),
+        seqlen_q=seqlen_q,
+        seqlen_kv=seqlen_kv,
+        head_dim=head_dim,
+        head_dim_v=sizes.get("dv", head_dim),
+        dtype=dtype,
+        softmax_scale=numbers.get("scale"),
+        mask=Mask(q_offset=seqlen_kv - seqlen_q if banded else 0, window=window, ahead=ahead),
+        softcap=numbers.get("softcap"),
+        sink="sink" in words,
+    )
+
+
+def _words(shape: str) -> dict[str, str]:
+    """Value by word; empty for a flag."""
+    found: dict[str, str] = {}
+    for word in filter(None, (part.strip() for part in shape.split(","))):
+        name, equals, value = word.partition("=")
+        if name in found:
+            raise ValueError(f"shape={shape!r} says {name} twice: it is given once.")
+        if bool(equals) == (name in _FLAGS) or name not in (*_SIZES, *_NUMBERS, *_FLAGS, "dtype"):
+            known = ", ".join(f"{key}=" for key in (*_SIZES, *_NUMBERS, "dtype"))
+            raise ValueError(f"shape: {word!r} is not known: it is {', '.join(_FLAGS)} or one of {known}.")
+        found[name] = value
+    if not found:
+        raise ValueError(f"shape={shape!r} names no size: give some, as in sq=1024,causal.")
+    return found
+
+
+def _size(shape: str, name: str, value: str) -> int:
+    try:
+        size = int(value)
+    except ValueError as error:
+        raise ValueError(f"shape={shape!r} has a size that is not a number: {error}.") from None
+    if not 1 <= size <= LARGEST:
+        raise ValueError(f"shape: {name}={value} is not a size: it is 1 or more, and at most {LARGEST:,}.")
+    return size
+
+
+def _number(shape: str, name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError as error:
+        raise ValueError(f"shape={shape!r}: {name} is not a number: {error}.") from None
