@@ -235,7 +235,7 @@ def test_the_bench_command_says_simulated():
         (["report", "--order", "fast"], "order='fast' is not known"),
         (["correlate", "--write", "/proc/page.md"], "cannot be written"),
         (["report", "--chip", "trn9"], "trn1, trn2, trn3"),
-        (["report", "--kernel", "v99"], "one of v3"),
+        (["report", "--kernel", "v99"], "flash_prefill, v3, v4"),
         (["report", "--kernel", "v7", "--seqlen", "700"], "a multiple of 512"),
         (["report", "--kernel", "v7", "--seqlen", "0"], "a multiple of 512"),
         (["report", "--kernel", "gemm_bf16", "--seqlen", "-512"], "a multiple of 1024"),

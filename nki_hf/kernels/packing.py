@@ -6,18 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import ml_dtypes
-import numpy as np
-
 from nki_hf.kernels.binding import TENSORS, Argument, Binding, Plan
 from nki_hf.problem import Band, Problem
 
-__all__ = ["NUMPY_DTYPES", "Arrays", "NumpyArrays", "Packing", "packing"]
-
-NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    **{name: np.dtype(name) for name in ("float16", "float32", "int32", "uint8")},
-}
+__all__ = ["Arrays", "Packing", "packing"]
 
 
 class Arrays(Protocol):
@@ -143,35 +135,3 @@ def _longer(item: Argument, problem: Problem, sizes: Mapping[str, int], dtype: s
             raise ValueError(f"{item.name} cannot be longer in {axis}: its binding names no padding.")
         found.append((number, sizes[axis], 0.0 if dtype == "uint8" else item.padding))
     return tuple(found)
-
-
-class NumpyArrays:
-    """`Arrays` of NumPy."""
-
-    def permuted(self, array: Any, order: tuple[int, ...]) -> Any:
-        """See `Arrays`."""
-        return array.transpose(order)
-
-    def cast(self, array: Any, dtype: str, hidden: float | None, lowest: float | None) -> Any:
-        """See `Arrays`."""
-        if dtype == "uint8":
-            return array.astype(np.bool_).view(np.uint8)
-        values = array.astype(NUMPY_DTYPES[dtype])
-        if lowest is None:
-            return values
-        raised = np.maximum(values, values.dtype.type(lowest))
-        return raised if hidden is None else np.where(np.isneginf(values), values.dtype.type(hidden), raised)
-
-    def padded(self, array: Any, axis: int, length: int, value: float) -> Any:
-        """See `Arrays`."""
-        widths = [(0, length - size if number == axis else 0) for number, size in enumerate(array.shape)]
-        return np.pad(array, widths, constant_values=value)
-
-    def bounds(self, band: Band, seqlen_q: int, seqlen_kv: int, tensors: Mapping[str, Any]) -> tuple[Any, Any]:
-        """See `Arrays`."""
-        lower, upper = band.edges(np.arange(seqlen_q)[None], seqlen_kv)
-        lower, upper = (np.clip(side, 0, seqlen_kv).astype(np.int32) for side in (lower, upper))
-        if tensors.get("lo") is not None:
-            given = (np.clip(tensors[side], 0, seqlen_kv).astype(np.int32) for side in ("lo", "hi"))
-            lower, upper = np.maximum(lower, next(given)), np.minimum(upper, next(given))
-        return lower, upper

@@ -15,12 +15,12 @@ from nki_hf.chips import Chip
 from nki_hf.dispatch import candidates
 from nki_hf.errors import UnsupportedProblem
 from nki_hf.kernels.binding import Target
-from nki_hf.kernels.packing import NUMPY_DTYPES
 from nki_hf.kernels.registry import bindings
 from nki_hf.lang import features
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.events import Event
+from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
 __all__ = ["SUBJECTS", "Subject", "attention_events", "attention_kernels", "events_of", "subject"]
 

@@ -31,7 +31,7 @@ from tools.mutation.mutants import CLASSES, Mutant, mutants
 
 __all__ = ["BATTERY", "COLUMNS", "KERNEL", "examine"]
 
-KERNEL = Path(__file__).parents[2] / "nki_hf" / "kernels" / "flash_prefill.py"
+KERNEL = Path(__file__).parents[2] / "nki_hf" / "kernels" / "flash_prefill" / "kernel.py"
 COLUMNS = ("constraint", "memory", "race", "value", "error", "missed")
 _MEMORY = ("capacity", "overlap", "uninitialized")
 _PAGE = Path(__file__).parents[2] / "docs" / "mutation.md"

@@ -11,8 +11,8 @@ import numpy as np
 
 from nki_hf.backends.simulator import simulator_backend
 from nki_hf.dispatch import Decision, kernel_call
-from nki_hf.kernels.packing import NUMPY_DTYPES
 from nki_hf.sim.events import Event, Region
+from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.output_files import whole_file
 
 __all__ = ["event_lines", "write_events"]
