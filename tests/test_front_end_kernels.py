@@ -11,7 +11,8 @@ from prefill_cases import check, problem, run
 
 from nki_hf import lang
 from nki_hf.backends.neuron_sources import PARAMETER, digest, source_files
-from nki_hf.kernels import flash_prefill, prefill_steps
+from nki_hf.kernels.flash_prefill import kernel as flash_prefill
+from nki_hf.kernels.flash_prefill import steps as prefill_steps
 from nki_hf.problem import Mask
 from nki_hf.testing import attention_inputs
 
@@ -47,7 +48,7 @@ def test_every_write_to_psum_is_of_whole_aligned_words(seqlen_q, seqlen_kv, dtyp
 
 
 def test_a_re_loaded_kernel_module_has_a_name_that_is_an_identifier():
-    name = "nki_hf.kernels.flash_prefill"
+    name = "nki_hf.kernels.flash_prefill.kernel"
     loaded = lang.load(name, "simulator")
     assert loaded.flash_prefill.function.__module__ == loaded.__name__
     assert all(part.isidentifier() for part in loaded.__name__.split("."))
@@ -78,8 +79,8 @@ def test_the_digest_covers_the_kernel_and_what_it_reaches_and_changes_with_each(
 
 
 def test_the_kernels_own_digest_covers_its_steps():
-    assert {"nki_hf.kernels.flash_prefill", "nki_hf.kernels.flash_prefill.steps"} <= set(
-        source_files("nki_hf.kernels.flash_prefill")
+    assert {"nki_hf.kernels.flash_prefill.kernel", "nki_hf.kernels.flash_prefill.steps"} <= set(
+        source_files("nki_hf.kernels.flash_prefill.kernel")
     )
     assert PARAMETER in flash_prefill.flash_prefill.function.__code__.co_varnames
 

@@ -238,7 +238,8 @@ class Binding:
       name: the kernel.
       package: its folder as a dotted name; the NKI source is `<package>.kernel`.
       arguments, outputs: in the kernel's order; the constants follow the arguments.
-      constants: names of the compile-time arguments, in order.
+      constants: names of the compile-time arguments, in order. Those that are called softmax_scale, softcap, q_offset, window
+        and ahead are those of `Problem`.
       plan: `(problem, target) -> Plan`, or why not.
       cost: `(problem, plan, target) -> Cost`; kernels without an estimate come last, in the registry's order.
       division: along what a call may be taken apart.

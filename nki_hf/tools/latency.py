@@ -12,7 +12,7 @@ from nki_hf.chips import Chip
 from nki_hf.kernels.registry import binding
 from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.problem import Problem
-from nki_hf.tools.subjects import attention_events, events_of
+from nki_hf.tools.subjects import attention_candidate, attention_events, events_of
 
 __all__ = ["EAGER_NOTE", "Latency", "attention_us", "eager_like_us", "independent_units", "one_unit"]
 
@@ -59,9 +59,9 @@ def attention_us(
     *,
     window: int | None = DEFAULT_WINDOW,
     budget: int | None = _BUDGET,
-    kernel: str = "flash_prefill",
+    kernel: str | None = None,
 ) -> Latency:
-    """The latency of one of our kernels on `lnc` cores.
+    """The latency of one of our kernels on `lnc` cores; None = the one that dispatch picks.
 
     Units (entries of the axes that its binding divides: a batch entry and a kv head) are independent and alike. If all of
     them are more than `budget` instructions a core, the first half, three quarters and the whole of what a third of the
@@ -74,6 +74,8 @@ def attention_us(
     Raises:
       UnsupportedProblem: the kernel does not take the problem.
     """
+    if kernel is None:
+        kernel = attention_candidate(problem, chip, lnc).binding.name
     units = _count(problem, kernel)
     if budget is None or not independent_units(problem, lnc, kernel):
         return _whole(problem, chip, lnc, window, kernel)

@@ -15,8 +15,10 @@ from nki_hf.tools.lengths import attention_instructions, check_length, subject_i
 from nki_hf.tools.shape import LARGEST, problem_of
 from nki_hf.tools.subjects import attention_events, attention_kernels, events_of, subject
 
-__all__ = ["KERNEL_HELP", "Asked", "model", "planned", "stream", "visible_flops", "window_of"]
+__all__ = ["KERNEL", "KERNEL_HELP", "Asked", "model", "planned", "stream", "visible_flops", "window_of"]
 
+KERNEL = attention_kernels()[0]
+"""The kernel that is modelled if none is named."""
 KERNEL_HELP = f"{', '.join(attention_kernels())}, or a rung of the ladder such as v7."
 _LONG = 50_000
 """Instructions from which a run takes so long that it says what it is about."""
@@ -35,7 +37,7 @@ class Asked:
       lnc: cores that an attention kernel runs on.
     """
 
-    kernel: str = "flash_prefill"
+    kernel: str = KERNEL
     seqlen: int = 1024
     shape: str = ""
     chip: str = "trn2"

@@ -14,7 +14,7 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import require
 from nki_hf.observers.report import LONGER, facts, html
 from nki_hf.observers.timing import WAITS
-from nki_hf.tools.modelled import KERNEL_HELP, Asked, planned, stream, window_of
+from nki_hf.tools.modelled import KERNEL, KERNEL_HELP, Asked, planned, stream, window_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.shape import SHAPE_HELP
 
@@ -69,7 +69,7 @@ def show(found: dict[str, Any], title: str, console: Console) -> None:
 
 
 def command(
-    kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = "flash_prefill",
+    kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = KERNEL,
     seqlen: Annotated[int, typer.Option(help="Keys (and queries) of a ladder rung.")] = 1024,
     shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = "",
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",

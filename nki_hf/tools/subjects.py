@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from nki_hf.chips import Chip
-from nki_hf.dispatch import candidates
+from nki_hf.dispatch import Candidate, candidates
 from nki_hf.errors import UnsupportedProblem
 from nki_hf.kernels.binding import Target
 from nki_hf.kernels.registry import bindings
@@ -22,7 +22,7 @@ from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.events import Event
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["SUBJECTS", "Subject", "attention_events", "attention_kernels", "events_of", "subject"]
+__all__ = ["SUBJECTS", "Subject", "attention_candidate", "attention_events", "attention_kernels", "events_of", "subject"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +147,15 @@ def attention_kernels() -> tuple[str, ...]:
     return tuple(binding.name for binding in bindings("forward"))
 
 
+def attention_candidate(problem: Problem, chip: Chip, lnc: int = 1, *, kernel: str | None = None) -> Candidate:
+    """One of our kernels with its plan for a problem on the simulator; arguments and errors as `attention_events`."""
+    target = Target(chip=chip, lnc=lnc, features=features("simulator"))
+    taken, rejected = candidates(problem, target, names=None if kernel is None else (kernel,))
+    if not taken:
+        raise UnsupportedProblem(rejected)
+    return taken[0]
+
+
 def attention_events(problem: Problem, chip: Chip, lnc: int = 1, *, kernel: str | None = None) -> Sequence[Event]:
     """The event stream of one of our kernels on one problem, run on shapes alone.
 
@@ -158,11 +167,8 @@ def attention_events(problem: Problem, chip: Chip, lnc: int = 1, *, kernel: str 
     Raises:
       UnsupportedProblem: the kernel, or every kernel, refuses the problem.
     """
-    target = Target(chip=chip, lnc=lnc, features=features("simulator"))
-    taken, rejected = candidates(problem, target, names=None if kernel is None else (kernel,))
-    if not taken:
-        raise UnsupportedProblem(rejected)
-    binding, plan = taken[0].binding, taken[0].plan
+    candidate = attention_candidate(problem, chip, lnc, kernel=kernel)
+    binding, plan = candidate.binding, candidate.plan
     shapes = binding.shapes(problem, plan)
     tensors = {name: None if item is None else _shape(item[0], NUMPY_DTYPES[item[1]]) for name, item in shapes.items()}
     source = getattr(importlib.import_module(binding.module), plan.entry or binding.name)

@@ -11,7 +11,7 @@ from nki_hf.errors import require
 from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.schedule import Schedule
 from nki_hf.observers.timeline import draw_timeline
-from nki_hf.tools.modelled import KERNEL_HELP, Asked, model, window_of
+from nki_hf.tools.modelled import KERNEL, KERNEL_HELP, Asked, model, window_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.shape import SHAPE_HELP
 
@@ -50,7 +50,7 @@ def run(plan: Schedule, path: Path, title: str = "kernel") -> str:
 
 
 def command(
-    kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = "flash_prefill",
+    kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = KERNEL,
     seqlen: Annotated[int, typer.Option(help="Keys (and queries) of a ladder rung.")] = 1024,
     shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = "",
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
