@@ -93,25 +93,20 @@ def test_contradictions_are_refused():
 
 
 def test_an_output_may_be_added_up_over_a_divided_axis():
+    dk = Output(name="dk", axes=TENSORS["k"], summed=("num_heads_q",))
+    dsink = Output(name="dsink", axes=("num_heads_q",), summed=("batch",))
     made = Binding(
         name="x",
         package="x",
         arguments=(Argument(name="q", axes=TENSORS["q"]), Argument(name="k", axes=TENSORS["k"])),
-        outputs=(Output(name="dk", axes=TENSORS["k"], summed=("num_heads_q",)), Output(name="dsink", axes=("num_heads_q",), summed=("batch",))),
+        outputs=(dk, dsink),
         constants=(),
         plan=_plan,
         division=Division(axes=("batch", "num_heads_kv"), group=True, worth={"seqlen_q": 1}),
-    )  # fmt: skip
+    )
     shapes = {"q": (2, 4, 9, 8), "k": (2, 2, 9, 8)}
-    assert axis_sizes(made, shapes) == {
-        "1": 1,
-        "batch": 2,
-        "num_heads_q": 4,
-        "seqlen_q": 9,
-        "head_dim": 8,
-        "num_heads_kv": 2,
-        "seqlen_kv": 9,
-    }
+    sizes = {"batch": 2, "num_heads_q": 4, "num_heads_kv": 2, "seqlen_q": 9, "seqlen_kv": 9, "head_dim": 8}
+    assert axis_sizes(made, shapes) == {"1": 1, **sizes}
     found = parts(made, shapes, made.outputs, wanted=8)
     assert len(found) == 8
     gradient, sink = np.zeros((2, 2, 9, 8)), np.zeros(4)

@@ -87,7 +87,7 @@ def test_threads_and_cores_give_the_undivided_values(threads, lnc):
     assert {event.core for event in whole.events} == set(range(lnc))
 
 
-@pytest.mark.parametrize(("limit", "launches"), [(10_000, 1), (130, 2), (70, 4), (1, 4)])
+@pytest.mark.parametrize(("limit", "launches"), [(10_000, 1), (130, 2), (70, 4), (1, 12)])
 def test_launches_are_bounded_by_instructions_and_joined(limit, launches, monkeypatch):
     monkeypatch.setattr(flash_small.call, "COUNTS", True)  # with the optional output
     inputs = attention_inputs(Problem(**SIZES))
