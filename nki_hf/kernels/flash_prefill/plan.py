@@ -143,12 +143,12 @@ def prefill_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
         if getattr(problem, field) > MAX_HEAD_DIM:
             refuse(field, getattr(problem, field), f"must be 1 to {MAX_HEAD_DIM}")
     if problem.scale != 0 and not _moderate(problem.scale):
-        limit = "must be 0, or 1e-30 to 1e30 in size: beyond, hidden scores are not low enough in float32"
-        refuse("softmax_scale", problem.scale, limit, "Scale q instead.")
+        outside = "must be 0, or 1e-30 to 1e30 in size: beyond, hidden scores are not low enough in float32"
+        refuse("softmax_scale", problem.scale, outside, "Scale q instead.")
     cap = problem.softcap
     if cap is not None and not (_moderate(cap) and (problem.scale == 0 or _moderate(problem.scale / cap))):
-        limit = "must be 1e-30 to 1e30, and so must softmax_scale / softcap: beyond, float32 loses the scores"
-        refuse("softcap", cap, limit)
+        outside = "must be 1e-30 to 1e30, and so must softmax_scale / softcap: beyond, float32 loses the scores"
+        refuse("softcap", cap, outside)
     if problem.seqlen_kv > MAX_KEYS:
         refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
     if not found and problem.seqlen_q and problem.seqlen_kv:
