@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 __all__ = ["BIAS_KINDS", "DTYPES", "Band", "Mask", "Problem"]
 
@@ -11,6 +11,9 @@ DTYPES = ("bfloat16", "float16", "float32")
 """Element types that the kernels compute with; anything else is refused by the dispatch rules, not here."""
 
 BIAS_KINDS = (None, "boolean", "additive")
+
+_FAR = 1 << 23
+"""Beyond: no position of a key, and sums of two of them and a length may leave what float32 counts exactly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,19 @@ class Band:
         """`first` and `stop` with the ends of the keys in place of no limit; a row or an array of rows."""
         first, stop = self.first(row), self.stop(row)
         return row * 0 if first is None else first, row * 0 + seqlen_kv if stop is None else stop
+
+    def narrowed(self, seqlen_q: int, seqlen_kv: int) -> Self:
+        """The same with numbers that int32 and float32 hold: keys beyond either end are none, so that an edge is moved to where
+        no row meets a key behind it.
+        """  # fmt: skip
+        if all(value is None or -_FAR < value < _FAR for value in (self.q_offset, self.window, self.ahead)):
+            return self
+        first, stop = self.first(0), self.stop(0)
+        first = -seqlen_q if first is None else max(-seqlen_q, min(first, seqlen_kv))
+        stop = seqlen_kv + 1 if stop is None else max(1 - seqlen_q, min(stop, seqlen_kv + 1))
+        offset = max(first, min(self.q_offset, stop - 1))
+        window = None if self.window is None else offset - first + 1
+        return replace(self, q_offset=offset, window=window, ahead=None if self.ahead is None else stop - offset)
 
     def interval(self, row: int, seqlen_kv: int) -> tuple[int, int]:
         """Keys `[lo, hi)` of query row `row`, lo >= 0, hi <= seqlen_kv; `lo >= hi` means that it sees none."""

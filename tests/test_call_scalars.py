@@ -9,11 +9,11 @@ import torch
 
 import nki_hf
 from nki_hf import UnsupportedProblem
-from nki_hf.adapters.call import Keys, narrow_band
-from nki_hf.adapters.masks import restrict_to_indices, segment_bounds
+from nki_hf.adapters.keys import Keys
+from nki_hf.adapters.masks import restrict_to_indices
 from nki_hf.adapters.torch_op import attention_op
 from nki_hf.adapters.transformers import nki_attention
-from nki_hf.problem import Mask
+from nki_hf.problem import Band, Mask
 
 SEQLEN_Q, SEQLEN_KV = 40, 44
 FAR = [2**31 - 39, 2**31 - 1, 2**31, 2**32 + 20, 2**40, 2**63 - 1, 2**63, 2**70]
@@ -83,7 +83,8 @@ def test_a_narrowed_band_hides_the_same_keys():
     for q_offset in (-far, -9, 0, 5, far):
         for window in (None, 1, 3, far - 2, far, far + 4, 2 * far):
             for ahead in (None, 1, 6, far - 3, far, far + 5, 2 * far):
-                narrow = narrow_band(q_offset, window, ahead, 7, 9)
+                found = Band(q_offset=q_offset, window=window, ahead=ahead).narrowed(7, 9)
+                narrow = (found.q_offset, found.window, found.ahead)
                 assert all(value is None or abs(value) <= 1 << 24 for value in narrow)
                 before, after = (band(*each, seqlen_q=7, seqlen_kv=9) for each in ((q_offset, window, ahead), narrow))
                 assert torch.equal(before, after), (q_offset, window, ahead, narrow)
@@ -126,9 +127,8 @@ def test_bounds_of_any_integer_dtype_and_value_are_cut_to_the_keys(dtype):
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint32, torch.uint64])
 def test_cumulative_lengths_of_any_dtype_and_value_are_the_segments(dtype):
     limit = torch.iinfo(dtype).max
-    keys = segment_bounds(
-        Keys(), torch.tensor([0, 2, 5], dtype=dtype), torch.tensor([0, 3, limit], dtype=dtype), seqlen_q=5, causal=False
-    )
+    cu_q, cu_kv = torch.tensor([0, 2, 5], dtype=dtype), torch.tensor([0, 3, limit], dtype=dtype)
+    keys = Keys().within_segments(cu_q, cu_kv, seqlen_q=5, causal=False)
     assert keys.lo.tolist() == [[0, 0, 3, 3, 3]]
     assert keys.hi[0, :2].tolist() == [3, 3]
     assert (keys.hi[0, 2:] >= SEQLEN_KV).all()

@@ -5,7 +5,8 @@ import torch
 
 import nki_hf
 from nki_hf.adapters.backward import attention_gradients
-from nki_hf.adapters.call import Call, Keys
+from nki_hf.adapters.call import Call
+from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.torch_op import attention_op
 
 

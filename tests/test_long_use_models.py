@@ -10,6 +10,7 @@ import torch
 from tiny import logits, tiny_qwen3, token_ids, worst
 
 import nki_hf
+from nki_hf.adapters import decision as made
 from nki_hf.adapters import ledger, torch_op
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
@@ -69,7 +70,7 @@ def test_many_shapes_stay_within_the_bounds_of_the_caches(monkeypatch):
     # The first shape was evicted meanwhile, so that its second use is a recording more.
     assert target.programs_recorded > len(lengths)
     assert set(rows) == {1}  # counts do not grow with the shapes
-    for by_shape in (torch_op._decide, decide, plan_prefill):
+    for by_shape in (made._decided, decide, plan_prefill):
         assert by_shape.cache_info().maxsize is not None
 
 

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nki_hf.adapters.call import Keys
-from nki_hf.adapters.fallback import dense_mask
-from nki_hf.adapters.masks import band_bounds, read_mask, restrict_to_indices, segment_bounds, with_position_bias
+from nki_hf.adapters.keys import Keys
+from nki_hf.adapters.masks import read_mask, restrict_to_indices, with_position_bias
 from nki_hf.errors import UnsupportedProblem
 
 MIN = torch.finfo(torch.float32).min
@@ -24,7 +23,7 @@ def causal_mask(seqlen_q, seqlen_kv, q_offset=None):
 
 
 def shown(keys, seqlen_q, seqlen_kv):
-    mask = dense_mask(keys, seqlen_q, seqlen_kv, torch.device("cpu"))
+    mask = keys.dense(seqlen_q, seqlen_kv, torch.device("cpu"))
     return torch.ones(1, 1, seqlen_q, seqlen_kv, dtype=torch.bool) if mask is None else mask
 
 
@@ -344,7 +343,7 @@ def test_indices_hide_every_other_key_of_an_integer_mask_which_adds(dtype):
 @pytest.mark.parametrize("causal", [True, False])
 def test_segments_see_only_themselves(causal):
     cu = torch.tensor([0, 3, 7], dtype=torch.int32)
-    keys = segment_bounds(Keys(), cu, cu, seqlen_q=9, causal=causal)
+    keys = Keys().within_segments(cu, cu, seqlen_q=9, causal=causal)
     segment = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 3])
     expected = (segment[:, None] == segment) & (segment < 2)
     if causal:
@@ -356,8 +355,16 @@ def test_segments_see_only_themselves(causal):
 @pytest.mark.parametrize("ahead", [None, 1, 4])
 @pytest.mark.parametrize("q_offset", [-3, 0, 2])
 def test_a_band_as_bounds_is_the_band(window, ahead, q_offset):
-    lo, hi = band_bounds(q_offset, window, ahead, 6, 8, torch.device("cpu"))
-    band = shown(Keys(q_offset=q_offset, window=window, ahead=ahead), 6, 8)
+    keys = Keys(q_offset=q_offset, window=window, ahead=ahead)
+    lo, hi = keys.bounds(6, 8, torch.device("cpu"))
+    row, key = torch.arange(6)[:, None] + q_offset, torch.arange(8)
+    band = torch.ones(6, 8, dtype=torch.bool)
+    if window is not None:
+        band &= key > row - window
+    if ahead is not None:
+        band &= key < row + ahead
+    assert torch.equal(shown(keys, 6, 8).expand_as(band[None, None]), band[None, None])
+    assert torch.equal(shown(Keys().within_band(keys, 6, 8, torch.device("cpu")), 6, 8), band[None, None])
     assert torch.equal(shown(Keys(lo=lo, hi=hi), 6, 8).expand_as(band), band)
 
 

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import nki_hf
-from nki_hf.adapters import torch_op
+from nki_hf.adapters import decision as made
 from nki_hf.adapters.layouts import packed_call
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.backends.neuron_split import join, split
@@ -33,7 +33,7 @@ SHAPE = "b=2,hq=6,hkv=2,sq=40,skv=200,d=32,dv=24"
 
 def _forget():
     decide.cache_clear()
-    torch_op._decide.cache_clear()
+    made._decided.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
-from nki_hf.adapters.call import Call, Keys
+from nki_hf.adapters.call import Call
+from nki_hf.adapters.keys import Keys
 from nki_hf.kernels.binding import LOWEST
 
 __all__ = ["Gradients", "attention_gradients"]
@@ -72,7 +73,7 @@ def attention_gradients(call: Call, dout: torch.Tensor, dlse: torch.Tensor | Non
     rows = max(1, _BLOCK_ELEMENTS // max(1, batch * num_heads_q * seqlen_kv))
     for start in range(0, seqlen_q if seqlen_kv else 0, rows):
         stop = min(start + rows, seqlen_q)
-        first, last = _visible_keys(keys, start, stop, seqlen_kv)
+        first, last = keys.seen_by(start, stop, seqlen_kv)
         # [batch, num_heads_kv, group * rows, ...]: the group's heads share k and v, so they are rows of one product.
         block = (batch, num_heads_kv, group, stop - start)
         q_rows = q[:, :, start:stop].float().reshape(batch, num_heads_kv, group * (stop - start), head_dim)
@@ -131,41 +132,20 @@ def _softmax(scores: torch.Tensor, sink: torch.Tensor | None) -> tuple[torch.Ten
     return probs.div_(total), None if share is None else share / total
 
 
-def _visible_keys(keys: Keys, start: int, stop: int, seqlen_kv: int) -> tuple[int, int]:
-    """Keys `[first, last)` that the static band leaves to rows `[start, stop)`; at least one."""
-    first = 0 if keys.window is None else max(0, keys.q_offset + start - keys.window + 1)
-    last = seqlen_kv if keys.ahead is None else min(seqlen_kv, keys.q_offset + stop - 1 + keys.ahead)
-    first = min(first, seqlen_kv - 1)
-    return first, max(last, first + 1)
-
-
 def _masked(
     scores: torch.Tensor, keys: Keys, start: int, stop: int, first: int, last: int
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Scores with the additive bias, and which of them count (None = all)."""
-    parts = []
-    position = torch.arange(first, last, device=scores.device)
-    if keys.window is not None or keys.ahead is not None:
-        row = torch.arange(start + keys.q_offset, stop + keys.q_offset, device=scores.device)[:, None]
-        if keys.window is not None:
-            parts.append((position > row - keys.window)[None, None])
-        if keys.ahead is not None:
-            parts.append((position < row + keys.ahead)[None, None])
-    if keys.lo is not None and keys.hi is not None:
-        lo, hi = keys.lo[:, None, start:stop, None], keys.hi[:, None, start:stop, None]
-        parts.append((position >= lo) & (position < hi))
-    if keys.bias is not None:
-        bias = keys.bias[..., first:last]
-        bias = bias[:, :, start:stop] if bias.shape[2] > 1 else bias
-        if bias.dtype == torch.bool:
-            parts.append(bias)
-        else:
-            lowest = bias.float().clamp(min=LOWEST)  # as the kernel gets it
-            scores = scores + torch.where(torch.isneginf(bias), -torch.inf, lowest)
-    visible = None
-    for part in parts:
-        visible = part if visible is None else visible & part
-    return scores, visible
+    visible = keys.visible((start, stop), (first, last), scores.device)
+    if keys.bias is None:
+        return scores, visible
+    bias = keys.bias[..., first:last]
+    bias = bias[:, :, start:stop] if bias.shape[2] > 1 else bias
+    if keys.hides:
+        bias = bias.to(torch.bool)
+        return scores, bias if visible is None else visible & bias
+    lowest = bias.float().clamp(min=LOWEST)  # as the kernel gets it
+    return scores + torch.where(torch.isneginf(bias), -torch.inf, lowest), visible
 
 
 def _add_bias_gradient(dbias: torch.Tensor, dscores: torch.Tensor, start: int, stop: int, first: int, last: int) -> None:

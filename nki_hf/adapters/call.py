@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from nki_hf.adapters.keys import Keys
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Mask, Problem
 
 __all__ = [
     "COMPUTABLE",
     "Call",
-    "Keys",
     "ProblemKey",
     "check_tensors",
-    "narrow_band",
     "problem_from",
     "problem_key",
     "same_batch",
@@ -29,24 +28,6 @@ _NAMES = (
 )
 COMPUTABLE = tuple(getattr(torch, name) for name in _NAMES.split() if hasattr(torch, name))
 """Dtypes of q, k and v that attention has a meaning for: signed floats and integers. What no kernel takes, torch computes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """Which keys each query row may see, in the words of `problem.Mask`.
-
-    Attributes:
-      q_offset, window, ahead: the static band (see `Mask`).
-      lo, hi: int32 `[batch or 1, seqlen_q]` run-time bounds, both or neither.
-      bias: bool (True = may see) or float (added to the scores), `[batch or 1, heads or 1, seqlen_q or 1, seqlen_kv]`.
-    """
-
-    q_offset: int = 0
-    window: int | None = None
-    ahead: int | None = None
-    lo: torch.Tensor | None = None
-    hi: torch.Tensor | None = None
-    bias: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,23 +135,6 @@ def same_batch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch
         return q.expand(batch_kv, -1, -1, -1), k, v
     return q, k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)
 
-
-def narrow_band(
-    q_offset: int, window: int | None, ahead: int | None, seqlen_q: int, seqlen_kv: int
-) -> tuple[int, int | None, int | None]:
-    """The band of `problem.Mask` with numbers that int32 and float32 hold: keys beyond either end are none, so that an edge
-    is moved to where no row meets a key behind it.
-    """  # fmt: skip
-    if all(value is None or -_FAR < value < _FAR for value in (q_offset, window, ahead)):
-        return q_offset, window, ahead
-    first = -seqlen_q if window is None else max(-seqlen_q, min(q_offset - window + 1, seqlen_kv))
-    behind = seqlen_kv + 1 if ahead is None else max(1 - seqlen_q, min(q_offset + ahead, seqlen_kv + 1))
-    offset = max(first, min(q_offset, behind - 1))
-    return offset, None if window is None else offset - first + 1, None if ahead is None else behind - offset
-
-
-_FAR = 1 << 23
-"""Beyond: no position of a key, and sums of two of them and a length may leave what float32 counts exactly."""
 
 ProblemKey = tuple[Any, ...]
 """What `problem_from` makes a `Problem` of. Calls are many and problems few: decisions are looked up by this key."""

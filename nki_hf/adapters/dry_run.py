@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from nki_hf.adapters import mask_function
 from nki_hf.adapters.apply import part_row
-from nki_hf.adapters.call import problem_from, problem_key
-from nki_hf.adapters.fallback import fallback_name
+from nki_hf.adapters.decision import Where, decide_call
 from nki_hf.adapters.ledger import LedgerRow
 from nki_hf.adapters.model_source import loading_options, refused_code
 from nki_hf.adapters.transformers import call_of, layer_name
-from nki_hf.dispatch import decide
 
 __all__ = ["dry_run"]
 
@@ -116,11 +113,7 @@ def _recording(rows: dict[tuple[Any, ...], LedgerRow], chip: str) -> Iterator[di
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, None]:
         call = call_of(module, query, key, value, attention_mask, kwargs)
-        fallback = fallback_name(call)
-        decision = decide(problem_from(problem_key(call)), backend="simulator", chip=chip, fallback=fallback)
-        if call.refused:
-            rejected = (*call.refused, *decision.rejected)
-            decision = replace(decision, kernel=fallback, backend="torch", binding=None, plan=None, rejected=rejected)
+        decision = decide_call(call, Where("simulator", chip))
         key_of = (layer_name(module), decision.problem, decision.kernel)
         before = rows.get(key_of)
         calls = 1 if before is None else before.calls + 1

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from nki_hf.adapters.call import Call, Keys
+from nki_hf.adapters.call import Call
 from nki_hf.adapters.context_parallel import context_parallel, torch_sdpa
 from nki_hf.errors import Reason, UnsupportedProblem
 
-__all__ = ["dense_mask", "fallback_name", "run_fallback"]
+__all__ = ["fallback_name", "run_fallback", "run_fallback_with_lse"]
 
 
 def fallback_name(call: Call) -> str:
@@ -36,7 +36,7 @@ def run_fallback(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     group = call.q.shape[1] // call.k.shape[1]
     k, v = call.k.repeat_interleave(group, dim=1), call.v.repeat_interleave(group, dim=1)
     scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
-    mask = dense_mask(call.keys, call.q.shape[2], k.shape[2], call.q.device)
+    mask = call.keys.dense(call.q.shape[2], k.shape[2], call.q.device)
     if fallback_name(call) == "sdpa":
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(call.q.dtype)
@@ -45,7 +45,7 @@ def run_fallback(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     if context_parallel():
         limit = "must be off under context parallelism, where only sdpa sees the keys of all shards"
         raise UnsupportedProblem([Reason(kernel="torch", field="softcap, sink, output_attentions", value="on", limit=limit)])
-    weights = _weights(call, k, scale, mask)
+    weights, _ = _weights(call, k, scale, mask)
     out = F.dropout(weights, p=call.dropout) @ v
     return out.transpose(1, 2).contiguous(), weights if call.weights else None
 
@@ -57,7 +57,20 @@ def _computing_dtype(call: Call) -> torch.dtype:
     return torch.promote_types(torch.promote_types(q, k), v)
 
 
-def _weights(call: Call, k: torch.Tensor, scale: float, mask: torch.Tensor | None) -> torch.Tensor:
+def run_fallback_with_lse(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Out as of `run_fallback`, and lse `[batch, num_heads_q, seqlen_q]` float32; by eager math, without dropout."""
+    dtype = _computing_dtype(call)
+    group = call.q.shape[1] // call.k.shape[1]
+    k, v = (each.to(dtype).repeat_interleave(group, dim=1) for each in (call.k, call.v))
+    cast = replace(call, q=call.q.to(dtype), k=k, v=v)
+    scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
+    weights, lse = _weights(cast, k, scale, call.keys.dense(call.q.shape[2], k.shape[2], call.q.device))
+    kept = call.q.dtype if call.q.is_floating_point() else dtype
+    return (weights @ v).transpose(1, 2).to(kept).contiguous(), lse.to(torch.float32)
+
+
+def _weights(call: Call, k: torch.Tensor, scale: float, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention weights in q's dtype, and the log-sum-exp of the scores and the sink."""
     exact = torch.promote_types(call.q.dtype, torch.float32)
     scores = (call.q @ k.transpose(2, 3)).to(exact) * scale
     if call.softcap is not None:
@@ -72,26 +85,4 @@ def _weights(call: Call, k: torch.Tensor, scale: float, mask: torch.Tensor | Non
     # A row that sees nothing has no softmax: its weights are zero, and so is its gradient.
     dead = (scores == float("-inf")).all(dim=-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(dead, 0.0), dim=-1).masked_fill(dead, 0.0)
-    return weights[..., : k.shape[2]].to(call.q.dtype)
-
-
-def dense_mask(keys: Keys, seqlen_q: int, seqlen_kv: int, device: torch.device) -> torch.Tensor | None:
-    """`keys` as one dense mask that broadcasts to `[batch, num_heads_q, seqlen_q, seqlen_kv]`: bool (True = may see), or
-    float where there is a float bias; None if every row sees every key.
-    """  # fmt: skip
-    if keys.window is None and keys.ahead is None and keys.lo is None:
-        return keys.bias
-    position = torch.arange(seqlen_kv, device=device)
-    rows = torch.arange(seqlen_q, device=device)[:, None] + keys.q_offset
-    visible = torch.ones((1, 1, seqlen_q, seqlen_kv), dtype=torch.bool, device=device)
-    if keys.window is not None:
-        visible = visible & (position > rows - keys.window)
-    if keys.ahead is not None:
-        visible = visible & (position < rows + keys.ahead)
-    if keys.lo is not None and keys.hi is not None:
-        visible = visible & (position >= keys.lo[:, None, :, None]) & (position < keys.hi[:, None, :, None])
-    if keys.bias is None:
-        return visible
-    if keys.bias.dtype == torch.bool:
-        return visible & keys.bias
-    return torch.where(visible, keys.bias, float("-inf"))
+    return weights[..., : k.shape[2]].to(call.q.dtype), torch.logsumexp(scores, dim=-1)

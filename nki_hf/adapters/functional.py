@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from nki_hf.adapters.call import Call, Keys, check_tensors, narrow_band, same_batch
-from nki_hf.adapters.masks import band_bounds, read_mask, within
+from nki_hf.adapters.call import Call, check_tensors, same_batch
+from nki_hf.adapters.keys import Keys
+from nki_hf.adapters.masks import read_mask
 from nki_hf.adapters.road import attend
 from nki_hf.adapters.scalars import as_float, as_int, learned_scale
 
@@ -78,16 +79,15 @@ def attention(
     seqlen_q, seqlen_kv = q.shape[2], k.shape[2]
     ahead = 1 if causal else ahead
     offset = seqlen_kv - seqlen_q if q_offset is None else as_int("q_offset", q_offset)
-    if not torch.compiler.is_compiling():  # a graph's lengths are symbols; the op does it with the real ones
-        offset, window, ahead = narrow_band(offset, window, ahead, seqlen_q, seqlen_kv)
     banded = window is not None or ahead is not None
-    if mask is None:
-        keys = Keys(q_offset=offset if banded else 0, window=window, ahead=ahead)
-    else:
+    band = Keys(q_offset=offset if banded else 0, window=window, ahead=ahead)
+    if not torch.compiler.is_compiling():  # a graph's lengths are symbols; the op does it with the real ones
+        band = band.narrowed(seqlen_q, seqlen_kv)
+    keys = band
+    if mask is not None:
         keys = read_mask(mask, q=q, seqlen_kv=seqlen_kv, causal=False)
         if banded:
-            # The mask may lie on a band of its own, at another offset: this one becomes bounds.
-            keys = within(keys, *band_bounds(offset, window, ahead, seqlen_q, seqlen_kv, q.device))
+            keys = keys.within_band(band, seqlen_q, seqlen_kv, q.device)
     if lo is not None and hi is not None:
         for name, bound in (("lo", lo), ("hi", hi)):
             if bound.dtype.is_floating_point or bound.dtype.is_complex or bound.dtype == torch.bool:
@@ -97,7 +97,7 @@ def attention(
                     f"{name}.shape={list(bound.shape)} is not supported: it must be [batch or 1, seqlen_q], "
                     f"[{q.shape[0]} or 1, {seqlen_q}]."
                 )
-        keys = within(keys, lo, hi)
+        keys = keys.within(lo, hi)
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
     out, lse, _ = attend(call)
     out = out.transpose(1, 2)

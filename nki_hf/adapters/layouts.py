@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nki_hf.adapters.keys import Keys
 from nki_hf.backends.base import KernelCall, RunResult
 from nki_hf.dispatch import Decision, kernel_call
 from nki_hf.kernels.binding import TENSORS
@@ -29,7 +30,7 @@ class TorchArrays:
         if dtype == "uint8":
             if array.dtype == torch.uint8:
                 return array
-            # The CPU shares memory. Elsewhere a conversion: the lowering refuses a view of another width, which a bool's bit is.
+            # The CPU shares memory; elsewhere the lowering refuses a view of another width, which a bool's bit is.
             return array.view(torch.uint8) if array.device.type == "cpu" else array.to(torch.uint8)
         values = (array.detach() if array.requires_grad else array).to(getattr(torch, dtype))
         if lowest is None:
@@ -45,27 +46,23 @@ class TorchArrays:
 
     def bounds(self, band: Band, seqlen_q: int, seqlen_kv: int, tensors: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """See `Arrays`."""
-        # Wide, because the edges of a band may lie anywhere before they are cut to the keys.
-        row = torch.arange(seqlen_q, device=tensors["q"].device, dtype=torch.int64)[None]
-        lower, upper = (edge.clamp(0, seqlen_kv).to(torch.int32) for edge in band.edges(row, seqlen_kv))
-        if tensors.get("lo") is not None:
-            lower = torch.maximum(lower, tensors["lo"].clamp(0, seqlen_kv).to(torch.int32))
-            upper = torch.minimum(upper, tensors["hi"].clamp(0, seqlen_kv).to(torch.int32))
-        return lower, upper
+        keys = Keys(q_offset=band.q_offset, window=band.window, ahead=band.ahead, lo=tensors.get("lo"), hi=tensors.get("hi"))
+        return keys.bounds(seqlen_q, seqlen_kv, tensors["q"].device)
 
 
 _ARRAYS = TorchArrays()
 
 
-def packed_call(decision: Decision, tensors: Mapping[str, Tensor | None]) -> KernelCall:
+def packed_call(decision: Decision, tensors: Mapping[str, Tensor | None], *, exact: bool = False) -> KernelCall:
     """The kernel's call.
 
     Args:
       decision: one that has a plan.
       tensors: the tensors of the call by name (see `binding.TENSORS`), any strides, on one device.
+      exact: see `Packing`.
     """
     packing = decision.packing
-    return kernel_call(decision, packing(tensors, _ARRAYS), packing.extended)
+    return kernel_call(decision, packing(tensors, _ARRAYS, exact=exact), packing.extended)
 
 
 def result_of(decision: Decision, result: RunResult, sink: Tensor | None = None) -> tuple[Tensor, Tensor]:

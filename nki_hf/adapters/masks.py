@@ -16,20 +16,18 @@ import numpy as np
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from nki_hf.adapters.call import Keys
+from nki_hf.adapters.keys import Keys
 from nki_hf.backends.neuron_world import device_world
 from nki_hf.errors import Reason, UnsupportedProblem
+from nki_hf.problem import Band
 from nki_hf.sim.host import as_numpy, as_torch
 
 __all__ = [
     "as_bias",
-    "band_bounds",
     "read_mask",
     "restrict_to_indices",
-    "segment_bounds",
     "triangle",
     "with_position_bias",
-    "within",
 ]
 
 _MASK_DTYPES = (
@@ -43,8 +41,6 @@ _TRACERS = (
     torch._C._TorchDispatchModeKey.PROXY,
     torch._C._TorchDispatchModeKey.FUNCTIONAL,
 )
-
-_INT32_MAX = (1 << 31) - 1
 
 # A tensor's version would be cheaper to compare, but writes through `.data` or a shared NumPy array do not change it.
 _seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -103,9 +99,7 @@ def with_position_bias(keys: Keys, position_bias: torch.Tensor, *, q: torch.Tens
     """
     _check_values(position_bias, "position_bias")
     bias = _fit(position_bias, q, seqlen_kv, "position_bias", cut=True)
-    if keys.bias is not None:
-        bias = torch.where(keys.bias, bias, float("-inf")) if keys.bias.dtype == torch.bool else bias + keys.bias
-    return replace(keys, bias=bias)
+    return keys.with_bias(bias)
 
 
 def restrict_to_indices(
@@ -129,67 +123,8 @@ def restrict_to_indices(
 
 def triangle(seqlen_q: int, seqlen_kv: int, device: torch.device) -> torch.Tensor:
     """Bool `[seqlen_q, seqlen_kv]`, True where a causal row sees the key; the last row sees all."""
-    rows = torch.arange(seqlen_kv - seqlen_q, seqlen_kv, device=device)
-    return torch.arange(seqlen_kv, device=device) <= rows[:, None]
-
-
-def segment_bounds(
-    keys: Keys, cu_q: torch.Tensor, cu_kv: torch.Tensor, *, seqlen_q: int, causal: bool, chunk: int | None = None
-) -> Keys:
-    """`keys` cut to the segments of a packed batch of one: row i of segment s sees keys of segment s only.
-
-    Args:
-      keys: what the mask says besides.
-      cu_q, cu_kv: first row and first key of each segment and the total, int `[num_sequences + 1]`.
-      seqlen_q: number of query rows.
-      causal: True = within its segment the last row sees every key, the one before all but one, ...
-      chunk: length of the chunks of keys that rows see their own of, counted from each segment's first key; None = no chunks.
-    """
-    cu_q, cu_kv = _as_int64(cu_q), _as_int64(cu_kv)
-    rows = torch.arange(seqlen_q, device=cu_q.device)
-    segment = torch.searchsorted(cu_q, rows, right=True) - 1
-    segment = segment.clamp(0, cu_q.shape[0] - 2)
-    lo, hi = cu_kv[segment], cu_kv[segment + 1]
-    behind = cu_q[segment + 1] - 1 - rows  # rows of the segment that follow
-    if chunk is not None:
-        lo = lo + ((hi - 1 - behind - lo) // chunk).clamp(min=0) * chunk
-    if causal:
-        hi = torch.minimum(hi, hi - behind)
-    # Rows behind the last segment belong to nothing.
-    hi = torch.where(rows < cu_q[-1], hi, lo)
-    return within(keys, lo[None], hi[None])
-
-
-def within(keys: Keys, lo: torch.Tensor, hi: torch.Tensor) -> Keys:
-    """`keys` cut to integer bounds `[batch or 1, seqlen_q]` of any dtype and value."""
-    lo, hi = _as_int32(lo), _as_int32(hi)
-    if keys.lo is not None and keys.hi is not None:
-        lo, hi = torch.maximum(lo, keys.lo), torch.minimum(hi, keys.hi)
-    return replace(keys, lo=lo, hi=hi)
-
-
-def _as_int32(bound: torch.Tensor) -> torch.Tensor:
-    """Bounds as int32. Those below the first key are the first; no key is numbered beyond int32."""
-    if bound.dtype == torch.int32:
-        return bound
-    return _as_int64(bound).clamp(0, _INT32_MAX).to(torch.int32)
-
-
-def _as_int64(counts: torch.Tensor) -> torch.Tensor:
-    if counts.dtype != torch.uint64:
-        return counts.to(torch.int64)
-    counts = counts.view(torch.int64)
-    return torch.where(counts < 0, _INT32_MAX, counts)  # what int64 does not hold arrives negative
-
-
-def band_bounds(
-    q_offset: int, window: int | None, ahead: int | None, seqlen_q: int, seqlen_kv: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The static band of `problem.Mask` as int32 bounds `[1, seqlen_q]`."""
-    position = torch.arange(q_offset, q_offset + seqlen_q, device=device)[None]
-    lo = torch.zeros_like(position) if window is None else (position - window + 1).clamp(0, seqlen_kv)
-    hi = torch.full_like(position, seqlen_kv) if ahead is None else (position + ahead).clamp(0, seqlen_kv)
-    return lo.to(torch.int32), hi.to(torch.int32)
+    band = Band(q_offset=seqlen_kv - seqlen_q, ahead=1)
+    return torch.arange(seqlen_kv, device=device) < band.stop(torch.arange(seqlen_q, device=device)[:, None])
 
 
 def _check_values(mask: torch.Tensor, name: str) -> None:
@@ -345,7 +280,7 @@ def _keys_of(lo: Any, hi: Any, seqlen_q: int, seqlen_kv: int, device: torch.devi
         return band
     bounds = [np.broadcast_to(part, (part.shape[0], seqlen_q)).astype(np.int32) for part in (lo, hi)]
     lo_tensor, hi_tensor = (as_torch(part).to(device) for part in bounds)
-    return Keys(q_offset=band.q_offset, window=band.window, ahead=band.ahead, lo=lo_tensor, hi=hi_tensor)
+    return replace(band, lo=lo_tensor, hi=hi_tensor, inside=True)
 
 
 def _band(lo: Any, hi: Any, seqlen_kv: int, window: int | None) -> tuple[Keys, bool]:
@@ -355,19 +290,20 @@ def _band(lo: Any, hi: Any, seqlen_kv: int, window: int | None) -> tuple[Keys, b
     the same band at every step.
     """
     seqlen_q = lo.shape[1]
-    some = hi > lo
+    some, rows = hi > lo, np.arange(seqlen_q)
     for q_offset in (seqlen_kv - seqlen_q, 0):
-        position = np.arange(seqlen_q) + q_offset
-        ahead = int(np.where(some & (hi < seqlen_kv), hi - position, 0).max(initial=0))
-        back = int(np.where(some & (lo > 0), position - lo + 1, 0).max(initial=0))
-        band_lo = np.maximum(0, position - back + 1) if back > 0 else np.zeros_like(position)
-        band_hi = np.minimum(seqlen_kv, position + ahead) if ahead > 0 else np.full_like(position, seqlen_kv)
+        # The narrowest band at this offset: what its most far-sighted rows see.
+        ahead = int(np.where(some & (hi < seqlen_kv), hi - rows - q_offset, 0).max(initial=0))
+        back = int(np.where(some & (lo > 0), rows + q_offset - lo + 1, 0).max(initial=0))
+        band = Keys(q_offset=q_offset, window=back if back > 0 else None, ahead=ahead if ahead > 0 else None)
+        band_lo, band_hi = band.edges(rows, seqlen_kv)
+        band_lo, band_hi = np.maximum(0, band_lo), np.minimum(seqlen_kv, band_hi)
         same = (lo == band_lo) & (hi == band_hi) | ~some & (band_lo >= band_hi)
         if bool(same.all()):
-            return Keys(q_offset=q_offset, window=back or None, ahead=ahead or None), True
+            return band, True
     for q_offset in sorted((seqlen_kv - seqlen_q, 0)):
-        position = np.arange(seqlen_q) + q_offset
-        if bool((~some | (hi <= position + 1)).all()):
-            inside = window is not None and bool((~some | (lo >= position - window + 1)).all())
-            return Keys(q_offset=q_offset, window=window if inside else None, ahead=1), False
+        band = Keys(q_offset=q_offset, window=window, ahead=1)
+        first, stop = band.edges(rows, seqlen_kv)
+        if bool((~some | (hi <= stop)).all()):
+            return band if bool((~some | (lo >= first)).all()) else replace(band, window=None), False
     return Keys(), False

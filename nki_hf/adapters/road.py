@@ -10,16 +10,14 @@ import torch
 
 from nki_hf.adapters import device, ledger
 from nki_hf.adapters.call import Call, check_tensors, same_batch
-from nki_hf.adapters.context_parallel import context_parallel
-from nki_hf.adapters.fallback import fallback_name, run_fallback
-from nki_hf.adapters.graph_decision import falls_back_in_graph
-from nki_hf.adapters.torch_op import attention_op_for, plan
+from nki_hf.adapters.decision import decide_call
+from nki_hf.adapters.fallback import run_fallback
+from nki_hf.adapters.torch_op import attention_op_for, handed_over
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason, UnsupportedProblem
-from nki_hf.settings import settings
 
-__all__ = ["attend", "decide_call"]
+__all__ = ["attend"]
 
 _LARGEST = 3.4028234663852886e38  # of float32, in which scores are computed
 _SMALLEST = 1e-45  # float32's smallest number above zero, to one digit
@@ -40,13 +38,12 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     check_tensors(call.q, call.k, call.v, call.sink)
     _check_scalars(call)
     call = _same_dtype(_same_batch(call))
-    if torch.compiler.is_compiling():
-        return _run(call, layer, fallback=_falls_back_in_graph(call))
     decision = decide_call(call)
-    if decision.fallback and settings().strict:
+    if decision.fallback and device.settings_of_graph().strict:
         raise UnsupportedProblem(decision.rejected)
-    result = _run(call, layer, fallback=decision.fallback)
-    ledger.record(layer, decision, call.q.device.type)  # only what ran counts
+    result = _run(call, layer, decision)
+    if not torch.compiler.is_compiling():
+        ledger.record(layer, decision, call.q.device.type)  # only what ran counts
     return result
 
 
@@ -68,21 +65,19 @@ def _check_scalars(call: Call) -> None:
         raise UnsupportedProblem(reasons)
 
 
-def _run(call: Call, layer: str, *, fallback: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    if fallback:
+def _run(call: Call, layer: str, decision: Decision) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    if decision.fallback:
         out, weights = run_fallback(call)
         return out, None, weights
-    keys = call.keys
-    arguments = (call.head_sink, call.scale, call.softcap, keys.q_offset, keys.window, keys.ahead)
-    # Without a gradient to record, autograd's wrapper of the op would only cost time.
-    recorded = torch.compiler.is_compiling() or _needs_grad(call)
-    lo, hi, bias = keys.lo, keys.hi, keys.bias
-    if recorded and not torch.compiler.is_compiling():
-        # Tensors made in inference mode cannot be saved for a backward that does not change them.
-        lo, hi, bias = (each.clone() if each is not None and each.is_inference() else each for each in (lo, hi, bias))
     try:
-        with nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd():
-            out, lse = attention_op_for(call.q.device.type, call.q, call.k, call.v, lo, hi, bias, *arguments)
+        if torch.compiler.is_compiling():
+            out, lse = attention_op_for(call)
+        else:
+            recorded = _needs_grad(call)
+            call = _saveable(call) if recorded else call
+            # Without a gradient to record, autograd's wrapper of the op would only cost time.
+            with handed_over(call, decision), nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd():
+                out, lse = attention_op_for(call)
     except LaunchFailed as error:
         error.add_note(f"This call came from {layer}.")
         raise
@@ -103,53 +98,16 @@ def _add_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> tuple
     return (out * share).to(out.dtype), torch.where(alive, total, sink)
 
 
-def decide_call(call: Call) -> Decision:
-    """The decision for a call: the kernels' rules, and what only the tensors themselves tell."""
-    fallback = fallback_name(call)
-    decision = plan(call, fallback=fallback)
-    refused = (*call.refused, *_refusals(call))
-    if not refused:
-        return decision
-    return replace(decision, kernel=fallback, backend="torch", binding=None, plan=None, rejected=(*refused, *decision.rejected))
-
-
-def _falls_back_in_graph(call: Call) -> bool:
-    refused = (*call.refused, *_refusals(call))
-    if refused and device.settings_of_graph().strict:
-        raise UnsupportedProblem(refused)
-    return bool(refused) or falls_back_in_graph(call, fallback=fallback_name(call))
+def _saveable(call: Call) -> Call:
+    """The call with bounds and bias that a backward can keep: tensors made in inference mode cannot be saved."""
+    made = {name: getattr(call.keys, name) for name in ("lo", "hi", "bias")}
+    copies = {name: each.clone() for name, each in made.items() if each is not None and each.is_inference()}
+    return replace(call, keys=replace(call.keys, **copies)) if copies else call
 
 
 def _needs_grad(call: Call) -> bool:
     tensors = (call.q, call.k, call.v, call.sink, call.keys.bias)
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-
-
-def _refusals(call: Call) -> list[Reason]:
-    reasons: list[Reason] = []
-    if call.dropout > 0:
-        reasons.append(_reason("dropout", call.dropout, "must be 0.0: no kernel drops weights", "Use torch for this layer."))
-    if not torch.compiler.is_compiling() and call.transformed:
-        limit = "must not be active: no kernel has a tangent, a second derivative or a batching rule"
-        reasons.append(_reason("torch.func transform or forward-mode AD", "active", limit))
-    if call.weights:
-        reasons.append(_reason("output_attentions", True, "must be False: no kernel writes the attention weights"))
-    where = call.q.device.type
-    if where != "cpu":
-        if device.backend_name(where) is None:
-            reasons.append(_reason("device", where, "must be cpu, neuron or xla"))
-        problem = device.target(where)[2]
-        if problem:
-            reasons.append(_reason("device", where, f"cannot run kernels here: {problem}"))
-    tensors = {"q": call.q, "k": call.k, "v": call.v, "sink": call.sink, "mask": call.keys.bias}
-    for name, tensor in tensors.items():
-        if tensor is not None and type(tensor) not in device.PLAIN_TENSORS:
-            reasons.append(_reason(name, type(tensor).__name__, "must be a plain tensor", "Pass the local tensor."))
-    if context_parallel():
-        limit = "must be off: a kernel would see the keys of its own shard only"
-        advice = "Train without context parallelism, or use attn_implementation='sdpa'."
-        reasons.append(_reason("context parallelism", "on", limit, advice))
-    return reasons
 
 
 def _reason(field: str, value: Any, limit: str, advice: str = "") -> Reason:

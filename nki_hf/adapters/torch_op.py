@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import threading
 from typing import Any, NoReturn, cast
 
 import torch
 
+from nki_hf.adapters import ledger
 from nki_hf.adapters.backward import attention_gradients
-from nki_hf.adapters.call import Call, Keys, ProblemKey, narrow_band, problem_from, problem_key
-from nki_hf.adapters.device import backend_name, target
+from nki_hf.adapters.call import Call
+from nki_hf.adapters.decision import decide_call
+from nki_hf.adapters.fallback import run_fallback_with_lse
+from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.layouts import outputs_of, packed_call, result_of, trivial_result
 from nki_hf.adapters.op_definition import define
 from nki_hf.backends import Backend
@@ -17,22 +20,34 @@ from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_op import direct_op, register_native_op
 from nki_hf.backends.simulator import simulator_backend
 from nki_hf.backends.torch_reference import TorchReferenceBackend
-from nki_hf.dispatch import Decision, decide
+from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason, UnsupportedProblem
+from nki_hf.settings import settings
 
-__all__ = ["attention", "attention_op", "attention_op_for", "plan"]
-
-
-def plan(call: Call, *, fallback: str = "sdpa") -> Decision:
-    """The decision for a call, under the settings in force and for the device of its tensors."""
-    chip, lnc, _ = target(call.q.device.type)
-    backend = backend_name(call.q.device.type) or "simulator"
-    return _decide(problem_key(call), backend, chip, lnc, fallback)
+__all__ = ["attention", "attention_op", "attention_op_for", "handed_over"]
 
 
-@lru_cache(maxsize=4096)
-def _decide(key: ProblemKey, backend: str, chip: str, lnc: int | None, fallback: str) -> Decision:
-    return decide(problem_from(key), backend=backend, chip=chip, lnc=lnc, fallback=fallback)
+class _Handed(threading.local):
+    """The call that this thread is running, with its decision, so that the op need not make either again."""
+
+    call: Call | None = None
+    decision: Decision | None = None
+
+
+_handed = _Handed()
+
+
+class handed_over:  # noqa: N801  (used like a function; contextlib's costs more than the decision)
+    """A block in which the op finds the decision of `call` made."""
+
+    def __init__(self, call: Call, decision: Decision) -> None:
+        self.call, self.decision = call, decision
+
+    def __enter__(self) -> None:
+        _handed.call, _handed.decision = self.call, self.decision
+
+    def __exit__(self, *_: object) -> None:
+        _handed.call = _handed.decision = None
 
 
 def attention(
@@ -53,16 +68,26 @@ def attention(
 
     Arguments as in `Call` and `Keys`.
     """
-    q_offset, window, ahead = narrow_band(q_offset, window, ahead, q.shape[2], k.shape[2])
-    keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
-    call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
-    decision = plan(call)
-    if decision.fallback:
-        raise UnsupportedProblem(decision.rejected)
+    call, decision = _handed.call, _handed.decision
+    # Tracers call this with tensors of their own, and a graph with none handed over.
+    if call is None or decision is None or call.q is not q or call.k is not k or call.v is not v:
+        keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
+        keys = keys.narrowed(q.shape[2], k.shape[2])
+        call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
+        decision = decide_call(call, running=True)
+        if decision.fallback:
+            return _fall_back(call, decision)
     trivial = trivial_result(decision.problem, q, v, sink)
-    if trivial is not None:
-        return trivial
-    return _run_kernel(call, decision)
+    return _run_kernel(call, decision) if trivial is None else trivial
+
+
+def _fall_back(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a graph runs where no kernel takes the lengths that it meets: counted and warned about as outside of a graph."""
+    if settings().strict:
+        raise UnsupportedProblem(decision.rejected)
+    result = run_fallback_with_lse(call)
+    ledger.record("a compiled graph", decision, call.q.device.type)
+    return result
 
 
 def _op(**code: Any) -> Any:
@@ -76,9 +101,9 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[t
 
 
 def _run_kernel(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tensor]:
-    keys = call.keys
-    tensors = {"q": call.q, "k": call.k, "v": call.v, "lo": keys.lo, "hi": keys.hi, "bias": keys.bias, "sink": call.sink}
-    return result_of(decision, _backend(decision).run(packed_call(decision, tensors)), call.sink)
+    keys, sink = call.keys, call.head_sink
+    tensors = {"q": call.q, "k": call.k, "v": call.v, "lo": keys.lo, "hi": keys.hi, "bias": keys.bias, "sink": sink}
+    return result_of(decision, _backend(decision).run(packed_call(decision, tensors, exact=keys.inside)), sink)
 
 
 def _backend(decision: Decision) -> Backend:
@@ -194,12 +219,17 @@ def _native_op_is_registered() -> bool:
     return register_native_op("nki_hf_neuron::attention", attention, _device_backward, _save)
 
 
-def attention_op_for(device_type: str, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """`attention(*arguments)` through the op of the tensors' device: the one place that chooses.
+def attention_op_for(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """`attention` of a call through the op of its tensors' device: the one place that chooses.
 
     Raises:
       BackendUnavailable: tensors on `neuron` in a process without the native world.
     """
+    keys, device_type = call.keys, call.q.device.type
+    arguments = (
+        *(call.q, call.k, call.v, keys.lo, keys.hi, keys.bias, call.head_sink),
+        *(call.scale, call.softcap, keys.q_offset, keys.window, keys.ahead),
+    )
     if device_type == "neuron":
         _native_op_is_registered()
         return cast("tuple[torch.Tensor, torch.Tensor]", torch.ops.nki_hf_neuron.attention(*arguments))

@@ -12,8 +12,9 @@ import torch
 from transformers.configuration_utils import PretrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from nki_hf.adapters.call import Call, Keys, same_batch
-from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, segment_bounds, triangle, with_position_bias
+from nki_hf.adapters.call import Call, same_batch
+from nki_hf.adapters.keys import Keys
+from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, triangle, with_position_bias
 from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
 from nki_hf.adapters.model_classes import declines_sdpa
 from nki_hf.adapters.road import attend
@@ -131,7 +132,7 @@ def call_of(
         if chunk is not None:
             # The mask's chunks are counted over the whole pack: they are counted anew in each sequence.
             keys, causal = Keys(), True
-        keys = segment_bounds(keys, packed[0], packed[-1], seqlen_q=seqlen_q, causal=causal, chunk=chunk)
+        keys = keys.within_segments(packed[0], packed[-1], seqlen_q=seqlen_q, causal=causal, chunk=chunk)
     return Call(
         q=query,
         k=key,

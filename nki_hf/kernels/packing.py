@@ -57,18 +57,21 @@ class Packing:
     bounds: tuple[Band, int, int] | None
     extended: Mapping[str, tuple[int, int]]
 
-    def __call__(self, tensors: Mapping[str, Any], arrays: Arrays, *, fill: bool = False) -> dict[str, Any]:
+    def __call__(
+        self, tensors: Mapping[str, Any], arrays: Arrays, *, fill: bool = False, exact: bool = False
+    ) -> dict[str, Any]:
         """The arguments by name; None where there is none.
 
         Args:
           tensors: the tensors of the call by name, as in `binding.TENSORS`; the ones that it lacks are None or missing.
           arrays: their library.
           fill: True also fills the axes of `extended`.
+          exact: True if `lo` and `hi` are there, int32, and lie within the band and the keys: they are taken as they are.
 
         Raises:
           ValueError: a tensor that the kernel gets is missing.
         """
-        if self.bounds is not None:
+        if self.bounds is not None and not exact:
             lower, upper = arrays.bounds(*self.bounds, tensors)
             tensors = {**tensors, "lo": lower, "hi": upper}
         found: dict[str, Any] = {}

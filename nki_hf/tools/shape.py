@@ -34,7 +34,7 @@ def problem_of(shape: str) -> Problem:
         raise ValueError(f"shape={shape!r}: causal is ahead=1, give one of them.")
     dtype = words.get("dtype", "bfloat16")
     if dtype not in DTYPES:
-        raise ValueError(f"shape: dtype={dtype} is not known: it is {', '.join(DTYPES)}.")
+        raise ValueError(f"shape: dtype={dtype} is not known: it is {', '.join(DTYPES[:-1])} or {DTYPES[-1]}.")
     heads, seqlen_q, head_dim = sizes.get("hq", 1), sizes.get("sq", 1), sizes.get("d", 128)
     seqlen_kv = sizes.get("skv", seqlen_q)
     window = sizes.get("window")

@@ -1,0 +1,137 @@
+"""The decision of one call: made once, in one way, for eager calls, graphs and dry runs.
+
+`dispatch.decide` decides; here stands what only the tensors and the caller tell. A graph is traced with lengths that stand for
+any, so its decision leaves open what depends on them (`Decision.plan` is None): the op asks again when it runs, and then runs
+what the same call outside of a graph would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from nki_hf.adapters import device
+from nki_hf.adapters.call import Call, ProblemKey, problem_from, problem_key
+from nki_hf.adapters.context_parallel import context_parallel
+from nki_hf.adapters.fallback import fallback_name
+from nki_hf.dispatch import SIZES, Decision, decide
+from nki_hf.errors import Reason
+from nki_hf.problem import Mask, Problem
+
+__all__ = ["Where", "decide_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What a call is decided for: back end, chip, logical-core degree (None = the chip's default)."""
+
+    backend: str
+    chip: str
+    lnc: int | None = None
+
+
+def decide_call(call: Call, where: Where | None = None, *, running: bool = False) -> Decision:
+    """The decision for a call.
+
+    Args:
+      call: the call.
+      where: what it is decided for; None = the device of its tensors and the settings in force.
+      running: True where the op runs or is lowered, with the real lengths; only lengths can refuse the call by then.
+    """
+    refused = () if running else (*call.refused, *_refusals(call, here=where is None))
+    if where is None:
+        device_type = call.q.device.type
+        chip, lnc, _ = device.target(device_type)
+        where = Where(device.backend_name(device_type) or "simulator", chip, lnc)
+    fallback = fallback_name(call)
+    if running or not torch.compiler.is_compiling():
+        return _decided(problem_key(call), where, fallback, refused)
+    q, k, v, keys = call.q, call.k, call.v, call.keys
+    return _decided_of_graph(
+        tuple(str(each.dtype).removeprefix("torch.") for each in (q, k, v)),
+        (q.shape[3], v.shape[3]),
+        (keys.window is not None, keys.ahead is not None, keys.lo is not None, None if keys.bias is None else keys.hides),
+        (call.softcap is not None, call.head_sink is not None),
+        (where.backend, where.chip, where.lnc),
+        fallback,
+        tuple((reason.kernel, reason.field, reason.value, reason.limit, reason.advice) for reason in refused),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _decided(key: ProblemKey, where: Where, fallback: str, refused: tuple[Reason, ...]) -> Decision:
+    return decide(problem_from(key), backend=where.backend, chip=where.chip, lnc=where.lnc, fallback=fallback, refused=refused)
+
+
+_SEQLEN = 128  # stands for any length, as one head stands for any number
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
+def _decided_of_graph(
+    dtypes: tuple[str, str, str],
+    head_dims: tuple[int, int],
+    mask: tuple[bool, bool, bool, bool | None],
+    options: tuple[bool, bool],
+    where: tuple[str, str, int | None],
+    fallback: str,
+    refused: tuple[tuple[str, str, str, str, str], ...],
+) -> Decision:
+    """The decision of the calls of a graph: everything that is the same in all of them, as plain values."""
+    window, ahead, bounds, hides = mask
+    softcap, sink = options
+    kind = None if hides is None else "boolean" if hides else "additive"
+    problem = Problem(
+        batch=1,
+        num_heads_q=1,
+        num_heads_kv=1,
+        seqlen_q=_SEQLEN,
+        seqlen_kv=_SEQLEN,
+        head_dim=head_dims[0],
+        head_dim_v=head_dims[1],
+        dtype=dtypes[0],
+        dtypes=None if len(set(dtypes)) == 1 else dtypes,
+        mask=Mask(window=1 if window else None, ahead=1 if ahead else None, runtime_bounds=bounds, bias=kind),
+        softcap=1.0 if softcap else None,
+        sink=sink,
+    )
+    reasons = tuple(
+        Reason(kernel=kernel, field=field, value=value, limit=limit, advice=advice)
+        for kernel, field, value, limit, advice in refused
+    )
+    backend, chip, lnc = where
+    return decide(problem, backend=backend, chip=chip, lnc=lnc, fallback=fallback, refused=reasons, unknown=SIZES)
+
+
+def _refusals(call: Call, *, here: bool) -> list[Reason]:
+    """Why no kernel may run the call; `here` = where its tensors are."""
+    reasons: list[Reason] = []
+    if call.dropout > 0:
+        reasons.append(_reason("dropout", call.dropout, "must be 0.0: no kernel drops weights", "Use torch for this layer."))
+    if not torch.compiler.is_compiling() and call.transformed:
+        limit = "must not be active: no kernel has a tangent, a second derivative or a batching rule"
+        reasons.append(_reason("torch.func transform or forward-mode AD", "active", limit))
+    if call.weights:
+        reasons.append(_reason("output_attentions", True, "must be False: no kernel writes the attention weights"))
+    where = call.q.device.type
+    if here and where != "cpu":
+        if device.backend_name(where) is None:
+            reasons.append(_reason("device", where, "must be cpu, neuron or xla"))
+        problem = device.target(where)[2]
+        if problem:
+            reasons.append(_reason("device", where, f"cannot run kernels here: {problem}"))
+    tensors = {"q": call.q, "k": call.k, "v": call.v, "sink": call.sink, "mask": call.keys.bias}
+    for name, tensor in tensors.items():
+        if tensor is not None and type(tensor) not in device.PLAIN_TENSORS:
+            reasons.append(_reason(name, type(tensor).__name__, "must be a plain tensor", "Pass the local tensor."))
+    if context_parallel():
+        limit = "must be off: a kernel would see the keys of its own shard only"
+        advice = "Train without context parallelism, or use attn_implementation='sdpa'."
+        reasons.append(_reason("context parallelism", "on", limit, advice))
+    return reasons
+
+
+def _reason(field: str, value: Any, limit: str, advice: str = "") -> Reason:
+    return Reason(kernel="any kernel", field=field, value=str(value), limit=limit, advice=advice)
