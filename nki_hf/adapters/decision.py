@@ -18,10 +18,11 @@ from nki_hf.adapters.call import Call, ProblemKey, problem_from, problem_key
 from nki_hf.adapters.context_parallel import context_parallel
 from nki_hf.adapters.fallback import fallback_name
 from nki_hf.dispatch import SIZES, Decision, decide
-from nki_hf.errors import Reason
+from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Mask, Problem
+from nki_hf.settings import settings
 
-__all__ = ["Where", "decide_call"]
+__all__ = ["Where", "decide_call", "falls_back_in_graph"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +42,47 @@ def decide_call(call: Call, where: Where | None = None, *, running: bool = False
       where: what it is decided for; None = the device of its tensors and the settings in force.
       running: True where the op runs or is lowered, with the real lengths; only lengths can refuse the call by then.
     """
+    if not running and torch.compiler.is_compiling():
+        return _decided_of_graph(*_known_in_graph(call, where))
     refused = () if running else (*call.refused, *_refusals(call, here=where is None))
-    if where is None:
-        device_type = call.q.device.type
-        chip, lnc, _ = device.target(device_type)
-        where = Where(device.backend_name(device_type) or "simulator", chip, lnc)
-    fallback = fallback_name(call)
-    if running or not torch.compiler.is_compiling():
-        return _decided(problem_key(call), where, fallback, refused)
+    return _decided(problem_key(call), where or _where(call), fallback_name(call), refused)
+
+
+def falls_back_in_graph(call: Call) -> bool:
+    """True if the graph being traced runs torch for the call; the same decision, as the value that a tracer understands.
+
+    Raises:
+      UnsupportedProblem: that is so, and the settings are strict.
+    """
+    return _falls_back(*_known_in_graph(call, None))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
+def _falls_back(*known: Any) -> bool:
+    decision = _decided_of_graph(*known)
+    if decision.fallback and settings().strict:
+        raise UnsupportedProblem(decision.rejected)
+    return decision.fallback
+
+
+def _where(call: Call) -> Where:
+    device_type = call.q.device.type
+    chip, lnc, _ = device.target(device_type)
+    return Where(device.backend_name(device_type) or "simulator", chip, lnc)
+
+
+def _known_in_graph(call: Call, where: Where | None) -> tuple[Any, ...]:
+    """The arguments of `_decided_of_graph`."""
+    refused = (*call.refused, *_refusals(call, here=where is None))
+    where = where or _where(call)
     q, k, v, keys = call.q, call.k, call.v, call.keys
-    return _decided_of_graph(
+    return (
         tuple(str(each.dtype).removeprefix("torch.") for each in (q, k, v)),
         (q.shape[3], v.shape[3]),
         (keys.window is not None, keys.ahead is not None, keys.lo is not None, None if keys.bias is None else keys.hides),
         (call.softcap is not None, call.head_sink is not None),
         (where.backend, where.chip, where.lnc),
-        fallback,
+        fallback_name(call),
         tuple((reason.kernel, reason.field, reason.value, reason.limit, reason.advice) for reason in refused),
     )
 
@@ -69,7 +95,6 @@ def _decided(key: ProblemKey, where: Where, fallback: str, refused: tuple[Reason
 _SEQLEN = 128  # stands for any length, as one head stands for any number
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
 def _decided_of_graph(
     dtypes: tuple[str, str, str],
     head_dims: tuple[int, int],

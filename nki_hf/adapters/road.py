@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from nki_hf.adapters import device, ledger
+from nki_hf.adapters import ledger
 from nki_hf.adapters.call import Call, check_tensors, same_batch
-from nki_hf.adapters.decision import decide_call
+from nki_hf.adapters.decision import decide_call, falls_back_in_graph
 from nki_hf.adapters.fallback import run_fallback
 from nki_hf.adapters.torch_op import attention_op_for, handed_over
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason, UnsupportedProblem
+from nki_hf.settings import settings
 
 __all__ = ["attend"]
 
@@ -38,12 +39,13 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     check_tensors(call.q, call.k, call.v, call.sink)
     _check_scalars(call)
     call = _same_dtype(_same_batch(call))
+    if torch.compiler.is_compiling():
+        return _run(call, layer, None, fallback=falls_back_in_graph(call))
     decision = decide_call(call)
-    if decision.fallback and device.settings_of_graph().strict:
+    if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
-    result = _run(call, layer, decision)
-    if not torch.compiler.is_compiling():
-        ledger.record(layer, decision, call.q.device.type)  # only what ran counts
+    result = _run(call, layer, decision, fallback=decision.fallback)
+    ledger.record(layer, decision, call.q.device.type)  # only what ran counts
     return result
 
 
@@ -65,12 +67,15 @@ def _check_scalars(call: Call) -> None:
         raise UnsupportedProblem(reasons)
 
 
-def _run(call: Call, layer: str, decision: Decision) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    if decision.fallback:
+def _run(
+    call: Call, layer: str, decision: Decision | None, *, fallback: bool
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """The call's result; a graph, whose op decides when it runs, has no decision yet."""
+    if fallback:
         out, weights = run_fallback(call)
         return out, None, weights
     try:
-        if torch.compiler.is_compiling():
+        if decision is None:
             out, lse = attention_op_for(call)
         else:
             recorded = _needs_grad(call)
