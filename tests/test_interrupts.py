@@ -10,7 +10,6 @@ import torch
 
 import nki_hf
 from nki_hf.adapters import ledger, masks
-from nki_hf.adapters.fallback import dense_mask
 from nki_hf.backends import simulator
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
@@ -146,7 +145,7 @@ def test_an_interrupt_at_any_line_of_the_mask_cache():
 
         def check(given=given):
             keys = masks.read_mask(given, q=q, seqlen_kv=6, causal=False)
-            seen = dense_mask(keys, 6, 6, q.device)
+            seen = keys.dense(6, 6, q.device)
             assert torch.equal(torch.ones_like(given) if seen is None else seen.expand_as(given), given)
 
         assert every_line(work, masks, check=check) > 10
