@@ -130,6 +130,8 @@ def test_explain_names_it_with_its_tiles():
     rows = [item for item in explain.run("bert", seqlen=100) if item.kernel == "flash_small"]
     assert rows
     assert rows[0].tiles == {"keys": 100}
+    assert rows[0].entry == "flash_small_loop"
+    assert rows[0].why.startswith("flash_small (1.0 us, one block a head) before ")
 
 
 def test_a_failed_launch_gives_the_flags_of_its_shape():

@@ -64,7 +64,7 @@ class Keys(Band):
           cu_q, cu_kv: first row and first key of each segment and the total, int `[num_sequences + 1]`.
           seqlen_q: number of query rows.
           causal: True = within its segment the last row sees every key, the one before all but one, ...
-          chunk: length of the chunks of keys that rows see their own of, counted from each segment's first key; None = no chunks.
+          chunk: length of the chunks of keys that rows see their own of, counted from each segment's first; None = none.
         """
         cu_q, cu_kv = _as_int64(cu_q), _as_int64(cu_kv)
         rows = torch.arange(seqlen_q, device=cu_q.device)

@@ -34,6 +34,8 @@ class ExplainRow:
       shape: `batch x heads q/kv x seqlen q/kv x head_dim`, in words of the problem.
       mask: what the kernel is told about the mask.
       tiles: the kernel's tile sizes.
+      entry: the function of the kernel's module that runs, where it has several; else empty.
+      why: what made dispatch prefer the kernel to others that take the call; empty if there are none.
       reasons: why no kernel runs it; empty if one does.
     """
 
@@ -46,6 +48,8 @@ class ExplainRow:
     mask: str
     tiles: dict[str, Any]
     reasons: list[str]
+    entry: str = ""
+    why: str = ""
 
 
 def run(
@@ -113,8 +117,9 @@ def command(
     table = Table("layers", "phase", "runs", "calls", "shape", "mask", "tiles or reasons", title=f"{model} on {chip}, {dtype}")
     for names, row in _grouped(rows):
         tiles = ", ".join(f"{name}={value:,}" for name, value in row.tiles.items())
-        ran = row.kernel if not row.reasons else f"torch {row.kernel}"
-        table.add_row(names, row.phase, ran, str(row.calls), row.shape, row.mask, "; ".join(row.reasons) or tiles)
+        ran = f"torch {row.kernel}" if row.reasons else row.entry or row.kernel
+        said = [tiles, row.why] if row.why else [tiles]
+        table.add_row(names, row.phase, ran, str(row.calls), row.shape, row.mask, "; ".join(row.reasons or said))
     Console().print(table)
     fallbacks = sum(row.calls for row in rows if row.reasons)
     print(f"{sum(row.calls for row in rows):,} attention calls, {fallbacks:,} of them run torch instead of a kernel.")
@@ -125,7 +130,17 @@ def _grouped(rows: list[ExplainRow]) -> list[tuple[str, ExplainRow]]:
     groups: dict[tuple[Any, ...], tuple[list[str], ExplainRow]] = {}
     for row in rows:
         name, _, number = row.layer.rpartition(" ")
-        key = (name, row.phase, row.kernel, row.calls, row.shape, row.mask, tuple(row.tiles.items()), tuple(row.reasons))
+        key = (
+            name,
+            row.phase,
+            row.kernel,
+            row.calls,
+            row.shape,
+            row.mask,
+            tuple(row.tiles.items()),
+            tuple(row.reasons),
+            row.why,
+        )
         groups.setdefault(key, ([], row))[0].append(number if name else row.layer)
     return [(f"{key[0]} {_ranges(numbers)}".strip(), row) for key, (numbers, row) in groups.items()]
 
@@ -163,4 +178,6 @@ def _row(row: LedgerRow) -> ExplainRow:
         mask=", ".join(parts) or "none",
         tiles=dict(decision.tiles),
         reasons=[str(reason) for reason in decision.rejected] if decision.fallback else [],
+        entry="" if decision.plan is None else decision.plan.entry,
+        why=decision.why,
     )
