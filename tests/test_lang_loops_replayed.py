@@ -361,13 +361,19 @@ def test_limits_and_memory_see_the_body_of_a_loop_that_does_not_run(trips):
                 launch(kernel, (np.array([[trips]], np.int32),), options=options)
 
 
-def test_tiles_of_one_turn_after_another_share_the_memory():
-    def kernel(count):
-        for _ in nl.dynamic_range(loaded(count)):
-            for _ in range(3):  # 100 KiB each, one after the other
+@pytest.mark.parametrize("trips", [0, 1, 4])
+def test_tiles_of_a_body_stay_for_all_turns(trips):
+    """Documented: they are allocated once and reused; unrolled, these three would follow one another in the same bytes."""
+
+    def kernel(count, unrolled):
+        for _ in range(2) if unrolled else nl.dynamic_range(loaded(count)):
+            for _ in range(3):  # 100 KiB of each partition
                 nisa.memset(dst=nl.ndarray((128, 25_600), nl.float32), value=0.0)
 
-    launch(kernel, (np.array([[4]], np.int32),), options=SimOptions(values=False, trip_counts=4))
+    arguments, options = (np.array([[trips]], np.int32),), SimOptions(values=False, trip_counts=trips)
+    launch(kernel, (*arguments, True), options=options)
+    with pytest.raises(KernelFault, match=r"SBUF overflow: 307,200 B"):
+        launch(kernel, (*arguments, False), options=options)
 
 
 def test_a_loop_whose_tiles_are_spilled_keeps_its_barriers():

@@ -3,8 +3,12 @@
 While a body is recorded its steps go into the loop instead of being executed, and its events into the loop's nodes. When
 the body ends, one step stands for the whole loop: it sets the index and executes the body's steps, once per turn. A replay
 executes that step again, so that trip counts and indices are what the registers hold then. Where the stream of events is
-kept, the outermost loop writes the events of every turn that ran into it: an entry, the body with tiles of its own in each
-turn, and a barrier after it. On shapes alone the trip counts come from the options.
+kept, the outermost loop writes the events of every turn that ran into it: an entry, the body, and a barrier after each turn.
+On shapes alone the trip counts come from the options.
+
+Memory. What a body allocates is allocated once and stays for all turns, and so does what it uses (NKI's page on dynamic
+loops, "Register Allocation Implications"): a tile lives from its first access in the first turn to its last in the last one.
+Capacity does not depend on the trip count: of loops that run less than twice, two turns of the body are judged.
 """
 
 from __future__ import annotations
@@ -14,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.errors import FaultRecord, KernelFault
-from nki_hf.sim.events import Buffer, Event, Region
+from nki_hf.sim.events import Buffer, Event
 from nki_hf.sim.faults import fault, kernel_position
 
 if TYPE_CHECKING:
     from nki_hf.sim.machine import Machine, Run, Step
 
-__all__ = ["ENTRY", "TURN", "Loop", "begin_loop", "body_events", "check_closed", "end_loop", "leaves", "persisting"]
+__all__ = ["ENTRY", "TURN", "Loop", "begin_loop", "check_closed", "end_loop", "leaves", "persisting", "turns_of"]
 
 ENTRY, TURN = "loop_entry", "loop_turn"
 """Events of a loop: its counter is set, and every engine has ended a turn."""
@@ -99,7 +103,7 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
     if machine.loops:
         return
     if machine.options.events:
-        _write(machine, loop, {}, {}, constant=count is not None)
+        _write(machine, loop, {}, constant=count is not None)
     _forget(loop)
 
 
@@ -142,35 +146,29 @@ def _forget(loop: Loop) -> None:
 # ---- the stream of events -------------------------------------------------------------------------------------------
 
 
-def _write(machine: Machine, loop: Loop, numbers: dict[int, int], tiles: dict[int, Buffer], *, constant: bool) -> None:
+def _write(machine: Machine, loop: Loop, numbers: dict[int, int], *, constant: bool) -> None:
     """Append the events of one execution of the loop to the run's stream.
 
     Args:
       numbers: index in the stream of each recorded event of the turns that are under way.
-      tiles: allocation of the turns under way that stands for each one of the bodies, by number.
       constant: True if every execution has the same trip count.
     """
     trips = loop.trips or [0]
     count = trips[0] if constant else trips.pop(0)
     _control(machine, loop, ENTRY)
-    if count == 0:
-        machine.run.untaken.append(loop)
+    if count < 2:
+        machine.run.short.append(loop)
     for _ in range(count):
-        own = dict(tiles)
-        for buffer in loop.buffers:
-            own[buffer.number] = replace(buffer, number=len(machine.run.buffers))
-            machine.run.buffers.append(own[buffer.number])
         for node in loop.nodes:
             if isinstance(node, Loop):
-                _write(machine, node, numbers, own, constant=constant)
+                _write(machine, node, numbers, constant=constant)
                 continue
             index = numbers[node.index] = len(machine.run.events)
             attrs = dict(node.attrs)
             named = attrs.get("depends_on", ())
             attrs["depends_on"] = (*(numbers.get(item, item) for item in named), *machine.after_loop)
             machine.since_loop.append(index)
-            reads, writes = (tuple(_renamed(region, own) for region in regions) for regions in (node.reads, node.writes))
-            machine.run.events.append(replace(node, index=index, reads=reads, writes=writes, attrs=attrs))
+            machine.run.events.append(replace(node, index=index, attrs=attrs))
         _control(machine, loop, TURN)
 
 
@@ -183,18 +181,12 @@ def _control(machine: Machine, loop: Loop, opcode: str) -> None:
     machine.since_loop = []
 
 
-def _renamed(region: Region, tiles: dict[int, Buffer]) -> Region:
-    buffer = tiles.get(region.buffer.number)
-    if buffer is None:
-        return region
-    return Region(buffer, region.dtype, region.offset, region.shape, region.strides, region.indirect)
-
-
-def body_events(loop: Loop) -> list[Event]:
-    """The events of one turn of a loop, with one turn of each loop in it, numbered from 0."""
+def turns_of(loop: Loop, count: int) -> list[Event]:
+    """The events of so many turns of a loop, with as many turns of each loop in it, numbered from 0."""
     found: list[Event] = []
-    for node in loop.nodes:
-        found += body_events(node) if isinstance(node, Loop) else [node]
+    for _ in range(count):
+        for node in loop.nodes:
+            found += turns_of(node, count) if isinstance(node, Loop) else [node]
     return [replace(event, index=index, attrs={**event.attrs, "depends_on": ()}) for index, event in enumerate(found)]
 
 

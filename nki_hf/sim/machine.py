@@ -39,7 +39,7 @@ class Run:
       modified: numbers of the input buffers that an instruction wrote.
       cooperation: what switches between the cores of a launch on two (see sim/cores.py), else None.
       closed: name of the loop whose body allocated a buffer, by its number, of loops that have ended.
-      untaken: loops that ran no turn, whose bodies no event shows.
+      short: loops that ran less than two turns, whose memory the events do not show.
       templates: number of events that were recorded in bodies of loops.
       homes: the loop of each of them, by its index (below 0).
       replayable: False once an instruction's computation depended on run-time values in a way that a replay would miss
@@ -60,7 +60,7 @@ class Run:
         self.modified: set[int] = set()
         self.cooperation: Any = None
         self.closed: dict[int, str] = {}
-        self.untaken: list[Loop] = []
+        self.short: list[Loop] = []
         self.templates = 0
         self.homes: dict[int, Loop] = {}
         self.cores = [Machine(self, core) for core in range(lnc)]
