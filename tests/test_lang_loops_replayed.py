@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from nki_hf.observers.schedule import schedule
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
+from nki_hf.sim.faults import SimulatorWarning
 
 ROWS, WIDTH, MOST = 16, 8, 8
 TRIPS = (0, 1, 7)
@@ -267,6 +270,7 @@ def test_a_work_list_of_run_time_drives_dmas_and_tiles_on_two_cores(recorded, rn
     assert schedule(shapes, get_chip("trn2")).total_ns > 2 * 9_000
 
 
+@pytest.mark.filterwarnings("ignore:nc_matmul")
 @pytest.mark.parametrize("where", ["outside", "inside"])
 @pytest.mark.parametrize("accumulate", [None, True, False])
 def test_a_product_in_a_loop_adds_to_what_an_earlier_turn_wrote_to_the_same_tile(accumulate, where, rng):
@@ -288,7 +292,12 @@ def test_a_product_in_a_loop_adds_to_what_an_earlier_turn_wrote_to_the_same_tile
             nisa.tensor_copy(dst=result, src=psum)
         return stored(result)
 
-    program = launch(kernel, (x, np.array([[2]], np.int32)), options=SimOptions(record=True)).program
+    with warnings.catch_warnings(record=True) as caught:  # a body is compiled once: what None means there is an open choice
+        warnings.simplefilter("always")
+        program = launch(kernel, (x, np.array([[2]], np.int32)), options=SimOptions(record=True)).program
+    assert [issubclass(item.category, SimulatorWarning) for item in caught] == [True] * (
+        accumulate is None and where == "outside"
+    )
     products = np.einsum("nkm,nkl->nml", x.astype(np.float64), x.astype(np.float64))
     sums = where == "outside" and accumulate is not False
     for trips in (1, 2, 5):
@@ -518,6 +527,29 @@ def test_cores_do_not_meet_inside_a_loop_of_run_time(what):
 
     with pytest.raises(KernelFault, match=f"{what}: in the body of the loop body"):
         launch(kernel, (np.zeros((ROWS, WIDTH), np.float32),), lnc=2)
+
+
+@pytest.mark.parametrize("recorded", TRIPS)
+def test_offsets_are_computed_from_the_index_in_every_turn(recorded, rng):
+    """Arithmetic of scalars in the body: rows 2 i + 1 of x, columns from 3 i on, into SBUF at 4 i."""
+    x = rng.standard_normal((20, 32)).astype(np.float32)
+
+    def kernel(x, count):
+        gathered = nl.zeros((1, 64), nl.float32)
+
+        def body(i):
+            row = x.ap([[1, 1], [1, 4]], scalar_offset=(2 * i + 1) * 32 + i * 3, indirect_dim=1)
+            nisa.dma_copy(dst=gathered.ap([[64, 1], [1, 4]], scalar_offset=4 * i, indirect_dim=1), src=row)
+
+        nl.fori_loop(0, nisa.scalar_load(count), body)
+        return stored(gathered)
+
+    program = launch(kernel, (x, np.array([[recorded]], np.int32)), options=SimOptions(record=True)).program
+    for trips in TRIPS:
+        want = np.zeros((1, 64), np.float32)
+        for i in range(trips):
+            want[0, 4 * i : 4 * i + 4] = x.reshape(-1)[(2 * i + 1) * 32 + 3 * i :][:4]
+        np.testing.assert_array_equal(program({"x": x, "count": np.array([[trips]], np.int32)})[0], want)
 
 
 @pytest.mark.parametrize(

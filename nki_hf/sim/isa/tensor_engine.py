@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.casts import copy_cast
-from nki_hf.sim.faults import fault
+from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.isa.enums import matmul_perf_mode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.loops import persisting
@@ -15,7 +15,7 @@ from nki_hf.sim.machine import Step, running_machine
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Reader, float_target, native_reader, reader, storer, writer
 
-__all__ = ["kept", "nc_matmul", "product_step", "written_before"]
+__all__ = ["kept", "nc_matmul", "product_step", "warn_in_loop", "written_before"]
 
 _GROUP = 32
 """Partitions that share a list of offsets when an operand of the Tensor engine is indirect."""
@@ -52,6 +52,8 @@ def nc_matmul(
         tile_position=tile_position, tile_size=tile_size, perf_mode=perf_mode,
     )  # fmt: skip
     adds = written_before(dst, accumulate) if not is_transpose else False
+    if not is_transpose:
+        warn_in_loop("nc_matmul", dst, adds, accumulate)
     step = None
     if this.values:
         if is_transpose:
@@ -81,6 +83,18 @@ def written_before(dst: NkiTensor, accumulate: bool | None) -> Any:
     if not flags.any():
         return False
     return True if flags.all() else flags.reshape(dst.partitions, dst.free_size).copy()
+
+
+def warn_in_loop(opcode: str, dst: NkiTensor, adds: Any, accumulate: bool | None) -> None:
+    """Warn where the first turn of a loop would overwrite and later ones add: a body is compiled once."""
+    machine = running_machine()
+    if accumulate is not None or adds is True or machine is None or not persisting(machine, dst.storage.buffer):
+        return
+    warn_unsure(
+        "argument", opcode, f"accumulate=None in a loop of run time, and dst {dst!r} is from outside of it",
+        limit="the first turn overwrites and later ones add here, which no document says of a body that is compiled once; with "
+        "accumulate=True after a memset or a first product, or False, all turns are the same",
+    )  # fmt: skip
 
 
 def kept(adds: Any) -> dict[str, Any]:
