@@ -422,6 +422,47 @@ def test_a_race_in_a_body_is_found():
     assert races(events)
 
 
+def test_dependencies_named_in_a_body_hold_in_every_turn():
+    def kernel():
+        first = nisa.memset(dst=nl.ndarray((16, 8), nl.float32), value=0.0)
+
+        def body(i):
+            second = nisa.memset(dst=nl.ndarray((16, 8), nl.float32), value=1.0)
+            nisa.memset(dst=nl.ndarray((16, 8), nl.float32), value=2.0).depends_on(first, second)
+
+        nl.fori_loop(0, 3, body)
+        nisa.memset(dst=nl.ndarray((16, 8), nl.float32), value=3.0)
+
+    events = launch(kernel, ()).events
+    opcodes = [event.opcode for event in events]
+    assert opcodes == ["memset", "loop_entry", *["memset", "memset", "loop_turn"] * 3, "memset"]
+    entry, turns = 1, [4, 7, 10]
+    assert events[entry].attrs["depends_on"] == (0,)
+    for turn, barrier in zip(turns, [entry, *turns], strict=False):
+        assert set(events[turn - 2].attrs["depends_on"]) == {barrier}
+        assert set(events[turn - 1].attrs["depends_on"]) == {0, turn - 2, barrier}
+        assert set(events[turn].attrs["depends_on"]) == {barrier, turn - 2, turn - 1}
+    assert events[-1].attrs["depends_on"] == (10,)
+
+
+def test_rows_are_loaded_and_stored_by_the_index_of_a_body(rng):
+    x = rng.standard_normal((MOST, ROWS, WIDTH)).astype(np.float32)
+
+    def kernel(x, count):
+        out = output(x.shape)
+        out[:, :, :] = x
+        for i in nl.dynamic_range(1, loaded(count), 2):
+            tile = nl.load(x[i])
+            out[i] = nl.multiply(tile, 2.0)
+        return out
+
+    program = launch(kernel, (x, np.array([[4]], np.int32)), options=SimOptions(record=True)).program
+    for stop in (0, 2, 7, 8):
+        want = x.copy()
+        want[1:stop:2] *= 2
+        np.testing.assert_array_equal(program({"x": x, "count": np.array([[stop]], np.int32)})[0], want)
+
+
 LEAVING = {
     "a tile": lambda made: nisa.memset(dst=made["tile"], value=0.0),
     "a view of a tile": lambda made: nisa.memset(dst=made["tile"][:, 0:2], value=0.0),
