@@ -394,3 +394,19 @@ def test_a_barrier_of_a_core_that_does_not_exist_is_refused_in_a_launch_of_one_t
 
     with pytest.raises(KernelFault, match=r"cores=\(1, 2\)"):
         simulate(kernel)(np.ones(1, np.float32))
+
+
+def test_what_is_printed_has_arrived(rng, capsys):
+    a = np.stack([np.full((1, 2), 3.0, np.float32), np.full((1, 2), 7.0, np.float32)])
+
+    def kernel(a):
+        core = nl.program_id()
+        mine, other = nl.load(a[core]), nl.ndarray(a.shape[1:], a.dtype)
+        nisa.sendrecv(src=mine, dst=other, send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=0)
+        nl.device_print("got", other)
+        return a
+
+    simulate(kernel)[2](a)
+    lines = capsys.readouterr().out.splitlines()
+    printed = {line.split()[2]: values for line, values in zip(lines[::2], lines[1::2], strict=True)}
+    assert printed == {"0": "[[7. 7.]]", "1": "[[3. 3.]]"}

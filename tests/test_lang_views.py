@@ -68,6 +68,7 @@ def test_integer_index_drops_the_axis_in_hbm_but_never_the_last_one(rng):
     assert shapes == ((4, 5), (5,), (1,), 40)
 
 
+@pytest.mark.filterwarnings("ignore:ap")  # the open choice of the offset, reported in tests/test_open_choices.py
 def test_ap_addresses_the_storage_and_not_the_view(rng):
     a = np.arange(24, dtype=np.float32).reshape(4, 6)
     inner = in_kernel(lambda t: t.ap([[2, 3]]).ap([[6, 2], [1, 3]]).array().copy(), a)

@@ -93,13 +93,16 @@ class SimulatorBackend:
             return RunResult(outputs=tuple(map(as_torch, outputs)))
         return RunResult(outputs=tuple(outputs))
 
-    def record(self, call: KernelCall) -> LaunchResult:
-        """The undivided launch of a call on shapes alone, on `call.lnc` cores: its events and buffers, no values."""
+    def record(self, call: KernelCall, *, trip_counts: int | Mapping[str, int] | None = None) -> LaunchResult:
+        """The undivided launch of a call on shapes alone, on `call.lnc` cores: its events and buffers, no values.
+
+        `trip_counts` are those of its loops of run time (see `SimOptions`).
+        """
         arrays = {name: None if value is None else as_numpy(value) for name, value in call.tensors.items()}
         blank = {
             name: None if array is None else np.empty(call.shape(name, array), array.dtype) for name, array in arrays.items()
         }
-        options = SimOptions(chip=self.chip, values=False)
+        options = SimOptions(chip=self.chip, values=False, trip_counts=trip_counts)
         return launch(_kernel(call.kernel, call.entry), (), {**blank, **call.constants}, options=options, lnc=call.lnc)
 
     def clear(self) -> None:

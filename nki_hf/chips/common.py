@@ -51,6 +51,13 @@ COMMON = {
     ),
     "semaphore_instruction_ns": Param(9, "ns", "AWS profile images: a semaphore instruction", "measured"),
     "register_move_ns": Param(68, "ns", "AWS profile images: a register move", "measured"),
+    "loop_turn_ns": Param(
+        9_000,
+        "ns",
+        "public kernels' own comments: about 9 us per iteration of a loop of run time, with the barrier of all "
+        "engines behind it; no measurement with its conditions is published",
+        "assumed",
+    ),
     # ---- Tensor engine ----------------------------------------------------------------------------------------------
     "tensor_min_cycles": Param(64, "cycles", f"{_PERF}, {_OLD}: shortest time between two matmuls", "documented"),
     "tensor_weight_load_cycles": Param(

@@ -263,11 +263,17 @@ def _gpsimd(event: Event, chip: Chip) -> Cost:
     return Cost(busy_ns=busy, done_ns=busy + chip.gpsimd_latency_ns, sbuf_ns=busy)
 
 
-_CONTROL = frozenset("core_barrier register_alloc register_move register_load register_store scalar_load scalar_store".split())
+_CONTROL = frozenset(
+    "loop_entry loop_turn core_barrier register_alloc register_move register_load register_store scalar_load "
+    "scalar_store".split()
+)
 
 
 def _sync(event: Event, chip: Chip) -> Cost:
-    ns = chip.semaphore_instruction_ns if event.opcode == "core_barrier" else chip.register_move_ns
+    if event.opcode == "loop_turn":
+        ns = chip.loop_turn_ns
+    else:
+        ns = chip.semaphore_instruction_ns if event.opcode == "core_barrier" else chip.register_move_ns
     return Cost(busy_ns=ns, done_ns=ns)
 
 

@@ -101,6 +101,7 @@ class _Spiller:
     def __init__(self, events: Sequence[Event], chip: Chip, space: str, capacity: int) -> None:
         self.events, self.chip, self.space, self.capacity = events, chip, space, capacity
         self.out: list[Event] = []
+        self.places: dict[int, int] = {}  # of each event, in the new stream
         self.stores = self.stored_bytes = self.loads = self.loaded_bytes = self.peak = self.used = 0
         self.number = 1 + max((r.buffer.number for e in events for r in (*e.reads, *e.writes)), default=0)
         self.tiles: dict[int, _Tile] = {}
@@ -242,9 +243,12 @@ class _Spiller:
                              writes=(_whole(target),), attrs={"spill": True}))  # fmt: skip
 
     def _emit(self, event: Event) -> None:
-        self._append(
-            replace(event, reads=tuple(map(self._redirect, event.reads)), writes=tuple(map(self._redirect, event.writes)))
-        )
+        self.places[event.index] = len(self.out)
+        attrs = event.attrs
+        if "depends_on" in attrs:  # it names events by their place in the stream
+            attrs = {**attrs, "depends_on": tuple(self.places[index] for index in attrs["depends_on"])}
+        reads, writes = tuple(map(self._redirect, event.reads)), tuple(map(self._redirect, event.writes))
+        self._append(replace(event, reads=reads, writes=writes, attrs=attrs))
 
     def _append(self, event: Event) -> None:
         self.out.append(replace(event, index=len(self.out)))

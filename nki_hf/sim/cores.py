@@ -163,6 +163,10 @@ class Cooperation:
         self, machine: Machine, what: str, key: object, offer: Callable[[], np.ndarray[Any, Any]] | None, form: str
     ) -> tuple[Meeting, str]:
         """The meeting of this arrival, complete if the other core was there before, and where it is, for messages."""
+        if machine.loops:
+            fault("unsupported", what.split(" ")[0], f"in the body of the loop {machine.loops[-1].name}",
+                  limit="cores meet outside of loops of run time (their trip counts may differ)",
+                  advice="Unroll the loop with nl.static_range")  # fmt: skip
         self._run.talks = True
         number = self._arrivals[machine.core, key] = self._arrivals.get((machine.core, key), 0) + 1
         meeting = self._open.pop((key, number), None)

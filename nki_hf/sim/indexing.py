@@ -6,14 +6,19 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.sim.faults import fault
+from nki_hf.sim.registers import NkiScalar, VirtualRegister
 
 if TYPE_CHECKING:
     from nki_hf.sim.tensor import NkiTensor
 
-__all__ = ["DynamicSlice", "ds", "normalize_index"]
+__all__ = ["DynamicSlice", "RunTimeSubscript", "ds", "is_register", "normalize_index"]
 
 
 _ALL = slice(None)
+
+
+class RunTimeSubscript(Exception):
+    """A register stands in a subscript."""
 
 
 class DynamicSlice:
@@ -83,6 +88,8 @@ def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int
                 _leaves(tensor, axis, item, start, stop, size)
             offset += start * stride
         elif type(item) is DynamicSlice:
+            if type(item.start) is not int and is_register(item.start):
+                raise RunTimeSubscript
             start = operator.index(item.start)
             if type(item.size) is not int:
                 item = DynamicSlice(start, operator.index(item.size))
@@ -92,6 +99,8 @@ def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int
             shape.append(item.size)
             strides.append(stride)
         else:
+            if type(item) is not int and is_register(item):
+                raise RunTimeSubscript
             index = operator.index(item)
             if not -size <= index < size:
                 fault(
@@ -106,6 +115,11 @@ def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int
         shape.append(1)
         strides.append(1)
     return tuple(shape), tuple(strides), offset
+
+
+def is_register(value: Any) -> bool:
+    """True for a register, whose value is read when an instruction executes; a scalar of 0.7 is no subscript."""
+    return isinstance(value, VirtualRegister) and not isinstance(value, NkiScalar)
 
 
 def _shown(item: Any) -> str:

@@ -15,6 +15,7 @@ from nki_hf.sim.constraints.memory import check_memory
 from nki_hf.sim.constraints.outputs import check_outputs, warn_second_writes
 from nki_hf.sim.cores import Cooperation
 from nki_hf.sim.events import Event
+from nki_hf.sim.loops import check_closed, leaves, turns_of
 from nki_hf.sim.machine import Run, entered, running_machine
 from nki_hf.sim.options import BLOCK, Block, SimOptions, target_chip
 from nki_hf.sim.program import Program
@@ -135,11 +136,17 @@ def launch(
     else:
         run.cooperation = Cooperation(run)
         value = run.cooperation.execute(function)[0]
+    check_closed(run)
     outputs = returned_tensors(value)
+    for tensor in outputs:
+        if tensor.storage.buffer.number in run.closed:
+            leaves("return", repr(tensor), run.closed[tensor.storage.buffer.number])
     if run.options.checks:
         check_outputs(outputs, foreign=run.options.foreign)
         warn_second_writes(outputs, run.events)
         check_memory(run.events, run.options)
+        for loop in run.short:
+            check_memory(turns_of(loop, 2), run.options)
     program = Program(run, arguments.tensors, outputs) if run.options.record and run.replayable else None
     if not run.options.values:
         return LaunchResult(outputs=(), returned=None, events=run.events, program=None, run=run)

@@ -11,9 +11,10 @@ import numpy as np
 from nki_hf.sim.dtypes import DType, as_dtype, widen
 from nki_hf.sim.events import Buffer, Event, Region
 from nki_hf.sim.faults import fault, kernel_position
+from nki_hf.sim.loops import Loop, leaves
 from nki_hf.sim.numerics import engine_numerics
 from nki_hf.sim.options import SimOptions
-from nki_hf.sim.storage import BytePool, Storage
+from nki_hf.sim.storage import BytePool, Storage, fill_sentinel
 
 __all__ = ["Machine", "Run", "current_machine", "running_machine"]
 
@@ -37,6 +38,10 @@ class Run:
       talks: True once the cores exchanged data or met at a barrier; then a replay must follow `order`.
       modified: numbers of the input buffers that an instruction wrote.
       cooperation: what switches between the cores of a launch on two (see sim/cores.py), else None.
+      closed: name of the loop whose body allocated a buffer, by its number, of loops that have ended.
+      short: loops that ran less than two turns, whose memory the events do not show.
+      templates: number of events that were recorded in bodies of loops.
+      homes: the loop of each of them, by its index (below 0).
       replayable: False once an instruction's computation depended on run-time values in a way that a replay would miss
         (data-dependent control flow); `why_not_replayable` says which.
     """
@@ -54,6 +59,10 @@ class Run:
         self.talks = False
         self.modified: set[int] = set()
         self.cooperation: Any = None
+        self.closed: dict[int, str] = {}
+        self.short: list[Loop] = []
+        self.templates = 0
+        self.homes: dict[int, Loop] = {}
         self.cores = [Machine(self, core) for core in range(lnc)]
 
     def not_replayable(self, why: str) -> None:
@@ -71,6 +80,9 @@ class Machine:
       steps: recorded computations in program order (only if `options.record`).
       state: engine state that lives between instructions (reduce registers, random state), by name.
       in_order: True inside `nl.no_reorder()`.
+      loops: the loops of run time whose bodies are being recorded, outermost first.
+      after_loop: the event that later instructions of this core wait for, a loop's last barrier.
+      since_loop: events of this core since then.
       pending: exchanges with the other core that it has not come to yet (see sim/cores.py).
     """
 
@@ -85,6 +97,9 @@ class Machine:
         self.shared_count = 0
         self.in_order = False
         self.pending: list[Any] = []
+        self.loops: list[Loop] = []
+        self.after_loop: tuple[int, ...] = ()
+        self.since_loop: list[int] = []
 
     def allocate(
         self,
@@ -103,6 +118,9 @@ class Machine:
         the run ends (see sim/memory.py), because only then is each tile's last reader known.
         """
         shared = space == "shared_hbm" and role != "input"
+        if shared and self.loops:
+            fault("unsupported", "ndarray", f"shared_hbm in the body of the loop {self.loops[-1].name}",
+                  limit="what a body makes lives for one turn", advice="Allocate it before the loop")  # fmt: skip
         if shared:
             position, self.shared_count = self.shared_count, self.shared_count + 1
             if position < len(self.run.shared):
@@ -122,6 +140,8 @@ class Machine:
             line=line,
         )
         self.run.buffers.append(buffer)
+        if self.loops:
+            self.loops[-1].buffers.append(buffer)
         known = data is not None
         pool = None
         if data is None and self.options.values:
@@ -132,6 +152,8 @@ class Machine:
         storage = Storage(buffer, data, tracked=tracked, pool=pool)
         if not known:
             storage.fill_sentinel()
+            if self.loops and data is not None:
+                self.step(lambda: fill_sentinel(data, dtype))  # each turn has memory of its own
         if shared:
             self.run.shared.append(storage)
         return storage
@@ -166,6 +188,8 @@ class Machine:
                 fault("argument", opcode, f"{region.buffer.name} was allocated in another launch",
                       limit="operands belong to the launch that uses them",
                       advice="Pass its values as an argument of this launch")  # fmt: skip
+            if number in self.run.closed:
+                leaves(opcode, region.buffer.name, self.run.closed[number])
         for region in writes:
             if region.buffer.role == "input":
                 self.run.modified.add(region.buffer.number)
@@ -173,10 +197,17 @@ class Machine:
             file, line = position or kernel_position(3)  # this, begin.issue, the instruction
             if self.in_order:
                 attrs = {**(attrs or {}), "no_reorder": True}
-            event = Event(
-                len(self.run.events), self.core, engine, queue or engine, opcode, reads, writes, file, line, attrs or {}
-            )
-            self.run.events.append(event)
+            if self.loops:
+                self.run.templates += 1
+                index = -self.run.templates
+                self.run.homes[index] = self.loops[-1]
+            else:
+                index = len(self.run.events)
+                self.since_loop.append(index)
+                if self.after_loop:
+                    attrs = {**(attrs or {}), "depends_on": ((attrs or {}).get("depends_on", ()) + self.after_loop)}
+            event = Event(index, self.core, engine, queue or engine, opcode, reads, writes, file, line, attrs or {})
+            (self.loops[-1].nodes if self.loops else self.run.events).append(event)
         if step is not None:
             self.step(step)
         return event
@@ -188,11 +219,21 @@ class Machine:
 
     def step(self, step: Step) -> None:
         """Execute a computation now and, in a recorded run, at this place of every replay; no event is issued."""
-        if self.options.values:
+        if self.options.values and self.loops:
+            self.loops[-1].steps.append(step)
+        elif self.options.values:
             step()
             if self.options.record:
                 self.steps.append(step)
                 self.run.order.append(step)
+
+    def first_step(self, step: Step) -> None:
+        """Execute a computation before everything that is being recorded: the first value of an engine's state."""
+        loops, self.loops = self.loops, []
+        try:
+            self.step(step)
+        finally:
+            self.loops = loops
 
     def _again(self, storage: Storage, shape: tuple[int, ...], dtype: DType) -> Storage:
         if storage.buffer.shape != shape or storage.buffer.dtype != dtype:

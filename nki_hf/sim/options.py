@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
@@ -56,6 +57,9 @@ class SimOptions:
         what the checks cost. Default: True.
       events: False drops the event stream (replays never record it). Default: True.
       record: True also keeps each instruction's computation, so that the run can be replayed. Default: False.
+      trip_counts: turns of the loops of run time in a run on shapes alone, where registers hold nothing: one number for all, or
+        a mapping from the loop's name (its body function's, or "file.py:line") to one. Loops whose bounds are constants of
+        the kernel need none, for the others a missing one is a fault. Default: none.
       seed: seed of the random-number instructions. Default: 0.
     """
 
@@ -67,11 +71,18 @@ class SimOptions:
     checks: bool = True
     events: bool = True
     record: bool = False
+    trip_counts: int | Mapping[str, int] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.uninitialized not in ("sentinel", "error"):
             raise ValueError(f"uninitialized={self.uninitialized!r} is not known: it is sentinel or error.")
+        counts = self.trip_counts
+        for count in counts.values() if isinstance(counts, Mapping) else () if counts is None else (counts,):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ValueError(f"trip_counts={counts!r} is not possible: a trip count is an int of 0 or more.")
+        if counts is not None and self.values:
+            raise ValueError("trip_counts is for values=False: a run with values reads them from its registers.")
         if self.record and not self.values:
             raise ValueError("record=True needs values=True: a run on shapes alone has nothing to replay.")
 

@@ -39,7 +39,7 @@ class Program:
 
     @property
     def instructions(self) -> int:
-        """Number of recorded computations that a replay executes, over all cores."""
+        """Number of recorded computations that a replay executes, over all cores; a loop of run time counts as one."""
         return sum(len(steps) for steps in self.steps)
 
     @functools.cached_property

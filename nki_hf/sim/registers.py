@@ -8,6 +8,7 @@ import numpy as np
 
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.faults import fault, kernel_position
+from nki_hf.sim.loops import leaves
 from nki_hf.sim.machine import running_machine
 from nki_hf.sim.objects import NKIObject
 
@@ -24,15 +25,19 @@ class RunTimeValue(NKIObject):
       cell: `[1]` array with the value.
       frozen: True for the induction variable of `nl.dynamic_range`, which the kernel may not write.
       initialized: True once something was written to it.
+      known: True while the value follows from the kernel's constants alone, so that a run on shapes has it too.
+      home: the loop in whose body it was made, None outside of all.
     """
 
-    __slots__ = ("cell", "dtype", "frozen", "initialized")
+    __slots__ = ("cell", "dtype", "frozen", "home", "initialized", "known")
 
     def _set_up(self, value: Any, dtype: Any, *, frozen: bool) -> None:
         self.dtype: DType = as_dtype(dtype)
         self.cell: np.ndarray[Any, Any] = np.zeros(1, self.dtype.dtype)
         self.frozen = frozen
-        self.initialized = value is not None
+        self.initialized = self.known = value is not None
+        machine = running_machine()
+        self.home = machine.loops[-1] if machine is not None and machine.loops else None
         if value is not None:
             self.cell[0] = np.array(value).astype(self.dtype.dtype)
 
@@ -50,10 +55,29 @@ class RunTimeValue(NKIObject):
         if not self.initialized:
             fault("uninitialized", what, "the register was never written", limit="load or move a value into it first")
         machine = running_machine()
-        if machine is not None:
-            file, line = kernel_position()
-            machine.run.not_replayable(f"the kernel's Python reads a register ({what}, {file}:{line})")
+        if machine is None:
+            return self.read()
+        if machine.loops or not (machine.options.values or self.known):
+            where = f"while the body of the loop {machine.loops[-1].name} is recorded" if machine.loops else "on shapes alone"
+            fault("unsupported", what, f"the kernel's Python reads {type(self).__name__} {where}",
+                  limit="its value is not known then", advice=_AS_CONDITION)  # fmt: skip
+        file, line = kernel_position()
+        machine.run.not_replayable(f"the kernel's Python reads a register ({what}, {file}:{line})")
         return self.read()
+
+    def set_now(self, known: bool, value: Any = None) -> None:
+        """Note that an instruction writes the register. On shapes alone a known value is written at once."""
+        machine = running_machine()
+        self.initialized = True
+        self.known = known and machine is not None and not machine.loops
+        if self.known and machine is not None and not machine.options.values:
+            self.write(value)
+
+    def check_home(self, what: str) -> None:
+        """A fault if the register was made in the body of a loop that has ended."""
+        machine = running_machine()
+        if self.home is not None and machine is not None and self.home not in machine.loops:
+            leaves(what, f"a {type(self).__name__}", self.home.name)
 
     def __repr__(self) -> str:
         held: Any = self.cell[0].item()
@@ -83,6 +107,7 @@ class VirtualRegister(RunTimeValue):
         self.cell = np.zeros(1, np.float64)  # holds every int32 and every float32
         if value is not None:
             self.write(value)
+            self.known = True
 
     def read(self) -> int:
         """The value now; a fault if it is a float that was loaded and is not whole."""

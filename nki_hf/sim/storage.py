@@ -10,7 +10,7 @@ import numpy as np
 from nki_hf.sim.dtypes import DType
 from nki_hf.sim.events import Buffer
 
-__all__ = ["BytePool", "Storage"]
+__all__ = ["BytePool", "Storage", "fill_sentinel"]
 
 INTEGER_SENTINEL = 4
 """Fill of never-written integer memory, as in the SDK's own simulator; floats are filled with NaN."""
@@ -23,11 +23,12 @@ class BytePool:
       nbytes: bytes of all blocks that it made.
     """
 
-    __slots__ = ("_free", "nbytes")
+    __slots__ = ("_free", "_held", "nbytes")
 
     def __init__(self) -> None:
         self.nbytes = 0
         self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
+        self._held: list[np.ndarray[Any, Any]] | None = None
 
     def take(self, nbytes: int) -> np.ndarray[Any, Any]:
         """A block of exactly `nbytes` bytes with undefined content."""
@@ -39,7 +40,21 @@ class BytePool:
 
     def give(self, block: np.ndarray[Any, Any]) -> None:
         """Hand a block back for reuse."""
-        self._free.setdefault(block.nbytes, []).append(block)
+        if self._held is not None:
+            self._held.append(block)
+        else:
+            self._free.setdefault(block.nbytes, []).append(block)
+
+    def hold(self) -> None:
+        """Reuse nothing that is given back from now on: the next turn of a loop may read it again."""
+        if self._held is None:
+            self._held = []
+
+    def release(self) -> None:
+        """Allow the reuse of what was given back since `hold`."""
+        held, self._held = self._held or [], None
+        for block in held:
+            self.give(block)
 
 
 class Storage:

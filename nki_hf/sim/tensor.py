@@ -11,13 +11,14 @@ from nki_hf.errors import KernelTypeFault
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.events import Region
 from nki_hf.sim.faults import fault, kernel_position
-from nki_hf.sim.indexing import normalize_index
-from nki_hf.sim.indirect import gather
+from nki_hf.sim.indexing import DynamicSlice, RunTimeSubscript, is_register, normalize_index
+from nki_hf.sim.indirect import ScalarOffset, gather
 from nki_hf.sim.machine import running_machine
 from nki_hf.sim.regions import REGIONS, MemoryRegion
 from nki_hf.sim.storage import Storage
 from nki_hf.sim.strides import row_major
 from nki_hf.sim.views import Views
+from nki_hf.sim.whole import whole
 
 __all__ = ["NkiTensor"]
 
@@ -210,7 +211,10 @@ class NkiTensor(Views):
         return view
 
     def __getitem__(self, key: Any) -> NkiTensor:
-        shape, strides, offset = normalize_index(self, key)
+        try:
+            shape, strides, offset = normalize_index(self, key)
+        except RunTimeSubscript:
+            return self._at_register(key)
         moved = self.indirection
         if moved is not None and moved.dim >= 0 and shape[moved.dim : moved.dim + 1] != self.shape[moved.dim : moved.dim + 1]:
             self._not_indirect_along("index", moved.dim)
@@ -219,6 +223,33 @@ class NkiTensor(Views):
             first = key[0] if type(key) is tuple else key
             rows = 0 if first is Ellipsis else normalize_index(self, first)[2] - self.offset
             view.free_start = self.free_start + offset - self.offset - rows
+        return view
+
+    def _at_register(self, key: Any) -> NkiTensor:
+        """The view of a subscript with a register in it, which moves the view when an instruction executes."""
+        self._direct("index")
+        keys = list(key) if type(key) is tuple else [key]
+        if any(item is Ellipsis for item in keys):
+            at = next(position for position, item in enumerate(keys) if item is Ellipsis)
+            keys[at : at + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
+        registers = [axis for axis, item in enumerate(keys) if is_register(getattr(item, "start", item))]
+        if len(registers) > 1:
+            self._wrong(
+                "index", f"{len(registers)} registers in a subscript of {self!r}", "a view takes one run-time index only"
+            )
+        axis = registers[0]
+        if axis == 0 and self.on_chip:
+            self._wrong("index", "a register on axis 0", "the partition axis takes no run-time index on chip")
+        item = keys[axis]
+        width = whole("index", "size of nl.ds", item.size) if isinstance(item, DynamicSlice) else 1
+        if not 1 <= width <= self.shape[axis]:
+            self._wrong("index", f"nl.ds of {width} on axis {axis} of {self!r}", f"1 to {self.shape[axis]}", kind="bounds")
+        register = item.start if isinstance(item, DynamicSlice) else item
+        keys[axis] = DynamicSlice(0, width) if isinstance(item, DynamicSlice) else 0
+        view = self[tuple(keys)]
+        view.indirection = ScalarOffset(
+            self._scalar_index(register, "index"), self.strides[axis], self.shape[axis] - width + 1, -1
+        )
         return view
 
     def _strided(self, dtype: np.dtype[Any], data: np.ndarray[Any, Any] | None, itemsize: int) -> np.ndarray[Any, Any]:

@@ -25,12 +25,18 @@ overwrite each other (sim/constraints/memory.py), outputs (sim/constraints/outpu
 (sim/constraints/initialized.py), races (observers/races.py), registers and scalars (sim/registers.py). Limits that an
 instruction needs for its own definition (axes of `tensor_reduce` and `dma_transpose`) are faults raised by it.
 
-Choices that belong to no instruction, each with a warning where a kernel depends on it: `.ap(offset=N)` of a view that starts
-inside its tensor counts N from the view's start (its docstring), where the access-pattern guide counts from the tensor's; an
-output element that one launch writes twice has the value of the last write in program order, and no document promises that
-order between queues (writes through run-time indices are not compared); `core_barrier` in a launch of one core has no effect.
-Without a warning, because nothing depends on values: a tensor is true wherever Python asks (`if t:`), as one that exists is
-while a kernel is built, and only what `nl.equal`, the other comparisons, the logical functions and `nl.all` return has a truth.
+Choices that belong to no instruction, each with a warning where a kernel depends on it:
+
+* `.ap(offset=N)` of a view that starts inside its tensor counts N from the view's start (its docstring); the access-pattern
+  guide counts from the tensor's;
+* an output element that one launch writes twice has the value of the last write in program order, and no document promises
+  that order between queues (writes through run-time indices are not compared);
+* a product with `accumulate=None` in a loop of run time, into a tile from outside of it, overwrites in the first turn and adds
+  in later ones;
+* `core_barrier` in a launch of one core has no effect.
+
+A tensor is true wherever Python asks (`if t:`), as one that exists is while a kernel is built. Only what `nl.equal`, the other
+comparisons, the logical functions and `nl.all` return has a truth, that of its values.
 
 Not enforced, because they cannot be seen from the instruction or have no public definition:
 

@@ -8,6 +8,7 @@ from nki_hf.sim.constraints import check, check_written
 from nki_hf.sim.events import Event
 from nki_hf.sim.indirect import index_tensors
 from nki_hf.sim.isa.enums import engine as Engine
+from nki_hf.sim.loops import leaves
 from nki_hf.sim.machine import Machine, Step, current_machine
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.tensor import NkiTensor
@@ -31,6 +32,10 @@ class NkiInstruction(NKIObject):
             machine.run.cooperation.await_all(machine)
         if self.event is not None:
             edges = tuple(item.event.index for item in producers if item.event is not None)
+            for edge in edges:
+                home = machine.run.homes.get(edge)
+                if home is not None and home not in machine.loops:
+                    leaves("depends_on", "the instruction that is waited for", home.name)
             attrs = self.event.attrs
             attrs["depends_on"] = attrs.get("depends_on", ()) + edges  # type: ignore[index]
         return self

@@ -16,7 +16,7 @@ import numpy as np
 from nki_hf.sim.casts import cast
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.isa.tensor_engine import accumulating_step, kept, written_before
+from nki_hf.sim.isa.tensor_engine import kept, product_step, warn_in_loop, written_before
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Array, Reader, mark_written, native_reader, reader, storer
 
@@ -88,10 +88,11 @@ def nc_matmul_mx(
         moving_scale=moving_scale, tile_position=tile_position, tile_size=tile_size, accumulate=accumulate,
     )  # fmt: skip
     adds = written_before(dst, accumulate)
+    warn_in_loop("nc_matmul_mx", dst, adds, accumulate)
     step = None
     if this.values:
         left, right = _dequantized(stationary, stationary_scale), _dequantized(moving, moving_scale)
-        step = accumulating_step(dst, left, right, adds)
+        step = product_step(dst, left, right, adds, accumulate)
     return this.issue(
         engine="tensor", reads=(stationary, moving, stationary_scale, moving_scale), writes=(dst,), step=step,
         accumulate=adds is not False, **kept(adds), perf_mode="mx", tile_position=tuple(tile_position or ()),

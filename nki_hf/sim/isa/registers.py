@@ -42,8 +42,9 @@ def prepared_registers(
         return own, lambda: np.copyto(own, load())
     if command in (ReduceCmd.reset, ReduceCmd.reset_reduce):
         return own, lambda: own.fill(identity)
-    # never set in this run: a replay starts from zero here, as the first run did
-    return own, None if used else lambda: own.fill(0)
+    if not used:  # never set in this run: a replay starts from zero here, as the first run did
+        machine.first_step(lambda: registers.fill(0))
+    return own, None
 
 
 def reduction(

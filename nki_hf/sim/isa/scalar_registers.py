@@ -38,10 +38,10 @@ def register_move(dst: VirtualRegister, src: Any) -> None:
     _writable("register_move", dst)
     if isinstance(src, VirtualRegister):
         _readable("register_move", src)
-        dst.initialized = True
+        dst.set_now(src.known, src.read() if src.known else None)
         machine.step(lambda: dst.write(src.read()))
     elif isinstance(src, int | np.integer) and not isinstance(src, bool):
-        dst.initialized = True
+        dst.set_now(True, src)
         machine.step(lambda: dst.write(src))
     else:
         fault("argument", "register_move", f"src={src!r}", limit="must be an int or a register", advice=_FOR_SCALARS)
@@ -52,7 +52,7 @@ def register_load(dst: VirtualRegister, src: NkiTensor) -> NkiInstruction:
     this = begin("register_load", dst=dst, src=src)
     _writable("register_load", dst)
     _single("register_load", "src", src)
-    dst.initialized = True
+    dst.set_now(False)
     step = None
     if this.values:
         read = native_reader(src)
@@ -79,6 +79,7 @@ def scalar_load(src: NkiTensor) -> NkiScalar:
     if src.dtype.name not in ("int32", "int64"):
         fault("dtype", "scalar_load", f"src is {src.dtype}", limit="int32 or int64")
     scalar = NkiScalar(0, src.dtype)
+    scalar.known = False
     step = None
     if this.values:
         read = native_reader(src)
@@ -96,6 +97,7 @@ def scalar_store(dst: NkiTensor, value: NkiScalar) -> None:
             "argument", "scalar_store", f"value={value!r}", limit="must be an NkiScalar",
             advice="Write constants with nisa.memset",
         )  # fmt: skip
+    value.check_home("scalar_store")
     if dst.dtype != value.dtype:
         fault("dtype", "scalar_store", f"dst is {dst.dtype} and value {value.dtype}", limit="both of one width")
     this.issue(engine="sync", reads=(), writes=(dst,), step=_store_step(dst, value) if this.values else None)
@@ -117,11 +119,13 @@ def _single(opcode: str, operand: str, tensor: NkiTensor) -> None:
 def _writable(opcode: str, register: Any) -> None:
     if not isinstance(register, VirtualRegister):
         fault("argument", opcode, f"dst={register!r}", limit="must be a register from register_alloc", advice=_FOR_SCALARS)
+    register.check_home(opcode)
     if register.frozen:
         fault("argument", opcode, "dst is a frozen register, as dynamic_range yields", limit="the kernel may not write it",
               advice="Copy it into a register of your own with register_move")  # fmt: skip
 
 
 def _readable(opcode: str, register: VirtualRegister) -> None:
+    register.check_home(opcode)
     if not register.initialized:
         fault("uninitialized", opcode, "src is a register that was never written", limit="load or move a value into it first")

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.casts import copy_cast
-from nki_hf.sim.faults import fault
+from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.isa.enums import matmul_perf_mode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.machine import Step
+from nki_hf.sim.loops import persisting
+from nki_hf.sim.machine import Step, running_machine
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Reader, float_target, native_reader, reader, storer, writer
 
-__all__ = ["accumulating_step", "kept", "nc_matmul", "written_before"]
+__all__ = ["kept", "nc_matmul", "product_step", "warn_in_loop", "written_before"]
 
 _GROUP = 32
 """Partitions that share a list of offsets when an operand of the Tensor engine is indirect."""
@@ -51,13 +52,15 @@ def nc_matmul(
         tile_position=tile_position, tile_size=tile_size, perf_mode=perf_mode,
     )  # fmt: skip
     adds = written_before(dst, accumulate) if not is_transpose else False
+    if not is_transpose:
+        warn_in_loop("nc_matmul", dst, adds, accumulate)
     step = None
     if this.values:
         if is_transpose:
             step = _permute_step(dst, stationary, moving)
         else:
             rows = 2 if perf_mode is matmul_perf_mode.double_row else 1
-            step = accumulating_step(dst, _operand(stationary, rows), _operand(moving, rows), adds)
+            step = product_step(dst, _operand(stationary, rows), _operand(moving, rows), adds, accumulate)
     return this.issue(
         engine="tensor", reads=(stationary, moving), writes=(dst,), step=step, accumulate=adds is not False, **kept(adds),
         perf_mode=perf_mode.name, is_transpose=is_transpose, tile_position=tuple(tile_position), tile_size=tuple(tile_size),
@@ -82,6 +85,18 @@ def written_before(dst: NkiTensor, accumulate: bool | None) -> Any:
     return True if flags.all() else flags.reshape(dst.partitions, dst.free_size).copy()
 
 
+def warn_in_loop(opcode: str, dst: NkiTensor, adds: Any, accumulate: bool | None) -> None:
+    """Warn where the first turn of a loop would overwrite and later ones add: a body is compiled once."""
+    machine = running_machine()
+    if accumulate is not None or adds is True or machine is None or not persisting(machine, dst.storage.buffer):
+        return
+    warn_unsure(
+        "argument", opcode, f"accumulate=None in a loop of run time, and dst {dst!r} is from outside of it",
+        limit="the first turn overwrites and later ones add here, which no document says of a body that is compiled once; with "
+        "accumulate=True after a memset or a first product, or False, all turns are the same",
+    )  # fmt: skip
+
+
 def kept(adds: Any) -> dict[str, Any]:
     """Attributes that say whether old bytes of `dst` go into the result: all, or those that its own tile wrote before.
 
@@ -90,6 +105,34 @@ def kept(adds: Any) -> dict[str, Any]:
     if adds is False:
         return {}
     return {"keeps": (0,)} if adds is True else {"keeps": (0,), "keeps_own": True}
+
+
+def product_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any, accumulate: bool | None) -> Step:
+    """Closure of `dst (=|+=) left().T @ right()`, with `adds` as `written_before` gives it for the first turn of each loop.
+
+    With `accumulate=None`, later turns of a loop add to what its body wrote to an allocation from outside of it.
+    """
+    first = accumulating_step(dst, left, right, adds)
+    machine = running_machine()
+    loops = persisting(machine, dst.storage.buffer) if machine is not None and machine.loops else []
+    if accumulate is not None or adds is True or not loops:
+        return first
+    later: dict[int, Step] = {}
+    for position, loop in enumerate(loops):
+        loop.ends.append(
+            lambda position=position: later.__setitem__(  # type: ignore[misc]
+                position, accumulating_step(dst, left, right, written_before(dst, None))
+            )
+        )
+
+    def step() -> None:
+        for position, loop in enumerate(loops):
+            if loop.turn:
+                later[position]()
+                return
+        first()
+
+    return step
 
 
 def accumulating_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any) -> Step:

@@ -28,4 +28,6 @@ def device_print(print_prefix: str, tensor: NkiTensor) -> None:
         shown = array if array.dtype.kind in "iub" else array.astype(np.float32)
         print(f"{print_prefix}{core} {what}\n{shown}")
 
+    if machine.pending:  # what it prints may be under way from the other core
+        machine.run.cooperation.await_all(machine)
     machine.step(step)

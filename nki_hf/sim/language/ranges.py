@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.faults import fault
+from nki_hf.sim.loops import begin_loop, end_loop
 from nki_hf.sim.machine import current_machine
 from nki_hf.sim.registers import LoopIndex, NkiScalar, RunTimeValue, VirtualRegister
 
@@ -30,49 +31,95 @@ def static_range(start: int, stop: int | None = None, step: int = 1) -> range:
 
 
 def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[VirtualRegister]:
-    """Frozen registers that run from `start` to `stop`, ints or registers. Removed from the language in NKI 0.7."""
+    """A loop of run time whose variable is a frozen register, from `start` to `stop`, ints or registers.
+
+    The loop's body in the kernel's Python runs once (see sim/loops.py). Removed from the language in NKI 0.7.
+    """
     lower, upper = (0, start) if stop is None else (start, stop)
-    for value in _values(lower, upper, step, "dynamic_range"):
-        yield VirtualRegister(value, frozen=True)
+    turns, known = _turns(lower, upper, step, "dynamic_range")
+    machine = current_machine("nl.dynamic_range")
+    loop = begin_loop(machine, "dynamic_range", "")
+    index = _index(VirtualRegister)
+    index.frozen = True
+    yield index  # what leaves the loop here is noticed when the kernel has ended: the loop is still open then
+    end_loop(machine, loop, lambda: turns(index), known)
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int = 1) -> None:
-    """Call `body_fun(i)` for `i` from `lower` to `upper` (exclusive). `i` is passed by value: writing it changes nothing.
+    """A loop of run time: the instructions of `body_fun(i)` for `i` from `lower` to `upper` (exclusive).
+
+    `body_fun` is called once (see sim/loops.py). `i` is passed by value: writing it changes nothing.
 
     Args:
-      lower, upper: int, register or int32 scalar; those of run time make the launch not replayable.
+      lower, upper: int, register or int32 scalar, read when the loop is reached.
       body_fun: the loop's body; `i` is a register if a bound is one, else a scalar.
       step: positive int.
     """
-    index: Callable[[int], Any] = LoopIndex
+    kind: type[VirtualRegister] = LoopIndex
     if any(isinstance(bound, VirtualRegister) and not isinstance(bound, NkiScalar) for bound in (lower, upper)):
-        index = VirtualRegister
-    for value in _values(lower, upper, step, "fori_loop"):
-        body_fun(index(value))
+        kind = VirtualRegister
+    turns, known = _turns(lower, upper, step, "fori_loop")
+    machine = current_machine("nl.fori_loop")
+    loop = begin_loop(machine, "fori_loop", _name_of(body_fun))
+    index = _index(kind)
+    body_fun(index)
+    end_loop(machine, loop, lambda: turns(index), known)
 
 
 def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]) -> None:
-    """Call `register = body_fun(register)` for as long as the register is not 0, beginning with `init`."""
+    """A loop of run time: `register = body_fun(register)` for as long as the register is not 0, beginning with `init`.
+
+    `body_fun` is called once (see sim/loops.py); the register that it returns is read at the end of each turn.
+    """
+    machine = current_machine("nl.while_loop")
     _not_in_order("while_loop")
     if not isinstance(init, VirtualRegister):
         fault("argument", "while_loop", f"init={init!r}", limit="must be a register",
               advice="Load the condition with nisa.register_load, or pass nisa.register_alloc(1)")  # fmt: skip
-    register = init
-    while VirtualRegister.peek(register, "while_loop"):
-        # passed by value: what the body writes to its argument must not reach the caller's register
-        register = body_fun(VirtualRegister(register.read()))
-        if not isinstance(register, VirtualRegister):
-            fault("argument", "while_loop", f"body_fun returned {register!r}", limit="it must return a register")
+    _check_bound(init, "init", "while_loop")
+    loop = begin_loop(machine, "while_loop", _name_of(body_fun))
+    given = _index(VirtualRegister)  # passed by value: what the body writes to it must not reach the caller's register
+    returned = body_fun(given)
+    if not isinstance(returned, VirtualRegister):
+        fault("argument", "while_loop", f"body_fun returned {returned!r}", limit="it must return a register")
+
+    def turns() -> Iterator[None]:
+        value = init.read()
+        while value:
+            given.write(value)
+            yield
+            value = returned.read()
+
+    nothing = init.known and not machine.loops[:-1] and init.read() == 0
+    end_loop(machine, loop, turns, 0 if nothing else None)
 
 
-def _values(lower: Any, upper: Any, step: Any, what: str) -> range:
+Turns = Callable[[Any], Iterator[None]]
+
+
+def _turns(lower: Any, upper: Any, step: Any, what: str) -> tuple[Turns, int | None]:
+    """What sets an index in each turn, and the trip count if it follows from the kernel's constants."""
+    machine = current_machine(f"nl.{what}")
     _not_in_order(what)
     if isinstance(step, bool) or not isinstance(step, int) or step < 1:
         fault("argument", what, f"step={step!r}", limit="must be a positive int")
-    return range(_bound(lower, "lower", what), _bound(upper, "upper", what), step)
+    bounds = [_check_bound(bound, name, what) for bound, name in ((lower, "lower"), (upper, "upper"))]
+
+    def values() -> range:
+        first, last = (bound.read() if isinstance(bound, RunTimeValue) else int(bound) for bound in bounds)
+        return range(first, last, step)
+
+    def turns(index: Any) -> Iterator[None]:
+        for value in values():
+            index.write(value)
+            yield
+
+    constant = all(not isinstance(bound, RunTimeValue) or (bound.known and not machine.loops) for bound in bounds)
+    return turns, len(values()) if constant else None
 
 
-def _bound(value: Any, name: str, what: str) -> int:
+def _check_bound(value: Any, name: str, what: str) -> Any:
+    """The bound, an int or a register that can be read as one."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)
     if not isinstance(value, RunTimeValue):
@@ -81,7 +128,21 @@ def _bound(value: Any, name: str, what: str) -> int:
     if value.dtype.itemsize > 4:
         fault("dtype", what, f"{name}={value!r}", limit="a bound must be 32-bit: the loop's comparison has no 64-bit form",
               advice="Load the bound from an int32 tile")  # fmt: skip
-    return value.peek(what)
+    if not value.initialized:
+        fault("uninitialized", what, f"{name} is a register that was never written", limit="load or move a value into it first")
+    value.check_home(what)
+    return value
+
+
+def _index(kind: type[VirtualRegister]) -> Any:
+    index = kind(0)
+    index.known = False
+    return index
+
+
+def _name_of(body: Callable[..., Any]) -> str:
+    name = getattr(body, "__name__", "")
+    return "" if name == "<lambda>" else name
 
 
 def _not_in_order(what: str) -> None:

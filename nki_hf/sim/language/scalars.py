@@ -30,7 +30,11 @@ def combine(left: Any, right: Any, symbol: str) -> NkiScalar:
                   advice="Load from an int64 tile where a value needs more range")  # fmt: skip
     if symbol in _INT32_ONLY and width.name != "int32":
         fault("dtype", "NkiScalar", f"int64 {symbol}", limit="int64 scalars take + - * only")
+    for item in (left, right):
+        if isinstance(item, NkiScalar):
+            item.check_home("NkiScalar")
     result = NkiScalar(0, width)
+    result.known = all(not isinstance(item, NkiScalar) or item.known for item in (left, right)) and not machine.loops
 
     def value(item: Any) -> int:
         return item.read() if isinstance(item, NkiScalar) else int(item)
@@ -41,6 +45,8 @@ def combine(left: Any, right: Any, symbol: str) -> NkiScalar:
         wrapped = (exact + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
         result.write(np.array(wrapped, width.dtype))
 
+    if result.known and not machine.options.values:
+        step()
     machine.step(step)
     return result
 
