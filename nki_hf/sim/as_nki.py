@@ -11,8 +11,7 @@ from types import ModuleType
 
 from nki_hf import sim
 from nki_hf.sim import collectives, compiler, dtypes, isa, kernel_builder, language, tensor, typing
-from nki_hf.sim.isa import enums
-from nki_hf.sim.language import operators
+from nki_hf.sim.isa import enums, operators
 from nki_hf.sim.options import BLOCK, Block, SimOptions
 
 __all__ = ["as_nki", "modules"]

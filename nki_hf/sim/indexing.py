@@ -6,7 +6,8 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.sim.faults import fault
-from nki_hf.sim.registers import NkiScalar, VirtualRegister
+from nki_hf.sim.registers import VirtualRegister
+from nki_hf.sim.scalars import NkiScalar
 
 if TYPE_CHECKING:
     from nki_hf.sim.tensor import NkiTensor

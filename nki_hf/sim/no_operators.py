@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from nki_hf.sim.faults import fault
+from nki_hf.sim.issued import ISSUED
 
 __all__ = ["NoOperators"]
 
@@ -55,9 +56,7 @@ _METHODS = {
 
 
 def _refuse(tensor: object, what: str, function: str) -> NoReturn:
-    from nki_hf.sim import language
-
-    advice = f"Call nl.{function}" if function in language.__all__ else "Compute it with functions of nl and nisa"
+    advice = f"Call nl.{function}" if function in ISSUED.functions else "Compute it with functions of nl and nisa"
     fault(
         "unsupported", "tensor", f"{tensor!r} is used {what}" if what.startswith(("in ", "as ")) else f"{what} on {tensor!r}",
         limit="tensors of a kernel take neither Python's operators nor NumPy's functions", advice=advice,

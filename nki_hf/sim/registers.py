@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from nki_hf.sim.loops import leaves
 from nki_hf.sim.machine import running_machine
 from nki_hf.sim.objects import NKIObject
 
-__all__ = ["LoopIndex", "NkiScalar", "RunTimeValue", "VirtualRegister"]
+__all__ = ["AS_CONDITION", "RunTimeValue", "VirtualRegister"]
 
-_AS_CONDITION = "Compute on a (1, 1) tile, loop with nl.fori_loop or nl.while_loop, address with scalar_offset"
+AS_CONDITION = "Compute on a (1, 1) tile, loop with nl.fori_loop or nl.while_loop, address with scalar_offset"
 
 
 class RunTimeValue(NKIObject):
@@ -60,7 +60,7 @@ class RunTimeValue(NKIObject):
         if machine.loops or not (machine.options.values or self.known):
             where = f"while the body of the loop {machine.loops[-1].name} is recorded" if machine.loops else "on shapes alone"
             fault("unsupported", what, f"the kernel's Python reads {type(self).__name__} {where}",
-                  limit="its value is not known then", advice=_AS_CONDITION)  # fmt: skip
+                  limit="its value is not known then", advice=AS_CONDITION)  # fmt: skip
         file, line = kernel_position()
         machine.run.not_replayable(f"the kernel's Python reads a register ({what}, {file}:{line})")
         return self.read()
@@ -147,99 +147,3 @@ class VirtualRegister(RunTimeValue):
 
     def __index__(self) -> int:
         return self.peek("register as an index")
-
-
-class NkiScalar(RunTimeValue):
-    """A run-time scalar of `int32` or `int64` with arithmetic, as `nisa.scalar_load` returns it (NKI 0.7).
-
-    `int32` takes + - * // % and signs, `int64` + - * and signs. Results are new scalars and wrap at the width. What the
-    documents leave unusable or reject is refused: comparisons, and every use of the value in the kernel's Python.
-
-    Args:
-      state: its value.
-      dtype: `nl.int32` (also None) or `nl.int64`.
-      is_comparison: the documented third parameter; True is refused, as comparisons are.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, state: int | None, dtype: Any = None, is_comparison: bool = False) -> None:
-        self._set_up(state, "int32" if dtype is None else dtype, frozen=False)
-        if self.dtype.name not in ("int32", "int64"):
-            fault("dtype", "NkiScalar", f"dtype={self.dtype}", limit="int32 or int64")
-        if is_comparison:
-            self._compared()
-
-    def _combine(self, other: Any, symbol: str, *, swapped: bool = False) -> NkiScalar:
-        from nki_hf.sim.language.scalars import combine
-
-        return combine(other, self, symbol) if swapped else combine(self, other, symbol)
-
-    def __add__(self, other: Any) -> NkiScalar:
-        return self._combine(other, "+")
-
-    def __radd__(self, other: Any) -> NkiScalar:
-        return self._combine(other, "+", swapped=True)
-
-    def __sub__(self, other: Any) -> NkiScalar:
-        return self._combine(other, "-")
-
-    def __rsub__(self, other: Any) -> NkiScalar:
-        return self._combine(other, "-", swapped=True)
-
-    def __mul__(self, other: Any) -> NkiScalar:
-        return self._combine(other, "*")
-
-    def __rmul__(self, other: Any) -> NkiScalar:
-        return self._combine(other, "*", swapped=True)
-
-    def __floordiv__(self, other: Any) -> NkiScalar:
-        return self._combine(other, "//")
-
-    def __rfloordiv__(self, other: Any) -> NkiScalar:
-        return self._combine(other, "//", swapped=True)
-
-    def __mod__(self, other: Any) -> NkiScalar:
-        return self._combine(other, "%")
-
-    def __rmod__(self, other: Any) -> NkiScalar:
-        return self._combine(other, "%", swapped=True)
-
-    def __neg__(self) -> NkiScalar:
-        return self._combine(0, "-", swapped=True)
-
-    def __pos__(self) -> NkiScalar:
-        return self._combine(0, "+")
-
-    def _compared(self, other: object = None) -> NoReturn:
-        fault(
-            "unsupported", "NkiScalar", "a run-time scalar is compared", limit="comparisons give nothing that can be used",
-            advice="Compute the condition with nisa.tensor_scalar on a (1, 1) tile",
-        )  # fmt: skip
-
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _compared
-    __hash__ = None  # type: ignore[assignment]
-
-    def _no_operator(self, other: object = None, modulo: object = None) -> NoReturn:
-        fault(
-            "unsupported", "NkiScalar", f"an operator other than + - * // % on {self!r}",
-            limit="int32 scalars take + - * // % and signs, int64 scalars + - * and signs",
-            advice="Compute other functions on a (1, 1) tile",
-        )  # fmt: skip
-
-    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _no_operator
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __divmod__ = __rdivmod__ = __invert__ = __abs__ = _no_operator
-
-    def _in_python(self) -> NoReturn:
-        fault(
-            "unsupported", "NkiScalar", f"the kernel's Python reads {self!r} (if, while, range, int, an index or a slice)",
-            limit="its value is not known while the kernel is built", advice=_AS_CONDITION,
-        )  # fmt: skip
-
-    __bool__ = __int__ = __index__ = __float__ = __round__ = __trunc__ = _in_python
-
-
-class LoopIndex(NkiScalar, VirtualRegister):  # type: ignore[misc]  # scalars have no hash, registers do
-    """What `nl.fori_loop` passes its body if no bound is a register: an NkiScalar in 0.7, a VirtualRegister in 0.6."""
-
-    __slots__ = ()

@@ -13,6 +13,7 @@ from nki_hf.sim.events import Region
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.indexing import DynamicSlice, RunTimeSubscript, is_register, normalize_index
 from nki_hf.sim.indirect import ScalarOffset, gather
+from nki_hf.sim.issued import ISSUED
 from nki_hf.sim.machine import running_machine
 from nki_hf.sim.regions import REGIONS, MemoryRegion
 from nki_hf.sim.storage import Storage
@@ -182,9 +183,7 @@ class NkiTensor(Views):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Copy a tensor, or fill with a number, by the instruction that reaches both memories."""
-        from nki_hf.sim.language.movement import assign
-
-        assign(self[key], value)
+        ISSUED.assign(self[key], value)
 
     __iter__ = None  # a tensor has no Python sequence of rows: loop over range(t.shape[0])
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nki_hf.sim.faults import fault
+from nki_hf.sim.grids import NkiGrid
 from nki_hf.sim.host import is_host_array
 from nki_hf.sim.registers import RunTimeValue
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.whole import whole
 
-__all__ = ["refuse_non_tensors"]
+__all__ = ["know_parameters", "refuse_non_tensors"]
 
 
 def refuse_non_tensors(opcode: str, arguments: Mapping[str, Any]) -> None:
@@ -21,9 +21,7 @@ def refuse_non_tensors(opcode: str, arguments: Mapping[str, Any]) -> None:
 
     The signature's annotations say where a tensor is needed and where an int.
     """
-    from nki_hf.sim.language.grids import NkiGrid
-
-    needed = _tensor_parameters(opcode)
+    needed = _PARAMETERS.get(opcode, {})
     for name, value in arguments.items():
         listed = value if isinstance(value, list | tuple) else (value,)
         if any(is_host_array(item) for item in listed):
@@ -52,12 +50,13 @@ _INTEGERS = ("int", "int | None")
 _TAKE_RUN_TIME_VALUES = ("register_load", "register_store", "scalar_store")
 
 
-@functools.cache
-def _tensor_parameters(opcode: str) -> dict[str, str]:
-    from nki_hf.sim import isa
+_PARAMETERS: dict[str, dict[str, str]] = {}
 
-    function = getattr(isa, opcode, None)
-    if function is None:
-        return {}
-    parameters = inspect.signature(function).parameters.items()
-    return {name: item.annotation for name, item in parameters if item.annotation in (_NEEDED, _OPTIONAL, *_INTEGERS)}
+
+def know_parameters(functions: Iterable[tuple[str, Callable[..., Any]]]) -> None:
+    """Take from the signatures of instructions, by opcode, which parameters are tensors and which are ints."""
+    for opcode, function in functions:
+        parameters = inspect.signature(function).parameters.items()
+        _PARAMETERS[opcode] = {
+            name: item.annotation for name, item in parameters if item.annotation in (_NEEDED, _OPTIONAL, *_INTEGERS)
+        }

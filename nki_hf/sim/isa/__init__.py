@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 from nki_hf.errors import KernelFault as NkiValidationError
+from nki_hf.sim.constraints.operand_kinds import know_parameters
 from nki_hf.sim.isa.activations import activate2, activation, activation_reduce
 from nki_hf.sim.isa.affine import affine_select, iota
 from nki_hf.sim.isa.copies import memset, tensor_copy
@@ -32,7 +35,8 @@ from nki_hf.sim.isa.statistics import bn_aggr, bn_stats
 from nki_hf.sim.isa.tensor_engine import nc_matmul
 from nki_hf.sim.isa.transposes import dma_transpose, nc_transpose
 from nki_hf.sim.isa.version import get_nc_sub_version, get_nc_version
-from nki_hf.sim.registers import NkiScalar, VirtualRegister
+from nki_hf.sim.registers import VirtualRegister
+from nki_hf.sim.scalars import NkiScalar
 
 tensor_engine, vector_engine, scalar_engine = engine.tensor, engine.vector, engine.scalar
 gpsimd_engine, unknown_engine = engine.gpsimd, engine.unknown
@@ -50,3 +54,5 @@ __all__ = [
     "tensor_scalar_cumulative", "tensor_scalar_reduce", "tensor_tensor", "tensor_tensor_scan", "topk", "unknown_engine",
     "vector_engine",
 ]  # fmt: skip
+
+know_parameters((name, value) for name, value in list(globals().items()) if name in __all__ and isinstance(value, FunctionType))

@@ -10,7 +10,7 @@ import numpy as np
 from nki_hf.sim.casts import cast, copy_cast
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.language.operators import OPERATORS, as_operator
+from nki_hf.sim.isa.operators import OPERATORS, as_operator
 from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Array, native_reader, storer

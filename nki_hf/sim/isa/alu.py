@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.language.operators import Operator
+from nki_hf.sim.isa.operators import Operator
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Array, bit_reader, column
 

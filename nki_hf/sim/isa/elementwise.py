@@ -10,7 +10,7 @@ from nki_hf.sim.casts import cast
 from nki_hf.sim.isa.alu import bit_column, shift_safe, stage
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine, tensors
-from nki_hf.sim.language.operators import OPERATORS, Operator, as_operator
+from nki_hf.sim.isa.operators import OPERATORS, Operator, as_operator
 from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import bit_reader, bit_type, bit_writer, float_target, native_reader, reader, storer, writer

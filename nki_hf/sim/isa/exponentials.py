@@ -8,8 +8,8 @@ import numpy as np
 
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
+from nki_hf.sim.isa.operators import OPERATORS
 from nki_hf.sim.isa.registers import reduction
-from nki_hf.sim.language.operators import OPERATORS
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import column, float_target, reader, writer
 

@@ -12,8 +12,8 @@ from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.alu import stage
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
+from nki_hf.sim.isa.operators import Operator, as_operator
 from nki_hf.sim.isa.registers import reduction
-from nki_hf.sim.language.operators import Operator, as_operator
 from nki_hf.sim.machine import Step
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import bit_reader, bit_writer, reader, writer

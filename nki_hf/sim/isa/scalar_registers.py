@@ -10,7 +10,8 @@ from nki_hf.sim.casts import cast
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.machine import current_machine
-from nki_hf.sim.registers import NkiScalar, RunTimeValue, VirtualRegister
+from nki_hf.sim.registers import RunTimeValue, VirtualRegister
+from nki_hf.sim.scalars import NkiScalar
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import native_reader, storer
 

@@ -9,8 +9,8 @@ import numpy as np
 from nki_hf.sim.isa.alu import stage
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
+from nki_hf.sim.isa.operators import as_operator
 from nki_hf.sim.isa.registers import prepared_registers
-from nki_hf.sim.language.operators import as_operator
 from nki_hf.sim.tensor import NkiTensor
 from nki_hf.sim.values import Array, column, reader, writer
 

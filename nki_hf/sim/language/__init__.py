@@ -24,20 +24,9 @@ from nki_hf.sim.dtypes import (
     uint16,
     uint32,
 )
+from nki_hf.sim.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, blocks, tiles
 from nki_hf.sim.indexing import ds
-from nki_hf.sim.language.allocation import (
-    full,
-    ndarray,
-    ones,
-    shared_constant,
-    shared_identity_matrix,
-    zeros,
-    zeros_like,
-)
-from nki_hf.sim.language.composites import dropout, rms_norm, softmax, where
-from nki_hf.sim.language.grid_allocation import alloc_blocks, alloc_tiles, empty_like
-from nki_hf.sim.language.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, blocks, tiles
-from nki_hf.sim.language.operators import (
+from nki_hf.sim.isa.operators import (
     abs,
     abs_max,
     abs_min,
@@ -100,6 +89,20 @@ from nki_hf.sim.language.operators import (
     tanh,
     trunc,
 )  # fmt: skip
+from nki_hf.sim.issued import ISSUED
+from nki_hf.sim.language import tile_math
+from nki_hf.sim.language.allocation import (
+    full,
+    ndarray,
+    ones,
+    shared_constant,
+    shared_identity_matrix,
+    zeros,
+    zeros_like,
+)
+from nki_hf.sim.language.composites import dropout, rms_norm, softmax, where
+from nki_hf.sim.language.grid_allocation import alloc_blocks, alloc_tiles, empty_like
+from nki_hf.sim.language.movement import assign
 from nki_hf.sim.language.printing import device_print
 from nki_hf.sim.language.programs import no_reorder, num_programs, program_id, program_ndim
 from nki_hf.sim.language.randomness import rand, random_seed
@@ -118,7 +121,8 @@ from nki_hf.sim.language.transfers import (
 )
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.regions import MemoryRegion, is_hbm, is_on_chip, is_psum, is_sbuf
-from nki_hf.sim.registers import NkiScalar, VirtualRegister
+from nki_hf.sim.registers import VirtualRegister
+from nki_hf.sim.scalars import NkiScalar
 from nki_hf.sim.tensor import NkiTensor
 
 DType = DTypeName
@@ -142,3 +146,5 @@ __all__ = [
     "softplus", "sqrt", "square", "static_range", "store", "subtract", "sum", "tan", "tanh", "tfloat32", "tile_size",
     "transpose", "trunc", "uint16", "uint32", "uint8", "var", "where", "while_loop", "zeros", "zeros_like",
 ]  # fmt: skip
+
+ISSUED.assign, ISSUED.apply, ISSUED.functions = assign, tile_math.apply, frozenset(__all__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nki_hf.sim import isa as nisa
-from nki_hf.sim.language import operators as op
+from nki_hf.sim.isa import operators as op
 from nki_hf.sim.language import tile_reductions as reductions
 from nki_hf.sim.language.movement import sbuf_tile
 from nki_hf.sim.language.tile_math import same_shape

@@ -7,9 +7,9 @@ from typing import Any
 
 from nki_hf.errors import KernelTypeFault
 from nki_hf.sim.faults import fault
+from nki_hf.sim.grid_axes import Backing, axes_over
+from nki_hf.sim.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, blocks, grid_over, packed_like, whole_numbers
 from nki_hf.sim.language.allocation import ndarray
-from nki_hf.sim.language.grid_axes import Backing, axes_over
-from nki_hf.sim.language.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, blocks, grid_over, packed_like, whole_numbers
 from nki_hf.sim.machine import current_machine
 from nki_hf.sim.regions import MemoryRegion, as_region
 

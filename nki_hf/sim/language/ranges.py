@@ -10,7 +10,8 @@ import numpy as np
 from nki_hf.sim.faults import fault
 from nki_hf.sim.loops import begin_loop, end_loop
 from nki_hf.sim.machine import current_machine
-from nki_hf.sim.registers import LoopIndex, NkiScalar, RunTimeValue, VirtualRegister
+from nki_hf.sim.registers import RunTimeValue, VirtualRegister
+from nki_hf.sim.scalars import LoopIndex, NkiScalar
 
 __all__ = ["affine_range", "dynamic_range", "fori_loop", "sequential_range", "static_range", "while_loop"]
 

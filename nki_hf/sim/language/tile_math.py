@@ -15,7 +15,7 @@ import numpy as np
 from nki_hf.sim import isa as nisa
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.faults import fault
-from nki_hf.sim.language import operators as op
+from nki_hf.sim.isa import operators as op
 from nki_hf.sim.language.movement import sbuf_tile
 from nki_hf.sim.tensor import NkiTensor
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nki_hf.sim import isa as nisa
 from nki_hf.sim.faults import fault
-from nki_hf.sim.language import operators as op
+from nki_hf.sim.isa import operators as op
 from nki_hf.sim.language.movement import sbuf_tile
 from nki_hf.sim.language.tile_math import same_shape
 from nki_hf.sim.tensor import NkiTensor

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.dtypes import ALL_DTYPES, DType
-from nki_hf.sim.language.operators import Operator
+from nki_hf.sim.isa.operators import Operator
 
 __all__ = ["signature_text"]
 

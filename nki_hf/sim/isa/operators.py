@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.language import functions as f
+from nki_hf.sim.isa import functions as f
+from nki_hf.sim.issued import ISSUED
 
 __all__ = [
     "OPERATORS", "Operator", "abs", "abs_max", "abs_min", "add", "arctan", "as_operator", "average", "bitwise_and",
@@ -91,9 +92,7 @@ class Operator:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Tile math: the operator applied to tiles or scalars, as a new tile (see sim/language/tile_math.py)."""
-        from nki_hf.sim.language import tile_math  # it stands on the instructions, which know operators
-
-        return tile_math.apply(self, *args, **kwargs)
+        return ISSUED.apply(self, *args, **kwargs)
 
 
 OPERATORS: dict[str, Operator] = {}

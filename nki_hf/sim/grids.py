@@ -15,7 +15,7 @@ from typing import Any
 from nki_hf.errors import KernelTypeFault, KernelValueFault
 from nki_hf.sim.dtypes import DType
 from nki_hf.sim.faults import fault
-from nki_hf.sim.language.grid_axes import Axis, Backing, Level, axes_over, regridded
+from nki_hf.sim.grid_axes import Axis, Backing, Level, axes_over, regridded
 from nki_hf.sim.tensor import NkiTensor
 
 __all__ = ["NkiBlockGrid", "NkiGrid", "NkiTileGrid", "blocks", "tiles"]
