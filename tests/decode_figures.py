@@ -21,7 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import nki_hf
 from nki_hf.adapters.transformers import nki_attention
 from nki_hf.backends.simulator import simulator_backend
-from nki_hf.sim.numerics import engine_numerics
+from nki_hf.sim.execution.numerics import engine_numerics
 
 CACHED = (128, 1024, 4096)
 LAYERS = {"16/8 heads of 128": (16, 8, 128), "4/2 heads of 16": (4, 2, 16)}

@@ -1,11 +1,11 @@
 """The scheduling rules once more, as plainly as they can be said: every question is asked anew at every step.
 
-Only what an instruction occupies (observers/resources.py) and the edges and costs of the workload are shared with the model.
+Only what an instruction occupies (timing/resources.py) and the edges and costs of the workload are shared with the model.
 """
 
-from nki_hf.observers.resources import Resources
-from nki_hf.observers.workload import OUTPUT
-from nki_hf.sim.dependencies import WAR, WAW
+from nki_hf.sim.stream.dependencies import WAR, WAW
+from nki_hf.timing.resources import Resources
+from nki_hf.timing.workload import OUTPUT
 
 
 class PlainSchedule:

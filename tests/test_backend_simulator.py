@@ -19,7 +19,7 @@ from nki_hf.chips import get_chip
 from nki_hf.dispatch import decide
 from nki_hf.kernels.flash_prefill.plan import plan_prefill
 from nki_hf.problem import Mask
-from nki_hf.sim.program import fill
+from nki_hf.sim.run.program import fill
 from nki_hf.testing import assert_matches_reference, attention_inputs
 
 MASKS = {
@@ -290,7 +290,7 @@ def test_the_shared_back_end_is_one_per_chip():
 
 
 def test_blas_threads_are_restored_after_a_call():
-    from nki_hf.sim import numerics
+    from nki_hf.sim.execution import numerics
 
     calls = numerics._openblas()
     if calls is None:

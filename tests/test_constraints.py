@@ -14,7 +14,7 @@ from nki_hf.sim.constraints import RULES, rule
 from nki_hf.sim.constraints.instructions import INSTRUCTIONS
 from nki_hf.sim.constraints.table import markdown
 from nki_hf.sim.faults import SimulatorWarning
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 CORES = ("core_barrier", "sendrecv")
 ALL = [(opcode, item) for opcode, rules in RULES.items() for item in rules]

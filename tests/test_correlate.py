@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from nki_hf.chips import get_chip
 from nki_hf.chips.measurements import MEASUREMENTS
 from nki_hf.cli import app
-from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
+from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.tools.correlate import FITTED, fit, run, summary
 from nki_hf.tools.subjects import SUBJECTS, events_of
 

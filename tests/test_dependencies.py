@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nki_hf.sim.dependencies import ORDER, RAW, WAR, WAW, Edge, dependencies
 from nki_hf.sim.dtypes import as_dtype
-from nki_hf.sim.events import Buffer, Event, Region
-from nki_hf.sim.footprint import footprint_of, overlap
+from nki_hf.sim.stream.dependencies import ORDER, RAW, WAR, WAW, Edge, dependencies
+from nki_hf.sim.stream.events import Buffer, Event, Region
+from nki_hf.sim.stream.footprint import footprint_of, overlap
 
 F32, BF16, U8 = as_dtype("float32"), as_dtype("bfloat16"), as_dtype("uint8")
 

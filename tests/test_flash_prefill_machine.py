@@ -10,7 +10,7 @@ import nki_hf.kernels.flash_prefill.kernel as flash_prefill
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels.flash_prefill.plan import CHUNK, plan_prefill
 from nki_hf.problem import Mask, Problem
-from nki_hf.sim.memory import occupancies
+from nki_hf.sim.stream.memory import occupancies
 from nki_hf.testing import assert_matches_reference, attention_inputs
 
 LARGE = Problem(

@@ -13,7 +13,8 @@ from nki_hf.adapters import ledger, masks
 from nki_hf.backends import simulator
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
-from nki_hf.sim import numerics, program
+from nki_hf.sim.execution import numerics
+from nki_hf.sim.run import program
 
 
 class InterruptAt:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from nki_hf.chips import get_chip
-from nki_hf.kernels.ladder.matmul_blocked import matmul_blocked
-from nki_hf.kernels.ladder.matmul_tiled import matmul_tiled
-from nki_hf.kernels.ladder.v3_hbm_round_trips import hbm_round_trips
-from nki_hf.kernels.ladder.v4_sbuf_resident import sbuf_resident
-from nki_hf.kernels.ladder.v5_delayed_division import delayed_division
-from nki_hf.kernels.ladder.v6_fused_exp_sum import fused_exp_sum
-from nki_hf.kernels.ladder.v7_bf16_probs import bf16_probs
-from nki_hf.kernels.ladder.v8_fused_max_eviction import fused_max_eviction
-from nki_hf.kernels.ladder.v11_software_pipeline import software_pipeline
+from nki_hf.ladder.matmul_blocked import matmul_blocked
+from nki_hf.ladder.matmul_tiled import matmul_tiled
+from nki_hf.ladder.v3_hbm_round_trips import hbm_round_trips
+from nki_hf.ladder.v4_sbuf_resident import sbuf_resident
+from nki_hf.ladder.v5_delayed_division import delayed_division
+from nki_hf.ladder.v6_fused_exp_sum import fused_exp_sum
+from nki_hf.ladder.v7_bf16_probs import bf16_probs
+from nki_hf.ladder.v8_fused_max_eviction import fused_max_eviction
+from nki_hf.ladder.v11_software_pipeline import software_pipeline
 from nki_hf.observers.races import Trust, races
 from nki_hf.sim import SimOptions, launch
 from nki_hf.tools.subjects import events_of
@@ -92,7 +92,7 @@ SD = ["sd_baseline", "sd_fused_exp", "sd_joint_loads", "sd_vector_transpose", "s
 @pytest.mark.parametrize("chip", ["trn1", "trn2"])
 @pytest.mark.parametrize("rung", SD)
 def test_every_stable_diffusion_step_computes_attention(rung, chip, rng):
-    kernel = getattr(importlib.import_module(f"nki_hf.kernels.ladder.{rung}"), rung)
+    kernel = getattr(importlib.import_module(f"nki_hf.ladder.{rung}"), rung)
     q, k, v = (rng.standard_normal((512, 64)).astype(np.float32) for _ in range(3))
     out = launch(kernel, (q, k, v), options=SimOptions(chip=get_chip(chip))).outputs[0]
     assert np.abs(out - attention(q / 8, k, v)).max() < 1e-2  # bfloat16 scores and probabilities

@@ -8,11 +8,11 @@ import pytest
 
 from nki_hf.errors import KernelFault
 from nki_hf.observers.races import races
-from nki_hf.observers.schedule import schedule
 from nki_hf.sim import SimOptions, jit, launch, simulate
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.timing.schedule import schedule
 
 
 def swap(a):

@@ -10,11 +10,11 @@ import pytest
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.observers.races import races
-from nki_hf.observers.schedule import schedule
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.timing.schedule import schedule
 
 ROWS, WIDTH, MOST = 16, 8, 8
 TRIPS = (0, 1, 7)

@@ -12,7 +12,7 @@ from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
-from nki_hf.sim.strides import reshaped_strides
+from nki_hf.sim.tensors.strides import reshaped_strides
 
 
 def in_kernel(body, *arrays, **options):

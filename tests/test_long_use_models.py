@@ -17,7 +17,7 @@ from nki_hf.chips import get_chip
 from nki_hf.dispatch import decide
 from nki_hf.kernels.flash_prefill.plan import plan_prefill
 from nki_hf.settings import settings
-from nki_hf.sim.machine import Machine
+from nki_hf.sim.execution.machine import Machine
 
 # CPU tensors here are the simulator's: these tests are about its recordings.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

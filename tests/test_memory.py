@@ -13,7 +13,7 @@ from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.sim.faults import SimulatorWarning
-from nki_hf.sim.memory import placement
+from nki_hf.sim.stream.memory import placement
 
 X = np.ones((128, 64), np.float32)
 

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from plain_schedule import PlainSchedule
 
 from nki_hf.chips import get_chip
-from nki_hf.observers.schedule import schedule
-from nki_hf.observers.window_order import run_in_window
-from nki_hf.observers.workload import prepare
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
-from nki_hf.sim.dependencies import WAR, dependencies
 from nki_hf.sim.dtypes import as_dtype
-from nki_hf.sim.events import Buffer, Event, Region
-from nki_hf.sim.strides import row_major
+from nki_hf.sim.stream.dependencies import WAR, dependencies
+from nki_hf.sim.stream.events import Buffer, Event, Region
+from nki_hf.sim.tensors.strides import row_major
+from nki_hf.timing.schedule import schedule
+from nki_hf.timing.window_order import run_in_window
+from nki_hf.timing.workload import prepare
 from nki_hf.tools.subjects import events_of
 
 CHIP_NAMES = ("trn1", "trn2", "trn3")

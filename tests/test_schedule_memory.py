@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from plain_schedule import PlainSchedule
 
 from nki_hf.chips import get_chip
-from nki_hf.observers.times import MEMORY
-from nki_hf.observers.window_order import run_in_window
-from nki_hf.observers.workload import prepare
 from nki_hf.sim.dtypes import as_dtype
-from nki_hf.sim.events import Buffer, Event, Region
-from nki_hf.sim.strides import row_major
+from nki_hf.sim.stream.events import Buffer, Event, Region
+from nki_hf.sim.tensors.strides import row_major
+from nki_hf.timing.times import MEMORY
+from nki_hf.timing.window_order import run_in_window
+from nki_hf.timing.workload import prepare
 
 ENGINES = {
     "dma": "dma_copy",

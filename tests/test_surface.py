@@ -8,7 +8,7 @@ import pytest
 
 from nki_hf.errors import KernelFault
 from nki_hf.sim import as_nki, launch
-from nki_hf.sim.as_nki import modules
+from nki_hf.sim.sdk.as_nki import modules
 from nki_hf.sim.surface import NAMESPACES
 from nki_hf.sim.surface.page import page
 from nki_hf.sim.surface.signatures import signature_text

@@ -14,10 +14,10 @@ from nki_hf.chips import get_chip
 from nki_hf.cli import app
 from nki_hf.lang import nisa, nki, nl
 from nki_hf.observers.report import LONGER, facts, html
-from nki_hf.observers.schedule import schedule
-from nki_hf.observers.spills import spilled
 from nki_hf.observers.working_set import working_sets
 from nki_hf.sim import SimOptions, launch
+from nki_hf.timing.schedule import schedule
+from nki_hf.timing.spills import spilled
 from nki_hf.tools.bench import run
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.lengths import MOST_INSTRUCTIONS, attention_instructions, subject_instructions

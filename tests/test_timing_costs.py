@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from nki_hf.chips import CHIPS, get_chip
-from nki_hf.observers.costs import cost_of
-from nki_hf.observers.schedule import schedule
 from nki_hf.observers.timing import roofline
 from nki_hf.sim import SimOptions, isa, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.sim.dtypes import as_dtype
-from nki_hf.sim.events import Buffer, Event, Region
-from nki_hf.sim.strides import row_major
+from nki_hf.sim.stream.events import Buffer, Event, Region
+from nki_hf.sim.tensors.strides import row_major
+from nki_hf.timing.costs import cost_of
+from nki_hf.timing.schedule import schedule
 
 _count = iter(range(10**9))
 

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from nki_hf.chips import get_chip
 from nki_hf.cli import app
-from nki_hf.observers.schedule import schedule
 from nki_hf.observers.timing import critical_path, engine_times, gains, roofline, traffic
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
+from nki_hf.timing.schedule import schedule
 from nki_hf.tools.bench import modelled_rows, run
 from nki_hf.tools.latency import attention_us, eager_like_us
 from nki_hf.tools.modelled import window_of

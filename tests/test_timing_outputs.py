@@ -3,11 +3,11 @@
 import pytest
 
 from nki_hf.chips import get_chip
-from nki_hf.observers.costs import cost_of
-from nki_hf.observers.schedule import reschedule, schedule
 from nki_hf.observers.timing import gains
 from nki_hf.sim.dtypes import as_dtype
-from nki_hf.sim.events import Buffer, Event, Region
+from nki_hf.sim.stream.events import Buffer, Event, Region
+from nki_hf.timing.costs import cost_of
+from nki_hf.timing.schedule import reschedule, schedule
 
 ORDERS = (None, 8, 64)
 WIDE = 512

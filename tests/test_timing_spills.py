@@ -3,11 +3,11 @@
 import pytest
 
 from nki_hf.chips import get_chip
-from nki_hf.observers.schedule import schedule
-from nki_hf.observers.spills import spilled
 from nki_hf.sim.dtypes import as_dtype
-from nki_hf.sim.events import Buffer, Event, Region
-from nki_hf.sim.strides import row_major
+from nki_hf.sim.stream.events import Buffer, Event, Region
+from nki_hf.sim.tensors.strides import row_major
+from nki_hf.timing.schedule import schedule
+from nki_hf.timing.spills import spilled
 from nki_hf.tools.subjects import events_of
 
 TRN1 = get_chip("trn1")

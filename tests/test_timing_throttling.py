@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from nki_hf.chips import get_chip
-from nki_hf.observers.schedule import schedule
 from nki_hf.sim.dtypes import as_dtype
-from nki_hf.sim.events import Buffer, Event, Region
+from nki_hf.sim.stream.events import Buffer, Event, Region
+from nki_hf.timing.schedule import schedule
 
 CHIP_NAMES = ("trn1", "trn2", "trn3")
 

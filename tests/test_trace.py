@@ -11,8 +11,8 @@ from nki_hf.chips import get_chip
 from nki_hf.cli import app
 from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.report import facts, html
-from nki_hf.observers.schedule import schedule
-from nki_hf.sim.dependencies import dependencies
+from nki_hf.sim.stream.dependencies import dependencies
+from nki_hf.timing.schedule import schedule
 from nki_hf.tools.shape import problem_of
 from nki_hf.tools.subjects import attention_events, events_of
 
@@ -96,7 +96,7 @@ def _index(packet):
 
 
 def _flows(packets, reorder, events):
-    """The flows of a trace as (producer, consumer), and the edges that sim/dependencies.py finds in the same stream."""
+    """The flows of a trace as (producer, consumer), and the edges that sim/stream/dependencies.py finds in the same stream."""
     leaves, arrives = {}, {}
     for packet in _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN):
         for found, flows in ((leaves, packet.track_event.flow_ids), (arrives, packet.track_event.terminating_flow_ids)):

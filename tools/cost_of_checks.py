@@ -21,7 +21,7 @@ from nki_hf.kernels.flash_prefill import flash_prefill
 from nki_hf.observers.races import check_races
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
-from nki_hf.sim.dependencies import dependencies
+from nki_hf.sim.stream.dependencies import dependencies
 from nki_hf.tools.program import finished
 from nki_hf.tools.verify_subject import AttentionSubject
 

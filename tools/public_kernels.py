@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from nki_hf import sim
 from nki_hf.chips import Chip, get_chip
-from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
-from nki_hf.sim.events import Event
+from nki_hf.sim.stream.events import Event
+from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.tools.program import finished
 from tools.page_block import TIMING, replace_block
 

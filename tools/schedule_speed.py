@@ -18,11 +18,11 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from nki_hf.chips import get_chip
-from nki_hf.observers.program_order import run_in_program_order
-from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
-from nki_hf.observers.window_order import run_in_window
-from nki_hf.observers.workload import prepare
-from nki_hf.sim.events import Event
+from nki_hf.sim.stream.events import Event
+from nki_hf.timing.program_order import run_in_program_order
+from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
+from nki_hf.timing.window_order import run_in_window
+from nki_hf.timing.workload import prepare
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.program import finished
 from nki_hf.tools.subjects import attention_events, causal, events_of

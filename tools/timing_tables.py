@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from nki_hf.chips import CHIPS
 from nki_hf.observers.report import facts
-from nki_hf.observers.schedule import DEFAULT_WINDOW
-from nki_hf.observers.spills import spilled
 from nki_hf.observers.timing import WAITS
+from nki_hf.timing.schedule import DEFAULT_WINDOW
+from nki_hf.timing.spills import spilled
 from nki_hf.tools.modelled import Asked, model
 from nki_hf.tools.program import finished
 from nki_hf.tools.subjects import events_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from nki_hf.sim.events import Event
+from nki_hf.sim.stream.events import Event
 
 __all__ = ["Backend", "KernelCall", "RunResult"]
 

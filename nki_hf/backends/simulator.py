@@ -31,7 +31,7 @@ from nki_hf.kernels.division import Part, axis_sizes, parts, whole_shape, worth_
 from nki_hf.lang import load
 from nki_hf.sim import LaunchResult, Program, SimOptions, launch
 from nki_hf.sim.host import as_numpy, as_torch, is_torch
-from nki_hf.sim.program import fill
+from nki_hf.sim.run.program import fill
 
 __all__ = ["SimulatorBackend", "simulator_backend"]
 

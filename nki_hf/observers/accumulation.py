@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from nki_hf.chips import Chip
 from nki_hf.errors import FaultRecord
-from nki_hf.sim.dependencies import WAW, dependencies
-from nki_hf.sim.events import Event
+from nki_hf.sim.stream.dependencies import WAW, dependencies
+from nki_hf.sim.stream.events import Event
 
 __all__ = ["foreign_accumulation"]
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from nki_hf.chips import Chip
-from nki_hf.sim.events import Event
-from nki_hf.sim.memory import Occupancy, occupancies
+from nki_hf.sim.stream.events import Event
+from nki_hf.sim.stream.memory import Occupancy, occupancies
 
 __all__ = ["capacity", "high_water", "report"]
 
 
 def capacity(events: Sequence[Event], chip: Chip) -> dict[tuple[int, str], Occupancy]:
-    """The occupancy of each core's `sbuf` and `psum` that the run used, by `(core, space)`; rules in sim/memory.py."""
+    """The occupancy of each core's `sbuf` and `psum` that the run used, by `(core, space)`; rules in sim/stream/memory.py."""
     return {(item.core, item.space): item for item in occupancies(events, chip)}
 
 

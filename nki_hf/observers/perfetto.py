@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from nki_hf.errors import BackendUnavailable
-from nki_hf.observers.schedule import Schedule
-from nki_hf.observers.times import REASONS
-from nki_hf.sim.events import Event, Region
+from nki_hf.sim.stream.events import Event, Region
+from nki_hf.timing.schedule import Schedule
+from nki_hf.timing.times import REASONS
 
 __all__ = ["write_trace"]
 

@@ -3,10 +3,10 @@
 What orders. The compiler keeps the sequential order of a kernel wherever two instructions of one core depend on each other
 through data ("the compiler may reorder operations that have no data dependencies, but this is functionally transparent",
 nki/get-started/nki-language-guide.rst), `depends_on` adds edges, and `nl.no_reorder` adds them between all instructions of
-its block (nki/guides/how-to-scheduling-apis.rst). So within one core the dependencies of
-sim/dependencies.py are ordered. Across the two cores of a launch nothing is, but where they meet: `core_barrier` (waits for
-this core's accesses to its `data`, and holds back the later ones; nki/api/nki/isa/__init__.py) and `sendrecv`. Two accesses
-of different cores are therefore ordered only if the first leads to a meeting, by dependencies, that leads to the second.
+its block (nki/guides/how-to-scheduling-apis.rst). So within one core the dependencies of sim/stream/dependencies.py are
+ordered. Across the two cores of a launch nothing is, but where they meet: `core_barrier` (waits for this core's accesses to
+its `data`, and holds back the later ones; nki/api/nki/isa/__init__.py) and `sendrecv`. Two accesses of different cores are
+therefore ordered only if the first leads to a meeting, by dependencies, that leads to the second.
 The order of issue within an engine's queue does not count there, because the compiler may change it.
 
 Three kinds of dependency within a core are only inferred to be tracked; `Trust` says whether to rely on them:
@@ -27,10 +27,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nki_hf.errors import FaultRecord, KernelFault
-from nki_hf.sim.access_history import Access, Accesses
-from nki_hf.sim.dependencies import Dependencies, dependencies
-from nki_hf.sim.events import Event, Region
-from nki_hf.sim.footprint import footprint_of
+from nki_hf.sim.stream.access_history import Access, Accesses
+from nki_hf.sim.stream.dependencies import Dependencies, dependencies
+from nki_hf.sim.stream.events import Event, Region
+from nki_hf.sim.stream.footprint import footprint_of
 
 __all__ = ["Race", "Trust", "check_races", "races"]
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from nki_hf.errors import BackendUnavailable
-from nki_hf.observers.schedule import Schedule
 from nki_hf.observers.timeline import draw_roofline, draw_timeline
 from nki_hf.observers.timing import WAITS, Roofline, critical_path, engine_times, gains, roofline, traffic
 from nki_hf.observers.working_set import working_sets
-from nki_hf.sim.events import Event
+from nki_hf.sim.stream.events import Event
+from nki_hf.timing.schedule import Schedule
 
 __all__ = ["LONGER", "facts", "html"]
 

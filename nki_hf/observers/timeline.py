@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 
 from nki_hf.errors import BackendUnavailable
-from nki_hf.observers.schedule import Schedule
+from nki_hf.timing.schedule import Schedule
 
 __all__ = ["draw_roofline", "draw_timeline"]
 

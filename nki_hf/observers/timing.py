@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nki_hf.observers.schedule import Schedule, reschedule
-from nki_hf.observers.times import REASONS
+from nki_hf.timing.schedule import Schedule, reschedule
+from nki_hf.timing.times import REASONS
 
 __all__ = ["EngineTime", "PathStep", "Roofline", "Traffic", "critical_path", "engine_times", "gains", "roofline", "traffic"]
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nki_hf.chips import Chip
-from nki_hf.sim.events import Buffer, Event
-from nki_hf.sim.memory import Lifetime, occupancies
+from nki_hf.sim.stream.events import Buffer, Event
+from nki_hf.sim.stream.memory import Lifetime, occupancies
 
 __all__ = ["WorkingSet", "WorkingTile", "working_sets"]
 
@@ -40,7 +40,7 @@ class WorkingTile:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkingSet:
-    """What lives in one core's memory when it is fullest, in program order and before any spill (rules: sim/memory.py).
+    """What lives in one core's memory when it is fullest, in program order and before any spill (rules: sim/stream/memory.py).
 
     Attributes:
       core, space: whose memory.

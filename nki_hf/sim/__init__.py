@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from nki_hf.sim.events import Buffer, Event, Region
-from nki_hf.sim.launch import Kernel, LaunchResult, jit, launch, simulate
 from nki_hf.sim.options import SimOptions
-from nki_hf.sim.program import Program
+from nki_hf.sim.run.launch import Kernel, LaunchResult, jit, launch, simulate
+from nki_hf.sim.run.program import Program
+from nki_hf.sim.stream.events import Buffer, Event, Region
 
-from nki_hf.sim.as_nki import as_nki  # isort: skip  (it collects the modules above)
+from nki_hf.sim.sdk.as_nki import as_nki  # isort: skip  (it collects the modules above)
 
 __version__ = "0.6.0"
 """The version of the language whose every public name is there; docs/nki_surface.md says what of later ones is."""

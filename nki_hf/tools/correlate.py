@@ -17,7 +17,7 @@ from rich.table import Column, Table
 
 from nki_hf.chips import Chip, get_chip
 from nki_hf.chips.measurements import MEASUREMENTS, Measurement
-from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
+from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.subjects import events_of
 

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from nki_hf.chips import Chip
 from nki_hf.kernels.registry import binding
-from nki_hf.observers.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.problem import Problem
+from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.tools.subjects import attention_candidate, attention_events, events_of
 
 __all__ = ["EAGER_NOTE", "Latency", "attention_us", "eager_like_us", "independent_units", "one_unit"]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nki_hf.chips import Chip, get_chip
-from nki_hf.observers.schedule import Schedule, schedule
 from nki_hf.observers.working_set import working_sets
 from nki_hf.problem import Problem
-from nki_hf.sim.events import Event
+from nki_hf.sim.stream.events import Event
+from nki_hf.timing.schedule import Schedule, schedule
 from nki_hf.tools.lengths import attention_instructions, check_length, subject_instructions
 from nki_hf.tools.shape import LARGEST, problem_of
 from nki_hf.tools.subjects import attention_events, attention_kernels, events_of, subject

@@ -19,7 +19,7 @@ from nki_hf.kernels.registry import bindings
 from nki_hf.lang import features
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
-from nki_hf.sim.events import Event
+from nki_hf.sim.stream.events import Event
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
 __all__ = ["SUBJECTS", "Subject", "attention_candidate", "attention_events", "attention_kernels", "events_of", "subject"]
@@ -67,12 +67,12 @@ def _matmul(m: int, k: int, n: int, dtype: Any) -> tuple[np.ndarray[Any, Any], .
 
 
 def _rung(name: str, module: str, function: str, idea: str) -> Subject:
-    return Subject(name=name, module=f"nki_hf.kernels.ladder.{module}", function=function, idea=idea, arguments=_columns,
+    return Subject(name=name, module=f"nki_hf.ladder.{module}", function=function, idea=idea, arguments=_columns,
                    flops=lambda size: 4 * size * size * 128)  # fmt: skip
 
 
 def _sd(name: str, idea: str) -> Subject:
-    return Subject(name=name, module=f"nki_hf.kernels.ladder.{name}", function=name, idea=idea, arguments=_rows,
+    return Subject(name=name, module=f"nki_hf.ladder.{name}", function=name, idea=idea, arguments=_rows,
                    flops=lambda size: 4 * size * size * 64)  # fmt: skip
 
 
@@ -93,17 +93,17 @@ SUBJECTS: dict[str, Subject] = {
         _sd("sd_bf16_scores", "scores in bfloat16"),
         _sd("sd_swapped_operands", "PV operands swapped, no transposed divisor"),
         Subject(
-            name="matmul_tiled", module="nki_hf.kernels.ladder.matmul_tiled", function="matmul_tiled",
+            name="matmul_tiled", module="nki_hf.ladder.matmul_tiled", function="matmul_tiled",
             idea="float32 4096 x size x size, every tile loaded when used",
             arguments=lambda size: _matmul(4096, size, size, np.float32), flops=lambda size: 2 * 4096 * size * size,
         ),
         Subject(
-            name="matmul_blocked", module="nki_hf.kernels.ladder.matmul_blocked", function="matmul_blocked",
+            name="matmul_blocked", module="nki_hf.ladder.matmul_blocked", function="matmul_blocked",
             idea="float32 4096 x size x size, blocked in all dimensions", multiple=1024,
             arguments=lambda size: _matmul(4096, size, size, np.float32), flops=lambda size: 2 * 4096 * size * size,
         ),
         Subject(
-            name="gemm_bf16", module="nki_hf.kernels.ladder.matmul_blocked", function="matmul_blocked",
+            name="gemm_bf16", module="nki_hf.ladder.matmul_blocked", function="matmul_blocked",
             idea="one core's half of a bfloat16 GEMM: 12288 (at 8192) or 1024 (at 4096) rows",
             arguments=lambda size: _matmul(_gemm_rows(size), size, size, ml_dtypes.bfloat16),
             flops=lambda size: 2 * _gemm_rows(size) * size * size, constants=(("block_m", 4), ("block_n", 2), ("block_k", 8)),

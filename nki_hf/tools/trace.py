@@ -9,8 +9,8 @@ import typer
 
 from nki_hf.errors import require
 from nki_hf.observers.perfetto import write_trace
-from nki_hf.observers.schedule import Schedule
 from nki_hf.observers.timeline import draw_timeline
+from nki_hf.timing.schedule import Schedule
 from nki_hf.tools.modelled import KERNEL, KERNEL_HELP, Asked, model, window_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.shape import SHAPE_HELP

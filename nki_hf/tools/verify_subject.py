@@ -24,8 +24,8 @@ from nki_hf.kernels.packing import packing
 from nki_hf.kernels.registry import binding_of, bindings
 from nki_hf.lang import features
 from nki_hf.problem import Problem
-from nki_hf.sim.as_nki import as_nki
-from nki_hf.sim.launch import Kernel
+from nki_hf.sim.run.launch import Kernel
+from nki_hf.sim.sdk.as_nki import as_nki
 from nki_hf.testing import AttentionInputs, attention_inputs, plain_attention
 from nki_hf.tools.numpy_layouts import NumpyArrays
 from nki_hf.tools.verify_inputs import array_inputs

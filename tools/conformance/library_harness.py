@@ -23,8 +23,8 @@ import numpy as np
 
 from nki_hf import sim
 from nki_hf.chips import get_chip
-from nki_hf.sim import typing as nki_typing
 from nki_hf.sim.dtypes import as_dtype
+from nki_hf.sim.sdk import typing as nki_typing
 from tools.conformance.case import Skipped
 from tools.conformance.compare import Mismatch, compare
 from tools.conformance.packed_arrays import is_packed, packed, unpacked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nki_hf.sim.constraints.families import isa
 from nki_hf.sim.constraints.operand import engine_name, operator_name, show
 from nki_hf.sim.constraints.rule import Operands, Violation, rule
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 _ALL = ("dma_copy", "dma_transpose", "dma_compute")
 _RELEASE = "release notes NKI 0.3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nki_hf.sim.constraints.instructions import INSTRUCTIONS, Instruction
 from nki_hf.sim.constraints.operand import engine_name, first_partition, free_axes, is_tile, partition_step, show
 from nki_hf.sim.constraints.rule import Operands, Violation, rule
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 _ARCH = "nki/guides/architecture/trainium_inferentia2_arch.rst: Accessing SBUF/PSUM tensors using compute engines"
 _ENGINES = "nki/guides/architecture/trainium_inferentia2_arch.rst: NeuronCore-v2 compute engines (GpSimd and PSUM)"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from nki_hf.sim.faults import fault
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["check_written"]
 

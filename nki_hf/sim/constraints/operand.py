@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["engine_name", "first_partition", "free_axes", "is_tile", "operator_kind", "operator_name", "partition_step", "show"]
 

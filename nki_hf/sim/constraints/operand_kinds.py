@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nki_hf.sim.faults import fault
-from nki_hf.sim.grids import NkiGrid
 from nki_hf.sim.host import is_host_array
-from nki_hf.sim.registers import RunTimeValue
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.grids import NkiGrid
+from nki_hf.sim.tensors.registers import RunTimeValue
+from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.whole import whole
 
 __all__ = ["know_parameters", "refuse_non_tensors"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from nki_hf.sim.constraints.instructions import INSTRUCTIONS
 from nki_hf.sim.constraints.operand import free_axes, show
 from nki_hf.sim.constraints.rule import Operands, Violation, rule
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 _SOURCE = "field reports of NKI 0.5 and 0.6; nki-library: core/subkernels/norm_tkg_utils.py (_PSUM_ALIGNMENT_BYTES)"
 _WRITTEN = ("dst", "reduce_res", "val_dst", "idx_dst", "dst_scale")

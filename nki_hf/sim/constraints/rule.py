@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nki_hf.sim.constraints.operand_kinds import refuse_non_tensors
+from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.faults import fault, warn_unsure
-from nki_hf.sim.machine import Machine
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["RULES", "Operands", "Rule", "Violation", "check", "rule"]
 

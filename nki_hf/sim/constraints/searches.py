@@ -5,7 +5,7 @@ from __future__ import annotations
 from nki_hf.sim.constraints.families import isa
 from nki_hf.sim.constraints.operand import engine_name, first_partition, is_tile, show
 from nki_hf.sim.constraints.rule import Operands, Violation, rule
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 _EIGHT = ("max8", "nc_find_index8")
 _KEEP = 255

@@ -20,10 +20,10 @@ What all checks cost, on against off: `python tools/cost_of_checks.py`.
 
 This file is generated: `python -m nki_hf.sim.constraints.table > docs/constraints.md`.
 
-Judged elsewhere: indices and slices (sim/indexing.py, sim/views.py, sim/indirect.py), capacity, addresses and tiles that
-overwrite each other (sim/constraints/memory.py), outputs (sim/constraints/outputs.py), reads of never-written memory
-(sim/constraints/initialized.py), races (observers/races.py), registers and scalars (sim/registers.py). Limits that an
-instruction needs for its own definition (axes of `tensor_reduce` and `dma_transpose`) are faults raised by it.
+Judged elsewhere: indices and slices (sim/tensors/indexing.py, views.py and indirect.py), capacity, addresses and tiles that
+overwrite each other (sim/run/memory_use.py), outputs (sim/run/outputs.py), reads of never-written memory
+(sim/constraints/initialized.py), races (observers/races.py), registers and scalars (sim/tensors/registers.py and scalars.py).
+Limits that an instruction needs for its own definition (axes of `tensor_reduce` and `dma_transpose`) are faults raised by it.
 
 Choices that belong to no instruction, each with a warning where a kernel depends on it:
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nki_hf.sim.constraints.families import isa
 from nki_hf.sim.constraints.operand import engine_name, is_tile, show
 from nki_hf.sim.constraints.rule import Operands, Violation, rule
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 _MM, _MX, _TP = isa("nc_matmul"), isa("nc_matmul_mx"), isa("nc_transpose")
 _BOTH = ("nc_matmul", "nc_matmul_mx")

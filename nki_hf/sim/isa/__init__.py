@@ -35,8 +35,8 @@ from nki_hf.sim.isa.statistics import bn_aggr, bn_stats
 from nki_hf.sim.isa.tensor_engine import nc_matmul
 from nki_hf.sim.isa.transposes import dma_transpose, nc_transpose
 from nki_hf.sim.isa.version import get_nc_sub_version, get_nc_version
-from nki_hf.sim.registers import VirtualRegister
-from nki_hf.sim.scalars import NkiScalar
+from nki_hf.sim.tensors.registers import VirtualRegister
+from nki_hf.sim.tensors.scalars import NkiScalar
 
 tensor_engine, vector_engine, scalar_engine = engine.tensor, engine.vector, engine.scalar
 gpsimd_engine, unknown_engine = engine.gpsimd, engine.unknown

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.sim.execution.machine import Step
 from nki_hf.sim.isa.alu import stage
 from nki_hf.sim.isa.copies import copy_step
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
 from nki_hf.sim.isa.operators import OPERATORS, Operator, as_operator
 from nki_hf.sim.isa.registers import reduction
-from nki_hf.sim.machine import Step
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, column, float_target, reader, writer
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Array, column, float_target, reader, writer
 
 __all__ = ["activate2", "activation", "activation_reduce"]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.casts import cast, copy_cast
 from nki_hf.sim.dtypes import as_dtype
+from nki_hf.sim.execution.machine import Step
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.isa.operators import OPERATORS, as_operator
-from nki_hf.sim.machine import Step
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, native_reader, storer
+from nki_hf.sim.tensors.casts import cast, copy_cast
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Array, native_reader, storer
 from nki_hf.sim.whole import whole, whole_pairs
 
 __all__ = ["affine_select", "iota"]

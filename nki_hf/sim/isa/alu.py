@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.isa.operators import Operator
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, bit_reader, column
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Array, bit_reader, column
 
 __all__ = ["Stage", "bit_column", "shift_safe", "stage"]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.casts import cast, copy_cast
-from nki_hf.sim.indirect import access
+from nki_hf.sim.execution.machine import Step
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
-from nki_hf.sim.machine import Step
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import bit_type, storer
+from nki_hf.sim.tensors.casts import cast, copy_cast
+from nki_hf.sim.tensors.indirect import access
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import bit_type, storer
 
 __all__ = ["copy_step", "memset", "tensor_copy"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nki_hf.sim.cores import Meeting, exchange, meet
+from nki_hf.sim.execution.cores import Meeting, exchange, meet
 from nki_hf.sim.faults import fault, kernel_position, warn_unsure
 from nki_hf.sim.isa.enums import dma_engine as DmaEngine
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import native_reader, storer
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import native_reader, storer
 from nki_hf.sim.whole import whole
 
 __all__ = ["core_barrier", "sendrecv"]

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.casts import cast, widen
-from nki_hf.sim.indirect import VectorOffset, access, check_unique
+from nki_hf.sim.execution.machine import Step
 from nki_hf.sim.isa.copies import copy_step
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.enums import oob_mode as OobMode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
 from nki_hf.sim.isa.operators import Operator, as_operator
-from nki_hf.sim.machine import Step
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.casts import cast, widen
+from nki_hf.sim.tensors.indirect import VectorOffset, access, check_unique
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["dma_compute", "dma_copy"]
 

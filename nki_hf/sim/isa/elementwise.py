@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.casts import cast
+from nki_hf.sim.execution.machine import Step
 from nki_hf.sim.isa.alu import bit_column, shift_safe, stage
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine, tensors
 from nki_hf.sim.isa.operators import OPERATORS, Operator, as_operator
-from nki_hf.sim.machine import Step
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import bit_reader, bit_type, bit_writer, float_target, native_reader, reader, storer, writer
+from nki_hf.sim.tensors.casts import cast
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import bit_reader, bit_type, bit_writer, float_target, native_reader, reader, storer, writer
 
 __all__ = ["reciprocal", "scalar_tensor_tensor", "tensor_scalar", "tensor_tensor"]
 

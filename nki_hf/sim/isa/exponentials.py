@@ -10,8 +10,8 @@ from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
 from nki_hf.sim.isa.operators import OPERATORS
 from nki_hf.sim.isa.registers import reduction
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import column, float_target, reader, writer
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import column, float_target, reader, writer
 
 __all__ = ["exponential"]
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from nki_hf.chips.common import COMMON
 from nki_hf.errors import FaultRecord, KernelFault
-from nki_hf.sim.casts import copy_cast
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, mark_written, native_reader, storer
+from nki_hf.sim.tensors.casts import copy_cast
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Array, mark_written, native_reader, storer
 from nki_hf.sim.whole import whole
 
 __all__ = ["GPSIMD_GROUP", "local_gather", "nc_n_gather", "nc_stream_shuffle"]

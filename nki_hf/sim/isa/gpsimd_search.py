@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nki_hf.sim.casts import cast
 from nki_hf.sim.isa.gathers import GPSIMD_GROUP
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import mark_written, native_reader, reader, storer
+from nki_hf.sim.tensors.casts import cast
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import mark_written, native_reader, reader, storer
 from nki_hf.sim.whole import whole
 
 __all__ = ["nonzero_with_count", "sequence_bounds", "topk"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from nki_hf.sim.constraints import check, check_written
-from nki_hf.sim.events import Event
-from nki_hf.sim.indirect import index_tensors
+from nki_hf.sim.execution.loops import leaves
+from nki_hf.sim.execution.machine import Machine, Step, current_machine
 from nki_hf.sim.isa.enums import engine as Engine
-from nki_hf.sim.loops import leaves
-from nki_hf.sim.machine import Machine, Step, current_machine
 from nki_hf.sim.objects import NKIObject
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import mark_written, note_writer
+from nki_hf.sim.stream.events import Event
+from nki_hf.sim.tensors.indirect import index_tensors
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import mark_written, note_writer
 
 __all__ = ["NkiInstruction", "begin", "resolve_engine", "tensors"]
 

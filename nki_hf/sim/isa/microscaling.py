@@ -13,12 +13,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nki_hf.sim.casts import cast
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.isa.tensor_engine import kept, product_step, warn_in_loop, written_before
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, Reader, mark_written, native_reader, reader, storer
+from nki_hf.sim.tensors.casts import cast
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Array, Reader, mark_written, native_reader, reader, storer
 
 __all__ = ["PACKED_ELEMENTS", "nc_matmul_mx", "quantize_mx"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.sim.execution.issued import ISSUED
 from nki_hf.sim.isa import functions as f
-from nki_hf.sim.issued import ISSUED
 
 __all__ = [
     "OPERATORS", "Operator", "abs", "abs_max", "abs_min", "add", "arctan", "as_operator", "average", "bitwise_and",

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.casts import cast
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine, tensors
 from nki_hf.sim.isa.random_state import random_state
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import column, native_reader, storer, writer
+from nki_hf.sim.tensors.casts import cast
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import column, native_reader, storer, writer
 
 __all__ = ["dropout", "rand2", "rand_get_state", "rand_set_state", "rng", "set_rng_seed"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.machine import Machine
+from nki_hf.sim.execution.machine import Machine
 
 __all__ = ["RandomState", "random_state"]
 

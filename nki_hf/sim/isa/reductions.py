@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.casts import widen
 from nki_hf.sim.constraints import refuse_non_tensors
+from nki_hf.sim.execution.machine import Step
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.alu import stage
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
 from nki_hf.sim.isa.operators import Operator, as_operator
 from nki_hf.sim.isa.registers import reduction
-from nki_hf.sim.machine import Step
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import bit_reader, bit_writer, reader, writer
+from nki_hf.sim.tensors.casts import widen
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import bit_reader, bit_writer, reader, writer
 
 __all__ = ["tensor_partition_reduce", "tensor_reduce", "tensor_scalar_reduce"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.sim.execution.machine import Machine, Step
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.operators import Operator
-from nki_hf.sim.machine import Machine, Step
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, column, writer
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Array, column, writer
 
 __all__ = ["prepared_registers", "reduction"]
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.casts import cast
+from nki_hf.sim.execution.machine import current_machine
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.machine import current_machine
-from nki_hf.sim.registers import RunTimeValue, VirtualRegister
-from nki_hf.sim.scalars import NkiScalar
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import native_reader, storer
+from nki_hf.sim.tensors.casts import cast
+from nki_hf.sim.tensors.registers import RunTimeValue, VirtualRegister
+from nki_hf.sim.tensors.scalars import NkiScalar
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import native_reader, storer
 
 __all__ = ["register_alloc", "register_load", "register_move", "register_store", "scalar_load", "scalar_store"]
 

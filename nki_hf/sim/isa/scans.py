@@ -11,8 +11,8 @@ from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
 from nki_hf.sim.isa.operators import as_operator
 from nki_hf.sim.isa.registers import prepared_registers
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, column, reader, writer
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Array, column, reader, writer
 
 __all__ = ["tensor_scalar_cumulative", "tensor_tensor_scan"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, reader, storer, writer
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Array, reader, storer, writer
 
 __all__ = ["max8", "nc_find_index8", "nc_match_replace8"]
 

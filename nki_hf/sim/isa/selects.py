@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.casts import cast, copy_cast
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
 from nki_hf.sim.isa.operators import OPERATORS, as_operator
 from nki_hf.sim.isa.registers import reduction
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Reader, column, mark_written, native_reader, reader, storer, writer
+from nki_hf.sim.tensors.casts import cast, copy_cast
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Reader, column, mark_written, native_reader, reader, storer, writer
 
 __all__ = ["FP32_MIN", "range_select", "select_reduce", "tensor_copy_predicated"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Array, reader, writer
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Array, reader, writer
 
 __all__ = ["bn_aggr", "bn_stats"]
 

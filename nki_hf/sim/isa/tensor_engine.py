@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.casts import copy_cast
+from nki_hf.sim.execution.loops import persisting
+from nki_hf.sim.execution.machine import Step, running_machine
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.isa.enums import matmul_perf_mode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.loops import persisting
-from nki_hf.sim.machine import Step, running_machine
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import Reader, float_target, native_reader, reader, storer, writer
+from nki_hf.sim.tensors.casts import copy_cast
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import Reader, float_target, native_reader, reader, storer, writer
 
 __all__ = ["kept", "nc_matmul", "product_step", "warn_in_loop", "written_before"]
 

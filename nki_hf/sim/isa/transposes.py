@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from nki_hf.sim.casts import copy_cast
 from nki_hf.sim.constraints import refuse_non_tensors
+from nki_hf.sim.execution.machine import Step
 from nki_hf.sim.faults import fault
-from nki_hf.sim.indirect import access
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.enums import oob_mode as OobMode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
-from nki_hf.sim.machine import Step
-from nki_hf.sim.tensor import NkiTensor
-from nki_hf.sim.values import bit_reader, bit_writer, native_reader, storer
+from nki_hf.sim.tensors.casts import copy_cast
+from nki_hf.sim.tensors.indirect import access
+from nki_hf.sim.tensors.tensor import NkiTensor
+from nki_hf.sim.tensors.values import bit_reader, bit_writer, native_reader, storer
 
 __all__ = ["dma_transpose", "nc_transpose"]
 

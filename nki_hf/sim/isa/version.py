@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nki_hf.sim.execution.machine import running_machine
 from nki_hf.sim.isa.enums import nc_version
-from nki_hf.sim.machine import running_machine
 from nki_hf.sim.options import default_chip
 
 __all__ = ["get_nc_sub_version", "get_nc_version"]

@@ -24,8 +24,7 @@ from nki_hf.sim.dtypes import (
     uint16,
     uint32,
 )
-from nki_hf.sim.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, blocks, tiles
-from nki_hf.sim.indexing import ds
+from nki_hf.sim.execution.issued import ISSUED
 from nki_hf.sim.isa.operators import (
     abs,
     abs_max,
@@ -89,7 +88,6 @@ from nki_hf.sim.isa.operators import (
     tanh,
     trunc,
 )  # fmt: skip
-from nki_hf.sim.issued import ISSUED
 from nki_hf.sim.language import tile_math
 from nki_hf.sim.language.allocation import (
     full,
@@ -120,10 +118,12 @@ from nki_hf.sim.language.transfers import (
     transpose,
 )
 from nki_hf.sim.objects import NKIObject
-from nki_hf.sim.regions import MemoryRegion, is_hbm, is_on_chip, is_psum, is_sbuf
-from nki_hf.sim.registers import VirtualRegister
-from nki_hf.sim.scalars import NkiScalar
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, blocks, tiles
+from nki_hf.sim.tensors.indexing import ds
+from nki_hf.sim.tensors.regions import MemoryRegion, is_hbm, is_on_chip, is_psum, is_sbuf
+from nki_hf.sim.tensors.registers import VirtualRegister
+from nki_hf.sim.tensors.scalars import NkiScalar
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 DType = DTypeName
 sbuf, psum, hbm = MemoryRegion.sbuf, MemoryRegion.psum, MemoryRegion.hbm

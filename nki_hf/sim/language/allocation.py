@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim import isa as nisa
+from nki_hf.sim.execution.machine import Machine, current_machine
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.language.movement import fill
-from nki_hf.sim.machine import Machine, current_machine
-from nki_hf.sim.regions import MemoryRegion, as_region
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.regions import MemoryRegion, as_region
+from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.whole import whole, whole_sizes
 
 __all__ = ["full", "ndarray", "ones", "shared_constant", "shared_identity_matrix", "zeros", "zeros_like"]

@@ -9,7 +9,7 @@ from nki_hf.sim.isa import operators as op
 from nki_hf.sim.language import tile_reductions as reductions
 from nki_hf.sim.language.movement import sbuf_tile
 from nki_hf.sim.language.tile_math import same_shape
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["dropout", "rms_norm", "softmax", "where"]
 

@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from nki_hf.errors import KernelTypeFault
+from nki_hf.sim.execution.machine import current_machine
 from nki_hf.sim.faults import fault
-from nki_hf.sim.grid_axes import Backing, axes_over
-from nki_hf.sim.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, blocks, grid_over, packed_like, whole_numbers
 from nki_hf.sim.language.allocation import ndarray
-from nki_hf.sim.machine import current_machine
-from nki_hf.sim.regions import MemoryRegion, as_region
+from nki_hf.sim.tensors.grid_axes import Backing, axes_over
+from nki_hf.sim.tensors.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, blocks, grid_over, packed_like, whole_numbers
+from nki_hf.sim.tensors.regions import MemoryRegion, as_region
 
 __all__ = ["alloc_blocks", "alloc_tiles", "empty_like"]
 

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from nki_hf.sim import isa as nisa
-from nki_hf.sim.machine import current_machine
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.execution.machine import current_machine
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["assign", "fill", "sbuf_tile"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from nki_hf.sim.execution.machine import current_machine
 from nki_hf.sim.faults import fault
-from nki_hf.sim.indirect import gather
-from nki_hf.sim.machine import current_machine
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.indirect import gather
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["device_print"]
 

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from nki_hf.sim.execution.machine import current_machine
 from nki_hf.sim.faults import fault
-from nki_hf.sim.machine import current_machine
 
 __all__ = ["no_reorder", "num_programs", "program_id", "program_ndim"]
 

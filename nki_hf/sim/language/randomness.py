@@ -8,8 +8,8 @@ from nki_hf.sim import isa as nisa
 from nki_hf.sim.isa import operators as op
 from nki_hf.sim.language.allocation import ndarray
 from nki_hf.sim.language.movement import assign, sbuf_tile
-from nki_hf.sim.regions import MemoryRegion
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.regions import MemoryRegion
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["rand", "random_seed"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.sim.execution.loops import begin_loop, end_loop
+from nki_hf.sim.execution.machine import current_machine
 from nki_hf.sim.faults import fault
-from nki_hf.sim.loops import begin_loop, end_loop
-from nki_hf.sim.machine import current_machine
-from nki_hf.sim.registers import RunTimeValue, VirtualRegister
-from nki_hf.sim.scalars import LoopIndex, NkiScalar
+from nki_hf.sim.tensors.registers import RunTimeValue, VirtualRegister
+from nki_hf.sim.tensors.scalars import LoopIndex, NkiScalar
 
 __all__ = ["affine_range", "dynamic_range", "fori_loop", "sequential_range", "static_range", "while_loop"]
 
@@ -34,7 +34,7 @@ def static_range(start: int, stop: int | None = None, step: int = 1) -> range:
 def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[VirtualRegister]:
     """A loop of run time whose variable is a frozen register, from `start` to `stop`, ints or registers.
 
-    The loop's body in the kernel's Python runs once (see sim/loops.py). Removed from the language in NKI 0.7.
+    The loop's body in the kernel's Python runs once (see sim/execution/loops.py). Removed from the language in NKI 0.7.
     """
     lower, upper = (0, start) if stop is None else (start, stop)
     turns, known = _turns(lower, upper, step, "dynamic_range")
@@ -49,7 +49,7 @@ def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[Virtu
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int = 1) -> None:
     """A loop of run time: the instructions of `body_fun(i)` for `i` from `lower` to `upper` (exclusive).
 
-    `body_fun` is called once (see sim/loops.py). `i` is passed by value: writing it changes nothing.
+    `body_fun` is called once (see sim/execution/loops.py). `i` is passed by value: writing it changes nothing.
 
     Args:
       lower, upper: int, register or int32 scalar, read when the loop is reached.
@@ -70,7 +70,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int 
 def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]) -> None:
     """A loop of run time: `register = body_fun(register)` for as long as the register is not 0, beginning with `init`.
 
-    `body_fun` is called once (see sim/loops.py); the register that it returns is read at the end of each turn.
+    `body_fun` is called once (see sim/execution/loops.py); the register that it returns is read at the end of each turn.
     """
     machine = current_machine("nl.while_loop")
     _not_in_order("while_loop")

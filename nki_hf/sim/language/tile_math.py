@@ -17,7 +17,7 @@ from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa import operators as op
 from nki_hf.sim.language.movement import sbuf_tile
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["apply", "promote", "same_shape"]
 

@@ -12,7 +12,7 @@ from nki_hf.sim.faults import fault
 from nki_hf.sim.isa import operators as op
 from nki_hf.sim.language.movement import sbuf_tile
 from nki_hf.sim.language.tile_math import same_shape
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["all", "max", "mean", "min", "prod", "reduced_axes", "sum", "var"]
 

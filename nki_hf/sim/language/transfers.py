@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from nki_hf.sim import isa as nisa
+from nki_hf.sim.execution.machine import current_machine
 from nki_hf.sim.faults import fault
 from nki_hf.sim.language.movement import sbuf_tile
-from nki_hf.sim.machine import current_machine
-from nki_hf.sim.tensor import NkiTensor
+from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = [
     "broadcast_to", "expand_dims", "gather_flattened", "load", "load_transpose2d", "matmul", "store", "transpose",

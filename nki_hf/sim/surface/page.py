@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nki_hf.sim.as_nki import modules
+from nki_hf.sim.sdk.as_nki import modules
 from nki_hf.sim.surface import NAMESPACES, STATUSES
 
 __all__ = ["page"]
@@ -36,7 +36,7 @@ def page() -> str:
             since = f"since {entry.since}" if entry.since else ""
             remark = "; ".join(part for part in (since, entry.note) if part)
             lines.append(f"| {shown} | {entry.status} | {remark} |")
-    lines += ["", "## Modules", "", "Names that can be imported inside `nki_hf.sim.as_nki()`, in every form of import:", ""]
+    lines += ["", "## Modules", "", "Names that can be imported inside `nki_hf.sim.sdk.as_nki()`, in every form of import:", ""]
     lines += [", ".join(f"`{name}`" for name in sorted(modules())) + "."]
     lines += [
         "",

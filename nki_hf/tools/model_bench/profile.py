@@ -11,7 +11,7 @@ import numpy as np
 
 from nki_hf.backends.simulator import simulator_backend
 from nki_hf.dispatch import Decision, kernel_call
-from nki_hf.sim.events import Event, Region
+from nki_hf.sim.stream.events import Event, Region
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.output_files import whole_file
 

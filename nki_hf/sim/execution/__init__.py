@@ -1,0 +1,1 @@
+"""The state of a run: memories, cores, loops, numerics."""

@@ -1,0 +1,220 @@
+"""Loops of run time: the body's Python runs once and is recorded, its instructions run as often as the bounds say.
+
+While a body is recorded its steps go into the loop instead of being executed, and its events into the loop's nodes. When
+the body ends, one step stands for the whole loop: it sets the index and executes the body's steps, once per turn. A replay
+executes that step again, so that trip counts and indices are what the registers hold then. Where the stream of events is
+kept, the outermost loop writes the events of every turn that ran into it: an entry, the body, and a barrier after each turn.
+On shapes alone the trip counts come from the options.
+
+Memory. What a body allocates is allocated once and stays for all turns, and so does what it uses (NKI's page on dynamic
+loops, "Register Allocation Implications"): a tile lives from its first access in the first turn to its last in the last one.
+Capacity does not depend on the trip count: of loops that run less than twice, two turns of the body are judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from nki_hf.errors import FaultRecord, KernelFault
+from nki_hf.sim.faults import fault, kernel_position
+from nki_hf.sim.stream.events import Buffer, Event
+
+if TYPE_CHECKING:
+    from nki_hf.sim.execution.machine import Machine, Run, Step
+
+__all__ = ["ENTRY", "TURN", "Loop", "begin_loop", "check_closed", "end_loop", "leaves", "persisting", "turns_of"]
+
+ENTRY, TURN = "loop_entry", "loop_turn"
+"""Events of a loop: its counter is set, and every engine has ended a turn."""
+
+
+@dataclass(eq=False)
+class Loop:
+    """One loop of run time.
+
+    Attributes:
+      what: `fori_loop`, `while_loop` or `dynamic_range`.
+      name: what the options call it by: the body function's name, or else its place.
+      file, line: where the kernel has it.
+      steps: what one turn computes.
+      nodes: events of one turn (numbered below 0) and loops within it, in program order.
+      buffers: what the body allocates.
+      turn: the turn that is being executed, from 0.
+      trips: turns of each time that it was executed, until the events are written; None afterwards.
+      ends: called when the body has been recorded.
+    """
+
+    what: str
+    name: str
+    file: str
+    line: int
+    steps: list[Step] = field(default_factory=list)
+    nodes: list[Event | Loop] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    turn: int = 0
+    trips: list[int] | None = field(default_factory=list)
+    ends: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        """File and line without the folder."""
+        return f"{self.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{self.line}"
+
+
+def begin_loop(machine: Machine, what: str, name: str) -> Loop:
+    """Record what follows as the body of a loop."""
+    if machine.pending:
+        machine.run.cooperation.await_all(machine)
+    file, line = kernel_position()
+    loop = Loop(what, name, file, line)
+    loop.name = name or loop.place
+    machine.pool.hold()
+    machine.loops.append(loop)
+    return loop
+
+
+def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], known: int | None) -> None:
+    """The body ends here: execute the loop, or let the loop around it do so.
+
+    Args:
+      turns: yields once per turn, having set the index.
+      known: the trip count if it follows from the kernel's constants; used on shapes alone.
+    """
+    if machine.loops[-1] is not loop:
+        fault("unsupported", loop.what, f"the loop {loop.name} ends inside the loop {machine.loops[-1].name}",
+              limit="loops of run time are nested", advice="Do not leave a loop by break or return")  # fmt: skip
+    for end in loop.ends:
+        end()
+    machine.loops.pop()
+    machine.run.closed.update((buffer.number, loop.name) for buffer in loop.buffers)
+    if machine.options.values:
+        machine.step(_execution(loop, turns))
+    if machine.loops:
+        machine.loops[-1].nodes.append(loop)
+    else:
+        machine.pool.release()
+    if machine.options.values:
+        count = None
+    else:
+        count = _given(machine, loop) if known is None else known
+        loop.trips = [count]
+    if machine.loops:
+        return
+    if machine.options.events:
+        _write(machine, loop, {}, constant=count is not None)
+    _forget(loop)
+
+
+def _execution(loop: Loop, turns: Callable[[], Iterator[None]]) -> Step:
+    steps = loop.steps
+
+    def execute() -> None:
+        loop.turn = 0
+        for _ in turns():
+            for step in steps:
+                step()
+            loop.turn += 1
+        if loop.trips is not None:
+            loop.trips.append(loop.turn)
+
+    return execute
+
+
+def _given(machine: Machine, loop: Loop) -> int:
+    counts = machine.options.trip_counts
+    for name in (loop.name, loop.place):
+        count = counts if isinstance(counts, int) else (counts or {}).get(name)
+        if count is not None:
+            return count
+    fault(
+        "unsupported", loop.what, f"the trip count of the loop {loop.name} ({loop.place}) is not known",
+        limit="a run on shapes alone must be given the trip counts of loops whose bounds are values",
+        advice=f"Pass SimOptions(values=False, trip_counts={{{loop.name!r}: N}}), or one int for all loops",
+    )  # fmt: skip
+
+
+def _forget(loop: Loop) -> None:
+    """Replays count no turns."""
+    loop.trips = None
+    for node in loop.nodes:
+        if isinstance(node, Loop):
+            _forget(node)
+
+
+# ---- the stream of events -------------------------------------------------------------------------------------------
+
+
+def _write(machine: Machine, loop: Loop, numbers: dict[int, int], *, constant: bool) -> None:
+    """Append the events of one execution of the loop to the run's stream.
+
+    Args:
+      numbers: index in the stream of each recorded event of the turns that are under way.
+      constant: True if every execution has the same trip count.
+    """
+    trips = loop.trips or [0]
+    count = trips[0] if constant else trips.pop(0)
+    _control(machine, loop, ENTRY)
+    if count < 2:
+        machine.run.short.append(loop)
+    for _ in range(count):
+        for node in loop.nodes:
+            if isinstance(node, Loop):
+                _write(machine, node, numbers, constant=constant)
+                continue
+            index = numbers[node.index] = len(machine.run.events)
+            attrs = dict(node.attrs)
+            named = attrs.get("depends_on", ())
+            attrs["depends_on"] = (*(numbers.get(item, item) for item in named), *machine.after_loop)
+            machine.since_loop.append(index)
+            machine.run.events.append(replace(node, index=index, attrs=attrs))
+        _control(machine, loop, TURN)
+
+
+def _control(machine: Machine, loop: Loop, opcode: str) -> None:
+    """A barrier: it waits for everything of this core since the last one, and everything after waits for it."""
+    index = len(machine.run.events)
+    attrs = {"depends_on": (*machine.after_loop, *machine.since_loop), "loop": loop.name}
+    machine.run.events.append(Event(index, machine.core, "sync", "sync", opcode, (), (), loop.file, loop.line, attrs))
+    machine.after_loop = (index,)
+    machine.since_loop = []
+
+
+def turns_of(loop: Loop, count: int) -> list[Event]:
+    """The events of so many turns of a loop, with as many turns of each loop in it, numbered from 0."""
+    found: list[Event] = []
+    for _ in range(count):
+        for node in loop.nodes:
+            found += turns_of(node, count) if isinstance(node, Loop) else [node]
+    return [replace(event, index=index, attrs={**event.attrs, "depends_on": ()}) for index, event in enumerate(found)]
+
+
+# ---- what loops forbid ----------------------------------------------------------------------------------------------
+
+
+def persisting(machine: Machine, buffer: Buffer) -> list[Loop]:
+    """The loops, outermost first, in whose turns the allocation is the same one: those that do not allocate it."""
+    for depth, loop in enumerate(machine.loops):
+        if any(item is buffer for item in loop.buffers):
+            return machine.loops[depth + 1 :]
+    return list(machine.loops)
+
+
+def check_closed(run: Run) -> None:
+    """A fault if the kernel left a loop by break or return: its body would run in the compiler's loop nonetheless."""
+    for machine in run.cores:
+        for loop in machine.loops:
+            raise KernelFault(
+                FaultRecord(
+                    kind="unsupported", instruction=loop.what, message=f"the loop {loop.name} was left by break or return",
+                    limit="the body of a loop of run time runs to its end", advice="Loop with nl.while_loop",
+                    file=loop.file, line=loop.line,
+                )
+            )  # fmt: skip
+
+
+def leaves(opcode: str, what: str, loop: str) -> Any:
+    """The fault of something that was made in a loop's body and is used behind it."""
+    fault("unsupported", opcode, f"{what} was made in the body of the loop {loop}, which has ended",
+          limit="what a body makes lives for one turn", advice="Allocate it before the loop")  # fmt: skip

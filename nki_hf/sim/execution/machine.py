@@ -1,0 +1,281 @@
+"""Machine: one simulated core while a kernel runs on it. Every instruction passes through `issue`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.dtypes import DType, as_dtype, widen
+from nki_hf.sim.execution.loops import Loop, leaves
+from nki_hf.sim.execution.numerics import engine_numerics
+from nki_hf.sim.execution.storage import BytePool, Storage, fill_sentinel
+from nki_hf.sim.faults import fault, kernel_position
+from nki_hf.sim.options import SimOptions
+from nki_hf.sim.stream.events import Buffer, Event, Region
+
+__all__ = ["Machine", "Run", "current_machine", "running_machine"]
+
+Step = Callable[[], object]
+"""One instruction's computation, bound to its operands' memory."""
+
+_thread = threading.local()
+
+
+class Run:
+    """One launch of one kernel: what its cores share.
+
+    Attributes:
+      options: the options of the launch.
+      lnc: number of cores, 1 or 2.
+      grid: True if the kernel was launched with a grid, `kernel[lnc](...)`.
+      events: the event stream so far, in order of execution over all cores.
+      buffers: every allocation of the run, in order.
+      cores: the machines.
+      order: recorded computations of all cores in order of execution (only if `options.record`).
+      talks: True once the cores exchanged data or met at a barrier; then a replay must follow `order`.
+      modified: numbers of the input buffers that an instruction wrote.
+      cooperation: what switches between the cores of a launch on two (see sim/execution/cores.py), else None.
+      closed: name of the loop whose body allocated a buffer, by its number, of loops that have ended.
+      short: loops that ran less than two turns, whose memory the events do not show.
+      templates: number of events that were recorded in bodies of loops.
+      homes: the loop of each of them, by its index (below 0).
+      replayable: False once an instruction's computation depended on run-time values in a way that a replay would miss
+        (data-dependent control flow); `why_not_replayable` says which.
+    """
+
+    def __init__(self, options: SimOptions, lnc: int = 1, *, grid: bool = False) -> None:
+        self.options = options
+        self.lnc = lnc
+        self.grid = grid
+        self.events: list[Event] = []
+        self.buffers: list[Buffer] = []
+        self.replayable = True
+        self.why_not_replayable = ""
+        self.shared: list[Storage] = []
+        self.order: list[Step] = []
+        self.talks = False
+        self.modified: set[int] = set()
+        self.cooperation: Any = None
+        self.closed: dict[int, str] = {}
+        self.short: list[Loop] = []
+        self.templates = 0
+        self.homes: dict[int, Loop] = {}
+        self.cores = [Machine(self, core) for core in range(lnc)]
+
+    def not_replayable(self, why: str) -> None:
+        """Note that the recorded steps of this run do not stand for another run with other values."""
+        if self.replayable:
+            self.replayable, self.why_not_replayable = False, why
+
+
+class Machine:
+    """One core of a run: its memory pool, its recorded steps and its engine state.
+
+    Attributes:
+      run: the launch this core belongs to.
+      core: program id, 0 or 1.
+      steps: recorded computations in program order (only if `options.record`).
+      state: engine state that lives between instructions (reduce registers, random state), by name.
+      in_order: True inside `nl.no_reorder()`.
+      loops: the loops of run time whose bodies are being recorded, outermost first.
+      after_loop: the event that later instructions of this core wait for, a loop's last barrier.
+      since_loop: events of this core since then.
+      pending: exchanges with the other core that it has not come to yet (see sim/execution/cores.py).
+    """
+
+    def __init__(self, run: Run, core: int) -> None:
+        self.run = run
+        self.core = core
+        self.options = run.options
+        self.chip = run.options.chip
+        self.steps: list[Step] = []
+        self.state: dict[str, Any] = {}
+        self.pool = BytePool()
+        self.shared_count = 0
+        self.in_order = False
+        self.pending: list[Any] = []
+        self.loops: list[Loop] = []
+        self.after_loop: tuple[int, ...] = ()
+        self.since_loop: list[int] = []
+
+    def allocate(
+        self,
+        shape: tuple[int, ...],
+        dtype: DType,
+        space: str,
+        *,
+        name: str = "",
+        role: str = "scratch",
+        address: tuple[int, int] | None = None,
+        data: np.ndarray[Any, Any] | None = None,
+    ) -> Storage:
+        """New memory of `shape` in `space`, sentinel-filled unless `data` (raw `uint8` bytes) is given.
+
+        The n-th shared_hbm allocation of every core is the same memory. Capacity is judged from the event stream when
+        the run ends (see sim/stream/memory.py), because only then is each tile's last reader known.
+        """
+        shared = space == "shared_hbm" and role != "input"
+        if shared and self.loops:
+            fault("unsupported", "ndarray", f"shared_hbm in the body of the loop {self.loops[-1].name}",
+                  limit="what a body makes lives for one turn", advice="Allocate it before the loop")  # fmt: skip
+        if shared:
+            position, self.shared_count = self.shared_count, self.shared_count + 1
+            if position < len(self.run.shared):
+                return self._again(self.run.shared[position], shape, dtype)
+        file, line = kernel_position(2)  # this, and what allocates
+        number = len(self.run.buffers)
+        buffer = Buffer(
+            number=number,
+            space=space,
+            name=name or f"{space}{number}",
+            shape=shape,
+            dtype=dtype,
+            core=None if shared or role == "input" else self.core,
+            role=role,
+            address=address,
+            file=file,
+            line=line,
+        )
+        self.run.buffers.append(buffer)
+        if self.loops:
+            self.loops[-1].buffers.append(buffer)
+        known = data is not None
+        pool = None
+        if data is None and self.options.values:
+            nbytes = buffer.elements * dtype.dtype.itemsize
+            pool = self.pool if buffer.on_chip else None
+            data = pool.take(nbytes) if pool is not None else np.empty(nbytes, np.uint8)
+        tracked = not known and (space == "psum" or self.options.uninitialized == "error")
+        storage = Storage(buffer, data, tracked=tracked, pool=pool)
+        if not known:
+            storage.fill_sentinel()
+            if self.loops and data is not None:
+                self.step(lambda: fill_sentinel(data, dtype))  # each turn has memory of its own
+        if shared:
+            self.run.shared.append(storage)
+        return storage
+
+    def issue(
+        self,
+        opcode: str,
+        *,
+        engine: str,
+        reads: tuple[Region, ...],
+        writes: tuple[Region, ...],
+        step: Step | None,
+        queue: str = "",
+        attrs: Mapping[str, Any] | None = None,
+        position: tuple[str, int] | None = None,
+    ) -> Event | None:
+        """Record and execute one instruction whose operands have been checked.
+
+        Args:
+          opcode: public name of the instruction.
+          engine: one of `events.ENGINES`.
+          reads, writes: the regions touched, in operand order.
+          step: the computation, closed over arrays that alias the operands' memory; None if it only has a record.
+          queue: triggering queue of a DMA; default is the engine.
+          attrs: see `Event.attrs`.
+          position: file and line of the kernel, if it is not the one that runs now.
+        """
+        event, buffers = None, self.run.buffers
+        for region in (*reads, *writes):
+            number = region.buffer.number
+            if number >= len(buffers) or buffers[number] is not region.buffer:
+                fault("argument", opcode, f"{region.buffer.name} was allocated in another launch",
+                      limit="operands belong to the launch that uses them",
+                      advice="Pass its values as an argument of this launch")  # fmt: skip
+            if number in self.run.closed:
+                leaves(opcode, region.buffer.name, self.run.closed[number])
+        for region in writes:
+            if region.buffer.role == "input":
+                self.run.modified.add(region.buffer.number)
+        if self.options.events:
+            file, line = position or kernel_position(3)  # this, begin.issue, the instruction
+            if self.in_order:
+                attrs = {**(attrs or {}), "no_reorder": True}
+            if self.loops:
+                self.run.templates += 1
+                index = -self.run.templates
+                self.run.homes[index] = self.loops[-1]
+            else:
+                index = len(self.run.events)
+                self.since_loop.append(index)
+                if self.after_loop:
+                    attrs = {**(attrs or {}), "depends_on": ((attrs or {}).get("depends_on", ()) + self.after_loop)}
+            event = Event(index, self.core, engine, queue or engine, opcode, reads, writes, file, line, attrs or {})
+            (self.loops[-1].nodes if self.loops else self.run.events).append(event)
+        if step is not None:
+            self.step(step)
+        return event
+
+    def element(self, dtype: Any) -> DType:
+        """The element type that this run stores for `dtype`: low-precision types widened unless `options.precise`."""
+        found = as_dtype(dtype)
+        return found if self.options.precise else widen(found)
+
+    def step(self, step: Step) -> None:
+        """Execute a computation now and, in a recorded run, at this place of every replay; no event is issued."""
+        if self.options.values and self.loops:
+            self.loops[-1].steps.append(step)
+        elif self.options.values:
+            step()
+            if self.options.record:
+                self.steps.append(step)
+                self.run.order.append(step)
+
+    def first_step(self, step: Step) -> None:
+        """Execute a computation before everything that is being recorded: the first value of an engine's state."""
+        loops, self.loops = self.loops, []
+        try:
+            self.step(step)
+        finally:
+            self.loops = loops
+
+    def _again(self, storage: Storage, shape: tuple[int, ...], dtype: DType) -> Storage:
+        if storage.buffer.shape != shape or storage.buffer.dtype != dtype:
+            fault(
+                "output",
+                "ndarray",
+                f"shared_hbm tensor {storage.buffer.name} is {list(storage.buffer.shape)} {storage.buffer.dtype} on core 0 "
+                f"and {list(shape)} {dtype} on core {self.core}",
+                limit="both cores must allocate the same shared_hbm tensors in the same order",
+            )
+        return storage
+
+
+def running_machine() -> Machine | None:
+    """The machine whose kernel runs in this thread, or None."""
+    return getattr(_thread, "machine", None)
+
+
+def current_machine(what: str = "this operation") -> Machine:
+    """The machine whose kernel runs in this thread; a RuntimeError names `what` was tried outside of one."""
+    machine = running_machine()
+    if machine is None:
+        raise RuntimeError(f"{what} was called outside a running kernel: call it from a function launched with nki.jit.")
+    return machine
+
+
+class entered:  # noqa: N801  (a context manager used like a function)
+    """Make `machine` the current one of this thread for a block of code, even if it raises.
+
+    NumPy behaves as sim/execution/numerics.py says inside.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._numerics = engine_numerics()
+
+    def __enter__(self) -> Machine:
+        self._numerics.__enter__()
+        self._previous = running_machine()
+        _thread.machine = self._machine
+        return self._machine
+
+    def __exit__(self, *exc: object) -> None:
+        _thread.machine = self._previous
+        self._numerics.__exit__(None, None, None)

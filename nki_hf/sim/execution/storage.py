@@ -1,0 +1,101 @@
+"""Storage: the bytes behind one allocation, pooled so that memory in use follows the tiles that are alive."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.dtypes import DType
+from nki_hf.sim.stream.events import Buffer
+
+__all__ = ["BytePool", "Storage", "fill_sentinel"]
+
+INTEGER_SENTINEL = 4
+"""Fill of never-written integer memory, as in the SDK's own simulator; floats are filled with NaN."""
+
+
+class BytePool:
+    """Blocks of bytes of one core that dead tiles gave back. A recorded program replays in order, so reuse is safe there.
+
+    Attributes:
+      nbytes: bytes of all blocks that it made.
+    """
+
+    __slots__ = ("_free", "_held", "nbytes")
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
+        self._held: list[np.ndarray[Any, Any]] | None = None
+
+    def take(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """A block of exactly `nbytes` bytes with undefined content."""
+        blocks = self._free.get(nbytes)
+        if blocks:
+            return blocks.pop()
+        self.nbytes += nbytes
+        return np.empty(nbytes, np.uint8)
+
+    def give(self, block: np.ndarray[Any, Any]) -> None:
+        """Hand a block back for reuse."""
+        if self._held is not None:
+            self._held.append(block)
+        else:
+            self._free.setdefault(block.nbytes, []).append(block)
+
+    def hold(self) -> None:
+        """Reuse nothing that is given back from now on: the next turn of a loop may read it again."""
+        if self._held is None:
+            self._held = []
+
+    def release(self) -> None:
+        """Allow the reuse of what was given back since `hold`."""
+        held, self._held = self._held or [], None
+        for block in held:
+            self.give(block)
+
+
+class Storage:
+    """Bytes of one buffer, flattened, and which elements have been written.
+
+    Attributes:
+      buffer: what the events know of it.
+      on_chip: True in SBUF and PSUM.
+      data: `uint8[bytes]`, or None when the run has no values.
+      in_psum: True in PSUM.
+      foreign: `bool[elements]`: which elements of PSUM another engine than Tensor wrote last; None if none.
+      written: `bool[elements]` of the buffer's own dtype; None = every element counts as written (inputs, constants).
+    """
+
+    __slots__ = ("__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "on_chip", "written")
+
+    def __init__(
+        self, buffer: Buffer, data: np.ndarray[Any, Any] | None, *, tracked: bool, pool: BytePool | None = None
+    ) -> None:
+        self.buffer = buffer
+        self.on_chip = buffer.on_chip
+        self.in_psum = buffer.space == "psum"
+        self.foreign: np.ndarray[Any, Any] | None = None
+        self.data = data
+        self.written = np.zeros(buffer.elements, np.bool_) if tracked else None
+        self._pool = pool
+
+    def __del__(self) -> None:
+        if self._pool is not None and self.data is not None:
+            self._pool.give(self.data)
+
+    def fill_sentinel(self) -> None:
+        """Fill with NaN (floats) or the integer sentinel."""
+        if self.data is not None:
+            fill_sentinel(self.data, self.buffer.dtype)
+
+
+def fill_sentinel(data: np.ndarray[Any, Any], dtype: DType) -> None:
+    """Fill raw bytes with the sentinel of never-written memory of `dtype`."""
+    array = data.view(dtype.dtype) if dtype.dtype.itemsize > 1 or dtype.is_float else data
+    if dtype.is_float:
+        array[...] = np.array(math.nan).astype(dtype.dtype)
+    else:
+        array[...] = INTEGER_SENTINEL if dtype.family != "bool" else True

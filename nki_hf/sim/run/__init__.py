@@ -1,0 +1,1 @@
+"""One launch, from its arguments to its recorded program."""

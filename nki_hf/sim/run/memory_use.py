@@ -1,0 +1,293 @@
+"""Memory faults of a finished run: more tiles alive than fit, addresses that cannot be, tiles overwritten while in use."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nki_hf.chips import Chip
+from nki_hf.errors import FaultRecord, KernelFault
+from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.sim.options import SimOptions
+from nki_hf.sim.stream.events import Buffer, Event, Region
+from nki_hf.sim.stream.footprint import Footprint, footprint_of, overlap
+from nki_hf.sim.stream.memory import Lifetime, Occupancy, lifetimes, occupancies
+
+__all__ = ["check_memory"]
+
+
+class _Touch(NamedTuple):
+    """One access to a tile that shares bytes; `own_only` if it reads only what the tile itself wrote before."""
+
+    event: int
+    region: Region
+    writes: bool
+    own_only: bool = False
+
+
+_LARGEST = 4
+"""Holders named in an overflow."""
+
+
+def check_memory(events: Sequence[Event], options: SimOptions) -> None:
+    """Raise the first memory fault of a finished run, if there is one.
+
+    Kinds: `shape` (a tile of more partitions than there are), `capacity` (live tiles or an address beyond the documented
+    size, or a tile that fits nowhere between addressed ones), `placement` (a PSUM address inside a bank) and `overlap` (a tile
+    read where another tile wrote last). For kernels written elsewhere the doubtful ones are warnings. Source of the rules:
+    sim/stream/memory.py.
+    """
+    lives = lifetimes(events, options.chip)
+    for life in lives:
+        _check_partitions(life.buffer, options.chip)
+    addressed = [life for life in lives if life.buffer.address is not None]
+    for life in addressed:
+        _check_address(life, options)
+    for item in occupancies(events, options.chip, lives):
+        if item.high_water > item.capacity:
+            raise KernelFault(_overflow(item, events, options.chip))
+    for record in _unplaceable(lives, addressed, options.chip):
+        _raise_or_warn(record, options.foreign)
+    for record, sure in overwritten(events, addressed):
+        _raise_or_warn(record, options.foreign and not sure)
+
+
+def _raise_or_warn(record: FaultRecord, doubtful: bool) -> None:
+    if not doubtful:
+        raise KernelFault(record)
+    warnings.warn(str(KernelFault(record)), SimulatorWarning, stacklevel=3)
+
+
+def _unplaceable(lives: list[Lifetime], addressed: list[Lifetime], chip: Chip) -> Iterator[FaultRecord]:
+    """One record per tile without an address that is larger than every gap between the addressed tiles of its lifetime.
+
+    No placement of the other tiles can help it. (Whether tiles without an address leave each other gaps that are large
+    enough is the compiler's matter: only their sum is judged.)
+    """
+    fixed: dict[tuple[int, str], list[Lifetime]] = defaultdict(list)
+    for life in addressed:
+        fixed[life.buffer.core or 0, life.buffer.space].append(life)
+    for life in lives if fixed else ():
+        buffer = life.buffer
+        if buffer.address is not None:
+            continue
+        capacity = int(chip.sbuf_partition_bytes if buffer.space == "sbuf" else chip.psum_partition_bytes)
+        together = [f for f in fixed[buffer.core or 0, buffer.space] if f.first <= life.last and f.last >= life.first]
+        largest = end = 0
+        for start, stop in sorted((f.buffer.address[1], f.buffer.address[1] + f.nbytes) for f in together if f.buffer.address):
+            largest, end = max(largest, start - end), max(end, stop)
+        largest = max(largest, capacity - end)
+        if life.nbytes > largest:
+            yield FaultRecord(
+                kind="capacity", instruction="ndarray",
+                message=f"{buffer.name} {list(buffer.shape)} {buffer.dtype} takes {life.nbytes:,} B per partition, and the "
+                f"{len(together)} tiles with an address that live at the same time leave gaps of {largest:,} B at most",
+                limit=f"a tile lies in one piece of the {capacity:,} B of {buffer.space}",
+                advice="Move the addressed tiles together, or give this one an address",
+                operands=(_show(buffer), *(_show(f.buffer) for f in together)), file=buffer.file, line=buffer.line,
+                details={"space": buffer.space, "core": buffer.core or 0, "bytes": life.nbytes, "largest_gap": largest},
+            )  # fmt: skip
+
+
+def _show(buffer: Buffer) -> str:
+    return f"{buffer.name} {list(buffer.shape)} {buffer.dtype}"
+
+
+def _overflow(item: Occupancy, events: Sequence[Event], chip: Chip) -> FaultRecord:
+    """The newest tile alive at the high-water mark is the one that does not fit."""
+    newest = max(item.holders, key=lambda life: life.first).buffer
+    named = [
+        f"{life.buffer.name} {life.nbytes:,} B ({life.buffer.file}:{life.buffer.line})" for life in item.holders[:_LARGEST]
+    ]
+    unit = f" ({item.high_water // int(chip.psum_bank_bytes)} banks)" if item.space == "psum" else ""
+    return FaultRecord(
+        kind="capacity",
+        instruction=events[item.at].opcode,
+        message=f"{item.space.upper()} overflow: {item.high_water:,} B{unit} per partition are alive with {newest.name}; "
+        f"largest of {len(item.holders)}: {', '.join(named)}",
+        limit=f"{chip.name} has {item.capacity:,} B per partition",
+        advice="Use smaller tiles or fewer buffers at once, or end a tile's use earlier",
+        operands=tuple(f"{life.buffer.name} {list(life.buffer.shape)} {life.buffer.dtype}" for life in item.holders),
+        file=newest.file,
+        line=newest.line,
+        details={
+            "space": item.space,
+            "core": item.core,
+            "bytes": item.high_water,
+            "capacity": item.capacity,
+            "holders": [
+                {"name": life.buffer.name, "bytes": life.nbytes, "file": life.buffer.file, "line": life.buffer.line}
+                for life in item.holders
+            ],
+        },
+    )
+
+
+def _check_partitions(buffer: Buffer, chip: Chip) -> None:
+    if buffer.shape and buffer.shape[0] > chip.partitions:
+        raise KernelFault(
+            FaultRecord(
+                kind="shape", instruction="ndarray",
+                message=f"{buffer.name} {list(buffer.shape)} {buffer.dtype} has {buffer.shape[0]:,} partitions",
+                limit=f"{buffer.space} of {chip.name} has {chip.partitions}",
+                advice="Split the partition axis into several tiles, or move it to a free axis",
+                operands=(_show(buffer),), file=buffer.file, line=buffer.line,
+            )
+        )  # fmt: skip
+
+
+def _check_address(life: Lifetime, options: SimOptions) -> None:
+    buffer, chip = life.buffer, options.chip
+    partition, start = buffer.address or (0, 0)
+    capacity = int(chip.sbuf_partition_bytes if buffer.space == "sbuf" else chip.psum_partition_bytes)
+    rows, stop = buffer.shape[0] if buffer.shape else 1, start + buffer.bytes_per_partition
+    if partition < 0 or start < 0 or partition + rows > chip.partitions or stop > capacity:
+        raise KernelFault(
+            FaultRecord(
+                kind="capacity", instruction="ndarray",
+                message=f"{buffer.name} {list(buffer.shape)} {buffer.dtype} at address=({partition}, {start:,}) ends at "
+                f"partition {partition + rows} and byte {stop:,}",
+                limit=f"{buffer.space} of {chip.name} has {chip.partitions} partitions of {capacity:,} B",
+                operands=(_show(buffer),), file=buffer.file, line=buffer.line,
+            )
+        )  # fmt: skip
+    if buffer.space == "psum" and start % int(chip.psum_bank_bytes):
+        fault = KernelFault(
+            FaultRecord(
+                kind="placement", instruction="ndarray",
+                message=f"{buffer.name} is at byte {start:,} of PSUM",
+                limit=f"a PSUM tensor must start at a bank, a multiple of {chip.psum_bank_bytes:,} B",
+                operands=(_show(buffer),), file=buffer.file, line=buffer.line,
+            )
+        )  # fmt: skip
+        if not options.foreign:
+            raise fault
+        warnings.warn(str(fault), SimulatorWarning, stacklevel=2)
+
+
+def overwritten(events: Sequence[Event], addressed: list[Lifetime]) -> Iterator[tuple[FaultRecord, bool]]:
+    """One record per tile with an explicit address that is read where another tile wrote last, and whether that is sure.
+
+    A write that keeps old bytes (`keeps` in the event's attributes: accumulation, elements left alone) reads them. A read
+    through run-time indices may read any byte of its tile: it is sure to be wrong only if all of them were overwritten.
+    """
+    partners = _partners(addressed)
+    if not partners:
+        return
+    touching: dict[int, list[_Touch]] = defaultdict(list)
+    for index, event in enumerate(events):
+        for region in event.reads:
+            if region.buffer.number in partners:
+                touching[region.buffer.number].append(_Touch(index, region, False))
+        keeps = event.attrs.get("keeps", ()) if event.attrs else ()
+        for position, region in enumerate(event.writes):
+            if region.buffer.number in partners:
+                if position in keeps:
+                    touching[region.buffer.number].append(_Touch(index, region, False, bool(event.attrs.get("keeps_own"))))
+                touching[region.buffer.number].append(_Touch(index, region, True))
+    for number, others in partners.items():
+        found = _first_clobbered(number, others, touching, events)
+        if found is not None:
+            yield found
+
+
+def _partners(addressed: list[Lifetime]) -> dict[int, set[int]]:
+    """Tiles that share bytes with another tile while both are in use, by buffer number."""
+    partners: dict[int, set[int]] = defaultdict(set)
+    active: dict[tuple[int | None, str], list[Lifetime]] = defaultdict(list)
+    for life in addressed:
+        key = (life.buffer.core, life.buffer.space)
+        active[key] = [other for other in active[key] if other.last >= life.first]
+        for other in active[key]:
+            if overlap(_whole(life.buffer), _whole(other.buffer)):
+                partners[life.buffer.number].add(other.buffer.number)
+                partners[other.buffer.number].add(life.buffer.number)
+        active[key].append(life)
+    return partners
+
+
+def _whole(buffer: Buffer) -> Footprint:
+    partition, start = buffer.address or (0, 0)
+    stop = start + buffer.bytes_per_partition
+    return Footprint(partition, partition + buffer.shape[0], 1, start, stop, stop - start, (), True)
+
+
+def _first_clobbered(
+    number: int, others: set[int], touching: dict[int, list[_Touch]], events: Sequence[Event]
+) -> tuple[FaultRecord, bool] | None:
+    foreign = sorted((t.event, t.region) for other in others for t in touching[other] if t.writes) if others else []
+    foreign.sort(key=lambda item: item[0])
+    own = [(t.event, t.region) for t in touching[number] if t.writes and not t.region.indirect]
+    for index, region, writes, own_only in touching[number]:
+        if writes:
+            continue
+        wanted = _placed(region)
+        for at, written in foreign:
+            if at >= index:
+                break
+            clobber = _placed(written)
+            if not clobber.certain or not overlap(wanted, clobber):
+                continue
+            later = [_placed(r) for i, r in own if at <= i < index]
+            before = [_placed(r) for i, r in own if i < at] if own_only else None
+            left = _left_over(wanted, clobber, later, before)
+            if left:
+                sure = wanted.certain or left == (wanted.p1 - wanted.p0) * (wanted.hi - wanted.lo)
+                return _clobber_record(region, written, events[index], events[at]), sure
+    return None
+
+
+def _placed(region: Region) -> Footprint:
+    address = region.buffer.address or (0, 0)
+    return footprint_of(region).moved(*address)
+
+
+def _left_over(wanted: Footprint, clobber: Footprint, later: list[Footprint], before: list[Footprint] | None = None) -> int:
+    """How many bytes of both are not written again by any of `later`; only those that one of `before` wrote, if it is given."""
+    p0, lo = min(wanted.p0, clobber.p0), min(wanted.lo, clobber.lo)
+    shape = (max(wanted.p1, clobber.p1) - p0, max(wanted.hi, clobber.hi) - lo)
+    left = _mask(wanted, p0, lo, shape) & _mask(clobber, p0, lo, shape)
+    for item in later:
+        left &= ~_mask(item, p0, lo, shape)
+    if before is not None:
+        known = np.zeros(shape, np.bool_)
+        for item in before:
+            known |= _mask(item, p0, lo, shape)
+        left &= known
+    return int(left.sum())
+
+
+def _mask(item: Footprint, p0: int, lo: int, shape: tuple[int, int]) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    free = np.zeros(shape[1], np.bool_)
+    starts = np.array([item.lo - lo])
+    for stride, count in item.dims:
+        starts = (starts[:, None] + stride * np.arange(count)).reshape(-1)
+    for start in starts:
+        free[max(0, start) : max(0, start + item.run)] = True
+    mask = np.zeros(shape, np.bool_)
+    rows = [p - p0 for p in range(item.p0, item.p1, item.p_step) if 0 <= p - p0 < shape[0]]
+    mask[rows] = free
+    return mask
+
+
+def _clobber_record(region: Region, written: Region, reader: Event, writer: Event) -> FaultRecord:
+    mine, other = region.buffer, written.buffer
+    return FaultRecord(
+        kind="overlap",
+        instruction=reader.opcode,
+        message=f"{mine.name} at address={mine.address} is read, but {other.name} at address={other.address} was written "
+        f"over it by {writer.opcode} ({writer.file}:{writer.line})",
+        limit="a tile may share bytes only with tiles that are not in use",
+        advice="Give one of them another address, or read the first before the second is written",
+        operands=(f"{mine.name} {list(mine.shape)}", f"{other.name} {list(other.shape)}"),
+        file=reader.file,
+        line=reader.line,
+        details={
+            "reader": {"event": reader.index, "file": reader.file, "line": reader.line},
+            "writer": {"event": writer.index, "file": writer.file, "line": writer.line},
+        },
+    )

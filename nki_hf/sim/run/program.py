@@ -1,0 +1,91 @@
+"""Program: a recorded run that can be replayed on new inputs without running the kernel's Python again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.execution.machine import Run, Step
+from nki_hf.sim.execution.numerics import engine_numerics
+from nki_hf.sim.tensors.tensor import NkiTensor
+
+__all__ = ["Program", "fill"]
+
+_BLOCK = 64
+"""Rows of the source that are transposed in one go. A transposed copy of 4,096 rows in one piece takes four times as long."""
+
+
+class Program:
+    """The steps of one launch, bound to memory of their own.
+
+    A program is not re-entrant: one thread at a time (see backends/simulator.py for a pool of them).
+
+    Attributes:
+      steps: lists of computations. Cores that do not talk to each other have one list each, which may run at the same
+        time; cores that do have one list together, in the order of the recorded run.
+    """
+
+    def __init__(self, run: Run, inputs: Mapping[str, NkiTensor], outputs: Sequence[NkiTensor]) -> None:
+        if not run.replayable:
+            raise ValueError(f"this run cannot be replayed: {run.why_not_replayable}.")
+        self._inputs = {name: tensor.array() for name, tensor in inputs.items()}
+        self._modified = [name for name, tensor in inputs.items() if tensor.storage.buffer.number in run.modified]
+        self._outputs = [tensor.array() for tensor in outputs]
+        self.steps: list[list[Step]] = [run.order] if run.talks else [machine.steps for machine in run.cores]
+        self._keep = (run, inputs, outputs)
+
+    @property
+    def instructions(self) -> int:
+        """Number of recorded computations that a replay executes, over all cores; a loop of run time counts as one."""
+        return sum(len(steps) for steps in self.steps)
+
+    @functools.cached_property
+    def nbytes(self) -> int:
+        """Bytes of the program's own memory: inputs, outputs and tiles."""
+        run = self._keep[0]
+        moved = sum(array.nbytes for array in (*self._inputs.values(), *self._outputs))
+        return moved + sum(machine.pool.nbytes for machine in run.cores)
+
+    def release(self) -> None:
+        """Let go of all memory now. A program and its run refer to each other in circles, which would keep it until Python
+        looks for such; it cannot be called again.
+        """  # fmt: skip
+        for machine in self._keep[0].cores:
+            machine.steps.clear()
+        self._keep[0].order.clear()
+        self._keep[0].cores.clear()
+        self._inputs.clear()
+        self._outputs.clear()
+
+    def __call__(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> tuple[np.ndarray[Any, Any], ...]:
+        """Replay on `inputs` (same names and dtypes as recorded); the outputs are fresh arrays.
+
+        Inputs have the recorded shapes, or are shorter and are followed by zeros. Those that the kernel writes in place are
+        updated.
+        """
+        for name, target in self._inputs.items():
+            fill(target, inputs[name])
+        with engine_numerics():
+            for steps in self.steps:
+                for step in steps:
+                    step()
+        for name in self._modified:
+            inputs[name][...] = self._inputs[name]
+        return tuple(array.copy() for array in self._outputs)
+
+
+def fill(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+    """Copy `source` to the beginning of `target` along every axis, and zeros behind it."""
+    for axis, length in enumerate(source.shape):
+        if length < target.shape[axis]:
+            before = (slice(None),) * axis
+            target[(*before, slice(length, None))] = 0
+            target = target[(*before, slice(0, length))]
+    if source.ndim > 1 and source.strides[-1] > source.strides[-2]:
+        for start in range(0, source.shape[-1], _BLOCK):
+            target[..., start : start + _BLOCK] = source[..., start : start + _BLOCK]
+    else:
+        target[...] = source

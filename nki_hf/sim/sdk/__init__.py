@@ -1,0 +1,1 @@
+"""The names under which kernels import the language."""

@@ -1,0 +1,164 @@
+"""Conflicts: which accesses of an event stream meet earlier ones in memory, at least one of the two a write.
+
+Buffers that are accessed in the same order by the same patterns conflict within themselves in the same way, and a loop
+that takes fresh tiles makes many such buffers. So each history, the sequence of accesses to one memory, is worked out once,
+as positions in the sequence, and the rest is looking up which event stands at which position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from nki_hf.sim.stream.access_history import Access, Memory
+from nki_hf.sim.stream.access_table import AccessTable, Ints
+from nki_hf.sim.stream.footprint import Footprint, footprint_of
+
+__all__ = ["RAW", "WAR", "WAW", "Conflicts", "Placement", "conflicts_of"]
+
+RAW, WAW, WAR = 0, 1, 3
+
+Placement = Mapping[int, tuple[int, int]]
+"""`(partition, byte)` of on-chip buffers, by `Buffer.number`."""
+
+
+class Conflicts(NamedTuple):
+    """Pairs of events of which the later one touches bytes of the earlier one, all int64[pairs], in order of `consumers`.
+
+    Attributes:
+      producers, consumers: event indices.
+      kinds: `RAW`, `WAW` or `WAR`.
+      buffers: number of the buffer that the producer accessed.
+    """
+
+    producers: Ints
+    consumers: Ints
+    kinds: Ints
+    buffers: Ints
+
+
+def conflicts_of(table: AccessTable, placement: Placement, queue_of: Ints | None) -> Conflicts:
+    """The conflicts of a stream's accesses with what is not covered by later writes.
+
+    Args:
+      table: the accesses.
+      placement: addresses of on-chip buffers without an explicit one; the others are compared by identity.
+      queue_of: number of each event's queue, if queues run in program order: then a read that a queue repeats stands for
+        its earlier ones. None keeps every read.
+    """
+    memory, footprint, footprints = _memories(table, placement)
+    order = np.argsort(memory, kind="stable")
+    memory, event = memory[order], table.event[order]
+    new_memory = np.concatenate([[True], memory[1:] != memory[:-1]]) if len(memory) else np.zeros(0, np.bool_)
+    new_event = new_memory.copy()
+    new_event[1:] |= event[1:] != event[:-1]
+    symbol = 4 * footprint[order] + 2 * table.writes[order] + new_event
+    if queue_of is not None:
+        symbol = symbol * (int(queue_of.max(initial=0)) + 1) + queue_of[event]
+    firsts = np.flatnonzero(new_memory)
+    written = np.logical_or.reduceat(table.writes[order], firsts) if len(firsts) else firsts
+    bounds = [*firsts.tolist(), len(memory)]
+    histories: dict[bytes, list[int]] = {}  # where each distinct history stands in the sorted accesses
+    for i in np.flatnonzero(written).tolist():
+        histories.setdefault(symbol[bounds[i] : bounds[i + 1]].tobytes(), []).append(bounds[i])
+    consumers, producers, kinds = [], [], []
+    for key, begins in histories.items():
+        begin = begins[0]
+        part = slice(begin, begin + len(key) // symbol.itemsize)
+        accesses = order[part]
+        found = _within(
+            [footprints[k] for k in footprint[accesses].tolist()], table.writes[accesses].tolist(),
+            new_event[part].tolist(), None if queue_of is None else queue_of[event[part]].tolist(),
+        )  # fmt: skip
+        if len(found):
+            base = np.array(begins, np.int64)[:, None]
+            consumers.append(order[(base + found[:, 0]).reshape(-1)])
+            producers.append(order[(base + found[:, 1]).reshape(-1)])
+            kinds.append(np.broadcast_to(found[:, 2], (len(begins), len(found))).reshape(-1))
+    if not consumers:
+        return Conflicts(*[np.zeros(0, np.int64)] * 4)
+    consumer, producer = np.concatenate(consumers), np.concatenate(producers)
+    in_order = np.argsort(consumer, kind="stable")
+    consumer, producer = consumer[in_order], producer[in_order]
+    numbers = np.array([buffer.number for buffer in table.buffers], np.int64)
+    return Conflicts(
+        table.event[producer], table.event[consumer], np.concatenate(kinds)[in_order], numbers[table.buffer[producer]]
+    )
+
+
+def _memories(table: AccessTable, placement: Placement) -> tuple[Ints, Ints, list[Footprint]]:
+    """Of each access the memory it is compared in (one per core) and its footprint there, and the footprints."""
+    spaces: dict[object, int] = {}  # memories whose buffers are compared by address
+    memory: Ints = np.arange(len(table.buffers))
+    starts: dict[tuple[int, int] | None, int] = {None: 0}
+    start: Ints = np.zeros(len(table.buffers), np.int64)
+    addressed = [model.on_chip and model.address is not None for model in table.models]
+    if placement or any(addressed):
+        for place, buffer in enumerate(table.buffers):
+            address = buffer.address if buffer.address is not None else placement.get(buffer.number)
+            if address is not None and buffer.on_chip:
+                key = (buffer.core, buffer.space)
+                memory[place] = len(table.buffers) + spaces.setdefault(key, len(spaces))
+                start[place] = starts.setdefault(address, len(starts))
+    cores = np.array([core for core, _, _, _ in table.heads], np.int64)
+    core = cores[table.head][table.event]
+    _, first, form = np.unique(table.form * len(starts) + start[table.buffer], return_index=True, return_inverse=True)
+    same: dict[object, int] = {}
+    footprints: list[Footprint] = []
+    number = []
+    at = list(starts)
+    for access in first.tolist():
+        place, region = int(table.buffer[access]), table.forms[table.form[access]]
+        b, begin = region.buffer, at[start[place]]
+        pattern = (region.offset, region.shape, region.strides, region.dtype.itemsize, region.indirect)
+        known = same.setdefault((pattern, b.shape, b.dtype.itemsize, b.on_chip, begin), len(same))
+        number.append(known)
+        if known == len(footprints):
+            footprint = footprint_of(region)
+            footprints.append(footprint if begin is None else footprint.moved(*begin))
+    return (
+        memory[table.buffer] * (int(cores.max(initial=0)) + 1) + core,
+        np.array(number, np.int64)[form.reshape(-1)],
+        footprints,
+    )
+
+
+def _within(
+    footprints: list[Footprint], writes: list[bool], new_event: list[bool], queues: list[int] | None
+) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """The conflicts within one history that has a write, `(later position, earlier position, kind)`, int64[conflicts, 3]."""
+    memory = Memory()
+    found: list[tuple[int, int, int]] = []
+    last = len(writes) - 1 - writes[::-1].index(True)
+    begin = 0
+    for end in range(1, len(footprints) + 1):
+        if end < len(footprints) and not new_event[end]:
+            continue
+        if begin > last:
+            break
+        accesses = []
+        for at in range(begin, end):  # one event's: all are compared before any is noted
+            footprint = footprints[at]
+            if memory.writes is not None:
+                kind = WAW if writes[at] else RAW
+                found += [(at, item[2], kind) for item in memory.writes.meeting(footprint)]
+            if writes[at] and memory.reads is not None:
+                found += [(at, item[2], WAR) for item in memory.reads.meeting(footprint)]
+            accesses.append(Access(footprint, at if queues is None else queues[at], at, 0))
+        for access in accesses:
+            if writes[access.event]:
+                memory.note_write(access)
+            else:
+                memory.note_read(access, queues is not None)
+        begin = end
+    # Nothing waits for the reads that are left, and what they wait for depends on their bytes alone.
+    needed: dict[int, list[int]] = {}
+    for at in range(begin, len(footprints)):
+        footprint = footprints[at]
+        if id(footprint) not in needed:
+            assert memory.writes is not None  # noqa: S101  (the last write is among what was noted)
+            needed[id(footprint)] = [item[2] for item in memory.writes.meeting(footprint)]
+        found += [(at, earlier, RAW) for earlier in needed[id(footprint)]]
+    return np.array(found, np.int64).reshape(-1, 3)

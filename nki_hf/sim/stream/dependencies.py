@@ -1,0 +1,201 @@
+"""Dependencies: which earlier instructions each instruction must wait for, derived from the event stream alone.
+
+Rule. NKI is sequential: the compiler keeps the order of any two instructions of a core that touch the same bytes, at
+least one of them writing, and may reorder the rest (nki/get-started/nki-language-guide.rst, "sequential programming
+model"). So each instruction depends, per byte that it touches, on
+
+    RAW    the last instruction that wrote what it reads,
+    WAW    the last instruction that wrote what it writes,
+    WAR    the instructions that read, since that write, what it writes,
+    ORDER  what `depends_on` names.
+
+Bytes are those of a buffer; buffers with an explicit `address=` are compared by their bytes in SBUF or PSUM, so that
+tiles placed on top of each other depend on each other. With `placement` every on-chip buffer is compared that way, which
+adds the hazards of reusing memory. Overlap is exact but for the cases named in sim/stream/footprint.py.
+
+Queues. Each engine runs its instructions in program order, each DMA queue its transfers. Only the newest producer of a
+queue is kept per consumer, because an in-order queue has finished the older ones by then: one edge that waits for
+completion (RAW, WAW, ORDER), and one WAR edge if its reader is newer. Edges within one queue are kept too: the consumer
+may start after the producer started, but must still wait for its result (`same_queue` tells them apart). With `reorder`
+a queue may run its instructions in another order (a compiler that hoists): then every producer is kept.
+A DMA's edge means its completion: the transfer, not the trigger.
+
+Cores. Edges join instructions of one core. Where cores meet (`core_barrier`, `sendrecv`), `meetings` lists the events that
+must all have started before any of them completes. A barrier counts as reading and writing its `data`: it waits for this
+core's accesses to it, and later accesses wait for the barrier (nki/api/nki/isa/__init__.py, core_barrier). Two cores that
+touch the same HBM without a barrier between them are a race, not a dependency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from nki_hf.sim.stream.access_table import AccessTable, Ints
+from nki_hf.sim.stream.conflicts import RAW, WAR, WAW, Conflicts, Placement, conflicts_of
+from nki_hf.sim.stream.events import Event
+
+__all__ = ["KINDS", "MEETINGS", "ORDER", "RAW", "WAR", "WAW", "Dependencies", "Edge", "Queue", "dependencies"]
+
+ORDER = 2
+KINDS = ("RAW", "WAW", "ORDER", "WAR")
+"""Names of the edge kinds, by number; the first three wait for the producer's completion, WAR for its reads."""
+
+MEETINGS = ("core_barrier", "sendrecv")
+"""Instructions at which the cores of a launch meet: the n-th of each core, per `pipe_id` if there is one."""
+
+_Ints = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+class Queue(NamedTuple):
+    """One in-order stream of instructions: an engine's, or that of the DMAs which one engine triggers."""
+
+    core: int
+    engine: str
+    name: str
+
+
+class Edge(NamedTuple):
+    """`consumer` must wait for `producer` (indices of events) because of `buffer` (its number; -1 for ORDER)."""
+
+    producer: int
+    consumer: int
+    kind: int
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """The edges of one event stream, grouped by consumer.
+
+    The producers of event `i` are `producers[starts[i]:starts[i + 1]]`; `kinds` and `buffers` run in parallel.
+
+    Attributes:
+      starts: int32[events + 1].
+      producers: event index of each edge's producer, int32[edges].
+      kinds: `RAW`, `WAW`, `ORDER` or `WAR`, int8[edges].
+      buffers: number of the buffer that the two share, -1 for ORDER, int32[edges].
+      queues: the queues, in order of first use.
+      queue_of: number of each event's queue, int32[events].
+      previous: the event before it in its queue, -1 for the first, int32[events].
+      meetings: groups of events, one per core, at which the cores wait for each other.
+    """
+
+    starts: _Ints
+    producers: _Ints
+    kinds: np.ndarray[tuple[int], np.dtype[np.int8]]
+    buffers: _Ints
+    queues: tuple[Queue, ...]
+    queue_of: _Ints
+    previous: _Ints
+    meetings: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.producers)
+
+    def same_queue(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """True for each edge whose two ends are in one queue, bool[edges]."""
+        consumers = np.repeat(np.arange(len(self.queue_of)), np.diff(self.starts))
+        return np.asarray(self.queue_of[self.producers] == self.queue_of[consumers])
+
+    def of(self, consumer: int) -> Iterator[Edge]:
+        """The edges of one event."""
+        for i in range(int(self.starts[consumer]), int(self.starts[consumer + 1])):
+            yield Edge(int(self.producers[i]), consumer, int(self.kinds[i]), int(self.buffers[i]))
+
+    def __iter__(self) -> Iterator[Edge]:
+        for consumer in range(len(self.queue_of)):
+            yield from self.of(consumer)
+
+
+def dependencies(
+    events: Sequence[Event], *, placement: Placement | None = None, reorder: bool = False, table: AccessTable | None = None
+) -> Dependencies:
+    """The dependency edges of an event stream (see the module for the rule).
+
+    Args:
+      events: in order of execution, `events[i].index == i`.
+      placement: addresses of on-chip buffers without an explicit one, e.g. from sim/stream/memory.py; None compares those
+        buffers by identity, as if each had memory of its own.
+      reorder: keep every producer, for queues that need not run in program order.
+      table: the accesses of `events`, if they are known.
+    """
+    table = AccessTable(events) if table is None else table
+    numbers: dict[tuple[int, str, str], int] = {}
+    queue_of_head = [numbers.setdefault(head[:3], len(numbers)) for head in table.heads]
+    queue_of = np.array(queue_of_head, np.int64)[table.head]
+    conflicts = conflicts_of(table, placement or {}, None if reorder else queue_of)
+    producers, consumers, kinds, buffers = _kept(_with_order(events, table, conflicts), None if reorder else queue_of)
+    return Dependencies(
+        starts=np.searchsorted(consumers, np.arange(len(events) + 1)).astype(np.int32), producers=producers.astype(np.int32),
+        kinds=kinds.astype(np.int8), buffers=buffers.astype(np.int32), queues=tuple(Queue(*name) for name in numbers),
+        queue_of=queue_of.astype(np.int32), previous=_previous(queue_of), meetings=_meetings(events, table),
+    )  # fmt: skip
+
+
+def _with_order(events: Sequence[Event], table: AccessTable, conflicts: Conflicts) -> Conflicts:
+    """The conflicts and, behind those of each event, what its `depends_on` names."""
+    named = [
+        (producer, consumer)
+        for consumer, event in enumerate(events)
+        if event.attrs and "depends_on" in event.attrs
+        for producer in event.attrs["depends_on"]
+    ]
+    if not named:
+        return conflicts
+    pairs = np.array(named, np.int64)
+    consumers = np.concatenate([conflicts.consumers, pairs[:, 1]])
+    order = np.argsort(consumers, kind="stable")
+    return Conflicts(
+        np.concatenate([conflicts.producers, pairs[:, 0]])[order], consumers[order],
+        np.concatenate([conflicts.kinds, np.full(len(named), ORDER)])[order],
+        np.concatenate([conflicts.buffers, np.full(len(named), -1)])[order],
+    )  # fmt: skip
+
+
+def _kept(found: Conflicts, queue_of: Ints | None) -> Conflicts:
+    """Of each consumer, the newest producer per queue (per event if `queue_of` is None), completion and WAR apart."""
+    producers, consumers, kinds, buffers = found
+    if not len(producers):
+        return found
+    count = int(consumers.max()) + 1
+    lanes = producers if queue_of is None else queue_of[producers]
+    slot = 2 * (consumers * max(count, int(lanes.max()) + 1) + lanes) + (kinds == WAR)
+    age = 0 if queue_of is None else count - producers  # one lane per event: all its entries are of one age
+    order = np.argsort((slot * (1 if queue_of is None else count + 1) + age) * 4 + kinds, kind="stable")
+    slot = slot[order]
+    first = np.flatnonzero(np.concatenate([[True], slot[1:] != slot[:-1]]))  # the best of each slot
+    noticed = np.minimum.reduceat(order, first)  # when the slot was first found: the order of the edges
+    slot, best = slot[first], order[first]
+    # A queue that is waited for at a later instruction's completion need not be waited for at an earlier read.
+    covered = np.zeros(len(best), np.bool_)
+    covered[1:] = (slot[1:] % 2 == 1) & (slot[:-1] == slot[1:] - 1) & (producers[best[:-1]] >= producers[best[1:]])
+    best = best[~covered][np.argsort(noticed[~covered], kind="stable")]
+    return Conflicts(producers[best], consumers[best], kinds[best], buffers[best])
+
+
+def _previous(queue_of: Ints) -> _Ints:
+    """The event before each one in its queue, -1 for the first."""
+    previous = np.full(len(queue_of), -1, np.int32)
+    order = np.argsort(queue_of, kind="stable")
+    same = queue_of[order[1:]] == queue_of[order[:-1]]
+    previous[order[1:][same]] = order[:-1][same]
+    return previous
+
+
+def _meetings(events: Sequence[Event], table: AccessTable) -> tuple[tuple[int, ...], ...]:
+    meets = [opcode in MEETINGS for _, _, _, opcode in table.heads]
+    if not any(meets):
+        return ()
+    met: dict[tuple[int, object], int] = {}
+    groups: dict[tuple[object, int], list[int]] = {}
+    for index, head in enumerate(table.head.tolist()):
+        if meets[head]:
+            event = events[index]
+            kind = (event.opcode, event.attrs.get("pipe_id"))
+            position = met[event.core, kind] = met.get((event.core, kind), -1) + 1
+            groups.setdefault((kind, position), []).append(index)
+    return tuple(tuple(group) for group in groups.values())

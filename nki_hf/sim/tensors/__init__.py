@@ -1,0 +1,1 @@
+"""Tensors of a kernel: views, values, registers."""

@@ -1,0 +1,1 @@
+"""The timing model: what an event costs on a chip, and when it runs."""

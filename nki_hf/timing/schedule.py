@@ -1,0 +1,139 @@
+"""The schedule of an event stream on a chip: start and end of every instruction, all simulated. Rules: docs/timing.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nki_hf.chips import Chip
+from nki_hf.sim.stream.events import Event
+from nki_hf.timing.costs import Cost
+from nki_hf.timing.occupied import occupied
+from nki_hf.timing.program_order import run_in_program_order
+from nki_hf.timing.spills import NO_SPILLS, Spills, spilled
+from nki_hf.timing.times import REASONS, Floats, Times
+from nki_hf.timing.window_order import run_in_window
+from nki_hf.timing.workload import Workload, prepare
+
+__all__ = ["DEFAULT_WINDOW", "Schedule", "reschedule", "schedule"]
+
+DEFAULT_WINDOW = 64
+"""Instructions a queue may be reordered within unless told otherwise; the evidence is in docs/timing.md."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When everything happens, in simulated ns from the launch of the kernel.
+
+    Attributes:
+      chip: the chip.
+      window: None for program order, else the window of the modelled compiler.
+      work: costs, edges and queues, per event.
+      start_ns: an instruction starts; a DMA is triggered.
+      moves_ns: the first byte of a DMA leaves; the same as `start_ns` for other instructions.
+      free_ns: the engine (the DMA queue) can start its next instruction.
+      done_ns: the result can be used.
+      reason: why it did not start earlier, a position in `REASONS`.
+      cause: the event that it waited for, -1 if none.
+      total_ns: launch to completion, with the kernel's fixed cost.
+      spills: what the compiler would have added because memory overflowed; its events are part of `events`.
+      throttled: 16-bit matmuls were dense enough for the Tensor engine to be clocked down at least once.
+    """
+
+    chip: Chip
+    window: int | None
+    work: Workload
+    start_ns: Floats
+    moves_ns: Floats
+    free_ns: Floats
+    done_ns: Floats
+    reason: np.ndarray[tuple[int], np.dtype[np.int8]]
+    cause: np.ndarray[tuple[int], np.dtype[np.int64]]
+    total_ns: float
+    spills: Spills
+    throttled: bool
+
+    @property
+    def order(self) -> str:
+        """`program` or `window(n)`."""
+        return "program" if self.window is None else f"window({self.window})"
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """The event stream."""
+        return self.work.events
+
+    def occupied(self) -> dict[tuple[int, str], list[tuple[float, int]]]:
+        """Bytes per partition in use over time, `(simulated ns, bytes)` at each change, by `(core, space)`."""
+        dma = np.array([queue.engine == "dma" for queue in self.work.queues], bool)[self.work.queue_of]
+        return occupied(self.work, self.start_ns.tolist(), np.where(dma, self.done_ns, self.free_ns).tolist())
+
+    @property
+    def high_water_bytes(self) -> dict[tuple[int, str], int]:
+        """Most bytes per partition in use at one time, by `(core, space)`."""
+        return {key: max((level for _, level in line), default=0) for key, line in self.occupied().items()}
+
+    def reasons(self) -> list[str]:
+        """`reason` in words."""
+        return [REASONS[code] for code in self.reason]
+
+
+def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAULT_WINDOW, overflow: str = "spill") -> Schedule:
+    """The schedule of `events` on `chip`.
+
+    Args:
+      events: a run's events.
+      chip: the chip; it need not be the one the run was checked against.
+      window: None runs every queue as written, n lets the compiler reorder within n instructions of each queue.
+      overflow: what happens to tiles that do not fit: `spill` (see timing/spills.py) or `error`.
+
+    Raises:
+      MemoryError: SBUF or PSUM overflows and `overflow` is `error`, or nothing that may be spilled is left.
+    """
+    if overflow not in ("spill", "error"):
+        raise ValueError(f"overflow={overflow!r} is not known: it is spill or error.")
+    spills = NO_SPILLS
+    work = prepare(events, chip, reorder=window is not None)
+    if overflow == "spill" and work.tiles.overflows():
+        events, spills = spilled(events, chip)
+        work = prepare(events, chip, reorder=window is not None)
+    return _finished(work, _run(work, window), window, spills)
+
+
+def reschedule(plan: Schedule, cost_of_kind: list[Cost]) -> Schedule:
+    """The same events in the same order option with other costs, one per `Workload.kind`."""
+    work = replace(plan.work, cost_of_kind=cost_of_kind)
+    return _finished(work, _run(work, plan.window), plan.window, plan.spills)
+
+
+def _finished(work: Workload, times: Times, window: int | None, spills: Spills) -> Schedule:
+    chip = work.chip
+    fixed = float(chip.kernel_fixed_ns)
+    done = times.done + fixed
+    busy = work.cost("busy_ns")
+    return Schedule(
+        chip=chip, window=window, work=work, start_ns=times.start + fixed, moves_ns=times.moves + fixed,
+        free_ns=times.free + fixed, done_ns=done, reason=times.reason, cause=times.cause,
+        total_ns=float(done.max(initial=fixed)), spills=spills,
+        throttled=bool(np.any(times.free - times.start > busy * (1 + 1e-9) + 1e-6)),
+    )  # fmt: skip
+
+
+def _run(work: Workload, window: int | None) -> Times:
+    return run_in_program_order(work, _order(work)) if window is None else run_in_window(work, window)
+
+
+def _order(work: Workload) -> list[int] | None:
+    """The stream's order, with the cores taken in turns so that no meeting waits for an event that comes later."""
+    if len({queue.core for queue in work.queues}) < 2:
+        return None
+    rank = [0] * len(work.kind)
+    latest: dict[int, int] = {}
+    for i in range(len(work.kind)):
+        core = work.events[i].core
+        meets = work.events[i].opcode in ("core_barrier", "sendrecv")
+        latest[core] = latest.get(core, 0) + meets
+        rank[i] = 2 * latest[core] - meets
+    return sorted(range(len(rank)), key=lambda i: (rank[i], i))

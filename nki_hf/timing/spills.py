@@ -1,0 +1,270 @@
+"""What a compiler does with tiles that do not fit: the event stream with spills and reloads put in.
+
+Liveness. A tile must be on chip from an instruction that touches it to the next one that needs its value. Between a last
+read and a write that covers the whole tile it holds nothing, and takes no memory. (sim/stream/memory.py is stricter: there
+a tile lives from its first to its last instruction, because that is how a kernel's own allocation is judged.)
+
+Spills. Where the live tiles exceed a memory, the one whose next use is furthest away goes: from PSUM to SBUF through the
+Vector engine, from SBUF to HBM through DMA (not stored again if HBM still has it). A tile spilled from PSUM is read from
+SBUF from then on; a tile in HBM is loaded again, whole, before its next use. Whole tiles move: a kernel that wants to spill
+less makes its tiles smaller.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nki_hf.chips import Chip
+from nki_hf.sim.stream.events import Buffer, Event, Region
+from nki_hf.sim.stream.memory import taken_bytes
+from nki_hf.sim.tensors.strides import row_major
+
+__all__ = ["NO_SPILLS", "Spills", "spilled"]
+
+_NEVER = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Spills:
+    """What was spilled.
+
+    Attributes:
+      psum_copies, psum_bytes: tiles moved from PSUM to SBUF.
+      stores, loads: DMA transfers added.
+      stored_bytes, loaded_bytes: their bytes, over all partitions.
+      peak_bytes: most bytes per partition live at once before spilling, by space.
+    """
+
+    psum_copies: int
+    psum_bytes: int
+    stores: int
+    stored_bytes: int
+    loads: int
+    loaded_bytes: int
+    peak_bytes: dict[str, int]
+
+    def __bool__(self) -> bool:
+        return bool(self.psum_copies or self.stores or self.loads)
+
+
+NO_SPILLS = Spills(0, 0, 0, 0, 0, 0, {})
+
+
+def spilled(events: Sequence[Event], chip: Chip) -> tuple[list[Event], Spills]:
+    """The stream as it would run on `chip`, and what was added; the same events if everything fits.
+
+    Raises:
+      MemoryError: one instruction's own tiles do not fit, or only tiles under accumulation are left in PSUM.
+    """
+    psum = _Spiller(events, chip, "psum", int(chip.psum_partition_bytes))
+    after_psum = psum.run()
+    sbuf = _Spiller(after_psum, chip, "sbuf", int(chip.sbuf_partition_bytes))
+    after = sbuf.run()
+    return after, Spills(
+        psum_copies=psum.stores, psum_bytes=psum.stored_bytes, stores=sbuf.stores, stored_bytes=sbuf.stored_bytes,
+        loads=sbuf.loads, loaded_bytes=sbuf.loaded_bytes, peak_bytes={"psum": psum.peak, "sbuf": sbuf.peak},
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Use:
+    """One instruction's use of one tile: `kind` is read, write (part of it) or overwrite (all of it, reading none)."""
+
+    index: int
+    kind: str
+
+
+class _Tile:
+    """A tile under way: where its value is now (`resident`: on chip; `stored`: HBM has it too)."""
+
+    __slots__ = ("buffer", "home", "nbytes", "now", "positions", "resident", "stored", "uses")
+
+    def __init__(self, buffer: Buffer, nbytes: int) -> None:
+        self.buffer, self.nbytes = buffer, nbytes
+        self.uses: list[_Use] = []
+        self.positions: list[int] = []
+        self.now = buffer  # the buffer that accesses go to: the tile itself or its latest reincarnation
+        self.home: Buffer | None = None  # its place in HBM, or in SBUF for a PSUM tile
+        self.resident = self.stored = False
+
+    def next_need(self, index: int) -> int:
+        """First use after `index` that needs the value; `_NEVER` if there is none or the tile is overwritten first."""
+        position = bisect_right(self.positions, index)
+        if position == len(self.uses) or self.uses[position].kind == "overwrite":
+            return _NEVER
+        return self.uses[position].index
+
+
+class _Spiller:
+    def __init__(self, events: Sequence[Event], chip: Chip, space: str, capacity: int) -> None:
+        self.events, self.chip, self.space, self.capacity = events, chip, space, capacity
+        self.out: list[Event] = []
+        self.places: dict[int, int] = {}  # of each event, in the new stream
+        self.stores = self.stored_bytes = self.loads = self.loaded_bytes = self.peak = self.used = 0
+        self.number = 1 + max((r.buffer.number for e in events for r in (*e.reads, *e.writes)), default=0)
+        self.tiles: dict[int, _Tile] = {}
+        self.resident: dict[tuple[int, int], _Tile] = {}  # by (core, buffer number)
+        for index, event in enumerate(events):
+            for region in (*event.reads, *event.writes):
+                self._note(event, region, index)
+
+    def run(self) -> list[Event]:
+        """The stream with this space's spills."""
+        self.peak = self._peak(split=True)
+        if self._peak(split=False) <= self.capacity:
+            return list(self.events)
+        for index, event in enumerate(self.events):
+            touched = self._touched(event)
+            pinned = {id(tile) for tile in touched}
+            for tile in touched:
+                if not tile.resident:
+                    self._bring(tile, event, index, pinned)
+            self._emit(event)
+            for region in event.writes:
+                written = self.tiles.get(region.buffer.number)
+                if written is not None:
+                    written.stored = False
+            for tile in touched:
+                if tile.next_need(index) == _NEVER:
+                    self._leave(tile)
+        return self.out
+
+    def _note(self, event: Event, region: Region, index: int) -> None:
+        buffer = region.buffer
+        if buffer.space != self.space or buffer.address is not None:
+            return
+        tile = self.tiles.get(buffer.number)
+        if tile is None:
+            tile = self.tiles[buffer.number] = _Tile(buffer, taken_bytes(buffer, self.chip))
+        if tile.positions and tile.positions[-1] == index:
+            if not any(region is other for other in event.writes):
+                tile.uses[-1].kind = "read"
+            return
+        kind = "read" if not any(region is other for other in event.writes) else "write"
+        if kind == "write" and _covers(region) and not (event.opcode == "nc_matmul" and event.attrs.get("accumulate")):
+            kind = "overwrite"
+        tile.uses.append(_Use(index, kind))
+        tile.positions.append(index)
+
+    def _peak(self, split: bool) -> int:
+        """Most bytes live at once by the rule of the module; without `split` a tile lives from its first to its last use."""
+        changes: list[tuple[int, int]] = []
+        for tile in self.tiles.values():
+            begin: int | None = None
+            for use in tile.uses:
+                begin = use.index if begin is None else begin
+                if tile.next_need(use.index) == _NEVER if split else use is tile.uses[-1]:
+                    changes += [(begin, tile.nbytes), (use.index + 1, -tile.nbytes)]
+                    begin = None
+        live = peak = 0
+        for _, change in sorted(changes):
+            live += change
+            peak = max(peak, live)
+        return peak
+
+    def _touched(self, event: Event) -> list[_Tile]:
+        found: dict[int, _Tile] = {}
+        for region in (*event.reads, *event.writes):
+            tile = self.tiles.get(region.buffer.number)
+            if tile is not None and not (self.space == "psum" and tile.home is not None):
+                found[region.buffer.number] = tile
+        return list(found.values())
+
+    def _bring(self, tile: _Tile, event: Event, index: int, pinned: set[int]) -> None:
+        """Make the tile resident: room first, then its value if it has one."""
+        if tile.nbytes > self.capacity:
+            raise MemoryError(
+                f"{self.space} overflows at event {index} ({event.opcode}, {event.file}:{event.line}): tile {tile.buffer.name} "
+                f"alone takes {tile.nbytes:,} B of {self.capacity:,} B per partition; make it smaller."
+            )
+        while self.used + tile.nbytes > self.capacity:
+            self._evict(event, index, pinned)
+        self.used += tile.nbytes
+        tile.resident = True
+        self.resident[event.core, tile.buffer.number] = tile
+        use = tile.uses[bisect_right(tile.positions, index - 1)]
+        if tile.home is not None and use.kind != "overwrite":
+            tile.now = self._fresh(tile.buffer, self.space, "reload")
+            self._dma(event, tile.home, tile.now)
+            self.loads += 1
+            self.loaded_bytes += tile.buffer.bytes_per_partition * tile.buffer.shape[0]
+            tile.stored = True
+        elif use.index != tile.positions[0]:
+            tile.now = self._fresh(tile.buffer, self.space, "again")
+
+    def _leave(self, tile: _Tile) -> None:
+        """Its value is not needed again: its memory is free."""
+        if tile.resident:
+            tile.resident = False
+            self.used -= tile.nbytes
+            self.resident = {key: other for key, other in self.resident.items() if other is not tile}
+
+    def _evict(self, event: Event, index: int, pinned: set[int]) -> None:
+        candidates = [tile for tile in self.resident.values() if id(tile) not in pinned and self._movable(tile, index)]
+        if not candidates:
+            raise MemoryError(
+                f"{self.space} overflows at event {index} ({event.opcode}, {event.file}:{event.line}): {self.used:,} B of "
+                f"{self.capacity:,} B per partition are used by tiles that cannot be spilled now."
+            )
+        tile = max(candidates, key=lambda item: (item.next_need(index), item.nbytes))
+        if not tile.stored:
+            self.stores += 1
+            self.stored_bytes += tile.buffer.bytes_per_partition * tile.buffer.shape[0]
+            if self.space == "psum":
+                tile.home = self._fresh(tile.buffer, "sbuf", "spill")
+                self._copy(event, tile.now, tile.home)
+                tile.now = tile.home
+            else:
+                if tile.home is None:
+                    tile.home = self._fresh(tile.buffer, "private_hbm", "spill")
+                self._dma(event, tile.now, tile.home)
+                tile.stored = True
+        self._leave(tile)
+
+    def _movable(self, tile: _Tile, index: int) -> bool:
+        """A PSUM tile may go once nothing accumulates into it any more."""
+        if self.space != "psum":
+            return True
+        later = tile.uses[bisect_right(tile.positions, index) :]
+        return all(use.kind == "read" for use in later)
+
+    def _fresh(self, buffer: Buffer, space: str, why: str) -> Buffer:
+        self.number += 1
+        return replace(buffer, number=self.number, space=space, name=f"{buffer.name} ({why})", role="scratch", address=None)
+
+    def _copy(self, event: Event, source: Buffer, target: Buffer) -> None:
+        self._append(replace(event, engine="vector", queue="vector", opcode="tensor_copy", reads=(_whole(source),),
+                             writes=(_whole(target),), attrs={"spill": True}))  # fmt: skip
+
+    def _dma(self, event: Event, source: Buffer, target: Buffer) -> None:
+        self._append(replace(event, engine="dma", queue="sync", opcode="dma_copy", reads=(_whole(source),),
+                             writes=(_whole(target),), attrs={"spill": True}))  # fmt: skip
+
+    def _emit(self, event: Event) -> None:
+        self.places[event.index] = len(self.out)
+        attrs = event.attrs
+        if "depends_on" in attrs:  # it names events by their place in the stream
+            attrs = {**attrs, "depends_on": tuple(self.places[index] for index in attrs["depends_on"])}
+        reads, writes = tuple(map(self._redirect, event.reads)), tuple(map(self._redirect, event.writes))
+        self._append(replace(event, reads=reads, writes=writes, attrs=attrs))
+
+    def _append(self, event: Event) -> None:
+        self.out.append(replace(event, index=len(self.out)))
+
+    def _redirect(self, region: Region) -> Region:
+        tile = self.tiles.get(region.buffer.number)
+        return region if tile is None or tile.now is region.buffer else replace(region, buffer=tile.now)
+
+
+def _covers(region: Region) -> bool:
+    whole = region.buffer
+    return (
+        not region.indirect and region.partitions == whole.shape[0]
+        and region.contiguous_bytes >= whole.bytes_per_partition
+    )  # fmt: skip
+
+
+def _whole(buffer: Buffer) -> Region:
+    return Region(buffer, buffer.dtype, 0, buffer.shape, row_major(buffer.shape))

@@ -1,0 +1,231 @@
+"""Workload: an event stream as plain lists of numbers, which is what the two schedulers loop over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from nki_hf.chips import Chip
+from nki_hf.sim.stream.access_table import AccessTable, Ints
+from nki_hf.sim.stream.dependencies import RAW, WAR, Dependencies, Queue, dependencies
+from nki_hf.sim.stream.events import Event, Region
+from nki_hf.sim.stream.footprint import footprint_of, overlap
+from nki_hf.timing.costs import Cost, cost_of
+from nki_hf.timing.tiles import Tiles
+
+__all__ = ["OUTPUT", "Workload", "prepare"]
+
+OUTPUT = -1
+"""An edge kind beside those of sim/stream/dependencies.py: RAW on the first destination of an instruction whose accumulator is
+usable later (`Cost.output_ns`)."""
+
+_Form = tuple[object, ...]
+_COSTS: dict[int, tuple[object, dict[_Form, Cost]]] = {}
+"""Costs by the id of a chip's numbers (held here, so that the id stays theirs) and the form of an instruction."""
+_ATTRS = ("op", "perf_mode", "is_transpose", "onezero", "zero", "no_reorder")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Everything a scheduler needs, one entry per event unless said otherwise.
+
+    Attributes:
+      events: the stream.
+      chip: the chip whose costs these are.
+      kind: a number for the form of each event, int64[events].
+      cost_of_kind: the cost of each form.
+      queue_of: index of the in-order resource: a core's engine, or a DMA queue (see `queues`), int64[events].
+      queues: the resources by index.
+      starts, producers, kinds: edges grouped by consumer, as in `Dependencies`, int64; a kind may also be `OUTPUT`.
+      tiles: the on-chip buffers that share a memory.
+      no_reorder: True where the kernel pinned the order.
+      banks: a number for the PSUM bank that a Vector or Scalar instruction uses, -1 if none. Buffers are taken to lie in
+        banks of their own, because addresses are the compiler's choice.
+    """
+
+    events: Sequence[Event]
+    chip: Chip
+    kind: Ints
+    cost_of_kind: list[Cost]
+    queue_of: Ints
+    queues: tuple[Queue, ...]
+    starts: Ints
+    producers: Ints
+    kinds: Ints
+    tiles: Tiles
+    no_reorder: list[bool]
+    banks: list[int]
+
+    @cached_property
+    def engine(self) -> list[int]:
+        """`queue_of` as a list."""
+        return self.queue_of.tolist()
+
+    @cached_property
+    def costs(self) -> list[Cost]:
+        """The cost of each event."""
+        return [self.cost_of_kind[k] for k in self.kind.tolist()]
+
+    def cost(self, name: str) -> np.ndarray[tuple[int], np.dtype[Any]]:
+        """One attribute of `Cost`, per event."""
+        return np.array([getattr(cost, name) for cost in self.cost_of_kind])[self.kind]
+
+    def cost_list(self, name: str) -> list[Any]:
+        """The same as a list in which events of one form share an object: several of these stay in the processor's cache."""
+        values = [getattr(cost, name) for cost in self.cost_of_kind]
+        return [values[k] for k in self.kind.tolist()]
+
+
+def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Workload:
+    """The workload of an event stream on `chip`; `reorder` keeps the edges that a reordering scheduler needs."""
+    table = AccessTable(events)
+    edges = dependencies(events, reorder=reorder, table=table)
+    kind, examples = _instructions(events, table)
+    cost_of_kind = _costs(examples, chip)
+    pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
+    columns = (edges.starts, edges.producers, edges.kinds, edges.queue_of)
+    starts, producers, kinds, queue_of = (np.array(column, np.int64) for column in columns)
+    _mark_outputs(edges, events, np.array([cost.output_ns > 0 for cost in cost_of_kind], bool)[kind], kinds)
+    if edges.meetings:
+        starts, producers, kinds = _meet(edges, starts, producers, kinds)
+    return Workload(
+        events=events, chip=chip, kind=kind, cost_of_kind=cost_of_kind, queue_of=queue_of, queues=edges.queues,
+        starts=starts, producers=producers, kinds=kinds, tiles=Tiles.of(table, chip),
+        no_reorder=np.array(pinned, bool)[kind].tolist(),
+        banks=_banks(table, kind, examples, cost_of_kind, chip),
+    )  # fmt: skip
+
+
+def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, list[Event]]:
+    """The kind of each event, and one event of each kind: alike in opcode, attributes and the forms of their operands."""
+    position = np.arange(len(table.event)) - table.starts[table.event]
+    alike = np.full((len(events), int(position.max(initial=-1)) + 3), -1, np.int32)
+    alike[:, 0], alike[:, 1] = table.head, _told(events)
+    alike[table.event, position + 2] = table.form
+    kinds: dict[bytes, int] = {}
+    rows = alike.view(f"V{alike.shape[1] * alike.itemsize}").reshape(-1).tolist()
+    found: Ints = np.array([kinds.setdefault(row, len(kinds)) for row in rows], np.int64)
+    return found, [events[i] for i in np.unique(found, return_index=True)[1].tolist()]
+
+
+def _told(events: Sequence[Event]) -> list[int]:
+    """A number for what the attributes of each event say about its cost, -1 if nothing."""
+    asks: dict[tuple[str, ...], tuple[int, Callable[[Any], object] | None]] = {}  # by the names of all attributes
+    values: dict[tuple[int, object], int] = {}
+    found = []
+    for event in events:
+        attrs = event.attrs
+        names = tuple(attrs)
+        if names not in asks:
+            asked = [name for name in _ATTRS if name in attrs]
+            asks[names] = len(asks), itemgetter(*asked) if asked else None
+        number, ask = asks[names]
+        found.append(values.setdefault((number, ask(attrs)), len(values)) if ask else -1)
+    return found
+
+
+def _mark_outputs(edges: Dependencies, events: Sequence[Event], late: np.ndarray[Any, np.dtype[np.bool_]], kinds: Ints) -> None:
+    """Turn RAW into `OUTPUT` where the consumer needs the producer's first destination and not its accumulator.
+
+    One edge stands for everything that two instructions share, so the consumer's operands are compared with the accumulator;
+    an edge through another buffer's bytes (explicit addresses) waits for everything.
+
+    Args:
+      edges: the edges.
+      events: the stream.
+      late: True for each event whose accumulator is usable later than its first destination.
+      kinds: of each edge, changed in place.
+    """
+    asked = np.flatnonzero(late[edges.producers] & (edges.kinds == RAW))
+    consumers = np.searchsorted(edges.starts, asked, side="right") - 1
+    columns = (asked, edges.producers[asked], consumers, edges.buffers[asked])
+    for e, p, c, number in zip(*(column.tolist() for column in columns), strict=True):
+        output, *others = events[p].writes
+        if number == output.buffer.number:
+            operands = (*events[c].reads, *events[c].writes)
+            if not any(_may_meet(a, b) for b in others for a in operands):
+                kinds[e] = OUTPUT
+
+
+def _may_meet(a: Region, b: Region) -> bool:
+    """True if they share bytes, or lie in two buffers with explicit addresses, which are not compared here."""
+    if a.buffer.number != b.buffer.number:
+        return a.buffer.address is not None and b.buffer.address is not None
+    return overlap(footprint_of(a), footprint_of(b))
+
+
+def _banks(table: AccessTable, kind: Ints, examples: Sequence[Event], costs: Sequence[Cost], chip: Chip) -> list[int]:
+    """A number for the PSUM bank of each event that holds a PSUM port, else -1."""
+    access, bank = [], []  # of each kind: which of its accesses is in PSUM, and in which bank of that tile
+    for event, cost in zip(examples, costs, strict=True):
+        reads = len(event.reads)
+        operands = [*enumerate(event.writes, reads), *enumerate(event.reads)]
+        psum = next(((k, region) for k, region in operands if cost.psum_ns and region.buffer.space == "psum"), None)
+        if psum is None:
+            access.append(0)
+            bank.append(-1)
+        else:
+            region = psum[1]
+            row = max(region.buffer.bytes_per_partition, 1)
+            access.append(psum[0])
+            bank.append(region.offset * region.dtype.itemsize % row // int(chip.psum_bank_bytes))
+    of_kind = np.array(bank, np.int64)[kind]
+    found = np.full(len(kind), -1, np.int64)
+    mine = np.flatnonzero(of_kind >= 0)
+    tile = table.buffer[table.starts[mine] + np.array(access, np.int64)[kind[mine]]]
+    found[mine] = tile * int(chip.psum_banks) + of_kind[mine]
+    return found.tolist()
+
+
+def _costs(examples: Sequence[Event], chip: Chip) -> list[Cost]:
+    """The cost of every event; what was found for one form in an earlier call is not worked out again."""
+    if id(chip.params) not in _COSTS and len(_COSTS) > 64:
+        _COSTS.clear()
+    known = _COSTS.setdefault(id(chip.params), (chip.params, {}))[1]
+    if len(known) > 100_000:
+        known.clear()
+    costs = []
+    for event in examples:
+        form = _form(event)
+        found = known.get(form)
+        if found is None:
+            found = known[form] = cost_of(event, chip)
+        costs.append(found)
+    return costs
+
+
+def _form(event: Event) -> _Form:
+    attrs = event.attrs
+    dma = event.engine == "dma"
+    return (
+        event.opcode, event.engine, len(event.reads), *[attrs.get(name) for name in _ATTRS],
+        *[
+            (r.shape, r.strides, r.dtype.name, r.buffer.space, r.indirect, r.partition_start if dma else 0)
+            for regions in (event.reads, event.writes)
+            for r in regions
+        ],
+    )  # fmt: skip
+
+
+def _meet(edges: Dependencies, starts: Ints, producers: Ints, kinds: Ints) -> tuple[Ints, Ints, Ints]:
+    """Edges in which every event of a meeting also waits for what the others of the meeting wait for."""
+    extra: list[tuple[int, int, int]] = []  # consumer, producer, kind
+    for group in edges.meetings:
+        for event in group:
+            for other in group:
+                if other != event:
+                    theirs = slice(starts[other], starts[other + 1])
+                    pairs = zip(producers[theirs].tolist(), kinds[theirs].tolist(), strict=True)
+                    extra += [(event, p, k if k == WAR else RAW) for p, k in pairs]
+                    previous = int(edges.previous[other])
+                    extra += [(event, previous, RAW)] if previous >= 0 else []
+    more = np.array(extra, np.int64).reshape(-1, 3).T
+    consumers = np.concatenate([np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1]), more[0]])
+    order = np.argsort(consumers, kind="stable")
+    producers, kinds = np.concatenate([producers, more[1]])[order], np.concatenate([kinds, more[2]])[order]
+    return np.searchsorted(consumers[order], np.arange(len(starts))), producers, kinds
