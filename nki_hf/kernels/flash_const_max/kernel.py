@@ -1,0 +1,199 @@
+"""flash_const_max: attention of many queries; softmax with a constant shift, certified afterwards; scores are transposed.
+
+A step is up to `group` key tiles of 128 keys by a block of up to 512 query columns:
+
+    scores   Tensor   scores[keys, columns] in PSUM = k.T @ q, the key tile stationary
+    exp      Scalar   probs[keys, columns] = exp(scale * scores - shift), bfloat16: the layout that the next product needs
+    edge     GpSimd or Vector   hidden cells of key tiles at an edge of the mask become 0
+    output   Tensor   [out | row sum][queries, head_dim_v + 1] += probs.T @ [v | 1], in PSUM over all keys of the block
+
+No row maximum, no correction, no transpose. Steps of all blocks and heads follow each other in one pipeline; output runs `lag`
+steps behind scores, loads up to `prefetch` steps ahead. At the end of a block the accumulators are copied out, normalised from
+SBUF and written.
+
+The shift is right for a row if its sum lies in [1, SUM_MAX] and its accumulators are finite: a sum of 1 or more means that what
+was flushed to zero weighs as little as under the exact row maximum, whose sum is 1 or more as well; sums and accumulators that
+overflow stay inf or NaN. `finish.py` checks both for every row and counts the rows of each query tile that fail.
+
+Layouts (all HBM, row-major): q, k, v, lo, hi, sink, out and lse as in `flash_prefill`; bias [batch or 1, 1, 1, seqlen_kv]
+uint8 or float32. `failed` is int32 [batch, num_heads_q, query tiles].
+
+`kernel[2]` divides the (batch, kv head) units; of an odd one out the cores divide the query tiles.
+
+PSUM: `group` banks of scores twice; the accumulators of 4 query tiles, 2 banks for head_dim_v up to 254.
+"""
+
+from nki_hf.kernels.flash_const_max.finish import close_segment, finish_block, leave_accumulators, open_segment
+from nki_hf.kernels.flash_const_max.loads import load_constants, load_keys, load_queries
+from nki_hf.kernels.flash_const_max.masks import hide_edges
+from nki_hf.kernels.flash_const_max.work import blocks_of, divided, loads_of, steps_of
+from nki_hf.lang import nisa, nki, nl
+
+TILE = 128
+
+
+@nki.jit
+def flash_const_max(
+    q,
+    k,
+    v,
+    lo=None,
+    hi=None,
+    bias=None,
+    sink=None,
+    spans=(),
+    row_split=0,
+    block_tiles=4,
+    group=3,
+    lag=2,
+    prefetch=16,
+    chunk=2048,
+    resident=True,
+    room=0,
+    keep_masks=False,
+    shift=0.0,
+    softmax_scale=1.0,
+    q_offset=0,
+    window=None,
+    ahead=None,
+):
+    """Attention output, log-sum-exp and failed rows; see the module for layouts and `plan.ConstMaxPlan` for the constants."""
+    batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
+    head_dim_v, tiles = v.shape[3], len(spans)
+    out = nl.ndarray((batch, seqlen_q, num_heads_q, head_dim_v), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
+    lse = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
+    failed = nl.ndarray((batch, num_heads_q, tiles), dtype=nl.int32, buffer=nl.shared_hbm, name="failed")
+    program, programs = 0, 1
+    if nl.program_ndim() > 0:
+        program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)
+
+    columns = head_dim_v + 1
+    pieces = (columns + 511) // 512
+    env = {
+        "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "sink": sink, "out": out, "lse": lse, "failed": failed,
+        "spans": spans, "scale": softmax_scale, "shift": shift, "q_offset": q_offset, "window": window, "ahead": ahead,
+        "group_size": num_heads_q // k.shape[1], "piece": (columns + pieces - 1) // pieces, "pieces": pieces,
+        "keep_masks": keep_masks,
+    }  # fmt: skip
+    load_constants(env)
+
+    segments = divided(batch * k.shape[1], tiles, row_split, program, programs)
+    blocks = blocks_of(segments, k.shape[1], env["group_size"], block_tiles)
+    steps = steps_of(blocks, spans, k.shape[3], group, bias == None)  # noqa: E711  (NKI's front end knows no `is`)
+    key_bytes = 2 * ((q.shape[2] + TILE - 1) // TILE * TILE + columns)
+    loads = loads_of(steps, blocks, k.shape[3], resident, chunk, key_bytes, room, prefetch, lag)
+    count = len(steps)
+    for i in range(count + lag):
+        if i < count:
+            for load in loads[i]:
+                if load["kind"] == "q":
+                    load_queries(env, blocks[load["block"]])
+                else:
+                    load_keys(env, load, blocks[load["block"]])
+            step = steps[i]
+            block = blocks[step["block"]]
+            _scores(env, step, block)
+            _exponentials(env, step, block)
+            hide_edges(env, step, block)
+        if i >= lag:
+            step = steps[i - lag]
+            block = blocks[step["block"]]
+            segment = segments[block["segment"]]
+            if step["opens"]:
+                if block["tile"] == segment["begin"] and block["g"] == 0:
+                    open_segment(env, segment)
+                _open_accumulators(env, block)
+            _output(env, step, block)
+            if step["closes"]:
+                finish_block(env, block, segment)
+                block["q"] = None
+                if block["tile"] + block["tiles"] == segment["end"] and block["g"] + block["heads"] == env["group_size"]:
+                    close_segment(env, segment)
+            for cell in step["cells"]:
+                if cell["load"]["last"] == i - lag:
+                    cell["load"]["k"] = None
+                    cell["load"]["v"] = None
+    return out, lse, failed
+
+
+def _scores(env, step, block):
+    """scores[keys, columns] = k.T @ q of each cell, head_dim contracted in pieces of 128."""
+    cells = step["cells"]
+    if len(cells) == 0:
+        return
+    tile = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=nl.float32, buffer=nl.psum)
+    for n in range(len(cells)):
+        cell = cells[n]
+        keys, begin, end = cell["keys"], cell["begin"], cell["end"]
+        load = cell["load"]
+        place = cell["key"] - load["begin"]
+        for piece in range(len(load["k"])):
+            part = load["k"][piece]
+            queries = block["q"][piece]
+            depth = part.shape[0]
+            nisa.nc_matmul(
+                dst=tile[0:keys, n, begin:end],
+                stationary=part[0:depth, place : place + keys],
+                moving=queries[0:depth, begin:end],
+            )
+    step["scores"] = tile
+
+
+def _exponentials(env, step, block):
+    """probs = exp(scale * scores - shift + bias of the key), one instruction per run."""
+    cells, runs = step["cells"], step["runs"]
+    if len(cells) == 0:
+        return
+    scores = step["scores"]
+    probs = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=env["v"].dtype, buffer=nl.sbuf)
+    for n in range(len(runs)):
+        first, last = runs[n][0], runs[n][1]
+        cell = cells[first]
+        keys, begin, end = cell["keys"], cell["begin"], cell["end"]
+        offset = env["offset"][0:keys, 0:1]
+        if env["bias"] != None:  # noqa: E711
+            number = cell["key"] // TILE
+            offset = env["key_bias"][min(block["batch"], env["bias"].shape[0] - 1)][0:keys, number : number + 1]
+        nisa.activation(
+            dst=probs[0:keys, first:last, begin:end], op=nl.exp, data=scores[0:keys, first:last, begin:end], bias=offset,
+            scale=env["scale"],
+        )  # fmt: skip
+    step["probs"] = probs
+    step["scores"] = None
+
+
+def _open_accumulators(env, block):
+    """One region of `piece` columns per column tile and piece of [v | 1]; as many in a bank as fit evenly."""
+    regions = block["tiles"] * block["heads"] * env["pieces"]
+    banks = (regions + 512 // env["piece"] - 1) // (512 // env["piece"])
+    block["per_bank"] = (regions + banks - 1) // banks
+    block["accumulators"] = []
+    for bank in range(banks):
+        size = min(block["per_bank"], regions - bank * block["per_bank"])
+        block["accumulators"].append(nl.ndarray((TILE, size, env["piece"]), dtype=nl.float32, buffer=nl.psum))
+    block["kept"] = None
+
+
+def _output(env, step, block):
+    """[out | row sum] += probs.T @ [v | 1], bank by bank, so that the first bank can leave while the last is still written."""
+    cells, heads = step["cells"], block["heads"]
+    for bank in range(len(block["accumulators"])):
+        tile = block["accumulators"][bank]
+        for n in range(len(cells)):
+            cell = cells[n]
+            load = cell["load"]
+            keys, slot = cell["keys"], (cell["key"] - load["begin"]) // TILE
+            for place in range(tile.shape[1]):
+                region = bank * block["per_bank"] + place
+                column, piece = region // env["pieces"], region % env["pieces"]
+                if column // heads in cell["seen"]:
+                    begin = piece * env["piece"]
+                    end = min(begin + env["piece"], env["v"].shape[3] + 1)
+                    nisa.nc_matmul(
+                        dst=tile[0:TILE, place, 0 : end - begin],
+                        stationary=step["probs"][0:keys, n, column * TILE : (column + 1) * TILE],
+                        moving=load["v"][0:keys, slot, begin:end],
+                    )
+        if step["closes"]:
+            leave_accumulators(env, block, bank)
+    step["probs"] = None

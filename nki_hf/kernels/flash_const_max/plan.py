@@ -1,0 +1,218 @@
+"""The plan of `flash_const_max`: what it visits, tile sizes, what fits the chip, and the envelope."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nki_hf.chips import Chip
+from nki_hf.errors import Reason
+from nki_hf.kernels.flash_const_max.tuning import Tuning, tuning_of
+from nki_hf.kernels.spans import TILE, Span, halfway, spans_of
+from nki_hf.problem import Problem
+
+__all__ = ["ConstMaxPlan", "const_max_reasons", "plan_const_max"]
+
+BANK = 512
+"""float32 elements of a PSUM bank, and columns of a moving tile."""
+MAX_HEAD_DIM = 512
+MAX_KEYS = 1 << 24
+"""Key positions are compared in float32 on the Vector engine, exact below 2^24."""
+SHIFT = -32.0
+"""Row maxima from here on, for 85 nats less the logarithm of the number of keys, pass the certificate. Maxima of -0.4 to 40.6
+were seen in Gemma 3 270M, on 1,424 tokens of English."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstMaxPlan:
+    """Everything that `flash_const_max` is told besides its tensors; equal plans run the same program.
+
+    Attributes:
+      bounds: the kernel gets int32 `lo` and `hi` for every row; else the edges are affine (q_offset, window, ahead).
+      spans: one `Span` per query tile.
+      row_split: query tiles of the first core, where two cores share one (batch, kv head).
+      block_tiles: column tiles of a block.
+      group: key tiles of a step (of 512 columns each).
+      lag: steps that the output product is behind the scores.
+      prefetch: steps that a load may be ahead of its use.
+      chunk: keys of a load.
+      resident: k and v of a kv head are read once; else once per block.
+      room: bytes per partition for k and v.
+      keep_masks: masks of run-time bounds are kept for all heads of a batch entry; else for the heads of a group.
+      shift: what is subtracted from every score before exp.
+      softmax_scale, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
+      budget: SBUF bytes per partition by purpose.
+    """
+
+    bounds: bool
+    spans: tuple[Span, ...]
+    row_split: int
+    block_tiles: int
+    group: int
+    lag: int
+    prefetch: int
+    chunk: int
+    resident: bool
+    room: int
+    keep_masks: bool
+    shift: float
+    softmax_scale: float
+    q_offset: int
+    window: int | None
+    ahead: int | None
+    budget: Mapping[str, int]
+
+    def __hash__(self) -> int:
+        return hash((self.bounds, self.spans, self.block_tiles, self.group, self.resident, self.softmax_scale))
+
+    @property
+    def sbuf_bytes(self) -> int:
+        """SBUF bytes per partition."""
+        return sum(self.budget.values())
+
+    def constants(self) -> dict[str, Any]:
+        """The kernel's compile-time arguments, by name and in its order."""
+        return {
+            "spans": self.spans,
+            "row_split": self.row_split,
+            "block_tiles": self.block_tiles,
+            "group": self.group,
+            "lag": self.lag,
+            "prefetch": self.prefetch,
+            "chunk": self.chunk,
+            "resident": self.resident,
+            "room": self.room,
+            "keep_masks": self.keep_masks,
+            "shift": self.shift,
+            "softmax_scale": self.softmax_scale,
+            "q_offset": self.q_offset,
+            "window": self.window,
+            "ahead": self.ahead,
+        }
+
+
+def const_max_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
+    """Why `flash_const_max` cannot take the problem on that chip; empty if it can. This is its whole envelope."""
+    found: list[Reason] = []
+
+    def refuse(field: str, value: object, limit: str, advice: str = "") -> None:
+        found.append(Reason(kernel="flash_const_max", field=field, value=str(value), limit=limit, advice=advice))
+
+    mask = problem.mask
+    if problem.dtype != "bfloat16":
+        refuse("dtype", problem.dtype, "must be bfloat16: probabilities far from 1 need its exponents")
+    for field in ("head_dim", "head_dim_v"):
+        if getattr(problem, field) > MAX_HEAD_DIM:
+            refuse(field, getattr(problem, field), f"must be 1 to {MAX_HEAD_DIM}")
+    if problem.seqlen_kv > MAX_KEYS:
+        refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
+    if problem.softcap is not None:
+        refuse("softcap", problem.softcap, "must be None: a cap costs the Scalar engine a second pass over the scores")
+    if mask.bias is not None and (mask.bias_rows or mask.bias_heads):
+        refuse("mask.bias", mask.bias, "must be the same for all rows and heads: it rides on exp, per key")
+    if problem.needs_grad:
+        refuse("needs_grad", True, "must be False: there is no backward kernel", "Call it under torch.no_grad().")
+    if not found and problem.seqlen_q and problem.seqlen_kv:
+        plan, limit = plan_const_max(problem, chip), _sbuf_limit(chip)
+        if plan.sbuf_bytes > limit:
+            refuse("sbuf_bytes", f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}")
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=512)
+def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | None = None) -> ConstMaxPlan:
+    """The plan of one call. It depends on `lnc` only for where two cores divide the query tiles of one (batch, kv head)."""
+    mask = problem.mask
+    bounds = mask.runtime_bounds or mask.rows is not None
+    spans = spans_of(problem, problem.seqlen_kv)
+    tuned = tuning or tuning_of(problem, chip)
+    masks, keep = _masks(problem, spans, bounds, tuned.block_tiles)
+    budget = _budget(problem, tuned, masks)
+    room = _sbuf_limit(chip) - sum(budget.values())
+    resident, needed = _residency(problem, spans, tuned.chunk)
+    budget["keys"] = min(room, needed)
+    if not resident:
+        budget["keys"] = max(budget["keys"], 2 * _key_bytes(problem) * tuned.chunk // TILE)
+    resident = resident and needed <= room
+    return ConstMaxPlan(
+        bounds=bounds,
+        spans=spans,
+        row_split=halfway(spans) if lnc > 1 else len(spans),
+        block_tiles=tuned.block_tiles,
+        group=tuned.group,
+        lag=tuned.lag,
+        prefetch=tuned.prefetch,
+        chunk=tuned.chunk,
+        resident=resident,
+        room=room,
+        keep_masks=keep,
+        shift=SHIFT,
+        softmax_scale=float(problem.scale),
+        q_offset=0 if bounds else mask.q_offset,
+        window=None if bounds else mask.window,
+        ahead=None if bounds else mask.ahead,
+        budget=budget,
+    )
+
+
+def _key_bytes(problem: Problem) -> int:
+    """Bytes per partition of 128 keys and their values, with the ones column."""
+    return 2 * (-(-problem.head_dim // TILE) * TILE + problem.head_dim_v + 1)
+
+
+def _residency(problem: Problem, spans: tuple[Span, ...], chunk: int) -> tuple[bool, int]:
+    """Whether k and v can be read once, and the bytes per partition that this takes: the keys from the first that a query
+    tile or a later one needs to the last that it or an earlier one has needed, in whole chunks, and a chunk ahead.
+    """
+    most, last, first_after = 0, 0, [0] * len(spans)
+    first = problem.seqlen_kv
+    for i in range(len(spans) - 1, -1, -1):
+        if spans[i][0] < spans[i][1]:
+            first = min(first, spans[i][0])
+        first_after[i] = first
+    for i, span in enumerate(spans):
+        last = max(last, span[1])
+        most = max(most, last - first_after[i])
+    keys = min(-(-most // chunk) * chunk + 2 * chunk, -(-problem.seqlen_kv // TILE) * TILE)
+    return True, keys // TILE * _key_bytes(problem)
+
+
+def _masks(problem: Problem, spans: tuple[Span, ...], bounds: bool, block_tiles: int) -> tuple[int, bool]:
+    """Bytes per partition of the masks of run-time bounds, and whether those of a batch entry are kept for all its heads."""
+    if not bounds:
+        return 0, False
+    columns = block_tiles * TILE
+    per_block = []
+    for begin in range(0, len(spans), block_tiles):
+        seen = [span for span in spans[begin : begin + block_tiles] if span[0] < span[1]]
+        edge = [span for span in seen if span[0] < span[2] or span[1] > span[3]]
+        keys = max((s[1] for s in seen), default=0) - min((s[0] for s in seen), default=0)
+        per_block.append(-(-keys // TILE) if edge else 0)
+    total = sum(per_block) * columns * 2
+    kept = total <= MASK_BYTES and problem.num_heads_kv > 1
+    return (total if kept else max(per_block, default=0) * columns * 2) + 4 * columns * 4, kept
+
+
+MASK_BYTES = 48 * 1024
+"""SBUF per partition that masks of a whole batch entry may take."""
+
+
+def _budget(problem: Problem, tuned: Tuning, masks: int) -> dict[str, int]:
+    """SBUF bytes per partition by purpose, keys and values aside; factors are the copies that the pipeline keeps alive."""
+    columns, width = tuned.block_tiles * TILE, problem.head_dim_v
+    slots = problem.group_size * -(-problem.seqlen_q // TILE)
+    return {
+        "q": 4 * -(-problem.head_dim // TILE) * columns * 2,
+        "probs": (tuned.lag + 2) * tuned.group * BANK * 2,
+        "accumulators": 2 * tuned.block_tiles * (width + 1) * 4,
+        "out": 3 * tuned.block_tiles * width * 2,
+        "statistics": 9 * slots * 4 + 8 * TILE * 4 + 2048,
+        "masks": masks,
+        "constants": 8 * -(-problem.seqlen_kv // TILE) * (problem.batch if problem.mask.bias_batch else 1) + 8 * problem.num_heads_q,
+    }  # fmt: skip
+
+
+def _sbuf_limit(chip: Chip) -> int:
+    return int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
