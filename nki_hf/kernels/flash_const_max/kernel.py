@@ -23,10 +23,10 @@ uint8 or float32. `failed` is int32 [batch, num_heads_q, query tiles].
 PSUM: `group` banks of scores twice; the accumulators of 4 query tiles, 2 banks for head_dim_v up to 254.
 """
 
-from nki_hf.kernels.flash_const_max.finish import close_segment, finish_block, leave_accumulators, open_segment
+from nki_hf.kernels.flash_const_max.finish import close_ledger, normalise, open_ledger, open_pack, open_segment, write_pack
 from nki_hf.kernels.flash_const_max.loads import load_constants, load_keys, load_queries
 from nki_hf.kernels.flash_const_max.masks import hide_edges
-from nki_hf.kernels.flash_const_max.work import blocks_of, divided, loads_of, steps_of
+from nki_hf.kernels.flash_const_max.work import blocks_of, divided, ledgers_of, loads_of, steps_of
 from nki_hf.lang import nisa, nki, nl
 
 TILE = 128
@@ -73,11 +73,12 @@ def flash_const_max(
         "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "sink": sink, "out": out, "lse": lse, "failed": failed,
         "spans": spans, "scale": softmax_scale, "shift": shift, "q_offset": q_offset, "window": window, "ahead": ahead,
         "group_size": num_heads_q // k.shape[1], "piece": (columns + pieces - 1) // pieces, "pieces": pieces,
-        "keep_masks": keep_masks,
+        "keep_masks": keep_masks, "may_be_empty": _may_be_empty(q, k, lo, q_offset, window, ahead),
     }  # fmt: skip
     load_constants(env)
 
     segments = divided(batch * k.shape[1], tiles, row_split, program, programs)
+    ledgers = ledgers_of(segments, env["group_size"])
     blocks = blocks_of(segments, k.shape[1], env["group_size"], block_tiles)
     steps = steps_of(blocks, spans, k.shape[3], group, bias == None)  # noqa: E711  (NKI's front end knows no `is`)
     key_bytes = 2 * ((q.shape[2] + TILE - 1) // TILE * TILE + columns)
@@ -87,7 +88,7 @@ def flash_const_max(
         if i < count:
             for load in loads[i]:
                 if load["kind"] == "q":
-                    load_queries(env, blocks[load["block"]])
+                    load_queries(env, blocks, load["block"])
                 else:
                     load_keys(env, load, blocks[load["block"]])
             step = steps[i]
@@ -99,21 +100,37 @@ def flash_const_max(
             step = steps[i - lag]
             block = blocks[step["block"]]
             segment = segments[block["segment"]]
+            ledger = ledgers[segment["ledger"]]
             if step["opens"]:
                 if block["tile"] == segment["begin"] and block["g"] == 0:
-                    open_segment(env, segment)
+                    if block["segment"] == ledger["first"]:
+                        open_ledger(env, ledger)
+                    open_segment(env, ledger, segment)
+                if block["place"] == 0:
+                    open_pack(env, block)
                 _open_accumulators(env, block)
-            _output(env, step, block)
+            _output(env, step, block, blocks[block["pack"]], segment, ledger)
             if step["closes"]:
-                finish_block(env, block, segment)
                 block["q"] = None
-                if block["tile"] + block["tiles"] == segment["end"] and block["g"] + block["heads"] == env["group_size"]:
-                    close_segment(env, segment)
+                if block["place"] == blocks[block["pack"]]["packed"] - 1:
+                    write_pack(env, blocks[block["pack"]])
+                last = block["tile"] + block["tiles"] == segment["end"] and block["g"] + block["heads"] == env["group_size"]
+                if last and block["segment"] == ledger["last"]:
+                    close_ledger(env, ledger, segments)
             for cell in step["cells"]:
                 if cell["load"]["last"] == i - lag:
                     cell["load"]["k"] = None
                     cell["load"]["v"] = None
     return out, lse, failed
+
+
+def _may_be_empty(q, k, lo, q_offset, window, ahead):
+    """True if some row may see no key."""
+    if lo != None:  # noqa: E711
+        return True
+    before = ahead != None and q_offset + ahead <= 0  # noqa: E711
+    behind = window != None and q_offset + q.shape[3] - window >= k.shape[3]  # noqa: E711
+    return before or behind
 
 
 def _scores(env, step, block):
@@ -133,7 +150,7 @@ def _scores(env, step, block):
             depth = part.shape[0]
             nisa.nc_matmul(
                 dst=tile[0:keys, n, begin:end],
-                stationary=part[0:depth, place : place + keys],
+                stationary=part[0:depth, cell["unit"], place : place + keys],
                 moving=queries[0:depth, begin:end],
             )
     step["scores"] = tile
@@ -171,10 +188,9 @@ def _open_accumulators(env, block):
     for bank in range(banks):
         size = min(block["per_bank"], regions - bank * block["per_bank"])
         block["accumulators"].append(nl.ndarray((TILE, size, env["piece"]), dtype=nl.float32, buffer=nl.psum))
-    block["kept"] = None
 
 
-def _output(env, step, block):
+def _output(env, step, block, pack, segment, ledger):
     """[out | row sum] += probs.T @ [v | 1], bank by bank, so that the first bank can leave while the last is still written."""
     cells, heads = step["cells"], block["heads"]
     for bank in range(len(block["accumulators"])):
@@ -192,8 +208,12 @@ def _output(env, step, block):
                     nisa.nc_matmul(
                         dst=tile[0:TILE, place, 0 : end - begin],
                         stationary=step["probs"][0:keys, n, column * TILE : (column + 1) * TILE],
-                        moving=load["v"][0:keys, slot, begin:end],
+                        moving=load["v"][0:keys, cell["unit"], slot, begin:end],
                     )
-        if step["closes"]:
-            leave_accumulators(env, block, bank)
+        if step["closes"] and env["pieces"] == 1:
+            normalise(env, block, pack, segment, ledger, bank * block["per_bank"], tile.shape[1])
+            block["accumulators"][bank] = None
+    if step["closes"] and env["pieces"] > 1:
+        normalise(env, block, pack, segment, ledger, 0, block["tiles"] * heads)
+        block["accumulators"] = []
     step["probs"] = None

@@ -61,54 +61,63 @@ def _key_bias(env, b):
 
 
 def load_keys(env, load, block):
-    """k as [head_dim piece, keys] tiles, and [v | 1] as [TILE, key tiles, head_dim_v + 1]."""
+    """k as [head_dim piece, units, keys] tiles, and [v | 1] as [TILE, units, key tiles, head_dim_v + 1]."""
     k, v = env["k"], env["v"]
     head_dim, seqlen_kv, width = k.shape[2], k.shape[3], v.shape[3]
-    batch, head, begin, end = block["batch"], block["head_kv"], load["begin"], load["end"]
+    begin, end, units = load["begin"], load["end"], load["units"]
+    unit, keys = block["batch"] * k.shape[1] + block["head_kv"], end - begin
     load["k"] = []
     for d in range(0, head_dim, TILE):
-        piece = nl.ndarray((min(TILE, head_dim - d), end - begin), dtype=k.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=piece, src=k[batch, head, d : d + piece.shape[0], begin:end])
+        depth = min(TILE, head_dim - d)
+        piece = nl.ndarray((depth, units, keys), dtype=k.dtype, buffer=nl.sbuf)
+        pattern = [[seqlen_kv, depth], [head_dim * seqlen_kv, units], [1, keys]]
+        nisa.dma_copy(dst=piece, src=k.ap(pattern=pattern, offset=(unit * head_dim + d) * seqlen_kv + begin))
         load["k"].append(piece)
-    full, rest = (end - begin) // TILE, (end - begin) % TILE
+    full, rest = keys // TILE, keys % TILE
     slots = full + (rest > 0)
-    values = nl.ndarray((TILE, slots, width + 1), dtype=v.dtype, buffer=nl.sbuf)
-    nisa.memset(dst=values[0:TILE, 0:slots, width : width + 1], value=1.0, engine=nisa.engine.gpsimd)
-    offset = ((batch * v.shape[1] + head) * seqlen_kv + begin) * width
+    values = nl.ndarray((TILE, units, slots, width + 1), dtype=v.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=values[0:TILE, 0:units, 0:slots, width : width + 1], value=1.0, engine=nisa.engine.gpsimd)
+    offset = (unit * seqlen_kv + begin) * width
     if full > 0:
-        source = v.ap(pattern=[[width, TILE], [TILE * width, full], [1, width]], offset=offset)
-        nisa.dma_copy(dst=values[0:TILE, 0:full, 0:width], src=source)
+        pattern = [[width, TILE], [seqlen_kv * width, units], [TILE * width, full], [1, width]]
+        nisa.dma_copy(dst=values[0:TILE, 0:units, 0:full, 0:width], src=v.ap(pattern=pattern, offset=offset))
     if rest > 0:
-        source = v.ap(pattern=[[width, rest], [1, width]], offset=offset + full * TILE * width)
-        nisa.dma_copy(dst=values[0:rest, full, 0:width], src=source)
+        pattern = [[width, rest], [seqlen_kv * width, units], [1, width]]
+        source = v.ap(pattern=pattern, offset=offset + full * TILE * width)
+        nisa.dma_copy(dst=values[0:rest, 0:units, full, 0:width], src=source)
     load["v"] = values
 
 
-def load_queries(env, block):
-    """The block's queries as [head_dim piece, columns]; columns of a partial query tile are followed by zeros."""
+def load_queries(env, blocks, first):
+    """The queries of a pack as [head_dim piece, columns] of each block; those of a partial query tile are followed by zeros."""
     q = env["q"]
-    head_dim, seqlen_q, heads, tiles = q.shape[2], q.shape[3], block["heads"], block["tiles"]
+    block = blocks[first]
+    head_dim, seqlen_q, tiles, packed = q.shape[2], q.shape[3], block["tiles"], block["packed"]
     begin = block["tile"] * TILE
     rows = min(tiles * TILE, seqlen_q - begin)
-    full, rest = rows // TILE, rows % TILE
-    block["q"] = []
+    full = rows // TILE
+    heads = packed * block["heads"]
+    for n in range(packed):
+        blocks[first + n]["q"] = []
     for d in range(0, head_dim, TILE):
         depth = min(TILE, head_dim - d)
         offset = ((block["batch"] * q.shape[1] + block["head"]) * head_dim + d) * seqlen_q + begin
-        if heads == 1:
-            piece = nl.ndarray((depth, block["columns"]), dtype=q.dtype, buffer=nl.sbuf)
-            if rest > 0:
-                nisa.memset(dst=piece[0:depth, full * TILE : block["columns"]], value=0.0)
-            source = q.ap(pattern=[[seqlen_q, depth], [1, rows]], offset=offset)
-            nisa.dma_copy(dst=piece[0:depth, 0:rows], src=source)
-            block["q"].append(piece)
+        if block["heads"] == 1:
+            piece = nl.ndarray((depth, packed, tiles * TILE), dtype=q.dtype, buffer=nl.sbuf)
+            if full < tiles:
+                nisa.memset(dst=piece[0:depth, 0:packed, full * TILE : tiles * TILE], value=0.0)
+            pattern = [[seqlen_q, depth], [head_dim * seqlen_q, heads], [1, rows]]
+            nisa.dma_copy(dst=piece[0:depth, 0:packed, 0:rows], src=q.ap(pattern=pattern, offset=offset))
         else:
-            piece = nl.ndarray((depth, tiles, heads, TILE), dtype=q.dtype, buffer=nl.sbuf)
-            if rest > 0:
-                nisa.memset(dst=piece[0:depth, full : full + 1, 0:heads, 0:TILE], value=0.0)
+            # Column tiles by query tile, then head.
+            piece = nl.ndarray((depth, packed, tiles, block["heads"], TILE), dtype=q.dtype, buffer=nl.sbuf)
+            if full < tiles:
+                nisa.memset(dst=piece[0:depth, 0:packed, full : full + 1, 0 : block["heads"], 0:TILE], value=0.0)
             for t in range(tiles):
                 count = min(TILE, rows - t * TILE)
                 pattern = [[seqlen_q, depth], [head_dim * seqlen_q, heads], [1, count]]
-                source = q.ap(pattern=pattern, offset=offset + t * TILE)
-                nisa.dma_copy(dst=piece[0:depth, t, 0:heads, 0:count], src=source)
-            block["q"].append(piece.reshape((depth, block["columns"])))
+                target = piece[0:depth, 0:packed, t, 0 : block["heads"], 0:count]
+                nisa.dma_copy(dst=target, src=q.ap(pattern=pattern, offset=offset + t * TILE))
+            piece = piece.reshape((depth, packed, block["columns"]))
+        for n in range(packed):
+            blocks[first + n]["q"].append(piece[0:depth, n, 0 : block["columns"]])

@@ -7,7 +7,11 @@ Words:
     cell      one key tile (128 keys) of a block: its columns, and which of its query tiles are at an edge of the mask
     step      up to `group` cells of a block that share PSUM
     run       cells of a step that one exp covers: full key tiles with the same columns
-    load      one chunk of k and v, or the queries of a block, with the step before which it is issued
+    pack      consecutive blocks of the same query tiles of neighbouring heads, loaded and written with one transfer
+    load      one chunk of k and v (of short kv heads: of several), or the queries of a pack, with the step before which it is
+              issued
+    ledger    consecutive segments whose row statistics lie side by side: `head of the group * query tiles + query tile` of a
+              segment is a column of it, its slot
 
 Written in the subset of Python that every NKI front end reads, like the kernel that calls it.
 """
@@ -16,9 +20,13 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["blocks_of", "divided", "loads_of", "steps_of"]
+__all__ = ["blocks_of", "divided", "ledgers_of", "loads_of", "steps_of"]
 
 TILE = 128
+PACK = 2048
+"""Columns of a pack at most: 4 KiB of 16-bit queries per partition."""
+LEDGER = 512
+"""Slots of a ledger, unless one segment has more: switching the Scalar engine's table to the logarithm costs about a step."""
 
 Item = dict[str, Any]
 Span = tuple[int, int, int, int]
@@ -40,6 +48,23 @@ def divided(units: int, tiles: int, row_split: int, program: int, programs: int)
     return segments
 
 
+def ledgers_of(segments: list[Item], group_size: int) -> list[Item]:
+    """The ledgers of all segments; each segment learns its ledger and its first slot there."""
+    ledgers: list[Item] = []
+    slots = LEDGER
+    for s in range(len(segments)):
+        segment = segments[s]
+        size = (segment["end"] - segment["begin"]) * group_size
+        if slots + size > LEDGER:
+            ledgers.append({"first": s, "slots": 0, "last": s})
+            slots = 0
+        ledger = ledgers[-1]
+        segment["ledger"], segment["slot"], segment["tiles"] = len(ledgers) - 1, slots, segment["end"] - segment["begin"]
+        slots = slots + size
+        ledger["slots"], ledger["last"] = slots, s
+    return ledgers
+
+
 def blocks_of(segments: list[Item], heads_kv: int, group_size: int, block_tiles: int) -> list[Item]:
     """The blocks of all segments, in order: by query tiles, then head."""
     blocks: list[Item] = []
@@ -57,7 +82,25 @@ def blocks_of(segments: list[Item], heads_kv: int, group_size: int, block_tiles:
                     "head": segment["unit"] % heads_kv * group_size + g, "g": g, "heads": heads, "tile": tile, "tiles": count,
                     "number": len(blocks), "columns": count * heads * TILE,
                 })  # fmt: skip
+    _pack(blocks)
     return blocks
+
+
+def _pack(blocks: list[Item]) -> None:
+    """Give each block its pack: the number of its first block, its own place in it, and the heads of all. The first block stays
+    alone, so that it starts early.
+    """
+    first = 0
+    for b in range(len(blocks)):
+        block, leader = blocks[b], blocks[first]
+        place = b - first
+        joins = b > 1 and (place + 1) * block["columns"] <= PACK
+        for name in ("batch", "tile", "tiles", "heads"):
+            joins = joins and block[name] == leader[name]
+        if not joins or block["head"] != leader["head"] + place * block["heads"]:
+            first, place = b, 0
+        block["pack"], block["place"] = first, place
+        blocks[first]["packed"] = place + 1
 
 
 def _cells(block: Item, spans: tuple[Span, ...], seqlen_kv: int) -> list[Item]:
@@ -148,45 +191,83 @@ def loads_of(
       prefetch: steps that a load may be ahead of its use.
       lag: steps that a step's output is behind.
     """  # fmt: skip
+    if len(steps) == 0:
+        return []
     wanted: list[Item] = []
     chunks: list[Any] = []
+    tiles = -(-seqlen_kv // TILE)
+    shared: list[Any] = [None] * (blocks[-1]["segment"] + 1)
     owner = -1
     for i in range(len(steps)):
         step = steps[i]
         block = blocks[step["block"]]
         if step["opens"]:
-            wanted.append({"kind": "q", "block": step["block"], "need": i, "last": i, "bytes": 0})
-        mine = block["segment"]
+            if block["place"] == 0:
+                queries = {"kind": "q", "block": step["block"], "need": i, "last": i, "bytes": 0}
+                wanted.append(queries)
+        segment = block["segment"]
+        mine = segment
         if not resident:
             mine = step["block"]
         if owner != mine:
             owner = mine
-            chunks = [None] * (-(-seqlen_kv // TILE))
+            chunks = [None] * tiles
         for cell in step["cells"]:
             if chunks[cell["key"] // TILE] == None:  # noqa: E711
-                width = chunk
-                if len(wanted) < 5:
-                    width = min(chunk, 512)
-                end = min((cell["key"] // width + 1) * width, _end_of(steps, blocks, i, mine, resident))
-                load = {"kind": "kv", "block": step["block"], "need": i, "last": i, "begin": cell["key"], "end": end}
-                for key in range(end - 1 - (end - 1 - cell["key"]) % TILE, cell["key"], -TILE):
-                    if chunks[key // TILE] != None:  # noqa: E711
-                        load["end"] = key
+                load = shared[segment]
+                if load == None:  # noqa: E711
+                    load = _chunk(steps, blocks, i, cell["key"], chunks, resident, chunk, len(wanted) < 5)
+                    load["bytes"] = load["units"] * -(-(load["end"] - load["begin"]) // TILE) * key_bytes
+                    wanted.append(load)
+                    if load["units"] > 1:
+                        for n in range(load["units"]):
+                            shared[segment + n] = load
                 for key in range(load["begin"], load["end"], TILE):
                     chunks[key // TILE] = load
-                load["bytes"] = -(-(load["end"] - load["begin"]) // TILE) * key_bytes
-                wanted.append(load)
             used = chunks[cell["key"] // TILE]
             used["last"] = i
-            cell["load"] = used
+            cell["load"], cell["unit"] = used, segment - used["segment"]
     return _timed(wanted, len(steps), room, prefetch, lag)
 
 
-def _end_of(steps: list[Item], blocks: list[Item], i: int, mine: int, resident: bool) -> int:
+def _chunk(
+    steps: list[Item], blocks: list[Item], i: int, first: int, chunks: list[Any], resident: bool, chunk: int, short: bool
+) -> Item:
+    """The load that brings key `first` for step `i`: to the end of its chunk, of the keys that are visited, or to a chunk that is
+    there; where that is all that the segment visits, those of the segments behind it as well, as far as they fit a chunk.
+    """
+    block = blocks[steps[i]["block"]]
+    width = chunk
+    if short:
+        width = min(chunk, 512)
+    last = _end_of(steps, blocks, i, resident)
+    end = min((first // width + 1) * width, last)
+    for key in range(end - 1 - (end - 1 - first) % TILE, first, -TILE):
+        if chunks[key // TILE] != None:  # noqa: E711
+            end = key
+    units = 1
+    whole = -(-(end - first) // TILE) * TILE
+    if resident and end == last and steps[i]["opens"] and not short:
+        for n in range(steps[i]["block"], len(blocks)):
+            other = blocks[n]
+            behind = other["segment"] - block["segment"]
+            if other["tile"] != block["tile"] or other["tiles"] != block["tiles"] or (behind + 1) * whole > chunk:
+                break
+            units = behind + 1
+    return {
+        "kind": "kv", "block": steps[i]["block"], "need": i, "last": i, "begin": first, "end": end, "units": units,
+        "segment": block["segment"],
+    }  # fmt: skip
+
+
+def _end_of(steps: list[Item], blocks: list[Item], i: int, resident: bool) -> int:
     """Past the last key that the segment (or block) of step `i` visits."""
     if "end" in blocks[steps[i]["block"]]:
         found: int = blocks[steps[i]["block"]]["end"]
         return found
+    mine = blocks[steps[i]["block"]]["segment"]
+    if not resident:
+        mine = steps[i]["block"]
     last = 0
     for n in range(i, len(steps)):
         block = blocks[steps[n]["block"]]
