@@ -11,7 +11,34 @@ from nki_hf.lang import nisa, nl
 TILE = 128
 
 
-def open_ledger(env, ledger):
+def finish_block(env, blocks, number, segments, ledgers):
+    """Normalise the rows of a block; write its pack if it is the last of it, and its ledger if it is the last of that."""
+    block = blocks[number]
+    pack = blocks[block["pack"]]
+    segment = segments[block["segment"]]
+    ledger = ledgers[segment["ledger"]]
+    if block["tile"] == segment["begin"] and block["g"] == 0:
+        if block["segment"] == ledger["first"]:
+            _open_ledger(env, ledger)
+        _open_segment(env, ledger, segment)
+    if block["place"] == 0:
+        _open_pack(env, pack)
+    if env["pieces"] == 1:
+        for bank in range(len(block["accumulators"])):
+            count = block["accumulators"][bank].shape[1]
+            _normalise(env, block, pack, segment, ledger, bank * block["per_bank"], count)
+    else:
+        for column in range(block["tiles"] * block["heads"]):
+            _normalise(env, block, pack, segment, ledger, column, 1)
+    block["accumulators"], block["q"] = None, None
+    if block["place"] == pack["packed"] - 1:
+        _write_pack(env, pack)
+    last = block["tile"] + block["tiles"] == segment["end"] and block["g"] + block["heads"] == env["group_size"]
+    if last and block["segment"] == ledger["last"]:
+        _close_ledger(env, ledger, segments)
+
+
+def _open_ledger(env, ledger):
     """Places for the statistics of all rows of the ledger's segments."""
     slots = ledger["slots"]
     ledger["sums"] = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
@@ -23,14 +50,14 @@ def open_ledger(env, ledger):
         ledger["empty"] = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
 
 
-def close_ledger(env, ledger, segments):
+def _close_ledger(env, ledger, segments):
     """Write lse and the number of failed rows of every query tile."""
     write_failed(env, ledger, segments)
     write_lse(env, ledger, segments)
     ledger["sums"], ledger["totals"], ledger["probes"], ledger["empty"] = None, None, None, None
 
 
-def open_segment(env, ledger, segment):
+def _open_segment(env, ledger, segment):
     """Which rows of the segment see no key, for the slots of each of its heads."""
     if not env["may_be_empty"]:
         return
@@ -44,53 +71,38 @@ def open_segment(env, ledger, segment):
 def _empty_rows(env, segment):
     """float32 [TILE, tiles]: 1 for rows without visible keys."""
     tiles, begin = segment["tiles"], segment["begin"] * TILE
-    empty = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
     if env["lo"] != None:  # noqa: E711
-        edges = _row_bounds(env, segment)
-        nisa.tensor_tensor(dst=empty, data1=edges[0], data2=edges[1], op=nl.greater_equal, engine=nisa.engine.vector)
-        return empty
-    rows = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.iota(dst=rows, pattern=[[TILE, tiles]], offset=env["q_offset"] + begin, channel_multiplier=1)
+        rows = segment["rows"]
+        if rows["empty"] == None:  # noqa: E711
+            rows["empty"] = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_tensor(
+                dst=rows["empty"], data1=rows["lo"], data2=rows["hi"], op=nl.greater_equal, engine=nisa.engine.vector
+            )
+        return rows["empty"]
+    empty = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
+    positions = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.iota(dst=positions, pattern=[[TILE, tiles]], offset=env["q_offset"] + begin, channel_multiplier=1)
     nisa.memset(dst=empty, value=0.0)
     if env["ahead"] != None:  # noqa: E711
-        nisa.tensor_scalar(dst=empty, data=rows, op0=nl.less_equal, operand0=-float(env["ahead"]))
+        nisa.tensor_scalar(dst=empty, data=positions, op0=nl.less_equal, operand0=-float(env["ahead"]))
     if env["window"] != None:  # noqa: E711
         limit = float(env["k"].shape[3] + env["window"] - 1)
-        nisa.scalar_tensor_tensor(dst=empty, data=rows, op0=nl.greater_equal, operand0=limit, op1=nl.maximum, operand1=empty)
+        nisa.scalar_tensor_tensor(
+            dst=empty, data=positions, op0=nl.greater_equal, operand0=limit, op1=nl.maximum, operand1=empty
+        )
     return empty
 
 
-def _row_bounds(env, segment):
-    """`lo` and `hi` of the segment's rows, int32 [TILE, tiles] each; rows behind the last see no key."""
-    tiles, begin = segment["tiles"], segment["begin"] * TILE
-    edges = []
-    for name in ("lo", "hi"):
-        given = env[name]
-        batch, seqlen_q = min(segment["unit"] // env["k"].shape[1], given.shape[0] - 1), given.shape[1]
-        rows = min(tiles * TILE, seqlen_q - begin)
-        full, rest = rows // TILE, rows % TILE
-        tile = nl.ndarray((TILE, tiles), dtype=nl.int32, buffer=nl.sbuf)
-        offset = batch * seqlen_q + begin
-        if rest > 0:
-            nisa.memset(dst=tile[0:TILE, full : full + 1], value=0)
-            source = given.ap(pattern=[[1, rest], [1, 1]], offset=offset + full * TILE)
-            nisa.dma_copy(dst=tile[0:rest, full : full + 1], src=source)
-        if full > 0:
-            nisa.dma_copy(dst=tile[0:TILE, 0:full], src=given.ap(pattern=[[1, TILE], [TILE, full]], offset=offset))
-        edges.append(tile)
-    return edges
-
-
-def open_pack(env, pack):
+def _open_pack(env, pack):
     """The rows of a pack as they are written, [TILE, query tiles, heads, head_dim_v]."""
     shape = (TILE, pack["tiles"], pack["packed"] * pack["heads"], env["v"].shape[3])
     pack["rows"] = nl.ndarray(shape, dtype=env["out"].dtype, buffer=nl.sbuf)
 
 
-def normalise(env, block, pack, segment, ledger, first, count):
+def _normalise(env, block, pack, segment, ledger, first, count):
     """Divide the rows of column tiles `first` to `first + count` by their totals; sums and probes go to the ledger."""
     heads, pieces, piece, width = block["heads"], env["pieces"], env["piece"], env["v"].shape[3]
-    together = heads == 1 and pieces == 1
+    together = heads == 1
     for column in range(first, first + count):
         together = together and block["visited"][column // heads]
     size = 1
@@ -151,7 +163,7 @@ def _region(block, number, begin, end):
     return bank[0:TILE, number % block["per_bank"], begin:end]
 
 
-def write_pack(env, pack):
+def _write_pack(env, pack):
     """The pack's rows of `out`: whole query tiles with one transfer, a partial one with another."""
     out = env["out"]
     seqlen_q, num_heads_q, width = out.shape[1], out.shape[2], out.shape[3]

@@ -8,8 +8,8 @@ A step is up to `group` key tiles of 128 keys by a block of up to 512 query colu
     output   Tensor   [out | row sum][queries, head_dim_v + 1] += probs.T @ [v | 1], in PSUM over all keys of the block
 
 No row maximum, no correction, no transpose. Steps of all blocks and heads follow each other in one pipeline; output runs `lag`
-steps behind scores, loads up to `prefetch` steps ahead. At the end of a block the accumulators are copied out, normalised from
-SBUF and written.
+steps behind scores, loads up to `prefetch` steps ahead. `late` steps after its last output a block is normalised, from PSUM, and
+written.
 
 The shift is right for a row if its sum lies in [1, SUM_MAX] and its accumulators are finite: a sum of 1 or more means that what
 was flushed to zero weighs as little as under the exact row maximum, whose sum is 1 or more as well; sums and accumulators that
@@ -20,11 +20,11 @@ uint8 or float32. `failed` is int32 [batch, num_heads_q, query tiles].
 
 `kernel[2]` divides the (batch, kv head) units; of an odd one out the cores divide the query tiles.
 
-PSUM: `group` banks of scores twice; the accumulators of 4 query tiles, 2 banks for head_dim_v up to 254.
+PSUM: `group` banks of scores twice; the accumulators of two blocks, 2 banks each for head_dim_v up to 254.
 """
 
-from nki_hf.kernels.flash_const_max.finish import close_ledger, normalise, open_ledger, open_pack, open_segment, write_pack
-from nki_hf.kernels.flash_const_max.loads import load_constants, load_keys, load_queries
+from nki_hf.kernels.flash_const_max.finish import finish_block
+from nki_hf.kernels.flash_const_max.loads import load_bounds, load_constants, load_keys, load_queries, load_row_bounds
 from nki_hf.kernels.flash_const_max.masks import hide_edges
 from nki_hf.kernels.flash_const_max.work import blocks_of, divided, ledgers_of, loads_of, steps_of
 from nki_hf.lang import nisa, nki, nl
@@ -45,7 +45,8 @@ def flash_const_max(
     row_split=0,
     block_tiles=4,
     group=3,
-    lag=2,
+    lag=3,
+    late=1,
     prefetch=16,
     chunk=2048,
     resident=True,
@@ -73,7 +74,7 @@ def flash_const_max(
         "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "sink": sink, "out": out, "lse": lse, "failed": failed,
         "spans": spans, "scale": softmax_scale, "shift": shift, "q_offset": q_offset, "window": window, "ahead": ahead,
         "group_size": num_heads_q // k.shape[1], "piece": (columns + pieces - 1) // pieces, "pieces": pieces,
-        "keep_masks": keep_masks, "may_be_empty": _may_be_empty(q, k, lo, q_offset, window, ahead),
+        "may_be_empty": _may_be_empty(q, k, lo, q_offset, window, ahead),
     }  # fmt: skip
     load_constants(env)
 
@@ -82,12 +83,19 @@ def flash_const_max(
     blocks = blocks_of(segments, k.shape[1], env["group_size"], block_tiles)
     steps = steps_of(blocks, spans, k.shape[3], group, bias == None)  # noqa: E711  (NKI's front end knows no `is`)
     key_bytes = 2 * ((q.shape[2] + TILE - 1) // TILE * TILE + columns)
-    loads = loads_of(steps, blocks, k.shape[3], resident, chunk, key_bytes, room, prefetch, lag)
+    masked = 0
+    if lo != None:  # noqa: E711
+        masked = 1 + keep_masks * (1 + (lo.shape[0] == 1))
+    loads = loads_of(steps, blocks, segments, k.shape[3], resident, chunk, key_bytes, room, prefetch, lag, masked)
     count = len(steps)
-    for i in range(count + lag):
+    for i in range(count + lag + late):
         if i < count:
             for load in loads[i]:
-                if load["kind"] == "q":
+                if load["kind"] == "bounds":
+                    load_bounds(env, load, blocks[load["block"]])
+                elif load["kind"] == "rows":
+                    load_row_bounds(env, load, segments[load["segment"]])
+                elif load["kind"] == "q":
                     load_queries(env, blocks, load["block"])
                 else:
                     load_keys(env, load, blocks[load["block"]])
@@ -96,31 +104,20 @@ def flash_const_max(
             _scores(env, step, block)
             _exponentials(env, step, block)
             hide_edges(env, step, block)
-        if i >= lag:
+        if i >= lag and i - lag < count:
             step = steps[i - lag]
             block = blocks[step["block"]]
-            segment = segments[block["segment"]]
-            ledger = ledgers[segment["ledger"]]
             if step["opens"]:
-                if block["tile"] == segment["begin"] and block["g"] == 0:
-                    if block["segment"] == ledger["first"]:
-                        open_ledger(env, ledger)
-                    open_segment(env, ledger, segment)
-                if block["place"] == 0:
-                    open_pack(env, block)
                 _open_accumulators(env, block)
-            _output(env, step, block, blocks[block["pack"]], segment, ledger)
-            if step["closes"]:
-                block["q"] = None
-                if block["place"] == blocks[block["pack"]]["packed"] - 1:
-                    write_pack(env, blocks[block["pack"]])
-                last = block["tile"] + block["tiles"] == segment["end"] and block["g"] + block["heads"] == env["group_size"]
-                if last and block["segment"] == ledger["last"]:
-                    close_ledger(env, ledger, segments)
+            _output(env, step, block)
             for cell in step["cells"]:
                 if cell["load"]["last"] == i - lag:
                     cell["load"]["k"] = None
                     cell["load"]["v"] = None
+        if i >= lag + late:
+            step = steps[i - lag - late]
+            if step["closes"]:
+                finish_block(env, blocks, step["block"], segments, ledgers)
     return out, lse, failed
 
 
@@ -190,8 +187,8 @@ def _open_accumulators(env, block):
         block["accumulators"].append(nl.ndarray((TILE, size, env["piece"]), dtype=nl.float32, buffer=nl.psum))
 
 
-def _output(env, step, block, pack, segment, ledger):
-    """[out | row sum] += probs.T @ [v | 1], bank by bank, so that the first bank can leave while the last is still written."""
+def _output(env, step, block):
+    """[out | row sum] += probs.T @ [v | 1], bank by bank."""
     cells, heads = step["cells"], block["heads"]
     for bank in range(len(block["accumulators"])):
         tile = block["accumulators"][bank]
@@ -210,10 +207,4 @@ def _output(env, step, block, pack, segment, ledger):
                         stationary=step["probs"][0:keys, n, column * TILE : (column + 1) * TILE],
                         moving=load["v"][0:keys, cell["unit"], slot, begin:end],
                     )
-        if step["closes"] and env["pieces"] == 1:
-            normalise(env, block, pack, segment, ledger, bank * block["per_bank"], tile.shape[1])
-            block["accumulators"][bank] = None
-    if step["closes"] and env["pieces"] > 1:
-        normalise(env, block, pack, segment, ledger, 0, block["tiles"] * heads)
-        block["accumulators"] = []
     step["probs"] = None

@@ -10,7 +10,7 @@ def load_constants(env):
     """The shift as an activation's bias; per batch entry the bias of every key less the shift; the sinks' share of the sums."""
     env["offset"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["offset"], value=-env["shift"])
-    env["masks"], env["masks_of"], env["bounds"], env["keys"] = [], (-1, -1), None, None
+    env["keys"] = None
     bias, sink = env["bias"], env["sink"]
     if bias != None:  # noqa: E711
         env["key_bias"] = []
@@ -121,3 +121,41 @@ def load_queries(env, blocks, first):
             piece = piece.reshape((depth, packed, block["columns"]))
         for n in range(packed):
             blocks[first + n]["q"].append(piece[0:depth, n, 0 : block["columns"]])
+
+
+def load_bounds(env, load, block):
+    """`lo` and `hi` of the block's query tiles on every partition, int32 [TILE, query tiles, TILE]; rows behind the last see no
+    key.
+    """
+    begin, tiles = block["tile"] * TILE, block["tiles"]
+    seqlen_q = env["lo"].shape[1]
+    batch = min(block["batch"], env["lo"].shape[0] - 1)
+    rows = min(tiles * TILE, seqlen_q - begin)
+    load["masks"] = None
+    for name in ("lo", "hi"):
+        raw = nl.ndarray((TILE, tiles, TILE), dtype=nl.int32, buffer=nl.sbuf)
+        if rows < tiles * TILE:
+            nisa.memset(dst=raw[0:TILE, tiles - 1 : tiles, 0:TILE], value=0)
+        source = env[name].ap(pattern=[[0, TILE], [1, rows]], offset=batch * seqlen_q + begin)
+        flat = raw.reshape((TILE, tiles * TILE))
+        nisa.dma_copy(dst=flat[0:TILE, 0:rows], src=source)
+        load["raw_" + name] = raw
+
+
+def load_row_bounds(env, load, segment):
+    """`lo` and `hi` of the segment's rows, int32 [TILE, tiles] each; rows behind the last see no key."""
+    tiles, begin = segment["tiles"], segment["begin"] * TILE
+    for name in ("lo", "hi"):
+        given = env[name]
+        batch, seqlen_q = min(segment["unit"] // env["k"].shape[1], given.shape[0] - 1), given.shape[1]
+        rows = min(tiles * TILE, seqlen_q - begin)
+        full, rest = rows // TILE, rows % TILE
+        tile = nl.ndarray((TILE, tiles), dtype=nl.int32, buffer=nl.sbuf)
+        offset = batch * seqlen_q + begin
+        if rest > 0:
+            nisa.memset(dst=tile[0:TILE, full : full + 1], value=0)
+            source = given.ap(pattern=[[1, rest], [1, 1]], offset=offset + full * TILE)
+            nisa.dma_copy(dst=tile[0:rest, full : full + 1], src=source)
+        if full > 0:
+            nisa.dma_copy(dst=tile[0:TILE, 0:full], src=given.ap(pattern=[[1, TILE], [TILE, full]], offset=offset))
+        load[name] = tile

@@ -36,6 +36,7 @@ class ConstMaxPlan:
       block_tiles: column tiles of a block.
       group: key tiles of a step (of 512 columns each).
       lag: steps that the output product is behind the scores.
+      late: steps that a block's end is behind its last output product.
       prefetch: steps that a load may be ahead of its use.
       chunk: keys of a load.
       resident: k and v of a kv head are read once; else once per block.
@@ -52,6 +53,7 @@ class ConstMaxPlan:
     block_tiles: int
     group: int
     lag: int
+    late: int
     prefetch: int
     chunk: int
     resident: bool
@@ -80,6 +82,7 @@ class ConstMaxPlan:
             "block_tiles": self.block_tiles,
             "group": self.group,
             "lag": self.lag,
+            "late": self.late,
             "prefetch": self.prefetch,
             "chunk": self.chunk,
             "resident": self.resident,
@@ -143,6 +146,7 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
         block_tiles=tuned.block_tiles,
         group=tuned.group,
         lag=tuned.lag,
+        late=tuned.late,
         prefetch=tuned.prefetch,
         chunk=tuned.chunk,
         resident=resident,

@@ -15,8 +15,9 @@ class Tuning:
     """What may be chosen freely: see `plan.ConstMaxPlan` for the words."""
 
     block_tiles: int = 4
-    group: int = 3
-    lag: int = 2
+    group: int = 2
+    lag: int = 3
+    late: int = 1
     prefetch: int = 16
     chunk: int = 2048
 
@@ -26,7 +27,5 @@ def tuning_of(problem: Problem, chip: Chip) -> Tuning:
     del chip
     base = Tuning()
     if problem.head_dim_v + 1 > 512:
-        return replace(base, block_tiles=2, group=2)
-    if problem.head_dim_v + 1 > 256:
-        return replace(base, group=2)
+        return replace(base, block_tiles=2)
     return base

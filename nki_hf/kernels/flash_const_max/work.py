@@ -41,10 +41,11 @@ def divided(units: int, tiles: int, row_split: int, program: int, programs: int)
     for unit in range(program * share, (program + 1) * share):
         segments.append({"unit": unit, "begin": 0, "end": tiles})
     for unit in range(programs * share, units):
-        if program == 0:
-            segments.append({"unit": unit, "begin": 0, "end": row_split})
-        else:
-            segments.append({"unit": unit, "begin": row_split, "end": tiles})
+        begin, end = 0, row_split
+        if program > 0:
+            begin, end = row_split, tiles
+        if begin < end:
+            segments.append({"unit": unit, "begin": begin, "end": end})
     return segments
 
 
@@ -176,13 +177,13 @@ def _runs(cells: list[Item], joined: bool) -> list[tuple[int, int]]:
 
 
 def loads_of(
-    steps: list[Item], blocks: list[Item], seqlen_kv: int, resident: bool, chunk: int, key_bytes: int, room: int, prefetch: int,
-    lag: int,
+    steps: list[Item], blocks: list[Item], segments: list[Item], seqlen_kv: int, resident: bool, chunk: int, key_bytes: int,
+    room: int, prefetch: int, lag: int, masked: int,
 ) -> list[list[Item]]:
     """For each step, what is loaded before it: as early as `prefetch` allows and as `room` has place for.
 
     Args:
-      steps, blocks: as `steps_of` and `blocks_of` give them.
+      steps, blocks, segments: as `steps_of`, `blocks_of` and `divided` give them.
       seqlen_kv: number of keys.
       resident: chunks stay for all blocks of a segment; else each block loads its own.
       chunk: keys of a chunk, a multiple of 128. A core starts with shorter ones, so that its first step starts early.
@@ -190,23 +191,52 @@ def loads_of(
       room: bytes per partition that chunks may take together.
       prefetch: steps that a load may be ahead of its use.
       lag: steps that a step's output is behind.
+      masked: which blocks of the same query tiles share the masks of bounds per row: 0 there are none, 1 those of a segment,
+        2 those of a batch entry, 3 all.
     """  # fmt: skip
     if len(steps) == 0:
         return []
     wanted: list[Item] = []
     chunks: list[Any] = []
     tiles = -(-seqlen_kv // TILE)
+    blocks_end = 0
+    for block in blocks:
+        blocks_end = max(blocks_end, block["tile"] + 1)
     shared: list[Any] = [None] * (blocks[-1]["segment"] + 1)
     owner = -1
+    bounds: list[Any] = [None] * blocks_end
+    rows: Any = None
     for i in range(len(steps)):
         step = steps[i]
         block = blocks[step["block"]]
+        if step["opens"] and masked > 0:
+            sharer = 0
+            if masked == 1:
+                sharer = block["segment"]
+            elif masked == 2:
+                sharer = block["batch"]
+            ready = bounds[block["tile"]]
+            if ready == None or ready["sharer"] != sharer:  # noqa: E711
+                ready = {"kind": "bounds", "block": step["block"], "need": i, "last": i, "bytes": 0, "sharer": sharer}
+                bounds[block["tile"]] = ready
+                wanted.append(ready)
+            block["bounds"] = ready
+            if block["tile"] == segments[block["segment"]]["begin"] and block["g"] == 0:
+                # The rows of a segment: the same for the segments of a batch entry that have the same query tiles.
+                segment = segments[block["segment"]]
+                if rows == None or rows["sharer"] != (segment["begin"], segment["end"], (masked < 3) * block["batch"]):  # noqa: E711
+                    rows = {
+                        "kind": "rows", "segment": block["segment"], "need": i, "last": i, "bytes": 0, "empty": None,
+                        "sharer": (segment["begin"], segment["end"], (masked < 3) * block["batch"]),
+                    }  # fmt: skip
+                    wanted.append(rows)
+                segment["rows"] = rows
         if step["opens"]:
             if block["place"] == 0:
                 queries = {"kind": "q", "block": step["block"], "need": i, "last": i, "bytes": 0}
                 wanted.append(queries)
-        segment = block["segment"]
-        mine = segment
+        number = block["segment"]
+        mine = number
         if not resident:
             mine = step["block"]
         if owner != mine:
@@ -214,19 +244,19 @@ def loads_of(
             chunks = [None] * tiles
         for cell in step["cells"]:
             if chunks[cell["key"] // TILE] == None:  # noqa: E711
-                load = shared[segment]
+                load = shared[number]
                 if load == None:  # noqa: E711
                     load = _chunk(steps, blocks, i, cell["key"], chunks, resident, chunk, len(wanted) < 5)
                     load["bytes"] = load["units"] * -(-(load["end"] - load["begin"]) // TILE) * key_bytes
                     wanted.append(load)
                     if load["units"] > 1:
                         for n in range(load["units"]):
-                            shared[segment + n] = load
+                            shared[number + n] = load
                 for key in range(load["begin"], load["end"], TILE):
                     chunks[key // TILE] = load
             used = chunks[cell["key"] // TILE]
             used["last"] = i
-            cell["load"], cell["unit"] = used, segment - used["segment"]
+            cell["load"], cell["unit"] = used, number - used["segment"]
     return _timed(wanted, len(steps), room, prefetch, lag)
 
 
