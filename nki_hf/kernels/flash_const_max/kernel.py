@@ -4,7 +4,7 @@ A step is up to `group` key tiles of 128 keys by a block of up to 512 query colu
 
     scores   Tensor   scores[keys, columns] in PSUM = k.T @ q, the key tile stationary
     exp      Scalar   probs[keys, columns] = exp(scale * scores - shift), bfloat16: the layout that the next product needs
-    edge     GpSimd or Vector   hidden cells of key tiles at an edge of the mask become 0
+    edge     GpSimd   hidden cells of key tiles at an edge of the mask become 0 (bounds per row: `masks.py`)
     output   Tensor   [out | row sum][queries, head_dim_v + 1] += probs.T @ [v | 1], in PSUM over all keys of the block
 
 No row maximum, no correction, no transpose. Steps of all blocks and heads follow each other in one pipeline; output runs `lag`
@@ -25,7 +25,7 @@ PSUM: `group` banks of scores twice; the accumulators of two blocks, 2 banks eac
 
 from nki_hf.kernels.flash_const_max.finish import finish_block
 from nki_hf.kernels.flash_const_max.loads import load_bounds, load_constants, load_keys, load_queries, load_row_bounds
-from nki_hf.kernels.flash_const_max.masks import hide_edges
+from nki_hf.kernels.flash_const_max.masks import MASKS_AHEAD, add_mask, hide_edges, make_masks
 from nki_hf.kernels.flash_const_max.work import blocks_of, divided, ledgers_of, loads_of, steps_of
 from nki_hf.lang import nisa, nki, nl
 
@@ -101,9 +101,13 @@ def flash_const_max(
                     load_keys(env, load, blocks[load["block"]])
             step = steps[i]
             block = blocks[step["block"]]
+            if lo != None:  # noqa: E711
+                for n in range(i, min(i + MASKS_AHEAD + 1, count)):
+                    make_masks(env, steps[n], blocks[steps[n]["block"]])
             _scores(env, step, block)
             _exponentials(env, step, block)
-            hide_edges(env, step, block)
+            if lo == None:  # noqa: E711
+                hide_edges(env, step, block)
         if i >= lag and i - lag < count:
             step = steps[i - lag]
             block = blocks[step["block"]]
@@ -150,6 +154,8 @@ def _scores(env, step, block):
                 stationary=part[0:depth, cell["unit"], place : place + keys],
                 moving=queries[0:depth, begin:end],
             )
+        if env["lo"] != None and len(cell["edges"]) > 0:  # noqa: E711
+            add_mask(env, tile[0:keys, n, 0 : block["columns"]], block, cell)
     step["scores"] = tile
 
 

@@ -1,5 +1,6 @@
 """What `flash_const_max` reads from HBM: keys, values with their ones column, queries, bounds, biases, sinks."""
 
+from nki_hf.kernels.flash_const_max.masks import load_identity
 from nki_hf.lang import nisa, nl
 
 TILE = 128
@@ -17,6 +18,7 @@ def load_constants(env):
         for b in range(bias.shape[0]):
             env["key_bias"].append(_key_bias(env, b))
     if env["lo"] != None:  # noqa: E711
+        load_identity(env)
         tiles = (env["k"].shape[3] + TILE - 1) // TILE
         env["keys"] = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
         nisa.iota(dst=env["keys"], pattern=[[TILE, tiles]], offset=0, channel_multiplier=1)
@@ -131,7 +133,7 @@ def load_bounds(env, load, block):
     seqlen_q = env["lo"].shape[1]
     batch = min(block["batch"], env["lo"].shape[0] - 1)
     rows = min(tiles * TILE, seqlen_q - begin)
-    load["masks"] = None
+    load["masks"], load["loaded"] = None, True
     for name in ("lo", "hi"):
         raw = nl.ndarray((TILE, tiles, TILE), dtype=nl.int32, buffer=nl.sbuf)
         if rows < tiles * TILE:

@@ -113,6 +113,8 @@ def const_max_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
         refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
     if problem.softcap is not None:
         refuse("softcap", problem.softcap, "must be None: a cap costs the Scalar engine a second pass over the scores")
+    if problem.scale == 0:
+        refuse("softmax_scale", problem.scale, "must not be 0: masks are added before the scale")
     if mask.bias is not None and (mask.bias_rows or mask.bias_heads):
         refuse("mask.bias", mask.bias, "must be the same for all rows and heads: it rides on exp, per key")
     if problem.needs_grad:

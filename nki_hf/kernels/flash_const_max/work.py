@@ -114,7 +114,8 @@ def _cells(block: Item, spans: tuple[Span, ...], seqlen_kv: int) -> list[Item]:
     cells = []
     for key in range(first // TILE * TILE, last, TILE):
         stop = min(key + TILE, seqlen_kv)
-        seen, edges = [], []
+        seen: list[int] = []
+        edges: list[int] = []
         for t in range(block["tiles"]):
             span = spans[block["tile"] + t]
             if stop > span[0] and key < span[1]:
@@ -122,10 +123,14 @@ def _cells(block: Item, spans: tuple[Span, ...], seqlen_kv: int) -> list[Item]:
                 if key < span[2] or stop > span[3]:
                     edges.append(t)
         if len(seen) > 0:
-            cells.append({
+            cell = {
                 "key": key, "keys": stop - key, "seen": seen, "edges": edges, "begin": seen[0] * block["heads"] * TILE,
-                "end": (seen[-1] + 1) * block["heads"] * TILE,
-            })  # fmt: skip
+                "end": (seen[-1] + 1) * block["heads"] * TILE, "edge_begin": 0, "edge_end": 0,
+            }  # fmt: skip
+            if len(edges) > 0:
+                cell["edge_begin"] = edges[0] * block["heads"] * TILE
+                cell["edge_end"] = (edges[-1] + 1) * block["heads"] * TILE
+            cells.append(cell)
     return cells
 
 
@@ -217,7 +222,9 @@ def loads_of(
                 sharer = block["batch"]
             ready = bounds[block["tile"]]
             if ready == None or ready["sharer"] != sharer:  # noqa: E711
-                ready = {"kind": "bounds", "block": step["block"], "need": i, "last": i, "bytes": 0, "sharer": sharer}
+                ready = {
+                    "kind": "bounds", "block": step["block"], "need": i, "last": i, "bytes": 0, "sharer": sharer, "loaded": False,
+                }  # fmt: skip
                 bounds[block["tile"]] = ready
                 wanted.append(ready)
             block["bounds"] = ready
