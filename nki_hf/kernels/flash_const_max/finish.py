@@ -75,9 +75,8 @@ def _empty_rows(env, segment):
         rows = segment["rows"]
         if rows["empty"] == None:  # noqa: E711
             rows["empty"] = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_tensor(
-                dst=rows["empty"], data1=rows["lo"], data2=rows["hi"], op=nl.greater_equal, engine=nisa.engine.vector
-            )
+            lower, upper = rows["edges"][0:TILE, 0, 0:tiles], rows["edges"][0:TILE, 1, 0:tiles]
+            nisa.tensor_tensor(dst=rows["empty"], data1=lower, data2=upper, op=nl.greater_equal, engine=nisa.engine.vector)
         return rows["empty"]
     empty = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
     positions = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)

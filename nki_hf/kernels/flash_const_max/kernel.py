@@ -24,8 +24,8 @@ PSUM: `group` banks of scores twice; the accumulators of two blocks, 2 banks eac
 """
 
 from nki_hf.kernels.flash_const_max.finish import finish_block
-from nki_hf.kernels.flash_const_max.loads import load_bounds, load_constants, load_keys, load_queries, load_row_bounds
-from nki_hf.kernels.flash_const_max.masks import MASKS_AHEAD, add_mask, hide_edges, make_masks
+from nki_hf.kernels.flash_const_max.loads import load_constants, load_keys, load_queries, load_rows
+from nki_hf.kernels.flash_const_max.masks import MASKS_AHEAD, add_masks, hide_edges, make_masks
 from nki_hf.kernels.flash_const_max.work import blocks_of, divided, ledgers_of, loads_of, steps_of
 from nki_hf.lang import nisa, nki, nl
 
@@ -91,10 +91,8 @@ def flash_const_max(
     for i in range(count + lag + late):
         if i < count:
             for load in loads[i]:
-                if load["kind"] == "bounds":
-                    load_bounds(env, load, blocks[load["block"]])
-                elif load["kind"] == "rows":
-                    load_row_bounds(env, load, segments[load["segment"]])
+                if load["kind"] == "rows":
+                    load_rows(env, load, segments[load["segment"]])
                 elif load["kind"] == "q":
                     load_queries(env, blocks, load["block"])
                 else:
@@ -102,8 +100,10 @@ def flash_const_max(
             step = steps[i]
             block = blocks[step["block"]]
             if lo != None:  # noqa: E711
-                for n in range(i, min(i + MASKS_AHEAD + 1, count)):
-                    make_masks(env, steps[n], blocks[steps[n]["block"]])
+                make_masks(env, step, block, 1000)
+                more = 1
+                for n in range(i + 1, min(i + MASKS_AHEAD + 1, count)):
+                    more = make_masks(env, steps[n], blocks[steps[n]["block"]], more)
             _scores(env, step, block)
             _exponentials(env, step, block)
             if lo == None:  # noqa: E711
@@ -155,7 +155,7 @@ def _scores(env, step, block):
                 moving=queries[0:depth, begin:end],
             )
         if env["lo"] != None and len(cell["edges"]) > 0:  # noqa: E711
-            add_mask(env, tile[0:keys, n, 0 : block["columns"]], block, cell)
+            add_masks(env, tile[0:keys, n, 0 : block["columns"]], block, cell)
     step["scores"] = tile
 
 

@@ -11,7 +11,6 @@ def load_constants(env):
     """The shift as an activation's bias; per batch entry the bias of every key less the shift; the sinks' share of the sums."""
     env["offset"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["offset"], value=-env["shift"])
-    env["keys"] = None
     bias, sink = env["bias"], env["sink"]
     if bias != None:  # noqa: E711
         env["key_bias"] = []
@@ -19,9 +18,6 @@ def load_constants(env):
             env["key_bias"].append(_key_bias(env, b))
     if env["lo"] != None:  # noqa: E711
         load_identity(env)
-        tiles = (env["k"].shape[3] + TILE - 1) // TILE
-        env["keys"] = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.iota(dst=env["keys"], pattern=[[TILE, tiles]], offset=0, channel_multiplier=1)
     if sink != None:  # noqa: E711
         heads = sink.shape[1]
         raw = nl.ndarray((TILE, heads), dtype=nl.float32, buffer=nl.sbuf)
@@ -125,39 +121,24 @@ def load_queries(env, blocks, first):
             blocks[first + n]["q"].append(piece[0:depth, n, 0 : block["columns"]])
 
 
-def load_bounds(env, load, block):
-    """`lo` and `hi` of the block's query tiles on every partition, int32 [TILE, query tiles, TILE]; rows behind the last see no
-    key.
-    """
-    begin, tiles = block["tile"] * TILE, block["tiles"]
-    seqlen_q = env["lo"].shape[1]
-    batch = min(block["batch"], env["lo"].shape[0] - 1)
-    rows = min(tiles * TILE, seqlen_q - begin)
-    load["masks"], load["loaded"] = None, True
-    for name in ("lo", "hi"):
-        raw = nl.ndarray((TILE, tiles, TILE), dtype=nl.int32, buffer=nl.sbuf)
-        if rows < tiles * TILE:
-            nisa.memset(dst=raw[0:TILE, tiles - 1 : tiles, 0:TILE], value=0)
-        source = env[name].ap(pattern=[[0, TILE], [1, rows]], offset=batch * seqlen_q + begin)
-        flat = raw.reshape((TILE, tiles * TILE))
-        nisa.dma_copy(dst=flat[0:TILE, 0:rows], src=source)
-        load["raw_" + name] = raw
-
-
-def load_row_bounds(env, load, segment):
-    """`lo` and `hi` of the segment's rows, int32 [TILE, tiles] each; rows behind the last see no key."""
+def load_rows(env, load, segment):
+    """`lo` and `hi` of the segment's rows, int32 [TILE, 2, query tiles]; rows behind the last see no key."""
     tiles, begin = segment["tiles"], segment["begin"] * TILE
-    for name in ("lo", "hi"):
-        given = env[name]
+    load["edges"] = nl.ndarray((TILE, 2, tiles), dtype=nl.int32, buffer=nl.sbuf)
+    load["loaded"], load["begin"] = True, segment["begin"]
+    load["relative"] = [None] * (env["k"].shape[3] // 1024 + 1)
+    for side in range(2):
+        given = env["lo"]
+        if side == 1:
+            given = env["hi"]
         batch, seqlen_q = min(segment["unit"] // env["k"].shape[1], given.shape[0] - 1), given.shape[1]
         rows = min(tiles * TILE, seqlen_q - begin)
         full, rest = rows // TILE, rows % TILE
-        tile = nl.ndarray((TILE, tiles), dtype=nl.int32, buffer=nl.sbuf)
         offset = batch * seqlen_q + begin
         if rest > 0:
-            nisa.memset(dst=tile[0:TILE, full : full + 1], value=0)
+            nisa.memset(dst=load["edges"][0:TILE, side, full : full + 1], value=0)
             source = given.ap(pattern=[[1, rest], [1, 1]], offset=offset + full * TILE)
-            nisa.dma_copy(dst=tile[0:rest, full : full + 1], src=source)
+            nisa.dma_copy(dst=load["edges"][0:rest, side, full : full + 1], src=source)
         if full > 0:
-            nisa.dma_copy(dst=tile[0:TILE, 0:full], src=given.ap(pattern=[[1, TILE], [TILE, full]], offset=offset))
-        load[name] = tile
+            source = given.ap(pattern=[[1, TILE], [TILE, full]], offset=offset)
+            nisa.dma_copy(dst=load["edges"][0:TILE, side, 0:full], src=source)

@@ -1,22 +1,25 @@
 """Edges of the mask.
 
 Static bounds are affine in key and query: after exp, `affine_select` on GpSimd makes hidden probabilities 0, whatever they were.
-Bounds per row lie along the free axis here. They are spread over the partitions once per block of query tiles and compared with
-the key of each partition; the result, 0 where a key is seen and -HIDE where it is hidden, is shared by the heads of a group (of a
-batch entry, with `keep_masks`) and added to the scores by a product with the identity, so that exp gives 0. A hidden score that
-is inf or NaN stays so, and its row fails the certificate.
+
+Bounds per row are compared with key numbers where a row is a partition: mask[queries, keys], 0 where a key is seen and -HIDE where
+it is hidden. As the stationary operand of a product with the identity it is turned and added to the scores in one go, so that exp
+gives 0. The heads of a group share it (those of a batch entry, with `keep_masks`). A hidden score that is inf or NaN stays so,
+and its row fails the certificate.
 """
 
 from nki_hf.lang import nisa, nl
 
 TILE = 128
 HIDE = 1.0e30
-MASKS_AHEAD = 2
-"""Steps that the making of masks is ahead of their use: the Tensor engine should not wait for the Vector engine."""
+WIDE = 1024
+"""Keys of one mask: many, because an instruction of the Vector engine costs as much as 240 of the keys that it compares."""
+MASKS_AHEAD = 8
+"""Steps that the making of masks is ahead of their use, one at a time: the Tensor engine should not wait for the Vector engine."""
 
 
 def load_identity(env):
-    """The identity whose product adds a mask to scores."""
+    """The identity, and the numbers 0 to WIDE on every partition, 16-bit: the Vector engine compares those four times as fast."""
     ones = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.memset(dst=ones, value=1.0)
     env["identity"] = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
@@ -24,45 +27,65 @@ def load_identity(env):
         dst=env["identity"], pattern=[[-1, TILE]], offset=0, channel_multiplier=1, on_true_tile=ones, on_false_value=0.0,
         cmp_op=nl.equal,
     )  # fmt: skip
+    env["numbers"] = nl.ndarray((TILE, WIDE), dtype=nl.int16, buffer=nl.sbuf)
+    nisa.iota(dst=env["numbers"], pattern=[[1, WIDE]], offset=0, channel_multiplier=0)
 
 
-def make_masks(env, step, block):
-    """The masks of the step's cells at an edge, as far as no earlier step has made them and their bounds are there."""
-    bounds = block["bounds"]
-    if not bounds["loaded"]:
-        return
-    if bounds["masks"] == None:  # noqa: E711
-        _compared(env, bounds, block)
+def make_masks(env, step, block, most):
+    """Make up to `most` masks that the step's cells need and no earlier step has made; returns how many more may be made."""
+    rows = block["rows"]
+    if not rows["loaded"]:
+        return most
     for cell in step["cells"]:
-        number = cell["key"] // TILE
-        if len(cell["edges"]) > 0 and bounds["masks"][number] == None:  # noqa: E711
-            bounds["masks"][number] = _mask(env, bounds, block, cell)
+        for t in cell["edges"]:
+            wide = cell["key"] // WIDE
+            masks = block["masks"][t]
+            if masks[wide] == None and most > 0:  # noqa: E711
+                masks[wide] = _mask(env, rows, block["tile"] + t, wide)
+                most = most - 1
+    return most
 
 
-def add_mask(env, scores, block, cell):
-    """Add the cell's mask to its scores [keys, columns], which are still being summed."""
-    mask = block["bounds"]["masks"][cell["key"] // TILE]
-    keys, begin, end = cell["keys"], cell["edge_begin"], cell["edge_end"]
-    nisa.nc_matmul(
-        dst=scores[0:keys, begin:end], stationary=env["identity"][0:keys, 0:keys], moving=mask[0:keys, begin:end]
-    )
+def add_masks(env, scores, block, cell):
+    """Add the masks of the cell's edges to its scores [keys, columns], which are still being summed."""
+    heads, keys = block["heads"], cell["keys"]
+    for t in cell["edges"]:
+        mask = block["masks"][t][cell["key"] // WIDE]
+        place = cell["key"] % WIDE
+        for g in range(heads):
+            column = (t * heads + g) * TILE
+            nisa.nc_matmul(
+                dst=scores[0:keys, column : column + TILE], stationary=mask[0:TILE, place : place + keys],
+                moving=env["identity"],
+            )  # fmt: skip
 
 
-def _mask(env, bounds, block, cell):
-    """bfloat16 [keys, columns]: 0 where seen, -HIDE (by the sign of the scale) where `key < lo` or `key >= hi`."""
-    keys, begin, end = cell["keys"], cell["edge_begin"], cell["edge_end"]
-    number = cell["key"] // TILE
-    key = env["keys"][0:keys, number : number + 1]
+def _mask(env, rows, tile, wide):
+    """bfloat16 [TILE queries, WIDE keys]: -HIDE, by the sign of the scale, where `key < lo` or `key >= hi`; made only where the
+    query tile has an edge.
+    """
+    span, start = env["spans"][tile], wide * WIDE
+    first, last = max(span[0], start), min((span[1] + TILE - 1) // TILE * TILE, start + WIDE)
+    if span[2] < span[3] and span[2] <= first:
+        first = max(first, span[3] // TILE * TILE)
+    elif span[2] < span[3] and span[3] >= last:
+        last = min(last, (span[2] + TILE - 1) // TILE * TILE)
     hide, join = -HIDE, nl.minimum
     if env["scale"] < 0.0:
         hide, join = HIDE, nl.maximum
-    mask = nl.ndarray((keys, block["columns"]), dtype=nl.bfloat16, buffer=nl.sbuf)
-    before = nl.ndarray((keys, block["columns"]), dtype=nl.bfloat16, buffer=nl.sbuf)
-    target, other = mask[0:keys, begin:end], before[0:keys, begin:end]
-    source = bounds["hi"][0:keys, begin:end]
-    nisa.tensor_scalar(dst=target, data=source, op0=nl.less_equal, operand0=key, op1=nl.multiply, operand1=hide)
-    source = bounds["lo"][0:keys, begin:end]
-    nisa.tensor_scalar(dst=other, data=source, op0=nl.greater, operand0=key, op1=nl.multiply, operand1=hide)
+    if rows["relative"][wide] == None:  # noqa: E711
+        edges = nl.ndarray(rows["edges"].shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=edges, data=rows["edges"], op0=nl.subtract, operand0=float(start))
+        rows["relative"][wide] = edges
+    column = tile - rows["begin"]
+    lower = rows["relative"][wide][0:TILE, 0, column : column + 1]
+    upper = rows["relative"][wide][0:TILE, 1, column : column + 1]
+    mask = nl.ndarray((TILE, WIDE), dtype=nl.bfloat16, buffer=nl.sbuf)
+    behind = nl.ndarray((TILE, WIDE), dtype=nl.bfloat16, buffer=nl.sbuf)
+    begin, end = first - start, last - start
+    numbers, target, other = env["numbers"][0:TILE, begin:end], mask[0:TILE, begin:end], behind[0:TILE, begin:end]
+    nisa.tensor_scalar(dst=target, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
+    nisa.tensor_scalar(dst=other, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
     nisa.tensor_tensor(dst=target, data1=target, data2=other, op=join, engine=nisa.engine.vector)
     return mask
 
@@ -95,20 +118,3 @@ def _select(env, step, block, n, t, g):
                 dst=tile, pattern=[[-1, TILE]], offset=cell["key"] - position + window, channel_multiplier=1, on_true_tile=tile,
                 on_false_value=0.0, cmp_op=nl.greater,
             )  # fmt: skip
-
-
-def _compared(env, load, block):
-    """`lo` and `hi` of the block's columns, [TILE, columns], as they are compared: 16-bit where the keys allow it, which the Vector
-    engine takes four times as fast.
-    """
-    heads, tiles = block["heads"], block["tiles"]
-    load["masks"] = [None] * ((env["k"].shape[3] + TILE - 1) // TILE)
-    dtype = nl.int32
-    if env["k"].shape[3] < 65536:
-        dtype = nl.uint16
-    for name in ("lo", "hi"):
-        edge = nl.ndarray((TILE, tiles, heads, TILE), dtype=dtype, buffer=nl.sbuf)
-        for h in range(heads):
-            nisa.tensor_copy(dst=edge[0:TILE, 0:tiles, h, 0:TILE], src=load["raw_" + name], engine=nisa.engine.vector)
-        load[name] = edge.reshape((TILE, block["columns"]))
-        load["raw_" + name] = None

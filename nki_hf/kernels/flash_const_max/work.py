@@ -25,6 +25,8 @@ __all__ = ["blocks_of", "divided", "ledgers_of", "loads_of", "steps_of"]
 TILE = 128
 PACK = 2048
 """Columns of a pack at most: 4 KiB of 16-bit queries per partition."""
+WIDE = 1024
+"""Keys of a mask of bounds per row."""
 LEDGER = 512
 """Slots of a ledger, unless one segment has more: switching the Scalar engine's table to the logarithm costs about a step."""
 
@@ -123,14 +125,10 @@ def _cells(block: Item, spans: tuple[Span, ...], seqlen_kv: int) -> list[Item]:
                 if key < span[2] or stop > span[3]:
                     edges.append(t)
         if len(seen) > 0:
-            cell = {
+            cells.append({
                 "key": key, "keys": stop - key, "seen": seen, "edges": edges, "begin": seen[0] * block["heads"] * TILE,
-                "end": (seen[-1] + 1) * block["heads"] * TILE, "edge_begin": 0, "edge_end": 0,
-            }  # fmt: skip
-            if len(edges) > 0:
-                cell["edge_begin"] = edges[0] * block["heads"] * TILE
-                cell["edge_end"] = (edges[-1] + 1) * block["heads"] * TILE
-            cells.append(cell)
+                "end": (seen[-1] + 1) * block["heads"] * TILE,
+            })  # fmt: skip
     return cells
 
 
@@ -196,7 +194,7 @@ def loads_of(
       room: bytes per partition that chunks may take together.
       prefetch: steps that a load may be ahead of its use.
       lag: steps that a step's output is behind.
-      masked: which blocks of the same query tiles share the masks of bounds per row: 0 there are none, 1 those of a segment,
+      masked: which blocks of the same query tiles share masks of bounds per row: 0 there are none, 1 those of a segment,
         2 those of a batch entry, 3 all.
     """  # fmt: skip
     if len(steps) == 0:
@@ -209,7 +207,7 @@ def loads_of(
         blocks_end = max(blocks_end, block["tile"] + 1)
     shared: list[Any] = [None] * (blocks[-1]["segment"] + 1)
     owner = -1
-    bounds: list[Any] = [None] * blocks_end
+    masks: list[Any] = [None] * blocks_end
     rows: Any = None
     for i in range(len(steps)):
         step = steps[i]
@@ -220,24 +218,25 @@ def loads_of(
                 sharer = block["segment"]
             elif masked == 2:
                 sharer = block["batch"]
-            ready = bounds[block["tile"]]
-            if ready == None or ready["sharer"] != sharer:  # noqa: E711
-                ready = {
-                    "kind": "bounds", "block": step["block"], "need": i, "last": i, "bytes": 0, "sharer": sharer, "loaded": False,
+            ready = masks[block["tile"]]
+            if ready == None or ready[0] != sharer:  # noqa: E711
+                places: list[Any] = []
+                for _ in range(block["tiles"]):
+                    places.append([None] * (seqlen_kv // WIDE + 1))
+                ready = (sharer, places)
+                masks[block["tile"]] = ready
+            block["masks"] = ready[1]
+            segment = segments[block["segment"]]
+            sharer = 0
+            if masked < 3:
+                sharer = block["batch"]
+            if rows == None or rows["sharer"] != sharer or rows["span"] != (segment["begin"], segment["end"]):  # noqa: E711
+                rows = {
+                    "kind": "rows", "segment": block["segment"], "need": i, "last": i, "bytes": 0, "empty": None, "loaded": False,
+                    "sharer": sharer, "span": (segment["begin"], segment["end"]),
                 }  # fmt: skip
-                bounds[block["tile"]] = ready
-                wanted.append(ready)
-            block["bounds"] = ready
-            if block["tile"] == segments[block["segment"]]["begin"] and block["g"] == 0:
-                # The rows of a segment: the same for the segments of a batch entry that have the same query tiles.
-                segment = segments[block["segment"]]
-                if rows == None or rows["sharer"] != (segment["begin"], segment["end"], (masked < 3) * block["batch"]):  # noqa: E711
-                    rows = {
-                        "kind": "rows", "segment": block["segment"], "need": i, "last": i, "bytes": 0, "empty": None,
-                        "sharer": (segment["begin"], segment["end"], (masked < 3) * block["batch"]),
-                    }  # fmt: skip
-                    wanted.append(rows)
-                segment["rows"] = rows
+                wanted.append(rows)
+            block["rows"], segment["rows"] = rows, rows
         if step["opens"]:
             if block["place"] == 0:
                 queries = {"kind": "q", "block": step["block"], "need": i, "last": i, "bytes": 0}
