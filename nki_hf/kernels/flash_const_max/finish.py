@@ -23,13 +23,7 @@ def finish_block(env, blocks, number, segments, ledgers):
         _open_segment(env, ledger, segment)
     if block["place"] == 0:
         _open_pack(env, pack)
-    if env["pieces"] == 1:
-        for bank in range(len(block["accumulators"])):
-            count = block["accumulators"][bank].shape[1]
-            _normalise(env, block, pack, segment, ledger, bank * block["per_bank"], count)
-    else:
-        for column in range(block["tiles"] * block["heads"]):
-            _normalise(env, block, pack, segment, ledger, column, 1)
+    _normalise(env, block, pack, segment, ledger)
     block["accumulators"], block["q"] = None, None
     if block["place"] == pack["packed"] - 1:
         _write_pack(env, pack)
@@ -98,62 +92,67 @@ def _open_pack(env, pack):
     pack["rows"] = nl.ndarray(shape, dtype=env["out"].dtype, buffer=nl.sbuf)
 
 
-def _normalise(env, block, pack, segment, ledger, first, count):
-    """Divide the rows of column tiles `first` to `first + count` by their totals; sums and probes go to the ledger."""
-    heads, pieces, piece, width = block["heads"], env["pieces"], env["piece"], env["v"].shape[3]
-    together = heads == 1
-    for column in range(first, first + count):
-        together = together and block["visited"][column // heads]
-    size = 1
-    if together:
-        size = count
-    factors = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
-    for n in range(0, count, size):
-        slot = _totals(env, block, segment, ledger, first + n, size)
-        nisa.reciprocal(dst=factors[0:TILE, n : n + size], data=ledger["totals"][0:TILE, slot : slot + size])
-    for n in range(count):
-        column = first + n
-        t, head = column // heads, block["place"] * heads + column % heads
-        slot = _slot(block, segment, column)
+def _normalise(env, block, pack, segment, ledger):
+    """Divide the block's rows by their totals; sums, totals and probes go to the ledger.
+
+    Columns lie by query tile, then head, slots by head, then query tile.
+    """
+    heads, tiles, pieces, piece, width = block["heads"], block["tiles"], env["pieces"], env["piece"], env["v"].shape[3]
+    _sums(env, block, segment, ledger)
+    factors = nl.ndarray((TILE, heads, tiles), dtype=nl.float32, buffer=nl.sbuf)
+    for h in range(heads):
+        slot = _slot(block, segment, 0, h)
+        sums, totals = ledger["sums"][0:TILE, slot : slot + tiles], ledger["totals"][0:TILE, slot : slot + tiles]
+        if env["sink"] != None:  # noqa: E711
+            head = block["head"] + h
+            nisa.tensor_scalar(dst=totals, data=sums, op0=nl.add, operand0=env["sink_sum"][0:TILE, head : head + 1])
+        elif env["may_be_empty"]:
+            empty = ledger["empty"][0:TILE, slot : slot + tiles]
+            nisa.tensor_tensor(dst=totals, data1=sums, data2=empty, op=nl.add, engine=nisa.engine.vector)
+        nisa.reciprocal(dst=factors[0:TILE, h, 0:tiles], data=totals)
+    for column in range(tiles * heads):
+        t, h = column // heads, column % heads
+        head, slot = block["place"] * heads + h, _slot(block, segment, t, h)
         for part in range(pieces):
             begin, end = part * piece, min(part * piece + piece, width)
             target, probe = pack["rows"][0:TILE, t, head, begin:end], ledger["probes"][0:TILE, part, slot : slot + 1]
             if block["visited"][t]:
                 nisa.tensor_scalar_reduce(
                     dst=target, data=_region(block, column * pieces + part, 0, end - begin), op0=nl.multiply,
-                    operand0=factors[0:TILE, n : n + 1], reduce_op=nl.add, reduce_res=probe,
+                    operand0=factors[0:TILE, h, t : t + 1], reduce_op=nl.add, reduce_res=probe,
                 )  # fmt: skip
             else:
                 nisa.memset(dst=target, value=0.0, engine=nisa.engine.vector)
                 nisa.memset(dst=probe, value=0.0, engine=nisa.engine.vector)
 
 
-def _totals(env, block, segment, ledger, column, size):
-    """Sums and totals of `size` column tiles, which lie in neighbouring slots; returns the first of those."""
-    heads, last = block["heads"], env["pieces"] - 1
-    slot = _slot(block, segment, column)
-    sums, totals = ledger["sums"][0:TILE, slot : slot + size], ledger["totals"][0:TILE, slot : slot + size]
-    if block["visited"][column // heads]:
-        bank = block["accumulators"][(column * env["pieces"] + last) // block["per_bank"]]
-        place = (column * env["pieces"] + last) % block["per_bank"]
-        source = bank[0:TILE, place : place + size, env["v"].shape[3] - last * env["piece"]]
-        nisa.tensor_copy(dst=sums, src=source, engine=nisa.engine.vector)
-    else:
-        nisa.memset(dst=sums, value=0.0, engine=nisa.engine.vector)
-    if env["sink"] != None:  # noqa: E711
-        head = block["head"] + column % heads
-        nisa.tensor_scalar(dst=totals, data=sums, op0=nl.add, operand0=env["sink_sum"][0:TILE, head : head + 1])
-    elif env["may_be_empty"]:
-        empty = ledger["empty"][0:TILE, slot : slot + size]
-        nisa.tensor_tensor(dst=totals, data1=sums, data2=empty, op=nl.add, engine=nisa.engine.vector)
-    return slot
+def _sums(env, block, segment, ledger):
+    """Copy the row sums: bank by bank where that is possible; 0 for query tiles without keys."""
+    heads, tiles, pieces, width = block["heads"], block["tiles"], env["pieces"], env["v"].shape[3]
+    place = width - (pieces - 1) * env["piece"]
+    together = heads == 1 and pieces == 1
+    for t in range(tiles):
+        together = together and block["visited"][t]
+    if together:
+        for bank in range(len(block["accumulators"])):
+            tile = block["accumulators"][bank]
+            count, slot = tile.shape[1], _slot(block, segment, bank * block["per_bank"], 0)
+            target = ledger["sums"][0:TILE, slot : slot + count]
+            nisa.tensor_copy(dst=target, src=tile[0:TILE, 0:count, place], engine=nisa.engine.vector)
+        return
+    for column in range(tiles * heads):
+        slot = _slot(block, segment, column // heads, column % heads)
+        target = ledger["sums"][0:TILE, slot : slot + 1]
+        if block["visited"][column // heads]:
+            source = _region(block, column * pieces + pieces - 1, place, place + 1)
+            nisa.tensor_copy(dst=target, src=source, engine=nisa.engine.vector)
+        else:
+            nisa.memset(dst=target, value=0.0, engine=nisa.engine.vector)
 
 
-def _slot(block, segment, column):
-    """The slot of a column tile: columns lie by query tile, then head, slots by head, then query tile."""
-    heads = block["heads"]
-    t = block["tile"] - segment["begin"] + column // heads
-    return segment["slot"] + (block["g"] + column % heads) * segment["tiles"] + t
+def _slot(block, segment, t, h):
+    """The slot of query tile `t` of the block's head `h`."""
+    return segment["slot"] + (block["g"] + h) * segment["tiles"] + block["tile"] - segment["begin"] + t
 
 
 def _region(block, number, begin, end):

@@ -27,6 +27,7 @@ def load_identity(env):
         dst=env["identity"], pattern=[[-1, TILE]], offset=0, channel_multiplier=1, on_true_tile=ones, on_false_value=0.0,
         cmp_op=nl.equal,
     )  # fmt: skip
+    env["unjoined"] = []
     env["numbers"] = nl.ndarray((TILE, WIDE), dtype=nl.int16, buffer=nl.sbuf)
     nisa.iota(dst=env["numbers"], pattern=[[1, WIDE]], offset=0, channel_multiplier=0)
 
@@ -86,8 +87,19 @@ def _mask(env, rows, tile, wide):
     numbers, target, other = env["numbers"][0:TILE, begin:end], mask[0:TILE, begin:end], behind[0:TILE, begin:end]
     nisa.tensor_scalar(dst=target, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
     nisa.tensor_scalar(dst=other, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
-    nisa.tensor_tensor(dst=target, data1=target, data2=other, op=join, engine=nisa.engine.vector)
+    env["unjoined"].append((target, other, join))
     return mask
+
+
+def join_masks(env, keep):
+    """Join the two sides of the masks that were made, but for the last `keep`: whose sides are not there yet, so that another
+    instruction should go first.
+    """
+    count = max(0, len(env["unjoined"]) - keep)
+    for n in range(count):
+        target, other, join = env["unjoined"][n]
+        nisa.tensor_tensor(dst=target, data1=target, data2=other, op=join, engine=nisa.engine.vector)
+    env["unjoined"] = env["unjoined"][count:]
 
 
 def hide_edges(env, step, block):
