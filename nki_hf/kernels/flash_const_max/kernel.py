@@ -24,7 +24,7 @@ PSUM: `group` banks of scores twice; the accumulators of two blocks, 2 banks eac
 """
 
 from nki_hf.kernels.flash_const_max.finish import finish_block
-from nki_hf.kernels.flash_const_max.loads import load_constants, load_keys, load_queries, load_rows
+from nki_hf.kernels.flash_const_max.loads import load_constants, load_keys, load_queries, load_rows, turn_rows
 from nki_hf.kernels.flash_const_max.masks import MASKS_AHEAD, add_masks, hide_edges, join_masks, make_masks
 from nki_hf.kernels.flash_const_max.work import blocks_of, divided, ledgers_of, loads_of, steps_of
 from nki_hf.lang import nisa, nki, nl
@@ -100,6 +100,8 @@ def flash_const_max(
             step = steps[i]
             block = blocks[step["block"]]
             if lo != None:  # noqa: E711
+                if block["rows"]["edges"] == None:  # noqa: E711
+                    turn_rows(env, block["rows"])
                 make_masks(env, step, block, 1000)
                 join_masks(env, 0)
                 more = 1

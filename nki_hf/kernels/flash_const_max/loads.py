@@ -4,6 +4,7 @@ from nki_hf.kernels.flash_const_max.masks import load_identity
 from nki_hf.lang import nisa, nl
 
 TILE = 128
+WIDE = 1024
 HIDDEN = -3.0e38
 
 
@@ -122,23 +123,43 @@ def load_queries(env, blocks, first):
 
 
 def load_rows(env, load, segment):
-    """`lo` and `hi` of the segment's rows, int32 [TILE, 2, query tiles]; rows behind the last see no key."""
+    """`lo` and `hi` of the segment's rows, int32 [query tiles, TILE] as they lie in HBM; rows behind the last see no key."""
     tiles, begin = segment["tiles"], segment["begin"] * TILE
-    load["edges"] = nl.ndarray((TILE, 2, tiles), dtype=nl.int32, buffer=nl.sbuf)
-    load["loaded"], load["begin"] = True, segment["begin"]
-    load["relative"] = [None] * (env["k"].shape[3] // 1024 + 1)
+    load["loaded"], load["begin"], load["tiles"], load["lines"] = True, segment["begin"], tiles, []
     for side in range(2):
         given = env["lo"]
         if side == 1:
             given = env["hi"]
         batch, seqlen_q = min(segment["unit"] // env["k"].shape[1], given.shape[0] - 1), given.shape[1]
-        rows = min(tiles * TILE, seqlen_q - begin)
-        full, rest = rows // TILE, rows % TILE
-        offset = batch * seqlen_q + begin
-        if rest > 0:
-            nisa.memset(dst=load["edges"][0:TILE, side, full : full + 1], value=0)
-            source = given.ap(pattern=[[1, rest], [1, 1]], offset=offset + full * TILE)
-            nisa.dma_copy(dst=load["edges"][0:rest, side, full : full + 1], src=source)
-        if full > 0:
-            source = given.ap(pattern=[[1, TILE], [TILE, full]], offset=offset)
-            nisa.dma_copy(dst=load["edges"][0:TILE, side, 0:full], src=source)
+        for first in range(0, tiles, TILE):
+            count = min(TILE, tiles - first)
+            start = begin + first * TILE
+            rows = min(count * TILE, seqlen_q - start)
+            full, rest = rows // TILE, rows % TILE
+            offset = batch * seqlen_q + start
+            lines = nl.ndarray((count, TILE), dtype=nl.int32, buffer=nl.sbuf)
+            if rest > 0:
+                nisa.memset(dst=lines, value=0)
+                source = given.ap(pattern=[[rest, 1], [1, rest]], offset=offset + full * TILE)
+                nisa.dma_copy(dst=lines[full : full + 1, 0:rest], src=source)
+            if full > 0:
+                source = given.ap(pattern=[[TILE, full], [1, TILE]], offset=offset)
+                nisa.dma_copy(dst=lines[0:full, 0:TILE], src=source)
+            load["lines"].append(lines)
+
+
+def turn_rows(env, load):
+    """The bounds with a row per partition, float32 [TILE, 2, query tiles]: a column read from HBM takes packets of 4 bytes."""
+    load["edges"] = nl.ndarray((TILE, 2, load["tiles"]), dtype=nl.float32, buffer=nl.sbuf)
+    load["relative"] = [None] * (env["k"].shape[3] // WIDE + 1)
+    half = len(load["lines"]) // 2
+    for n in range(len(load["lines"])):
+        lines = load["lines"][n]
+        count, first = lines.shape[0], n % half * TILE
+        values = nl.ndarray((count, TILE), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=values, src=lines, engine=nisa.engine.vector)
+        bank = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=bank, data=values, engine=nisa.engine.tensor)
+        target = load["edges"][0:TILE, n // half, first : first + count]
+        nisa.tensor_copy(dst=target, src=bank, engine=nisa.engine.vector)
+    load["lines"] = None

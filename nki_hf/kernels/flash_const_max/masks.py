@@ -35,7 +35,7 @@ def load_identity(env):
 def make_masks(env, step, block, most):
     """Make up to `most` masks that the step's cells need and no earlier step has made; returns how many more may be made."""
     rows = block["rows"]
-    if not rows["loaded"]:
+    if rows["edges"] == None:  # noqa: E711
         return most
     for cell in step["cells"]:
         for t in cell["edges"]:
@@ -82,12 +82,18 @@ def _mask(env, rows, tile, wide):
     lower = rows["relative"][wide][0:TILE, 0, column : column + 1]
     upper = rows["relative"][wide][0:TILE, 1, column : column + 1]
     mask = nl.ndarray((TILE, WIDE), dtype=nl.bfloat16, buffer=nl.sbuf)
-    behind = nl.ndarray((TILE, WIDE), dtype=nl.bfloat16, buffer=nl.sbuf)
     begin, end = first - start, last - start
-    numbers, target, other = env["numbers"][0:TILE, begin:end], mask[0:TILE, begin:end], behind[0:TILE, begin:end]
-    nisa.tensor_scalar(dst=target, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
-    nisa.tensor_scalar(dst=other, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
-    env["unjoined"].append((target, other, join))
+    numbers, target = env["numbers"][0:TILE, begin:end], mask[0:TILE, begin:end]
+    if span[2] < span[3] and span[2] <= first:
+        nisa.tensor_scalar(dst=target, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
+    elif span[2] < span[3] and span[3] >= last:
+        nisa.tensor_scalar(dst=target, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
+    else:
+        behind = nl.ndarray((TILE, WIDE), dtype=nl.bfloat16, buffer=nl.sbuf)
+        other = behind[0:TILE, begin:end]
+        nisa.tensor_scalar(dst=target, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
+        nisa.tensor_scalar(dst=other, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
+        env["unjoined"].append((target, other, join))
     return mask
 
 

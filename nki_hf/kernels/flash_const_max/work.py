@@ -233,7 +233,7 @@ def loads_of(
             if rows == None or rows["sharer"] != sharer or rows["span"] != (segment["begin"], segment["end"]):  # noqa: E711
                 rows = {
                     "kind": "rows", "segment": block["segment"], "need": i, "last": i, "bytes": 0, "empty": None, "loaded": False,
-                    "sharer": sharer, "span": (segment["begin"], segment["end"]),
+                    "edges": None, "sharer": sharer, "span": (segment["begin"], segment["end"]),
                 }  # fmt: skip
                 wanted.append(rows)
             block["rows"], segment["rows"] = rows, rows
