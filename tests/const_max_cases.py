@@ -37,3 +37,12 @@ def outputs(inputs, chip="trn2", lnc=1, plan=None, **options):
     options = SimOptions(chip=get_chip(chip), events=False, **options)
     out, lse, failed = launch(flash_const_max, (), kernel_arguments(inputs, plan), options=options, lnc=lnc).outputs
     return out.swapaxes(1, 2), lse, failed
+
+
+def exact_outputs(inputs, tiles, chip="trn2"):
+    """Output and lse of a call whose query tiles `(batch, head, tile)` are computed with their exact row maximum."""
+    plan = plan_const_max(inputs.problem, get_chip(chip))
+    options = SimOptions(chip=get_chip(chip), events=False, uninitialized="error")
+    arguments = kernel_arguments(inputs, plan) | {"exact": tuple(tiles)}
+    out, lse, _ = launch(flash_const_max, (), arguments, options=options).outputs
+    return out.swapaxes(1, 2), lse

@@ -23,6 +23,7 @@ uint8 or float32. `failed` is int32 [batch, num_heads_q, query tiles].
 PSUM: `group` banks of scores twice; the accumulators of two blocks, 2 banks each for head_dim_v up to 254.
 """
 
+from nki_hf.kernels.flash_const_max.exact import exact_tile, static_place
 from nki_hf.kernels.flash_const_max.finish import finish_block
 from nki_hf.kernels.flash_const_max.loads import load_constants, load_keys, load_queries, load_rows, turn_rows
 from nki_hf.kernels.flash_const_max.masks import MASKS_AHEAD, add_masks, hide_edges, join_masks, make_masks
@@ -57,8 +58,12 @@ def flash_const_max(
     q_offset=0,
     window=None,
     ahead=None,
+    exact=(),
 ):
-    """Attention output, log-sum-exp and failed rows; see the module for layouts and `plan.ConstMaxPlan` for the constants."""
+    """Attention output, log-sum-exp and failed rows; see the module for layouts and `plan.ConstMaxPlan` for the constants.
+
+    `exact` names query tiles, `(batch, query head, tile)` each, that are computed again with their exact row maximum (exact.py).
+    """
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
     head_dim_v, tiles = v.shape[3], len(spans)
     out = nl.ndarray((batch, seqlen_q, num_heads_q, head_dim_v), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
@@ -125,6 +130,12 @@ def flash_const_max(
             step = steps[i - lag - late]
             if step["closes"]:
                 finish_block(env, blocks, step["block"], segments, ledgers)
+    for place in exact:
+        batch_entry, head, tile = place[0], place[1], place[2]
+        unit = batch_entry * k.shape[1] + head // env["group_size"]
+        for segment in segments:
+            if segment["unit"] == unit and segment["begin"] <= tile and tile < segment["end"]:
+                exact_tile(env, static_place(env, batch_entry, head, tile))
     return out, lse, failed
 
 

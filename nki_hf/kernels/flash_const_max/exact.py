@@ -1,0 +1,194 @@
+"""One query tile of one head with its exact row maximum: for tiles whose rows fail the certificate of the constant shift.
+
+Queries on partitions, two passes over all keys: the first finds the row maximum, the second sums exp(score - maximum) and its
+product with v. No row of it can overflow or vanish where the inputs are finite and `seqlen_kv * max |v|` is.
+
+Where a tile lies is said by `place`: element offsets into the flattened tensors, either numbers or, in a loop at run time,
+registers. So the tile is always TILE rows: the last one of a head starts early enough, and of fewer queries in all the rest is
+padding.
+"""
+
+from nki_hf.lang import nisa, nl
+
+TILE = 128
+BLOCK = 512
+FP32_MIN = -3.4028235e38
+LOWEST = -2.0e38
+"""Row maxima are raised to this: hidden scores, float32's lowest value, are then as far below it as exp needs, and a row without
+keys has a sum of 0. Biases of visible keys are above."""
+
+
+def static_place(env, batch, head, tile):
+    """The place of query tile `tile` of a query head."""
+    q, k, v, out = env["q"], env["k"], env["v"], env["out"]
+    seqlen_q, seqlen_kv = q.shape[3], k.shape[3]
+    row = max(0, min(tile * TILE, seqlen_q - TILE))
+    head_kv = batch * k.shape[1] + head // env["group_size"]
+    place = {
+        "q": (batch * q.shape[1] + head) * q.shape[2] * seqlen_q + row, "k": head_kv * k.shape[2] * seqlen_kv,
+        "v": head_kv * seqlen_kv * v.shape[3], "out": ((batch * seqlen_q + row) * out.shape[2] + head) * out.shape[3],
+        "lse": (batch * q.shape[1] + head) * seqlen_q + row, "bounds": 0, "bias": 0, "sink": head, "registers": None,
+        "position": row,
+    }  # fmt: skip
+    if env["lo"] != None:  # noqa: E711
+        place["bounds"] = min(batch, env["lo"].shape[0] - 1) * seqlen_q + row
+    if env["bias"] != None:  # noqa: E711
+        place["bias"] = min(batch, env["bias"].shape[0] - 1) * seqlen_kv
+    return place
+
+
+def exact_tile(env, place):
+    """Compute, and write over, the rows of `out` and `lse` at `place`."""
+    q, out, width = env["q"], env["out"], env["v"].shape[3]
+    rows = min(TILE, q.shape[3])
+    queries = _queries(env, place, rows)
+    bounds = _bounds(env, place, rows)
+    top = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=top, value=LOWEST)
+    if env["sink"] != None:  # noqa: E711
+        sink = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=sink, src=_at(env, "sink", place, "sink", [[0, TILE], [1, 1]], 0))
+        nisa.tensor_tensor(dst=top, data1=top, data2=sink, op=nl.maximum, engine=nisa.engine.vector)
+    seqlen_kv = env["k"].shape[3]
+    for key in range(0, seqlen_kv, BLOCK):
+        scores = _scores(env, place, queries, bounds, key, min(BLOCK, seqlen_kv - key))
+        highest = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=highest, op=nl.maximum, data=scores, axis=(1,))
+        nisa.tensor_tensor(dst=top, data1=top, data2=highest, op=nl.maximum, engine=nisa.engine.vector)
+    shift = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-1.0)
+
+    total = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    if env["sink"] != None:  # noqa: E711
+        nisa.activation(dst=total, op=nl.exp, data=sink, bias=shift, scale=1.0)
+    else:
+        nisa.memset(dst=total, value=0.0)
+    result = nl.ndarray((TILE, width), dtype=nl.float32, buffer=nl.psum)
+    for key in range(0, seqlen_kv, BLOCK):
+        keys = min(BLOCK, seqlen_kv - key)
+        scores = _scores(env, place, queries, bounds, key, keys)
+        probs = nl.ndarray((TILE, keys), dtype=env["v"].dtype, buffer=nl.sbuf)
+        part = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(
+            dst=probs, op=nl.exp, data=scores, bias=shift, scale=1.0, reduce_op=nl.add, reduce_res=part,
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        )  # fmt: skip
+        nisa.tensor_tensor(dst=total, data1=total, data2=part, op=nl.add, engine=nisa.engine.vector)
+        for first in range(0, keys, TILE):
+            count = min(TILE, keys - first)
+            bank = nl.ndarray((count, TILE), dtype=probs.dtype, buffer=nl.psum)
+            nisa.nc_transpose(dst=bank, data=probs[0:TILE, first : first + count], engine=nisa.engine.tensor)
+            turned = nl.ndarray((count, TILE), dtype=probs.dtype, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=turned, src=bank, engine=nisa.engine.vector)
+            values = nl.ndarray((count, width), dtype=env["v"].dtype, buffer=nl.sbuf)
+            offset = (key + first) * width
+            nisa.dma_copy(dst=values, src=_at(env, "v", place, "v", [[width, count], [1, width]], offset))
+            nisa.nc_matmul(dst=result, stationary=turned, moving=values)
+    _write(env, place, rows, result, total, top)
+
+
+def _at(env, tensor, place, name, pattern, offset):
+    """An access to a tensor of `env` relative to the place."""
+    whole = env[tensor]
+    if place["registers"] == None:  # noqa: E711
+        return whole.ap(pattern=pattern, offset=place[name] + offset)
+    return env["flat_" + tensor].ap(pattern=pattern, offset=offset, scalar_offset=place["registers"][name], indirect_dim=0)
+
+
+def _queries(env, place, rows):
+    """[head_dim piece, TILE] tiles, padded with zeros."""
+    q = env["q"]
+    head_dim, seqlen_q = q.shape[2], q.shape[3]
+    pieces = []
+    for d in range(0, head_dim, TILE):
+        depth = min(TILE, head_dim - d)
+        piece = nl.ndarray((depth, TILE), dtype=q.dtype, buffer=nl.sbuf)
+        if rows < TILE:
+            nisa.memset(dst=piece, value=0.0)
+        source = _at(env, "q", place, "q", [[seqlen_q, depth], [1, rows]], d * seqlen_q)
+        nisa.dma_copy(dst=piece[0:depth, 0:rows], src=source)
+        pieces.append(piece)
+    return pieces
+
+
+def _bounds(env, place, rows):
+    """First and past-the-last visible key of each row, float32 [TILE, 1] each."""
+    bounds = []
+    if env["lo"] != None:  # noqa: E711
+        for name in ("lo", "hi"):
+            raw = nl.ndarray((TILE, 1), dtype=nl.int32, buffer=nl.sbuf)
+            if rows < TILE:
+                nisa.memset(dst=raw, value=0)
+            nisa.dma_copy(dst=raw[0:rows, 0:1], src=_at(env, name, place, "bounds", [[1, rows], [1, 1]], 0))
+            bound = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=bound, src=raw, engine=nisa.engine.vector)
+            bounds.append(bound)
+        return bounds
+    position = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    if place["registers"] == None:  # noqa: E711
+        nisa.iota(dst=position, pattern=[[0, 1]], offset=env["q_offset"] + place["position"], channel_multiplier=1)
+    else:
+        numbers = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.iota(dst=numbers, pattern=[[0, 1]], offset=env["q_offset"], channel_multiplier=1)
+        nisa.tensor_tensor(dst=position, data1=numbers, data2=place["position"], op=nl.add, engine=nisa.engine.vector)
+    lower = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    upper = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=lower, value=0.0)
+    nisa.memset(dst=upper, value=float(env["k"].shape[3]))
+    if env["window"] != None:  # noqa: E711
+        nisa.tensor_scalar(dst=lower, data=position, op0=nl.add, operand0=float(1 - env["window"]))
+    if env["ahead"] != None:  # noqa: E711
+        nisa.tensor_scalar(dst=upper, data=position, op0=nl.add, operand0=float(env["ahead"]))
+    return [lower, upper]
+
+
+def _scores(env, place, queries, bounds, key, keys):
+    """Scaled and biased scores [TILE, keys] of a block of keys, float32's lowest value where hidden."""
+    k = env["k"]
+    bank = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.psum)
+    for n in range(len(queries)):
+        depth = queries[n].shape[0]
+        part = nl.ndarray((depth, keys), dtype=k.dtype, buffer=nl.sbuf)
+        source = _at(env, "k", place, "k", [[k.shape[3], depth], [1, keys]], n * TILE * k.shape[3] + key)
+        nisa.dma_copy(dst=part, src=source)
+        nisa.nc_matmul(dst=bank, stationary=queries[n], moving=part)
+    scaled = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=scaled, data=bank, op0=nl.multiply, operand0=env["scale"])
+    numbers = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.iota(dst=numbers, pattern=[[1, keys]], offset=key, channel_multiplier=0)
+    above = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=above, data=numbers, op0=nl.greater_equal, operand0=bounds[0])
+    seen = nl.ndarray((TILE, keys), dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.scalar_tensor_tensor(dst=seen, data=numbers, op0=nl.less, operand0=bounds[1], op1=nl.multiply, operand1=above)
+    if env["bias"] != None:  # noqa: E711
+        raw = nl.ndarray((TILE, keys), dtype=env["bias"].dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=raw, src=_at(env, "bias", place, "bias", [[0, TILE], [1, keys]], key))
+        limit = 0.0
+        if env["bias"].dtype == nl.float32:
+            limit = 0.9 * FP32_MIN
+            nisa.tensor_tensor(dst=scaled, data1=scaled, data2=raw, op=nl.add, engine=nisa.engine.vector)
+        nisa.scalar_tensor_tensor(dst=seen, data=raw, op0=nl.greater, operand0=limit, op1=nl.multiply, operand1=seen)
+    scores = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=scores, value=FP32_MIN)
+    nisa.tensor_copy_predicated(dst=scores, src=scaled, predicate=seen)
+    return scores
+
+
+def _write(env, place, rows, result, total, top):
+    """Normalised rows and lse = top + log(total); rows without keys: zeros, and -inf."""
+    out, width = env["out"], env["v"].shape[3]
+    empty = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=empty, data=total, op0=nl.equal, operand0=0.0)
+    nisa.tensor_tensor(dst=total, data1=total, data2=empty, op=nl.add, engine=nisa.engine.vector)
+    factor = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.reciprocal(dst=factor, data=total)
+    normal = nl.ndarray((TILE, width), dtype=out.dtype, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=normal, data=result, op0=nl.multiply, operand0=factor)
+    target = _at(env, "out", place, "out", [[out.shape[2] * width, rows], [1, width]], 0)
+    nisa.dma_copy(dst=target, src=normal[0:rows, 0:width])
+    column = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=column, op=nl.log, data=total)
+    nisa.tensor_tensor(dst=column, data1=column, data2=top, op=nl.add, engine=nisa.engine.vector)
+    for _ in range(2):  # twice the lowest value is -inf
+        nisa.scalar_tensor_tensor(dst=column, data=empty, op0=nl.multiply, operand0=FP32_MIN, op1=nl.add, operand1=column)
+    nisa.dma_copy(dst=_at(env, "lse", place, "lse", [[1, rows], [1, 1]], 0), src=column[0:rows, 0:1])
