@@ -54,13 +54,19 @@ def _failed_rows(env, ledger):
         nisa.tensor_tensor(dst=good, data1=good, data2=ledger["empty"], op=nl.maximum, engine=nisa.engine.vector)
     nisa.scalar_tensor_tensor(dst=good, data=totals, op0=nl.less_equal, operand0=SUM_MAX, op1=nl.multiply, operand1=good)
     nisa.scalar_tensor_tensor(dst=good, data=totals, op0=nl.greater_equal, operand0=1.0 / SUM_MAX, op1=nl.multiply, operand1=good)
+    _finite(env, ledger, good)
+    nisa.tensor_scalar(dst=good, data=good, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=1.0)
+    return good
+
+
+def _finite(env, ledger, good):
+    """Take away what is good of rows whose probe is inf or NaN."""
+    slots = ledger["slots"]
     for part in range(env["pieces"]):
         finite = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
         probe = ledger["probes"][0:TILE, part, 0:slots]
         nisa.tensor_scalar(dst=finite, data=probe, op0=nl.multiply, operand0=0.0, op1=nl.equal, operand1=0.0)
         nisa.tensor_tensor(dst=good, data1=good, data2=finite, op=nl.multiply, engine=nisa.engine.vector)
-    nisa.tensor_scalar(dst=good, data=good, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=1.0)
-    return good
 
 
 def _ignore_padding(failed, rest, ledger, segments, seqlen_q, group_size):
