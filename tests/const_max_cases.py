@@ -3,7 +3,7 @@
 import numpy as np
 
 from nki_hf.chips import get_chip
-from nki_hf.kernels.flash_const_max.kernel import flash_const_max
+from nki_hf.kernels.flash_const_max.kernel import flash_const_max, flash_const_max_loop
 from nki_hf.kernels.flash_const_max.plan import plan_const_max
 from nki_hf.sim import SimOptions, launch
 
@@ -46,3 +46,12 @@ def exact_outputs(inputs, tiles, chip="trn2"):
     arguments = kernel_arguments(inputs, plan) | {"exact": tuple(tiles)}
     out, lse, _ = launch(flash_const_max, (), arguments, options=options).outputs
     return out.swapaxes(1, 2), lse
+
+
+def loop_outputs(inputs, chip="trn2", lnc=1, **options):
+    """Output, lse and failed rows of the entry whose failed tiles are computed again in a loop at run time."""
+    plan = plan_const_max(inputs.problem, get_chip(chip), lnc)
+    options = SimOptions(chip=get_chip(chip), events=False, **options)
+    found = launch(flash_const_max_loop, (), kernel_arguments(inputs, plan), options=options, lnc=lnc)
+    out, lse, failed = found.outputs
+    return out.swapaxes(1, 2), lse, failed

@@ -30,6 +30,9 @@ def write_failed(env, ledger, segments):
         bank = nl.ndarray((1, end - begin), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_matmul(dst=bank, stationary=ones, moving=failed[0:TILE, begin:end])
         nisa.tensor_copy(dst=counts[0:1, begin:end], src=bank, engine=nisa.engine.vector)
+    if env["flags"] != None:  # noqa: E711
+        place = ledger["place"]
+        nisa.tensor_copy(dst=env["flags"][0:1, place : place + slots], src=counts, engine=nisa.engine.vector)
     tiles = env["failed"].shape[2]
     if first["tiles"] == tiles and last["tiles"] == tiles:
         target = env["failed"].ap(pattern=[[slots, 1], [1, slots]], offset=first["unit"] * group_size * tiles)

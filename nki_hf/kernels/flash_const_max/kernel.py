@@ -28,6 +28,7 @@ from nki_hf.kernels.flash_const_max.finish import finish_block
 from nki_hf.kernels.flash_const_max.loads import load_constants, load_keys, load_queries, load_rows, turn_rows
 from nki_hf.kernels.flash_const_max.masks import MASKS_AHEAD, add_masks, hide_edges, join_masks, make_masks
 from nki_hf.kernels.flash_const_max.work import blocks_of, divided, ledgers_of, loads_of, steps_of
+from nki_hf.kernels.flash_const_max.worklist import open_worklist, run_worklist
 from nki_hf.lang import nisa, nki, nl
 
 TILE = 128
@@ -60,10 +61,55 @@ def flash_const_max(
     ahead=None,
     exact=(),
 ):
-    """Attention output, log-sum-exp and failed rows; see the module for layouts and `plan.ConstMaxPlan` for the constants.
+    """Attention output, log-sum-exp and failed rows, without a loop at run time; see the module for layouts and
+    `plan.ConstMaxPlan` for the constants.
 
     `exact` names query tiles, `(batch, query head, tile)` each, that are computed again with their exact row maximum (exact.py).
     """
+    return _attention(
+        q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
+        room, keep_masks, shift, softmax_scale, q_offset, window, ahead, exact, False,
+    )
+
+
+@nki.jit
+def flash_const_max_loop(
+    q,
+    k,
+    v,
+    lo=None,
+    hi=None,
+    bias=None,
+    sink=None,
+    spans=(),
+    row_split=0,
+    block_tiles=4,
+    group=3,
+    lag=3,
+    late=1,
+    prefetch=16,
+    chunk=2048,
+    resident=True,
+    room=0,
+    keep_masks=False,
+    shift=0.0,
+    softmax_scale=1.0,
+    q_offset=0,
+    window=None,
+    ahead=None,
+):
+    """`flash_const_max` whose failed query tiles are computed again with their exact row maximum, in a loop at run time."""
+    return _attention(
+        q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
+        room, keep_masks, shift, softmax_scale, q_offset, window, ahead, (), True,
+    )
+
+
+def _attention(
+    q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident, room,
+    keep_masks, shift, softmax_scale, q_offset, window, ahead, exact, loops,
+):
+    """The common part of both entries."""
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
     head_dim_v, tiles = v.shape[3], len(spans)
     out = nl.ndarray((batch, seqlen_q, num_heads_q, head_dim_v), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
@@ -85,6 +131,13 @@ def flash_const_max(
 
     segments = divided(batch * k.shape[1], tiles, row_split, program, programs)
     ledgers = ledgers_of(segments, env["group_size"])
+    slots = 0
+    for ledger in ledgers:
+        ledger["place"] = slots
+        slots = slots + ledger["slots"]
+    env["flags"] = None
+    if loops and slots > 0:
+        open_worklist(env, segments, slots)
     blocks = blocks_of(segments, k.shape[1], env["group_size"], block_tiles)
     steps = steps_of(blocks, spans, k.shape[3], group, bias == None)  # noqa: E711  (NKI's front end knows no `is`)
     key_bytes = 2 * ((q.shape[2] + TILE - 1) // TILE * TILE + columns)
@@ -130,6 +183,8 @@ def flash_const_max(
             step = steps[i - lag - late]
             if step["closes"]:
                 finish_block(env, blocks, step["block"], segments, ledgers)
+    if loops and slots > 0:
+        run_worklist(env)
     for place in exact:
         batch_entry, head, tile = place[0], place[1], place[2]
         unit = batch_entry * k.shape[1] + head // env["group_size"]
