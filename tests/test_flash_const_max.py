@@ -95,7 +95,9 @@ def test_the_error_is_at_most_that_of_a_plain_bfloat16_run(causal):
 
 @pytest.mark.parametrize("score", [-31.0, 0.0, 45.0])
 def test_equal_scores_in_the_band_pass_and_lse_is_theirs(score):
-    case = Problem(batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=128, seqlen_kv=256, head_dim=8, head_dim_v=8, softmax_scale=1.0)
+    case = Problem(
+        batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=128, seqlen_kv=256, head_dim=8, head_dim_v=8, softmax_scale=1.0
+    )
     inputs = attention_inputs(case)
     inputs.q[:], inputs.k[:] = 0, 0
     inputs.q[..., 0], inputs.k[..., 0] = score, 1
@@ -106,7 +108,9 @@ def test_equal_scores_in_the_band_pass_and_lse_is_theirs(score):
 
 @pytest.mark.parametrize("score", [-45.0, 70.0])
 def test_scores_outside_of_the_band_are_counted_row_by_row(score):
-    case = Problem(batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=200, seqlen_kv=256, head_dim=8, head_dim_v=8, softmax_scale=1.0)
+    case = Problem(
+        batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=200, seqlen_kv=256, head_dim=8, head_dim_v=8, softmax_scale=1.0
+    )
     inputs = attention_inputs(case)
     inputs.q[:], inputs.k[:] = 0, 0
     inputs.k[..., 0] = 1

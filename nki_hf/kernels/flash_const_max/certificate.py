@@ -56,7 +56,9 @@ def _failed_rows(env, ledger):
     if env["may_be_empty"]:
         nisa.tensor_tensor(dst=good, data1=good, data2=ledger["empty"], op=nl.maximum, engine=nisa.engine.vector)
     nisa.scalar_tensor_tensor(dst=good, data=totals, op0=nl.less_equal, operand0=SUM_MAX, op1=nl.multiply, operand1=good)
-    nisa.scalar_tensor_tensor(dst=good, data=totals, op0=nl.greater_equal, operand0=1.0 / SUM_MAX, op1=nl.multiply, operand1=good)
+    nisa.scalar_tensor_tensor(
+        dst=good, data=totals, op0=nl.greater_equal, operand0=1.0 / SUM_MAX, op1=nl.multiply, operand1=good
+    )
     _finite(env, ledger, good)
     nisa.tensor_scalar(dst=good, data=good, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=1.0)
     return good

@@ -11,12 +11,13 @@ from nki_hf.lang import nisa, nl
 TILE = 128
 
 
-def finish_block(env, blocks, number, segments, ledgers):
+def finish_block(env, number):
     """Normalise the rows of a block; write its pack if it is the last of it, and its ledger if it is the last of that."""
+    blocks, segments = env["blocks"], env["segments"]
     block = blocks[number]
     pack = blocks[block["pack"]]
     segment = segments[block["segment"]]
-    ledger = ledgers[segment["ledger"]]
+    ledger = env["ledgers"][segment["ledger"]]
     if block["tile"] == segment["begin"] and block["g"] == 0:
         if block["segment"] == ledger["first"]:
             _open_ledger(env, ledger)

@@ -29,7 +29,8 @@ def load_constants(env):
 
 def _key_bias(env, b):
     """float32 [TILE, key tiles]: bias of key 128 * t + p, less the shift. Read in rows and turned: a column of it would be read
-    in packets of 4 bytes."""
+    in packets of 4 bytes.
+    """
     bias = env["bias"]
     seqlen_kv = bias.shape[3]
     tiles = (seqlen_kv + TILE - 1) // TILE
@@ -60,7 +61,7 @@ def _key_bias(env, b):
 
 
 def load_keys(env, load, block):
-    """k as [head_dim piece, units, keys] tiles, and [v | 1] as [TILE, units, key tiles, head_dim_v + 1]."""
+    """K as [head_dim piece, units, keys] tiles, and [v | 1] as [TILE, units, key tiles, head_dim_v + 1]."""
     k, v = env["k"], env["v"]
     head_dim, seqlen_kv, width = k.shape[2], k.shape[3], v.shape[3]
     begin, end, units = load["begin"], load["end"], load["units"]

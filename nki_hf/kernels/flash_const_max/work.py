@@ -180,8 +180,17 @@ def _runs(cells: list[Item], joined: bool) -> list[tuple[int, int]]:
 
 
 def loads_of(
-    steps: list[Item], blocks: list[Item], segments: list[Item], seqlen_kv: int, resident: bool, chunk: int, key_bytes: int,
-    room: int, prefetch: int, lag: int, masked: int,
+    steps: list[Item],
+    blocks: list[Item],
+    segments: list[Item],
+    seqlen_kv: int,
+    resident: bool,
+    chunk: int,
+    key_bytes: int,
+    room: int,
+    prefetch: int,
+    lag: int,
+    masked: int,
 ) -> list[list[Item]]:
     """For each step, what is loaded before it: as early as `prefetch` allows and as `room` has place for.
 

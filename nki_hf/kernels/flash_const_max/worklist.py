@@ -11,8 +11,15 @@ TILE = 128
 FIELDS = ("q", "k", "v", "out", "lse", "bounds", "bias", "sink", "position")
 
 
-def open_worklist(env, segments, slots):
-    """The flags, and the table of places; runs before the main pass, whose loads it must not delay."""
+def open_worklist(env):
+    """The flags, and the table of places."""
+    segments, slots = env["segments"], 0
+    for ledger in env["ledgers"]:
+        ledger["place"] = slots
+        slots = slots + ledger["slots"]
+    env["slots"] = slots
+    if slots == 0:
+        return
     env["flags"] = nl.ndarray((1, slots), dtype=nl.int32, buffer=nl.sbuf)
     table = nl.ndarray((len(FIELDS), slots), dtype=nl.int32, buffer=nl.private_hbm)
     for f in range(len(FIELDS)):
@@ -22,7 +29,7 @@ def open_worklist(env, segments, slots):
             _places(env, line, first, segment, FIELDS[f])
             first = first + segment["tiles"] * env["group_size"]
         nisa.dma_copy(dst=table[f : f + 1, 0:slots], src=line)
-    env["places"], env["slots"] = table, slots
+    env["places"] = table
     for name in ("q", "k", "v", "out", "lse", "lo", "hi", "bias", "sink"):
         if env[name] != None:  # noqa: E711
             size = 1
@@ -72,6 +79,8 @@ def _places(env, line, first, segment, name):
 def run_worklist(env):
     """Compute every flagged tile with its exact row maximum."""
     slots = env["slots"]
+    if slots == 0:
+        return
     found = nl.ndarray((1, slots + 1), dtype=nl.int32, buffer=nl.sbuf)
     nisa.nonzero_with_count(dst=found, src=env["flags"], index_offset=0, padding_val=-1)
     count = nisa.register_alloc()

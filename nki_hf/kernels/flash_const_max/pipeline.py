@@ -1,0 +1,136 @@
+"""The main pass of `flash_const_max`: the steps of all blocks in one pipeline, in this order."""
+
+from nki_hf.kernels.flash_const_max.finish import finish_block
+from nki_hf.kernels.flash_const_max.loads import load_keys, load_queries, load_rows, turn_rows
+from nki_hf.kernels.flash_const_max.masks import MASKS_AHEAD, add_masks, hide_edges, join_masks, make_masks
+from nki_hf.lang import nisa, nl
+
+TILE = 128
+
+
+def run_steps(env):
+    """Scores of step i, its exp, output of step i - lag, the end of what ended at step i - lag - late."""
+    steps, blocks, segments, loads, lag, late = (
+        env["steps"], env["blocks"], env["segments"], env["loads"], env["lag"], env["late"],
+    )  # fmt: skip
+    lo, count = env["lo"], len(env["steps"])
+    with nl.no_reorder():  # the order below is the pipeline
+        for i in range(count + lag + late):
+            if i < count:
+                for load in loads[i]:
+                    if load["kind"] == "rows":
+                        load_rows(env, load, segments[load["segment"]])
+                    elif load["kind"] == "q":
+                        load_queries(env, blocks, load["block"])
+                    else:
+                        load_keys(env, load, blocks[load["block"]])
+                step = steps[i]
+                block = blocks[step["block"]]
+                if lo != None:  # noqa: E711
+                    if block["rows"]["edges"] == None:  # noqa: E711
+                        turn_rows(env, block["rows"])
+                    make_masks(env, step, block, 1000)
+                    join_masks(env, 0)
+                    more = 1
+                    for n in range(i + 1, min(i + MASKS_AHEAD + 1, count)):
+                        more = make_masks(env, steps[n], blocks[steps[n]["block"]], more)
+                _scores(env, step, block)
+                _exponentials(env, step, block)
+                if lo == None:  # noqa: E711
+                    hide_edges(env, step, block)
+            if i >= lag and i - lag < count:
+                step = steps[i - lag]
+                block = blocks[step["block"]]
+                if step["opens"]:
+                    _open_accumulators(env, block)
+                _output(env, step, block)
+                for cell in step["cells"]:
+                    if cell["load"]["last"] == i - lag:
+                        cell["load"]["k"] = None
+                        cell["load"]["v"] = None
+            if i >= lag + late:
+                step = steps[i - lag - late]
+                if step["closes"]:
+                    finish_block(env, step["block"])
+
+
+def _scores(env, step, block):
+    """scores[keys, columns] = k.T @ q of each cell, head_dim contracted in pieces of 128."""
+    cells = step["cells"]
+    if len(cells) == 0:
+        return
+    tile = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=nl.float32, buffer=nl.psum)
+    for n in range(len(cells)):
+        cell = cells[n]
+        keys, begin, end = cell["keys"], cell["begin"], cell["end"]
+        load = cell["load"]
+        place = cell["key"] - load["begin"]
+        for piece in range(len(load["k"])):
+            part = load["k"][piece]
+            queries = block["q"][piece]
+            depth = part.shape[0]
+            nisa.nc_matmul(
+                dst=tile[0:keys, n, begin:end],
+                stationary=part[0:depth, cell["unit"], place : place + keys],
+                moving=queries[0:depth, begin:end],
+            )
+        if env["lo"] != None and len(cell["edges"]) > 0:  # noqa: E711
+            add_masks(env, tile[0:keys, n, 0 : block["columns"]], block, cell)
+    step["scores"] = tile
+
+
+def _exponentials(env, step, block):
+    """Probs = exp(scale * scores - shift + bias of the key), one instruction per run."""
+    cells, runs = step["cells"], step["runs"]
+    if len(cells) == 0:
+        return
+    scores = step["scores"]
+    probs = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=env["v"].dtype, buffer=nl.sbuf)
+    for n in range(len(runs)):
+        first, last = runs[n][0], runs[n][1]
+        cell = cells[first]
+        keys, begin, end = cell["keys"], cell["begin"], cell["end"]
+        offset = env["offset"][0:keys, 0:1]
+        if env["bias"] != None:  # noqa: E711
+            number = cell["key"] // TILE
+            offset = env["key_bias"][min(block["batch"], env["bias"].shape[0] - 1)][0:keys, number : number + 1]
+        nisa.activation(
+            dst=probs[0:keys, first:last, begin:end], op=nl.exp, data=scores[0:keys, first:last, begin:end], bias=offset,
+            scale=env["scale"],
+        )  # fmt: skip
+    step["probs"] = probs
+    step["scores"] = None
+
+
+def _open_accumulators(env, block):
+    """One region of `piece` columns per column tile and piece of [v | 1]; as many in a bank as fit evenly."""
+    regions = block["tiles"] * block["heads"] * env["pieces"]
+    banks = (regions + 512 // env["piece"] - 1) // (512 // env["piece"])
+    block["per_bank"] = (regions + banks - 1) // banks
+    block["accumulators"] = []
+    for bank in range(banks):
+        size = min(block["per_bank"], regions - bank * block["per_bank"])
+        block["accumulators"].append(nl.ndarray((TILE, size, env["piece"]), dtype=nl.float32, buffer=nl.psum))
+
+
+def _output(env, step, block):
+    """[out | row sum] += probs.T @ [v | 1], bank by bank."""
+    cells, heads = step["cells"], block["heads"]
+    for bank in range(len(block["accumulators"])):
+        tile = block["accumulators"][bank]
+        for n in range(len(cells)):
+            cell = cells[n]
+            load = cell["load"]
+            keys, slot = cell["keys"], (cell["key"] - load["begin"]) // TILE
+            for place in range(tile.shape[1]):
+                region = bank * block["per_bank"] + place
+                column, piece = region // env["pieces"], region % env["pieces"]
+                if column // heads in cell["seen"]:
+                    begin = piece * env["piece"]
+                    end = min(begin + env["piece"], env["v"].shape[3] + 1)
+                    nisa.nc_matmul(
+                        dst=tile[0:TILE, place, 0 : end - begin],
+                        stationary=step["probs"][0:keys, n, column * TILE : (column + 1) * TILE],
+                        moving=load["v"][0:keys, cell["unit"], slot, begin:end],
+                    )
+    step["probs"] = None
