@@ -15,7 +15,9 @@ TILE = 128
 
 
 def spans_of(problem: Problem, seqlen_kv: int) -> tuple[Span, ...]:
-    """The span of every query tile, from the static part of the mask; with run-time bounds no key is known to be seen by all."""
+    """The span of every query tile, from the static part of the mask; with run-time bounds no key is known to be seen by
+    all.
+    """
     mask, spans = problem.mask, []
     for start in range(0, problem.seqlen_q, TILE):
         stop = min(start + TILE, problem.seqlen_q)

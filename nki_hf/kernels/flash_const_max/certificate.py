@@ -1,9 +1,9 @@
 """The certificate of the shift, row by row, and how many rows of each query tile fail it.
 
 A row is right if its sum is SUM_MIN or more, or it sees no key; its total lies in [1 / SUM_MAX, SUM_MAX]; and its output is
-finite. With a sum of 1 or more, what was flushed to zero, of probabilities and of their products with v, weighs no more than
-under the exact row maximum, whose sum is 1 or more as well. What overflows, of probabilities, sums or accumulators, stays inf or
-becomes NaN, and so does the sum of the row's output.
+finite. With a sum of 1 or more, what was flushed to zero, of probabilities and of their products with v, weighs no more
+than under the exact row maximum, whose sum is 1 or more as well. What overflows, of probabilities, sums or accumulators,
+stays inf or becomes NaN, and so does the sum of the row's output.
 """
 
 from nki_hf.lang import nisa, nl

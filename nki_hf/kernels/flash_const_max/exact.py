@@ -14,8 +14,8 @@ TILE = 128
 BLOCK = 512
 FP32_MIN = -3.4028235e38
 LOWEST = -2.0e38
-"""Row maxima are raised to this: hidden scores, float32's lowest value, are then as far below it as exp needs, and a row without
-keys has a sum of 0. Biases of visible keys are above."""
+"""Row maxima are raised to this: hidden scores, float32's lowest value, are then as far below it as exp needs, and a row
+without keys has a sum of 0. Biases of visible keys are above."""
 
 
 def static_place(env, batch, head, tile):
@@ -39,7 +39,7 @@ def static_place(env, batch, head, tile):
 
 def exact_tile(env, place):
     """Compute, and write over, the rows of `out` and `lse` at `place`."""
-    q, out, width = env["q"], env["out"], env["v"].shape[3]
+    q, width = env["q"], env["v"].shape[3]
     rows = min(TILE, q.shape[3])
     queries = _queries(env, place, rows)
     bounds = _bounds(env, place, rows)

@@ -1,7 +1,8 @@
 """The end of a block: its rows are normalised, written in packs, and leave their statistics in the slots of a ledger.
 
-A ledger is [TILE rows, slots] float32: `sums` (row sums), `totals` (with the sink, and 1 for rows without keys), `probes` (sums
-of the normalised row, which are finite if all of it is) and `empty` (1 for rows without keys, None if no segment has such rows).
+A ledger is [TILE rows, slots] float32: `sums` (row sums), `totals` (with the sink, and 1 for rows without keys), `probes`
+(sums of the normalised row, which are finite if all of it is) and `empty` (1 for rows without keys, None if no segment has
+such rows).
 """
 
 from nki_hf.kernels.flash_const_max.certificate import write_failed

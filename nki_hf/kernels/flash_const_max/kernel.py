@@ -7,9 +7,9 @@ A step is up to `group` key tiles of 128 keys by a block of up to 512 query colu
     edge     GpSimd   hidden cells of key tiles at an edge of the mask become 0 (bounds per row: `masks.py`)
     output   Tensor   [out | row sum][queries, head_dim_v + 1] += probs.T @ [v | 1], in PSUM over all keys of the block
 
-No row maximum, no correction, no transpose. Steps of all blocks and heads follow each other in one pipeline; output runs `lag`
-steps behind scores, loads up to `prefetch` steps ahead. `late` steps after its last output a block is normalised, from PSUM, and
-written.
+No row maximum, no correction, no transpose. Steps of all blocks and heads follow each other in one pipeline; output runs
+`lag` steps behind scores, loads up to `prefetch` steps ahead. `late` steps after its last output a block is normalised,
+from PSUM, and written.
 
 The shift is right for a row if its sum lies in [1, SUM_MAX] and its accumulators are finite: a sum of 1 or more means that what
 was flushed to zero weighs as little as under the exact row maximum, whose sum is 1 or more as well; sums and accumulators that
@@ -63,33 +63,13 @@ def flash_const_max(
     """Attention output, log-sum-exp and failed rows, without a loop at run time; see the module for layouts and
     `plan.ConstMaxPlan` for the constants.
 
-    `exact` names query tiles, `(batch, query head, tile)` each, that are computed again with their exact row maximum (exact.py).
+    `exact` names query tiles, `(batch, query head, tile)` each, that are computed again with their exact row maximum
+    (exact.py).
     """
     env = _setup(
-        q,
-        k,
-        v,
-        lo,
-        hi,
-        bias,
-        sink,
-        spans,
-        row_split,
-        block_tiles,
-        group,
-        lag,
-        late,
-        prefetch,
-        chunk,
-        resident,
-        room,
-        keep_masks,
-        shift,
-        softmax_scale,
-        q_offset,
-        window,
-        ahead,
-    )
+        q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
+        room, keep_masks, shift, softmax_scale, q_offset, window, ahead,
+    )  # fmt: skip
     run_steps(env)
     for place in exact:
         batch, head, tile = place[0], place[1], place[2]
@@ -128,30 +108,9 @@ def flash_const_max_loop(
 ):
     """`flash_const_max` whose failed query tiles are computed again with their exact row maximum, in a loop at run time."""
     env = _setup(
-        q,
-        k,
-        v,
-        lo,
-        hi,
-        bias,
-        sink,
-        spans,
-        row_split,
-        block_tiles,
-        group,
-        lag,
-        late,
-        prefetch,
-        chunk,
-        resident,
-        room,
-        keep_masks,
-        shift,
-        softmax_scale,
-        q_offset,
-        window,
-        ahead,
-    )
+        q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
+        room, keep_masks, shift, softmax_scale, q_offset, window, ahead,
+    )  # fmt: skip
     open_worklist(env)
     run_steps(env)
     run_worklist(env)
@@ -159,30 +118,9 @@ def flash_const_max_loop(
 
 
 def _setup(
-    q,
-    k,
-    v,
-    lo,
-    hi,
-    bias,
-    sink,
-    spans,
-    row_split,
-    block_tiles,
-    group,
-    lag,
-    late,
-    prefetch,
-    chunk,
-    resident,
-    room,
-    keep_masks,
-    shift,
-    softmax_scale,
-    q_offset,
-    window,
-    ahead,
-):
+    q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident, room,
+    keep_masks, shift, softmax_scale, q_offset, window, ahead,
+):  # fmt: skip
     """What all parts of a launch share: outputs, constants on chip, and the order of this core's work."""
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
     columns = v.shape[3] + 1

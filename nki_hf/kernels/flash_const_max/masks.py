@@ -1,11 +1,12 @@
 """Edges of the mask.
 
-Static bounds are affine in key and query: after exp, `affine_select` on GpSimd makes hidden probabilities 0, whatever they were.
+Static bounds are affine in key and query: after exp, `affine_select` on GpSimd makes hidden probabilities 0, whatever they
+were.
 
-Bounds per row are compared with key numbers where a row is a partition: mask[queries, keys], 0 where a key is seen and -HIDE where
-it is hidden. As the stationary operand of a product with the identity it is turned and added to the scores in one go, so that exp
-gives 0. The heads of a group share it (those of a batch entry, with `keep_masks`). A hidden score that is inf or NaN stays so,
-and its row fails the certificate.
+Bounds per row are compared with key numbers where a row is a partition: mask[queries, keys], 0 where a key is seen and
+-HIDE where it is hidden. As the stationary operand of a product with the identity it is turned and added to the scores in
+one go, so that exp gives 0. The heads of a group share it (those of a batch entry, with `keep_masks`). A hidden score that
+is inf or NaN stays so, and its row fails the certificate.
 """
 
 from nki_hf.lang import nisa, nl
@@ -15,11 +16,14 @@ HIDE = 1.0e30
 WIDE = 1024
 """Keys of one mask: many, because an instruction of the Vector engine costs as much as 240 of the keys that it compares."""
 MASKS_AHEAD = 8
-"""Steps that the making of masks is ahead of their use, one at a time: the Tensor engine should not wait for the Vector engine."""
+"""Steps that the making of masks is ahead of their use, one at a time: the Tensor engine should not wait for the Vector
+engine."""
 
 
 def load_identity(env):
-    """The identity, and the numbers 0 to WIDE on every partition, 16-bit: the Vector engine compares those four times as fast."""
+    """The identity, and the numbers 0 to WIDE on every partition, 16-bit: the Vector engine compares those four times as
+    fast.
+    """
     ones = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.memset(dst=ones, value=1.0)
     env["identity"] = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)

@@ -209,6 +209,7 @@ def _budget(problem: Problem, tuned: Tuning, masks: int) -> dict[str, int]:
     """SBUF bytes per partition by purpose, keys and values aside; factors are the copies that the pipeline keeps alive."""
     columns, width = tuned.block_tiles * TILE, problem.head_dim_v
     slots = problem.group_size * -(-problem.seqlen_q // TILE)
+    biases = problem.batch if problem.mask.bias_batch else 1
     return {
         "q": 4 * -(-problem.head_dim // TILE) * columns * 2,
         "probs": (tuned.lag + 2) * tuned.group * BANK * 2,
@@ -216,7 +217,7 @@ def _budget(problem: Problem, tuned: Tuning, masks: int) -> dict[str, int]:
         "out": 3 * tuned.block_tiles * width * 2,
         "statistics": 9 * slots * 4 + 8 * TILE * 4 + 2048,
         "masks": masks,
-        "constants": 8 * -(-problem.seqlen_kv // TILE) * (problem.batch if problem.mask.bias_batch else 1) + 8 * problem.num_heads_q,
+        "constants": 8 * -(-problem.seqlen_kv // TILE) * biases + 8 * problem.num_heads_q,
     }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""The order of work of `flash_const_max`: plain Python over sizes, run while the kernel is traced; no instruction is issued here.
+"""The order of work of `flash_const_max`: plain Python over sizes, run while the kernel is traced; no instruction is issued
+here.
 
 Words:
     segment   query tiles of one (batch, kv head) that one core computes, for all query heads of the group
@@ -241,8 +242,8 @@ def loads_of(
                 sharer = block["batch"]
             if rows == None or rows["sharer"] != sharer or rows["span"] != (segment["begin"], segment["end"]):  # noqa: E711
                 rows = {
-                    "kind": "rows", "segment": block["segment"], "need": i, "last": i, "bytes": 0, "empty": None, "loaded": False,
-                    "edges": None, "sharer": sharer, "span": (segment["begin"], segment["end"]),
+                    "kind": "rows", "segment": block["segment"], "need": i, "last": i, "bytes": 0, "empty": None,
+                    "loaded": False, "edges": None, "sharer": sharer, "span": (segment["begin"], segment["end"]),
                 }  # fmt: skip
                 wanted.append(rows)
             block["rows"], segment["rows"] = rows, rows
@@ -278,8 +279,9 @@ def loads_of(
 def _chunk(
     steps: list[Item], blocks: list[Item], i: int, first: int, chunks: list[Any], resident: bool, chunk: int, short: bool
 ) -> Item:
-    """The load that brings key `first` for step `i`: to the end of its chunk, of the keys that are visited, or to a chunk that is
-    there; where that is all that the segment visits, those of the segments behind it as well, as far as they fit a chunk.
+    """The load that brings key `first` for step `i`: to the end of its chunk, of the keys that are visited, or to a chunk
+    that is there; where that is all that the segment visits, those of the segments behind it as well, as far as they fit a
+    chunk.
     """
     block = blocks[steps[i]["block"]]
     width = chunk
