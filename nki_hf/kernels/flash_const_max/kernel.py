@@ -52,7 +52,7 @@ def flash_const_max(
     chunk=2048,
     resident=True,
     room=0,
-    keep_masks=False,
+    share_masks=0,
     shift=0.0,
     softmax_scale=1.0,
     q_offset=0,
@@ -68,7 +68,7 @@ def flash_const_max(
     """
     env = _setup(
         q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
-        room, keep_masks, shift, softmax_scale, q_offset, window, ahead,
+        room, share_masks, shift, softmax_scale, q_offset, window, ahead,
     )  # fmt: skip
     run_steps(env)
     for place in exact:
@@ -99,7 +99,7 @@ def flash_const_max_loop(
     chunk=2048,
     resident=True,
     room=0,
-    keep_masks=False,
+    share_masks=0,
     shift=0.0,
     softmax_scale=1.0,
     q_offset=0,
@@ -109,7 +109,7 @@ def flash_const_max_loop(
     """`flash_const_max` whose failed query tiles are computed again with their exact row maximum, in a loop at run time."""
     env = _setup(
         q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
-        room, keep_masks, shift, softmax_scale, q_offset, window, ahead,
+        room, share_masks, shift, softmax_scale, q_offset, window, ahead,
     )  # fmt: skip
     open_worklist(env)
     run_steps(env)
@@ -119,7 +119,7 @@ def flash_const_max_loop(
 
 def _setup(
     q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident, room,
-    keep_masks, shift, softmax_scale, q_offset, window, ahead,
+    share_masks, shift, softmax_scale, q_offset, window, ahead,
 ):  # fmt: skip
     """What all parts of a launch share: outputs, constants on chip, and the order of this core's work."""
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
@@ -146,7 +146,9 @@ def _setup(
     key_bytes = 2 * ((q.shape[2] + TILE - 1) // TILE * TILE + columns)
     masked = 0
     if lo != None:  # noqa: E711
-        masked = 1 + keep_masks * (1 + (lo.shape[0] == 1))
+        masked = 1 + share_masks
+        if share_masks == 2 and lo.shape[0] == 1:
+            masked = 4
     env["loads"] = loads_of(
         env["steps"], env["blocks"], segments, k.shape[3], resident, chunk, key_bytes, room, prefetch, lag, masked
     )

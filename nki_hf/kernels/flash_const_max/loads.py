@@ -4,7 +4,6 @@ from nki_hf.kernels.flash_const_max.masks import load_identity
 from nki_hf.lang import nisa, nl
 
 TILE = 128
-WIDE = 1024
 HIDDEN = -3.0e38
 
 
@@ -152,7 +151,6 @@ def load_rows(env, load, segment):
 def turn_rows(env, load):
     """The bounds with a row per partition, float32 [TILE, 2, query tiles]: a column read from HBM takes packets of 4 bytes."""
     load["edges"] = nl.ndarray((TILE, 2, load["tiles"]), dtype=nl.float32, buffer=nl.sbuf)
-    load["relative"] = [None] * (env["k"].shape[3] // WIDE + 1)
     half = len(load["lines"]) // 2
     for n in range(len(load["lines"])):
         lines = load["lines"][n]

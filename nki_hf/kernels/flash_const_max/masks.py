@@ -5,7 +5,7 @@ were.
 
 Bounds per row are compared with key numbers where a row is a partition: mask[queries, keys], 0 where a key is seen and
 -HIDE where it is hidden. As the stationary operand of a product with the identity it is turned and added to the scores in
-one go, so that exp gives 0. The heads of a group share it (those of a batch entry, with `keep_masks`). A hidden score that
+one go, so that exp gives 0. The heads of a group share it (those of a batch entry, by `share_masks`). A hidden score that
 is inf or NaN stays so, and its row fails the certificate.
 """
 
@@ -46,7 +46,7 @@ def make_masks(env, step, block, most):
             wide = cell["key"] // WIDE
             masks = block["masks"][t]
             if masks[wide] == None and most > 0:  # noqa: E711
-                masks[wide] = _mask(env, rows, block["tile"] + t, wide)
+                masks[wide] = _mask(env, rows, block, t, wide)
                 most = most - 1
     return most
 
@@ -56,20 +56,20 @@ def add_masks(env, scores, block, cell):
     heads, keys = block["heads"], cell["keys"]
     for t in cell["edges"]:
         mask = block["masks"][t][cell["key"] // WIDE]
-        place = cell["key"] % WIDE
+        place = cell["key"] - mask["key"]
         for g in range(heads):
             column = (t * heads + g) * TILE
             nisa.nc_matmul(
-                dst=scores[0:keys, column : column + TILE], stationary=mask[0:TILE, place : place + keys],
+                dst=scores[0:keys, column : column + TILE], stationary=mask["tile"][0:TILE, place : place + keys],
                 moving=env["identity"],
             )  # fmt: skip
 
 
-def _mask(env, rows, tile, wide):
-    """bfloat16 [TILE queries, WIDE keys]: -HIDE, by the sign of the scale, where `key < lo` or `key >= hi`; made only where the
+def _mask(env, rows, block, t, wide):
+    """bfloat16 [TILE queries, keys] of up to WIDE keys, and the first of them: -HIDE, by the sign of the scale, where `key < lo` or `key >= hi`; made only where the
     query tile has an edge.
     """
-    span, start = env["spans"][tile], wide * WIDE
+    span, start = env["spans"][block["tile"] + t], wide * WIDE
     first, last = max(span[0], start), min((span[1] + TILE - 1) // TILE * TILE, start + WIDE)
     if span[2] < span[3] and span[2] <= first:
         first = max(first, span[3] // TILE * TILE)
@@ -78,27 +78,26 @@ def _mask(env, rows, tile, wide):
     hide, join = -HIDE, nl.minimum
     if env["scale"] < 0.0:
         hide, join = HIDE, nl.maximum
-    if rows["relative"][wide] == None:  # noqa: E711
-        edges = nl.ndarray(rows["edges"].shape, dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_scalar(dst=edges, data=rows["edges"], op0=nl.subtract, operand0=float(start))
-        rows["relative"][wide] = edges
-    column = tile - rows["begin"]
-    lower = rows["relative"][wide][0:TILE, 0, column : column + 1]
-    upper = rows["relative"][wide][0:TILE, 1, column : column + 1]
-    mask = nl.ndarray((TILE, WIDE), dtype=nl.bfloat16, buffer=nl.sbuf)
-    begin, end = first - start, last - start
-    numbers, target = env["numbers"][0:TILE, begin:end], mask[0:TILE, begin:end]
+    relative = block["relative"]
+    if relative[wide] == None:  # noqa: E711
+        edges = nl.ndarray((TILE, 2, block["tiles"]), dtype=nl.float32, buffer=nl.sbuf)
+        first_tile = block["tile"] - rows["begin"]
+        source = rows["edges"][0:TILE, 0:2, first_tile : first_tile + block["tiles"]]
+        nisa.tensor_scalar(dst=edges, data=source, op0=nl.subtract, operand0=float(start))
+        relative[wide] = edges
+    lower, upper = relative[wide][0:TILE, 0, t : t + 1], relative[wide][0:TILE, 1, t : t + 1]
+    mask = nl.ndarray((TILE, last - first), dtype=nl.bfloat16, buffer=nl.sbuf)
+    numbers = env["numbers"][0:TILE, first - start : last - start]
     if span[2] < span[3] and span[2] <= first:
-        nisa.tensor_scalar(dst=target, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
+        nisa.tensor_scalar(dst=mask, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
     elif span[2] < span[3] and span[3] >= last:
-        nisa.tensor_scalar(dst=target, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
+        nisa.tensor_scalar(dst=mask, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
     else:
-        behind = nl.ndarray((TILE, WIDE), dtype=nl.bfloat16, buffer=nl.sbuf)
-        other = behind[0:TILE, begin:end]
-        nisa.tensor_scalar(dst=target, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
+        other = nl.ndarray((TILE, last - first), dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=mask, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
         nisa.tensor_scalar(dst=other, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
-        env["unjoined"].append((target, other, join))
-    return mask
+        env["unjoined"].append((mask, other, join))
+    return {"tile": mask, "key": first}
 
 
 def join_masks(env, keep):

@@ -41,7 +41,7 @@ class ConstMaxPlan:
       chunk: keys of a load.
       resident: k and v of a kv head are read once; else once per block.
       room: bytes per partition for k and v.
-      keep_masks: masks of run-time bounds are kept for all heads of a batch entry; else for the heads of a group.
+      share_masks: who shares masks of bounds per row: 0 nobody, 1 the heads of a group, 2 those of a batch entry.
       shift: what is subtracted from every score before exp.
       softmax_scale, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
       budget: SBUF bytes per partition by purpose.
@@ -58,7 +58,7 @@ class ConstMaxPlan:
     chunk: int
     resident: bool
     room: int
-    keep_masks: bool
+    share_masks: int
     shift: float
     softmax_scale: float
     q_offset: int
@@ -87,7 +87,7 @@ class ConstMaxPlan:
             "chunk": self.chunk,
             "resident": self.resident,
             "room": self.room,
-            "keep_masks": self.keep_masks,
+            "share_masks": self.share_masks,
             "shift": self.shift,
             "softmax_scale": self.softmax_scale,
             "q_offset": self.q_offset,
@@ -133,14 +133,16 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
     bounds = mask.runtime_bounds or mask.rows is not None
     spans = spans_of(problem, problem.seqlen_kv)
     tuned = tuning or tuning_of(problem, chip)
-    masks, keep = _masks(problem, spans, bounds, tuned.block_tiles)
-    budget = _budget(problem, tuned, masks)
-    room = _sbuf_limit(chip) - sum(budget.values())
-    resident, needed = _residency(problem, spans, tuned.chunk)
-    budget["keys"] = min(room, needed)
-    if not resident:
-        budget["keys"] = max(budget["keys"], 2 * _key_bytes(problem) * tuned.chunk // TILE)
-    resident = resident and needed <= room
+    budget, room = _budget(problem, tuned), _sbuf_limit(chip)
+    room -= sum(budget.values())
+    needed = _kept_keys(problem, spans, tuned.chunk) // TILE * _key_bytes(problem)
+    few = min(needed, 6 * tuned.chunk // TILE * _key_bytes(problem))
+    budget["masks"], share = _masks(problem, spans, bounds, tuned.block_tiles, room - (needed if needed <= room // 2 else few))
+    room -= budget["masks"]
+    resident = needed <= room
+    # What the kv head needs, and as much again for the next ones; where it does not fit, what a few chunks take.
+    room = min(room, max(2 * needed, AHEAD_BYTES)) if resident else min(room, few)
+    budget["keys"] = room
     return ConstMaxPlan(
         bounds=bounds,
         spans=spans,
@@ -153,7 +155,7 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
         chunk=tuned.chunk,
         resident=resident,
         room=room,
-        keep_masks=keep,
+        share_masks=share,
         shift=SHIFT,
         softmax_scale=float(problem.scale),
         q_offset=0 if bounds else mask.q_offset,
@@ -168,9 +170,9 @@ def _key_bytes(problem: Problem) -> int:
     return 2 * (-(-problem.head_dim // TILE) * TILE + problem.head_dim_v + 1)
 
 
-def _residency(problem: Problem, spans: tuple[Span, ...], chunk: int) -> tuple[bool, int]:
-    """Whether k and v can be read once, and the bytes per partition that this takes: the keys from the first that a query
-    tile or a later one needs to the last that it or an earlier one has needed, in whole chunks, and a chunk ahead.
+def _kept_keys(problem: Problem, spans: tuple[Span, ...], chunk: int) -> int:
+    """Keys that are in SBUF at once if each is read once: from the first that a query tile or a later one needs to the last that
+    it or an earlier one has needed, in whole chunks, and two chunks more, which come and go.
     """
     most, last, first_after = 0, 0, [0] * len(spans)
     first = problem.seqlen_kv
@@ -181,31 +183,32 @@ def _residency(problem: Problem, spans: tuple[Span, ...], chunk: int) -> tuple[b
     for i, span in enumerate(spans):
         last = max(last, span[1])
         most = max(most, last - first_after[i])
-    keys = min(-(-most // chunk) * chunk + 2 * chunk, -(-problem.seqlen_kv // TILE) * TILE)
-    return True, keys // TILE * _key_bytes(problem)
+    return min(-(-most // chunk) * chunk + 2 * chunk, -(-problem.seqlen_kv // TILE) * TILE)
 
 
-def _masks(problem: Problem, spans: tuple[Span, ...], bounds: bool, block_tiles: int) -> tuple[int, bool]:
-    """Bytes per partition of the masks of run-time bounds, and whether those of a batch entry are kept for all its heads."""
+def _masks(problem: Problem, spans: tuple[Span, ...], bounds: bool, block_tiles: int, room: int) -> tuple[int, int]:
+    """Bytes per partition of the masks of bounds per row, and who shares them (`ConstMaxPlan.share_masks`) within that room."""
     if not bounds:
-        return 0, False
-    columns = block_tiles * TILE
-    per_block = []
+        return 0, 0
+    sizes = []
     for begin in range(0, len(spans), block_tiles):
-        seen = [span for span in spans[begin : begin + block_tiles] if span[0] < span[1]]
-        edge = [span for span in seen if span[0] < span[2] or span[1] > span[3]]
-        keys = max((s[1] for s in seen), default=0) - min((s[0] for s in seen), default=0)
-        per_block.append(-(-keys // TILE) if edge else 0)
-    total = sum(per_block) * columns * 2
-    kept = total <= MASK_BYTES and problem.num_heads_kv > 1
-    return (total if kept else max(per_block, default=0) * columns * 2) + 4 * columns * 4, kept
+        edge = [s for s in spans[begin : begin + block_tiles] if s[0] < s[2] or s[1] > s[3]]
+        sizes.append(sum(2 * (-(-(last - first) // TILE) * TILE) for first, last, _, _ in edge))
+    # Beside the kept ones: those that are made ahead of their use, bounds as they are loaded, numbers, the identity.
+    few = min(8 * block_tiles * WIDE, 2 * max(sizes, default=0)) + 16 * WIDE + 8 * len(spans) * 4 + 8 * TILE * 4
+    for share, size, heads in ((2, sum(sizes), problem.num_heads_kv), (1, max(sizes, default=0), problem.group_size)):
+        if heads > 1 and size + few <= room:
+            return size + few, share
+    return few, 0
 
 
-MASK_BYTES = 48 * 1024
-"""SBUF per partition that masks of a whole batch entry may take."""
+WIDE = 1024
+"""Keys of one mask of bounds per row."""
+AHEAD_BYTES = 48 * 1024
+"""SBUF per partition that keys and values of several short kv heads may take."""
 
 
-def _budget(problem: Problem, tuned: Tuning, masks: int) -> dict[str, int]:
+def _budget(problem: Problem, tuned: Tuning) -> dict[str, int]:
     """SBUF bytes per partition by purpose, keys and values aside; factors are the copies that the pipeline keeps alive."""
     columns, width = tuned.block_tiles * TILE, problem.head_dim_v
     slots = problem.group_size * -(-problem.seqlen_q // TILE)
@@ -216,7 +219,6 @@ def _budget(problem: Problem, tuned: Tuning, masks: int) -> dict[str, int]:
         "accumulators": 2 * tuned.block_tiles * (width + 1) * 4,
         "out": 3 * tuned.block_tiles * width * 2,
         "statistics": 9 * slots * 4 + 8 * TILE * 4 + 2048,
-        "masks": masks,
         "constants": 8 * -(-problem.seqlen_kv // TILE) * biases + 8 * problem.num_heads_q,
     }  # fmt: skip
 

@@ -204,8 +204,8 @@ def loads_of(
       room: bytes per partition that chunks may take together.
       prefetch: steps that a load may be ahead of its use.
       lag: steps that a step's output is behind.
-      masked: which blocks of the same query tiles share masks of bounds per row: 0 there are none, 1 those of a segment,
-        2 those of a batch entry, 3 all.
+      masked: which blocks of the same query tiles share masks of bounds per row: 0 there are none, 1 no two, 2 those of a
+        segment, 3 those of a batch entry, 4 all.
     """  # fmt: skip
     if len(steps) == 0:
         return []
@@ -225,20 +225,23 @@ def loads_of(
         if step["opens"] and masked > 0:
             sharer = 0
             if masked == 1:
-                sharer = block["segment"]
+                sharer = step["block"]
             elif masked == 2:
+                sharer = block["segment"]
+            elif masked == 3:
                 sharer = block["batch"]
             ready = masks[block["tile"]]
-            if ready == None or ready[0] != sharer:  # noqa: E711
+            if ready == None or ready["sharer"] != sharer:  # noqa: E711
+                wides = seqlen_kv // WIDE + 1
                 places: list[Any] = []
                 for _ in range(block["tiles"]):
-                    places.append([None] * (seqlen_kv // WIDE + 1))
-                ready = (sharer, places)
+                    places.append([None] * wides)
+                ready = {"sharer": sharer, "masks": places, "relative": [None] * wides}
                 masks[block["tile"]] = ready
-            block["masks"] = ready[1]
+            block["masks"], block["relative"] = ready["masks"], ready["relative"]
             segment = segments[block["segment"]]
             sharer = 0
-            if masked < 3:
+            if masked < 4:
                 sharer = block["batch"]
             if rows == None or rows["sharer"] != sharer or rows["span"] != (segment["begin"], segment["end"]):  # noqa: E711
                 rows = {
