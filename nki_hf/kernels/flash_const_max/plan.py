@@ -44,6 +44,7 @@ class ConstMaxPlan:
       share_masks: who shares masks of bounds per row: 0 nobody, 1 the heads of a group, 2 those of a batch entry.
       shift: what is subtracted from every score before exp.
       softmax_scale, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
+      instructions: about how many instructions a launch has, on all cores together.
       budget: SBUF bytes per partition by purpose.
     """
 
@@ -64,6 +65,7 @@ class ConstMaxPlan:
     q_offset: int
     window: int | None
     ahead: int | None
+    instructions: int
     budget: Mapping[str, int]
 
     def __hash__(self) -> int:
@@ -161,8 +163,39 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
         q_offset=0 if bounds else mask.q_offset,
         window=None if bounds else mask.window,
         ahead=None if bounds else mask.ahead,
+        instructions=_instructions(problem, spans, tuned, bounds, share),
         budget=budget,
     )
+
+
+def _instructions(problem: Problem, spans: tuple[Span, ...], tuned: Tuning, bounds: bool, share: int) -> int:
+    """Products and exps of the visited key tiles, what masks their edges, and what a block's end takes; loads are few."""
+    pieces, depth = -(-(problem.head_dim_v + 1) // BANK), -(-problem.head_dim // TILE)
+    total, masks = 0.0, 0.0
+    for begin in range(0, len(spans), tuned.block_tiles):
+        tiles = spans[begin : begin + tuned.block_tiles]
+        seen = [(first // TILE, -(-last // TILE)) for first, last, _, _ in tiles if first < last]
+        rows = max(1, min(tuned.block_tiles // len(tiles), problem.group_size))  # heads that are multiplied together
+        cells = max((last for _, last in seen), default=0) - min((first for first, _ in seen), default=0)
+        ragged = min(cells, 2 * len(seen))  # near an edge each key tile has columns, and so an exp, of its own
+        edges = sum(_edge_tiles(span) for span in tiles)
+        masks += 3 * edges * TILE / WIDE + (len(tiles) if edges else 0)
+        runs = cells if problem.mask.bias is not None else (cells - ragged) / tuned.group + ragged
+        per_block = cells * depth + runs + rows * (sum(last - first for first, last in seen) * pieces + edges)
+        end = len(tiles) * pieces + (len(tiles) + 1 if rows > 1 else 0)
+        total += (per_block + rows * end + 8) * problem.group_size / rows
+    if problem.seqlen_q % TILE:
+        total += 3 * problem.group_size  # lse and failed rows are written head by head
+    units = problem.batch * problem.num_heads_kv
+    shared = 0.0 if not bounds else masks * (problem.group_size if share == 0 else 1) * units
+    return round(total * units + (shared / problem.num_heads_kv if share == 2 else shared)) + 40
+
+
+def _edge_tiles(span: Span) -> int:
+    """Key tiles of a query tile of which some row does not see some key."""
+    first, last, full_first, full_last = span
+    full = max(0, full_last // TILE - -(-full_first // TILE))
+    return -(-last // TILE) - first // TILE - full
 
 
 def _key_bytes(problem: Problem) -> int:
