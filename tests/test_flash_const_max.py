@@ -18,8 +18,6 @@ MASKS = {
     "causal_top": lambda sq, skv: Mask(ahead=1),
     "window": lambda sq, skv: Mask(q_offset=skv - sq, ahead=1, window=100),
     "two_sided": lambda sq, skv: Mask(q_offset=skv - sq, ahead=40, window=70),
-    "rows": lambda sq, skv: Mask(rows=tuple((min(skv, i // 50 * 50), min(skv, i // 50 * 50 + 50)) for i in range(sq))),
-    "packed": lambda sq, skv: Mask(rows=tuple((min(skv, i // 130 * 130), min(skv, i + 1)) for i in range(sq))),
     "bounds": lambda sq, skv: Mask(q_offset=skv - sq, ahead=1, runtime_bounds=True),
     "bounds_alone": lambda sq, skv: Mask(runtime_bounds=True),
     "boolean_keys": lambda sq, skv: Mask(q_offset=skv - sq, ahead=1, bias="boolean", bias_batch=True),

@@ -1,4 +1,4 @@
-"""Make the table of plan constants of flash_const_max (nki_hf/kernels/flash_const_max/tuning.py) with the timing model.
+"""Make the plan constants of flash_const_max (nki_hf/kernels/flash_const_max/tuning.py) with the timing model.
 
 Per chip and kind of shape every candidate runs a few cases, on shapes alone and in program order; the least sum of times, each
 relative to the best of its case, wins. About three minutes. `LAWS` is a digest of what the times follow from, so that a test can

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nki_hf.problem import Problem
 
-__all__ = ["TILE", "Span", "halfway", "spans_of"]
+__all__ = ["TILE", "Span", "half_of", "spans_of"]
 
 Span = tuple[int, int, int, int]
 """`(first, last, full_first, full_last)` of one query tile: it visits keys `[first, last)`, and all of its rows see all
@@ -21,11 +21,10 @@ def spans_of(problem: Problem, seqlen_kv: int) -> tuple[Span, ...]:
     mask, spans = problem.mask, []
     for start in range(0, problem.seqlen_q, TILE):
         stop = min(start + TILE, problem.seqlen_q)
-        # Without explicit rows both bounds grow with the row, so the first and the last row tell all.
-        rows = range(start, stop) if mask.rows is not None else (start, stop - 1)
-        edges = [mask.interval(row, seqlen_kv) for row in rows]
+        # Both bounds grow with the row, so the first and the last row tell all.
+        edges = [mask.interval(row, seqlen_kv) for row in (start, stop - 1)]
         seen = [(lo, hi) for lo, hi in edges if lo < hi]
-        if mask.rows is None and len(seen) < 2:
+        if len(seen) < 2:
             # The first row may lie before the keys, or the last behind them, while rows in between see some.
             seen = [edge for edge in (mask.interval(row, seqlen_kv) for row in range(start, stop)) if edge[0] < edge[1]]
         if not seen:
@@ -40,7 +39,7 @@ def spans_of(problem: Problem, seqlen_kv: int) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def halfway(spans: tuple[Span, ...]) -> int:
+def half_of(spans: tuple[Span, ...]) -> int:
     """Number of query tiles whose keys come closest to half of all visited keys."""
     widths = [last - first + 1 for first, last, _, _ in spans]
     best, seen = 0, 0

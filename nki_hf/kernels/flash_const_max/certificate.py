@@ -16,6 +16,8 @@ SUM_MAX = 1.0e37
 
 def write_failed(env, ledger, segments):
     """Write the number of failed rows of every query tile of the ledger's segments."""
+    if env["failed"] == None and env["flags"] == None:  # noqa: E711
+        return
     slots = ledger["slots"]
     failed = _failed_rows(env, ledger)
     seqlen_q, group_size = env["q"].shape[3], env["group_size"]
@@ -33,6 +35,8 @@ def write_failed(env, ledger, segments):
     if env["flags"] != None:  # noqa: E711
         place = ledger["place"]
         nisa.tensor_copy(dst=env["flags"][0:1, place : place + slots], src=counts, engine=nisa.engine.vector)
+    if env["failed"] == None:  # noqa: E711
+        return
     tiles = env["failed"].shape[2]
     if first["tiles"] == tiles and last["tiles"] == tiles:
         target = env["failed"].ap(pattern=[[slots, 1], [1, slots]], offset=first["unit"] * group_size * tiles)

@@ -16,7 +16,7 @@ was flushed to zero weighs as little as under the exact row maximum, whose sum i
 overflow stay inf or NaN. `finish.py` checks both for every row and counts the rows of each query tile that fail.
 
 Layouts (all HBM, row-major): q, k, v, lo, hi, sink, out and lse as in `flash_prefill`; bias [batch or 1, 1, 1, seqlen_kv]
-uint8 or float32. `failed` is int32 [batch, num_heads_q, query tiles].
+uint8 or float32. With `count_failed` a third output, `failed`, is int32 [batch, num_heads_q, query tiles].
 
 `kernel[2]` divides the (batch, kv head) units; of an odd one out the cores divide the query tiles.
 
@@ -58,6 +58,7 @@ def flash_const_max(
     q_offset=0,
     window=None,
     ahead=None,
+    count_failed=False,
     exact=(),
 ):
     """Attention output, log-sum-exp and failed rows, without a loop at run time; see the module for layouts and
@@ -68,7 +69,7 @@ def flash_const_max(
     """
     env = _setup(
         q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
-        room, share_masks, shift, softmax_scale, q_offset, window, ahead,
+        room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
     )  # fmt: skip
     run_steps(env)
     for place in exact:
@@ -77,7 +78,9 @@ def flash_const_max(
             mine = segment["unit"] == batch * k.shape[1] + head // env["group_size"]
             if mine and segment["begin"] <= tile and tile < segment["end"]:
                 exact_tile(env, static_place(env, batch, head, tile))
-    return env["out"], env["lse"], env["failed"]
+    if count_failed:
+        return env["out"], env["lse"], env["failed"]
+    return env["out"], env["lse"]
 
 
 @nki.jit
@@ -105,21 +108,24 @@ def flash_const_max_loop(
     q_offset=0,
     window=None,
     ahead=None,
+    count_failed=False,
 ):
     """`flash_const_max` whose failed query tiles are computed again with their exact row maximum, in a loop at run time."""
     env = _setup(
         q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
-        room, share_masks, shift, softmax_scale, q_offset, window, ahead,
+        room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
     )  # fmt: skip
     open_worklist(env)
     run_steps(env)
     run_worklist(env)
-    return env["out"], env["lse"], env["failed"]
+    if count_failed:
+        return env["out"], env["lse"], env["failed"]
+    return env["out"], env["lse"]
 
 
 def _setup(
     q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident, room,
-    share_masks, shift, softmax_scale, q_offset, window, ahead,
+    share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
 ):  # fmt: skip
     """What all parts of a launch share: outputs, constants on chip, and the order of this core's work."""
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
@@ -127,7 +133,9 @@ def _setup(
     pieces = (columns + 511) // 512
     out = nl.ndarray((batch, seqlen_q, num_heads_q, v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
     lse = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
-    failed = nl.ndarray((batch, num_heads_q, len(spans)), dtype=nl.int32, buffer=nl.shared_hbm, name="failed")
+    failed = None
+    if count_failed:
+        failed = nl.ndarray((batch, num_heads_q, len(spans)), dtype=nl.int32, buffer=nl.shared_hbm, name="failed")
     env = {
         "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "sink": sink, "out": out, "lse": lse, "failed": failed,
         "spans": spans, "scale": softmax_scale, "shift": shift, "q_offset": q_offset, "window": window, "ahead": ahead,

@@ -66,15 +66,11 @@ def add_masks(env, scores, block, cell):
 
 
 def _mask(env, rows, block, t, wide):
-    """bfloat16 [TILE queries, keys] of up to WIDE keys, and the first of them: -HIDE, by the sign of the scale, where `key < lo` or `key >= hi`; made only where the
-    query tile has an edge.
+    """bfloat16 [TILE queries, keys] of up to WIDE keys, and the first of them: -HIDE, by the sign of the scale, where `key
+    < lo` or `key >= hi`, else 0.
     """
     span, start = env["spans"][block["tile"] + t], wide * WIDE
     first, last = max(span[0], start), min((span[1] + TILE - 1) // TILE * TILE, start + WIDE)
-    if span[2] < span[3] and span[2] <= first:
-        first = max(first, span[3] // TILE * TILE)
-    elif span[2] < span[3] and span[3] >= last:
-        last = min(last, (span[2] + TILE - 1) // TILE * TILE)
     hide, join = -HIDE, nl.minimum
     if env["scale"] < 0.0:
         hide, join = HIDE, nl.maximum
@@ -88,15 +84,10 @@ def _mask(env, rows, block, t, wide):
     lower, upper = relative[wide][0:TILE, 0, t : t + 1], relative[wide][0:TILE, 1, t : t + 1]
     mask = nl.ndarray((TILE, last - first), dtype=nl.bfloat16, buffer=nl.sbuf)
     numbers = env["numbers"][0:TILE, first - start : last - start]
-    if span[2] < span[3] and span[2] <= first:
-        nisa.tensor_scalar(dst=mask, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
-    elif span[2] < span[3] and span[3] >= last:
-        nisa.tensor_scalar(dst=mask, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
-    else:
-        other = nl.ndarray((TILE, last - first), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.tensor_scalar(dst=mask, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
-        nisa.tensor_scalar(dst=other, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
-        env["unjoined"].append((mask, other, join))
+    other = nl.ndarray((TILE, last - first), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=mask, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
+    nisa.tensor_scalar(dst=other, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
+    env["unjoined"].append((mask, other, join))
     return {"tile": mask, "key": first}
 
 

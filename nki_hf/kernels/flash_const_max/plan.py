@@ -10,16 +10,18 @@ from typing import Any
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.kernels.flash_const_max.tuning import Tuning, tuning_of
-from nki_hf.kernels.spans import TILE, Span, halfway, spans_of
+from nki_hf.kernels.spans import TILE, Span, half_of, spans_of
 from nki_hf.problem import Problem
 
-__all__ = ["ConstMaxPlan", "const_max_reasons", "plan_const_max"]
+__all__ = ["ConstMaxPlan", "const_max_reasons", "estimated_us", "plan_const_max"]
 
 BANK = 512
 """float32 elements of a PSUM bank, and columns of a moving tile."""
 MAX_HEAD_DIM = 512
 MAX_KEYS = 1 << 24
 """Key positions are compared in float32 on the Vector engine, exact below 2^24."""
+SHORT = 32
+"""Up to this many query rows a call belongs to a cache that grows."""
 SHIFT = -32.0
 """Row maxima from here on, for 85 nats less the logarithm of the number of keys, pass the certificate. Maxima of -0.4 to 40.6
 were seen in Gemma 3 270M, on 1,424 tokens of English."""
@@ -95,6 +97,19 @@ class ConstMaxPlan:
             "q_offset": self.q_offset,
             "window": self.window,
             "ahead": self.ahead,
+            "count_failed": False,
+        }
+
+    def tiles(self) -> dict[str, Any]:
+        """What a `Decision` shows of the plan."""
+        return {
+            "tile_q": self.block_tiles * TILE,
+            "tile_kv": TILE,
+            "group": self.group,
+            "shift": self.shift,
+            "kv_passes": 1 if self.resident else -(-len(self.spans) // self.block_tiles),
+            "sbuf_bytes": self.sbuf_bytes,
+            "instructions": self.instructions,
         }
 
 
@@ -106,6 +121,8 @@ def const_max_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
         found.append(Reason(kernel="flash_const_max", field=field, value=str(value), limit=limit, advice=advice))
 
     mask = problem.mask
+    if 0 < problem.seqlen_q <= SHORT:
+        refuse("seqlen_q", problem.seqlen_q, f"must be above {SHORT}: caches that grow would need a kernel for every length")
     if problem.dtype != "bfloat16":
         refuse("dtype", problem.dtype, "must be bfloat16: probabilities far from 1 need its exponents")
     for field in ("head_dim", "head_dim_v"):
@@ -115,12 +132,10 @@ def const_max_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
         refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
     if problem.softcap is not None:
         refuse("softcap", problem.softcap, "must be None: a cap costs the Scalar engine a second pass over the scores")
-    if problem.scale == 0:
-        refuse("softmax_scale", problem.scale, "must not be 0: masks are added before the scale")
+    if not 1e-20 <= abs(problem.scale) <= 1e20:
+        refuse("softmax_scale", problem.scale, "must be 1e-20 to 1e20 in size: masks are added before the scale")
     if mask.bias is not None and (mask.bias_rows or mask.bias_heads):
         refuse("mask.bias", mask.bias, "must be the same for all rows and heads: it rides on exp, per key")
-    if problem.needs_grad:
-        refuse("needs_grad", True, "must be False: there is no backward kernel", "Call it under torch.no_grad().")
     if not found and problem.seqlen_q and problem.seqlen_kv:
         plan, limit = plan_const_max(problem, chip), _sbuf_limit(chip)
         if plan.sbuf_bytes > limit:
@@ -132,7 +147,7 @@ def const_max_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
 def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | None = None) -> ConstMaxPlan:
     """The plan of one call. It depends on `lnc` only for where two cores divide the query tiles of one (batch, kv head)."""
     mask = problem.mask
-    bounds = mask.runtime_bounds or mask.rows is not None
+    bounds = mask.runtime_bounds
     spans = spans_of(problem, problem.seqlen_kv)
     tuned = tuning or tuning_of(problem, chip)
     budget, room = _budget(problem, tuned), _sbuf_limit(chip)
@@ -148,7 +163,7 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
     return ConstMaxPlan(
         bounds=bounds,
         spans=spans,
-        row_split=halfway(spans) if lnc > 1 else len(spans),
+        row_split=half_of(spans) if lnc > 1 else len(spans),
         block_tiles=tuned.block_tiles,
         group=tuned.group,
         lag=tuned.lag,
@@ -198,14 +213,32 @@ def _edge_tiles(span: Span) -> int:
     return -(-last // TILE) - first // TILE - full
 
 
+def estimated_us(problem: Problem, chip: Chip, lnc: int = 1) -> float:
+    """The busiest of Tensor, Scalar and DMA on the visited key tiles at their rates, and what starting and ending take: within
+    half of the timing model (tested), which a call never runs.
+    """
+    spans = spans_of(problem, problem.seqlen_kv)
+    heads = problem.batch * problem.num_heads_q
+    cells = heads * sum(-(-last // TILE) - first // TILE for first, last, _, _ in spans)
+    bounds = problem.mask.runtime_bounds
+    columns = TILE * (-(-problem.head_dim // TILE) + bounds) + problem.head_dim_v + 1
+    tensor_ns = cells * columns / chip.tensor_ghz
+    scalar_ns = cells * (TILE + chip.scalar_overhead_cycles / 8) / chip.scalar_ghz
+    rows_kv = problem.batch * problem.num_heads_kv * problem.seqlen_kv
+    read = (rows_kv + heads * problem.seqlen_q) * (problem.head_dim + problem.head_dim_v) * 2
+    moved_ns = read / (chip.dma_engines * chip.dma_engine_bytes_per_ns * chip.dma_small_packet_fraction)
+    vector_ns = heads * len(spans) * 2 * (2 * chip.vector_overhead_cycles + problem.head_dim_v) / chip.vector_ghz
+    return (chip.kernel_fixed_ns + 6000 + max(tensor_ns, scalar_ns, moved_ns, vector_ns) / lnc) / 1e3
+
+
 def _key_bytes(problem: Problem) -> int:
     """Bytes per partition of 128 keys and their values, with the ones column."""
     return 2 * (-(-problem.head_dim // TILE) * TILE + problem.head_dim_v + 1)
 
 
 def _kept_keys(problem: Problem, spans: tuple[Span, ...], chunk: int) -> int:
-    """Keys that are in SBUF at once if each is read once: from the first that a query tile or a later one needs to the last that
-    it or an earlier one has needed, in whole chunks, and two chunks more, which come and go.
+    """Keys that are in SBUF at once if each is read once: from the first that a query tile or a later one needs to the last
+    that it or an earlier one has needed, in whole chunks, and two chunks more, which come and go.
     """
     most, last, first_after = 0, 0, [0] * len(spans)
     first = problem.seqlen_kv

@@ -9,6 +9,7 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
+from nki_hf.kernels.spans import TILE, Span, half_of, spans_of
 from nki_hf.problem import DTYPES, Problem
 
 __all__ = [
@@ -17,17 +18,10 @@ __all__ = [
     "Span",
     "blocks_of",
     "estimated_blocks",
-    "half_of",
     "plan_prefill",
     "prefill_reasons",
 ]
 
-Span = tuple[int, int, int, int]
-"""`(first, last, full_first, full_last)` of one query tile: it visits keys `[first, last)`, and all of its rows see all
-keys of `[full_first, full_last)`. `first` is a multiple of `TILE`; `first == last` means that no row sees a key."""
-
-TILE = 128
-"""Query rows of a tile, and keys of one transpose and of one step of the PV contraction: the partition count."""
 BLOCK = 512
 """Keys of one score block: one PSUM bank of float32."""
 CHUNK = 2048
@@ -189,7 +183,8 @@ def plan_prefill(problem: Problem, chip: Chip, lnc: int = 1) -> PrefillPlan:
     short = 0 < problem.seqlen_q <= SHORT
     seqlen_kv = max(1, -(-problem.seqlen_kv // BLOCK)) * BLOCK if short else problem.seqlen_kv
     bounds = short or mask.runtime_bounds
-    spans = _spans(problem, seqlen_kv, short)
+    tiles = -(-problem.seqlen_q // TILE)
+    spans = ((0, seqlen_kv, 0, 0),) * tiles if short else spans_of(problem, seqlen_kv)
     q_rows, q_heads, section, budget = _fit(problem, chip, seqlen_kv, bounds)
     return PrefillPlan(
         seqlen_kv=seqlen_kv,
@@ -207,43 +202,6 @@ def plan_prefill(problem: Problem, chip: Chip, lnc: int = 1) -> PrefillPlan:
         budget=budget,
         psum_banks=_PSUM_BANKS,
     )
-
-
-def _spans(problem: Problem, seqlen_kv: int, short: bool) -> tuple[Span, ...]:
-    """Static part only; with run-time bounds no key is known to be seen by all rows."""
-    mask, spans = problem.mask, []
-    for start in range(0, problem.seqlen_q, TILE):
-        if short:
-            spans.append((0, seqlen_kv, 0, 0))
-            continue
-        stop = min(start + TILE, problem.seqlen_q)
-        # Both bounds grow with the row, so the first and the last row tell all.
-        edges = [mask.interval(row, seqlen_kv) for row in (start, stop - 1)]
-        seen = [(lo, hi) for lo, hi in edges if lo < hi]
-        if len(seen) < 2:
-            # The first row may lie before the keys, or the last behind them, while rows in between see some.
-            seen = [edge for edge in (mask.interval(row, seqlen_kv) for row in range(start, stop)) if edge[0] < edge[1]]
-        if not seen:
-            spans.append((0, 0, 0, 0))
-            continue
-        first = max(0, min(lo for lo, _ in seen)) // TILE * TILE
-        last = min(seqlen_kv, max(hi for _, hi in seen))
-        full_first, full_last = max(lo for lo, _ in edges), min(hi for _, hi in edges)
-        if mask.runtime_bounds or full_last <= full_first:
-            full_first = full_last = 0
-        spans.append((first, last, full_first, full_last))
-    return tuple(spans)
-
-
-def half_of(spans: tuple[Span, ...]) -> int:
-    """Number of query tiles whose keys come closest to half of all visited keys."""
-    widths = [last - first + 1 for first, last, _, _ in spans]
-    best, seen = 0, 0
-    for count, width in enumerate(widths, 1):
-        previous, seen = seen, seen + width
-        if abs(2 * seen - sum(widths)) <= abs(2 * previous - sum(widths)):
-            best = count
-    return best
 
 
 def _fit(problem: Problem, chip: Chip, seqlen_kv: int, bounds: bool) -> tuple[int, int, int, dict[str, int]]:
