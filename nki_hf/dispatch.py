@@ -25,7 +25,7 @@ __all__ = ["SIZES", "Candidate", "Decision", "candidates", "decide", "kernel_cal
 
 SIZES = frozenset({"batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv"})
 """The sizes of `Problem` that may be unknown while a graph is traced."""
-_FIXED = frozenset({"dtype", "head_dim", "head_dim_v", "sink", "mask"})
+_FIXED = frozenset({"dtype", "head_dim", "head_dim_v", "sink", "mask", "chip"})
 """What is known even then: only reasons about these refuse a call whose sizes are not known. Scales may be symbols too."""
 
 

@@ -55,7 +55,7 @@ def test_reasons_are_counted_per_call():
         for _ in range(3):
             nki_hf.attention(*(torch.randn(1, 2, 9, 8).double() for _ in range(3)))
     reasons = nki_hf.explain().reasons()
-    assert [(text.split()[0], count) for text, count in reasons.items()] == [("dtype=float64", 3)]
+    assert {count for text, count in reasons.items() if text.startswith("dtype=float64 ")} == {3}
     assert "dtype=float64" in str(nki_hf.explain())
 
 
@@ -175,5 +175,6 @@ def test_support_table_is_current():
 
 def test_support_table_says_what_calls_meet():
     rows = {line.split(" | ")[0].strip("| "): line for line in support_table().splitlines() if line.startswith("| ")}
-    assert rows["head_dim 256"].count("`flash_prefill`") == 3
-    assert rows["head_dim 257"].count("torch: head_dim must be 1 to 256") == 3
+    assert rows["head_dim 256"].count("`flash_") == 3
+    assert rows["head_dim 257"].count("torch: head_dim must be 1 to 256") == 1  # trn1 has no kernel of 512
+    assert rows["head_dim 513"].count("torch: head_dim must be 1 to 256") == 3

@@ -19,7 +19,7 @@ from nki_hf.dispatch import SIZES, decide
 from nki_hf.errors import Reason, UnsupportedProblem
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32)
-UNKNOWN_IN_GRAPHS = {*SIZES, "softmax_scale", "softcap", "sbuf_bytes"}
+UNKNOWN_IN_GRAPHS = {*SIZES, "softmax_scale", "softcap", "sbuf_bytes", "mask.bias", "chip"}  # chip: after those of sizes
 FAR = (1 << 24) + 1
 
 

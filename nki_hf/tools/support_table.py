@@ -37,6 +37,7 @@ _CASES: tuple[tuple[str, dict[str, object]], ...] = (
     ("head_dim 192, head_dim_v 128", {"head_dim": 192}),
     ("head_dim 256", {"head_dim": 256, "head_dim_v": 256}),
     ("head_dim 257", {"head_dim": 257, "head_dim_v": 257}),
+    ("head_dim 513", {"head_dim": 513, "head_dim_v": 513}),
     ("1 query row (decode)", {"seqlen_q": 1, "mask": Mask()}),
     ("more queries than keys", {"seqlen_q": 2000, "mask": Mask(ahead=1, q_offset=-976)}),
     ("131,072 keys", {"seqlen_kv": 131072, "mask": Mask(ahead=1, q_offset=130048)}),

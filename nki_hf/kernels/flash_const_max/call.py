@@ -20,10 +20,10 @@ _PER_TILE = {4: 2, 2: 5}
 def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
     """The plan of a call, or why the kernel cannot take it."""
     reasons = const_max_reasons(problem, target.chip)
-    if "loops" not in target.features or target.chip.generation < 3:
-        reasons = (*reasons, _no_loops(target))
     if reasons:
         return reasons
+    if "loops" not in target.features or target.chip.generation < 3:
+        return (_no_loops(target),)
     found = plan_const_max(problem, target.chip, target.lnc)
     passed = {"lo", "hi"} if found.bounds else set()
     if problem.mask.bias is not None:

@@ -122,7 +122,8 @@ def const_max_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
 
     mask = problem.mask
     if 0 < problem.seqlen_q <= SHORT:
-        refuse("seqlen_q", problem.seqlen_q, f"must be above {SHORT}: caches that grow would need a kernel for every length")
+        short = f"must be above {SHORT}: caches that grow would need a kernel for every length"
+        refuse("seqlen_q", f"1 to {SHORT}", short)
     if problem.dtype != "bfloat16":
         refuse("dtype", problem.dtype, "must be bfloat16: probabilities far from 1 need its exponents")
     for field in ("head_dim", "head_dim_v"):
