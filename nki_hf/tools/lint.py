@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nki_hf.tools.kernel_lint import KERNELS, RULES, VERSIONS, Finding, Row, lint
+from nki_hf.tools.kernel_lint import KERNELS, RULES, VERSIONS, Row, lint
 
 __all__ = ["command", "markdown", "table"]
 
@@ -23,7 +23,7 @@ def table(rows: list[Row]) -> Table:
         "file", "kernels", *rows[0].findings if rows else VERSIONS, title="NKI front ends, static checks by what is public"
     )
     for row in rows:
-        shown.add_row(row.file, ", ".join(row.kernels) or "shared parts", *map(_cell, row.findings.values()))
+        shown.add_row(row.file, ", ".join(row.kernels) or "shared parts", *(_cell([row], version) for version in row.findings))
     return shown
 
 
@@ -35,7 +35,7 @@ def markdown(rows: list[Row]) -> str:
         groups.setdefault(f"{folder}/" if "/" in row.file else row.file, []).append(row)
     lines = [f"| kernels | {' | '.join(VERSIONS)} |", f"|{'---|' * (1 + len(VERSIONS))}"]
     for name, members in groups.items():
-        cells = [_cell([found for row in members for found in row.findings[version]]) for version in VERSIONS]
+        cells = [_cell(members, version) for version in VERSIONS]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", f"| rule | {' | '.join(VERSIONS)} | why |", f"|{'---|' * (2 + len(VERSIONS))}"]
     for rule in RULES.values():
@@ -70,6 +70,11 @@ def command(
     raise typer.Exit(0 if all(row.clean for row in rows) else 1)
 
 
-def _cell(findings: Sequence[Finding]) -> str:
-    rules = sorted({finding.rule for finding in findings})
-    return ", ".join(rules) if rules else "not refused"
+def _cell(rows: Sequence[Row], version: str) -> str:
+    """Which rules the version breaks, and which modules it never meets."""
+    rules = sorted({finding.rule for row in rows for finding in row.findings[version]})
+    later = [row for row in rows if VERSIONS.index(row.since) > VERSIONS.index(version)]
+    if later and len(later) == len(rows):
+        return f"used from {later[0].since} on"
+    unmet = [f"{row.file.rpartition('/')[2]} from {row.since} on" for row in later]
+    return ", ".join([*(rules or ["not refused"]), *unmet])

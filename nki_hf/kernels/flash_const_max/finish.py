@@ -26,7 +26,8 @@ def finish_block(env, number):
     if block["place"] == 0:
         _open_pack(env, pack)
     _normalise(env, block, pack, segment, ledger)
-    block["accumulators"], block["q"] = None, None
+    block["accumulators"] = None
+    block["q"] = None
     if block["place"] == pack["packed"] - 1:
         _write_pack(env, pack)
     last = block["tile"] + block["tiles"] == segment["end"] and block["g"] + block["heads"] == env["group_size"]
@@ -39,7 +40,8 @@ def _open_ledger(env, ledger):
     slots = ledger["slots"]
     ledger["sums"] = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
     ledger["probes"] = nl.ndarray((TILE, env["pieces"], slots), dtype=nl.float32, buffer=nl.sbuf)
-    ledger["totals"], ledger["empty"] = ledger["sums"], None
+    ledger["totals"] = ledger["sums"]
+    ledger["empty"] = None
     if env["sink"] != None or env["may_be_empty"]:  # noqa: E711
         ledger["totals"] = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
     if env["may_be_empty"]:
@@ -50,7 +52,10 @@ def _close_ledger(env, ledger, segments):
     """Write lse and the number of failed rows of every query tile."""
     write_failed(env, ledger, segments)
     write_lse(env, ledger, segments)
-    ledger["sums"], ledger["totals"], ledger["probes"], ledger["empty"] = None, None, None, None
+    ledger["sums"] = None
+    ledger["totals"] = None
+    ledger["probes"] = None
+    ledger["empty"] = None
 
 
 def _open_segment(env, ledger, segment):

@@ -148,7 +148,8 @@ def _setup(
     if nl.program_ndim() > 0:
         program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)
     segments = divided(batch * k.shape[1], len(spans), row_split, program, programs)
-    env["segments"], env["ledgers"] = segments, ledgers_of(segments, env["group_size"])
+    env["segments"] = segments
+    env["ledgers"] = ledgers_of(segments, env["group_size"])
     env["blocks"] = blocks_of(segments, k.shape[1], env["group_size"], block_tiles)
     env["steps"] = steps_of(env["blocks"], spans, k.shape[3], group, bias == None)  # noqa: E711  (there is no `is`)
     key_bytes = 2 * ((q.shape[2] + TILE - 1) // TILE * TILE + columns)

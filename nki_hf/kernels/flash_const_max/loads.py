@@ -125,7 +125,10 @@ def load_queries(env, blocks, first):
 def load_rows(env, load, segment):
     """`lo` and `hi` of the segment's rows, int32 [query tiles, TILE] as they lie in HBM; rows behind the last see no key."""
     tiles, begin = segment["tiles"], segment["begin"] * TILE
-    load["loaded"], load["begin"], load["tiles"], load["lines"] = True, segment["begin"], tiles, []
+    load["loaded"] = True
+    load["begin"] = segment["begin"]
+    load["tiles"] = tiles
+    load["lines"] = []
     for side in range(2):
         given = env["lo"]
         if side == 1:

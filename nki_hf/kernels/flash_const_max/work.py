@@ -63,9 +63,12 @@ def ledgers_of(segments: list[Item], group_size: int) -> list[Item]:
             ledgers.append({"first": s, "slots": 0, "last": s})
             slots = 0
         ledger = ledgers[-1]
-        segment["ledger"], segment["slot"], segment["tiles"] = len(ledgers) - 1, slots, segment["end"] - segment["begin"]
+        segment["ledger"] = len(ledgers) - 1
+        segment["slot"] = slots
+        segment["tiles"] = segment["end"] - segment["begin"]
         slots = slots + size
-        ledger["slots"], ledger["last"] = slots, s
+        ledger["slots"] = slots
+        ledger["last"] = s
     return ledgers
 
 
@@ -103,7 +106,8 @@ def _pack(blocks: list[Item]) -> None:
             joins = joins and block[name] == leader[name]
         if not joins or block["head"] != leader["head"] + place * block["heads"]:
             first, place = b, 0
-        block["pack"], block["place"] = first, place
+        block["pack"] = first
+        block["place"] = place
         blocks[first]["packed"] = place + 1
 
 
@@ -155,7 +159,8 @@ def steps_of(blocks: list[Item], spans: tuple[Span, ...], seqlen_kv: int, group:
         for cell in cells:
             for t in cell["seen"]:
                 visited[t] = True
-        block["visited"], block["pitch"] = visited, pitch
+        block["visited"] = visited
+        block["pitch"] = pitch
         for begin in range(0, max(1, len(cells)), size):
             part = cells[begin : begin + size]
             steps.append({
@@ -238,7 +243,8 @@ def loads_of(
                     places.append([None] * wides)
                 ready = {"sharer": sharer, "masks": places, "relative": [None] * wides}
                 masks[block["tile"]] = ready
-            block["masks"], block["relative"] = ready["masks"], ready["relative"]
+            block["masks"] = ready["masks"]
+            block["relative"] = ready["relative"]
             segment = segments[block["segment"]]
             sharer = 0
             if masked < 4:
@@ -249,7 +255,8 @@ def loads_of(
                     "loaded": False, "edges": None, "sharer": sharer, "span": (segment["begin"], segment["end"]),
                 }  # fmt: skip
                 wanted.append(rows)
-            block["rows"], segment["rows"] = rows, rows
+            block["rows"] = rows
+            segment["rows"] = rows
         if step["opens"]:
             if block["place"] == 0:
                 queries = {"kind": "q", "block": step["block"], "need": i, "last": i, "bytes": 0}
@@ -275,7 +282,8 @@ def loads_of(
                     chunks[key // TILE] = load
             used = chunks[cell["key"] // TILE]
             used["last"] = i
-            cell["load"], cell["unit"] = used, number - used["segment"]
+            cell["load"] = used
+            cell["unit"] = number - used["segment"]
     return _timed(wanted, len(steps), room, prefetch, lag)
 
 

@@ -7,8 +7,8 @@ A core numbers its slots through all of its ledgers. `flags` [1, slots] int32 ho
 from nki_hf.kernels.flash_const_max.exact import exact_tile
 from nki_hf.lang import nisa, nl
 
-SINCE = "0.6"
-"""The version of the language that has loops at run time; the entry without a loop calls nothing of this."""
+SINCE = "0.6-tracer"
+"""The front end that takes a loop at run time with its body; the entry without a loop calls nothing of this."""
 TILE = 128
 FIELDS = ("q", "k", "v", "out", "lse", "bounds", "bias", "sink", "position")
 

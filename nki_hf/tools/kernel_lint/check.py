@@ -32,11 +32,13 @@ class Row:
       file: its path, relative to the folder that was linted.
       kernels: its kernels; none in a module of shared parts.
       findings: NKI version -> what it rejects; an empty tuple where it takes the module.
+      since: the version from which on the module is used, if it says so (`SINCE = "0.6-tracer"`); earlier ones never meet it.
     """
 
     file: str
     kernels: tuple[str, ...]
     findings: dict[str, tuple[Finding, ...]]
+    since: str = VERSIONS[0]
 
     @property
     def clean(self) -> bool:
@@ -60,17 +62,27 @@ def lint(path: Path | str = KERNELS, versions: Sequence[str] = VERSIONS) -> list
     home = path if path.is_dir() else path.parent
     known = {file: _read(file) for file in files}
 
-    def row(file: Path, kernels: tuple[str, ...], findings: Callable[[str], list[Finding]]) -> Row:
+    def row(file: Path, kernels: tuple[str, ...], findings: Callable[[str], list[Finding]], since: str = VERSIONS[0]) -> Row:
         shown = str(file.relative_to(home)) if file.is_relative_to(home) else file.name
         found = findings(shown)
+        met = [version for version in versions if VERSIONS.index(version) >= VERSIONS.index(since)]
         return Row(
             file=shown,
             kernels=kernels,
-            findings={version: tuple(each for each in found if version in RULES[each.rule].versions) for version in versions},
+            findings={
+                version: tuple(each for each in found if version in met and version in RULES[each.rule].versions)
+                for version in versions
+            },
+            since=since,
         )
 
     rows = [
-        row(module.source.path or path, tuple(function.name for function in module.entries), partial(_findings, module))
+        row(
+            module.source.path or path,
+            tuple(function.name for function in module.entries),
+            partial(_findings, module),
+            _since(module),
+        )
         for module in _modules(list(known.values()), known)
     ]
     rows += [row(file, (), partial(_broken, source)) for file, source in known.items() if source.broken is not None]
@@ -140,6 +152,15 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
         )
         for source, functions in code.items()
     ]
+
+
+def _since(module: Module) -> str:
+    """What the module's `SINCE` says, if it is a version."""
+    for node in module.source.tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value in VERSIONS:
+            if any(isinstance(target, ast.Name) and target.id == "SINCE" for target in node.targets):
+                return str(node.value.value)
+    return VERSIONS[0]
 
 
 def _broken(source: Source, file: str) -> list[Finding]:
