@@ -42,7 +42,8 @@ def grid_case(heads, batch, mask, sink, scale, head_dim, lengths, chip, lnc, dis
         batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=lengths[0], seqlen_kv=lengths[1],
         head_dim=head_dim[0], head_dim_v=head_dim[1], softmax_scale=scale, mask=MASKS[mask](*lengths), sink=sink,
     )  # fmt: skip
-    assert const_max_reasons(case, get_chip(chip)) == ()
+    # Dispatch gives calls of few rows to another kernel; this one computes them as well.
+    assert {reason.field for reason in const_max_reasons(case, get_chip(chip))} <= {"seqlen_q"}
     inputs = attention_inputs(case, distribution=distribution)
     out, lse, failed = outputs(inputs, chip, lnc, uninitialized="error")
     if failed.any():

@@ -1,8 +1,8 @@
 """Make the plan constants of flash_const_max (kernels/flash_const_max/tuning.py) with the timing model.
 
 Per chip and kind of shape every candidate runs a few cases, on shapes alone and in program order; the least sum of times,
-Per chip and kind of shape every candidate runs a few cases, on shapes alone and in program order; the least sum of times,
-say when the table is older.
+each relative to the best of its case, wins. About a minute. `LAWS` is a digest of what the times follow from, so that a test
+can say when the table is older.
 
     python tools/tune_const_max.py [--write]
 """
