@@ -26,8 +26,9 @@ PSUM: `group` banks of scores twice; the accumulators of two blocks, 2 banks eac
 from nki_hf.kernels.flash_const_max.exact import exact_tile, static_place
 from nki_hf.kernels.flash_const_max.loads import load_constants
 from nki_hf.kernels.flash_const_max.pipeline import run_steps
+from nki_hf.kernels.flash_const_max.places import open_places
 from nki_hf.kernels.flash_const_max.work import blocks_of, divided, ledgers_of, loads_of, steps_of
-from nki_hf.kernels.flash_const_max.worklist import open_worklist, run_worklist
+from nki_hf.kernels.flash_const_max.worklist import run_worklist
 from nki_hf.lang import nki, nl
 
 TILE = 128
@@ -115,7 +116,7 @@ def flash_const_max_loop(
         q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
         room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
     )  # fmt: skip
-    open_worklist(env)
+    open_places(env)
     run_steps(env)
     run_worklist(env)
     if count_failed:

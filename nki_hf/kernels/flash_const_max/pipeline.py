@@ -3,9 +3,12 @@
 from nki_hf.kernels.flash_const_max.finish import finish_block
 from nki_hf.kernels.flash_const_max.loads import load_keys, load_queries, load_rows, turn_rows
 from nki_hf.kernels.flash_const_max.masks import MASKS_AHEAD, add_masks, hide_edges, join_masks, make_masks
+from nki_hf.kernels.flash_const_max.places import write_places
 from nki_hf.lang import nisa, nl
 
 TILE = 128
+PLACES_AT = 4
+"""The step before which the table of places is written: not before the first loads."""
 
 
 def run_steps(env):
@@ -16,6 +19,8 @@ def run_steps(env):
     lo, count = env["lo"], len(env["steps"])
     with nl.no_reorder():  # the order below is the pipeline
         for i in range(count + lag + late):
+            if i == PLACES_AT or (i == 0 and count <= PLACES_AT):
+                write_places(env)
             if i < count:
                 for load in loads[i]:
                     if load["kind"] == "rows":
