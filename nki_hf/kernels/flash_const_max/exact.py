@@ -12,6 +12,7 @@ from nki_hf.lang import nisa, nl
 
 TILE = 128
 BLOCK = 512
+CHUNK = 2048
 FP32_MIN = -3.4028235e38
 LOWEST = -2.0e38
 """Row maxima are raised to this: hidden scores, float32's lowest value, are then as far below it as exp needs, and a row
@@ -50,11 +51,11 @@ def exact_tile(env, place):
         nisa.dma_copy(dst=sink, src=_at(env, "sink", place, "sink", [[0, TILE], [1, 1]], 0))
         nisa.tensor_tensor(dst=top, data1=top, data2=sink, op=nl.maximum, engine=nisa.engine.vector)
     seqlen_kv = env["k"].shape[3]
-    for key in range(0, seqlen_kv, BLOCK):
-        scores = _scores(env, place, queries, bounds, key, min(BLOCK, seqlen_kv - key))
-        highest = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_reduce(dst=highest, op=nl.maximum, data=scores, axis=(1,))
-        nisa.tensor_tensor(dst=top, data1=top, data2=highest, op=nl.maximum, engine=nisa.engine.vector)
+    for chunk in range(0, seqlen_kv, CHUNK):
+        stop = min(chunk + CHUNK, seqlen_kv)
+        part = _keys(env, place, chunk, stop)
+        for key in range(chunk, stop, BLOCK):
+            _scores(env, place, queries, bounds, part, chunk, key, min(BLOCK, stop - key), top)
     shift = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-1.0)
 
@@ -64,27 +65,56 @@ def exact_tile(env, place):
     else:
         nisa.memset(dst=total, value=0.0)
     result = nl.ndarray((TILE, width), dtype=nl.float32, buffer=nl.psum)
-    for key in range(0, seqlen_kv, BLOCK):
-        keys = min(BLOCK, seqlen_kv - key)
-        scores = _scores(env, place, queries, bounds, key, keys)
-        probs = nl.ndarray((TILE, keys), dtype=env["v"].dtype, buffer=nl.sbuf)
-        part = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(
-            dst=probs, op=nl.exp, data=scores, bias=shift, scale=1.0, reduce_op=nl.add, reduce_res=part,
-            reduce_cmd=nisa.reduce_cmd.reset_reduce,
-        )  # fmt: skip
-        nisa.tensor_tensor(dst=total, data1=total, data2=part, op=nl.add, engine=nisa.engine.vector)
-        for first in range(0, keys, TILE):
-            count = min(TILE, keys - first)
-            bank = nl.ndarray((count, TILE), dtype=probs.dtype, buffer=nl.psum)
-            nisa.nc_transpose(dst=bank, data=probs[0:TILE, first : first + count], engine=nisa.engine.tensor)
-            turned = nl.ndarray((count, TILE), dtype=probs.dtype, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=turned, src=bank, engine=nisa.engine.vector)
-            values = nl.ndarray((count, width), dtype=env["v"].dtype, buffer=nl.sbuf)
-            offset = (key + first) * width
-            nisa.dma_copy(dst=values, src=_at(env, "v", place, "v", [[width, count], [1, width]], offset))
-            nisa.nc_matmul(dst=result, stationary=turned, moving=values)
+    for chunk in range(0, seqlen_kv, CHUNK):
+        stop = min(chunk + CHUNK, seqlen_kv)
+        part = _keys(env, place, chunk, stop)
+        values = _values(env, place, chunk, stop)
+        for key in range(chunk, stop, BLOCK):
+            keys = min(BLOCK, stop - key)
+            scores = _scores(env, place, queries, bounds, part, chunk, key, keys, None)
+            probs = nl.ndarray((TILE, keys), dtype=env["v"].dtype, buffer=nl.sbuf)
+            share = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(
+                dst=probs, op=nl.exp, data=scores, bias=shift, scale=1.0, reduce_op=nl.add, reduce_res=share,
+                reduce_cmd=nisa.reduce_cmd.reset_reduce,
+            )  # fmt: skip
+            nisa.tensor_tensor(dst=total, data1=total, data2=share, op=nl.add, engine=nisa.engine.vector)
+            for first in range(0, keys, TILE):
+                count = min(TILE, keys - first)
+                bank = nl.ndarray((count, TILE), dtype=probs.dtype, buffer=nl.psum)
+                nisa.nc_transpose(dst=bank, data=probs[0:TILE, first : first + count], engine=nisa.engine.tensor)
+                turned = nl.ndarray((count, TILE), dtype=probs.dtype, buffer=nl.sbuf)
+                nisa.tensor_copy(dst=turned, src=bank, engine=nisa.engine.vector)
+                slot = (key + first - chunk) // TILE
+                nisa.nc_matmul(dst=result, stationary=turned, moving=values[0:count, slot, 0:width])
     _write(env, place, rows, result, total, top)
+
+
+def _keys(env, place, begin, end):
+    """Keys `begin` to `end` as [head_dim piece, keys] tiles."""
+    k = env["k"]
+    pieces = []
+    for d in range(0, k.shape[2], TILE):
+        depth = min(TILE, k.shape[2] - d)
+        piece = nl.ndarray((depth, end - begin), dtype=k.dtype, buffer=nl.sbuf)
+        source = _at(env, "k", place, "k", [[k.shape[3], depth], [1, end - begin]], d * k.shape[3] + begin)
+        nisa.dma_copy(dst=piece, src=source)
+        pieces.append(piece)
+    return pieces
+
+
+def _values(env, place, begin, end):
+    """Values of keys `begin` to `end` as a [TILE, key tiles, head_dim_v] tile."""
+    v, width = env["v"], env["v"].shape[3]
+    full, rest = (end - begin) // TILE, (end - begin) % TILE
+    values = nl.ndarray((TILE, full + (rest > 0), width), dtype=v.dtype, buffer=nl.sbuf)
+    if full > 0:
+        source = _at(env, "v", place, "v", [[width, TILE], [TILE * width, full], [1, width]], begin * width)
+        nisa.dma_copy(dst=values[0:TILE, 0:full, 0:width], src=source)
+    if rest > 0:
+        source = _at(env, "v", place, "v", [[width, rest], [1, width]], (begin + full * TILE) * width)
+        nisa.dma_copy(dst=values[0:rest, full, 0:width], src=source)
+    return values
 
 
 def _at(env, tensor, place, name, pattern, offset):
@@ -142,36 +172,65 @@ def _bounds(env, place, rows):
     return [lower, upper]
 
 
-def _scores(env, place, queries, bounds, key, keys):
-    """Scaled and biased scores [TILE, keys] of a block of keys, float32's lowest value where hidden."""
-    k = env["k"]
+def _scores(env, place, queries, bounds, part, chunk, key, keys, top):
+    """Scaled and biased scores [TILE, keys] of a block of keys, float32's lowest value where hidden; their row maximum goes
+    into `top`, unless that is None.
+    """
     bank = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.psum)
     for n in range(len(queries)):
         depth = queries[n].shape[0]
-        part = nl.ndarray((depth, keys), dtype=k.dtype, buffer=nl.sbuf)
-        source = _at(env, "k", place, "k", [[k.shape[3], depth], [1, keys]], n * TILE * k.shape[3] + key)
-        nisa.dma_copy(dst=part, src=source)
-        nisa.nc_matmul(dst=bank, stationary=queries[n], moving=part)
-    scaled = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=scaled, data=bank, op0=nl.multiply, operand0=env["scale"])
+        moving = part[n][0:depth, key - chunk : key - chunk + keys]
+        nisa.nc_matmul(dst=bank, stationary=queries[n], moving=moving)
+    scores = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=scores, data=bank, op0=nl.multiply, operand0=env["scale"])
+    if env["bias"] != None:  # noqa: E711
+        scores = _biased(env, place, scores, key, keys)
+    if env["lo"] != None or env["window"] != None or env["ahead"] != None:  # noqa: E711
+        scores = _within(scores, bounds, key, keys)
+    if top != None:  # noqa: E711
+        highest = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=highest, op=nl.maximum, data=scores, axis=(1,))
+        nisa.tensor_tensor(dst=top, data1=top, data2=highest, op=nl.maximum, engine=nisa.engine.vector)
+    return scores
+
+
+def _within(scores, bounds, key, keys):
+    """The scores of keys within the bounds of their row."""
+    chosen = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
+    if nisa.get_nc_version() >= nisa.nc_version.gen3:
+        highest = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.range_select(
+            dst=chosen, on_true_tile=scores, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=bounds[0], bound1=bounds[1],
+            reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=highest, reduce_op=nl.maximum, range_start=key,
+            on_false_value=FP32_MIN,
+        )  # fmt: skip
+        return chosen
     numbers = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
     nisa.iota(dst=numbers, pattern=[[1, keys]], offset=key, channel_multiplier=0)
     above = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=above, data=numbers, op0=nl.greater_equal, operand0=bounds[0])
     seen = nl.ndarray((TILE, keys), dtype=nl.uint8, buffer=nl.sbuf)
     nisa.scalar_tensor_tensor(dst=seen, data=numbers, op0=nl.less, operand0=bounds[1], op1=nl.multiply, operand1=above)
-    if env["bias"] != None:  # noqa: E711
-        raw = nl.ndarray((TILE, keys), dtype=env["bias"].dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=raw, src=_at(env, "bias", place, "bias", [[0, TILE], [1, keys]], key))
-        limit = 0.0
-        if env["bias"].dtype == nl.float32:
-            limit = 0.9 * FP32_MIN
-            nisa.tensor_tensor(dst=scaled, data1=scaled, data2=raw, op=nl.add, engine=nisa.engine.vector)
-        nisa.scalar_tensor_tensor(dst=seen, data=raw, op0=nl.greater, operand0=limit, op1=nl.multiply, operand1=seen)
-    scores = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=scores, value=FP32_MIN)
-    nisa.tensor_copy_predicated(dst=scores, src=scaled, predicate=seen)
-    return scores
+    nisa.memset(dst=chosen, value=FP32_MIN)
+    nisa.tensor_copy_predicated(dst=chosen, src=scores, predicate=seen)
+    return chosen
+
+
+def _biased(env, place, scores, key, keys):
+    """The scores plus the bias of their key, or those of visible keys alone."""
+    bias = env["bias"]
+    raw = nl.ndarray((TILE, keys), dtype=bias.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=raw, src=_at(env, "bias", place, "bias", [[0, TILE], [1, keys]], key))
+    limit = 0.0
+    if bias.dtype == nl.float32:
+        limit = 0.9 * FP32_MIN
+        nisa.tensor_tensor(dst=scores, data1=scores, data2=raw, op=nl.add, engine=nisa.engine.vector)
+    seen = nl.ndarray((TILE, keys), dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=seen, data=raw, op0=nl.greater, operand0=limit)
+    chosen = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=chosen, value=FP32_MIN)
+    nisa.tensor_copy_predicated(dst=chosen, src=scores, predicate=seen)
+    return chosen
 
 
 def _write(env, place, rows, result, total, top):
