@@ -16,12 +16,12 @@ from nki_hf.kernels.flash_const_max.call import BINDING
 from nki_hf.kernels.flash_const_max.kernel import flash_const_max
 from nki_hf.kernels.flash_const_max.plan import estimated_us, plan_const_max
 from nki_hf.kernels.flash_const_max.tuning import KINDS, LAWS, TABLE
-from nki_hf.observers.schedule import schedule
 from nki_hf.observers.timing import engine_times
 from nki_hf.observers.working_set import working_sets
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.testing import attention_inputs
+from nki_hf.timing.schedule import schedule
 
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "tune_const_max.py"
 

@@ -24,13 +24,13 @@ from nki_hf.kernels.flash_const_max import tuning
 from nki_hf.kernels.flash_const_max.kernel import flash_const_max
 from nki_hf.kernels.flash_const_max.plan import plan_const_max
 from nki_hf.kernels.flash_const_max.tuning import Tuning
-from nki_hf.observers.schedule import schedule
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
+from nki_hf.timing.schedule import schedule
 
 ROOT = Path(__file__).resolve().parents[1] / "nki_hf"
 TABLE = ROOT / "kernels" / "flash_const_max" / "tuning.py"
-SOURCES = ("chips/common.py", "chips/trn1.py", "chips/trn2.py", "chips/trn3.py", "observers/costs.py", "observers/resources.py")
+SOURCES = ("chips/common.py", "chips/trn1.py", "chips/trn2.py", "chips/trn3.py", "timing/costs.py", "timing/resources.py")
 
 
 def laws() -> str:
