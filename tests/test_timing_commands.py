@@ -153,7 +153,8 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_estimate_for_flash_prefill_is_near(shape):
     problem = problem_of(shape)
-    assert 0.75 < attention_instructions(problem, TRN2, "flash_prefill") / len(attention_events(problem, TRN2)) < 1.65
+    events = attention_events(problem, TRN2, kernel="flash_prefill")
+    assert 0.75 < attention_instructions(problem, TRN2, "flash_prefill") / len(events) < 1.65
 
 
 @pytest.mark.parametrize(("name", "size"), [("v3", 4096), ("v7", 4096), ("sd_baseline", 4096), ("matmul_blocked", 4096)])
@@ -182,12 +183,12 @@ def test_a_shape_names_a_size(shape):
 def test_an_extrapolated_latency_schedules_less_than_the_whole(monkeypatch):
     monkeypatch.setattr("nki_hf.tools.latency._SETTLED", 3200)
     problem = problem_of("hq=60,sq=384,skv=640")
-    whole = len(attention_events(problem, TRN2))
+    whole = len(attention_events(problem, TRN2, kernel="flash_prefill"))
     assert 3200 < whole < 3200 * 2.25
-    found = attention_us(problem, TRN2, budget=2_000)
+    found = attention_us(problem, TRN2, budget=2_000, kernel="flash_prefill")
     assert found.instructions == whole  # to see whether a window has settled would be more than all of them
     assert found.extrapolated is None
-    found = attention_us(problem, TRN2, window=None, budget=2_000)
+    found = attention_us(problem, TRN2, window=None, budget=2_000, kernel="flash_prefill")
     assert found.extrapolated is not None
     assert found.instructions < whole
 
@@ -286,13 +287,13 @@ def test_an_empty_stream_has_facts_and_a_page():
 def test_both_kinds_of_tflops_are_told_apart():
     """A causal square of 1,024: its visible keys are 1,024 * 1,025 / 2 of the scores of every block that is executed."""
     asked = Asked(shape="sq=1024,skv=1024,causal", chip="trn2")
-    events = attention_events(asked.problem, TRN2)
+    events = attention_events(asked.problem, TRN2, kernel="flash_prefill")
     plan = schedule(events, TRN2)
     assert asked.useful_flops == visible_flops(asked.problem) == 4 * 128 * 1024 * 1025 // 2
     found = facts(plan, events, asked.useful_flops)
     assert found["visible_tflops"] == pytest.approx(asked.useful_flops / plan.total_ns / 1e3)
     assert found["executed_tflops"] > 1.1 * found["visible_tflops"]
-    (row,) = run(asked.problem, ("trn2",), window=64, lnc=1)
+    (row,) = run(asked.problem, ("trn2",), window=64, lnc=1, kernel="flash_prefill")
     assert row["visible_tflops_simulated"] == pytest.approx(found["visible_tflops"])
     said = f"on visible keys {found['visible_tflops']:.1f} ("
     done = invoke("report", "--shape", asked.shape)

@@ -196,6 +196,8 @@ class Plan:
       tiles: what `nki_hf explain` shows.
       entry: the function of the kernel's module; empty = the kernel's name.
       instructions: about how many instructions the launch has; decides how many launches one call is.
+      trip_counts: turns of the kernel's loops of run time that its times are told for, where values decide: none are known
+        then (see `SimOptions.trip_counts`); None = it has no such loop.
       detail: the kernel's own record, for its tests and tools.
     """
 
@@ -205,6 +207,7 @@ class Plan:
     tiles: Mapping[str, Any] = field(default_factory=dict)
     entry: str = ""
     instructions: int = 0
+    trip_counts: int | None = None
     detail: Any = None
 
 

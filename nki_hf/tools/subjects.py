@@ -172,7 +172,8 @@ def attention_events(problem: Problem, chip: Chip, lnc: int = 1, *, kernel: str 
     shapes = binding.shapes(problem, plan)
     tensors = {name: None if item is None else _shape(item[0], NUMPY_DTYPES[item[1]]) for name, item in shapes.items()}
     source = getattr(importlib.import_module(binding.module), plan.entry or binding.name)
-    options = SimOptions(chip=chip, values=False, checks=False)  # the rules are held by the tests of the kernel
+    # The rules are held by the tests of the kernel.
+    options = SimOptions(chip=chip, values=False, checks=False, trip_counts=plan.trip_counts)
     return launch(source, (), {**tensors, **plan.constants}, options=options, lnc=lnc).events
 
 

@@ -37,6 +37,7 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
         tiles=found.tiles(),
         entry="flash_const_max_loop",
         instructions=found.instructions,
+        trip_counts=0,  # nothing failed
         detail=found,
     )
 
