@@ -260,7 +260,7 @@ def test_nki_runs_strict_without_fallback_and_counts_its_kernel_calls(tiny):
     row = result.rows[2]
     assert (row.kernel_calls, row.fallbacks) == (2 * (1 + 1 + 2), 0)  # layers x (first + warm-up + timed)
     assert row.accuracy.rms_ratio <= 1.2
-    assert [(ran.kernel, ran.phase, ran.calls) for ran in row.ran] == [("flash_prefill", "prefill", 4)] * 2
+    assert [(ran.kernel, ran.phase, ran.calls) for ran in row.ran] == [("flash_const_max", "prefill", 4)] * 2
     assert (result.rows[0].kernel_calls, result.rows[0].ran) == (None, ())
 
 
@@ -286,7 +286,7 @@ def test_profile_writes_every_event_of_the_kernels_as_json_lines(tiny):
     run(options, say=said.append)
     lines = [json.loads(line) for line in options.profile_path.read_text().splitlines()]
     (launch,) = (line["launch"] for line in lines if "launch" in line)
-    assert launch["kernel"] == "flash_prefill"
+    assert launch["kernel"] == "flash_const_max"
     assert (launch["problem"]["seqlen_q"], launch["problem"]["num_heads_q"], launch["mask"]["ahead"]) == (160, 4, 1)
     events = [line for line in lines if "launch" not in line]
     assert said == [f"{len(events):,} events of 1 launches: {options.profile_path}"]

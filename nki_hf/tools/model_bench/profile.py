@@ -67,7 +67,8 @@ def _record(decision: Decision) -> Iterable[Event]:
     batch = decision.problem.batch if decision.problem.mask.runtime_bounds else 1
     shapes = decision.binding.shapes(decision.problem, decision.plan, batch)
     tensors = {name: None if item is None else np.empty(item[0], NUMPY_DTYPES[item[1]]) for name, item in shapes.items()}
-    return simulator_backend(decision.chip).record(kernel_call(decision, tensors, {})).events
+    call = kernel_call(decision, tensors, {})
+    return simulator_backend(decision.chip).record(call, trip_counts=decision.plan.trip_counts).events
 
 
 def _region(region: Region) -> dict[str, Any]:
