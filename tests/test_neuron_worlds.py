@@ -23,7 +23,7 @@ WORLDS = {
     "container": [FAKES / "suites/broken_installations.py"],
 }
 READ_BY_NEURON = ("NEURON_", "NKI_", "TORCH_NEURONX_", "FAKE_", "PYTEST_")
-SLOW = ("native_bench_cases", "native_bisect", "native_buckets", "native_gemma", "xla_bisect")
+SLOW = ("native_bench_cases", "native_bisect", "native_buckets", "native_gemma", "native_masks_graphs", "xla_bisect")
 """Suites that mostly wait for models to be traced."""
 
 CASES = [

@@ -8,6 +8,7 @@ that it stands for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from nki_hf.adapters.keys import Keys
 
-__all__ = ["DeviceMask", "band_mask", "without_copies"]
+__all__ = ["DeviceMask", "band_mask", "packed_mask", "without_copies"]
 
 
 class DeviceMask:
@@ -25,7 +26,7 @@ class DeviceMask:
       device: of the layers that it is for.
       batch, seqlen_q, seqlen_kv: its sizes.
       q_offset, window, ahead: the band, as in `Keys`.
-      lo, hi: int32 `[1, seqlen_q]`, the band where its offset is a tensor; both or neither.
+      lo, hi: int32 `[batch or 1, seqlen_q]`, what of the band only the device knows; both or neither.
       bias: uint8 `[batch or 1, 1, seqlen_q or 1, seqlen_kv]`, 0 hides; None = nothing hidden besides.
     """
 
@@ -126,7 +127,8 @@ def band_mask(
       q_offset: position of query row 0 in the sequence; a tensor where the cache keeps it as one: the band then becomes
         run-time bounds, because a constant would be a kernel of its own for each value.
       window, ahead: as in `problem.Mask`.
-      padding: bool `[batch, >= 0]` over the whole sequence, True = no padding; positions behind its end are hidden. None = none.
+      padding: bool `[batch, any length]` over the whole sequence, True = no padding; what lies behind its end is hidden.
+        None = no padding.
       kv_offset: position of key 0 in the sequence.
     """
     bias, lo, hi, offset = None, None, None, 0
@@ -141,9 +143,32 @@ def band_mask(
         window = ahead = None
     elif window is not None or ahead is not None:
         offset = q_offset - kv_offset
-    return DeviceMask(
-        device, batch, seqlen_q, seqlen_kv, q_offset=offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias
-    )
+    return DeviceMask(device, batch, seqlen_q, seqlen_kv, q_offset=offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
+
+
+def packed_mask(
+    device: torch.device, batch: int, seqlen: int, sees: Callable[..., torch.Tensor], *, window: int | None
+) -> DeviceMask:
+    """The causal mask of packed sequences: a static band, and where each row's own sequence begins as run-time bounds.
+
+    Args:
+      device, batch: see `DeviceMask`.
+      seqlen: number of rows and of keys.
+      sees: Transformers' mask function of the batch, head, query and key indices, which broadcast; its rows see a run of keys
+        that ends with their own. Asked of each row and the key before it only.
+      window: as in `problem.Mask`.
+    """
+    zero = torch.zeros((1, 1), dtype=torch.int64, device=device)
+    rows = torch.arange(seqlen, device=device)[None]
+    previous = sees(torch.arange(batch, device=device)[:, None], zero, rows[:, 1:], rows[:, :-1])
+    starts = torch.where(previous, 0, rows[:, 1:].to(torch.int32)).expand(batch, seqlen - 1)
+    lo = torch.nn.functional.pad(starts, (1, 0))
+    # The largest start so far, by doubling: slices, pads and maxima are taken by every lowering, a cumulative maximum is not.
+    step = 1
+    while step < seqlen:
+        lo = torch.maximum(lo, torch.nn.functional.pad(lo[:, :-step], (step, 0)))
+        step *= 2
+    return DeviceMask(device, batch, seqlen, seqlen, window=window, ahead=1, lo=lo, hi=torch.full_like(lo, seqlen))
 
 
 def without_copies(mask: torch.Tensor, device: torch.device) -> DeviceMask:

@@ -10,14 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_mask
+from transformers.masking_utils import and_masks, causal_mask_function, eager_mask, sdpa_mask
 
-from nki_hf.adapters.device_mask import DeviceMask, band_mask, without_copies
+from nki_hf.adapters.device_mask import DeviceMask, band_mask, packed_mask, without_copies
 from nki_hf.adapters.mask_band import band_of
-from nki_hf.adapters.model_classes import calling_model, model_like_sdpa, routing
+from nki_hf.adapters.model_classes import calling_model, model_like_sdpa, overlays_blocks, routing
 from nki_hf.backends.neuron_world import device_world
 
 __all__ = ["nki_mask"]
+
+_INTERSECTION = and_masks(causal_mask_function).__qualname__
+"""Name of Transformers' functions that intersect two others."""
 
 
 def nki_mask(**kwargs: Any) -> torch.Tensor | DeviceMask | None:
@@ -101,6 +104,8 @@ def _on_device(kwargs: dict[str, Any], q_length: Any, device: torch.device) -> D
     # A decode step's band would be a kernel of its own for each token: its one row of a mask stays a mask.
     function = kwargs.get("mask_function", causal_mask_function)
     band = band_of(function) if plain and q_length != 1 and not _chunked(kwargs) else None
+    if band is None and _packed_in_a_graph(kwargs, q_length):
+        return packed_mask(device, kwargs["batch_size"], q_length, function, window=kwargs.get("local_size"))
     if band is None:
         if padding is not None or q_length not in (1, kv_length):
             kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
@@ -114,6 +119,25 @@ def _on_device(kwargs: dict[str, Any], q_length: Any, device: torch.device) -> D
         device, kwargs["batch_size"], q_length, kv_length, q_offset=offset, window=window, ahead=ahead, padding=padding,
         kv_offset=kv_offset,
     )  # fmt: skip
+
+
+def _packed_in_a_graph(kwargs: dict[str, Any], q_length: Any) -> bool:
+    """True for the causal function, or window, that Transformers restricts to packed sequences.
+
+    While `torch.compile` traces a call without cache and mask, it cannot see whether the positions start anew somewhere, so it
+    always takes them for packed. Its functions have no marks; what else could be under this name is ruled out one by one.
+    """
+    if not torch.compiler.is_compiling() or kwargs.get("attention_mask") is not None:
+        return False
+    if kwargs.get("allow_is_causal_skip", True) or kwargs.get("allow_is_bidirectional_skip", False):
+        return False
+    offset = _q_offset(kwargs, q_length)
+    if isinstance(offset, torch.Tensor) or q_length != kwargs["kv_length"] or offset != kwargs.get("kv_offset", 0):
+        return False
+    # Functions of the user come with vmap; chunks and blocks of images are not runs of keys that end at the row.
+    if kwargs.get("use_vmap", True) or _chunked(kwargs) or kwargs.get("config") is None:
+        return False
+    return kwargs["mask_function"].__qualname__ == _INTERSECTION and not overlays_blocks(type(kwargs["config"]))
 
 
 def _nothing_padded(padding: torch.Tensor, length: Any, device: torch.device) -> bool:
