@@ -95,6 +95,7 @@ class FakeKernel:
 
     def _run(self, key, arguments):
         MACHINE.launches.append((key, MACHINE.where))
+        MACHINE.kernel_in_graph(key)
         if MACHINE.latches and self.__name__ in MACHINE.broken_kernels:
             return self._latch(arguments)
         arrays = {name: to_numpy(value.inner) for name, value in arguments.items() if isinstance(value, DeviceTensor)}
@@ -138,7 +139,7 @@ class FakeKernel:
             returned.append(out)
             return out
 
-        options = SimOptions(chip=get_chip("trn2"), values=values, record=values, events=False)
+        options = SimOptions(chip=get_chip(MACHINE.chip), values=values, record=values, events=False)
         inputs = [
             (to_numpy(value.inner) if values else _empty(value)) if isinstance(value, DeviceTensor) else value
             for value in arguments.values()
