@@ -84,4 +84,4 @@ def test_trn1_takes_one_kernel_in_a_graph(kernels):
     with pytest.raises(LaunchFailed, match="2 kernels in one graph") as caught:
         run()
     assert isinstance(caught.value.__cause__, Refused)
-    assert "takes one kernel in a graph" in str(caught.value)
+    assert "take one kernel in a graph" in str(caught.value)
