@@ -49,7 +49,7 @@ _CAUSES = (
         advice="neuronx-cc 2.27 fails like this with islpy 2026.2, which a fresh install brings: pip install 'islpy==2026.1'.",
     ),
     Cause(
-        name="several kernels in a graph of Trn1",
+        name="graph of Trn1",
         pattern=_pattern(r"\bkernels in one graph on trn1\b", r"\bshared[- ]memory instruction"),
         advice="Trn1 is reported to take one kernel in a graph, and this graph has more (each attention layer is one): run the "
         "model on Trn2 or Trn3.",

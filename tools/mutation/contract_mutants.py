@@ -142,6 +142,11 @@ MUTANTS = (
     _mutant("graph-opaque-op", "native_contract::test_our_op_in_a_compiled_graph", "the device gets the op of the CPU",
             (_TORCH_OP, "        _native_op_is_registered()\n", ""),
             (_TORCH_OP, "torch.ops.nki_hf_neuron.attention(*arguments)", "attention_op(*arguments)")),
+    _mutant("op-lowering", "native_contract::test_our_op_in_a_compiled_graph", "the op sorts the values",
+            ("nki_hf/adapters/layouts.py", '        "v": v,\n', '        "v": v.sort(dim=-1).values,\n')),
+    _mutant("dtype-view", "native_contract::test_a_bool_mask_reaches", "a bool mask is seen as bytes on every device",
+            ("nki_hf/adapters/layouts.py",
+             'bias.view(torch.uint8) if bias.device.type == "cpu" else bias.to(torch.uint8)', "bias.view(torch.uint8)")),
     _mutant("graph-device", "native_bench::test_headline", "the benchmark's token ids stay on the CPU",
             (_WORLDS, 'subject.prompt.input_ids.to(torch.int32).to("neuron")', "subject.prompt.input_ids.to(torch.int32)")),
     _mutant("graph-integers", "native_bench::test_headline", "the benchmark's token ids stay 64 bits wide",
@@ -163,6 +168,10 @@ MUTANTS = (
 """Every mutant, in the order of the rules."""
 
 NO_MUTANT = {
+    "kernels-per-graph": Without(
+        "no precaution is known: a model of several layers has a kernel for each; the failure says so",
+        "chips::test_trn1_takes_one_kernel_in_a_graph",
+    ),
     "core-one-process": Without(
         "no precaution of one place; the benchmark's parent launches nothing before its compiling child has ended",
         "test_rehearsal::test_the_core_belongs_to_one_process_at_a_time",

@@ -329,6 +329,12 @@ def test_a_kernel_that_reads_a_changed_global_is_refused(backend):
     assert caught.value.__cause__.rule == "kernel-pure"
 
 
+def test_a_bool_mask_reaches_the_kernel_as_bytes():
+    mask = torch.rand(1, 1, 24, 40, generator=torch.Generator().manual_seed(1)) > 0.3
+    found = _attention(mask=on_device(mask, "neuron:0"))
+    torch.testing.assert_close(found.cpu(), _attention(None, mask=mask), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("rows", [1, 24])
 def test_the_lse_of_a_call_without_keys_is_not_the_sink_itself(rows):
     empty = on_device(torch.zeros(1, 4, 0, 16), "neuron:0")
