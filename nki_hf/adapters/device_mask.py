@@ -85,6 +85,18 @@ class DeviceMask:
         """4."""
         return 4
 
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """As a tensor's: the same mask on another device, or the bool mask that it stands for in another dtype."""
+        device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+        if dtype not in (None, torch.bool):
+            return self.dense().to(*args, **kwargs)
+        target = self.device if device is None else device
+        lo, hi, bias = (None if each is None else each.to(target) for each in (self.lo, self.hi, self.bias))
+        return DeviceMask(
+            target, self.batch, self.seqlen_q, self.seqlen_kv,
+            q_offset=self.q_offset, window=self.window, ahead=self.ahead, lo=lo, hi=hi, bias=bias,
+        )  # fmt: skip
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = tree_map_only(DeviceMask, DeviceMask.dense, (args, kwargs or {}))

@@ -100,7 +100,7 @@ MUTANTS = (
             (_LAUNCH, _PASSED, _PASSED + " if named[name] is not None")),
     _mutant("environment-early", "native_contract_environment::test_the_benchmarks_variables",
             "the benchmark sets its variables after its imports",
-            (_BENCH, "    prepare_environment(options)\n    check_writable", "    check_writable"),
+            (_BENCH, "    prepare_environment(options)\n    check_files", "    check_files"),
             (_BENCH, "    device = choose_device(options.device)\n", "    prepare_environment(options)\n"
              "    device = choose_device(options.device)\n")),
     _mutant("simulator-off", "native_contract::test_with_nkis_own_simulator", "NKI_SIMULATOR is not asked",

@@ -7,7 +7,6 @@ import torch
 from transformers import Qwen3Config, Qwen3Model
 
 from nki_hf.adapters import torch_op
-from nki_hf.kernels.prefill_plan import plan_prefill
 
 SEQLEN, WINDOW = 260, 70
 SIZES = {
@@ -23,8 +22,7 @@ def masks_seen(monkeypatch):
     seen, run = [], torch_op._run_kernel
 
     def recorded(call, decision):
-        plan = plan_prefill(decision.problem, torch_op.get_chip(decision.chip), decision.lnc)
-        seen.append((decision.problem.mask, plan.blocks))
+        seen.append((decision.problem.mask, decision.tiles["blocks_per_head"]))
         return run(call, decision)
 
     monkeypatch.setattr(torch_op, "_run_kernel", recorded)

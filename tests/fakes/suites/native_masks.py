@@ -25,6 +25,27 @@ def test_a_mask_keeps_its_structure_and_its_numbers(case, cache, masks_seen):  #
     compare(case, cache, masks_seen, compiled=False)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_explain_names_the_form_of_the_mask(case, masks_seen):  # noqa: F811
+    nki_hf.explain(reset=True)
+    compare(case, False, masks_seen, compiled=False)
+    report = nki_hf.explain(reset=True)
+    form = "band + key mask" if CASES[case][1] else "band"
+    assert {row.first.problem.mask.form for row in report.rows} == {form}
+    assert f"  {form}" in str(report)
+
+
+@torch.no_grad()
+def test_explain_names_a_dense_mask():
+    _, on_device = models(None)
+    ids = torch.ones(1, 8, dtype=torch.int32)
+    mask = torch.ones(1, 1, 8, 8, dtype=torch.bool).tril()
+    mask[..., ::3] = True
+    nki_hf.explain(reset=True)
+    on_device(ids.to("neuron"), attention_mask=mask.to("neuron"), use_cache=False)
+    assert {row.first.problem.mask.form for row in nki_hf.explain(reset=True).rows} == {"dense mask"}
+
+
 def test_padding_with_holes_is_exact(masks_seen):  # noqa: F811
     compare("both", False, masks_seen, compiled=False, holes=True)
 
@@ -101,6 +122,11 @@ def test_a_device_mask_stands_for_transformers_own_mask(function, padded, offset
         (mask == 0, expected == 0),
     ):
         assert torch.equal(found.cpu(), right)
+    for moved in (mask.to("cpu"), mask.to("cpu", torch.bool), mask.to(device=torch.device("cpu"))):
+        assert isinstance(moved, DeviceMask), "the structure was lost on the way"
+        assert moved.dense().device.type == "cpu"
+        assert torch.equal(moved.dense(), expected)
+    assert mask.to(mask.device).keys(5, 8) is not None
 
 
 def test_keys_of_a_window_that_slid_on_count_from_its_first():
