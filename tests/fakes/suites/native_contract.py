@@ -260,7 +260,7 @@ def _bracket(patch, choose):
             return choose(self.kernel, lnc)
 
     original = NeuronBackend._kernel
-    patch.setattr(NeuronBackend, "_kernel", lambda self, name: Wrapped(original(self, name)))
+    patch.setattr(NeuronBackend, "_kernel", lambda self, *names: Wrapped(original(self, *names)))
 
 
 @pytest.mark.parametrize("rule", MUTATIONS)

@@ -28,6 +28,7 @@ LOWERED = {
     "aten::empty": "tests/operations/test_empty_memory_format.py",
     "aten::empty_like": "tests/operations/test_empty_memory_format.py",
     "aten::expand": _VIEWS,
+    "aten::expand_as": "torch: expand",
     "aten::fill_": f"{_JAX}: fill",
     "aten::full": "tests/python_ops/test_full.py",
     "aten::full_like": "tests/python_ops/test_full.py",
