@@ -16,6 +16,7 @@ from nki_hf import sim
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions
+from nki_hf.sim.execution.machine import running_machine
 
 __all__ = ["FakeKernel", "NkiValidationError"]
 
@@ -43,7 +44,7 @@ class FakeKernel:
         return FakeKernel(self.function, lnc)
 
     def __call__(self, *args, **kwargs):
-        if sim.machine.running_machine() is not None:  # a kernel inside a kernel runs as its function
+        if running_machine() is not None:  # a kernel inside a kernel runs as its function
             return self.function(*args, **kwargs)
         MACHINE.check_environment()
         bound = inspect.signature(self.function).bind(*args, **kwargs)
