@@ -42,6 +42,10 @@ lint: ready-test ## lint, types and the import-layer contract; the tests run the
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
+.PHONY: ready-xla
+ready-xla: ## the venv of the tests with the real torch_xla 2.9 (Linux on x86-64, about 1 GB)
+	python3.11 tools/xla_environment.py
+
 # One stamp per extra, so that `make bench` does not install the test tools.
 ready-%: $(VENV)/.ready-%
 	@$(BIN)/python -c "import sys, importlib.metadata as m; print('set-up: $(VENV) is ready: Python', \

@@ -21,7 +21,7 @@ try:
     import typer
 
     from nki_hf.settings import settings
-    from nki_hf.tools.model_bench.device.plan import compiler_arguments, environment
+    from nki_hf.tools.model_bench.device.plan import compiler_arguments, environment, path_with_own_programs
     from nki_hf.tools.model_bench.options import DTYPES, BenchOptions
     from nki_hf.tools.program import ProgramCommand, finished
 except ModuleNotFoundError as missing:
@@ -107,6 +107,7 @@ def main(
     settings()  # a variable that cannot be read is no failed step
     for name, text in environment(BenchOptions(), device).items():
         os.environ.setdefault(name, text)
+    os.environ["PATH"] = path_with_own_programs(os.environ.get("PATH", ""))
     from nki_hf.tools.model_bench.worlds import choose_device  # imports torch, after the variables
 
     choose_device(device)

@@ -28,7 +28,7 @@ try:
 
     from nki_hf.errors import BackendUnavailable, UnsupportedProblem
     from nki_hf.settings import settings
-    from nki_hf.tools.model_bench.device.plan import COMPILE_ONLY, environment, plan
+    from nki_hf.tools.model_bench.device.plan import COMPILE_ONLY, environment, path_with_own_programs, plan
     from nki_hf.tools.model_bench.options import (
         ATTENTIONS,
         DEVICE_WARMUP,
@@ -186,6 +186,8 @@ def prepare_environment(options: BenchOptions) -> None:
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     for name, value in {**quiet, **environment(options, options.device)}.items():
         os.environ.setdefault(name, value)
+    if options.device != "cpu":
+        os.environ["PATH"] = path_with_own_programs(os.environ.get("PATH", ""))
 
 
 def compile_in_a_process_of_its_own(options: BenchOptions) -> None:

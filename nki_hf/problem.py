@@ -116,6 +116,17 @@ class Mask(Band):
             return "bias"
         return "interval" if self.banded or self.runtime_bounds else "none"
 
+    @property
+    def form(self) -> str:
+        """The parts present in words: band, bounds, and of the bias whether it is one row for all queries or dense."""
+        parts = ["band"] if self.banded else []
+        if self.runtime_bounds:
+            parts.append("bounds")
+        if self.bias is not None:
+            rows = "dense" if self.bias_rows else "key"
+            parts.append(f"{rows} {'mask' if self.bias == 'boolean' else 'bias'}")
+        return " + ".join(parts) or "none"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:

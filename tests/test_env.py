@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nki_hf.backends.neuron_world import Host
 from nki_hf.cli import app
-from nki_hf.tools.env import front_end, report
+from nki_hf.tools.env import _hidden_programs, front_end, report
 from nki_hf.tools.env_rules import RULES, Facts, findings, release
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +41,11 @@ BAD = {
     "_native_with_torch_xla": _changed(versions=_versions(torch_xla="2.9.0")),
     "_native_python": _changed(python=(3, 11)),
     "_native_chip": _changed(chip="trn1"),
+    "_first_generation": _changed(world="xla", versions=XLA, python=(3, 11), chip="trn1"),
+    "_native_system": _changed(versions=_versions(system="ubuntu 24.04")),
+    "_islpy": _changed(world="xla", versions={**XLA, "islpy": "2026.2.1"}),
+    "_numpy": _changed(versions=_versions(numpy="1.26.4")),
+    "_path": _changed(hidden_programs=("neuronx-cc",)),
     "_xla_with_newer_compiler": _changed(world="xla", versions={**XLA, "nki": "0.7.0"}),
     "_native_with_older_compiler": _changed(versions=_versions(nki="0.6.0", neuronx_cc="2.27.5334.0")),
     "_xla_python": _changed(world="xla", versions=XLA, python=(3, 14)),
@@ -59,7 +64,9 @@ BAD = {
 
 def test_documented_combinations_raise_no_finding():
     assert findings(GOOD) == []
-    assert findings(_changed(world="xla", versions=XLA, python=(3, 11), chip="trn1")) == []
+    assert findings(_changed(world="xla", versions={**XLA, "islpy": "2026.1", "numpy": "2.3.1"}, python=(3, 11))) == []
+    assert findings(_changed(versions=_versions(system="ubuntu 26.04", islpy="2026.2", numpy="2.2.0"))) == []
+    assert findings(_changed(versions=_versions(system="debian 13"))) == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -206,3 +213,19 @@ def test_the_verb_reports_and_ends_with_0_on_a_machine_where_something_is_missin
     assert words in done.stdout
     facts = dict(line.split("  ", 1) for line in done.stdout.splitlines() if "  " in line)
     assert (facts["world"].strip(), facts["neuron kernels"].strip()) == ("none", "cannot be launched")
+
+
+@pytest.mark.parametrize(("path", "hidden"), [("/usr/bin", ("neuronx-cc",)), ("{own}", ()), ("", ("neuronx-cc",))])
+def test_programs_of_a_venv_that_is_not_activated_are_seen(path, hidden):
+    own = str(Path(sys.executable).parent)
+    there = os.path.join(own, "neuronx-cc")
+    host = _bare_host(environ={"PATH": path.format(own=own)}, glob=lambda pattern: [there] if pattern == there else [])
+    assert _hidden_programs(host) == hidden
+
+
+def test_an_import_that_starts_a_program_off_path_says_so():
+    def import_module(name):
+        raise FileNotFoundError(2, "No such file or directory", "libneuronpjrt-path")
+
+    found = report(_bare_host(import_module=import_module))
+    assert any("libneuronpjrt-path" in problem and "activate the venv" in problem for problem in found.problems)

@@ -120,7 +120,7 @@ def test_the_forecast_is_what_the_model_then_runs(folder):
     assert [(row.layer, row.kernel, row.tiles) for row in rows] == [
         (row.layer, row.first.kernel, dict(row.first.tiles)) for row in ran
     ]
-    assert [row.mask for row in rows] == ["ahead 1, window 4, offset 0, run-time bounds", "ahead 1, offset 0, run-time bounds"]
+    assert [row.mask for row in rows] == ["band + bounds: ahead 1, window 4, offset 0", "band + bounds: ahead 1, offset 0"]
 
 
 def test_the_command_prints_layers_phases_and_a_verdict(folder):

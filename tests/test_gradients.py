@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import nki_hf
 from nki_hf.adapters.backward import attention_gradients
@@ -219,3 +220,23 @@ def test_gradient_checkpointing_gives_the_same_gradients():
         found.append([weight.grad for weight in model.parameters()])
     for plain_grad, recomputed in zip(*found, strict=True):
         torch.testing.assert_close(recomputed, plain_grad, rtol=1e-6, atol=1e-8)
+
+
+def test_the_backward_off_the_cpu_is_few_blocks_however_long():
+    """A graph repeats a block's operations, five products, for every block."""
+
+    class Products(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.count += func in (torch.ops.aten.bmm.default, torch.ops.aten.mm.default)
+            return func(*args, **(kwargs or {}))
+
+    for seqlen in (1024, 16384):
+        q, k, v = (torch.empty(1, heads, seqlen, 64, device="meta") for heads in (16, 8, 8))
+        call = Call(q=q, k=k, v=v, keys=Keys(ahead=1))
+        dout = torch.empty(1, seqlen, 16, 64, device="meta")
+        with Products() as products:
+            found = attention_gradients(call, dout, None, bias=False)
+        assert (found.dq.shape, found.dk.shape) == (q.shape, k.shape)
+        assert 5 <= products.count <= 5 * 32, seqlen

@@ -12,7 +12,15 @@ ON_CHIP, HOST, BUSY = "a fault of its plan, not of the call", "the host's memory
 FULL, LNC, FAULTY = "The device's memory is full", "every source of the logical-core degree", "faulty, not full"
 TOO_LONG, UNKNOWN = "refuses so many instructions", "See whether the kernel or the graph fails"
 
+PATH, ISLPY, TRN1 = "are not on PATH", "pip install 'islpy==2026.1'", "one kernel in a graph"
+
 MESSAGES = [
+    # field reports of fresh installs of the xla world
+    ("[NCC_ISMP902] Simplifier error: is_subset() on an empty set", ISLPY),
+    ("[Errno 2] No such file or directory: 'libneuronpjrt-path'", PATH),
+    ("[Errno 2] No such file or directory: 'neuronx-cc'", PATH),
+    # aws-neuron-sdk #1311
+    ("NRT verifier: shared-memory instruction is not valid on trn1", TRN1),
     # aws-neuron-sdk #1060
     (
         "[GCA035]  Instruction: I-21-0 with opcode: TensorTensor couldn't be allocated in SB\nMemory Location Accessed: \n"
@@ -89,9 +97,11 @@ def _call():
 @pytest.mark.parametrize(("message", "advice"), MESSAGES)
 def test_each_message_gets_the_advice_of_its_cause_and_no_other(message, advice):
     text = str(LaunchFailed(_call(), RuntimeError(message)))
-    given = [one for one in (ON_CHIP, HOST, BUSY, FULL, LNC, FAULTY, TOO_LONG, UNKNOWN) if one in text]
+    given = [one for one in (ON_CHIP, HOST, BUSY, FULL, LNC, FAULTY, TOO_LONG, UNKNOWN, PATH, ISLPY, TRN1) if one in text]
     assert given == [advice]
-    assert ("python examples/device_bisect.py --device neuron --batch 1" in text) == (advice in (ON_CHIP, TOO_LONG, UNKNOWN))
+    assert ("python examples/device_bisect.py --device neuron --batch 1" in text) == (
+        advice in (ON_CHIP, TOO_LONG, UNKNOWN, TRN1)
+    )
     assert "\n" not in text
 
 

@@ -21,9 +21,15 @@ WORLDS = {
     "xla": sorted(FAKES.glob("suites/xla_*.py")),
     "placeholder": [FAKES / "suites/broken_installations.py"],
     "container": [FAKES / "suites/broken_installations.py"],
+    "no_path": [FAKES / "suites/broken_installations.py"],
+    "native trn2": [FAKES / "suites/chips.py"],
+    "native trn3": [FAKES / "suites/chips.py"],
+    "xla trn1": [FAKES / "suites/chips.py"],
+    "xla trn2": [FAKES / "suites/chips.py"],
 }
+"""World, with the chip where the suite is about chips -> suites."""
 READ_BY_NEURON = ("NEURON_", "NKI_", "TORCH_NEURONX_", "FAKE_", "PYTEST_")
-SLOW = ("native_bench_cases", "native_bisect", "native_buckets", "native_gemma", "xla_bisect")
+SLOW = ("native_bench_cases", "native_bisect", "native_buckets", "native_gemma", "native_masks_graphs", "xla_bisect")
 """Suites that mostly wait for models to be traced."""
 
 CASES = [
@@ -65,11 +71,13 @@ def world_results(tmp_path_factory):
 
 
 def _run(world, suite, report):
+    world, _, chip = world.partition(" ")
     path = [str(ROOT), str(FAKES / world)]
     if world != "placeholder":  # an empty nki must not find the fake one
         path.append(str(FAKES / "common"))
     environ = {name: value for name, value in os.environ.items() if not name.startswith(READ_BY_NEURON)}
     environ |= {"PYTHONPATH": os.pathsep.join(path), "FAKE_NEURON_WORLD": world, "OMP_NUM_THREADS": "1"}
+    environ |= {"FAKE_NEURON_CHIP": chip} if chip else {}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]
     command.append(str(FAKES / "suites" / f"{suite}.py"))
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=280)

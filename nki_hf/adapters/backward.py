@@ -1,5 +1,8 @@
 """The gradients of attention in torch, in blocks of query rows: no seqlen x seqlen tensor is kept.
 
+On a Neuron device every block is unrolled into the graph and in float32, so blocks are few there and take memory: with 16
+heads and 16,384 tokens a block is 512 rows, 512 MiB for each tensor of its scores.
+
 With scores S = cap(q k^T * scale) + bias, P = softmax(S, sink) over the keys and p = softmax(S, sink) of the sink:
 
     delta = rowsum(P * (dout v^T)) - dlse
@@ -25,6 +28,7 @@ __all__ = ["Gradients", "attention_gradients"]
 
 _DENSE = torch.contiguous_format
 _BLOCK_ELEMENTS = 1 << 22  # scores held at once, over batch and heads: the backward's scratch memory
+_DEVICE_BLOCKS = 32  # at most so many off the CPU, where a graph repeats the block's operations for each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,8 @@ def attention_gradients(call: Call, dout: torch.Tensor, dlse: torch.Tensor | Non
     if seqlen_kv == 0:
         dq.zero_()
     rows = max(1, _BLOCK_ELEMENTS // max(1, batch * num_heads_q * seqlen_kv))
+    if q.device.type != "cpu":
+        rows = max(rows, -(-seqlen_q // _DEVICE_BLOCKS))
     for start in range(0, seqlen_q if seqlen_kv else 0, rows):
         stop = min(start + rows, seqlen_q)
         first, last = keys.seen_by(start, stop, seqlen_kv)

@@ -155,7 +155,7 @@ def problem_key(call: Call) -> ProblemKey:
         keys.window,
         keys.ahead,
         keys.lo is not None,
-        None if bias is None else (bias.dtype == torch.bool, bias.shape[0] > 1, bias.shape[1] > 1, bias.shape[2] > 1),
+        None if bias is None else (keys.hides, bias.shape[0] > 1, bias.shape[1] > 1, bias.shape[2] > 1),
     )
 
 

@@ -42,7 +42,7 @@ class Report:
     def __str__(self) -> str:
         if not self.rows:
             return "No attention call yet."
-        table = [("layer", "phase", "ran", "back end", "calls", "seqlen_q", "seqlen_kv", "why")]
+        table = [("layer", "phase", "ran", "back end", "calls", "seqlen_q", "seqlen_kv", "mask", "why")]
         for row in self.rows:
             why = "; ".join(f"{reason.field}={reason.value}" for reason in row.first.rejected) if row.first.fallback else ""
             table.append(
@@ -54,6 +54,7 @@ class Report:
                     f"{row.calls:,}",
                     _span(*row.seqlens_q),
                     _span(*row.seqlens_kv),
+                    row.first.problem.mask.form,
                     why,
                 )
             )

@@ -43,7 +43,7 @@ class LedgerRow:
         return _phase(self.first.problem)
 
 
-_Key = tuple[str, str, str, str, tuple[Reason, ...]]
+_Key = tuple[str, str, str, str, str, tuple[Reason, ...]]
 _lock = threading.Lock()
 # First decision, calls, least and most queries and keys. Replaced whole, so that an interrupt leaves the old or the new.
 _rows: dict[_Key, tuple[Decision, int, int, int, int, int]] = {}
@@ -58,7 +58,8 @@ def record(layer: str, decision: Decision, device: str = "cpu") -> None:
       decision: what ran.
       device: type of the tensors' device, which decides whether torch computes in their dtype.
     """
-    key = (layer, decision.kernel, decision.backend, _phase(decision.problem), decision.rejected)
+    problem = decision.problem
+    key = (layer, decision.kernel, decision.backend, _phase(problem), problem.mask.form, decision.rejected)
     with _lock:
         row = _rows.get(key)
         seqlen_q, seqlen_kv = decision.problem.seqlen_q, decision.problem.seqlen_kv

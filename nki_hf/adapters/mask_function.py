@@ -1,4 +1,5 @@
-"""Transformers' mask function for "nki": a bool mask, None where nothing is hidden, or a float mask for eager-only code.
+"""Transformers' mask function for "nki": None where nothing is hidden, a bool mask, a `DeviceMask` on Neuron devices, or a
+float mask for eager-only code.
 
 Without a mask function under the same name, models pass no mask at all. sdpa's own mask would break models whose
 attention never asks for an implementation: they add the mask to their scores, so they get eager's float mask.
@@ -9,23 +10,32 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.masking_utils import and_masks, causal_mask_function, eager_mask, sdpa_mask
 
-from nki_hf.adapters.model_classes import calling_model, model_like_sdpa, routing
+from nki_hf.adapters.device_mask import DeviceMask, band_mask, packed_mask, without_copies
+from nki_hf.adapters.mask_band import band_of
+from nki_hf.adapters.model_classes import calling_model, model_like_sdpa, overlays_blocks, routing
+from nki_hf.backends.neuron_world import device_world
 
 __all__ = ["nki_mask"]
 
+_INTERSECTION = and_masks(causal_mask_function).__qualname__
+"""Name of Transformers' functions that intersect two others."""
 
-def nki_mask(**kwargs: Any) -> torch.Tensor | None:
+
+def nki_mask(**kwargs: Any) -> torch.Tensor | DeviceMask | None:
     """The mask of one layer kind, from what Transformers' builders pass (all by keyword).
 
     * A model with a class that does not use the attention interface, or that declines sdpa, or of which nothing is known:
       eager's float mask, which is never left out for causal attention.
-    * Else sdpa's bool mask, `[batch, 1, q_length, kv_length]`, True = may see; None where nothing beyond the causal
-      triangle is hidden. None is not used when a static cache is longer than the prompt: None then always means that
-      the last query row sees the last key.
+    * Else None where nothing beyond the causal triangle is hidden. None is not used when a static cache is longer than the
+      prompt: None then always means that the last query row sees the last key.
+    * Else, on a Neuron device, a `DeviceMask`: a band and the padding where the mask function is a band.
+    * Else sdpa's bool mask, `[batch, 1, q_length, kv_length]`, True = may see.
     """
-    config = kwargs.get("config")
+    config, padding = kwargs.get("config"), kwargs.get("attention_mask")
+    if isinstance(padding, DeviceMask):  # made before the model was called, as generation does for static caches
+        return padding
     found = (True, True) if config is None else routing(type(config))
     routed, sdpa_ok = (True, False) if found is None else found
     if config is not None and (found is None or (routed and sdpa_ok)) and not torch.compiler.is_compiling():
@@ -35,13 +45,109 @@ def nki_mask(**kwargs: Any) -> torch.Tensor | None:
         if routed:
             kwargs["allow_is_bidirectional_skip"] = False
         return eager_mask(**kwargs)
-    padding = kwargs.get("attention_mask")
-    if padding is not None and padding.device.type == "xla":
-        # torch_neuronx.trace is no tracing that Transformers sees: a look at the padding would become part of the graph.
-        kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
     # Before transformers 5.4 the rows come as their positions.
     q_length = kwargs["q_length"] if "q_length" in kwargs else kwargs["cache_position"].shape[0]
+    if _plainly_causal(kwargs, q_length):
+        return None
+    device = _device(kwargs)
+    if device_world(device.type) is not None:
+        return _on_device(kwargs, q_length, device)
     # Asked only where it matters: for two symbolic lengths (cross attention) the answer would become a guard of the graph.
     if kwargs.get("allow_is_causal_skip", True) and q_length not in (1, kwargs["kv_length"]):
         kwargs["allow_is_causal_skip"] = False
-    return sdpa_mask(**kwargs)
+    mask: torch.Tensor | None = sdpa_mask(**kwargs)
+    return mask
+
+
+def _plainly_causal(kwargs: dict[str, Any], q_length: Any) -> bool:
+    """True if nothing but the keys behind each row is hidden, as no value of a tensor has to be read to see.
+
+    Transformers finds the same outside of tracers. While `torch.compile` traces, it leaves no mask out before torch 2.14.
+    """
+    if kwargs.get("attention_mask") is not None or not kwargs.get("allow_is_causal_skip", True):
+        return False
+    if kwargs.get("mask_function", causal_mask_function) is not causal_mask_function:
+        return False
+    offset = _q_offset(kwargs, q_length)
+    return not isinstance(offset, torch.Tensor) and bool(q_length == kwargs["kv_length"])
+
+
+def _q_offset(kwargs: dict[str, Any], q_length: Any) -> Any:
+    """Position of the first row: an int, or a tensor where only that is known."""
+    if "cache_position" not in kwargs:
+        return kwargs.get("q_offset", 0)
+    # As many rows as keys: they are the keys' own.
+    own = kwargs.get("kv_offset", 0) == 0 and q_length == kwargs["kv_length"]
+    return 0 if own else kwargs["cache_position"][0]
+
+
+def _device(kwargs: dict[str, Any]) -> torch.device:
+    """The device of the layers; "cpu" if nothing names it."""
+    for name in ("cache_position", "attention_mask"):
+        if isinstance(kwargs.get(name), torch.Tensor):
+            return torch.device(kwargs[name].device)
+    return torch.device(kwargs.get("device", "cpu"))
+
+
+def _on_device(kwargs: dict[str, Any], q_length: Any, device: torch.device) -> DeviceMask | None:
+    """The mask on a Neuron device, whose values are not read: `torch_neuronx.trace` is no tracing that Transformers sees, and
+    a look at the padding would become part of the graph.
+    """  # fmt: skip
+    padding, kv_length = kwargs.get("attention_mask"), kwargs["kv_length"]
+    kv_offset = kwargs.get("kv_offset", 0)
+    if padding is not None and _nothing_padded(padding, kv_offset + kv_length, device):
+        padding = kwargs["attention_mask"] = None
+        if _plainly_causal(kwargs, q_length):
+            return None
+    may_skip = kwargs.get("allow_is_bidirectional_skip", False)
+    plain = kwargs.get("allow_is_causal_skip", True) or may_skip
+    # A decode step's band would be a kernel of its own for each token: its one row of a mask stays a mask.
+    function = kwargs.get("mask_function", causal_mask_function)
+    band = band_of(function) if plain and q_length != 1 and not _chunked(kwargs) else None
+    if band is None and _packed_in_a_graph(kwargs, q_length):
+        return packed_mask(device, kwargs["batch_size"], q_length, function, window=kwargs.get("local_size"))
+    if band is None:
+        if padding is not None or q_length not in (1, kv_length):
+            kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
+        mask = sdpa_mask(**kwargs)
+        return None if mask is None else without_copies(mask, device)
+    window, ahead = band
+    if may_skip and padding is None and window is None and ahead is None:
+        return None
+    offset = _q_offset(kwargs, q_length)
+    return band_mask(
+        device, kwargs["batch_size"], q_length, kv_length, q_offset=offset, window=window, ahead=ahead, padding=padding,
+        kv_offset=kv_offset,
+    )  # fmt: skip
+
+
+def _packed_in_a_graph(kwargs: dict[str, Any], q_length: Any) -> bool:
+    """True for the causal function, or window, that Transformers restricts to packed sequences.
+
+    While `torch.compile` traces a call without cache and mask, it cannot see whether the positions start anew somewhere, so it
+    always takes them for packed. Its functions have no marks; what else could be under this name is ruled out one by one.
+    """
+    if not torch.compiler.is_compiling() or kwargs.get("attention_mask") is not None:
+        return False
+    if kwargs.get("allow_is_causal_skip", True) or kwargs.get("allow_is_bidirectional_skip", False):
+        return False
+    offset = _q_offset(kwargs, q_length)
+    if isinstance(offset, torch.Tensor) or q_length != kwargs["kv_length"] or offset != kwargs.get("kv_offset", 0):
+        return False
+    # Functions of the user come with vmap; chunks and blocks of images are not runs of keys that end at the row.
+    if kwargs.get("use_vmap", True) or _chunked(kwargs) or kwargs.get("config") is None:
+        return False
+    return kwargs["mask_function"].__qualname__ == _INTERSECTION and not overlays_blocks(type(kwargs["config"]))
+
+
+def _nothing_padded(padding: torch.Tensor, length: Any, device: torch.device) -> bool:
+    """True if no key is padding, asked only where an answer stands for this call alone: eager, in the native world."""
+    if device_world(device.type) != "native" or torch.compiler.is_compiling():
+        return False
+    return bool(padding.shape[1] >= length) and bool(padding.all())
+
+
+def _chunked(kwargs: dict[str, Any]) -> bool:
+    """True for chunked attention, whose function looks at the padding: no band, and nothing that a tracer may call."""
+    chunk = getattr(kwargs.get("config"), "attention_chunk_size", None)
+    return chunk is not None and kwargs.get("local_size") == chunk

@@ -8,6 +8,7 @@ assumed: such models get what eager would give them.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Iterator
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 import transformers  # its classes are asked for when needed: importing them here would import this file again
 
-__all__ = ["asks_by_its_file", "calling_model", "declines_sdpa", "model_like_sdpa", "routing"]
+__all__ = ["asks_by_its_file", "calling_model", "declines_sdpa", "model_like_sdpa", "overlays_blocks", "routing"]
 
 _ASK = {"ALL_ATTENTION_FUNCTIONS", "AttentionInterface"}
 _ATTEND = {
@@ -44,6 +45,18 @@ def routing(config_class: type) -> tuple[bool, bool] | None:
 def declines_sdpa(config_class: type) -> bool:
     """True if there are model classes of this configuration and one of them can be run only as eager runs it."""
     return routing(config_class) not in (None, (True, True))
+
+
+@torch.compiler.assume_constant_result
+def overlays_blocks(config_class: type) -> bool:
+    """True if some model of this configuration may let blocks of tokens see each other in both directions.
+
+    That is, unless the files of all its classes, and of those that they extend, can be read and name no such blocks.
+    """
+    files = {owner.__module__ for each in _classes_of(config_class) for owner in each.__mro__}
+    ours = (*_LIBRARIES, *sys.stdlib_module_names)
+    written = [name for name in files if name.startswith("transformers.models.") or name.partition(".")[0] not in ours]
+    return not written or any(_names_blocks(name) for name in written)
 
 
 def model_like_sdpa(model: torch.nn.Module) -> bool:
@@ -79,6 +92,14 @@ def asks_by_its_file(model_class: Any) -> bool:
         return bool(model_class._can_set_attn_implementation())
     except (AttributeError, KeyError, OSError, TypeError):  # before 5.0 a class without a file raises
         return False
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_blocks(module_name: str) -> bool:
+    try:
+        return "block_sequence_ids" in inspect.getsource(sys.modules[module_name])
+    except (KeyError, OSError, TypeError):  # no file, as in a notebook
+        return True
 
 
 def _classes_of(config_class: type) -> list[Any]:

@@ -13,6 +13,7 @@ from transformers.configuration_utils import PretrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from nki_hf.adapters.call import Call, same_batch
+from nki_hf.adapters.device_mask import DeviceMask
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, triangle, with_position_bias
 from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
@@ -60,7 +61,7 @@ def nki_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | DeviceMask | None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The function behind `attn_implementation="nki"`.
@@ -70,7 +71,7 @@ def nki_attention(
       query: `[batch or 1, num_heads_q, seqlen_q, head_dim]`.
       key: `[batch or 1, num_heads_kv, seqlen_kv, head_dim]`.
       value: `[batch or 1, num_heads_kv, seqlen_kv, head_dim_v]`.
-      attention_mask: see `masks.read_mask`.
+      attention_mask: what `mask_function.nki_mask` gave; or any mask that `masks.read_mask` takes.
       kwargs: see `HONOURED` and `HARMLESS`; any other that is not None sends the call to the fallback.
 
     Returns:
@@ -92,7 +93,7 @@ def call_of(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor | None,
+    mask: torch.Tensor | DeviceMask | None,
     kwargs: dict[str, Any],
 ) -> Call:
     """The `Call` of `nki_attention`'s arguments; `kwargs` is used up."""
@@ -105,12 +106,16 @@ def call_of(
     # In this order: a symbolic length must not decide what type `causal` has.
     causal = mask is None and _causal_without_mask(module, is_causal)
     indices, block_indices = take("indices", None), take("block_indices", None)
+    window, known = take("sliding_window", None), None
+    if isinstance(mask, DeviceMask):
+        known = mask.keys(seqlen_q, seqlen_kv, cut=_CUT_MASKS) if indices is None and block_indices is None else None
+        mask = None if known is not None else mask.dense()
     if indices is not None:
         mask = restrict_to_indices(indices, mask, seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, causal=causal)
     if block_indices is not None:
         mask = None if mask is None else as_bias(mask)
         mask = _block_mask(module, block_indices, mask, query, seqlen_kv, causal)
-    keys = read_mask(mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=take("sliding_window", None), cut=_CUT_MASKS)
+    keys = known or read_mask(mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=window, cut=_CUT_MASKS)
     position_bias = take("position_bias", None)
     if position_bias is not None:
         keys = with_position_bias(keys, position_bias, q=query, seqlen_kv=seqlen_kv)

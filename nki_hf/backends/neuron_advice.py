@@ -2,7 +2,7 @@
 
 One entry per cause, told by codes and phrases of AWS's own messages and never by single words: "memory" also stands in messages
 about an address, "logical" in those about a shape. Sources: the compiler's pages of error codes, the runtime's page of
-troubleshooting, and messages quoted in public threads: aws-neuron-sdk 1036, 1060 and 1118, optimum-neuron 668, vllm 12443.
+troubleshooting, and messages quoted in public threads: aws-neuron-sdk 1036, 1060, 1118, 1311, optimum-neuron 668, vllm 12443.
 """
 
 from __future__ import annotations
@@ -35,6 +35,26 @@ def _pattern(*parts: str) -> re.Pattern[str]:
 
 
 _CAUSES = (
+    Cause(
+        name="programs not on PATH",
+        pattern=_pattern(
+            r"libneuronpjrt-path", r"No such file or directory: '?neuronx-cc\b", r"\bneuronx-cc: (command )?not found"
+        ),
+        advice="The programs of AWS's packages (neuronx-cc, libneuronpjrt-path) are not on PATH: activate the venv, or put its "
+        "bin folder first, and start again.",
+    ),
+    Cause(
+        name="islpy",
+        pattern=_pattern(r"\bNCC_ISMP902\b", r"\bSimplifier error: is_subset\(\)"),
+        advice="neuronx-cc 2.27 fails like this with islpy 2026.2, which a fresh install brings: pip install 'islpy==2026.1'.",
+    ),
+    Cause(
+        name="graph of Trn1",
+        pattern=_pattern(r"\bkernels in one graph on trn1\b", r"\bshared[- ]memory instruction"),
+        advice="Trn1 is reported to take one kernel in a graph, and this graph has more (each attention layer is one): run the "
+        "model on Trn2 or Trn3.",
+        bisect=True,
+    ),
     Cause(
         name="on-chip memory",
         pattern=_pattern(

@@ -25,7 +25,7 @@ class Platform:
     """The chip that kernels are compiled for.
 
     Attributes:
-      chip: trn1, trn2, trn3, or None if nothing says so.
+      chip: trn1 (also for Inf2, whose cores are the same), trn2, trn3, or None if nothing says so.
       instance: the instance type (`trn2.3xlarge`), or None.
       source: what said so.
     """
@@ -133,8 +133,9 @@ def _ask(world: World, host: Host, function: str) -> str | None:
 
 
 def _chip_in(text: str | None) -> str | None:
-    found = re.match(r"(trn[1-3])", (text or "").strip().lower())
-    return found.group(1) if found else None
+    found = re.match(r"(trn[1-3]|inf2)", (text or "").strip().lower())
+    # The cores of Inf2 are those of Trn1, NeuronCore-v2.
+    return {"inf2": "trn1"}.get(found.group(1), found.group(1)) if found else None
 
 
 def _flags(flags: str) -> dict[str, str]:

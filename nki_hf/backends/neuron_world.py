@@ -111,6 +111,12 @@ def detect_world(host: Host | None = None) -> World:
             "start the container with --device /dev/neuron0 (or --privileged), or use a Trn2 or Trn3 instance."
         )
         return _no_world(version, why)
+    if isinstance(error, FileNotFoundError):
+        why = (
+            f"importing torch_neuronx failed: {_first_line(error)}. It starts a program of the venv that is not on PATH: "
+            "activate the venv, or put its bin folder first, and start again."
+        )
+        return _no_world(version, why)
     if error is not None:
         why = f"importing torch_neuronx failed: {_named(error)}. Run `nki_hf env` and check the versions."
         return _no_world(version, why)

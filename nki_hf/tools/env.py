@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from dataclasses import dataclass, fields
@@ -31,8 +32,11 @@ PACKAGES = (
     "transformers",
     "accelerate",
     "numpy",
+    "islpy",
     "ml-dtypes",
 )
+PROGRAMS = ("neuronx-cc", "libneuronpjrt-path")
+"""What torch_neuronx starts by name."""
 _OURS = (*(f"NKI_HF_{item.name.upper()}" for item in fields(Settings)), "NKI_HF_TRACEBACK")
 PREFIXES = ("NKI_HF_", "NEURON_", "NKI_", "TORCH_NEURONX_", "XLA_", "NKILIB_", "PJRT_")
 
@@ -93,14 +97,31 @@ def report(host: Host | None = None) -> Report:
     problems += findings(
         Facts(
             world=world.name,
-            versions={**versions, "nki": nki.version},
+            versions={**versions, "nki": nki.version, "system": _system()},
             environ=host.environ,
             devices=tuple(devices),
             chip=chip.chip,
             python=sys.version_info[:2],
+            hidden_programs=_hidden_programs(host),
         )
     )
     return Report(facts=facts, problems=tuple(problems))
+
+
+def _hidden_programs(host: Host) -> tuple[str, ...]:
+    """Programs beside this Python that PATH does not reach."""
+    folders = [folder for folder in host.environ.get("PATH", "").split(os.pathsep) if folder]
+    beside = [name for name in PROGRAMS if host.glob(os.path.join(os.path.dirname(sys.executable), name))]
+    return tuple(name for name in beside if not any(host.glob(os.path.join(folder, name)) for folder in folders))
+
+
+def _system() -> str | None:
+    """`ubuntu 26.04`, or what the system calls itself; None where it says nothing."""
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return None
+    return f"{release.get('ID', '')} {release.get('VERSION_ID', '')}".strip()
 
 
 def front_end(nki_version: str | None, chosen: str | None) -> str:

@@ -11,7 +11,9 @@ __all__ = ["RULES", "Facts", "findings", "release"]
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the rules look at: the world's name, versions by distribution, variables, device files, chip, Python version."""
+    """What the rules look at: the world's name, versions by distribution, variables, device files, chip, Python version, and
+    programs that lie beside this Python and are not on PATH.
+    """  # fmt: skip
 
     world: str
     versions: Mapping[str, str | None]
@@ -19,6 +21,7 @@ class Facts:
     devices: tuple[str, ...]
     chip: str | None
     python: tuple[int, int]
+    hidden_programs: tuple[str, ...] = ()
 
     def release(self, name: str) -> tuple[int, ...]:
         """Release numbers of a distribution; () if it is missing."""
@@ -62,6 +65,50 @@ def _native_chip(facts: Facts) -> str | None:
     if facts.world == "native" and facts.chip == "trn1":
         return "the native world runs on Trn2 and Trn3 only. Use the xla world (torch-neuronx 2.9) on Trn1."
     return None
+
+
+def _first_generation(facts: Facts) -> str | None:
+    if facts.world == "xla" and facts.chip == "trn1":
+        return (
+            "Trn1 or Inf2: a release note says that kernels of nki 0.3 and newer are not supported there; one kernel in a "
+            "graph is reported to run, two are rejected. `python examples/device_bisect.py --device xla` shows which hold here."
+        )
+    return None
+
+
+def _islpy(facts: Facts) -> str | None:
+    if facts.release("neuronx-cc")[:2] == (2, 27) and facts.release("islpy") >= (2026, 2):
+        return (
+            f"islpy {_dotted(facts.release('islpy'))} with neuronx-cc 2.27: compilations end with NCC_ISMP902, is_subset(). "
+            "pip install 'islpy==2026.1'."
+        )
+    return None
+
+
+def _numpy(facts: Facts) -> str | None:
+    numpy = facts.release("numpy")
+    if facts.versions.get("neuronx-cc") and numpy and numpy < (2,):
+        return f"numpy {_dotted(numpy)} with neuronx-cc, which asks for 2 or newer: 2.2 and 2.3 are documented. Upgrade numpy."
+    return None
+
+
+def _path(facts: Facts) -> str | None:
+    if facts.world != "none" and facts.hidden_programs:
+        return (
+            f"{', '.join(facts.hidden_programs)} beside this Python, but not on PATH, where torch_neuronx looks: activate the "
+            "venv, or put its bin folder first on PATH."
+        )
+    return None
+
+
+def _native_system(facts: Facts) -> str | None:
+    system = facts.versions.get("system") or ""
+    if facts.world != "native" or not system.startswith("ubuntu ") or system == "ubuntu 26.04":
+        return None
+    return (
+        f"{system.capitalize()}: the wheels of native torch-neuronx are for Ubuntu 26.04. On 24.04 use AWS's image of one "
+        "framework (DLAMI), elsewhere build from source."
+    )
 
 
 def _xla_with_newer_compiler(facts: Facts) -> str | None:
@@ -171,6 +218,11 @@ RULES: tuple[Callable[[Facts], str | None], ...] = (
     _native_with_torch_xla,
     _native_python,
     _native_chip,
+    _first_generation,
+    _native_system,
+    _islpy,
+    _numpy,
+    _path,
     _native_with_older_compiler,
     _xla_with_newer_compiler,
     _xla_python,

@@ -161,10 +161,6 @@ def _row(row: LedgerRow) -> ExplainRow:
     parts = [f"{name} {value}" for name, value in (("ahead", mask.ahead), ("window", mask.window)) if value is not None]
     if parts:
         parts.append(f"offset {mask.q_offset}")
-    if mask.runtime_bounds:
-        parts.append("run-time bounds")
-    if mask.bias:
-        parts.append(f"{mask.bias} bias")
     return ExplainRow(
         layer=row.layer,
         phase=row.phase,
@@ -175,7 +171,7 @@ def _row(row: LedgerRow) -> ExplainRow:
             f"{problem.batch} x {problem.num_heads_q}/{problem.num_heads_kv} x {problem.seqlen_q:,}/{problem.seqlen_kv:,}"
             f" x {problem.head_dim}" + (f"/{problem.head_dim_v}" if problem.head_dim_v != problem.head_dim else "")
         ),
-        mask=", ".join(parts) or "none",
+        mask=": ".join([mask.form, ", ".join(parts)] if parts else [mask.form]),
         tiles=dict(decision.tiles),
         reasons=[str(reason) for reason in decision.rejected] if decision.fallback else [],
         entry="" if decision.plan is None else decision.plan.entry,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 FAKES = Path(__file__).parent
 ROOT = FAKES.parent.parent
-WORLDS = ("native", "xla", "placeholder", "container")
+WORLDS = ("native", "xla", "placeholder", "container", "no_path")
 
 
 def environment(world, folder, before=os.environ):

@@ -100,7 +100,7 @@ MUTANTS = (
             (_LAUNCH, _PASSED, _PASSED + " if named[name] is not None")),
     _mutant("environment-early", "native_contract_environment::test_the_benchmarks_variables",
             "the benchmark sets its variables after its imports",
-            (_BENCH, "    prepare_environment(options)\n    check_writable", "    check_writable"),
+            (_BENCH, "    prepare_environment(options)\n    check_files", "    check_files"),
             (_BENCH, "    device = choose_device(options.device)\n", "    prepare_environment(options)\n"
              "    device = choose_device(options.device)\n")),
     _mutant("simulator-off", "native_contract::test_with_nkis_own_simulator", "NKI_SIMULATOR is not asked",
@@ -142,6 +142,11 @@ MUTANTS = (
     _mutant("graph-opaque-op", "native_contract::test_our_op_in_a_compiled_graph", "the device gets the op of the CPU",
             (_TORCH_OP, "        _native_op_is_registered()\n", ""),
             (_TORCH_OP, "torch.ops.nki_hf_neuron.attention(*arguments)", "attention_op(*arguments)")),
+    _mutant("op-lowering", "native_contract::test_our_op_in_a_compiled_graph", "the op sorts the values",
+            ("nki_hf/adapters/layouts.py", 'return array.permute(order)', 'return array.permute(order).sort(dim=-1).values')),
+    _mutant("dtype-view", "native_contract::test_a_bool_mask_reaches", "a bool mask is seen as bytes on every device",
+            ("nki_hf/adapters/layouts.py",
+             'array.view(torch.uint8) if array.device.type == "cpu" else array.to(torch.uint8)', "array.view(torch.uint8)")),
     _mutant("graph-device", "native_bench::test_headline", "the benchmark's token ids stay on the CPU",
             (_WORLDS, 'subject.prompt.input_ids.to(torch.int32).to("neuron")', "subject.prompt.input_ids.to(torch.int32)")),
     _mutant("graph-integers", "native_bench::test_headline", "the benchmark's token ids stay 64 bits wide",
@@ -163,6 +168,10 @@ MUTANTS = (
 """Every mutant, in the order of the rules."""
 
 NO_MUTANT = {
+    "kernels-per-graph": Without(
+        "no precaution is known: a model of several layers has a kernel for each; the failure says so",
+        "chips::test_trn1_takes_one_kernel_in_a_graph",
+    ),
     "core-one-process": Without(
         "no precaution of one place; the benchmark's parent launches nothing before its compiling child has ended",
         "test_rehearsal::test_the_core_belongs_to_one_process_at_a_time",

@@ -11,7 +11,7 @@ from nki_hf.backends.neuron_world import Host
 from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.env import report
 
-WORDS = {"placeholder": "placeholder of the public index", "container": "--device /dev/neuron0"}
+WORDS = {"placeholder": "placeholder of the public index", "container": "--device /dev/neuron0", "no_path": "activate the venv"}
 WORLD = os.environ["FAKE_NEURON_WORLD"]
 
 

@@ -1,5 +1,7 @@
 """Prompts of many lengths, left-padded to few lengths, on the native stand-in: values, and what is compiled."""
 
+import copy
+
 import pytest
 import torch
 from fake_neuron import MACHINE
@@ -18,7 +20,7 @@ def _models():
         vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, max_position_embeddings=2048, attn_implementation="eager",
     )  # fmt: skip
-    on_cpu, on_device = Qwen3ForCausalLM(config).eval(), Qwen3ForCausalLM(config).eval()
+    on_cpu, on_device = Qwen3ForCausalLM(config).eval(), Qwen3ForCausalLM(copy.deepcopy(config)).eval()
     on_device.load_state_dict(on_cpu.state_dict())
     on_device.set_attn_implementation("nki")
     return on_cpu, on_device.to("neuron")

@@ -260,7 +260,7 @@ def _bracket(patch, choose):
             return choose(self.kernel, lnc)
 
     original = NeuronBackend._kernel
-    patch.setattr(NeuronBackend, "_kernel", lambda self, name: Wrapped(original(self, name)))
+    patch.setattr(NeuronBackend, "_kernel", lambda self, *names: Wrapped(original(self, *names)))
 
 
 @pytest.mark.parametrize("rule", MUTATIONS)
@@ -327,6 +327,12 @@ def test_a_kernel_that_reads_a_changed_global_is_refused(backend):
     with pytest.raises(LaunchFailed, match=r"FACTOR=2\.0, which is 3\.0") as caught:
         backend.run(call)
     assert caught.value.__cause__.rule == "kernel-pure"
+
+
+def test_a_bool_mask_reaches_the_kernel_as_bytes():
+    mask = torch.rand(1, 1, 24, 40, generator=torch.Generator().manual_seed(1)) > 0.3
+    found = _attention(mask=on_device(mask, "neuron:0"))
+    torch.testing.assert_close(found.cpu(), _attention(None, mask=mask), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("rows", [1, 24])

@@ -1,5 +1,7 @@
 """Windows and softcaps through the whole adapter on the native fake: generation in a graph, and training."""
 
+import copy
+
 import pytest
 import torch
 from fake_neuron import MACHINE
@@ -27,7 +29,7 @@ def _gemmas(kind):
         config, made = Gemma2Config(num_hidden_layers=2, query_pre_attn_scalar=16, **SIZES), Gemma2ForCausalLM
     else:
         config, made = Gemma3TextConfig(num_hidden_layers=6, **SIZES), Gemma3ForCausalLM
-    on_cpu, on_device = made(config).eval(), made(config).eval()
+    on_cpu, on_device = made(config).eval(), made(copy.deepcopy(config)).eval()
     on_device.load_state_dict(on_cpu.state_dict())
     on_device.set_attn_implementation("nki")
     return on_cpu, on_device.to("neuron")

@@ -1,5 +1,6 @@
 """A Qwen3 model through the whole adapter on the native fake: values, and how often anything is compiled."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def _models(layers=2, **changes):
     torch.manual_seed(0)
     config = Qwen3Config(num_hidden_layers=layers, attn_implementation="eager", **{**SIZES, **changes})
     on_cpu = Qwen3ForCausalLM(config).eval()
-    on_device = Qwen3ForCausalLM(config).eval()
+    on_device = Qwen3ForCausalLM(copy.deepcopy(config)).eval()
     on_device.load_state_dict(on_cpu.state_dict())
     on_device.set_attn_implementation("nki")
     return on_cpu, on_device.to("neuron")

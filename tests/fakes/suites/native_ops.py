@@ -119,7 +119,7 @@ def test_plain_custom_op_is_opaque_to_the_compiler():
 
 def test_python_that_reads_values_fails_under_fake_tensors():
     def reads(x: torch.Tensor) -> torch.Tensor:
-        return x * 2 if x.sum().item() > 0 else x * 3
+        return x * 2 if x[0, 0].item() > 0 else x * 3
 
     register_native_op("nki_hf_test::reads", reads)
     with pytest.raises(Exception, match=r"item|data-dependent|_local_scalar_dense"):

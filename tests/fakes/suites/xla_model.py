@@ -1,5 +1,7 @@
 """A Qwen3 model through the whole adapter inside `torch_neuronx.trace`: values, compilations, and how failures surface."""
 
+import copy
+
 import pytest
 import torch
 import torch_neuronx
@@ -30,7 +32,7 @@ def _models(layers=2):
     """The same random weights twice: eager on the CPU, nki to be traced."""
     torch.manual_seed(0)
     config = Qwen3Config(num_hidden_layers=layers, attn_implementation="eager", **SIZES)
-    eager, nki = Qwen3Model(config).eval(), Qwen3Model(config).eval()
+    eager, nki = Qwen3Model(config).eval(), Qwen3Model(copy.deepcopy(config)).eval()
     nki.load_state_dict(eager.state_dict())
     nki.set_attn_implementation("nki")
     return LastHidden(eager), LastHidden(nki)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +14,17 @@ from nki_hf.backends.neuron_world import Host, detect_world, simulator_problem
 from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench.options import BenchOptions, WrongUse
 
-__all__ = ["COMPILER_FOLDER", "COMPILE_ONLY", "DevicePlan", "cases", "check", "compiler_arguments", "environment", "plan"]
+__all__ = [
+    "COMPILER_FOLDER",
+    "COMPILE_ONLY",
+    "DevicePlan",
+    "cases",
+    "check",
+    "compiler_arguments",
+    "environment",
+    "path_with_own_programs",
+    "plan",
+]
 
 COMPILER_FOLDER = "compiler"
 """Where `torch_neuronx.trace` leaves graph.neff, within the folder of a kept model."""
@@ -131,6 +143,14 @@ def environment(options: BenchOptions, device: str) -> dict[str, str]:
         return {}
     native = {**_NATIVE, "TORCH_NEURONX_NEFF_CACHE_DIR": str(options.neff_dir)} if device in ("neuron", "auto") else {}
     return {**_BOTH, **native}
+
+
+def path_with_own_programs(path: str) -> str:
+    """`PATH` with the folder of this Python on it: there AWS's packages have the programs that they start by name, also where
+    nobody activated the venv.
+    """  # fmt: skip
+    own = os.path.dirname(sys.executable)
+    return path if own in path.split(os.pathsep) else os.pathsep.join(filter(None, (own, path)))
 
 
 def compiler_arguments(device: str, lnc: int) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from nki_hf import sim
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions
+from nki_hf.sim.execution.machine import running_machine
 
 __all__ = ["FakeKernel", "NkiValidationError"]
 
@@ -43,7 +44,7 @@ class FakeKernel:
         return FakeKernel(self.function, lnc)
 
     def __call__(self, *args, **kwargs):
-        if sim.machine.running_machine() is not None:  # a kernel inside a kernel runs as its function
+        if running_machine() is not None:  # a kernel inside a kernel runs as its function
             return self.function(*args, **kwargs)
         MACHINE.check_environment()
         bound = inspect.signature(self.function).bind(*args, **kwargs)
@@ -95,6 +96,7 @@ class FakeKernel:
 
     def _run(self, key, arguments):
         MACHINE.launches.append((key, MACHINE.where))
+        MACHINE.kernel_in_graph(key)
         if MACHINE.latches and self.__name__ in MACHINE.broken_kernels:
             return self._latch(arguments)
         arrays = {name: to_numpy(value.inner) for name, value in arguments.items() if isinstance(value, DeviceTensor)}
@@ -138,7 +140,7 @@ class FakeKernel:
             returned.append(out)
             return out
 
-        options = SimOptions(chip=get_chip("trn2"), values=values, record=values, events=False)
+        options = SimOptions(chip=get_chip(MACHINE.chip), values=values, record=values, events=False)
         inputs = [
             (to_numpy(value.inner) if values else _empty(value)) if isinstance(value, DeviceTensor) else value
             for value in arguments.values()

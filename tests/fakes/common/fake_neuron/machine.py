@@ -34,6 +34,7 @@ class Machine:
     loaded: list = field(default_factory=list)
     frozen: list = field(default_factory=list)
     launches: list = field(default_factory=list)
+    ops: list = field(default_factory=list)
     programs: dict = field(default_factory=dict)
     shapes: dict = field(default_factory=dict)
     lnc_of_kernel: dict = field(default_factory=dict)
@@ -45,6 +46,9 @@ class Machine:
     takes_int64: bool = False
     nki_version: str = NKI_VERSION
     where: str = "eager"
+    inside_op: bool = False
+    chip: str = field(default_factory=lambda: os.environ.get("FAKE_NEURON_CHIP", "trn2"))
+    in_graph: list = field(default_factory=list)
     at_import: dict = field(default_factory=lambda: {name: os.environ.get(name) for name in WATCHED})
 
     def reset(self) -> None:
@@ -53,6 +57,9 @@ class Machine:
         self.loaded.clear()
         self.frozen.clear()
         self.launches.clear()
+        self.ops.clear()
+        self.in_graph.clear()
+        self.inside_op = False
         self.programs.clear()
         self.shapes.clear()
         self.lnc_of_kernel.clear()
@@ -67,7 +74,7 @@ class Machine:
     @property
     def lnc(self) -> int:
         """LNC of the runtime and the compiler, as seen at import."""
-        return int(self.at_import["NEURON_LOGICAL_NC_CONFIG"] or 2)
+        return int(self.at_import["NEURON_LOGICAL_NC_CONFIG"] or (1 if self.chip == "trn1" else 2))
 
     @property
     def world(self) -> str:
@@ -88,6 +95,14 @@ class Machine:
             return
         record = CompileRecord(what, where or self.where, key)
         (self.loaded if in_neff_cache(record) else self.compiles).append(record)
+
+    def kernel_in_graph(self, key: tuple) -> None:
+        """Note a kernel of the graph being compiled; Trn1 takes one."""
+        if self.where not in ("graph", "trace"):
+            return
+        self.in_graph.append(key)
+        if self.chip == "trn1" and len(self.in_graph) > 1:
+            refuse("kernels-per-graph", f"{len(self.in_graph)} kernels in one graph on trn1")
 
     def raise_latched(self) -> None:
         """A failure that its own launch did not report comes out at the next op on the device."""

@@ -37,6 +37,9 @@ RULES = {
     "graph-static": "D reference-torch-compile: dynamic=True and automatic dynamic shapes are refused",
     "graph-mode": "D reference-torch-compile: only mode='default', only documented options",
     "graph-opaque-op": "S nki_hop.py: an op not made by nki_op has no decomposition, so the compiler cannot lower it",
+    "op-lowering": "S nki_hop.py: the body of an op is traced into the graph; ops without a known lowering do not compile",
+    "dtype-view": "S tests: view.dtype fails for every dtype; torch-mlir compares bit widths, of which a bool has 1",
+    "kernels-per-graph": "reported (public issue, open): trn1's verifier takes one nki kernel per graph and rejects two",
     "graph-device": "W env-vars: a CPU input of a graph is copied at each call, or refused by ..._DISABLE_CPU_AUTOCOPY=1",
     "graph-integers": "X: int64 token ids as a graph's input failed in the embedding; D release notes 2.32 on 64-bit types",
     # torch_neuronx.trace (xla)

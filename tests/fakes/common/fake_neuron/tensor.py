@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map
 
 from fake_neuron.kept import reserve_core
+from fake_neuron.lowering import check_inside_op, check_view
 from fake_neuron.machine import MACHINE
 
 __all__ = ["NKI_OPS", "DeviceTensor", "XlaTensor", "adopted", "install_device", "on_device"]
@@ -61,7 +62,14 @@ class DeviceTensor(torch.Tensor):
         args, kwargs = tree_map(adopted, (args, kwargs))
         function = NKI_OPS.get(func._schema.name)
         if function is not None:
-            return function(*args, **kwargs)
+            before, MACHINE.inside_op = MACHINE.inside_op, True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                MACHINE.inside_op = before
+        check_view(func, args)
+        if MACHINE.inside_op:
+            check_inside_op(func._schema.name)
         devices = []
 
         def unwrap(value):
@@ -78,6 +86,7 @@ class DeviceTensor(torch.Tensor):
         if target is not None:
             inner_kwargs["device"] = torch.device("cpu")
         out = func(*inner_args, **inner_kwargs)
+        MACHINE.ops.append((func._schema.name, sorted(value.numel() for value in (out,) if isinstance(value, torch.Tensor))))
         if device == "cpu":
             return out
         device = device if ":" in device else f"{device}:0"

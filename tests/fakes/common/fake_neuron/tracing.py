@@ -61,6 +61,7 @@ def trace(
                 refuse("trace-lnc", f"compiler argument {name} {value} on a runtime of LNC {MACHINE.lnc}")
     MACHINE.compiled("trace", (_signature(inputs), tuple(flags)), "trace")
     before, MACHINE.where = MACHINE.where, "trace"
+    MACHINE.in_graph.clear()
     try:
         outputs = _run(func, inputs)
     finally:

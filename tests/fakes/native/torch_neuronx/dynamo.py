@@ -27,6 +27,7 @@ def compile_graph(graph, example_inputs, **options):
 
     def run(*inputs):
         before, MACHINE.where = MACHINE.where, "graph"
+        MACHINE.in_graph.clear()
         try:
             return graph.forward(*inputs)
         finally:

@@ -10,4 +10,4 @@ def get_logical_neuron_cores():
 
 def get_platform_target():
     """The chip."""
-    return "trn2"
+    return MACHINE.chip

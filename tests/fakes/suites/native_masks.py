@@ -1,0 +1,157 @@
+"""Masks on the native stand-in: which structure reaches the kernel, and that the numbers are eager's."""
+
+import pytest
+import torch
+from fake_neuron import MACHINE
+from mask_cases import CASES, SEQLEN, compare, masks_seen, models, padding_of  # noqa: F401  (a fixture)
+from transformers import StaticCache
+from transformers import masking_utils as builders
+
+import nki_hf
+from nki_hf.adapters.device_mask import DeviceMask
+from nki_hf.adapters.mask_function import nki_mask
+
+
+@pytest.fixture(autouse=True)
+def _strict():
+    torch._dynamo.reset()
+    with nki_hf.using(strict=True):
+        yield
+
+
+@pytest.mark.parametrize("cache", [False, True], ids=["no cache", "cache"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_mask_keeps_its_structure_and_its_numbers(case, cache, masks_seen):  # noqa: F811
+    compare(case, cache, masks_seen, compiled=False)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_explain_names_the_form_of_the_mask(case, masks_seen):  # noqa: F811
+    nki_hf.explain(reset=True)
+    compare(case, False, masks_seen, compiled=False)
+    report = nki_hf.explain(reset=True)
+    form = "band + key mask" if CASES[case][1] else "band"
+    assert {row.first.problem.mask.form for row in report.rows} == {form}
+    assert f"  {form}" in str(report)
+
+
+@torch.no_grad()
+def test_explain_names_a_dense_mask():
+    _, on_device = models(None)
+    ids = torch.ones(1, 8, dtype=torch.int32)
+    mask = torch.ones(1, 1, 8, 8, dtype=torch.bool).tril()
+    mask[..., ::3] = True
+    nki_hf.explain(reset=True)
+    on_device(ids.to("neuron"), attention_mask=mask.to("neuron"), use_cache=False)
+    assert {row.first.problem.mask.form for row in nki_hf.explain(reset=True).rows} == {"dense mask"}
+
+
+def test_padding_with_holes_is_exact(masks_seen):  # noqa: F811
+    compare("both", False, masks_seen, compiled=False, holes=True)
+
+
+@torch.no_grad()
+def test_a_static_cache_longer_than_the_prompt_gives_bounds(masks_seen):  # noqa: F811
+    on_cpu, on_device = models(None)
+    ids, padding = torch.arange(2 * SEQLEN).reshape(2, -1) % 63, padding_of()
+    expected = on_cpu(ids, attention_mask=padding, use_cache=False).last_hidden_state
+    cache = StaticCache(config=on_device.config, max_cache_len=300)
+    inputs = {"attention_mask": padding.to("neuron"), "cache": cache}
+    found = on_device(ids.to("neuron"), **inputs).last_hidden_state.cpu()
+    torch.testing.assert_close(found[padding.bool()], expected[padding.bool()], rtol=0, atol=2e-2)
+    assert all(mask.ahead == 1 and not mask.bias_rows for mask, _ in masks_seen)
+
+
+def test_layers_share_one_conversion_of_the_mask():
+    _, on_device = models(None)
+    ids = torch.ones(2, SEQLEN, dtype=torch.int32).to("neuron")
+    MACHINE.ops.clear()
+    with torch.no_grad():
+        on_device(ids, attention_mask=padding_of().to("neuron"), use_cache=False)
+    large = [name for name, sizes in MACHINE.ops if sizes and max(sizes) >= 2 * SEQLEN * SEQLEN]
+    assert large == [], "something of seqlen x seqlen was built"
+    conversions = [sizes for name, sizes in MACHINE.ops if name == "aten::_to_copy" and 2 * SEQLEN in sizes]
+    # The padding to bool by Transformers, and to the dtype of kernels: once for both layers.
+    assert len(conversions) <= 3, MACHINE.ops
+
+
+# ---- what is not the adapter sees the mask that a DeviceMask stands for ------------------------------------------------------
+
+
+def _mask(function=builders.causal_mask_function, padding=None, **changes):
+    options = {
+        "batch_size": 2, "q_length": 5, "kv_length": 8, "q_offset": 3, "kv_offset": 0, "mask_function": function,
+        "attention_mask": padding, "allow_is_causal_skip": True, "device": torch.device("neuron"), "config": None,
+    }  # fmt: skip
+    return nki_mask(**options | changes)
+
+
+def _expected(function=builders.causal_mask_function, padding=None, **changes):
+    options = {"q_length": 5, "kv_length": 8, "q_offset": 3, "kv_offset": 0} | changes
+    return builders.sdpa_mask(
+        batch_size=2, mask_function=function, attention_mask=padding, allow_is_causal_skip=False, **options
+    )
+
+
+FUNCTIONS = {
+    "causal": builders.causal_mask_function,
+    "window": builders.sliding_window_causal_mask_function(3),
+    "both directions": builders.sliding_window_bidirectional_mask_function(2),
+    "everything": builders.bidirectional_mask_function,
+}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("offset", [3, 0, torch.tensor(2)], ids=str)
+def test_a_device_mask_stands_for_transformers_own_mask(function, padded, offset):
+    padding = torch.tensor([[0, 0, 1, 1, 1, 1, 0, 1], [1] * 8]).bool() if padded else None
+    on_device = None if padding is None else padding.to("neuron")
+    placed = offset.to("neuron") if isinstance(offset, torch.Tensor) else offset
+    mask = _mask(FUNCTIONS[function], on_device, q_offset=placed)
+    assert isinstance(mask, DeviceMask)
+    expected = _expected(FUNCTIONS[function], padding, q_offset=offset)
+    assert mask.shape == expected.shape
+    for found, right in (
+        (mask.dense(), expected),
+        (mask[:, :, 1:, :6], expected[:, :, 1:, :6]),
+        (~mask, ~expected),
+        (mask & mask, expected),
+        (torch.where(mask, 0.0, 1.0), torch.where(expected, 0.0, 1.0)),
+        (mask.to(torch.float32), expected.to(torch.float32)),
+        (mask == 0, expected == 0),
+    ):
+        assert torch.equal(found.cpu(), right)
+    for moved in (mask.to("cpu"), mask.to("cpu", torch.bool), mask.to(device=torch.device("cpu"))):
+        assert isinstance(moved, DeviceMask), "the structure was lost on the way"
+        assert moved.dense().device.type == "cpu"
+        assert torch.equal(moved.dense(), expected)
+    assert mask.to(mask.device).keys(5, 8) is not None
+
+
+def test_keys_of_a_window_that_slid_on_count_from_its_first():
+    window, padding = builders.sliding_window_causal_mask_function(4), torch.ones(2, 11).bool()
+    padding[0, :5] = False
+    sizes = {"q_length": 3, "kv_length": 6, "q_offset": 8, "kv_offset": 5}
+    mask = _mask(window, padding.to("neuron"), local_size=4, **sizes)
+    assert torch.equal(mask.dense().cpu(), _expected(window, padding, **sizes))
+    assert (mask.q_offset, mask.window, mask.ahead) == (3, 4, 1)
+
+
+@pytest.mark.parametrize("kind", ["chunked", "image blocks", "user"])
+def test_what_is_no_band_stays_a_dense_mask(kind):
+    block = torch.tensor([[-1, 0, 0, 0, -1, 1, 1, -1]] * 2).to("neuron")
+    function, changes = {
+        "chunked": (builders.chunked_causal_mask_function(3, torch.zeros(2).int().to("neuron")), {"local_size": 3}),
+        "image blocks": (
+            builders.or_masks(builders.causal_mask_function, builders.blockwise_overlay(block)),
+            {"allow_is_causal_skip": False},
+        ),
+        "user": (lambda b, h, q, k: (k <= q) & (k % 2 == 0), {}),
+    }[kind]
+    mask = _mask(function, **changes)
+    expected = builders.sdpa_mask(
+        batch_size=2, q_length=5, kv_length=8, q_offset=3, mask_function=function, device="neuron", allow_is_causal_skip=False
+    )
+    assert mask.bias.shape[2] == 5
+    assert torch.equal(mask.dense().cpu(), expected.cpu())
