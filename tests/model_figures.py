@@ -1,6 +1,7 @@
 """Figures of the coverage test:
 
-    PYTHONPATH=. python tests/model_figures.py [--dtype bfloat16] [--scale 3] [--shard 1/4] [--control mask|is_causal] [name ...]
+    PYTHONPATH=. python tests/model_figures.py [--dtype bfloat16] [--scale 3] [--shard 1/4]
+        [--control mask|is_causal] [name ...]
 
 Architectures that are equal to eager in every mode, those of which some mode is as sdpa (which differs from eager there
 itself), and wrong ones. Per mode: equal through a kernel, equal by fallback, as sdpa, refused, wrong; the deviation from
@@ -14,7 +15,7 @@ from collections import Counter
 
 import torch
 import transformers
-from zoo import ARCHITECTURES, MODES, build, deviation, equal, run_mode
+from zoo import ARCHITECTURES, MODES, build, deviation, run_mode, verdict
 
 import nki_hf
 
@@ -46,11 +47,10 @@ def judge(architecture, model, mode):
         return "refused" if isinstance(error, nki_hf.UnsupportedProblem) else f"wrong ({type(error).__name__})", None, 0, 0
     report = nki_hf.explain()
     off = deviation(found, expected)
-    verdict = "fallback" if report.fallbacks else "kernel"
-    if not equal(found, expected, architecture, model, mode):
-        as_sdpa = run_mode(architecture, model, "sdpa", mode)
-        verdict = "as sdpa" if equal(found, as_sdpa, architecture, model, mode) else "wrong"
-    return verdict, off, report.calls, report.fallbacks
+    judged = verdict(found, expected, architecture, model, mode)
+    if judged == "equal":
+        judged = "fallback" if report.fallbacks else "kernel"
+    return judged, off, report.calls, report.fallbacks
 
 
 def main():
@@ -76,26 +76,26 @@ def main():
             if options.dtype != "float32" and mode in ("dynamic", "static"):
                 continue  # one rounding can flip a token, and everything after it
             try:
-                verdict, off, ran, fell = judge(architecture, model, mode)
+                judged, off, ran, fell = judge(architecture, model, mode)
             except (KeyError, RuntimeError, ValueError, AssertionError) as error:
-                verdict, off, ran, fell = f"eager fails ({type(error).__name__}: {error})", None, 0, 0
-            verdicts.setdefault(mode, Counter())[verdict] += 1
+                judged, off, ran, fell = f"eager fails ({type(error).__name__}: {error})", None, 0, 0
+            verdicts.setdefault(mode, Counter())[judged] += 1
             calls, fallbacks = calls + ran, fallbacks + fell
             reasons.update(nki_hf.explain().reasons())
             if off is not None:
                 deviations.append(off)
                 farthest = max(farthest, (off, f"{architecture.kind}/{architecture.name} {mode}"))
-            column = 0 if verdict in ("kernel", "fallback") or verdict.startswith("eager") else 1 if verdict == "as sdpa" else 2
+            column = 0 if judged in ("kernel", "fallback") or judged.startswith("eager") else 1 if judged == "as sdpa" else 2
             identity = f"{architecture.kind}/{architecture.name}"
             worst[identity] = max(worst.get(identity, 0), column)
-            if column or verdict.startswith("eager"):
-                print(f"{verdict}: {identity} {mode} {off}", flush=True)
+            if column or judged.startswith("eager"):
+                print(f"{judged}: {identity} {mode} {off}", flush=True)
     scaled = f"weights of the scores times {options.scale:g}"
     print(f"\n{len(chosen)} models, {options.dtype}, {scaled}, control: {options.control or 'none'}")
     counts = Counter(worst.values())
     print(f"equal {counts[0]}, as sdpa {counts[1]}, wrong {counts[2]}")
-    for mode, by_verdict in verdicts.items():
-        print(f"{mode:>8}: " + ", ".join(f"{count} {verdict}" for verdict, count in by_verdict.most_common()))
+    for mode, of_mode in verdicts.items():
+        print(f"{mode:>8}: " + ", ".join(f"{count} {verdict}" for verdict, count in of_mode.most_common()))
     share = 100 * (calls - fallbacks) / max(1, calls)
     print(f"{calls:,} attention calls, {share:.1f} % through a kernel")
     for reason, count in reasons.most_common():

