@@ -2,8 +2,11 @@
 
 import gc
 import multiprocessing
+import subprocess
+import sys
 import threading
 import tracemalloc
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -308,3 +311,52 @@ def test_blas_threads_are_restored_after_a_call():
         assert (seen, get()) == ([1], 2)
     finally:
         put(before)
+
+
+def _run_lengths(target, lengths, **changes):
+    for length in lengths:
+        sizes = {"batch": 1, "num_heads_q": 1, "num_heads_kv": 1, "seqlen_q": length, "seqlen_kv": length}
+        target.run(call_of(attention_inputs(case_of(**sizes, **changes))))
+
+
+def test_dropped_recordings_are_freed_at_once_without_the_collector():
+    limit = 8_000_000
+    target = backend(threads=1, pool_bytes=limit)
+    _run_lengths(target, range(100, 110))  # imports and caches
+    target.clear()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        _run_lengths(target, range(40, 80))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert sum(map(len, target._pool._idle.values())) < 20  # more than half were dropped
+    assert held < 1.5 * limit, held
+
+
+@pytest.mark.slow
+def test_two_thousand_shapes_in_one_process_take_no_more_memory_than_the_pool_may():
+    """Of the whole process, in a process of its own: what the C library keeps counts too."""
+    code = """
+import os
+from test_backend_simulator import _run_lengths, backend
+limit = 128 << 20
+resident = lambda: int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+target = backend(threads=1, pool_bytes=limit)
+_run_lengths(target, range(2, 12))
+target.clear()
+before, most = resident(), 0
+for width in (32, 64):
+    for length in range(2, 1002):
+        _run_lengths(target, [length], head_dim=width)
+        most = max(most, resident())
+print(target.programs_recorded, (most - before) / limit)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    recorded, share = done.stdout.split()
+    assert int(recorded) == 2010
+    assert float(share) < 1.5

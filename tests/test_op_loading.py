@@ -68,6 +68,37 @@ print(torch.allclose(out, expected, atol=1e-5), q.grad.shape == q.shape)
     assert _run(code) == "True True"
 
 
+def test_a_program_that_names_the_backward_loads_and_runs_in_a_new_process(saved):
+    save = """
+import sys, torch, nki_hf
+
+class Gradients(torch.nn.Module):
+    def forward(self, dout, q, k, v, out, lse):
+        arguments = (dout, None, q, k, v, None, None, None, None, out, lse, None, None, 0, None, 1, False)
+        return torch.ops.nki_hf.attention_backward(*arguments)[:3]
+
+q, k, v, _ = torch.load(sys.argv[1])
+example = q.transpose(1, 2).contiguous(), q, k, v, q.transpose(1, 2).contiguous(), torch.zeros(1, 2, 5)
+torch.export.save(torch.export.export(Gradients(), example), sys.argv[2])
+"""
+    load = """
+import sys, torch, nki_hf
+assert "nki_hf.adapters.torch_op" not in sys.modules
+q, k, v, _ = torch.load(sys.argv[1])
+program = torch.export.load(sys.argv[2]).module()
+exact = [each.double().requires_grad_() for each in (q, k, v)]
+out = torch.nn.functional.scaled_dot_product_attention(*exact, is_causal=True)
+expected = torch.autograd.grad(out.sin().sum(), exact)
+lse = (exact[0] @ exact[1].mT * 8**-0.5).masked_fill(torch.ones(5, 5).triu(1) == 1, -torch.inf).logsumexp(-1).float()
+dout, out = (each.transpose(1, 2).float().contiguous() for each in (out.cos(), out))
+found = program(dout, q, k, v, out, lse)
+print(all(torch.allclose(one.double(), other, atol=1e-5) for one, other in zip(found, expected)))
+"""
+    path = saved / "backward.pt2"
+    _run(save, saved / "data.pt", path)
+    assert _run(load, saved / "data.pt", path) == "True"
+
+
 def test_a_spawned_worker_loads_a_pickled_function_of_the_package(saved):
     code = """
 import pickle, sys, torch

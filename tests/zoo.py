@@ -12,7 +12,10 @@ from shrink import shrink
 from transformers import CONFIG_MAPPING
 from zoo_list import ARCHITECTURES, Architecture
 
-__all__ = ["ARCHITECTURES", "MODES", "Architecture", "Outcome", "build", "deviation", "run_mode"]
+__all__ = ["ARCHITECTURES", "MODES", "TOLERANCE", "Architecture", "Outcome", "build", "deviation", "run_mode", "verdict"]
+
+TOLERANCE = 1e-4
+"""Of the largest value, in float32; a feature that is left out costs more (see `model_figures.py` for the controls)."""
 
 _SCORES = set(
     "q_proj k_proj query key q k q_lin k_lin qkv qkv_proj c_attn query_key_value Wqkv in_proj_weight q_b_proj kv_b_proj".split()
@@ -83,6 +86,46 @@ def deviation(found: Outcome, expected: Outcome) -> float:
         difference = float((found.tensors[name].double() - tensor.double()).abs().max())
         worst = max(worst, difference / scale) if difference == difference else float("nan")
     return worst
+
+
+def equal(found: Outcome, expected: Outcome, architecture: Architecture, model: torch.nn.Module, mode: str) -> bool:
+    """True if `found` is eager's outcome but for rounding.
+
+    In float32 within `TOLERANCE` of it. Sharp softmaxes and choices of experts can enlarge a rounding beyond that, and
+    narrower dtypes round more: then within twice the larger of two errors, both from eager in float64: of `expected`, and
+    of float64 itself on weights that are moved by one rounding. Tokens must be the same.
+
+    Args:
+      found: what is judged.
+      expected: eager's outcome in the model's dtype.
+      architecture: of the model.
+      model: what gave both.
+      mode: of both.
+    """
+    if expected.tokens is not None and not torch.equal(found.tokens, expected.tokens):
+        return False
+    dtype = next(model.parameters()).dtype
+    if dtype == torch.float32 and deviation(found, expected) <= TOLERANCE:
+        return True
+    exact = copy.deepcopy(model).double()
+    reference = run_mode(architecture, exact, "eager", mode)
+    errors = [deviation(expected, reference)]
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(3):
+        moved = copy.deepcopy(exact)
+        with torch.no_grad():
+            for weight in moved.parameters():
+                weight.mul_(1 + torch.finfo(dtype).eps * (2 * torch.rand(weight.shape, generator=generator) - 1))
+        errors.append(deviation(run_mode(architecture, moved, "eager", mode), reference))
+    return deviation(found, reference) <= 2 * max(errors)
+
+
+def verdict(found: Outcome, expected: Outcome, architecture: Architecture, model: torch.nn.Module, mode: str) -> str:
+    """`equal` to eager; `as sdpa` where Transformers' own sdpa differs from eager and `found` is equal to it; `wrong`."""
+    if equal(found, expected, architecture, model, mode):
+        return "equal"
+    as_sdpa = run_mode(architecture, model, "sdpa", mode)
+    return "as sdpa" if equal(found, as_sdpa, architecture, model, mode) else "wrong"
 
 
 def run_mode(architecture: Architecture, model: torch.nn.Module, implementation: str, mode: str) -> Outcome:

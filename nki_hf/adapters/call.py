@@ -28,6 +28,7 @@ _NAMES = (
 )
 COMPUTABLE = tuple(getattr(torch, name) for name in _NAMES.split() if hasattr(torch, name))
 """Dtypes of q, k and v that attention has a meaning for: signed floats and integers. What no kernel takes, torch computes."""
+_COMPUTABLE = frozenset(COMPUTABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,22 +92,23 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch
         attention has no meaning for (complex, bool, packed bits).
     """
     reasons = []
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != 4:
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
+    for name, tensor, shape in (("q", q, q_shape), ("k", k, k_shape), ("v", v, v_shape)):
+        if len(shape) != 4:
             reasons.append(_shape_reason(f"{name}.shape", tensor, "must have 4 axes, [batch, heads, seqlen, head_dim]"))
-        elif tensor.shape[1] == 0 or tensor.shape[3] == 0:
+        elif shape[1] == 0 or shape[3] == 0:
             reasons.append(_shape_reason(f"{name}.shape", tensor, "must have 1 or more heads and a head_dim of 1 or more"))
-        if tensor.dtype not in COMPUTABLE:
+        if tensor.dtype not in _COMPUTABLE:
             limit = "must be a signed float or integer type of whole bytes"
             reasons.append(Reason(kernel="attention", field=f"{name}.dtype", value=_dtype_name(tensor.dtype), limit=limit))
     if not reasons:
-        if q.shape[3] != k.shape[3]:
-            reasons.append(_shape_reason("k.shape", k, f"must end with q's head_dim, {q.shape[3]}"))
-        if k.shape[:3] != v.shape[:3]:
-            reasons.append(_shape_reason("v.shape", v, f"must begin with k's batch, heads and length, {list(k.shape[:3])}"))
-        if q.shape[0] != k.shape[0] and 1 not in (q.shape[0], k.shape[0]):
-            reasons.append(_shape_reason("k.shape", k, f"must have q's batch, {q.shape[0]}, or 1"))
-        if q.shape[1] % k.shape[1]:
+        if q_shape[3] != k_shape[3]:
+            reasons.append(_shape_reason("k.shape", k, f"must end with q's head_dim, {q_shape[3]}"))
+        if k_shape[0] != v_shape[0] or k_shape[1] != v_shape[1] or k_shape[2] != v_shape[2]:
+            reasons.append(_shape_reason("v.shape", v, f"must begin with k's batch, heads and length, {list(k_shape[:3])}"))
+        if q_shape[0] != k_shape[0] and 1 not in (q_shape[0], k_shape[0]):
+            reasons.append(_shape_reason("k.shape", k, f"must have q's batch, {q_shape[0]}, or 1"))
+        if q_shape[1] % k_shape[1]:
             reasons.append(
                 Reason(
                     kernel="attention",

@@ -7,9 +7,8 @@ what the same call outside of a graph would.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,8 +24,7 @@ from nki_hf.settings import settings
 __all__ = ["Where", "decide_call", "falls_back_in_graph"]
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(NamedTuple):
     """What a call is decided for: back end, chip, logical-core degree (None = the chip's default)."""
 
     backend: str
@@ -67,6 +65,9 @@ def _falls_back(*known: Any) -> bool:
 
 def _where(call: Call) -> Where:
     device_type = call.q.device.type
+    if device_type == "cpu":
+        chosen = device.settings_of_graph()
+        return Where(chosen.backend, chosen.chip, chosen.lnc)
     chip, lnc, _ = device.target(device_type)
     return Where(device.backend_name(device_type) or "simulator", chip, lnc)
 
@@ -147,8 +148,7 @@ def _refusals(call: Call, *, here: bool) -> list[Reason]:
         problem = device.target(where)[2]
         if problem:
             reasons.append(_reason("device", where, f"cannot run kernels here: {problem}"))
-    tensors = {"q": call.q, "k": call.k, "v": call.v, "sink": call.sink, "mask": call.keys.bias}
-    for name, tensor in tensors.items():
+    for name, tensor in (("q", call.q), ("k", call.k), ("v", call.v), ("sink", call.sink), ("mask", call.keys.bias)):
         if tensor is not None and type(tensor) not in device.PLAIN_TENSORS:
             reasons.append(_reason(name, type(tensor).__name__, "must be a plain tensor", "Pass the local tensor."))
     if context_parallel():

@@ -23,7 +23,7 @@ class TorchArrays:
 
     def permuted(self, array: Tensor, order: tuple[int, ...]) -> Tensor:
         """See `Arrays`."""
-        return array.permute(order)
+        return array.transpose(2, 3) if order == (0, 1, 3, 2) else array.permute(order)
 
     def cast(self, array: Tensor, dtype: str, hidden: float | None, lowest: float | None) -> Tensor:
         """See `Arrays`."""

@@ -148,8 +148,9 @@ def _values_unreadable(mask: torch.Tensor) -> bool:
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:  # in a transform of torch.func tensors are wrapped
         return True
-    if any(torch._C._get_dispatch_mode(each) is not None for each in _TRACERS):  # what is made here would be a graph's
-        return True
+    for mode in _TRACERS:
+        if torch._C._get_dispatch_mode(mode) is not None:  # what is made here would be a graph's
+            return True
     # On a Neuron device reading waits for it, and inside torch_neuronx.trace it would freeze the example's values for good.
     return type(mask) is not torch.Tensor or mask.device.type == "meta" or device_world(mask.device.type) is not None
 
@@ -165,9 +166,9 @@ def _fit(
         mask = mask[..., :seqlen_kv]
     for axis in range(3):
         # An expanded axis must fit as well, or it belongs to another batch; q of batch 1 meets every batch of keys.
-        fits = mask.shape[axis] == q.shape[axis] or (axis == 0 and q.shape[0] == 1)
-        if fits and mask.shape[axis] > 1 and mask.stride(axis) == 0:
-            mask = mask.narrow(axis, 0, 1)
+        if mask.shape[axis] > 1 and mask.stride(axis) == 0:
+            if mask.shape[axis] == q.shape[axis] or (axis == 0 and q.shape[0] == 1):
+                mask = mask.narrow(axis, 0, 1)
     if mask.shape[3] == 1 and seqlen_kv != 1:
         mask = mask.expand(-1, -1, -1, seqlen_kv)
     wanted = (*q.shape[:3], seqlen_kv)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import transformers  # its classes are asked for when needed: importing them here would import this file again
@@ -42,9 +43,22 @@ def routing(config_class: type) -> tuple[bool, bool] | None:
     return all(_asks(each) for each in classes), all(each._supports_sdpa for each in classes)
 
 
-def declines_sdpa(config_class: type) -> bool:
-    """True if there are model classes of this configuration and one of them can be run only as eager runs it."""
-    return routing(config_class) not in (None, (True, True))
+def declines_sdpa(config_class: type, module: torch.nn.Module | None = None) -> bool:
+    """True if there are model classes of this configuration and one of them can be run only as eager runs it.
+
+    Args:
+      config_class: the configuration's class.
+      module: the layer that asks, which gets the answer of its first call again: its model's class was there by then.
+    """
+    if module is None or torch.compiler.is_compiling():
+        return routing(config_class) not in (None, (True, True))
+    known = _declining.get(module)
+    if known is None or known[0] is not config_class:
+        known = _declining[module] = config_class, declines_sdpa(config_class)
+    return known[1]
+
+
+_declining: WeakKeyDictionary[torch.nn.Module, tuple[type, bool]] = WeakKeyDictionary()
 
 
 @torch.compiler.assume_constant_result

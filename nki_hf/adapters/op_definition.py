@@ -1,7 +1,8 @@
-"""The op `nki_hf::attention` as torch knows it: its name and schema from the import of torch on, its code from its first use.
+"""The ops `nki_hf::attention` and `nki_hf::attention_backward` as torch knows them: names and schemas from the import of
+torch on, code from their first use.
 
-A saved program (torch.export, torch.jit, AOTInductor) names the op, and loads wherever this package was imported, before any
-call of it and without the cost of the code behind it.
+A saved program (torch.export, torch.jit, AOTInductor) names the ops, and loads wherever this package was imported, before any
+call of them and without the cost of the code behind them.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import importlib
 from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["SCHEMA", "define"]
+__all__ = ["SCHEMAS", "define"]
 
-SCHEMA = (
+SCHEMAS = (
     "attention(Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, Tensor? sink, float? scale, "
-    "float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead) -> (Tensor, Tensor)"
+    "float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead) -> (Tensor, Tensor)",
+    "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, "
+    "Tensor? sink, Tensor out, Tensor lse, float? scale, float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead, "
+    "bool needs_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 
 def define() -> SimpleNamespace:
-    """Define the op, and return what holds its code: `attention`, `fake`, `backward` and `save` of adapters/torch_op.py.
+    """Define the ops, and return what holds their code: `attention`, `fake`, `backward`, `save`, `attention_backward`,
+    `fake_backward` and `second` of adapters/torch_op.py.
 
     torch takes one definition per process: a second import of this package (a notebook that drops it from sys.modules)
     finds the first one's, which then calls the new code.
@@ -32,7 +37,7 @@ def define() -> SimpleNamespace:
     code: SimpleNamespace = vars(torch.ops.nki_hf).setdefault("code", SimpleNamespace(schema=None))
     if code.schema is None:
         _define(code)
-    elif code.schema != SCHEMA:
+    elif code.schema != SCHEMAS:
         raise ImportError("this process has imported another version of nki_hf, whose op differs: restart it.")
     return code
 
@@ -50,10 +55,15 @@ def _define(code: SimpleNamespace) -> None:
         loaded().save(ctx, inputs, output)
 
     library = torch.library.Library("nki_hf", "FRAGMENT")
-    library.define(SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+    for schema in SCHEMAS:
+        library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     library.impl("attention", lambda *arguments: loaded().attention(*arguments), "CPU")
     torch.library.register_fake("nki_hf::attention", lambda *arguments: loaded().fake(*arguments), lib=library)
     torch.library.register_autograd(
         "nki_hf::attention", lambda ctx, *grads: loaded().backward(ctx, *grads), setup_context=save, lib=library
     )
-    code.library, code.schema = library, SCHEMA  # the op lives as long as its library
+    name = "nki_hf::attention_backward"
+    library.impl("attention_backward", lambda *arguments: loaded().attention_backward(*arguments), "CompositeExplicitAutograd")
+    torch.library.register_fake(name, lambda *arguments: loaded().fake_backward(*arguments), lib=library)
+    torch.library.register_autograd(name, lambda ctx, *grads: loaded().second(ctx, *grads), lib=library)
+    code.library, code.schema = library, SCHEMAS  # the op lives as long as its library

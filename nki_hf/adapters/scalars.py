@@ -65,8 +65,8 @@ def learned_scale(q: torch.Tensor, scale: Any, name: str = "scale") -> tuple[tor
     Raises:
       UnsupportedProblem: see `as_float`; or the scale has derivatives and is zero.
     """
-    if scale is None:
-        return q, None
+    if scale is None or type(scale) is float:
+        return q, scale
     number = as_float(name, scale)
     if not isinstance(scale, torch.Tensor) or not _has_derivatives(scale):
         return q, number

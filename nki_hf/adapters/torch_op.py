@@ -115,8 +115,7 @@ def _backend(decision: Decision) -> Backend:
     return simulator_backend(decision.chip)
 
 
-@torch.library.custom_op("nki_hf::attention_backward", mutates_args=())
-def attention_backward_op(
+def attention_backward(
     dout: torch.Tensor,
     dlse: torch.Tensor | None,
     q: torch.Tensor,
@@ -152,8 +151,7 @@ def attention_backward_op(
     )
 
 
-@attention_backward_op.register_fake
-def _(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, scale, softcap, q_offset, window, ahead, needs_bias):  # type: ignore[no-untyped-def]
+def _fake_backward(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, scale, softcap, q_offset, window, ahead, needs_bias):  # type: ignore[no-untyped-def]
     dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
     dbias = bias.new_empty(bias.shape) if needs_bias else q.new_empty(0)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink, dbias
@@ -173,9 +171,6 @@ def _second_derivative(ctx: Any, *grads: Any) -> NoReturn:
     )
 
 
-attention_backward_op.register_autograd(_second_derivative)
-
-
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     q, k, v, lo, hi, bias, sink, *ctx.options = inputs
     ctx.set_materialize_grads(False)
@@ -186,13 +181,21 @@ def _backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) ->
     q, k, v, lo, hi, bias, sink, out, lse = ctx.saved_tensors
     needs_bias = ctx.needs_input_grad[5] and bias is not None and bias.is_floating_point()
     dout = torch.zeros_like(out) if dout is None else dout
-    dq, dk, dv, dsink, dbias = attention_backward_op(
+    dq, dk, dv, dsink, dbias = torch.ops.nki_hf.attention_backward(
         dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, *ctx.options, needs_bias
     )
     return dq, dk, dv, None, None, dbias if needs_bias else None, None if sink is None else dsink, *[None] * 5
 
 
-attention_op = _op(attention=attention, fake=_fake, backward=_backward, save=_save)
+attention_op = _op(
+    attention=attention,
+    fake=_fake,
+    backward=_backward,
+    save=_save,
+    attention_backward=attention_backward,
+    fake_backward=_fake_backward,
+    second=_second_derivative,
+)
 """`attention` on CPU tensors."""
 
 

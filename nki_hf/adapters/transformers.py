@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from contextvars import ContextVar
-from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -18,15 +15,10 @@ from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, triangle, with_position_bias
 from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
 from nki_hf.adapters.model_classes import declines_sdpa
+from nki_hf.adapters.recorded_weights import sink_outside, weights_recorded
 from nki_hf.adapters.road import attend
 from nki_hf.adapters.scalars import as_float, learned_scale
 from nki_hf.errors import Reason, UnsupportedProblem
-
-try:
-    # Where Transformers keeps what its hooks collect; private, so its absence only costs the early sight of it.
-    from transformers.utils.output_capturing import _active_collector as _collector
-except ImportError:
-    _collector = ContextVar("no_collector", default=None)
 
 __all__ = ["HARMLESS", "HONOURED", "call_of", "layer_name", "nki_attention"]
 
@@ -83,7 +75,7 @@ def nki_attention(
     """
     call = call_of(module, query, key, value, attention_mask, kwargs)
     out, _, weights = attend(call, layer_name(module))
-    if weights is not None and call.sink is not None and _sink_outside(type(module)):
+    if weights is not None and call.sink is not None and sink_outside(type(module)):
         weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
     return out, weights
 
@@ -98,7 +90,8 @@ def call_of(
 ) -> Call:
     """The `Call` of `nki_attention`'s arguments; `kwargs` is used up."""
     take = kwargs.pop
-    if query.dim() == key.dim() == value.dim() == 4 and 1 in (query.shape[0], key.shape[0]):
+    batches = query.shape[0], key.shape[0]
+    if batches[0] != batches[1] and 1 in batches and query.dim() == key.dim() == value.dim() == 4:
         query, key, value = same_batch(query, key, value)
     query, scale = learned_scale(query, take("scaling", None), "scaling")
     seqlen_q, seqlen_kv = query.shape[2], key.shape[2]
@@ -122,7 +115,7 @@ def call_of(
     softcap, dropout = take("softcap", None), take("dropout", 0.0)
     s_aux, sinks = take("s_aux", None), take("sinks", None)
     cu_q, cu_kv = take("cu_seq_lens_q", None), take("cu_seq_lens_k", None)
-    weights = bool(take("output_attentions", False)) or _weights_recorded()
+    weights = bool(take("output_attentions", False)) or weights_recorded()
     refused = _unknown(kwargs) if kwargs else []
     packed = [cu for cu in (cu_q, cu_kv) if cu is not None]
     if packed and query.shape[0] != 1:
@@ -159,7 +152,7 @@ def _causal_without_mask(module: Any, is_causal: bool | None) -> bool:
     """
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     config = getattr(module, "config", None)
-    if not causal or not isinstance(config, PretrainedConfig) or not declines_sdpa(type(config)):
+    if not causal or not isinstance(config, PretrainedConfig) or not declines_sdpa(type(config), module):
         return causal
     if is_causal:
         limit = "needs a mask here: its model does not support sdpa, and eager hides nothing without one"
@@ -196,35 +189,6 @@ def _unknown(kwargs: dict[str, Any]) -> list[Reason]:
         for name, value in given.items()
         if name not in HARMLESS
     ]
-
-
-def _weights_recorded() -> bool:
-    """True if a model up the stack collects attention weights: through hooks that see our None, or in its own loop.
-
-    While compiling only the hooks can be asked, and only since Transformers keeps their state in a compileable variable.
-    """
-    if torch.compiler.is_compiling():
-        # Its `get` may be traced only after a `set` inside the graph: before, it asks a ContextVar.
-        collected = _collector.global_var if getattr(_collector, "compiling", False) else None
-        return collected is not None and any("attentions" in name for name in collected)
-    collected = _collector.get()
-    if collected and any("attentions" in name for name in collected):
-        return True
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if "output_attentions" in frame.f_code.co_varnames:
-            asked = frame.f_locals.get("output_attentions")
-            if asked is not None:
-                return asked is True
-        frame = frame.f_back
-    return False
-
-
-@torch.compiler.assume_constant_result
-def _sink_outside(layer_class: type) -> bool:
-    """True if the model's own eager function takes the sink's share off the output, so that its weights sum to 1."""
-    own = vars(sys.modules.get(layer_class.__module__, ModuleType("gone"))).get("eager_attention_forward")
-    return "logsumexp" in getattr(getattr(own, "__code__", None), "co_names", ())
 
 
 def _block_mask(
