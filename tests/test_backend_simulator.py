@@ -320,7 +320,7 @@ def _run_lengths(target, lengths, **changes):
 
 
 def test_dropped_recordings_are_freed_at_once_without_the_collector():
-    limit = 8_000_000
+    limit = 3_000_000
     target = backend(threads=1, pool_bytes=limit)
     _run_lengths(target, range(100, 110))  # imports and caches
     target.clear()
