@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny import SIZES, build, logits, token_ids, worst
 
 import nki_hf
+from tools.page_block import block_in, with_block
 
 ROOT = Path(__file__).parents[1]
 TOLERANCE = 1e-4
@@ -236,12 +237,11 @@ def versions():
 
 
 PAGE = ROOT / "docs" / "versions.md"
-_START, _END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
 def columns(page):
     """The page's table as `{heading: {row: cell}}`; heading = transformers and torch."""
-    lines = page.partition(_START)[2].partition(_END)[0].splitlines()
+    lines = block_in(page, "versions").splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     rows = [row for row in rows if not set(row[0]) <= {"-"} or row[0] == ""]
     head = rows[0][1:] if rows else []
@@ -259,9 +259,7 @@ def with_column(page, heading, cells):
     rows = ["numpy", "Python", *CASES]
     lines = [["transformers / torch", *heads], ["---"] * (len(heads) + 1)]
     lines += [[row, *(table[head].get(row, "-") for head in heads)] for row in rows]
-    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    before, _, rest = page.partition(_START)
-    return before + _START + text + _END + rest.partition(_END)[2]
+    return with_block(page, "versions", "\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
 def main(arguments):

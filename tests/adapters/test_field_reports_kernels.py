@@ -51,7 +51,7 @@ def worst(found, expected):
     return float((found.double() - expected).abs().max())
 
 
-def test_a3_an_unusable_request_is_an_error_in_strict_and_else_warned_once_and_counted():
+def test_an_unusable_request_is_an_error_in_strict_and_else_warned_once_and_counted():
     q, k, v = tensors(dtype=torch.float64)
     with pytest.raises(UnsupportedProblem, match="dtype=float64"):
         nki_hf.attention(q, k, v)
@@ -64,7 +64,7 @@ def test_a3_an_unusable_request_is_an_error_in_strict_and_else_warned_once_and_c
     assert nki_hf.explain().fallbacks == 3
 
 
-def test_a7_the_scale_does_not_touch_the_mask():
+def test_the_scale_does_not_touch_the_mask():
     q, k, v = tensors(heads=1, seqlen_q=4)
     mask = torch.zeros(1, 1, 4, 4)
     mask[..., 0] = -1.0
@@ -73,7 +73,7 @@ def test_a7_the_scale_does_not_touch_the_mask():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a9_a_row_that_sees_no_key_is_zero_with_finite_gradients(dtype):
+def test_a_row_that_sees_no_key_is_zero_with_finite_gradients(dtype):
     q, k, v = (tensor.requires_grad_() for tensor in tensors(dtype=dtype, seqlen_q=4))
     mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
     mask[..., 1, :] = False
@@ -85,7 +85,7 @@ def test_a9_a_row_that_sees_no_key_is_zero_with_finite_gradients(dtype):
     assert (q.grad[:, :, 1] == 0).all()
 
 
-def test_a9_a_row_of_finfo_min_is_finite_and_leaves_the_others_alone():
+def test_a_row_of_finfo_min_is_finite_and_leaves_the_others_alone():
     q, k, v = (tensor.requires_grad_() for tensor in tensors(seqlen_q=4))
     mask = torch.randn(1, 1, 4, 4)
     mask[..., 1, :] = torch.finfo(torch.float32).min
@@ -97,14 +97,14 @@ def test_a9_a_row_of_finfo_min_is_finite_and_leaves_the_others_alone():
     assert all(tensor.grad.isfinite().all() for tensor in (q, k, v))
 
 
-def test_a14_an_explicit_offset_lets_a_later_chunk_see_the_context():
+def test_an_explicit_offset_lets_a_later_chunk_see_the_context():
     q, k, v = tensors(seqlen_q=3, seqlen_kv=11)
     expected, _ = reference(q, k, v, triangle(3, 11))
     assert worst(nki_hf.attention(q, k, v, causal=True, q_offset=8), expected) <= 1e-5
     assert worst(nki_hf.attention(q, k, v, causal=True), expected) <= 1e-5
 
 
-def test_a15_more_queries_than_keys_leave_the_first_rows_zero():
+def test_more_queries_than_keys_leave_the_first_rows_zero():
     q, k, v = tensors(seqlen_q=6, seqlen_kv=3)
     out, lse = nki_hf.attention(q, k, v, causal=True, return_lse=True)
     expected, expected_lse = reference(q, k, v, triangle(6, 3))
@@ -114,7 +114,7 @@ def test_a15_more_queries_than_keys_leave_the_first_rows_zero():
     assert worst(lse[:, :, 3:], expected_lse[:, :, 3:]) <= 1e-5
 
 
-def test_a16_one_pattern_in_four_forms_of_mask():
+def test_one_pattern_in_four_forms_of_mask():
     q, k, v = tensors()
     pattern = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(1)) > 0.5
     pattern[..., 0] = True
@@ -124,7 +124,7 @@ def test_a16_one_pattern_in_four_forms_of_mask():
     assert worst(nki_hf.attention(q, k, v, pattern), expected) <= 1e-5
 
 
-def test_a17_a_float32_mask_with_bfloat16_queries():
+def test_a_float32_mask_with_bfloat16_queries():
     q, k, v = tensors(2, 4, seqlen_q=8, dtype=torch.bfloat16)
     pattern = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(1)) > 0.5
     pattern[..., 0] = True
@@ -136,7 +136,7 @@ def test_a17_a_float32_mask_with_bfloat16_queries():
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 8), (8,)])
-def test_a19_position_ids_of_any_rank_are_not_read(shape):
+def test_position_ids_of_any_rank_are_not_read(shape):
     q, k, v = tensors(seqlen_q=8)
     positions = torch.zeros(shape, dtype=torch.long)
     plain, _ = nki_attention(layer(), q, k, v, None)
@@ -145,7 +145,7 @@ def test_a19_position_ids_of_any_rank_are_not_read(shape):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 127, 128, 129, 192, 511, 513, 729, pytest.param(1500, marks=pytest.mark.slow)])
-def test_a21_lengths_off_the_tile_forward_and_backward(length, causal):
+def test_lengths_off_the_tile_forward_and_backward(length, causal):
     q, k, v = (tensor.requires_grad_() for tensor in tensors(heads=1, seqlen_q=length, head_dim=64))
     out = nki_hf.attention(q, k, v, causal=causal)
     out.square().sum().backward()
@@ -158,7 +158,7 @@ def test_a21_lengths_off_the_tile_forward_and_backward(length, causal):
 
 
 @pytest.mark.parametrize("head_dim", [8, 32, 64, 72, 80, 96, 128])
-def test_a22_the_default_scale_and_the_width_are_those_of_the_true_head_dim(head_dim):
+def test_the_default_scale_and_the_width_are_those_of_the_true_head_dim(head_dim):
     q, k, v = tensors(seqlen_q=20, head_dim=head_dim)
     out = nki_hf.attention(q, k, v)
     assert out.shape[-1] == head_dim
@@ -167,20 +167,20 @@ def test_a22_the_default_scale_and_the_width_are_those_of_the_true_head_dim(head
 
 @pytest.mark.parametrize("heads", [(4, 1), (9, 3), (14, 2), (15, 5), (16, 8), (64, 8)])
 @pytest.mark.parametrize("lnc", [1, 2])
-def test_a24_query_head_h_uses_kv_head_h_over_the_ratio_on_one_core_and_two(heads, lnc):
+def test_query_head_h_uses_kv_head_h_over_the_ratio_on_one_core_and_two(heads, lnc):
     q, k, v = tensors(heads=heads[0], heads_kv=heads[1], seqlen_q=5)
     with nki_hf.using(lnc=lnc):
         assert worst(nki_hf.attention(q, k, v, causal=True), reference(q, k, v, triangle(5, 5))[0]) <= 1e-5
 
 
-def test_a24_heads_that_do_not_divide_are_an_error():
+def test_heads_that_do_not_divide_are_an_error():
     q, _, _ = tensors(heads=6)
     _, k, v = tensors(heads=4)
     with pytest.raises(UnsupportedProblem, match="num_heads_q=6"):
         nki_hf.attention(q, k, v)
 
 
-def test_a25_gradients_of_k_and_v_are_summed_over_the_group():
+def test_gradients_of_k_and_v_are_summed_over_the_group():
     q, k, v = (tensor.requires_grad_() for tensor in tensors(heads=4, heads_kv=2, seqlen_q=3, head_dim=8))
     nki_hf.attention(q, k, v, causal=True).sum().backward()
     exact = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
@@ -191,7 +191,7 @@ def test_a25_gradients_of_k_and_v_are_summed_over_the_group():
         assert worst(found.grad, wanted.grad) <= 1e-5
 
 
-def test_a26_lse_is_a_natural_logarithm_of_float32():
+def test_lse_is_a_natural_logarithm_of_float32():
     q = torch.ones(1, 1, 1, 1)
     k = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 3, 1)
     _, lse = nki_hf.attention(q, k, k, scale=1.0, return_lse=True)
@@ -199,7 +199,7 @@ def test_a26_lse_is_a_natural_logarithm_of_float32():
     assert float(lse) == pytest.approx(3.407606, abs=1e-5)
 
 
-def test_a26_parts_merge_by_lse_into_the_whole():
+def test_parts_merge_by_lse_into_the_whole():
     q, k, v = tensors(seqlen_q=4, seqlen_kv=200)
     whole, whole_lse = nki_hf.attention(q, k, v, return_lse=True)
     out, lse = torch.zeros_like(whole), torch.full((1, 2, 4), float("-inf"))
@@ -213,12 +213,12 @@ def test_a26_parts_merge_by_lse_into_the_whole():
     assert worst(lse, whole_lse.double()) <= 2e-6
 
 
-def test_a27_float32_stays_float32():
+def test_float32_stays_float32():
     q, k, v = tensors(heads=4, seqlen_q=256, head_dim=64)
     assert worst(nki_hf.attention(q, k, v), reference(q, k, v)[0]) <= 1e-5
 
 
-def test_a27_sums_of_bfloat16_probabilities_are_not_bfloat16():
+def test_sums_of_bfloat16_probabilities_are_not_bfloat16():
     q, k = torch.zeros(1, 1, 1, 16, dtype=torch.bfloat16), torch.zeros(1, 1, 4096, 16, dtype=torch.bfloat16)
     v = torch.randn(1, 1, 4096, 16, generator=torch.Generator().manual_seed(0)).bfloat16().abs()
     out, lse = nki_hf.attention(q, k, v, return_lse=True)
@@ -228,7 +228,7 @@ def test_a27_sums_of_bfloat16_probabilities_are_not_bfloat16():
 
 
 @pytest.mark.parametrize("kind", ["normal", "ten times normal", "one outlier key", "all equal", "all negative"])
-def test_a28_other_data_than_uniform(kind):
+def test_other_data_than_uniform(kind):
     q, k, v = tensors(seqlen_q=130, head_dim=64)
     if kind == "ten times normal":
         q, k = q * 10, k * 10

@@ -60,14 +60,14 @@ def tiny_sizes():
     }  # fmt: skip
 
 
-def test_a1_padding_reaches_the_kernel():
+def test_padding_reaches_the_kernel():
     model, ids, mask = tiny_qwen3(), token_ids(), padded()
     expected = logits(model, "eager", ids, attention_mask=mask)
     assert worst(logits(model, "nki", ids, attention_mask=mask), expected, mask) <= TOLERANCE
     assert worst(logits(model, "nki", ids), expected, mask) > 0.01  # what it costs to lose the mask
 
 
-def test_a2_the_mask_that_arrives_is_boolean_4d_or_none(seen):
+def test_the_mask_that_arrives_is_boolean_4d_or_none(seen):
     model, ids = tiny_qwen3(), token_ids()
     logits(model, "nki", ids)
     logits(model, "nki", ids, attention_mask=padded())
@@ -76,7 +76,7 @@ def test_a2_the_mask_that_arrives_is_boolean_4d_or_none(seen):
     assert seen[2]["mask"][1, 0].equal(torch.ones(7, 7, dtype=torch.bool).tril())
 
 
-def test_a4_output_attentions_are_never_silently_empty():
+def test_output_attentions_are_never_silently_empty():
     model, ids = tiny_qwen3(), token_ids()
     model.set_attn_implementation("eager")
     expected = model(ids, output_attentions=True).attentions
@@ -89,7 +89,7 @@ def test_a4_output_attentions_are_never_silently_empty():
     assert max(worst(a.detach(), b.detach()) for a, b in zip(found, expected, strict=True)) <= 1e-6
 
 
-def test_a5_softcap_arrives_and_counts():
+def test_softcap_arrives_and_counts():
     config = transformers.Gemma2Config(**tiny_sizes(), attn_logit_softcapping=5.0, query_pre_attn_scalar=64, sliding_window=4)
     model, ids = louder(build(transformers.Gemma2ForCausalLM, config)), token_ids()
     expected = logits(model, "eager", ids)
@@ -100,14 +100,14 @@ def test_a5_softcap_arrives_and_counts():
     assert worst(logits(model, "nki", ids), expected) > 10 * TOLERANCE
 
 
-def test_a5_scaled_scores_of_ten_and_zero_under_a_cap_of_five():
+def test_scaled_scores_of_ten_and_zero_under_a_cap_of_five():
     q, k = torch.ones(1, 1, 1, 1), torch.tensor([10.0, 0.0]).view(1, 1, 2, 1)
     v = torch.eye(2).view(1, 1, 2, 2)
     out = nki_hf.attention(q, k, v, scale=1.0, softcap=5.0)
     torch.testing.assert_close(out.flatten(), torch.tensor([0.99200, 0.00800]), rtol=0, atol=1e-5)
 
 
-def test_a6_sinks_count_and_learn():
+def test_sinks_count_and_learn():
     config = transformers.GptOssConfig(**tiny_sizes(), num_local_experts=2, num_experts_per_tok=1, sliding_window=4)
     model, ids = build(transformers.GptOssForCausalLM, config), token_ids()
     with torch.no_grad():
@@ -124,7 +124,7 @@ def test_a6_sinks_count_and_learn():
     torch.testing.assert_close(grads["nki"], grads["eager"], rtol=1e-4, atol=1e-7)
 
 
-def test_a6_a_sink_of_zero_beside_three_zero_scores_takes_a_quarter():
+def test_a_sink_of_zero_beside_three_zero_scores_takes_a_quarter():
     q, k = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4)
     out, lse = nki_hf.attention(q, k, torch.eye(3)[None, None], sink=torch.zeros(1), return_lse=True)
     torch.testing.assert_close(out.flatten(), torch.full((3,), 0.25))
@@ -132,7 +132,7 @@ def test_a6_a_sink_of_zero_beside_three_zero_scores_takes_a_quarter():
 
 
 @pytest.mark.parametrize("family", ["Gemma2", "Gemma3"])
-def test_a8_a_scale_of_its_own(family):
+def test_a_scale_of_its_own(family):
     name = "Gemma3TextConfig" if family == "Gemma3" else "Gemma2Config"
     config = getattr(transformers, name)(**{**tiny_sizes(), "head_dim": 128, "query_pre_attn_scalar": 144, "sliding_window": 4})
     model, ids = louder(build(getattr(transformers, f"{family}ForCausalLM"), config), 4), token_ids()
@@ -140,7 +140,7 @@ def test_a8_a_scale_of_its_own(family):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a10_a_padded_batch_is_its_prompts_one_by_one(side):
+def test_a_padded_batch_is_its_prompts_one_by_one(side):
     model, ids, mask = tiny_qwen3(), token_ids(), padded(side)
     model.set_attn_implementation("nki")
     ids = ids.masked_fill(mask == 0, 0)
@@ -154,7 +154,7 @@ def test_a10_a_padded_batch_is_its_prompts_one_by_one(side):
         assert float(torch.cosine_similarity(together[row, last], alone, dim=0)) > 0.99999
 
 
-def test_a10_greedy_tokens_of_a_padded_batch_are_those_of_each_prompt():
+def test_greedy_tokens_of_a_padded_batch_are_those_of_each_prompt():
     model, ids, mask = tiny_qwen3(), token_ids(), padded()
     model.set_attn_implementation("nki")
     options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
@@ -165,7 +165,7 @@ def test_a10_greedy_tokens_of_a_padded_batch_are_those_of_each_prompt():
 
 
 @pytest.mark.parametrize(("window", "visible"), [(4, [1, 2, 3, 4, 4, 4, 4]), (1, [1] * 7), (7, None), (9, None)])
-def test_a11_the_window_counts_the_query_itself(window, visible, seen):
+def test_the_window_counts_the_query_itself(window, visible, seen):
     model, ids = mistral(sliding_window=window), token_ids()
     assert worst(logits(model, "nki", ids), logits(model, "eager", ids)) <= TOLERANCE
     mask = seen[0]["mask"]
@@ -177,7 +177,7 @@ def test_a11_the_window_counts_the_query_itself(window, visible, seen):
     assert (out[0, 0] > 0).sum(-1).tolist() == expected
 
 
-def test_a12_the_window_is_that_of_the_call_not_of_the_configuration():
+def test_the_window_is_that_of_the_call_not_of_the_configuration():
     ids = token_ids(length=12)
     unused = tiny_qwen3(sliding_window=4, use_sliding_window=False)
     full = tiny_qwen3(sliding_window=None)
@@ -199,7 +199,7 @@ def _in_steps(model, ids, steps):
     return torch.cat(parts, 1)
 
 
-def test_a13_decoding_past_the_window_equals_the_uncached_forward(seen):
+def test_decoding_past_the_window_equals_the_uncached_forward(seen):
     model, ids = mistral(), token_ids(length=11)
     model.set_attn_implementation("nki")
     found = _in_steps(model, ids, [(0, 7), (7, 8), (8, 11)])
@@ -208,14 +208,14 @@ def test_a13_decoding_past_the_window_equals_the_uncached_forward(seen):
     assert widths == [(4, (2, 1, 1, 4)), (6, (2, 1, 3, 6))]
 
 
-def test_a14_a_later_chunk_sees_the_context():
+def test_a_later_chunk_sees_the_context():
     model, ids = tiny_qwen3(), token_ids(length=11)
     model.set_attn_implementation("nki")
     found = _in_steps(model, ids, [(0, 8), (8, 11)])
     assert worst(found, logits(model, "eager", ids)) <= TOLERANCE
 
 
-def test_a18_packed_sequences_are_separate(seen):
+def test_packed_sequences_are_separate(seen):
     model, ids = tiny_qwen3(), token_ids(1)
     model.set_attn_implementation("nki")
     positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
@@ -226,14 +226,14 @@ def test_a18_packed_sequences_are_separate(seen):
     assert seen[0]["mask"].shape == (1, 1, 7, 7)
 
 
-def test_a18_positions_that_do_not_start_at_zero_are_plain_causal():
+def test_positions_that_do_not_start_at_zero_are_plain_causal():
     model, ids = tiny_qwen3(), token_ids(1)
     positions = torch.arange(5, 12)[None]
     options = {"position_ids": positions, "use_cache": False}
     assert worst(logits(model, "nki", ids, **options), logits(model, "eager", ids, **options)) <= TOLERANCE
 
 
-def test_a18_new_tokens_after_a_cache_are_not_packed():
+def test_new_tokens_after_a_cache_are_not_packed():
     model, ids = tiny_qwen3(), token_ids(1, length=11)
     expected = logits(model, "eager", ids)[:, 8:]
     model.set_attn_implementation("nki")
@@ -244,7 +244,7 @@ def test_a18_new_tokens_after_a_cache_are_not_packed():
     assert worst(found, expected) <= TOLERANCE
 
 
-def test_a20_an_encoder_sees_both_ways():
+def test_an_encoder_sees_both_ways():
     sizes = {key: value for key, value in tiny_sizes().items() if key not in ("num_key_value_heads", "head_dim")}
     model, ids = build(transformers.BertModel, transformers.BertConfig(**sizes)), token_ids()
     found = {}
@@ -257,7 +257,7 @@ def test_a20_an_encoder_sees_both_ways():
     assert float((changed[:, 0] - found["nki"][:, 0]).abs().max()) > 1e-4
 
 
-def test_a23_a_head_dim_of_256_is_contracted_in_chunks():
+def test_a_head_dim_of_256_is_contracted_in_chunks():
     config = transformers.Gemma2Config(
         **{**tiny_sizes(), "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 256, "max_position_embeddings": 256},
         sliding_window=64,
@@ -266,7 +266,7 @@ def test_a23_a_head_dim_of_256_is_contracted_in_chunks():
     assert worst(logits(model, "nki", ids), logits(model, "eager", ids)) <= TOLERANCE
 
 
-def test_a25_one_training_step_gives_every_projection_eagers_gradient():
+def test_one_training_step_gives_every_projection_eagers_gradient():
     model, ids = tiny_qwen3(), token_ids()
     grads = {}
     for name in ("eager", "nki"):
@@ -286,7 +286,7 @@ def _bert_with_dropout():
     return build(transformers.BertModel, config), token_ids()
 
 
-def test_a29_dropout_is_off_in_eval():
+def test_dropout_is_off_in_eval():
     model, ids = _bert_with_dropout()
     found = {}
     for name in ("eager", "nki"):
@@ -298,7 +298,7 @@ def test_a29_dropout_is_off_in_eval():
         assert torch.equal(model(ids).last_hidden_state, found["nki"])
 
 
-def test_a29_dropout_in_training_is_torchs_counted_and_refused_in_strict():
+def test_dropout_in_training_is_torchs_counted_and_refused_in_strict():
     model, ids = _bert_with_dropout()
     model.set_attn_implementation("nki")
     with torch.no_grad():
@@ -323,7 +323,7 @@ def test_a29_dropout_in_training_is_torchs_counted_and_refused_in_strict():
     assert float((mean - undropped).abs().mean()) <= 0.5 * float(spread)
 
 
-def test_a30_the_op_has_a_fake_form_of_the_right_shape_stride_and_dtype():
+def test_the_op_has_a_fake_form_of_the_right_shape_stride_and_dtype():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from nki_hf.adapters.torch_op import attention_op

@@ -1,4 +1,6 @@
-"""The adapter and its masks on real lazy tensors: run by tests/test_real_xla.py in the venv of tools/xla_environment.py.
+"""The adapter and its masks on real lazy tensors: in the venv of tools/xla_environment.py.
+
+Run by tests/backends/test_real_xla.py.
 
 The kernel is a stub: torch's math on what a launch would get, after the checks of a launch. All else is real: torch_xla's
 dispatch, its lazy device, Transformers. Each check prints its name; the exit code is 1 if one fails.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-xla" / "bin" / "python"
 
 
@@ -15,6 +15,6 @@ PYTHON = ROOT / ".venv-xla" / "bin" / "python"
 def test_masks_gradients_and_a_model_on_lazy_tensors():
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON_", "NKI_", "XLA_", "PJRT_"))}
     environ |= {"PJRT_DEVICE": "CPU", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([PYTHON, "tests/on_real_xla.py"], cwd=ROOT, env=environ, capture_output=True, text=True)
+    done = subprocess.run([PYTHON, "tests/support/on_real_xla.py"], cwd=ROOT, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     assert done.stdout.count(": ok") == 6

@@ -23,7 +23,7 @@ from nki_hf.sim import SimOptions, launch
 from nki_hf.testing import attention_inputs
 from nki_hf.timing.schedule import schedule
 
-TOOL = Path(__file__).resolve().parents[1] / "tools" / "tune_const_max.py"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "tune_const_max.py"
 
 
 def case(
