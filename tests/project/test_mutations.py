@@ -34,16 +34,16 @@ def test_the_unchanged_kernel_passes(name):
 @pytest.mark.parametrize(
     ("column", "name", "pairs"),
     [
-        ("constraint", CAUSAL, [("work[\"scores\"] = nl.ndarray((rows, width)",
-                                 "work[\"scores\"] = nl.ndarray((rows, 2 * width)")]),
+        ("constraint", CAUSAL, [("scores = nl.ndarray((rows, width)",
+                                 "scores = nl.ndarray((rows, 2 * width)")]),
         ("constraint", CAUSAL, [("dst=running, data=running, op0=nl.multiply, operand0=work[\"correction\"], op1=nl.add, "
                                  "operand1=result", "dst=running, data=result, op0=nl.multiply, "
                                  "operand0=work[\"correction\"], op1=nl.add, operand1=result")]),
-        ("constraint", CAUSAL, [("work[\"scores\"] = nl.ndarray((rows, width), dtype=nl.float32",
-                                 "work[\"scores\"] = nl.ndarray((rows, width), dtype=nl.bfloat16")]),
-        ("memory", CAUSAL, [("nisa.dma_copy(dst=piece, src=k[batch, head, d : d + piece.shape[0], begin:end])", "pass")]),
-        ("memory", CAUSAL, [("block[\"accumulator\"][slot] = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf)",
-                             "block[\"accumulator\"][slot] = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf, "
+        ("constraint", CAUSAL, [("scores = nl.ndarray((rows, width), dtype=nl.float32",
+                                 "scores = nl.ndarray((rows, width), dtype=nl.bfloat16")]),
+        ("memory", CAUSAL, [("nisa.dma_copy(dst=piece, src=k[batch, head, d : d + depth, begin:end])", "pass")]),
+        ("memory", CAUSAL, [("accumulator = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf)",
+                             "accumulator = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf, "
                              "address=(0, 0))")]),
         ("race", CORES, [("program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)", "program, programs = 0, 1")]),
         ("value", CAUSAL, [("scale=-1.0)", "scale=1.0)")]),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[2]
-PACKAGE = TESTS.parent / "nki_hf"
+ROOT = Path(__file__).parents[2]
+TESTS, PACKAGE = ROOT / "tests", ROOT / "nki_hf"
 ROOMS = {"adapters", "backends", "kernels", "observers", "sim", "timing", "tools", "project"}
 """One room per folder of the package that has tests; `project` for what is about the repository as a whole."""
 SHARED = {"support", "fakes"}
