@@ -1,4 +1,6 @@
-"""A venv with the real torch 2.9 and torch_xla 2.9, whose CPU device stands for `xla`: what tests/test_real_xla.py runs in.
+"""A venv with the real torch 2.9 and torch_xla 2.9, whose CPU device stands for `xla`.
+
+tests/backends/test_real_xla.py runs in it:
 
     python3.11 tools/xla_environment.py            # makes .venv-xla; about 1 GB to download, 2.5 GB on disk
     PJRT_DEVICE=CPU .venv-xla/bin/python ...       # after it

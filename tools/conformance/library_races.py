@@ -27,10 +27,10 @@ from nki_hf.observers.races import Trust, races
 from tools.conformance.case import run_case
 from tools.conformance.library_cases import cases_of
 from tools.conformance.library_harness import library
+from tools.page_block import replace_block
 
 _KERNELS = ("attention_cte", "attention_tkg", "attention_bwd")
 _PAGE = Path(__file__).parents[2] / "docs" / "races.md"
-_BEGIN, _END = "<!-- begin: nki-library -->\n", "<!-- end: nki-library -->\n"
 
 
 class Findings:
@@ -96,8 +96,7 @@ def main() -> int:
     text = _render(found, verdicts, command)
     print(text)
     if options.report:
-        before, rest = _PAGE.read_text().split(_BEGIN)
-        _PAGE.write_text(before + _BEGIN + text + _END + rest.split(_END)[1])
+        replace_block(_PAGE, "nki-library", text.removesuffix("\n"))
     return int(any(verdict["failed"] for verdict in verdicts.values()))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.conformance.case import Outcome
+from tools.page_block import block_of, replace_block
 
 __all__ = ["PAGE", "recorded", "render", "summary", "update"]
 
@@ -39,8 +40,7 @@ def render(outcomes: Sequence[Outcome], command: str) -> str:
 
 def recorded(suite: str, page: Path = PAGE) -> tuple[list[Outcome], str]:
     """The outcomes and the command that the page holds for a suite."""
-    text = page.read_text(encoding="utf-8")
-    block = text.partition(f"<!-- begin {suite} -->")[2].partition(f"<!-- end {suite} -->")[0]
+    block = block_of(page, suite)
     command = block.partition("Command: `")[2].partition("`")[0]
     rows = block.partition("| kernel | option | verdict | detail |")[2].strip().splitlines()[1:]
     cells = (re.split(r"(?<!\\) \| ", row.removeprefix("| ").removesuffix(" |")) for row in rows)
@@ -49,9 +49,4 @@ def recorded(suite: str, page: Path = PAGE) -> tuple[list[Outcome], str]:
 
 def update(suite: str, outcomes: Sequence[Outcome], command: str, page: Path = PAGE) -> None:
     """Replace the suite's block in the page; the page must have its two marker comments."""
-    begin, end = f"<!-- begin {suite} -->", f"<!-- end {suite} -->"
-    text = page.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    if not pattern.search(text):
-        raise ValueError(f"{page.name} has no block {begin} ... {end}: add the two lines where the table belongs.")
-    page.write_text(pattern.sub(lambda _: f"{begin}\n{render(outcomes, command)}\n{end}", text), encoding="utf-8")
+    replace_block(page, suite, render(outcomes, command))

@@ -26,12 +26,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.mutation.contract_mutants import MUTANTS, NO_MUTANT, ContractMutant
+from tools.mutation.replacing import replaced_once
+from tools.page_block import replace_block
 
 __all__ = ["ROOT", "Verdict", "examine", "markdown", "planted", "rules", "unchanged"]
 
 ROOT = Path(__file__).parents[2]
 _PAGE = ROOT / "docs" / "evidence.md"
-_BEGIN, _END = "<!-- begin: contract -->\n", "<!-- end: contract -->\n"
 _COPIED = ("nki_hf", "examples", "tests", "pyproject.toml")
 
 
@@ -61,7 +62,7 @@ def planted(mutant: ContractMutant | None) -> Iterator[Path]:
     """A copy of the project with the mutant's changes in it; with None, as it is.
 
     Raises:
-      ValueError: a text that is to be replaced does not stand exactly once in its file.
+      ValueError: what is to be replaced does not stand exactly once in its file.
     """
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -73,10 +74,7 @@ def planted(mutant: ContractMutant | None) -> Iterator[Path]:
                 shutil.copy2(source, home / name)
         for change in mutant.changes if mutant else ():
             path = home / change.file
-            text = path.read_text()
-            if text.count(change.old) != 1:
-                raise ValueError(f"{change.file}: {change.old!r} stands there {text.count(change.old)} times, not once.")
-            path.write_text(text.replace(change.old, change.new))
+            path.write_text(replaced_once(path.read_text(), change.old, change.new))
         yield home
 
 
@@ -190,8 +188,7 @@ def main() -> int:
     text = markdown(verdicts)
     print(text)
     if asked.report:
-        before, rest = _PAGE.read_text().split(_BEGIN)
-        _PAGE.write_text(before + _BEGIN + text + _END + rest.split(_END)[1])
+        replace_block(_PAGE, "contract", text.removesuffix("\n"))
     return 0 if all(verdict.word == "refused" for _, verdict in verdicts) else 1
 
 

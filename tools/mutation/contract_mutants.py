@@ -9,7 +9,7 @@ __all__ = ["MUTANTS", "NO_MUTANT", "Change", "ContractMutant", "Without"]
 
 @dataclass(frozen=True)
 class Change:
-    """In `file` (relative to the project), the text `old`, which stands there exactly once, becomes `new`."""
+    """In `file` (relative to the project), the tokens of `old`, which stand there exactly once, become `new`."""
 
     file: str
     old: str
@@ -100,7 +100,7 @@ MUTANTS = (
             (_LAUNCH, _PASSED, _PASSED + " if named[name] is not None")),
     _mutant("environment-early", "native_contract_environment::test_the_benchmarks_variables",
             "the benchmark sets its variables after its imports",
-            (_BENCH, "    prepare_environment(options)\n    check_files", "    check_files"),
+            (_BENCH, "    prepare_environment(options)\n    check_files(options)", "    check_files(options)"),
             (_BENCH, "    device = choose_device(options.device)\n", "    prepare_environment(options)\n"
              "    device = choose_device(options.device)\n")),
     _mutant("simulator-off", "native_contract::test_with_nkis_own_simulator", "NKI_SIMULATOR is not asked",
@@ -140,10 +140,10 @@ MUTANTS = (
     _mutant("graph-mode", "native_bench::test_headline", "the benchmark chooses another mode",
             (_WORLDS, _COMPILED, _COMPILED.replace("dynamic=False", 'dynamic=False, mode="max-autotune"'))),
     _mutant("graph-opaque-op", "native_contract::test_our_op_in_a_compiled_graph", "the device gets the op of the CPU",
-            (_TORCH_OP, "        _native_op_is_registered()\n", ""),
+            (_TORCH_OP, ':\n        _native_op_is_registered()\n', ":\n"),
             (_TORCH_OP, "torch.ops.nki_hf_neuron.attention(*arguments)", "attention_op(*arguments)")),
     _mutant("op-lowering", "native_contract::test_our_op_in_a_compiled_graph", "the op sorts the values",
-            ("nki_hf/adapters/layouts.py", 'return array.permute(order)', 'return array.permute(order).sort(dim=-1).values')),
+            ("nki_hf/adapters/layouts.py", 'else array.permute(order)', 'else array.permute(order).sort(dim=-1).values')),
     _mutant("dtype-view", "native_contract::test_a_bool_mask_reaches", "a bool mask is seen as bytes on every device",
             ("nki_hf/adapters/layouts.py",
              'array.view(torch.uint8) if array.device.type == "cpu" else array.to(torch.uint8)', "array.view(torch.uint8)")),

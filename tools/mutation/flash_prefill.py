@@ -28,6 +28,7 @@ from nki_hf.sim import SimOptions
 from nki_hf.tools.verify import run
 from nki_hf.tools.verify_subject import AttentionSubject, load_callable
 from tools.mutation.mutants import CLASSES, Mutant, mutants
+from tools.page_block import replace_block
 
 __all__ = ["BATTERY", "COLUMNS", "KERNEL", "examine"]
 
@@ -35,7 +36,6 @@ KERNEL = Path(__file__).parents[2] / "nki_hf" / "kernels" / "flash_prefill" / "k
 COLUMNS = ("constraint", "memory", "race", "value", "error", "missed")
 _MEMORY = ("capacity", "overlap", "uninitialized")
 _PAGE = Path(__file__).parents[2] / "docs" / "mutation.md"
-_BEGIN, _END = "<!-- begin: table -->\n", "<!-- end: table -->\n"
 
 
 def _problem(**changes: Any) -> Problem:
@@ -141,8 +141,7 @@ def main() -> int:
     text = _render(table, missed, f"python tools/mutation/flash_prefill.py --per-class {options.per_class}")
     print(text)
     if options.report:
-        before, rest = _PAGE.read_text().split(_BEGIN)
-        _PAGE.write_text(before + _BEGIN + text + _END + rest.split(_END)[1])
+        replace_block(_PAGE, "table", text.removesuffix("\n"))
     return 0
 
 

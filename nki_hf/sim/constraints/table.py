@@ -14,7 +14,7 @@ kernel's file and line, and `record.details["rule"]` is the name below. Limits m
 sources disagree: they are faults for kernels of this package and warnings for kernels written elsewhere
 (`SimOptions(foreign=True)`). A *choice* refuses nothing: public sources disagree about what the call computes, the limit says
 what it computes here, and every kernel that depends on it gets a `SimulatorWarning`. Each rule has a call that breaks it in
-`tests/test_constraints.py`.
+`tests/sim/test_constraints.py`.
 
 What all checks cost, on against off: `python tools/cost_of_checks.py`.
 

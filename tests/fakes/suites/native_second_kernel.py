@@ -12,7 +12,7 @@ from nki_hf.backends.neuron import neuron_backend
 from nki_hf.dispatch import decide
 from nki_hf.kernels import registry
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
 
 @torch.no_grad()

@@ -1,0 +1,174 @@
+"""The plan of flash_const_max: its envelope, what it says of memory and instructions, its times in the model, its division."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from const_max_cases import outputs
+
+from nki_hf.chips import CHIPS, get_chip
+from nki_hf.dispatch import decide
+from nki_hf.kernels.binding import Plan, Target
+from nki_hf.kernels.flash_const_max.call import BINDING
+from nki_hf.kernels.flash_const_max.kernel import flash_const_max
+from nki_hf.kernels.flash_const_max.plan import estimated_us, plan_const_max
+from nki_hf.kernels.flash_const_max.tuning import KINDS, LAWS, TABLE
+from nki_hf.observers.timing import engine_times
+from nki_hf.observers.working_set import working_sets
+from nki_hf.problem import Mask, Problem
+from nki_hf.sim import SimOptions, launch
+from nki_hf.testing import attention_inputs
+from nki_hf.timing.schedule import schedule
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "tune_const_max.py"
+
+
+def case(
+    seqlen_q, seqlen_kv=None, *, heads=(1, 1), batch=1, head_dim=128, head_dim_v=None, dtype="bfloat16", softcap=None, **mask
+):
+    return Problem(
+        batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=seqlen_q, seqlen_kv=seqlen_kv or seqlen_q,
+        head_dim=head_dim, head_dim_v=head_dim_v or head_dim, dtype=dtype, softcap=softcap, mask=Mask(**mask),
+    )  # fmt: skip
+
+
+SHAPES = {
+    "causal": case(2048, heads=(2, 1), ahead=1),
+    "one long head": case(1024, 8192),
+    "streamed": case(512, 65536),
+    "window": case(4096, ahead=1, window=1024),
+    "many short heads": case(256, heads=(32, 32), ahead=1),
+    "uneven": case(100, heads=(16, 2), batch=2, ahead=1),
+    "bounds": case(2048, heads=(2, 1), ahead=1, runtime_bounds=True),
+    "bounds of a batch": case(512, heads=(4, 2), batch=2, ahead=1, runtime_bounds=True),
+    "bounds, long": case(512, 16384, runtime_bounds=True),
+    "key bias": case(1024, batch=2, ahead=1, bias="boolean", bias_batch=True),
+    "192/128": case(1024, head_dim=192, head_dim_v=128, ahead=1),
+    "256": case(1024, head_dim=256, ahead=1),
+    "512": case(1024, head_dim=512, ahead=1),
+}
+
+
+def events(problem, chip, lnc=1, checks=False):
+    plan = plan_const_max(problem, chip, lnc)
+    passed = {"lo", "hi"} if plan.bounds else set()
+    passed |= {"bias"} if problem.mask.bias else set()
+    passed |= {"sink"} if problem.sink else set()
+    shapes = BINDING.shapes(problem, Plan(constants={}, passed=frozenset(passed)), problem.batch)
+    dtypes = {"bfloat16": ml_dtypes.bfloat16}
+    tensors = {
+        name: None if item is None else np.broadcast_to(np.zeros((), dtypes.get(item[1], item[1])), item[0])
+        for name, item in shapes.items()
+    }
+    options = SimOptions(chip=chip, values=False, checks=checks)
+    return launch(flash_const_max, (), {**tensors, **plan.constants()}, options=options, lnc=lnc).events, plan
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_lives_at_once_is_within_the_plan_and_instructions_are_about_as_many(name, chip):
+    chip = get_chip(chip)
+    found, plan = events(SHAPES[name], chip, checks=True)
+    for item in working_sets(found, chip):
+        taken = sum(tile.nbytes * tile.live for tile in item.tiles)
+        assert taken <= (plan.sbuf_bytes if item.space == "sbuf" else 8 * 2048)
+    assert plan.sbuf_bytes <= chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes
+    assert 0.6 <= plan.instructions / len(found) <= 2
+
+
+@pytest.mark.parametrize("chip", ["trn2", "trn3"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_estimate_of_dispatch_is_within_half_of_the_model(name, chip):
+    chip = get_chip(chip)
+    us = schedule(events(SHAPES[name], chip)[0], chip, window=None).total_ns / 1e3
+    assert 0.5 <= estimated_us(SHAPES[name], chip) / us <= 1.5
+
+
+@pytest.mark.parametrize(
+    ("problem", "chip", "most_us"),
+    [
+        (case(8192, ahead=1), "trn2", 300),
+        (case(2048, heads=(4, 4), ahead=1), "trn2", 90),
+        (case(512, heads=(16, 16), ahead=1), "trn2", 57),
+        (case(4096), "trn1", 140),
+        (case(2048, 8192), "trn2", 9.4 + 0.5 * 256),
+        (case(2048, 8192), "trn3", 9.4 + 0.5 * 256),
+    ],
+    ids=["causal 8K", "causal 2K x 4", "causal 512 x 16", "trn1 4K", "2K of 8K", "2K of 8K trn3"],
+)
+def test_simulated_times_in_program_order(problem, chip, most_us):
+    plan = schedule(events(problem, get_chip(chip))[0], get_chip(chip), window=None)
+    assert plan.total_ns / 1e3 <= most_us
+    assert not plan.spills
+    if problem.seqlen_kv == 8192 and not problem.mask.causal:
+        tensor = next(item for item in engine_times(plan) if item.engine == "tensor")
+        assert tensor.active_ns / (plan.total_ns - get_chip(chip).kernel_fixed_ns) >= 0.85
+
+
+def test_the_table_is_as_old_as_the_laws_of_the_times():
+    spec = importlib.util.spec_from_file_location("tune_const_max", TOOL)
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.laws() == LAWS, "Timing laws changed: run `python tools/tune_const_max.py --write`."
+    assert {name: tuple(kinds) for name, kinds in TABLE.items()} == {name: KINDS for name in CHIPS}
+
+
+@pytest.mark.parametrize(
+    ("problem", "chip", "field"),
+    [
+        (case(512, dtype="float16"), "trn2", "dtype"),
+        (case(512, softcap=30.0), "trn2", "softcap"),
+        (case(512, bias="additive", bias_rows=True), "trn2", "mask.bias"),
+        (case(16, 512), "trn2", "seqlen_q"),
+        (case(512, head_dim=600), "trn2", "head_dim"),
+        (case(512), "trn1", "chip"),
+    ],
+)
+def test_what_it_does_not_take_has_a_reason_and_another_kernel(problem, chip, field):
+    decision = decide(problem, backend="simulator", chip=chip)
+    assert decision.kernel != "flash_const_max"
+    assert field in {reason.field for reason in decision.rejected if reason.kernel == "flash_const_max"}
+
+
+def test_dispatch_prefers_it_and_says_why():
+    decision = decide(case(512, heads=(4, 2), ahead=1), backend="simulator", chip="trn2")
+    assert (decision.kernel, decision.plan.entry) == ("flash_const_max", "flash_const_max_loop")
+    assert "constant shift" in decision.why
+
+
+def test_a_front_end_without_loops_gets_another_kernel():
+    found = BINDING.plan(case(512), Target(chip=get_chip("trn2")))
+    assert [reason.field for reason in found] == ["chip"]
+
+
+@pytest.mark.parametrize("mask", [Mask(), Mask(ahead=1), Mask(ahead=1, window=300, q_offset=100)])
+def test_launches_of_some_rows_each_give_the_rows_of_the_whole(mask):
+    problem = replace(case(1300, 1400, heads=(2, 1), head_dim=64), mask=mask)
+    inputs = attention_inputs(problem)
+    plan = plan_const_max(problem, get_chip("trn2"))
+    whole, lse, _ = outputs(inputs, plan=plan)
+    rows = BINDING.division.rows
+    runs = rows.runs(plan.constants(), problem.seqlen_q, 60)
+    assert len(runs) > 1
+    for begin, end in runs:
+        part = replace(problem, seqlen_q=end - begin)
+        own = replace(inputs, problem=part, q=inputs.q[:, :, begin:end])
+        constants = rows.constants(plan.constants(), begin, end, 1)
+        found = outputs(own, plan=_Constants(constants))
+        np.testing.assert_array_equal(found[0], whole[:, :, begin:end])
+        np.testing.assert_array_equal(found[1], lse[:, :, begin:end])
+
+
+class _Constants:
+    """A plan that is nothing but constants."""
+
+    bounds = False
+
+    def __init__(self, constants):
+        self._constants = dict(constants)
+
+    def constants(self):
+        return self._constants

@@ -1,0 +1,317 @@
+"""The conformance runners' own logic: extraction of examples, choice of cases, comparison, the table."""
+
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from nki_hf.sim import isa as nisa
+from nki_hf.sim import language as nl
+from nki_hf.sim import launch
+from nki_hf.sim.dtypes import as_dtype
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from nki_hf.sim.surface.entry import exact  # noqa: E402
+from tools.conformance import library_cases, report  # noqa: E402
+from tools.conformance.case import Case, Outcome, Skipped, run_case  # noqa: E402
+from tools.conformance.compare import Mismatch, compare  # noqa: E402
+from tools.conformance.examples import examples_of, with_shape_checks  # noqa: E402
+from tools.conformance.library_harness import SimulatingOrchestrator  # noqa: E402
+from tools.conformance.packed_arrays import is_packed, packed, unpacked  # noqa: E402
+from tools.conformance.stub_names import differences, names_of  # noqa: E402
+
+STUB = '''
+def add(x, y):
+    r"""Adds.
+
+    .. code-block:: python
+
+        import nki.language as nl
+
+        # nki.language.add -- two tiles
+        c = nl.add(a, b)
+        assert nl.equal(c, a)
+
+        # nki.language.add -- a number
+        # on every element
+        c = nl.add(a, 2.0)"""
+
+
+class Tensor:
+    def permute(self):
+        """Turns.
+
+        .. code-block:: python
+
+            t = nl.ndarray((128, 4, 8))
+            t.permute((0, 2, 1))  # shape becomes (128, 8, 4)
+        """
+
+    def scan(self):
+        """Pseudo-code.
+
+        .. code-block:: python
+
+            for i in range(n):
+                value = a +
+                        b
+        """
+'''
+
+
+def test_examples_are_split_at_their_headings_and_keep_the_imports():
+    found = examples_of(STUB)
+    assert [(e.owner, e.number, e.kind) for e in found] == [
+        ("add", 1, "checks"), ("add", 2, "runs"), ("Tensor.permute", 1, "checks"), ("Tensor.scan", 1, "prose"),
+    ]  # fmt: skip
+    assert all(e.code.startswith("import nki.language as nl") for e in found[:2])
+    assert "2.0" in found[1].code
+    assert "assert" not in found[1].code
+
+
+def test_shape_comments_become_assertions():
+    assert with_shape_checks("t.permute((0, 2))  # shape becomes (8, 4)") == "assert (t.permute((0, 2))).shape == (8, 4)"
+    assert with_shape_checks("t.view(x)  # shape stays (8, 4), same size") == "assert (t.view(x)).shape == (8, 4)"
+    assert with_shape_checks("t.r(1)\n# Result shape: (2, 3)") == "assert (t.r(1)).shape == (2, 3)"
+    assert with_shape_checks("x = t.slice(1)  # a slice") == "x = t.slice(1)  # a slice"
+
+
+def test_comparison_measures_against_the_largest_reference_value():
+    expected = np.array([[100.0, 0.0]])
+    assert compare(expected + np.array([[0, 1.0]]), expected, rtol=0.02, atol=0) == pytest.approx(0.5)
+    with pytest.raises(Mismatch, match=r"out\[0, 1\] is 3, the reference 0: off by 3 of 2"):
+        compare(expected + np.array([[0, 3.0]]), expected, rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_comparison_refuses_values_that_are_not_finite_where_the_reference_is(bad):
+    with pytest.raises(Mismatch, match="not finite at the same places"):
+        compare([1.0, bad], [1.0, 2.0], rtol=1, atol=1)
+    assert compare([1.0, bad], [1.0, np.nan], rtol=1, atol=1) == 0
+
+
+def test_comparison_takes_another_shape_but_not_another_size():
+    assert compare(np.zeros((2, 3)), np.zeros(6), rtol=0, atol=0) == 0
+    with pytest.raises(Mismatch, match=r"shape \(2, 3\)"):
+        compare(np.zeros((2, 3)), np.zeros(5), rtol=0, atol=0)
+
+
+def test_cases_are_chosen_small_first_and_spread_over_options():
+    candidates = [{"n": n, "flag": flag} for n in (512, 64, 4096) for flag in (False, True)]
+    chosen = library_cases.choose(candidates, 3, 1024)
+    assert chosen == [{"n": 64, "flag": False}, {"n": 64, "flag": True}, {"n": 512, "flag": False}]
+
+
+def _raises(error):
+    def run():
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "verdict", "detail"),
+    [
+        (lambda: 0.25, "passed", "0.25 of the tolerance"),
+        (lambda: "its own assertions", "passed", "its own"),
+        (_raises(Mismatch("out is wrong")), "failed", "Mismatch: out is wrong"),
+        (_raises(ValueError("no")), "failed", "ValueError: no"),
+        (_raises(AssertionError("Kernel validation exception: d too big")), "refused", "d too big"),
+        (_raises(Skipped("too large")), "not run", "too large"),
+        (_raises(MemoryError("8 GB")), "not run", "too much memory"),
+        (lambda: (next(iter(int, 1)) and None) or [None for _ in iter(int, 1)], "not run", "longer than"),
+    ],
+)
+def test_verdicts(run, verdict, detail, capsys):
+    outcome = run_case(Case("kernel", "option", run), 0.3)
+    assert outcome.verdict == verdict
+    assert detail in outcome.detail
+
+
+def test_details_name_files_without_their_folders():
+    outcome = run_case(Case("k", "o", _raises(ValueError("wrong (/home/me/checkout/kernel.py:12) in a/b"))), 5)
+    assert outcome.detail == "ValueError: wrong (kernel.py:12) in a/b"
+
+
+def test_refusals_of_the_simulator_are_told_from_failures():
+    from nki_hf.sim.faults import fault
+
+    for kind, verdict in (("unsupported", "refused"), ("generation", "refused"), ("shape", "failed")):
+        assert run_case(Case("k", "o", lambda kind=kind: fault(kind, "op", "no")), 5).verdict == verdict
+
+
+def test_the_page_gets_a_suites_block_and_keeps_the_rest(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- begin x -->\nold\n<!-- end x -->\nafter\n")
+    outcomes = [Outcome("k", "a|b", "passed", ""), Outcome("k", "c", "failed", "why")]
+    report.update("x", outcomes, "run it", page)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("<!-- end x -->\nafter\n")
+    assert "old" not in text
+    assert "1 passed, 1 failed, 0 refused, 0 not run. Command: `run it`" in text
+    assert "| k | 1 | 1 | 0 | 0 |" in text
+    assert "| k | a\\|b | passed |  |" in text
+    with pytest.raises(ValueError, match="no block"):
+        report.update("y", outcomes, "run it", page)
+
+
+def test_what_the_page_holds_can_be_read_back_and_written_again(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin x --><!-- end x -->\n")
+    outcomes = [
+        Outcome("k", "a|b", "passed", ""),
+        Outcome("l", "c", "failed", "why | how"),
+        Outcome("l", "d", "passed", "z" * 300),
+    ]
+    report.update("x", outcomes, "run it", page)
+    found, command = report.recorded("x", page)
+    assert command == "run it"
+    assert found[:2] == outcomes[:2]
+    text = page.read_text()
+    report.update("x", found, command, page)
+    assert page.read_text() == text
+
+
+def test_the_documented_page_has_a_block_for_every_suite():
+    text = report.PAGE.read_text()
+    for suite in ("nki-library", "docstrings", "guides", "tutorials", "attention-ladder"):
+        assert f"<!-- begin {suite} -->" in text
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn_x4", "float8_e5m2_x4", "float4_e2m1fn_x4"])
+def test_packed_host_arrays_hold_four_numbers_lowest_bits_first_and_keep_their_type_in_a_kernel(name, rng):
+    single = getattr(ml_dtypes, name.removesuffix("_x4"))
+    numbers = rng.uniform(-5, 5, (8, 12)).astype(np.float32)
+    array = packed(numbers, as_dtype(name))
+    bits = 8 * array.itemsize // 4
+    codes = numbers.astype(single).view(np.uint8).astype(np.uint64).reshape(8, 3, 4)
+    assert array.shape == (8, 3)
+    assert is_packed(array)
+    assert not is_packed(np.zeros(1, array.dtype.str))
+    np.testing.assert_array_equal(array.astype(np.uint64), sum(codes[..., i] << np.uint64(i * bits) for i in range(4)))
+    np.testing.assert_array_equal(unpacked(array), numbers.astype(single).astype(np.float32))
+    seen = []
+    launch(lambda tensor: seen.append((tensor.dtype, tensor.shape)), (array,))
+    assert seen == [(getattr(nl, name), (8, 3))]
+
+
+class _Sweep:
+    """A case of the library's older sweep framework, as far as the runner looks at it."""
+
+    def __init__(self, **sizes):
+        self.tensors = {"t": sizes}
+
+
+def test_a_sweep_counts_every_size_of_its_case_and_names_them():
+    case = {"range_test_options": _Sweep(B=4, T=4096, V=32128, dtype="bfloat16")}
+    small = {"range_test_options": _Sweep(B=1, T=3, V=5, dtype="bfloat16")}
+    assert library_cases.choose([case, small], 1, largest=1 << 18) == [small]
+    assert library_cases.choose([case, small], 2, largest=5000) == [small]
+
+
+class _Golden:
+    """A reference that is computed when it is asked for, as the library's are."""
+
+    def __init__(self, inputs):
+        self._inputs = inputs
+
+    @property
+    def golden(self):
+        return {"out": self._inputs["x"] * 2}
+
+
+@pytest.mark.parametrize(("factor", "fails"), [(2.0, False), (3.0, True)])
+def test_a_kernel_that_writes_its_input_does_not_change_the_reference_made_from_it(factor, fails, rng):
+    def doubled_in_place(x):
+        tile = nl.load(x)
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=factor)
+        nisa.dma_copy(dst=x, src=tile)
+        return x
+
+    inputs = {"x": rng.standard_normal((8, 8)).astype(np.float32)}
+    checks = SimpleNamespace(golden_output=_Golden(inputs), relative_accuracy=1e-6, absolute_accuracy=0.0)
+    compiler = SimpleNamespace(platform_target=SimpleNamespace(get_compile_target=lambda: "trn2"), logical_nc_config=1)
+    launched = SimpleNamespace(
+        kernel_func=doubled_in_place, kernel_input=inputs, compiler_input=compiler, validation_args=checks
+    )
+    orchestrator = object.__new__(SimulatingOrchestrator)
+    if fails:
+        with pytest.raises(Mismatch):
+            orchestrator._execute(launched)
+    else:
+        orchestrator._execute(launched)
+        assert orchestrator.share < 1
+
+
+SUITES = ("nki-library", "docstrings", "guides", "tutorials", "attention-ladder")
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_the_counts_and_the_table_of_a_suite_are_those_of_its_rows(suite):
+    text = report.PAGE.read_text(encoding="utf-8")
+    block = text.partition(f"<!-- begin {suite} -->\n")[2].partition(f"\n<!-- end {suite} -->")[0]
+    outcomes, command = report.recorded(suite)
+    assert len(outcomes) > 20
+    assert block == report.render(outcomes, command)
+    script = Path(report.PAGE).parents[1] / command.split()[1]
+    assert script.is_file()
+    for outcome in outcomes:
+        assert outcome.verdict in ("passed", "failed", "refused", "not run")
+        if outcome.verdict == "passed" and outcome.detail.startswith("error "):
+            assert float(outcome.detail.split()[1]) <= 1.0
+
+
+def test_every_block_of_the_page_is_known():
+    assert tuple(re.findall(r"<!-- begin (\S+) -->", report.PAGE.read_text(encoding="utf-8"))) == SUITES
+
+
+NAMES = '''
+DType = str
+wide: DType = ...
+limits: _Limits = ...
+class Kind(Enum):
+    r"""Doc."""
+    b = 2
+    a = 'one'
+class Tensor:
+    shape: tuple[int, ...] = ...
+    def __init__(self, shape, space=Kind.a, name=''):
+        ...
+    def view(self, dtype, *, copy=False): ...
+    @property
+    def size(self) -> int: ...
+    def _hidden(self): ...
+class _Limits:
+    most: int = ...
+class Failed(Exception): ...
+def move(dst, *rest, count=[0], fill=..., name=None): ...
+def _hidden(): ...
+'''
+
+
+def test_the_names_of_a_stub_are_those_that_it_defines_with_constructors_members_and_aliases():
+    assert names_of(NAMES) == {
+        "DType": "", "wide": "", "limits": "", "limits.most": "", "Kind": "{b=2, a=\"one\"}",
+        "Tensor": '(shape, space=a, name="")', "Tensor.shape": "", "Tensor.view": "(dtype, *, copy=False)", "Tensor.size": "",
+        "Failed": "", "move": "(dst, *rest, count=[0], fill=..., name=None)",
+    }  # fmt: skip
+
+
+def test_names_that_a_list_lacks_or_signs_otherwise_are_told():
+    stub = {"DType": "", "Kind": "{b=2, a=1}", "move": "(dst, count=[0], fill=..., name=None)", "jit": "(fn=None, **kwargs)"}
+    listed = {
+        "DType": exact(), "Kind": exact("{a=1, b=2}"), "move": exact("(dst, count=(0,), fill=9, name=None)"),
+        "jit": exact("(fn=None, target=None, **kwargs)"), "new": exact(since="0.7"),
+    }  # fmt: skip
+    assert differences("m", stub, listed) == []
+    assert differences("m", stub, {key: item for key, item in listed.items() if key != "DType"}) == ["m.DType: not listed"]
+    assert differences("m", stub, {**listed, "more": exact()}) == ["m.more: listed, but not in the stub"]
+    wrong = {**listed, "move": exact("(dst, fill=9, name=None)"), "Kind": exact("{a=1}"), "jit": exact()}
+    assert [line.split(":")[0] for line in differences("m", stub, wrong)] == ["m.Kind", "m.move", "m.jit"]
