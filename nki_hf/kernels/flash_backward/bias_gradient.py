@@ -13,8 +13,8 @@ from nki_hf.kernels.flash_backward.scores import (
     products,
     step_shape,
 )
-from nki_hf.kernels.flash_backward.steps import bias_jobs, row_steps, tiles_of
-from nki_hf.kernels.flash_backward.tiles import load_block, load_tile, prepare_block, prepare_tile
+from nki_hf.kernels.flash_backward.steps import bias_jobs, row_steps, runs_of, tiles_of
+from nki_hf.kernels.flash_backward.tiles import load_block, load_run, open_tile, prepare_block, prepare_run
 from nki_hf.lang import nisa, nl
 
 TILE = 128
@@ -49,8 +49,11 @@ def _add_tile(env, sums, tile, unit, begin, end, size):
     k = env["k"]
     if tile["first"] >= tile["last"]:
         return
-    load_tile(env, tile)
-    prepare_tile(env, tile)
+    runs = runs_of([tile], 0, 1)
+    run = runs[0]
+    load_run(env, run)
+    prepare_run(env, run)
+    open_tile(env, tile, run)
     rounds = 1
     if env["recompute"]:
         rounds = 2
@@ -62,7 +65,7 @@ def _add_tile(env, sums, tile, unit, begin, end, size):
             if statistics or (step["key"] < end and step["key"] + step["width"] > begin):
                 load_block(env, block)
                 prepare_block(block)
-                work = products(env, step, tile, block)
+                work = products(env, step, tile, run, block)
                 if statistics:
                     gather_statistics(env, step, tile, work)
                 else:

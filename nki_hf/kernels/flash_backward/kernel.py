@@ -10,8 +10,8 @@ head_dim_v is above 128):
                       Scalar: one copy of them to SBUF
     queries   Tensor  dS k in PSUM;  Vector: added to the dq of these rows, float32 in SBUF
 
-with delta = rowsum(dout * out) - dlse. Iteration i issues products(i), gradient(i-1), keys(i-2), queries(i-3), and the loads
-of what steps further on need. Key blocks are the outer loop; the query tiles of a section (all that fit SBUF, over all query
+with delta = rowsum(dout * out) - dlse. Iteration i issues products(i), gradient(i), keys(i-2), queries(i-3), and the loads of
+what steps further on need: no engine waits for what another computes in the same iteration, but Scalar and Vector for scores. Key blocks are the outer loop; the query tiles of a section (all that fit SBUF, over all query
 heads of the kv head) stay there. With more than one section dk and dv pass from one to the next through float32 in HBM.
 
 `recompute` does without out and lse: a first pass over the same steps finds maximum, sum and delta of each row from the very
@@ -49,14 +49,15 @@ from nki_hf.kernels.flash_backward.scores import (
     products,
     step_shape,
 )
-from nki_hf.kernels.flash_backward.steps import scheduled, tiles_of, units_of
+from nki_hf.kernels.flash_backward.steps import runs_of, scheduled, tiles_of, units_of
 from nki_hf.kernels.flash_backward.tiles import (
     close_block,
     close_tile,
     load_block,
-    load_tile,
+    load_run,
+    open_tile,
     prepare_block,
-    prepare_tile,
+    prepare_run,
 )
 from nki_hf.lang import nisa, nki, nl
 
@@ -155,11 +156,12 @@ def _unit(env, unit, spans, section, size):
         env["section"] = number
         begin, end = number * section, min((number + 1) * section, len(tiles))
         blocks, steps = scheduled(unit, tiles, begin, end, k.shape, size, env["recompute"])
-        _section(env, tiles, blocks, steps)
+        runs = runs_of(tiles, begin, end)
+        _section(env, tiles, runs, blocks, steps)
         for i in range(begin, end):
             tile = tiles[i]
             if tile["first"] >= tile["last"]:
-                _empty_tile(env, tile)
+                _empty_tile(env, tile, runs[tile["run"]])
         for i in range(len(blocks)):
             block = blocks[i]
             if block["steps"] == 0:
@@ -169,18 +171,30 @@ def _unit(env, unit, spans, section, size):
         env["shares"] = None
 
 
-def _empty_tile(env, tile):
+def _empty_tile(env, tile, run):
     """A query tile that sees no key: dq is zero; its rows still weigh in the sink's gradient."""
     if env["sinks"] != None:  # noqa: E711
-        load_tile(env, tile)
+        _load(env, run)
+        _prepare(env, run)
+        open_tile(env, tile, run)
         if env["recompute"]:
             end_statistics(env, tile)
-        else:
-            prepare_tile(env, tile)
     close_tile(env, tile)
 
 
-def _section(env, tiles, blocks, steps):
+def _load(env, run):
+    if not run["loaded"]:
+        load_run(env, run)
+        run["loaded"] = True
+
+
+def _prepare(env, run):
+    if not run["prepared"]:
+        prepare_run(env, run)
+        run["prepared"] = True
+
+
+def _section(env, tiles, runs, blocks, steps):
     """All steps of one section, pipelined."""
     count = len(steps)
     live = [None, None, None, None]
@@ -190,29 +204,32 @@ def _section(env, tiles, blocks, steps):
             if step["opens_block"]:
                 load_block(env, blocks[step["block"]])
             if step["opens_tile"]:
-                load_tile(env, tiles[step["tile"]])
+                tile = tiles[step["tile"]]
+                _load(env, runs[tile["run"]])
         if i + PREPARED >= 0 and i + PREPARED < count:
             step = steps[i + PREPARED]
             if step["opens_block"]:
                 prepare_block(blocks[step["block"]])
             if step["opens_tile"]:
-                prepare_tile(env, tiles[step["tile"]])
+                tile = tiles[step["tile"]]
+                _prepare(env, runs[tile["run"]])
+                open_tile(env, tile, runs[tile["run"]])
         if i >= 0 and i < count:
             step = steps[i]
-            live[i % 4] = products(env, step, tiles[step["tile"]], blocks[step["block"]])
-        if i >= 1 and i - 1 < count:
-            step = steps[i - 1]
             tile = tiles[step["tile"]]
+            work = products(env, step, tile, runs[tile["run"]], blocks[step["block"]])
+            live[i % 4] = work
             if step["statistics"]:
-                gather_statistics(env, step, tile, live[(i - 1) % 4])
+                gather_statistics(env, step, tile, work)
                 if step["ends_statistics"]:
                     end_statistics(env, tile)
             else:
-                _gradient(env, step, tile, live[(i - 1) % 4])
+                _gradient(env, step, tile, work)
         if i >= 2 and i - 2 < count:
             step = steps[i - 2]
             if not step["statistics"]:
-                _keys(step, tiles[step["tile"]], blocks[step["block"]], live[(i - 2) % 4])
+                tile = tiles[step["tile"]]
+                _keys(step, tile, runs[tile["run"]], blocks[step["block"]], live[(i - 2) % 4])
                 if step["closes_block"]:
                     close_block(env, blocks[step["block"]])
         if i >= 3 and i - 3 < count:
@@ -260,13 +277,13 @@ def _gradient(env, step, tile, work):
     work["slope"] = None
 
 
-def _keys(step, tile, block, work):
+def _keys(step, tile, run, block, work):
     """Stage 3: dv += P^T dout and dk += dS^T q of the step's key tiles, and dS with keys on partitions."""
     rows, width = step_shape(step, tile)
-    queries, grads, probs, dscores = tile["q"], tile["dout"], work["probs"], work["dscores"]
-    even, head_dim, width_v = dscores.shape[0], queries.shape[1], grads.shape[1]
-    tiles = (block["keys"] + TILE - 1) // TILE
+    queries, grads, probs, dscores, slot = run["q"], run["dout"], work["probs"], work["dscores"], tile["slot"]
+    even, head_dim, width_v = dscores.shape[0], queries.shape[2], grads.shape[2]
     if block["dk"] == None:  # noqa: E711
+        tiles = (block["keys"] + TILE - 1) // TILE
         block["dk"] = nl.ndarray((TILE, tiles, head_dim), dtype=nl.float32, buffer=nl.psum)
         block["dv"] = nl.ndarray((TILE, tiles, width_v), dtype=nl.float32, buffer=nl.psum)
         block["begun"] = [False] * tiles
@@ -278,7 +295,7 @@ def _keys(step, tile, block, work):
         nisa.nc_matmul(
             dst=dv[0:keys, first + c, 0:width_v],
             stationary=probs[0:rows, c * TILE : c * TILE + keys],
-            moving=grads[0:rows, 0:width_v],
+            moving=grads[0:rows, slot, 0:width_v],
             accumulate=begun[first + c],
         )
     for c in range(count):
@@ -291,7 +308,7 @@ def _keys(step, tile, block, work):
         nisa.nc_matmul(
             dst=dk[0:keys, first + c, 0:head_dim],
             stationary=dscores[0:rows, c * TILE : c * TILE + keys],
-            moving=queries[0:rows, 0:head_dim],
+            moving=queries[0:rows, slot, 0:head_dim],
             accumulate=begun[first + c],
         )
         begun[first + c] = True

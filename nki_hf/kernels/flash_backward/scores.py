@@ -8,14 +8,14 @@ FP32_MAX = 3.4028235e38
 FP32_MIN = -3.4028235e38
 
 
-def products(env, step, tile, block):
+def products(env, step, tile, run, block):
     """scores = q k^T and dprobs = dout v^T, both [rows, width] in PSUM, and the load of the bias that goes with them."""
     work = {
         "scores": None, "dprobs": None, "bias": None, "slope": None, "probs": None, "dscores": None, "turned": None,
     }  # fmt: skip
     rows, width = step_shape(step, tile)
-    work["scores"] = _product(tile["q_turned"], block["k_turned"], rows, step["place"], width)
-    work["dprobs"] = _product(tile["dout_turned"], block["v_turned"], rows, step["place"], width)
+    work["scores"] = _product(run["q_turned"], block["k_turned"], tile["slot"] * TILE, rows, step["place"], width)
+    work["dprobs"] = _product(run["dout_turned"], block["v_turned"], tile["slot"] * TILE, rows, step["place"], width)
     bias = env["bias"]
     if bias != None:  # noqa: E711  (NKI's front end knows no `is`)
         shape = bias.shape
@@ -35,12 +35,12 @@ def step_shape(step, tile):
     return tile["rows"], step["width"]
 
 
-def _product(left, right, rows, place, width):
+def _product(left, right, row, rows, place, width):
     result = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.psum)
     for d in range(len(left)):
         queries, keys = left[d], right[d]
         depth = keys.shape[0]
-        nisa.nc_matmul(dst=result, stationary=queries[0:depth, 0:rows], moving=keys[0:depth, place : place + width])
+        nisa.nc_matmul(dst=result, stationary=queries[0:depth, row : row + rows], moving=keys[0:depth, place : place + width])
     return result
 
 

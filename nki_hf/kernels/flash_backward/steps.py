@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["KEYS", "bias_jobs", "row_steps", "scheduled", "tiles_of", "units_of"]
+__all__ = ["KEYS", "bias_jobs", "row_steps", "runs_of", "scheduled", "tiles_of", "units_of"]
 
 TILE = 128
+RUN = 4
+"""Query tiles that are loaded by one DMA and turned into one PSUM bank."""
 
 KEYS = {
     "env": {
@@ -23,16 +25,23 @@ KEYS = {
         "has_ranges": "True if the chip selects by range", "sinks": "sinks on every partition [TILE, num_heads_q], or None",
         "shares": "sums for the sinks' gradient [TILE, query heads of the unit], or None",
     },
+    "run": {
+        "batch": "index", "head": "query head", "row": "first query row", "rows": "query rows", "tiles": "query tiles",
+        "edges": "True if some tile has an edge", "q": "[TILE, tiles, head_dim]", "dout": "[TILE, tiles, head_dim_v]",
+        "out": "the same, until delta is known", "lse": "[TILE, tiles], until shift is known", "dlse": "[TILE, tiles], or None",
+        "lower": "first visible keys [TILE, tiles]", "upper": "past the last ones", "shift": "-lse [TILE, tiles]",
+        "delta": "rowsum(dout * out) - dlse [TILE, tiles]", "loaded": "True from its first tile's load on",
+        "prepared": "True from its first tile's use on", "q_turned": "per piece of head_dim [depth, tiles * TILE]",
+        "dout_turned": "per piece of head_dim_v, the same",
+    },
     "tile": {
         "batch": "index", "head": "query head", "g": "its place in the group", "row": "first query row", "rows": "query rows",
         "first": "first key that it visits", "last": "past the last one", "full_first": "first key that all rows see",
-        "full_last": "past the last one", "q": "[rows made even, head_dim]", "dout": "[rows made even, head_dim_v]",
-        "q_turned": "per piece of head_dim [depth, rows made even]", "dout_turned": "per piece of head_dim_v, the same",
-        "lower": "first visible keys [rows, 1], or None", "upper": "past the last ones",
+        "full_last": "past the last one", "run": "number of its run", "slot": "place in its run",
+        "lower": "first visible keys [rows, 1], or None", "upper": "past the last ones", "dlse": "[rows, 1], or None",
         "shift": "what the exponentials are relative to [rows, 1]", "total": "row sums so far [rows, 1], or None",
         "weighted": "row sums of probabilities * dP so far [rows, 1]", "factor": "1 / row sum [rows, 1], or None",
         "delta": "rowsum(P * dP) - dlse [rows, 1]", "dq": "sum so far [rows, head_dim] float32, or None",
-        "out": "[rows, head_dim_v] until delta is known",
     },
     "block": {
         "batch": "index", "head": "kv head", "key": "first key", "keys": "keys", "k": "[TILE, key tiles, head_dim]",
@@ -87,10 +96,34 @@ def tiles_of(unit: int, spans: tuple[Span, ...], q_shape: tuple[int, ...], k_sha
                 "batch": unit // heads_kv, "head": unit % heads_kv * group + g, "g": g, "row": t * TILE,
                 "rows": min(TILE, seqlen_q - t * TILE), "first": first, "last": last, "full_first": full_first,
                 "full_last": full_last, "total": None, "weighted": None, "factor": None, "shift": None, "delta": None,
-                "lower": None, "upper": None, "dq": None,
+                "lower": None, "upper": None, "dlse": None, "dq": None, "run": 0, "slot": 0,
             }  # fmt: skip
             found.append(tile)
     return found
+
+
+def runs_of(tiles: list[Item], begin: int, end: int) -> list[Item]:
+    """Runs of up to `RUN` neighbouring tiles `[begin, end)` of one head, which are loaded and transposed together."""
+    runs = []
+    for i in range(begin, end):
+        tile, run = tiles[i], None
+        if len(runs) > 0:
+            run = runs[len(runs) - 1]
+            if run["tiles"] == RUN or run["head"] != tile["head"]:
+                run = None
+        if run == None:  # noqa: E711  (NKI's front end knows no `is`)
+            run = {
+                "batch": tile["batch"], "head": tile["head"], "row": tile["row"], "rows": 0, "tiles": 0, "edges": False,
+                "loaded": False, "prepared": False, "dlse": None,
+            }  # fmt: skip
+            runs.append(run)
+        tile["run"] = len(runs) - 1
+        tile["slot"] = run["tiles"]
+        run["tiles"] = run["tiles"] + 1
+        run["rows"] = run["rows"] + tile["rows"]
+        if tile["first"] < tile["full_first"] or tile["last"] > tile["full_last"]:
+            run["edges"] = True
+    return runs
 
 
 def scheduled(
@@ -147,7 +180,7 @@ def _mark_tiles(steps: list[Item], begin: int, end: int) -> None:
     seen = [None] * end
     for i in range(len(steps)):
         step = steps[i]
-        if seen[step["tile"]] == None:  # noqa: E711  (NKI's front end knows no `is`)
+        if seen[step["tile"]] == None:  # noqa: E711
             step["opens_tile"] = True
         seen[step["tile"]] = step
     for i in range(begin, end):

@@ -1,4 +1,4 @@
-"""Query tiles and key blocks of `flash_backward`: loads, transposes, row bounds, and what ends them."""
+"""Runs of query tiles and key blocks of `flash_backward`: loads, transposes, row bounds, and what ends them."""
 
 from nki_hf.lang import nisa, nl
 
@@ -7,107 +7,143 @@ FP32_MAX = 3.4028235e38
 EMPTY_LSE = -2.0e38
 
 
-def load_tile(env, tile):
-    """Start the loads of a query tile: q, dout, and out where delta comes from it. Rows are made even: transposes of 16-bit
-    tiles are written to PSUM in whole words of 4 bytes.
-    """
-    q, dout, rows, row = env["q"], env["dout"], tile["rows"], tile["row"]
-    even = rows + rows % 2
-    queries = nl.ndarray((even, q.shape[3]), dtype=q.dtype, buffer=nl.sbuf)
-    grads = nl.ndarray((even, dout.shape[3]), dtype=dout.dtype, buffer=nl.sbuf)
-    if rows % 2 == 1:
-        nisa.memset(dst=queries, value=0.0, engine=nisa.engine.gpsimd)
-        nisa.memset(dst=grads, value=0.0, engine=nisa.engine.gpsimd)
-    nisa.dma_copy(dst=queries[0:rows, 0 : q.shape[3]], src=q[tile["batch"], tile["head"], row : row + rows, 0 : q.shape[3]])
-    nisa.dma_copy(
-        dst=grads[0:rows, 0 : dout.shape[3]], src=dout[tile["batch"], row : row + rows, tile["head"], 0 : dout.shape[3]]
-    )
-    tile["q"] = queries
-    tile["dout"] = grads
-    tile["out"] = None
-    tile["lse"] = None
+def load_run(env, run):
+    """Start the loads of a run: one DMA per tensor, because each takes its queue as long as half a step takes the engines."""
+    q, dout, count, rows, row = env["q"], env["dout"], run["tiles"], run["rows"], run["row"]
+    queries = _rows_tile(count, q.shape[3], q.dtype, rows)
+    offset = ((run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row) * q.shape[3]
+    _load_rows(queries, q, offset, q.shape[3], rows)
+    run["q"] = queries
+    run["dout"] = _load_output(dout, run)
+    run["out"] = None
+    run["lse"] = None
+    run["dlse"] = None
     if not env["recompute"]:
-        out = env["out"]
-        outputs = nl.ndarray((rows, out.shape[3]), dtype=out.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=outputs, src=out[tile["batch"], row : row + rows, tile["head"], 0 : out.shape[3]])
-        tile["out"] = outputs
-        tile["lse"] = _column(env["lse"], tile)
-    tile["dlse"] = None
+        run["out"] = _load_output(env["out"], run)
+        run["lse"] = _load_columns(env["lse"], run, (run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row)
     if env["dlse"] != None:  # noqa: E711  (NKI's front end knows no `is`)
-        tile["dlse"] = _column(env["dlse"], tile)
-    if tile["first"] < tile["full_first"] or tile["last"] > tile["full_last"]:
-        _row_bounds(env, tile)
+        run["dlse"] = _load_columns(env["dlse"], run, (run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row)
+    if run["edges"]:
+        _load_bounds(env, run)
 
 
-def _column(array, tile):
-    """This tile's rows of a float32 `[batch, num_heads_q, seqlen_q]`, as `[rows, 1]`."""
-    rows = tile["rows"]
-    column = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    offset = (tile["batch"] * array.shape[1] + tile["head"]) * array.shape[2] + tile["row"]
-    nisa.dma_copy(dst=column, src=array.ap(pattern=[[1, rows], [1, 1]], offset=offset))
-    return column
+def _rows_tile(count, width, dtype, rows):
+    """`[TILE, tiles, width]`, zeros where the last tile has no rows."""
+    tile = nl.ndarray((TILE, count, width), dtype=dtype, buffer=nl.sbuf)
+    if rows % TILE > 0:
+        nisa.memset(dst=tile[0:TILE, count - 1, 0:width], value=0.0, engine=nisa.engine.gpsimd)
+    return tile
 
 
-def _row_bounds(env, tile):
-    """First and past-the-last visible key of each row, float32 [rows, 1]: exact, because keys are below 2^24."""
-    rows, row, k = tile["rows"], tile["row"], env["k"]
-    lower = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    upper = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+def _load_output(array, run):
+    """A run's rows of `[batch, seqlen_q, num_heads_q, head_dim_v]`."""
+    heads, width, rows = array.shape[2], array.shape[3], run["rows"]
+    tile = _rows_tile(run["tiles"], width, array.dtype, rows)
+    offset = ((run["batch"] * array.shape[1] + run["row"]) * heads + run["head"]) * width
+    _load_rows(tile, array, offset, heads * width, rows)
+    return tile
+
+
+def _load_rows(tile, array, offset, stride, rows):
+    """`rows` rows that lie `stride` elements apart, the first at `offset`."""
+    full, rest, width = rows // TILE, rows % TILE, tile.shape[2]
+    if full > 0:
+        source = array.ap(pattern=[[stride, TILE], [TILE * stride, full], [1, width]], offset=offset)
+        nisa.dma_copy(dst=tile[0:TILE, 0:full, 0:width], src=source)
+    if rest > 0:
+        source = array.ap(pattern=[[stride, rest], [1, width]], offset=offset + full * TILE * stride)
+        nisa.dma_copy(dst=tile[0:rest, full, 0:width], src=source)
+
+
+def _load_columns(array, run, offset):
+    """A number per row, from `offset` on, as `[TILE, tiles]`; zeros where the last tile has no rows."""
+    count, rows = run["tiles"], run["rows"]
+    full, rest = rows // TILE, rows % TILE
+    tile = nl.ndarray((TILE, count), dtype=array.dtype, buffer=nl.sbuf)
+    if rest > 0:
+        nisa.memset(dst=tile[0:TILE, full : full + 1], value=0.0, engine=nisa.engine.gpsimd)
+    if full > 0:
+        nisa.dma_copy(dst=tile[0:TILE, 0:full], src=array.ap(pattern=[[1, TILE], [TILE, full]], offset=offset))
+    if rest > 0:
+        source = array.ap(pattern=[[1, rest], [1, 1]], offset=offset + full * TILE)
+        nisa.dma_copy(dst=tile[0:rest, full : full + 1], src=source)
+    return tile
+
+
+def _load_bounds(env, run):
+    """First and past-the-last visible key of each row, float32 [TILE, tiles]: exact, because keys are below 2^24."""
+    count, row, k = run["tiles"], run["row"], env["k"]
+    lower = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    upper = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
     if env["lo"] != None:  # noqa: E711
-        _load_bound(lower, env["lo"], tile)
+        _load_bound(lower, env["lo"], run)
     elif env["window"] != None:  # noqa: E711
         start = env["q_offset"] + row - env["window"] + 1
-        nisa.iota(dst=lower, pattern=[[0, 1]], offset=start, channel_multiplier=1)
+        nisa.iota(dst=lower, pattern=[[TILE, count]], offset=start, channel_multiplier=1)
     else:
         nisa.memset(dst=lower, value=0.0)
     if env["hi"] != None:  # noqa: E711
-        _load_bound(upper, env["hi"], tile)
+        _load_bound(upper, env["hi"], run)
     elif env["ahead"] != None:  # noqa: E711
         start = env["q_offset"] + row + env["ahead"]
-        nisa.iota(dst=upper, pattern=[[0, 1]], offset=start, channel_multiplier=1)
+        nisa.iota(dst=upper, pattern=[[TILE, count]], offset=start, channel_multiplier=1)
     else:
         nisa.memset(dst=upper, value=float(k.shape[2]))
-    tile["lower"] = lower
-    tile["upper"] = upper
+    run["lower"] = lower
+    run["upper"] = upper
 
 
-def _load_bound(target, given, tile):
-    """This tile's rows of int32 bounds `[batch or 1, seqlen_q]`, as float32 `[rows, 1]`."""
-    rows = tile["rows"]
-    raw = nl.ndarray((rows, 1), dtype=nl.int32, buffer=nl.sbuf)
-    offset = min(tile["batch"], given.shape[0] - 1) * given.shape[1] + tile["row"]
-    nisa.dma_copy(dst=raw, src=given.ap(pattern=[[1, rows], [1, 1]], offset=offset))
+def _load_bound(target, given, run):
+    """A run's rows of int32 bounds `[batch or 1, seqlen_q]`, as float32."""
+    raw = _load_columns(given, run, min(run["batch"], given.shape[0] - 1) * given.shape[1] + run["row"])
     nisa.tensor_copy(dst=target, src=raw, engine=nisa.engine.gpsimd)
 
 
-def prepare_tile(env, tile):
+def prepare_run(env, run):
     """q and dout with head_dim on partitions, and the row statistics that the forward pass left."""
-    tile["q_turned"] = _turned(tile["q"])
-    tile["dout_turned"] = _turned(tile["dout"])
+    run["q_turned"] = _turned_rows(run["q"])
+    run["dout_turned"] = _turned_rows(run["dout"])
     if env["recompute"]:
         return
-    rows, out = tile["rows"], tile["out"]
-    width = out.shape[1]
     # A row without keys has lse -inf: its shift becomes so low that every probability is 0.
-    empty = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=empty, data=tile["lse"], op0=nl.less, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-FP32_MAX)
-    shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=shift, data=tile["lse"], op0=nl.maximum, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-1.0)
+    lse, out, count = run["lse"], run["out"], run["tiles"]
+    width = out.shape[2]
+    empty = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=empty, data=lse, op0=nl.less, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-FP32_MAX)
+    shift = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=shift, data=lse, op0=nl.maximum, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-1.0)
     nisa.tensor_tensor(dst=shift, data1=shift, data2=empty, op=nl.add)
-    grads, delta = tile["dout"], nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    product = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=product, data1=grads[0:rows, 0:width], data2=out, op=nl.multiply)
-    nisa.tensor_reduce(dst=delta, op=nl.add, data=product, axis=(1,))
-    if tile["dlse"] != None:  # noqa: E711
-        nisa.tensor_tensor(dst=delta, data1=delta, data2=tile["dlse"], op=nl.subtract)
-    tile["shift"] = shift
-    tile["delta"] = delta
-    tile["out"] = None
-    tile["lse"] = None
+    product = nl.ndarray((TILE, count, width), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=product, data1=run["dout"], data2=out, op=nl.multiply, engine=nisa.engine.gpsimd)
+    delta = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=delta, op=nl.add, data=product, axis=(2,))
+    if run["dlse"] != None:  # noqa: E711
+        nisa.tensor_tensor(dst=delta, data1=delta, data2=run["dlse"], op=nl.subtract)
+    run["shift"] = shift
+    run["delta"] = delta
+    run["out"] = None
+    run["lse"] = None
+
+
+def open_tile(env, tile, run):
+    """A tile's part of its run: row statistics and bounds [rows, 1], and the sink's share of its rows."""
+    rows, slot = tile["rows"], tile["slot"]
+    if run["edges"]:
+        lower, upper = run["lower"], run["upper"]
+        tile["lower"] = lower[0:rows, slot : slot + 1]
+        tile["upper"] = upper[0:rows, slot : slot + 1]
+    if run["dlse"] != None:  # noqa: E711
+        dlse = run["dlse"]
+        tile["dlse"] = dlse[0:rows, slot : slot + 1]
+    if env["recompute"]:
+        return
+    shift, delta = run["shift"], run["delta"]
+    tile["shift"] = shift[0:rows, slot : slot + 1]
+    tile["delta"] = delta[0:rows, slot : slot + 1]
     if env["sinks"] != None:  # noqa: E711
         sinks, head = env["sinks"], tile["head"]
         share = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=share, op=nl.exp, data=sinks[0:rows, head : head + 1], bias=shift, scale=1.0)
+        nisa.activation(dst=share, op=nl.exp, data=sinks[0:rows, head : head + 1], bias=tile["shift"], scale=1.0)
         add_share(env, tile, share)
 
 
@@ -120,15 +156,17 @@ def add_share(env, tile, share):
     nisa.scalar_tensor_tensor(dst=place, data=share, op0=nl.multiply, operand0=tile["delta"], op1=nl.add, operand1=place)
 
 
-def _turned(rows_first):
-    """The transpose of `[rows, width]`, a list of `[depth, rows]` tiles of at most 128 of its width."""
-    rows, width = rows_first.shape[0], rows_first.shape[1]
+def _turned_rows(tile):
+    """The transpose of `[TILE, tiles, width]`, a list of `[depth, tiles * TILE]` of at most 128 of its width each."""
+    count, width = tile.shape[1], tile.shape[2]
     pieces = []
     for d in range(0, width, TILE):
         depth = min(TILE, width - d)
-        bank = nl.ndarray((depth, rows), dtype=rows_first.dtype, buffer=nl.psum)
-        nisa.nc_transpose(dst=bank, data=rows_first[0:rows, d : d + depth], engine=nisa.engine.tensor)
-        piece = nl.ndarray((depth, rows), dtype=rows_first.dtype, buffer=nl.sbuf)
+        bank = nl.ndarray((depth, count * TILE), dtype=tile.dtype, buffer=nl.psum)
+        for t in range(count):
+            place = bank[0:depth, t * TILE : (t + 1) * TILE]
+            nisa.nc_transpose(dst=place, data=tile[0:TILE, t, d : d + depth], engine=nisa.engine.tensor)
+        piece = nl.ndarray((depth, count * TILE), dtype=tile.dtype, buffer=nl.sbuf)
         nisa.tensor_copy(dst=piece, src=bank, engine=nisa.engine.vector)
         pieces.append(piece)
     return pieces
@@ -190,10 +228,6 @@ def close_tile(env, tile):
         nisa.activation(dst=result, op=nl.copy, data=tile["dq"], scale=env["scale"])
     nisa.dma_copy(dst=env["dq"][tile["batch"], tile["head"], row : row + rows, 0:width], src=result)
     tile["dq"] = None
-    tile["q"] = None
-    tile["dout"] = None
-    tile["q_turned"] = None
-    tile["dout_turned"] = None
 
 
 def close_block(env, block):
