@@ -22,12 +22,12 @@ def problem(**changes):
     return Problem(**{**sizes, **changes})
 
 
-def kernel_arguments(inputs, plan, dout, dlse, bias_gradient):
-    """The kernel's tensors and constants, laid out by hand in NumPy."""
+def kernel_arguments(inputs, plan, dout, dlse, bias_gradient, forward_results=None):
+    """The kernel's tensors and constants, laid out by hand in NumPy; out and lse are the oracle's if they are not given."""
     case, mask = inputs.problem, inputs.problem.mask
     out, lse = (None, None)
     if not plan.recompute:
-        out, lse = inputs.expected
+        out, lse = forward_results or inputs.expected
         out, lse = out.swapaxes(1, 2).astype(inputs.q.dtype), lse.astype(np.float32)
     arguments = {"q": inputs.q, "k": inputs.k, "v": inputs.v, "dout": dout.swapaxes(1, 2), "out": out, "lse": lse}
     if dlse is not None:
@@ -49,16 +49,36 @@ def kernel_arguments(inputs, plan, dout, dlse, bias_gradient):
     return arrays | plan.constants() | {"bias_gradient": bias_gradient}
 
 
-def run(inputs, dout, dlse=None, chip="trn2", lnc=1, plan=None, **options):
+def run(inputs, dout, dlse=None, chip="trn2", lnc=1, plan=None, kernel=flash_backward, forward_results=None, **options):
     """The launch of a call, and its plan."""
     plan = plan or plan_backward(inputs.problem, get_chip(chip))
     options = SimOptions(chip=get_chip(chip), **options)
     wants_bias = inputs.problem.mask.bias == "additive"
-    return launch(flash_backward, (), kernel_arguments(inputs, plan, dout, dlse, wants_bias), options=options, lnc=lnc), plan
+    arguments = kernel_arguments(inputs, plan, dout, dlse, wants_bias, forward_results)
+    return launch(kernel, (), arguments, options=options, lnc=lnc), plan
+
+
+def run_shapes(case, options):
+    """The launch of a problem without run-time bounds, bias and sink, on shapes alone."""
+    plan = plan_backward(case, options.chip)
+    dtype = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}[case.dtype]
+    b, hq, hkv, sq, skv = case.batch, case.num_heads_q, case.num_heads_kv, case.seqlen_q, case.seqlen_kv
+    arguments = {
+        "q": np.empty((b, hq, sq, case.head_dim), dtype), "k": np.empty((b, hkv, skv, case.head_dim), dtype),
+        "v": np.empty((b, hkv, skv, case.head_dim_v), dtype), "dout": np.empty((b, sq, hq, case.head_dim_v), dtype),
+        "out": None if plan.recompute else np.empty((b, sq, hq, case.head_dim_v), dtype),
+        "lse": None if plan.recompute else np.empty((b, hq, sq), np.float32),
+    }  # fmt: skip
+    return launch(flash_backward, (), arguments | plan.constants(), options=options)
+
+
+def events(case, chip):
+    """The event stream of a problem, as `run_shapes` takes it."""
+    return run_shapes(case, SimOptions(chip=chip, values=False, checks=False)).events
 
 
 def gradients(inputs, dout, dlse=None, chip="trn2", lnc=1, plan=None, **options):
-    """Gradients by name, in the shapes of the oracle."""
+    """Gradients by name, in the shapes of the oracle; `options` as in `run`."""
     outputs = list(run(inputs, dout, dlse, chip, lnc, plan, **options)[0].outputs)
     found = dict(zip(("dq", "dk", "dv"), outputs, strict=False))
     rest = outputs[3:]

@@ -11,7 +11,7 @@ head_dim_v is above 128):
     queries   Tensor  dS k in PSUM;  Vector: added to the dq of these rows, float32 in SBUF
 
 with delta = rowsum(dout * out) - dlse. Iteration i issues products(i), gradient(i), keys(i-2), queries(i-3), and the loads of
-what steps further on need: no engine waits for what another computes in the same iteration, but Scalar and Vector for scores. Key blocks are the outer loop; the query tiles of a section (all that fit SBUF, over all query
+what steps further on need; of a step with a mask, bias or cap the mask at i, the rest of gradient at i+1. Key blocks are the outer loop; the query tiles of a section (all that fit SBUF, over all query
 heads of the kv head) stay there. With more than one section dk and dv pass from one to the next through float32 in HBM.
 
 `recompute` does without out and lse: a first pass over the same steps finds maximum, sum and delta of each row from the very
@@ -223,8 +223,16 @@ def _section(env, tiles, runs, blocks, steps):
                 gather_statistics(env, step, tile, work)
                 if step["ends_statistics"]:
                     end_statistics(env, tile)
-            else:
-                _gradient(env, step, tile, work)
+            elif _is_masked(env, step):
+                mask_scores(env, step, tile, work)
+        if i >= 1 and i - 1 < count:
+            step = steps[i - 1]
+            if not step["statistics"] and _is_masked(env, step):
+                _gradient(env, step, tiles[step["tile"]], live[(i - 1) % 4])
+        if i >= 0 and i < count:
+            step = steps[i]
+            if not step["statistics"] and not _is_masked(env, step):
+                _gradient(env, step, tiles[step["tile"]], live[i % 4])
         if i >= 2 and i - 2 < count:
             step = steps[i - 2]
             if not step["statistics"]:
@@ -246,14 +254,20 @@ def _section(env, tiles, runs, blocks, steps):
             live[(i - 3) % 4] = None
 
 
+def _is_masked(env, step):
+    """True if Vector works on the scores before the exponential: the rest of such a step comes an iteration later, so that
+    Vector does not wait for Scalar within one.
+    """
+    return step["edge"] or env["bias"] != None or env["softcap"] != None or env["scaled"]  # noqa: E711
+
+
 # ---- the stages of a step ---------------------------------------------------------------------------------------------
 
 
 def _gradient(env, step, tile, work):
     """Stage 2: probabilities, and dS = P * (dprobs - delta), through the cap times 1 - tanh^2."""
     rows, width = step_shape(step, tile)
-    scores, top = mask_scores(env, step, tile, work)
-    probs = probabilities(env, step, tile, scores)
+    probs = probabilities(env, step, tile, work)
     even = rows + rows % 2
     dscores = nl.ndarray((even, width), dtype=env["q"].dtype, buffer=nl.sbuf)
     if rows % 2 == 1:

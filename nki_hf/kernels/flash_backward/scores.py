@@ -45,7 +45,9 @@ def _product(left, right, row, rows, place, width):
 
 
 def mask_scores(env, step, tile, work):
-    """The scores that the softmax sees (times `slope`), hidden ones at float32's lowest value; with a cap also 1 - tanh^2."""
+    """Turn a step's scores into those that the softmax sees (times `slope`), hidden ones at float32's lowest value; with a cap
+    also find 1 - tanh^2. Returns their row maximum [rows, 1], which holds something if there is a mask or `statistics`.
+    """
     rows, width = step_shape(step, tile)
     scores, bias, factor = work["scores"], work["bias"], env["scale"]
     if env["softcap"] != None:  # noqa: E711
@@ -91,7 +93,8 @@ def mask_scores(env, step, tile, work):
             scores = _select(rows, width, inside, scores, top)
     elif bias == None and step["statistics"]:  # noqa: E711
         nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=(1,))
-    return scores, top
+    work["scores"] = scores
+    return top
 
 
 def _select(rows, width, predicate, scores, top):
@@ -104,11 +107,12 @@ def _select(rows, width, predicate, scores, top):
     return chosen
 
 
-def probabilities(env, step, tile, scores):
+def probabilities(env, step, tile, work):
     """P [rows, width] in the dtype of the inputs: exp of scores against the row's shift, divided by the row sum if that is
     known, else at most 1: rounded twice, a score may lie above its row's lse, and no probability does.
     """
     rows, width = step_shape(step, tile)
+    scores = work["scores"]
     probs = nl.ndarray((rows, width), dtype=env["q"].dtype, buffer=nl.sbuf)
     if env["recompute"]:
         weights = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
@@ -123,8 +127,8 @@ def probabilities(env, step, tile, scores):
 def gather_statistics(env, step, tile, work):
     """Online softmax over the keys of a step: minus the maximum, the row sum, and the row sum of weights * dP, all [rows, 1]."""
     rows, width = step_shape(step, tile)
-    scores, top = mask_scores(env, step, tile, work)
-    before = tile["shift"]
+    top = mask_scores(env, step, tile, work)
+    scores, before = work["scores"], tile["shift"]
     shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     slope = env["slope"]
     if before == None:  # noqa: E711

@@ -23,7 +23,8 @@ KEYS = {
         "scale": "softmax_scale", "slope": "what multiplies the scores that the softmax sees",
         "scaled": "True if softmax_scale is applied before the mask", "additive": "True if the bias is added",
         "has_ranges": "True if the chip selects by range", "sinks": "sinks on every partition [TILE, num_heads_q], or None",
-        "shares": "sums for the sinks' gradient [TILE, query heads of the unit], or None",
+        "shares": "sums for the sinks' gradient [TILE, query heads of the unit], or None", "section": "number of the query section",
+        "sections": "their number", "partial_dk": "dk of the sections so far, float32 in HBM, or None", "partial_dv": "of dv",
     },
     "run": {
         "batch": "index", "head": "query head", "row": "first query row", "rows": "query rows", "tiles": "query tiles",
@@ -48,7 +49,7 @@ KEYS = {
         "v": "[TILE, key tiles, head_dim_v] until it is turned", "k_turned": "per piece of head_dim [depth, key tiles, TILE]",
         "v_turned": "per piece of head_dim_v, the same", "dk": "[TILE, key tiles, head_dim] float32 in PSUM",
         "dv": "[TILE, key tiles, head_dim_v] float32 in PSUM", "begun": "per key tile, True if dk and dv hold something",
-        "pass": "number of the query section", "passes": "their number",
+        "steps": "number of its steps",
     },
     "step": {
         "tile": "number of the query tile", "block": "number of the key block", "key": "first key", "width": "keys",
