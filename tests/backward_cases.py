@@ -1,5 +1,7 @@
 """Running flash_backward on the simulator from NumPy inputs: what the tests of the kernel share."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 
@@ -22,7 +24,7 @@ def problem(**changes):
     return Problem(**{**sizes, **changes})
 
 
-def kernel_arguments(inputs, plan, dout, dlse, bias_gradient, forward_results=None):
+def kernel_arguments(inputs, plan, dout, dlse, forward_results=None):
     """The kernel's tensors and constants, laid out by hand in NumPy; out and lse are the oracle's if they are not given."""
     case, mask = inputs.problem, inputs.problem.mask
     out, lse = (None, None)
@@ -46,15 +48,15 @@ def kernel_arguments(inputs, plan, dout, dlse, bias_gradient, forward_results=No
     if inputs.sink is not None:
         arguments["sink"] = inputs.sink.reshape(1, -1)
     arrays = {name: None if array is None else np.ascontiguousarray(array) for name, array in arguments.items()}
-    return arrays | plan.constants() | {"bias_gradient": bias_gradient}
+    return arrays | plan.constants()
 
 
 def run(inputs, dout, dlse=None, chip="trn2", lnc=1, plan=None, kernel=flash_backward, forward_results=None, **options):
     """The launch of a call, and its plan."""
-    plan = plan or plan_backward(inputs.problem, get_chip(chip))
+    wanted = replace(inputs.problem, bias_gradient=inputs.problem.mask.bias == "additive")
+    plan = plan or plan_backward(wanted, get_chip(chip))
     options = SimOptions(chip=get_chip(chip), **options)
-    wants_bias = inputs.problem.mask.bias == "additive"
-    arguments = kernel_arguments(inputs, plan, dout, dlse, wants_bias, forward_results)
+    arguments = kernel_arguments(inputs, plan, dout, dlse, forward_results)
     return launch(kernel, (), arguments, options=options, lnc=lnc), plan
 
 
@@ -178,7 +180,7 @@ def assert_right(inputs, got, dout, dlse=None, factor=1.5):
     unit, single = float(ml_dtypes.finfo(inputs.q.dtype).eps) / 2, float(np.finfo(np.float32).eps) / 2
     by_delta, uncapped = _delta_rounding(inputs, dout, dlse)
     for name, (error, plain, size) in errors(inputs, got, dout, dlse).items():
-        limit = factor * plain + (unit + single * (4 + score)) * size + unit * by_delta[name] + 2 * single * uncapped[name]
+        limit = factor * plain + (unit + single * (4 + score)) * size + unit * by_delta[name] + 4 * single * uncapped[name]
         assert error <= limit, f"{name}: RMS error {error:.3g}, at most {limit:.3g} (plain {plain:.3g}, size {size:.3g})"
 
 

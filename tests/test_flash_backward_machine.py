@@ -10,14 +10,14 @@ import backward_cases
 import numpy as np
 import prefill_cases
 import pytest
-from backward_cases import assert_right, check, errors, gradients, problem, upstream
+from backward_cases import assert_right, errors, gradients, problem, upstream
 
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels import flash_backward
 from nki_hf.kernels.flash_backward.plan import backward_reasons, plan_backward
 from nki_hf.kernels.flash_backward.steps import KEYS, scheduled, tiles_of
 from nki_hf.observers.races import races
-from nki_hf.observers.schedule import schedule
+from nki_hf.timing.schedule import schedule
 from nki_hf.problem import Mask
 from nki_hf.sim import SimOptions
 from nki_hf.testing import attention_inputs
@@ -138,10 +138,10 @@ def test_long_calls_take_less_than_two_microseconds_a_block_on_trn2():
 
 
 def test_causal_time_grows_with_the_visible_area():
-    full, all_blocks = us_per_block(2048, "trn2")
-    causal, visible = us_per_block(2048, "trn2", Mask(ahead=1))
-    assert visible / all_blocks < 0.55
-    assert causal * visible <= 0.75 * full * all_blocks
+    full, all_blocks = us_per_block(4096, "trn2")
+    causal, visible = us_per_block(4096, "trn2", Mask(ahead=1))
+    assert visible / all_blocks < 0.52
+    assert causal * visible <= 0.7 * full * all_blocks
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -204,11 +204,7 @@ def test_a_planted_fault_is_found(name, tmp_path, monkeypatch):
     inputs = attention_inputs(case)
     dout, dlse = upstream(inputs)
     assert_right(inputs, gradients(inputs, dout, dlse), dout, dlse)
-    with pytest.raises((AssertionError, Exception), match=gradient):
+    with pytest.raises(AssertionError, match=gradient):
         assert_right(inputs, gradients(inputs, dout, dlse, kernel=kernel), dout, dlse)
     for module in [item for item in sys.modules if item.startswith(package)]:
         del sys.modules[module]
-
-
-def test_check_is_used():
-    check(problem())

@@ -9,12 +9,11 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
-from nki_hf.kernels.prefill_plan import Span, _spans
+from nki_hf.kernels.spans import TILE, Span, spans_of
 from nki_hf.problem import DTYPES, Problem
 
 __all__ = ["BackwardPlan", "backward_reasons", "plan_backward"]
 
-TILE = 128
 BLOCK = 512
 """Keys of a block where head_dim and head_dim_v are at most 128: dk and dv of a block then have a PSUM bank each."""
 
@@ -34,6 +33,7 @@ class BackwardPlan:
       section: query tiles, over all query heads of a kv head, that stay in SBUF together.
       block: keys of a block.
       recompute: row statistics come from a first pass over the keys; the kernel gets neither out nor lse.
+      bias_gradient: the kernel also returns that of the bias.
       softmax_scale, softcap, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
       budget: SBUF bytes per partition by purpose.
     """
@@ -43,6 +43,7 @@ class BackwardPlan:
     section: int
     block: int
     recompute: bool
+    bias_gradient: bool
     softmax_scale: float
     softcap: float | None
     q_offset: int
@@ -60,13 +61,25 @@ class BackwardPlan:
         """Score blocks that one query head computes."""
         return sum(-(-last // self.block) - first // self.block for first, last, _, _ in self.spans if last > first)
 
+    def tiles(self) -> dict[str, Any]:
+        """What a `Decision` shows of the plan."""
+        return {
+            "tile_q": TILE,
+            "tile_kv": self.block,
+            "section": self.section,
+            "recompute": self.recompute,
+            "blocks_per_head": self.blocks,
+            "sbuf_bytes": self.sbuf_bytes,
+        }
+
     def constants(self) -> dict[str, Any]:
-        """The kernel's compile-time arguments, by name and in its order, without `bias_gradient`."""
+        """The kernel's compile-time arguments, by name and in its order."""
         return {
             "spans": self.spans,
             "section": self.section,
             "block": self.block,
             "recompute": self.recompute,
+            "bias_gradient": self.bias_gradient,
             "softmax_scale": self.softmax_scale,
             "softcap": self.softcap,
             "q_offset": self.q_offset,
@@ -87,21 +100,34 @@ def backward_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
     for field in ("head_dim", "head_dim_v"):
         if getattr(problem, field) > MAX_HEAD_DIM:
             refuse(field, getattr(problem, field), f"must be 1 to {MAX_HEAD_DIM}")
+    if problem.scale != 0 and not _moderate(problem.scale):
+        outside = "must be 0, or 1e-30 to 1e30 in size: beyond, hidden scores are not low enough in float32"
+        refuse("softmax_scale", problem.scale, outside, "Scale q instead.")
+    cap = problem.softcap
+    if cap is not None and not (_moderate(cap) and (problem.scale == 0 or _moderate(problem.scale / cap))):
+        outside = "must be 1e-30 to 1e30, and so must softmax_scale / softcap: beyond, float32 loses the scores"
+        refuse("softcap", cap, outside)
+    if problem.bias_gradient and problem.mask.bias != "additive":
+        refuse("bias_gradient", True, "must be False: only an additive bias has a gradient")
     if problem.seqlen_kv > MAX_KEYS:
         refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
-    if not found:
+    if not found and problem.seqlen_q and problem.seqlen_kv:
         plan, limit = plan_backward(problem, chip), int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
         if plan.sbuf_bytes > limit:
             refuse("sbuf_bytes", f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}")
     return tuple(found)
 
 
+def _moderate(number: float) -> bool:
+    return 1e-30 <= abs(number) <= 1e30
+
+
 @functools.lru_cache(maxsize=512)
 def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
     """The plan of one call: the largest section whose budget fits the chip (see `BackwardPlan`)."""
     mask = problem.mask
-    bounds = mask.runtime_bounds or mask.rows is not None
-    spans = _spans(problem, problem.seqlen_kv, False)
+    bounds = mask.runtime_bounds
+    spans = spans_of(problem, problem.seqlen_kv)
     block = BLOCK if max(problem.head_dim, problem.head_dim_v) <= TILE else BLOCK // 2
     recompute = problem.dtype == "float32" or mask.bias == "additive"
     tiles = max(1, len(spans) * problem.group_size)
@@ -115,6 +141,7 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
         section=section,
         block=block,
         recompute=recompute,
+        bias_gradient=problem.bias_gradient,
         softmax_scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
         q_offset=0 if bounds else mask.q_offset,
@@ -148,7 +175,7 @@ def _budget(problem: Problem, block: int, recompute: bool, bounds: bool) -> dict
         "probabilities": 3 * block * size,
         "gradients": 3 * block * size + 3 * block * size,
         "results": 2 * key_tiles * both * 4 + 2 * problem.head_dim * size + 4 * problem.head_dim_v * 4,
-        "bias_gradient": 2 * 4096 * 4 + 2 * block * 4 if mask.bias == "additive" else 0,
+        "bias_gradient": 2 * 4096 * 4 + 2 * block * 4 if problem.bias_gradient else 0,
         "sink": 4 * problem.num_heads_q + 4 * problem.group_size + 64 if problem.sink else 0,
         "columns": 4 * 1024,
     }
