@@ -17,10 +17,10 @@ from nki_hf.kernels import flash_backward
 from nki_hf.kernels.flash_backward.plan import backward_reasons, plan_backward
 from nki_hf.kernels.flash_backward.steps import KEYS, scheduled, tiles_of
 from nki_hf.observers.races import races
-from nki_hf.timing.schedule import schedule
 from nki_hf.problem import Mask
 from nki_hf.sim import SimOptions
 from nki_hf.testing import attention_inputs
+from nki_hf.timing.schedule import schedule
 
 FOLDER = Path(flash_backward.__file__).parent
 
@@ -166,20 +166,22 @@ def test_a_large_section_fits_sbuf():
 
 # ---- planted faults ---------------------------------------------------------------------------------------------------
 
+_ADDS = "moving=grads[0:rows, slot, 0:width_v],\n            accumulate=begun[first + c],"
 FAULTS = {
     "dq without the scale": ("tiles.py", 'data=tile["dq"], scale=env["scale"]', 'data=tile["dq"], scale=1.0', "dq"),
     "dq of the last block only": ("kernel.py", 'if tile["dq"] == None:', "if True:", "dq"),
     "dk without the scale": ("tiles.py", 'block["dk"], env["scale"], "dk"', 'block["dk"], 1.0, "dk"', "dk"),
-    "dk from unweighted queries": ("kernel.py", "moving=queries[0:rows, slot, 0:head_dim]", "moving=queries[0:rows, 0, 0:head_dim]", "dk"),
-    "dv of one query head": ("kernel.py", "accumulate=begun[first + c],\n        )\n    for c in range(count):\n        keys = min(TILE, width - c * TILE)\n        nisa.nc_transpose", "accumulate=False,\n        )\n    for c in range(count):\n        keys = min(TILE, width - c * TILE)\n        nisa.nc_transpose", "dv"),
+    "dk from other queries": ("kernel.py", "queries[0:rows, slot, 0:head_dim]", "queries[0:rows, 0, 0:head_dim]", "dk"),
+    "dv of the last rows": ("kernel.py", _ADDS, _ADDS.replace("begun[first + c]", "False"), "dv"),
     "no delta": ("kernel.py", 'operand0=tile["delta"]', "operand0=0.0", "dq"),
     "no gradient of lse": ("tiles.py", 'if run["dlse"] != None:', "if False:", "dq"),
-    "sign of the sink's gradient": ("kernel.py", "op0=nl.multiply, operand0=-1.0)\n    heads_kv", "op0=nl.multiply, operand0=1.0)\n    heads_kv", "d_sink"),
+    "sign of the sink's gradient": ("kernel.py", "operand0=-1.0)\n    heads_kv", "operand0=1.0)\n    heads_kv", "d_sink"),
     "sink's gradient of one tile": ("tiles.py", "op1=nl.add, operand1=place)", "op1=nl.bypass, operand1=place)", "d_sink"),
-    "bias's gradient of one head": ("bias_gradient.py", "data1=place, data2=dscores, op=nl.add", "data1=dscores, data2=dscores, op=nl.maximum", "d_bias"),
+    "bias's gradient of one head": ("bias_gradient.py", "data1=place, data2=dscores", "data1=dscores, data2=dscores", "d_bias"),
     "bias's gradient without delta": ("bias_gradient.py", 'operand0=tile["delta"]', "operand0=0.0", "d_bias"),
-    "no slope of the cap": ("kernel.py", 'data2=work["slope"], op=nl.multiply', 'data2=work["slope"], op=nl.bypass', "dq"),
-}  # fmt: skip
+    "no slope of the cap": ("kernel.py", 'work["slope"], op=nl.multiply', 'work["slope"], op=nl.bypass', "dq"),
+}
+"""What it is, file, right source, wrong source, and the gradient that must be found wrong."""
 
 
 @pytest.mark.parametrize("name", FAULTS)

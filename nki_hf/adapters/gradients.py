@@ -1,4 +1,4 @@
-"""The gradients of one call: by a backward kernel, decided as the forward call is, or by torch's formulas, which are counted."""
+"""The gradients of a call: by a backward kernel, decided as the forward call is, or by torch's formulas, which are counted."""
 
 from __future__ import annotations
 

@@ -144,7 +144,9 @@ def shared_axes(output: Output, shapes: Shapes) -> frozenset[str]:
     bias = shapes.get("bias")
     if bias is None:
         return frozenset()
-    return frozenset(axis for axis, size in zip(output.axes, bias, strict=True) if size == 1) if output.broadcast else frozenset()
+    return (
+        frozenset(axis for axis, size in zip(output.axes, bias, strict=True) if size == 1) if output.broadcast else frozenset()
+    )
 
 
 def whole_shape(
@@ -179,7 +181,12 @@ def _cut(
         inputs = {
             item.name: _index(item, places, shape) for item in binding.arguments if (shape := shapes.get(item.name)) is not None
         }
-        found.append(Part(inputs=inputs, outputs=tuple(_index(item, places, shapes.get("bias") if item.broadcast else None) for item in returned)))
+        found.append(
+            Part(
+                inputs=inputs,
+                outputs=tuple(_index(item, places, shapes.get("bias") if item.broadcast else None) for item in returned),
+            )
+        )
     return tuple(found)
 
 

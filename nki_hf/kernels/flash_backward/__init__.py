@@ -1,4 +1,4 @@
-"""flash_backward: the gradients of attention, from q, k, v and the output's gradient. `call.BINDING` is its calling contract."""
+"""flash_backward: the gradients of attention from that of its output. `call.BINDING` is its calling contract."""
 
 from __future__ import annotations
 

@@ -65,9 +65,7 @@ BINDING = Binding(
         Argument(name="dlse", axes=_Q, dtype="float32"),
         Argument(name="lo", axes=("batch", "seqlen_q"), dtype="int32", broadcast=("batch",), optional=True),
         Argument(name="hi", axes=("batch", "seqlen_q"), dtype="int32", broadcast=("batch",), optional=True),
-        Argument(
-            name="bias", axes=(*_Q, "seqlen_kv"), dtype="mask", broadcast=_Q, hidden=HIDDEN, lowest=LOWEST, optional=True
-        ),
+        Argument(name="bias", axes=(*_Q, "seqlen_kv"), dtype="mask", broadcast=_Q, hidden=HIDDEN, lowest=LOWEST, optional=True),
         Argument(name="sink", axes=("1", "num_heads_q"), dtype="float32", lowest=_lowest_sink, optional=True),
     ),
     outputs=(

@@ -11,8 +11,9 @@ head_dim_v is above 128):
     queries   Tensor  dS k in PSUM;  Vector: added to the dq of these rows, float32 in SBUF
 
 with delta = rowsum(dout * out) - dlse. Iteration i issues products(i), gradient(i), keys(i-2), queries(i-3), and the loads of
-what steps further on need; of a step with a mask, bias or cap the mask at i, the rest of gradient at i+1. Key blocks are the outer loop; the query tiles of a section (all that fit SBUF, over all query
-heads of the kv head) stay there. With more than one section dk and dv pass from one to the next through float32 in HBM.
+what steps further on need; of a step with a mask, bias or cap it issues the mask at i and the rest of gradient at i+1. Key
+blocks are the outer loop; the query tiles of a section (all that fit SBUF, over all query heads of the kv head) stay there.
+With more than one section dk and dv pass from one to the next through float32 in HBM.
 
 `recompute` does without out and lse: a first pass over the same steps finds maximum, sum and delta of each row from the very
 scores that the second one uses. That is what float32 and additive biases need: an lse of 1e8, rounded to float32, says nothing
@@ -345,9 +346,7 @@ def _queries(step, tile, block, work):
     result = nl.ndarray((rows, head_dim), dtype=nl.float32, buffer=nl.psum)
     for c in range((width + TILE - 1) // TILE):
         keys = min(TILE, width - c * TILE)
-        nisa.nc_matmul(
-            dst=result, stationary=turned[0:keys, c, 0:rows], moving=keys_first[0:keys, first + c, 0:head_dim]
-        )
+        nisa.nc_matmul(dst=result, stationary=turned[0:keys, c, 0:rows], moving=keys_first[0:keys, first + c, 0:head_dim])
     if tile["dq"] == None:  # noqa: E711
         total = nl.ndarray((rows, head_dim), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_copy(dst=total, src=result, engine=nisa.engine.vector)
@@ -358,7 +357,7 @@ def _queries(step, tile, block, work):
 
 
 def _write_sink_gradient(env, unit, group):
-    """dsink = -sum over rows of share * delta: the sum over partitions is a product with ones."""
+    """Dsink = -sum over rows of share * delta: the sum over partitions is a product with ones."""
     ones = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=ones, value=1.0)
     result = nl.ndarray((1, group), dtype=nl.float32, buffer=nl.psum)

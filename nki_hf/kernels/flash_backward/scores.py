@@ -9,7 +9,7 @@ FP32_MIN = -3.4028235e38
 
 
 def products(env, step, tile, run, block):
-    """scores = q k^T and dprobs = dout v^T, both [rows, width] in PSUM, and the load of the bias that goes with them."""
+    """Scores = q k^T and dprobs = dout v^T, both [rows, width] in PSUM, and the load of the bias that goes with them."""
     work = {
         "scores": None, "dprobs": None, "bias": None, "slope": None, "probs": None, "dscores": None, "turned": None,
     }  # fmt: skip
@@ -125,7 +125,7 @@ def probabilities(env, step, tile, work):
 
 
 def gather_statistics(env, step, tile, work):
-    """Online softmax over the keys of a step: minus the maximum, the row sum, and the row sum of weights * dP, all [rows, 1]."""
+    """Online softmax over a step's keys: minus the maximum, the row sum, and the row sum of weights * dP, all [rows, 1]."""
     rows, width = step_shape(step, tile)
     top = mask_scores(env, step, tile, work)
     scores, before = work["scores"], tile["shift"]

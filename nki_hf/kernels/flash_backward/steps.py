@@ -1,4 +1,4 @@
-"""The order of work of `flash_backward`: plain Python over sizes, run while the kernel is traced; no instruction is issued here.
+"""The order of work of `flash_backward`: plain Python over sizes, run while the kernel is traced; it issues no instruction.
 
 Written in the subset of Python that every NKI front end reads, like the kernel that calls it. What the stages of the kernel
 hand to each other lies in dictionaries with string keys; `KEYS` names the keys.
@@ -23,7 +23,8 @@ KEYS = {
         "scale": "softmax_scale", "slope": "what multiplies the scores that the softmax sees",
         "scaled": "True if softmax_scale is applied before the mask", "additive": "True if the bias is added",
         "has_ranges": "True if the chip selects by range", "sinks": "sinks on every partition [TILE, num_heads_q], or None",
-        "shares": "sums for the sinks' gradient [TILE, query heads of the unit], or None", "section": "number of the query section",
+        "shares": "sums for the sinks' gradient [TILE, query heads of the unit], or None",
+        "section": "number of the query section",
         "sections": "their number", "partial_dk": "dk of the sections so far, float32 in HBM, or None", "partial_dv": "of dv",
     },
     "run": {
@@ -76,10 +77,10 @@ def units_of(units: int, program: int, programs: int) -> list[int]:
     share = units // programs
     found = []
     for unit in range(program * share, (program + 1) * share):
-        found.append(unit)
+        found.append(unit)  # noqa: PERF402  (the parser knows append)
     if program == 0:
         for unit in range(programs * share, units):
-            found.append(unit)
+            found.append(unit)  # noqa: PERF402
     return found
 
 
@@ -199,9 +200,7 @@ def _mark_tiles(steps: list[Item], begin: int, end: int) -> None:
             step["ends_statistics"] = True
 
 
-def bias_jobs(
-    shape: tuple[int, ...], batch: int, heads: int, seqlen_q: int, program: int, programs: int
-) -> list[Item]:
+def bias_jobs(shape: tuple[int, ...], batch: int, heads: int, seqlen_q: int, program: int, programs: int) -> list[Item]:
     """What one core computes of the bias's gradient `shape` = [batch or 1, num_heads_q or 1, seqlen_q or 1, seqlen_kv]: for
     each of its planes, and each query tile if it has rows, the batches, heads and query tiles that are summed.
     """

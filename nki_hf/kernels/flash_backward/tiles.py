@@ -100,7 +100,7 @@ def _load_bound(target, given, run):
 
 
 def prepare_run(env, run):
-    """q and dout with head_dim on partitions, and the row statistics that the forward pass left."""
+    """Q and dout with head_dim on partitions, and the row statistics that the forward pass left."""
     run["q_turned"] = _turned_rows(run["q"])
     run["dout_turned"] = _turned_rows(run["dout"])
     if env["recompute"]:
@@ -195,7 +195,7 @@ def _load_keys(array, block):
 
 
 def prepare_block(block):
-    """k and v with head_dim on partitions, per piece of head_dim [depth, keys made even]."""
+    """K and v with head_dim on partitions, per piece of head_dim [depth, keys made even]."""
     block["k_turned"] = _turned_keys(block["k"], block["keys"])
     block["v_turned"] = _turned_keys(block["v"], block["keys"])
     block["v"] = None
@@ -239,9 +239,10 @@ def close_block(env, block):
 
 
 def _write_keys(env, array, block, result, scale, name):
-    keys, seqlen, width = block["keys"], array.shape[2], array.shape[3]
-    tiles, full, rest = (keys + TILE - 1) // TILE, keys // TILE, keys % TILE
-    dtype, target, first, last = array.dtype, array, env["section"] == 0, env["section"] == env["sections"] - 1
+    """Write `scale` times a block's sums, and those of the sections before; key tiles without steps have zeros."""
+    keys, width = block["keys"], array.shape[3]
+    tiles, first, last = (keys + TILE - 1) // TILE, env["section"] == 0, env["section"] == env["sections"] - 1
+    dtype, target = array.dtype, array
     if not last:
         dtype, target = nl.float32, env["partial_" + name]
     tile = nl.ndarray((TILE, tiles, width), dtype=dtype, buffer=nl.sbuf)
@@ -255,20 +256,19 @@ def _write_keys(env, array, block, result, scale, name):
         begun = result != None  # noqa: E711
         if begun:
             begun = block["begun"][c]
-        if begun and before == None:  # noqa: E711
-            if name == "dk":
-                nisa.activation(dst=place, op=nl.copy, data=result[0:rows, c, 0:width], scale=scale)
-            else:
-                nisa.tensor_copy(dst=place, src=result[0:rows, c, 0:width], engine=nisa.engine.vector)
+        if begun and first and name == "dk":
+            nisa.activation(dst=place, op=nl.copy, data=result[0:rows, c, 0:width], scale=scale)
+        elif begun and first:
+            nisa.tensor_copy(dst=place, src=result[0:rows, c, 0:width], engine=nisa.engine.vector)
         elif begun:
             nisa.scalar_tensor_tensor(
                 dst=place, data=result[0:rows, c, 0:width], op0=nl.multiply, operand0=scale, op1=nl.add,
                 operand1=before[0:rows, c, 0:width],
             )  # fmt: skip
-        elif before != None:  # noqa: E711
-            nisa.tensor_copy(dst=place, src=before[0:rows, c, 0:width], engine=nisa.engine.vector)
-        else:
+        elif first:
             nisa.memset(dst=place, value=0.0)
+        else:
+            nisa.tensor_copy(dst=place, src=before[0:rows, c, 0:width], engine=nisa.engine.vector)
     _move_keys(target, block, tile, False)
 
 
