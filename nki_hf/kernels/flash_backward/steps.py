@@ -107,18 +107,18 @@ def tiles_of(unit: int, spans: tuple[Span, ...], q_shape: tuple[int, ...], k_sha
 def runs_of(tiles: list[Item], begin: int, end: int) -> list[Item]:
     """Runs of up to `RUN` neighbouring tiles `[begin, end)` of one head, which are loaded and transposed together."""
     runs = []
+    count = 0
     for i in range(begin, end):
-        tile, run = tiles[i], None
-        if len(runs) > 0:
-            run = runs[len(runs) - 1]
-            if run["tiles"] == RUN or run["head"] != tile["head"]:
-                run = None
-        if run == None:  # noqa: E711  (NKI's front end knows no `is`)
-            run = {
+        tile = tiles[i]
+        if i == begin or count == RUN or tiles[i - 1]["head"] != tile["head"]:
+            fresh = {
                 "batch": tile["batch"], "head": tile["head"], "row": tile["row"], "rows": 0, "tiles": 0, "edges": False,
                 "loaded": False, "prepared": False, "dlse": None,
             }  # fmt: skip
-            runs.append(run)
+            runs.append(fresh)
+            count = 0
+        count += 1
+        run = runs[len(runs) - 1]
         tile["run"] = len(runs) - 1
         tile["slot"] = run["tiles"]
         run["tiles"] = run["tiles"] + 1
@@ -143,13 +143,13 @@ def scheduled(
     seqlen_kv = k_shape[2]
     blocks = []
     steps = []
+    number = 0
     rounds = 1
     if recompute:
         rounds = 2
     for turn in range(rounds):
         statistics = turn + 1 < rounds
         for cell in range(0, seqlen_kv, size):
-            number = len(blocks)
             added = 0
             for i in range(begin, end):
                 tile = tiles[i]
@@ -173,31 +173,30 @@ def scheduled(
                     "steps": added, "dk": None, "dv": None,
                 }  # fmt: skip
                 blocks.append(block)
+                number += 1
     _mark_tiles(steps, begin, end)
     return blocks, steps
 
 
 def _mark_tiles(steps: list[Item], begin: int, end: int) -> None:
-    """First and last steps of each query tile."""
-    seen = [None] * end
-    for i in range(len(steps)):
+    """First and last steps of each query tile `[begin, end)`."""
+    opened, closed, known = [False] * (end - begin), [False] * (end - begin), [False] * (end - begin)
+    count = len(steps)
+    for i in range(count):
         step = steps[i]
-        if seen[step["tile"]] == None:  # noqa: E711
+        if not opened[step["tile"] - begin]:
             step["opens_tile"] = True
-        seen[step["tile"]] = step
-    for i in range(begin, end):
-        step = seen[i]
-        if step != None:  # noqa: E711
+        opened[step["tile"] - begin] = True
+    for i in range(count):
+        step = steps[count - 1 - i]
+        place = step["tile"] - begin
+        if not closed[place]:
             step["closes_tile"] = True
-    seen = [None] * end
-    for i in range(len(steps)):
-        step = steps[i]
-        if step["statistics"]:
-            seen[step["tile"]] = step
-    for i in range(begin, end):
-        step = seen[i]
-        if step != None:  # noqa: E711
+        closed[place] = True
+        if step["statistics"] and not known[place]:
             step["ends_statistics"] = True
+        if step["statistics"]:
+            known[place] = True
 
 
 def bias_jobs(shape: tuple[int, ...], batch: int, heads: int, seqlen_q: int, program: int, programs: int) -> list[Item]:
