@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 REHEARSE = runpy.run_path(str(ROOT / "tests" / "fakes" / "rehearse.py"))
 OURS = ("NEURON_", "NKI_", "TORCH_NEURONX_", "FAKE_")
 SMALL = ("--steps", "2", "--seqlen", "32", "--batch-size", "1", "--attn", "eager,nki")
