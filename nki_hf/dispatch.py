@@ -44,6 +44,7 @@ class Decision:
         sizes are not known yet.
       rejected: one `Reason` for each rule of each kernel that said no.
       why: what made dispatch prefer this kernel to others that take the call; empty if there are none.
+      kind: `forward`, or `backward` for the gradients of a call.
     """
 
     problem: Problem
@@ -55,6 +56,7 @@ class Decision:
     plan: Plan | None = field(default=None, repr=False)
     rejected: tuple[Reason, ...] = ()
     why: str = ""
+    kind: str = "forward"
 
     @property
     def fallback(self) -> bool:
@@ -124,7 +126,7 @@ def decide(
     """
     machine = get_chip(chip)
     target = Target(chip=machine, lnc=machine.default_lnc if lnc is None else lnc, features=features(backend))
-    found = functools.partial(Decision, problem=problem, chip=chip, lnc=target.lnc)
+    found = functools.partial(Decision, problem=problem, chip=chip, lnc=target.lnc, kind=kind)
     rejected = list(refused)
     if not refused and not unknown and 0 in (problem.batch, problem.seqlen_q, problem.seqlen_kv):
         return found(kernel="empty", backend=backend)

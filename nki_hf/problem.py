@@ -143,6 +143,7 @@ class Problem:
       mask: see `Mask`.
       softcap: `cap * tanh(scores / cap)` after the scale and before the mask; None = off.
       sink: True if the call passes one logit per query head, `[num_heads_q]`, that joins the softmax denominator only.
+      bias_gradient: of the gradients of a call: True if that of its additive bias is wanted.
       dtypes: the element types of q, k and v where they differ, which no kernel takes; `dtype` is then q's. None = all are
         `dtype`.
 
@@ -162,6 +163,7 @@ class Problem:
     mask: Mask = field(default_factory=Mask)
     softcap: float | None = None
     sink: bool = False
+    bias_gradient: bool = False
     dtypes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ what the same call outside of a graph would.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Mask, Problem
 from nki_hf.settings import settings
 
-__all__ = ["Where", "decide_call", "falls_back_in_graph"]
+__all__ = ["Where", "decide_call", "decide_gradients", "falls_back_in_graph"]
 
 
 class Where(NamedTuple):
@@ -44,6 +45,17 @@ def decide_call(call: Call, where: Where | None = None, *, running: bool = False
         return _decided_of_graph(*_known_in_graph(call, where))
     refused = () if running else (*call.refused, *_refusals(call, here=where is None))
     return _decided(problem_key(call), where or _where(call), fallback_name(call), refused)
+
+
+def decide_gradients(call: Call, *, bias: bool, where: Where | None = None) -> Decision:
+    """The decision for the gradients of a call that a kernel ran, with its real lengths.
+
+    Args:
+      call: the call.
+      bias: True if that of its additive bias is wanted.
+      where: as in `decide_call`.
+    """
+    return _decided_gradients(problem_key(call), where or _where(call), bias)
 
 
 def falls_back_in_graph(call: Call) -> bool:
@@ -91,6 +103,14 @@ def _known_in_graph(call: Call, where: Where | None) -> tuple[Any, ...]:
 @lru_cache(maxsize=4096)
 def _decided(key: ProblemKey, where: Where, fallback: str, refused: tuple[Reason, ...]) -> Decision:
     return decide(problem_from(key), backend=where.backend, chip=where.chip, lnc=where.lnc, fallback=fallback, refused=refused)
+
+
+@lru_cache(maxsize=4096)
+def _decided_gradients(key: ProblemKey, where: Where, bias: bool) -> Decision:
+    problem = replace(problem_from(key), bias_gradient=bias)
+    return decide(
+        problem, backend=where.backend, chip=where.chip, lnc=where.lnc, fallback="formulas of its gradients", kind="backward"
+    )
 
 
 _SEQLEN = 128  # stands for any length, as one head stands for any number

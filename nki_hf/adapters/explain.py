@@ -22,12 +22,17 @@ class Report:
 
     @property
     def calls(self) -> int:
-        """All attention calls."""
-        return sum(row.calls for row in self.rows)
+        """All attention calls; their gradients are not among them."""
+        return sum(row.calls for row in self.rows if row.phase != "backward")
+
+    @property
+    def gradients(self) -> int:
+        """Calls whose gradients were computed."""
+        return sum(row.calls for row in self.rows if row.phase == "backward")
 
     @property
     def fallbacks(self) -> int:
-        """Calls that ran torch instead of a kernel."""
+        """Calls, or gradients of calls, that ran torch instead of a kernel."""
         return sum(row.calls for row in self.rows if row.first.fallback)
 
     def reasons(self) -> dict[str, int]:
@@ -60,7 +65,8 @@ class Report:
             )
         widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
-        lines.append(f"{self.calls:,} calls, {self.fallbacks:,} of them ran torch instead of a kernel.")
+        counted = f"{self.calls:,} calls" + (f" and the gradients of {self.gradients:,}" if self.gradients else "")
+        lines.append(f"{counted}, {self.fallbacks:,} of them ran torch instead of a kernel.")
         return "\n".join(lines)
 
 

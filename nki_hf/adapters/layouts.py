@@ -15,7 +15,7 @@ from nki_hf.dispatch import Decision, kernel_call
 from nki_hf.kernels.binding import TENSORS
 from nki_hf.problem import Band, Problem
 
-__all__ = ["TorchArrays", "outputs_of", "packed_call", "result_of", "trivial_result"]
+__all__ = ["TorchArrays", "named_outputs", "outputs_of", "packed_call", "result_of", "trivial_result"]
 
 
 class TorchArrays:
@@ -65,20 +65,26 @@ def packed_call(decision: Decision, tensors: Mapping[str, Tensor | None], *, exa
     return kernel_call(decision, packing(tensors, _ARRAYS, exact=exact), packing.extended)
 
 
-def result_of(decision: Decision, result: RunResult, sink: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Output and lse as `binding.TENSORS` has them, whatever the kernel's axes."""
+def named_outputs(decision: Decision, result: RunResult) -> dict[str, Tensor]:
+    """A kernel's outputs by name; those of `binding.TENSORS` in its axes, whatever the kernel's, contiguous."""
     if decision.binding is None or decision.plan is None:
         raise ValueError(f"kernel={decision.kernel!r} has no plan: nothing ran.")
     found = {}
     for item, tensor in zip(decision.binding.returned(decision.plan.passed), result.outputs, strict=True):
-        if item.name in ("out", "lse"):
-            same = item.axes == TENSORS[item.name]
-            found[item.name] = tensor if same else tensor.permute([item.axes.index(axis) for axis in TENSORS[item.name]])
+        axes = TENSORS.get(item.name, item.axes)
+        other = item.axes != axes and set(item.axes) == set(axes)
+        found[item.name] = (tensor.permute([item.axes.index(axis) for axis in axes]) if other else tensor).contiguous()
+    return found
+
+
+def result_of(decision: Decision, result: RunResult, sink: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Output and lse as `binding.TENSORS` has them, whatever the kernel's axes."""
+    found = named_outputs(decision, result)
     lse = found["lse"]
     if sink is not None:
         # The kernel may have been given a higher one than the lowest of sinks (`Argument.lowest`), and calls its rows empty.
         lse = torch.maximum(lse, sink.detach().to(torch.float32)[None, :, None])
-    return found["out"].contiguous(), lse.contiguous()
+    return found["out"], lse.contiguous()
 
 
 def outputs_of(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The ledger: what every attention call of this process ran and why. `nki_hf.explain()` reads it."""
+"""The ledger: what every attention call of this process and its gradients ran and why. `nki_hf.explain()` reads it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason
-from nki_hf.problem import Problem
 
 __all__ = ["FallbackWarning", "LedgerRow", "record", "reset", "rows"]
 
@@ -25,7 +24,7 @@ class LedgerRow:
     """The calls of one layer that ran the same way.
 
     Attributes:
-      layer: the module's class and layer number, or `attention` for a call without a model.
+      layer: the module's class and layer number, `attention` for a call without a model, `gradients` for those of any call.
       first: the decision of the first of them.
       seqlens_q, seqlens_kv: least and most queries and keys of a call.
       calls: how many.
@@ -39,8 +38,8 @@ class LedgerRow:
 
     @property
     def phase(self) -> str:
-        """`decode` for one query row, else `prefill`."""
-        return _phase(self.first.problem)
+        """`backward` for gradients; else `decode` for one query row, or `prefill`."""
+        return _phase(self.first)
 
 
 _Key = tuple[str, str, str, str, str, tuple[Reason, ...]]
@@ -59,7 +58,7 @@ def record(layer: str, decision: Decision, device: str = "cpu") -> None:
       device: type of the tensors' device, which decides whether torch computes in their dtype.
     """
     problem = decision.problem
-    key = (layer, decision.kernel, decision.backend, _phase(problem), problem.mask.form, decision.rejected)
+    key = (layer, decision.kernel, decision.backend, _phase(decision), problem.mask.form, decision.rejected)
     with _lock:
         row = _rows.get(key)
         seqlen_q, seqlen_kv = decision.problem.seqlen_q, decision.problem.seqlen_kv
@@ -103,5 +102,7 @@ def _numbers(decision: Decision, device: str) -> str:
     return "The numbers are right"
 
 
-def _phase(problem: Problem) -> str:
-    return "decode" if problem.seqlen_q == 1 else "prefill"
+def _phase(decision: Decision) -> str:
+    if decision.kind == "backward":
+        return "backward"
+    return "decode" if decision.problem.seqlen_q == 1 else "prefill"

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 import torch
 
 from nki_hf.adapters import ledger
-from nki_hf.adapters.backward import attention_gradients
+from nki_hf.adapters.backend_choice import backend_of
 from nki_hf.adapters.call import Call
 from nki_hf.adapters.decision import decide_call
 from nki_hf.adapters.fallback import run_fallback_with_lse
+from nki_hf.adapters.gradients import gradients_of
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.layouts import outputs_of, packed_call, result_of, trivial_result
 from nki_hf.adapters.op_definition import define
-from nki_hf.backends import Backend
-from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_op import direct_op, register_native_op
-from nki_hf.backends.simulator import simulator_backend
-from nki_hf.backends.torch_reference import TorchReferenceBackend
 from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.settings import settings
@@ -103,16 +101,7 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[t
 def _run_kernel(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tensor]:
     keys, sink = call.keys, call.head_sink
     tensors = {"q": call.q, "k": call.k, "v": call.v, "lo": keys.lo, "hi": keys.hi, "bias": keys.bias, "sink": sink}
-    return result_of(decision, _backend(decision).run(packed_call(decision, tensors, exact=keys.inside)), sink)
-
-
-def _backend(decision: Decision) -> Backend:
-    """The back end of a decision, which follows from the tensors' device: the only place that picks one."""
-    if decision.backend == "torch_reference":
-        return TorchReferenceBackend()
-    if decision.backend == "neuron":
-        return neuron_backend()
-    return simulator_backend(decision.chip)
+    return result_of(decision, backend_of(decision).run(packed_call(decision, tensors, exact=keys.inside)), sink)
 
 
 def attention_backward(
@@ -136,11 +125,11 @@ def attention_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """dq, dk, dv, dsink, dbias, each contiguous in its tensor's shape and dtype; without elements where there is none.
 
-    `out` and `lse` are what a kernel would start from; torch's formulas need neither.
+    `out` and `lse` are the results of `attention`, of which a kernel starts; torch's formulas need neither.
     """
-    keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
+    keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias).narrowed(q.shape[2], k.shape[2])
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
-    grads = attention_gradients(call, dout, dlse, bias=needs_bias)
+    grads = gradients_of(call, out, lse, dout, dlse, bias=needs_bias)
     absent = q.new_empty(0)
     return (
         grads.dq,
@@ -178,12 +167,17 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
 
 
 def _backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    return _gradients(ctx, dout, dlse, torch.ops.nki_hf.attention_backward)
+
+
+def _gradients(
+    ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, op: Callable[..., tuple[torch.Tensor, ...]]
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradient of each argument of `attention`, by `attention_backward` or an op around it."""
     q, k, v, lo, hi, bias, sink, out, lse = ctx.saved_tensors
     needs_bias = ctx.needs_input_grad[5] and bias is not None and bias.is_floating_point()
     dout = torch.zeros_like(out) if dout is None else dout
-    dq, dk, dv, dsink, dbias = torch.ops.nki_hf.attention_backward(
-        dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, *ctx.options, needs_bias
-    )
+    dq, dk, dv, dsink, dbias = op(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, *ctx.options, needs_bias)
     return dq, dk, dv, None, None, dbias if needs_bias else None, None if sink is None else dsink, *[None] * 5
 
 
@@ -202,24 +196,22 @@ attention_op = _op(
 # ---- Neuron devices -------------------------------------------------------------------------------------------------
 
 
-def _device_backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-    """The same gradients in plain torch: an op that `nki_op` did not make would stay opaque to the Neuron compiler."""
-    q, k, v, lo, hi, bias, sink, out, _ = ctx.saved_tensors
-    scale, softcap, q_offset, window, ahead = ctx.options
-    needs_bias = ctx.needs_input_grad[5] and bias is not None and bias.is_floating_point()
-    keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
-    call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
-    dout = torch.zeros_like(out) if dout is None else dout
-    grads = attention_gradients(call, dout, dlse, bias=needs_bias)
-    return grads.dq, grads.dk, grads.dv, None, None, grads.dbias, grads.dsink, *[None] * 5
+def _xla_backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    return _gradients(ctx, dout, dlse, attention_backward)
 
 
-_xla_op = direct_op(attention, _device_backward, _save)
+def _native_backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    return _gradients(ctx, dout, dlse, torch.ops.nki_hf_neuron.attention_backward)
+
+
+_xla_op = direct_op(attention, _xla_backward, _save)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
-def _native_op_is_registered() -> bool:
-    return register_native_op("nki_hf_neuron::attention", attention, _device_backward, _save)
+def _native_ops_are_registered() -> bool:
+    return register_native_op("nki_hf_neuron::attention_backward", attention_backward) and register_native_op(
+        "nki_hf_neuron::attention", attention, _native_backward, _save
+    )
 
 
 def attention_op_for(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -234,7 +226,7 @@ def attention_op_for(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
         *(call.scale, call.softcap, keys.q_offset, keys.window, keys.ahead),
     )
     if device_type == "neuron":
-        _native_op_is_registered()
+        _native_ops_are_registered()
         return cast("tuple[torch.Tensor, torch.Tensor]", torch.ops.nki_hf_neuron.attention(*arguments))
     if device_type == "xla":
         return cast("tuple[torch.Tensor, torch.Tensor]", _xla_op(*arguments))

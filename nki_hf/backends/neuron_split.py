@@ -13,7 +13,7 @@ from typing import Any
 
 from nki_hf.backends.base import KernelCall
 from nki_hf.kernels.binding import Binding, Output
-from nki_hf.kernels.division import Part, launch_counts, launch_parts, launch_rows, rows_of
+from nki_hf.kernels.division import Part, launch_counts, launch_parts, launch_rows, rows_of, shared_axes
 from nki_hf.kernels.registry import find
 
 __all__ = ["MAX_INSTRUCTIONS", "join", "split"]
@@ -47,7 +47,7 @@ def join(call: KernelCall, results: Sequence[tuple[Any, ...]], max_instructions:
     counts, runs = _counts(binding, call, max_instructions)
     returned = binding.returned(call.passed)
     for axis, count in reversed([*counts.items(), ("seqlen_q", len(runs))]):
-        results = [_merged(axis, returned, results[start : start + count]) for start in range(0, len(results), count)]
+        results = [_merged(axis, returned, call, results[start : start + count]) for start in range(0, len(results), count)]
     return results[0]
 
 
@@ -73,7 +73,7 @@ def _rows(binding: Binding, call: KernelCall, run: tuple[int, int] | None) -> Ke
     return replace(call, tensors=tensors, constants=binding.division.rows.constants(call.constants, *run, call.lnc))
 
 
-def _merged(axis: str, returned: Sequence[Output], results: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+def _merged(axis: str, returned: Sequence[Output], call: KernelCall, results: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     """The outputs of parts that follow each other along an axis."""
     import torch
 
@@ -82,5 +82,7 @@ def _merged(axis: str, returned: Sequence[Output], results: Sequence[tuple[Any, 
     merged = []
     for output, pieces in zip(returned, zip(*results, strict=True), strict=True):
         own = "num_heads_q" if axis == "num_heads_kv" and axis not in output.axes else axis
-        merged.append(torch.cat(pieces, dim=output.axes.index(own)) if own in output.axes else sum(pieces))
+        # The query heads of one kv head are parts, too, of outputs that have an entry per query head.
+        apart = own in output.axes and not {own, axis} & shared_axes(output, call.shapes)
+        merged.append(torch.cat(pieces, dim=output.axes.index(own)) if apart else sum(pieces))
     return tuple(merged)

@@ -128,14 +128,14 @@ class SimulatorBackend:
             with self._lock:
                 if not outputs:
                     outputs.extend(
-                        np.zeros(whole_shape(binding, item, result.shape, sizes), result.dtype)
+                        np.zeros(whole_shape(binding, item, result.shape, sizes, call.shapes), result.dtype)
                         for item, result in zip(returned, results, strict=True)
                     )
                 for item, output, index, result in zip(returned, outputs, part.outputs, results, strict=True):
-                    if item.summed:
+                    if item.summed or item.broadcast:
                         output[index] += result
             for item, output, index, result in zip(returned, outputs, part.outputs, results, strict=True):
-                if not item.summed:
+                if not (item.summed or item.broadcast):
                     output[index] = result
 
         _for_each(run_part, found, threads)

@@ -18,6 +18,7 @@ __all__ = [
     "launch_rows",
     "parts",
     "rows_of",
+    "shared_axes",
     "whole_shape",
     "worth_threads",
 ]
@@ -138,9 +139,23 @@ def rows_of(binding: Binding, name: str, shape: tuple[int, ...], begin: int, end
     return _index(item, {"seqlen_q": slice(begin, end)}, shape)
 
 
-def whole_shape(binding: Binding, output: Output, part: tuple[int, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
+def shared_axes(output: Output, shapes: Shapes) -> frozenset[str]:
+    """Axes of an output that have size 1 because the bias has: what parts along them give is added up."""
+    bias = shapes.get("bias")
+    if bias is None:
+        return frozenset()
+    return (
+        frozenset(axis for axis, size in zip(output.axes, bias, strict=True) if size == 1) if output.broadcast else frozenset()
+    )
+
+
+def whole_shape(
+    binding: Binding, output: Output, part: tuple[int, ...], sizes: Mapping[str, int], shapes: Shapes
+) -> tuple[int, ...]:
     """Shape of an output of the whole call, from that of a part."""
+    shared = shared_axes(output, shapes)
     divided = {*binding.division.axes, "num_heads_q"} if "num_heads_kv" in binding.division.axes else set(binding.division.axes)
+    divided -= shared
     return tuple(sizes[axis] if axis in divided else size for axis, size in zip(output.axes, part, strict=True))
 
 
@@ -166,7 +181,12 @@ def _cut(
         inputs = {
             item.name: _index(item, places, shape) for item in binding.arguments if (shape := shapes.get(item.name)) is not None
         }
-        found.append(Part(inputs=inputs, outputs=tuple(_index(item, places, None) for item in returned)))
+        found.append(
+            Part(
+                inputs=inputs,
+                outputs=tuple(_index(item, places, shapes.get("bias") if item.broadcast else None) for item in returned),
+            )
+        )
     return tuple(found)
 
 

@@ -1,0 +1,281 @@
+"""LoRA fine-tuning with eager, sdpa and nki attention side by side: loss, time, memory and what attention ran.
+
+    python examples/finetune.py                      # CPU, Transformers' Trainer: a small Qwen3 on the text of this project
+    python examples/finetune.py --packed             # sequences of many lengths in one row, apart by their positions
+    python examples/finetune.py --device neuron      # on Trainium, TorchNeuron: the same steps in a plain loop
+    python examples/finetune.py --device xla         # on Trainium, torch-neuronx: lazy tensors, one graph a step
+    python examples/finetune.py --dry-run            # anywhere: the commands of both worlds
+
+The model has random weights, so that nothing is downloaded; its base is frozen but for embeddings and head. Bytes are tokens.
+Written are a table, RESULT.json and, with matplotlib, the loss curves as RESULT.png.
+Exit code 0: the curves of nki are those of eager within --tolerance and nothing fell back, 1: they are not, 2: wrong use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+import warnings
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.table import Table
+
+    from nki_hf.tools.model_bench.device.plan import environment
+    from nki_hf.tools.model_bench.options import BenchOptions
+    from nki_hf.tools.output_files import check_writable, whole_file, writing
+    from nki_hf.tools.program import ProgramCommand
+except ModuleNotFoundError as missing:
+    # The words of a clone that was never installed, or of another Python than the one it was installed in.
+    print(
+        f'{missing.name} is missing in {sys.executable}: pip install -e ".[hf]" in the folder of this clone.', file=sys.stderr
+    )
+    sys.exit(2)
+
+ATTENTIONS = ("eager", "sdpa", "nki")
+DEVICES = ("cpu", "neuron", "xla")
+RANK = 8
+"""Of the LoRA updates."""
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(cls=ProgramCommand)
+def main(
+    steps: Annotated[int, typer.Option(help="Optimizer steps.", min=1)] = 30,
+    seqlen: Annotated[int, typer.Option(help="Tokens of a row.", min=8)] = 256,
+    batch_size: Annotated[int, typer.Option(help="Rows of a step.", min=1)] = 2,
+    attn: Annotated[str, typer.Option(help="Any subset, with commas.")] = ",".join(ATTENTIONS),
+    device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = "cpu",
+    packed: Annotated[bool, typer.Option("--packed", help="Pack sequences of many lengths into each row.")] = False,
+    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Recompute layers in the backward pass.")] = False,
+    tolerance: Annotated[float, typer.Option(help="Largest difference of a loss from eager's.")] = 1e-3,
+    result: Annotated[Path, typer.Option("--json", help="Result file; the picture lies beside it.")] = Path(
+        "out/finetune.json"
+    ),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands of a run on Trainium.")] = False,
+) -> None:
+    """Fine-tune with each attention and compare. Exit code 0: the same curves, 1: others or a fallback, 2: wrong use."""
+    names = [name for name in attn.split(",") if name]
+    if not names or set(names) - set(ATTENTIONS):
+        raise ValueError(f"attn={attn!r} is not known: it is a subset of {','.join(ATTENTIONS)}.")
+    if device not in DEVICES:
+        raise ValueError(f"device={device!r} is not known: device is one of {', '.join(DEVICES)}.")
+    if dry_run:
+        for each in DEVICES[1:] if device == "cpu" else (device,):
+            print(f"# world: {'native' if each == 'neuron' else 'xla'} (device {each})")
+            for name, text in environment(BenchOptions(), each).items():
+                print(f"export {name}={text}")
+            flags = f"--device {each} --steps {steps} --seqlen {seqlen} --batch-size {batch_size} --attn {attn}"
+            flags += " --packed" * packed + " --checkpointing" * checkpointing + f" --tolerance {tolerance} --json {result}"
+            print(f"# train\npython examples/finetune.py {flags}")
+        return
+    for name, text in environment(BenchOptions(), device).items():
+        os.environ.setdefault(name, text)
+    with writing(result, "json"):
+        result.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(result, "json")
+    warnings.filterwarnings("ignore", module="torch.utils.data")
+    from nki_hf.tools.model_bench.worlds import choose_device  # imports torch, after the variables
+
+    choose_device(device)
+    rows = {name: train(name, device, steps, seqlen, batch_size, packed=packed, checkpointing=checkpointing) for name in names}
+    show(rows)
+    with writing(result, "json"), whole_file(result) as file:
+        record = {"steps": steps, "seqlen": seqlen, "batch_size": batch_size, "device": device, "runs": rows}
+        file.write(json.dumps(record, indent=1).encode())
+    draw(rows, result.with_suffix(".png"))
+    raise typer.Exit(verdict(rows, tolerance))
+
+
+# ---- model and data ---------------------------------------------------------------------------------------------------
+
+
+def small_model(attention: str) -> Any:
+    """A Qwen3 of two layers with LoRA on its projections; equal weights for every attention."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    import nki_hf  # noqa: F401  (makes "nki" known to Transformers)
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=256, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, tie_word_embeddings=False, attn_implementation=attention, use_cache=False,
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(config)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("embed_tokens" in name or "lm_head" in name)
+    for layer in model.model.layers:
+        for projection in PROJECTIONS:
+            setattr(layer.self_attn, projection, lora(getattr(layer.self_attn, projection)))
+    return model
+
+
+def lora(linear: Any) -> Any:
+    """`x W^T + x A^T B^T` with W frozen, A random and B zero."""
+    import torch
+
+    class Lora(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = linear.requires_grad_(False)
+            self.down = torch.nn.Linear(linear.in_features, RANK, bias=False)
+            self.up = torch.nn.Linear(RANK, linear.out_features, bias=False)
+            torch.nn.init.zeros_(self.up.weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            update: torch.Tensor = self.base(x) + self.up(self.down(x))
+            return update
+
+    return Lora()
+
+
+def data(steps: int, seqlen: int, batch_size: int, *, packed: bool) -> list[dict[str, Any]]:
+    """Rows of bytes of the text that ships with the benchmark; packed ones are sentences, each with positions of its own."""
+    import torch
+
+    text = resources.files("nki_hf.tools.model_bench").joinpath("alice_chapter_1.txt").read_bytes()
+    rows = []
+    for number in range(steps * batch_size):
+        start = number * seqlen % (len(text) - seqlen)
+        ids = torch.tensor(list(text[start : start + seqlen]))
+        row = {"input_ids": ids, "labels": ids.clone()}
+        if packed:
+            begins = (ids == ord(".")).roll(1)
+            begins[0] = True
+            places = torch.arange(seqlen)
+            row["position_ids"] = places - torch.where(begins, places, 0).cummax(0).values
+            row["labels"][begins] = -100  # nothing before it says what a sequence begins with
+        rows.append(row)
+    return rows
+
+
+# ---- training ---------------------------------------------------------------------------------------------------------
+
+
+def train(
+    attention: str, device: str, steps: int, seqlen: int, batch_size: int, *, packed: bool, checkpointing: bool
+) -> dict[str, Any]:
+    """Train with one attention: the loss of each step, seconds, resident memory, and what attention ran."""
+    import nki_hf
+
+    model, rows = small_model(attention), data(steps, seqlen, batch_size, packed=packed)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    nki_hf.explain(reset=True)
+    start = time.perf_counter()
+    losses = by_trainer(model, rows, steps, batch_size) if device == "cpu" else by_loop(model, rows, batch_size, device)
+    seconds = time.perf_counter() - start
+    report = nki_hf.explain(reset=True)
+    return {
+        "losses": losses, "seconds": seconds, "calls": report.calls, "gradients": report.gradients,
+        "fallbacks": report.fallbacks, "reasons": report.reasons(),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }  # fmt: skip
+
+
+def by_trainer(model: Any, rows: list[dict[str, Any]], steps: int, batch_size: int) -> list[float]:
+    """Transformers' Trainer, on CPU."""
+    import tempfile
+
+    from transformers import Trainer, TrainingArguments
+    from transformers.trainer_callback import PrinterCallback
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder, max_steps=steps, per_device_train_batch_size=batch_size, learning_rate=3e-3, logging_steps=1,
+            report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, seed=0, dataloader_pin_memory=False,
+            lr_scheduler_type="constant",
+        )  # fmt: skip
+        trainer = Trainer(model=model, args=arguments, train_dataset=rows)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def by_loop(model: Any, rows: list[dict[str, Any]], batch_size: int, device: str) -> list[float]:
+    """The steps themselves, on a Neuron device: forward, backward and update are one graph a step in the xla world."""
+    import torch
+
+    place, sync = torch.device(device), lambda: None
+    if device == "xla":
+        import torch_xla
+
+        place, sync = torch_xla.device(), torch_xla.sync
+    model = model.to(place).train()
+    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=3e-3, foreach=False)
+    losses = []
+    for start in range(0, len(rows), batch_size):
+        batch = {name: torch.stack([row[name] for row in rows[start : start + batch_size]]).to(place) for name in rows[0]}
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        sync()
+        losses.append(loss.detach().cpu().item())
+    return losses
+
+
+# ---- results ----------------------------------------------------------------------------------------------------------
+
+
+def show(rows: dict[str, dict[str, Any]]) -> None:
+    """The table."""
+    table = Table(title="LoRA fine-tuning", caption="On a CPU the time of nki is that of the simulator, not of a chip.")
+    for name in ("attention", "first", "last loss", "off eager", "seconds", "MiB", "calls", "gradients", "fell back"):
+        table.add_column(name, justify="left" if name == "attention" else "right", no_wrap=True)
+    for name, row in rows.items():
+        table.add_row(
+            name, f"{row['losses'][0]:.4f}", f"{row['losses'][-1]:.4f}", f"{difference(rows, name):.1e}",
+            f"{row['seconds']:.1f}", f"{row['peak_mib']:.0f}", str(row["calls"]), str(row["gradients"]), str(row["fallbacks"]),
+        )  # fmt: skip
+    console = Console()
+    Console(width=max(100, console.width)).print(table)
+
+
+def difference(rows: dict[str, dict[str, Any]], name: str) -> float:
+    """The largest difference of a loss from eager's; NaN without eager."""
+    if "eager" not in rows:
+        return float("nan")
+    return max(abs(a - b) for a, b in zip(rows[name]["losses"], rows["eager"]["losses"], strict=True))
+
+
+def verdict(rows: dict[str, dict[str, Any]], tolerance: float) -> int:
+    """The exit code."""
+    if "nki" not in rows:
+        return 0
+    row, far = rows["nki"], difference(rows, "nki")
+    wrong = far > tolerance or row["fallbacks"] or not row["gradients"]
+    print(f"{'FAIL' if wrong else 'PASS'}: nki's losses are {far:.1e} from eager's at most, {row['fallbacks']} calls fell back")
+    for reason, count in row["reasons"].items():
+        print(f"  {count} x {reason}")
+    return int(bool(wrong))
+
+
+def draw(rows: dict[str, dict[str, Any]], path: Path) -> None:
+    """The loss curves, if matplotlib is installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        print('No picture: pip install "nki_hf[plot]" for matplotlib.')
+        return
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="step", ylabel="loss")
+    for (name, row), style in zip(rows.items(), ("-", "--", ":"), strict=False):
+        axes.plot(row["losses"], style, label=name)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    print(f"Loss curves: {path}")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,181 @@
+"""The plan of `flash_backward`: keys that each query tile visits, query tiles that stay in SBUF, and the envelope."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nki_hf.chips import Chip
+from nki_hf.errors import Reason
+from nki_hf.kernels.spans import TILE, Span, spans_of
+from nki_hf.problem import DTYPES, Problem
+
+__all__ = ["BackwardPlan", "backward_reasons", "plan_backward"]
+
+BLOCK = 512
+"""Keys of a block where head_dim and head_dim_v are at most 128: dk and dv of a block then have a PSUM bank each."""
+
+MAX_HEAD_DIM = 256
+MAX_KEYS = 1 << 24
+"""Key positions are compared in float32 on the Vector engine, exact below 2^24 (nki.isa.range_select)."""
+_ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackwardPlan:
+    """Everything that `flash_backward` is told besides its tensors; equal plans run the same program.
+
+    Attributes:
+      bounds: the kernel gets int32 `lo` and `hi` for every row; else the edges are affine (q_offset, window, ahead).
+      spans: one `Span` per query tile.
+      section: query tiles, over all query heads of a kv head, that stay in SBUF together.
+      block: keys of a block.
+      recompute: row statistics come from a first pass over the keys; the kernel gets neither out nor lse.
+      bias_gradient: the kernel also returns that of the bias.
+      softmax_scale, softcap, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
+      budget: SBUF bytes per partition by purpose.
+    """
+
+    bounds: bool
+    spans: tuple[Span, ...]
+    section: int
+    block: int
+    recompute: bool
+    bias_gradient: bool
+    softmax_scale: float
+    softcap: float | None
+    q_offset: int
+    window: int | None
+    ahead: int | None
+    budget: Mapping[str, int]
+
+    @property
+    def sbuf_bytes(self) -> int:
+        """SBUF bytes per partition."""
+        return sum(self.budget.values())
+
+    @property
+    def blocks(self) -> int:
+        """Score blocks that one query head computes."""
+        return sum(-(-last // self.block) - first // self.block for first, last, _, _ in self.spans if last > first)
+
+    def tiles(self) -> dict[str, Any]:
+        """What a `Decision` shows of the plan."""
+        return {
+            "tile_q": TILE,
+            "tile_kv": self.block,
+            "section": self.section,
+            "recompute": self.recompute,
+            "blocks_per_head": self.blocks,
+            "sbuf_bytes": self.sbuf_bytes,
+        }
+
+    def constants(self) -> dict[str, Any]:
+        """The kernel's compile-time arguments, by name and in its order."""
+        return {
+            "spans": self.spans,
+            "section": self.section,
+            "block": self.block,
+            "recompute": self.recompute,
+            "bias_gradient": self.bias_gradient,
+            "softmax_scale": self.softmax_scale,
+            "softcap": self.softcap,
+            "q_offset": self.q_offset,
+            "window": self.window,
+            "ahead": self.ahead,
+        }
+
+
+def backward_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
+    """Why `flash_backward` cannot take the problem on that chip; empty if it can. This is its whole envelope."""
+    found: list[Reason] = []
+
+    def refuse(field: str, value: object, limit: str, advice: str = "") -> None:
+        found.append(Reason(kernel="flash_backward", field=field, value=str(value), limit=limit, advice=advice))
+
+    if problem.dtype not in DTYPES:
+        refuse("dtype", problem.dtype, f"must be one of {', '.join(DTYPES)}", "Convert q, k and v to bfloat16 or float32.")
+    for field in ("head_dim", "head_dim_v"):
+        if getattr(problem, field) > MAX_HEAD_DIM:
+            refuse(field, getattr(problem, field), f"must be 1 to {MAX_HEAD_DIM}")
+    if problem.scale != 0 and not _moderate(problem.scale):
+        outside = "must be 0, or 1e-30 to 1e30 in size: beyond, hidden scores are not low enough in float32"
+        refuse("softmax_scale", problem.scale, outside, "Scale q instead.")
+    cap = problem.softcap
+    if cap is not None and not (_moderate(cap) and (problem.scale == 0 or _moderate(problem.scale / cap))):
+        outside = "must be 1e-30 to 1e30, and so must softmax_scale / softcap: beyond, float32 loses the scores"
+        refuse("softcap", cap, outside)
+    if problem.bias_gradient and problem.mask.bias != "additive":
+        refuse("bias_gradient", True, "must be False: only an additive bias has a gradient")
+    if problem.seqlen_kv > MAX_KEYS:
+        refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
+    if not found and problem.seqlen_q and problem.seqlen_kv:
+        plan, limit = plan_backward(problem, chip), int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
+        if plan.sbuf_bytes > limit:
+            refuse("sbuf_bytes", f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}")
+    return tuple(found)
+
+
+def _moderate(number: float) -> bool:
+    return 1e-30 <= abs(number) <= 1e30
+
+
+@functools.lru_cache(maxsize=512)
+def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
+    """The plan of one call: the largest section whose budget fits the chip (see `BackwardPlan`)."""
+    mask = problem.mask
+    bounds = mask.runtime_bounds
+    spans = spans_of(problem, problem.seqlen_kv)
+    block = BLOCK if max(problem.head_dim, problem.head_dim_v) <= TILE else BLOCK // 2
+    recompute = problem.dtype == "float32" or mask.bias == "additive"
+    tiles = max(1, len(spans) * problem.group_size)
+    limit = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
+    fixed = _budget(problem, block, recompute, bounds)
+    each = _tile_bytes(problem)
+    section = min(tiles, max(1, (limit - sum(fixed.values())) // each))
+    return BackwardPlan(
+        bounds=bounds,
+        spans=spans,
+        section=section,
+        block=block,
+        recompute=recompute,
+        bias_gradient=problem.bias_gradient,
+        softmax_scale=float(problem.scale),
+        softcap=None if problem.softcap is None else float(problem.softcap),
+        q_offset=0 if bounds else mask.q_offset,
+        window=None if bounds else mask.window,
+        ahead=None if bounds else mask.ahead,
+        budget={**fixed, "queries": section * each},
+    )
+
+
+def _tile_bytes(problem: Problem) -> int:
+    """SBUF bytes per partition of one query tile: q and dout both ways, dq in float32, columns."""
+    size = _ITEMSIZE.get(problem.dtype, 4)
+    both = problem.head_dim + problem.head_dim_v
+    turned = (-(-problem.head_dim // TILE) + -(-problem.head_dim_v // TILE)) * TILE
+    return (both + turned) * size + 4 * problem.head_dim + 10 * 4
+
+
+def _budget(problem: Problem, block: int, recompute: bool, bounds: bool) -> dict[str, int]:
+    """SBUF bytes per partition by purpose, but for the query tiles; factors are the copies that the pipeline keeps alive."""
+    size = _ITEMSIZE.get(problem.dtype, 4)
+    mask, both = problem.mask, problem.head_dim + problem.head_dim_v
+    pieces = -(-problem.head_dim // TILE) + -(-problem.head_dim_v // TILE)
+    prepared = bounds or mask.ahead is not None or mask.window is not None or mask.bias is not None
+    key_tiles = block // TILE
+    return {
+        "keys": 3 * (key_tiles * both + pieces * block) * size,
+        "scores": 4 * block * 4 if prepared or problem.softcap is not None else 0,
+        "mask": 3 * block * 4 + 2 * block if prepared else 0,
+        "softcap": 3 * block * 4 if problem.softcap is not None else 0,
+        "statistics": 4 * block * 4 if recompute else 0,
+        "probabilities": 3 * block * size,
+        "gradients": 3 * block * size + 3 * block * size,
+        "results": 2 * key_tiles * both * 4 + 2 * problem.head_dim * size + 4 * problem.head_dim_v * 4,
+        "bias_gradient": 2 * 4096 * 4 + 2 * block * 4 if problem.bias_gradient else 0,
+        "sink": 4 * problem.num_heads_q + 4 * problem.group_size + 64 if problem.sink else 0,
+        "columns": 4 * 1024,
+    }

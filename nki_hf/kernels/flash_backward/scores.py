@@ -1,0 +1,214 @@
+"""Scores and probabilities of one step of `flash_backward`, by the arithmetic of the forward kernel, and the row statistics."""
+
+from nki_hf.kernels.flash_backward.tiles import add_share
+from nki_hf.lang import nisa, nl
+
+TILE = 128
+FP32_MAX = 3.4028235e38
+FP32_MIN = -3.4028235e38
+
+
+def products(env, step, tile, run, block):
+    """Scores = q k^T and dprobs = dout v^T, both [rows, width] in PSUM, and the load of the bias that goes with them."""
+    work = {
+        "scores": None, "dprobs": None, "bias": None, "slope": None, "probs": None, "dscores": None, "turned": None,
+    }  # fmt: skip
+    rows, width = step_shape(step, tile)
+    work["scores"] = _product(run["q_turned"], block["k_turned"], tile["slot"] * TILE, rows, step["place"], width)
+    work["dprobs"] = _product(run["dout_turned"], block["v_turned"], tile["slot"] * TILE, rows, step["place"], width)
+    bias = env["bias"]
+    if bias != None:  # noqa: E711  (NKI's front end knows no `is`)
+        shape = bias.shape
+        batch, head = min(tile["batch"], shape[0] - 1), min(tile["head"], shape[1] - 1)
+        stride, row = shape[3], tile["row"]
+        if shape[2] == 1:
+            stride, row = 0, 0
+        offset = ((batch * shape[1] + head) * shape[2] + row) * shape[3] + step["key"]
+        loaded = nl.ndarray((rows, width), dtype=bias.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=loaded, src=bias.ap(pattern=[[stride, rows], [1, width]], offset=offset))
+        work["bias"] = loaded
+    return work
+
+
+def step_shape(step, tile):
+    """Rows and keys of a step."""
+    return tile["rows"], step["width"]
+
+
+def _product(left, right, row, rows, place, width):
+    result = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.psum)
+    for d in range(len(left)):
+        queries, keys = left[d], right[d]
+        depth = keys.shape[0]
+        nisa.nc_matmul(dst=result, stationary=queries[0:depth, row : row + rows], moving=keys[0:depth, place : place + width])
+    return result
+
+
+def mask_scores(env, step, tile, work):
+    """Turn a step's scores into those that the softmax sees (times `slope`), hidden ones at float32's lowest value; with a cap
+    also find 1 - tanh^2. Returns their row maximum [rows, 1], which holds something if there is a mask or `statistics`.
+    """
+    rows, width = step_shape(step, tile)
+    scores, bias, factor = work["scores"], work["bias"], env["scale"]
+    if env["softcap"] != None:  # noqa: E711
+        capped = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=capped, op=nl.tanh, data=scores, scale=env["scale"] / env["softcap"])
+        scores, factor = capped, env["softcap"]
+        if not step["statistics"]:
+            slope = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=slope, data1=capped, data2=capped, op=nl.multiply)
+            nisa.tensor_scalar(dst=slope, data=slope, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=1.0)
+            work["slope"] = slope
+    elif env["scaled"] and not env["additive"]:
+        scaled = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=scaled, op=nl.copy, data=scores, scale=env["scale"])
+        scores = scaled
+    predicate = bias
+    if env["additive"]:
+        biased = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.scalar_tensor_tensor(dst=biased, data=scores, op0=nl.multiply, operand0=factor, op1=nl.add, operand1=bias)
+        scores = biased
+        predicate = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=predicate, data=bias, op0=nl.not_equal, operand0=FP32_MIN)
+    top = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    if bias != None:  # noqa: E711
+        scores = _select(rows, width, predicate, scores, top)
+    if step["edge"]:
+        lower, upper = tile["lower"], tile["upper"]
+        if env["has_ranges"]:
+            chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.range_select(
+                dst=chosen, on_true_tile=scores, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=lower, bound1=upper,
+                reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=top, reduce_op=nl.maximum,
+                range_start=step["key"], on_false_value=FP32_MIN,
+            )  # fmt: skip
+            scores = chosen
+        else:
+            keys = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.iota(dst=keys, pattern=[[1, width]], offset=step["key"], channel_multiplier=0)
+            above = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_scalar(dst=above, data=keys, op0=nl.greater_equal, operand0=lower)
+            inside = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
+            nisa.scalar_tensor_tensor(dst=inside, data=keys, op0=nl.less, operand0=upper, op1=nl.multiply, operand1=above)
+            scores = _select(rows, width, inside, scores, top)
+    elif bias == None and step["statistics"]:  # noqa: E711
+        nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=(1,))
+    work["scores"] = scores
+    return top
+
+
+def _select(rows, width, predicate, scores, top):
+    """Scores where the predicate holds, float32's lowest value elsewhere, and their row maximum in `top`."""
+    chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.select_reduce(
+        dst=chosen, predicate=predicate, on_true=scores, on_false=FP32_MIN, reduce_res=top,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_op=nl.maximum,
+    )  # fmt: skip
+    return chosen
+
+
+def probabilities(env, step, tile, work):
+    """P [rows, width] in the dtype of the inputs: exp of scores against the row's shift, divided by the row sum if that is
+    known, else at most 1: rounded twice, a score may lie above its row's lse, and no probability does.
+    """
+    rows, width = step_shape(step, tile)
+    scores = work["scores"]
+    probs = nl.ndarray((rows, width), dtype=env["q"].dtype, buffer=nl.sbuf)
+    if env["recompute"]:
+        weights = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=weights, op=nl.exp, data=scores, bias=tile["shift"], scale=env["slope"])
+        nisa.tensor_scalar(dst=probs, data=weights, op0=nl.multiply, operand0=tile["factor"])
+    else:
+        nisa.activation(dst=probs, op=nl.exp, data=scores, bias=tile["shift"], scale=env["slope"])
+        nisa.tensor_scalar(dst=probs, data=probs, op0=nl.minimum, operand0=1.0)
+    return probs
+
+
+def gather_statistics(env, step, tile, work):
+    """Online softmax over a step's keys: minus the maximum, the row sum, and the row sum of weights * dP, all [rows, 1]."""
+    rows, width = step_shape(step, tile)
+    top = mask_scores(env, step, tile, work)
+    scores, before = work["scores"], tile["shift"]
+    shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    slope = env["slope"]
+    if before == None:  # noqa: E711
+        nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=FP32_MAX)
+    else:
+        nisa.scalar_tensor_tensor(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=before)
+    weights = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+    total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(
+        dst=weights, op=nl.exp, data=scores, bias=shift, scale=slope,
+        reduce_op=nl.add, reduce_res=total, reduce_cmd=nisa.reduce_cmd.reset_reduce,
+    )  # fmt: skip
+    product = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=product, data1=weights, data2=work["dprobs"], op=nl.multiply)
+    weighted = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=weighted, op=nl.add, data=product, axis=(1,))
+    if before != None:  # noqa: E711
+        keep = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=keep, op=nl.exp, data=before, bias=shift, scale=-1.0)
+        nisa.scalar_tensor_tensor(dst=total, data=tile["total"], op0=nl.multiply, operand0=keep, op1=nl.add, operand1=total)
+        nisa.scalar_tensor_tensor(
+            dst=weighted, data=tile["weighted"], op0=nl.multiply, operand0=keep, op1=nl.add, operand1=weighted
+        )
+    tile["shift"] = shift
+    tile["total"] = total
+    tile["weighted"] = weighted
+
+
+def end_statistics(env, tile):
+    """1 / row sum, the sink included, and delta = rowsum(P * dP) - dlse; rows without keys have the factor 0."""
+    rows = tile["rows"]
+    if tile["shift"] == None:  # noqa: E711
+        _no_statistics(tile)
+    shift, total, factor = tile["shift"], tile["total"], nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    share = None
+    if env["sinks"] == None:  # noqa: E711
+        slope = env["slope"]
+        if slope > 1.0:
+            slope = 1.0
+        # Shifts of rows whose every score is hidden lie above this; the largest weight of a row is 1, so its sum is, too.
+        nisa.tensor_scalar(dst=total, data=total, op0=nl.maximum, operand0=0.5)
+        nisa.reciprocal(dst=factor, data=total)
+        nisa.scalar_tensor_tensor(
+            dst=factor, data=shift, op0=nl.less, operand0=0.9 * FP32_MAX * slope, op1=nl.multiply, operand1=factor
+        )
+    else:
+        sinks, head = env["sinks"], tile["head"]
+        sink = sinks[0:rows, head : head + 1]
+        joined = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.scalar_tensor_tensor(dst=joined, data=sink, op0=nl.multiply, operand0=-1.0, op1=nl.minimum, operand1=shift)
+        keep = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=keep, op=nl.exp, data=shift, bias=joined, scale=-1.0)
+        share = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=share, op=nl.exp, data=sink, bias=joined, scale=1.0)
+        nisa.scalar_tensor_tensor(dst=total, data=total, op0=nl.multiply, operand0=keep, op1=nl.add, operand1=share)
+        nisa.reciprocal(dst=factor, data=total)
+        nisa.tensor_tensor(dst=share, data1=share, data2=factor, op=nl.multiply)
+        nisa.tensor_tensor(dst=tile["weighted"], data1=tile["weighted"], data2=keep, op=nl.multiply)
+        tile["shift"] = joined
+    delta = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=delta, data1=tile["weighted"], data2=factor, op=nl.multiply)
+    if tile["dlse"] != None:  # noqa: E711
+        nisa.tensor_tensor(dst=delta, data1=delta, data2=tile["dlse"], op=nl.subtract)
+    tile["factor"] = factor
+    tile["delta"] = delta
+    tile["total"] = None
+    tile["weighted"] = None
+    if share != None:  # noqa: E711
+        add_share(env, tile, share)
+
+
+def _no_statistics(tile):
+    """Those of rows that visit no key."""
+    rows = tile["rows"]
+    shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=shift, value=FP32_MAX)
+    total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=total, value=0.0)
+    weighted = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=weighted, value=0.0)
+    tile["shift"] = shift
+    tile["total"] = total
+    tile["weighted"] = weighted

@@ -1,0 +1,291 @@
+"""Runs of query tiles and key blocks of `flash_backward`: loads, transposes, row bounds, and what ends them."""
+
+from nki_hf.lang import nisa, nl
+
+TILE = 128
+FP32_MAX = 3.4028235e38
+EMPTY_LSE = -2.0e38
+
+
+def load_run(env, run):
+    """Start the loads of a run: one DMA per tensor, because each takes its queue as long as half a step takes the engines."""
+    q, dout, count, rows, row = env["q"], env["dout"], run["tiles"], run["rows"], run["row"]
+    queries = _rows_tile(count, q.shape[3], q.dtype, rows)
+    offset = ((run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row) * q.shape[3]
+    _load_rows(queries, q, offset, q.shape[3], rows)
+    run["q"] = queries
+    run["dout"] = _load_output(dout, run)
+    run["out"] = None
+    run["lse"] = None
+    run["dlse"] = None
+    if not env["recompute"]:
+        run["out"] = _load_output(env["out"], run)
+        run["lse"] = _load_columns(env["lse"], run, (run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row)
+    if env["dlse"] != None:  # noqa: E711  (NKI's front end knows no `is`)
+        run["dlse"] = _load_columns(env["dlse"], run, (run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row)
+    if run["edges"]:
+        _load_bounds(env, run)
+
+
+def _rows_tile(count, width, dtype, rows):
+    """`[TILE, tiles, width]`, zeros where the last tile has no rows."""
+    tile = nl.ndarray((TILE, count, width), dtype=dtype, buffer=nl.sbuf)
+    if rows % TILE > 0:
+        nisa.memset(dst=tile[0:TILE, count - 1, 0:width], value=0.0, engine=nisa.engine.gpsimd)
+    return tile
+
+
+def _load_output(array, run):
+    """A run's rows of `[batch, seqlen_q, num_heads_q, head_dim_v]`."""
+    heads, width, rows = array.shape[2], array.shape[3], run["rows"]
+    tile = _rows_tile(run["tiles"], width, array.dtype, rows)
+    offset = ((run["batch"] * array.shape[1] + run["row"]) * heads + run["head"]) * width
+    _load_rows(tile, array, offset, heads * width, rows)
+    return tile
+
+
+def _load_rows(tile, array, offset, stride, rows):
+    """`rows` rows that lie `stride` elements apart, the first at `offset`."""
+    full, rest, width = rows // TILE, rows % TILE, tile.shape[2]
+    if full > 0:
+        source = array.ap(pattern=[[stride, TILE], [TILE * stride, full], [1, width]], offset=offset)
+        nisa.dma_copy(dst=tile[0:TILE, 0:full, 0:width], src=source)
+    if rest > 0:
+        source = array.ap(pattern=[[stride, rest], [1, width]], offset=offset + full * TILE * stride)
+        nisa.dma_copy(dst=tile[0:rest, full, 0:width], src=source)
+
+
+def _load_columns(array, run, offset):
+    """A number per row, from `offset` on, as `[TILE, tiles]`; zeros where the last tile has no rows."""
+    count, rows = run["tiles"], run["rows"]
+    full, rest = rows // TILE, rows % TILE
+    tile = nl.ndarray((TILE, count), dtype=array.dtype, buffer=nl.sbuf)
+    if rest > 0:
+        nisa.memset(dst=tile[0:TILE, full : full + 1], value=0.0, engine=nisa.engine.gpsimd)
+    if full > 0:
+        nisa.dma_copy(dst=tile[0:TILE, 0:full], src=array.ap(pattern=[[1, TILE], [TILE, full]], offset=offset))
+    if rest > 0:
+        source = array.ap(pattern=[[1, rest], [1, 1]], offset=offset + full * TILE)
+        nisa.dma_copy(dst=tile[0:rest, full : full + 1], src=source)
+    return tile
+
+
+def _load_bounds(env, run):
+    """First and past-the-last visible key of each row, float32 [TILE, tiles]: exact, because keys are below 2^24."""
+    count, row, k = run["tiles"], run["row"], env["k"]
+    lower = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    upper = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    if env["lo"] != None:  # noqa: E711
+        _load_bound(lower, env["lo"], run)
+    elif env["window"] != None:  # noqa: E711
+        start = env["q_offset"] + row - env["window"] + 1
+        nisa.iota(dst=lower, pattern=[[TILE, count]], offset=start, channel_multiplier=1)
+    else:
+        nisa.memset(dst=lower, value=0.0)
+    if env["hi"] != None:  # noqa: E711
+        _load_bound(upper, env["hi"], run)
+    elif env["ahead"] != None:  # noqa: E711
+        start = env["q_offset"] + row + env["ahead"]
+        nisa.iota(dst=upper, pattern=[[TILE, count]], offset=start, channel_multiplier=1)
+    else:
+        nisa.memset(dst=upper, value=float(k.shape[2]))
+    run["lower"] = lower
+    run["upper"] = upper
+
+
+def _load_bound(target, given, run):
+    """A run's rows of int32 bounds `[batch or 1, seqlen_q]`, as float32."""
+    raw = _load_columns(given, run, min(run["batch"], given.shape[0] - 1) * given.shape[1] + run["row"])
+    nisa.tensor_copy(dst=target, src=raw, engine=nisa.engine.gpsimd)
+
+
+def prepare_run(env, run):
+    """Q and dout with head_dim on partitions, and the row statistics that the forward pass left."""
+    run["q_turned"] = _turned_rows(run["q"])
+    run["dout_turned"] = _turned_rows(run["dout"])
+    if env["recompute"]:
+        return
+    # A row without keys has lse -inf: its shift becomes so low that every probability is 0.
+    lse, out, count = run["lse"], run["out"], run["tiles"]
+    width = out.shape[2]
+    empty = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=empty, data=lse, op0=nl.less, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-FP32_MAX)
+    shift = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=shift, data=lse, op0=nl.maximum, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-1.0)
+    nisa.tensor_tensor(dst=shift, data1=shift, data2=empty, op=nl.add)
+    product = nl.ndarray((TILE, count, width), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=product, data1=run["dout"], data2=out, op=nl.multiply, engine=nisa.engine.gpsimd)
+    delta = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=delta, op=nl.add, data=product, axis=(2,))
+    if run["dlse"] != None:  # noqa: E711
+        nisa.tensor_tensor(dst=delta, data1=delta, data2=run["dlse"], op=nl.subtract)
+    run["shift"] = shift
+    run["delta"] = delta
+    run["out"] = None
+    run["lse"] = None
+
+
+def open_tile(env, tile, run):
+    """A tile's part of its run: row statistics and bounds [rows, 1], and the sink's share of its rows."""
+    rows, slot = tile["rows"], tile["slot"]
+    if run["edges"]:
+        lower, upper = run["lower"], run["upper"]
+        tile["lower"] = lower[0:rows, slot : slot + 1]
+        tile["upper"] = upper[0:rows, slot : slot + 1]
+    if run["dlse"] != None:  # noqa: E711
+        dlse = run["dlse"]
+        tile["dlse"] = dlse[0:rows, slot : slot + 1]
+    if env["recompute"]:
+        return
+    shift, delta = run["shift"], run["delta"]
+    tile["shift"] = shift[0:rows, slot : slot + 1]
+    tile["delta"] = delta[0:rows, slot : slot + 1]
+    if env["sinks"] != None:  # noqa: E711
+        sinks, head = env["sinks"], tile["head"]
+        share = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=share, op=nl.exp, data=sinks[0:rows, head : head + 1], bias=tile["shift"], scale=1.0)
+        add_share(env, tile, share)
+
+
+def add_share(env, tile, share):
+    """The sink's share of each row, times delta, joins the sums for the sink's gradient."""
+    rows, g, shares = tile["rows"], tile["g"], env["shares"]
+    if shares == None:  # noqa: E711  (the pass for the bias's gradient, after the sink's is written)
+        return
+    place = shares[0:rows, g : g + 1]
+    nisa.scalar_tensor_tensor(dst=place, data=share, op0=nl.multiply, operand0=tile["delta"], op1=nl.add, operand1=place)
+
+
+def _turned_rows(tile):
+    """The transpose of `[TILE, tiles, width]`, a list of `[depth, tiles * TILE]` of at most 128 of its width each."""
+    count, width = tile.shape[1], tile.shape[2]
+    pieces = []
+    for d in range(0, width, TILE):
+        depth = min(TILE, width - d)
+        bank = nl.ndarray((depth, count * TILE), dtype=tile.dtype, buffer=nl.psum)
+        for t in range(count):
+            place = bank[0:depth, t * TILE : (t + 1) * TILE]
+            nisa.nc_transpose(dst=place, data=tile[0:TILE, t, d : d + depth], engine=nisa.engine.tensor)
+        piece = nl.ndarray((depth, count * TILE), dtype=tile.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=piece, src=bank, engine=nisa.engine.vector)
+        pieces.append(piece)
+    return pieces
+
+
+def load_block(env, block):
+    """Start the loads of a key block: k and v, a row per key, [TILE, key tiles, width]."""
+    block["k"] = _load_keys(env["k"], block)
+    block["v"] = _load_keys(env["v"], block)
+
+
+def _load_keys(array, block):
+    seqlen, width, keys = array.shape[2], array.shape[3], block["keys"]
+    full, rest = keys // TILE, keys % TILE
+    tile = nl.ndarray((TILE, (keys + TILE - 1) // TILE, width), dtype=array.dtype, buffer=nl.sbuf)
+    offset = ((block["batch"] * array.shape[1] + block["head"]) * seqlen + block["key"]) * width
+    if rest % 2 == 1:
+        nisa.memset(dst=tile[0:TILE, full, 0:width], value=0.0, engine=nisa.engine.gpsimd)
+    if full > 0:
+        source = array.ap(pattern=[[width, TILE], [TILE * width, full], [1, width]], offset=offset)
+        nisa.dma_copy(dst=tile[0:TILE, 0:full, 0:width], src=source)
+    if rest > 0:
+        source = array.ap(pattern=[[width, rest], [1, width]], offset=offset + full * TILE * width)
+        nisa.dma_copy(dst=tile[0:rest, full, 0:width], src=source)
+    return tile
+
+
+def prepare_block(block):
+    """K and v with head_dim on partitions, per piece of head_dim [depth, keys made even]."""
+    block["k_turned"] = _turned_keys(block["k"], block["keys"])
+    block["v_turned"] = _turned_keys(block["v"], block["keys"])
+    block["v"] = None
+
+
+def _turned_keys(tile, keys):
+    width, even = tile.shape[2], keys + keys % 2
+    pieces = []
+    for d in range(0, width, TILE):
+        depth = min(TILE, width - d)
+        bank = nl.ndarray((depth, even), dtype=tile.dtype, buffer=nl.psum)
+        for c in range((keys + TILE - 1) // TILE):
+            rows = min(TILE, even - c * TILE)
+            nisa.nc_transpose(
+                dst=bank[0:depth, c * TILE : c * TILE + rows], data=tile[0:rows, c, d : d + depth], engine=nisa.engine.tensor
+            )
+        piece = nl.ndarray((depth, even), dtype=tile.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=piece, src=bank, engine=nisa.engine.vector)
+        pieces.append(piece)
+    return pieces
+
+
+def close_tile(env, tile):
+    """Write dq = softmax_scale * sum; a tile without keys has zeros."""
+    q, rows, row, width = env["q"], tile["rows"], tile["row"], env["q"].shape[3]
+    result = nl.ndarray((rows, width), dtype=q.dtype, buffer=nl.sbuf)
+    if tile["dq"] == None:  # noqa: E711
+        nisa.memset(dst=result, value=0.0)
+    else:
+        nisa.activation(dst=result, op=nl.copy, data=tile["dq"], scale=env["scale"])
+    nisa.dma_copy(dst=env["dq"][tile["batch"], tile["head"], row : row + rows, 0:width], src=result)
+    tile["dq"] = None
+
+
+def close_block(env, block):
+    """Write dk = softmax_scale * sum and dv, or hand them on to the next section of queries."""
+    _write_keys(env, env["dk"], block, block["dk"], env["scale"], "dk")
+    _write_keys(env, env["dv"], block, block["dv"], 1.0, "dv")
+    block["dk"] = None
+    block["dv"] = None
+
+
+def _write_keys(env, array, block, result, scale, name):
+    """Write `scale` times a block's sums, and those of the sections before; key tiles without steps have zeros."""
+    keys, width = block["keys"], array.shape[3]
+    tiles, first, last = (keys + TILE - 1) // TILE, env["section"] == 0, env["section"] == env["sections"] - 1
+    dtype, target = array.dtype, array
+    if not last:
+        dtype, target = nl.float32, env["partial_" + name]
+    tile = nl.ndarray((TILE, tiles, width), dtype=dtype, buffer=nl.sbuf)
+    before = None
+    if not first:
+        before = nl.ndarray((TILE, tiles, width), dtype=nl.float32, buffer=nl.sbuf)
+        _move_keys(env["partial_" + name], block, before, True)
+    for c in range(tiles):
+        rows = min(TILE, keys - c * TILE)
+        place = tile[0:rows, c, 0:width]
+        begun = result != None  # noqa: E711
+        if begun:
+            begun = block["begun"][c]
+        if begun and first and name == "dk":
+            nisa.activation(dst=place, op=nl.copy, data=result[0:rows, c, 0:width], scale=scale)
+        elif begun and first:
+            nisa.tensor_copy(dst=place, src=result[0:rows, c, 0:width], engine=nisa.engine.vector)
+        elif begun:
+            nisa.scalar_tensor_tensor(
+                dst=place, data=result[0:rows, c, 0:width], op0=nl.multiply, operand0=scale, op1=nl.add,
+                operand1=before[0:rows, c, 0:width],
+            )  # fmt: skip
+        elif first:
+            nisa.memset(dst=place, value=0.0)
+        else:
+            nisa.tensor_copy(dst=place, src=before[0:rows, c, 0:width], engine=nisa.engine.vector)
+    _move_keys(target, block, tile, False)
+
+
+def _move_keys(array, block, tile, loads):
+    """Copy a key block `[TILE, key tiles, width]` from HBM (`loads`) or to it."""
+    seqlen, width, keys = array.shape[2], array.shape[3], block["keys"]
+    full, rest = keys // TILE, keys % TILE
+    offset = ((block["batch"] * array.shape[1] + block["head"]) * seqlen + block["key"]) * width
+    if full > 0:
+        place = array.ap(pattern=[[width, TILE], [TILE * width, full], [1, width]], offset=offset)
+        if loads:
+            nisa.dma_copy(dst=tile[0:TILE, 0:full, 0:width], src=place)
+        else:
+            nisa.dma_copy(dst=place, src=tile[0:TILE, 0:full, 0:width])
+    if rest > 0:
+        place = array.ap(pattern=[[width, rest], [1, width]], offset=offset + full * TILE * width)
+        if loads:
+            nisa.dma_copy(dst=tile[0:rest, full, 0:width], src=place)
+        else:
+            nisa.dma_copy(dst=place, src=tile[0:rest, full, 0:width])
