@@ -9,6 +9,7 @@ import torch
 from transformers.configuration_utils import PretrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from nki_hf.adapters.attend import attend
 from nki_hf.adapters.call import Call, same_batch
 from nki_hf.adapters.decision import no_kernel
 from nki_hf.adapters.device_mask import DeviceMask
@@ -17,7 +18,6 @@ from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, trian
 from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
 from nki_hf.adapters.model_classes import declines_sdpa
 from nki_hf.adapters.recorded_weights import sink_outside, weights_recorded
-from nki_hf.adapters.road import attend
 from nki_hf.adapters.scalars import as_float, learned_scale
 from nki_hf.errors import Reason, UnsupportedProblem
 
@@ -72,7 +72,7 @@ def nki_attention(
       `[batch, num_heads_q, seqlen_q, seqlen_kv]` if the model records them.
 
     Raises:
-      UnsupportedProblem: see `road.attend`; or `cu_seq_lens` of one side only, where the other side has another length.
+      UnsupportedProblem: see `attend.attend`; or `cu_seq_lens` of one side only, where the other side has another length.
     """
     call = call_of(module, query, key, value, attention_mask, kwargs)
     out, _, weights = attend(call, layer_name(module))

@@ -260,7 +260,7 @@ def test_outputs_are_in_shared_hbm(space, foreign):
             nisa.dma_copy(dst=out, src=tile)
         return out
 
-    options = SimOptions(foreign=foreign)
+    options = SimOptions(third_party=foreign)
     if space == "shared_hbm":
         launch(kernel, (X,), options=options)
     elif foreign and space in ("hbm", "private_hbm"):

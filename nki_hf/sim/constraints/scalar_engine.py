@@ -37,7 +37,7 @@ def _bias_dtype(o: Operands) -> Violation:
     return f"bias {show(o.bias)} is tfloat32" if is_tile(o.bias) and o.bias.dtype.name == "tfloat32" else None
 
 
-@rule(_BOTH, "dtype", "bias must be a float", "nki_api: bias of any float dtype", sure=False)
+@rule(_BOTH, "dtype", "bias must be a float", "nki_api: bias of any float dtype", documented=False)
 def _bias_float(o: Operands) -> Violation:
     return f"bias {show(o.bias)} is {o.bias.dtype}" if is_tile(o.bias) and not o.bias.dtype.is_float else None
 

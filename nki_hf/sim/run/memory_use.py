@@ -51,9 +51,9 @@ def check_memory(events: Sequence[Event], options: SimOptions) -> None:
         if item.high_water > item.capacity:
             raise KernelFault(_overflow(item, events, options.chip))
     for record in _unplaceable(lives, addressed, options.chip):
-        _raise_or_warn(record, options.foreign)
+        _raise_or_warn(record, options.third_party)
     for record, sure in overwritten(events, addressed):
-        _raise_or_warn(record, options.foreign and not sure)
+        _raise_or_warn(record, options.third_party and not sure)
 
 
 def _raise_or_warn(record: FaultRecord, doubtful: bool) -> None:
@@ -164,7 +164,7 @@ def _check_address(life: Lifetime, options: SimOptions) -> None:
                 operands=(_show(buffer),), file=buffer.file, line=buffer.line,
             )
         )  # fmt: skip
-        if not options.foreign:
+        if not options.third_party:
             raise fault
         warnings.warn(str(fault), SimulatorWarning, stacklevel=2)
 

@@ -22,7 +22,7 @@ _LIMIT = "outputs must be in shared_hbm"
 _ADVICE = "Copy it with dma_copy into nl.ndarray(..., buffer=nl.shared_hbm)"
 
 
-def check_outputs(outputs: Iterable[NkiTensor], *, foreign: bool) -> None:
+def check_outputs(outputs: Iterable[NkiTensor], *, third_party: bool) -> None:
     """Fault on an output that the caller cannot see: on chip, or in memory private to a core.
 
     Inputs may be returned: a kernel may write them in place. Kernels written elsewhere get a warning for private HBM,
@@ -30,7 +30,7 @@ def check_outputs(outputs: Iterable[NkiTensor], *, foreign: bool) -> None:
     """
     for item in outputs:
         buffer = item.storage.buffer
-        if buffer.on_chip or (buffer.space != "shared_hbm" and buffer.role != "input" and not foreign):
+        if buffer.on_chip or (buffer.space != "shared_hbm" and buffer.role != "input" and not third_party):
             raise KernelFault(_record(item))
         if buffer.space != "shared_hbm" and buffer.role != "input":
             warnings.warn(str(KernelFault(_record(item))), SimulatorWarning, stacklevel=2)

@@ -442,7 +442,7 @@ def _check_index_dtype(what: str, name: str, index: Any) -> None:
         return
     machine = running_machine()
     text, limit = f"{name} {index!r} is {index.dtype}", "run-time indices are int32 or uint32"
-    if index.dtype.is_integer and machine is not None and machine.options.foreign:
+    if index.dtype.is_integer and machine is not None and machine.options.third_party:
         warn_unsure("dtype", what, text, limit=limit)
     else:
         fault("dtype", what, text, limit=limit, advice="Copy them into a tile of nl.int32 first")

@@ -1,4 +1,4 @@
-"""The road of one call: check shapes, decide, then the kernel's op or the counted fallback. Every adapter ends here."""
+"""What becomes of one call: check shapes, decide, then the kernel's op or the counted fallback. Every adapter ends here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from nki_hf.adapters import ledger
+from nki_hf.adapters import call_log
 from nki_hf.adapters.call import Call, check_tensors, same_batch
 from nki_hf.adapters.decision import decide_call, falls_back_in_graph, no_kernel
 from nki_hf.adapters.fallback import run_fallback
@@ -44,7 +44,7 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
     result = _run(call, layer, decision, fallback=decision.fallback)
-    ledger.record(layer, decision, call.q.device.type)  # only what ran counts
+    call_log.record(layer, decision, call.q.device.type)  # only what ran counts
     return result
 
 
