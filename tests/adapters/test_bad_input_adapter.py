@@ -59,7 +59,7 @@ def _counted_fallback(q, k, v, text):
         nki_hf.attention(q, k, v)  # the same reason warns once
     report = nki_hf.explain()
     assert (report.calls, report.fallbacks) == (2, 2)
-    assert [count for reason, count in report.reasons().items()] == [2]
+    assert set(report.reasons().values()) == {2}  # one reason per kernel
     return out
 
 

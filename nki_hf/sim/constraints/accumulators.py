@@ -125,9 +125,11 @@ def _four_pairs(o: Operands) -> Violation:
 
 
 @rule(
-    ("affine_select", "iota"), "shape", "the nums of pattern are 1 or more and multiply to the elements per partition of dst",
+    ("affine_select", "iota"),
+    "shape",
+    "the nums of pattern are 1 or more and multiply to the elements per partition of dst",
     isa("iota"),
-)  # fmt: skip
+)
 def _pattern_size(o: Operands) -> Violation:
     total = 1
     for _, num in o.pattern:

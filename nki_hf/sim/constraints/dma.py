@@ -140,9 +140,11 @@ def _last_axis(o: Operands) -> Violation:
 
 
 @rule(
-    "dma_transpose", "shape", "with hwdge the first axis is 16 (2 axes), or 1, 2, 4, 8 or 16 and a multiple of 16 with "
-    "the last but one", isa("dma_transpose"),
-)  # fmt: skip
+    "dma_transpose",
+    "shape",
+    "with hwdge the first axis is 16 (2 axes), or 1, 2, 4, 8 or 16 and a multiple of 16 with the last but one",
+    isa("dma_transpose"),
+)
 def _hwdge_rows(o: Operands) -> Violation:
     shape = o.src.shape
     if _mode(o) != "hwdge":
@@ -178,9 +180,11 @@ def _gather_rows(o: Operands) -> Violation:
 
 
 @rule(
-    "dma_transpose", "shape", "indices have 2 axes, the first 16, 32, ... 128, and 128 if the second is above 1",
+    "dma_transpose",
+    "shape",
+    "indices have 2 axes, the first 16, 32, ... 128, and 128 if the second is above 1",
     isa("dma_transpose"),
-)  # fmt: skip
+)
 def _index_shape(o: Operands) -> Violation:
     index = _vector_index(o.src)
     if index is None:

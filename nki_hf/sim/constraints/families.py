@@ -182,9 +182,12 @@ def _adjacent_partitions(o: Operands) -> Violation:
 
 
 @rule(
-    _ALL, "placement", "an access of more than 64 partitions must start at partition 0, of more than 32 at 0 or 64, others at "
-    "0, 32, 64 or 96", _ARCH, documented=False,
-)  # fmt: skip
+    _ALL,
+    "placement",
+    "an access of more than 64 partitions must start at partition 0, of more than 32 at 0 or 64, others at 0, 32, 64 or 96",
+    _ARCH,
+    documented=False,
+)
 def _start_partition(o: Operands) -> Violation:
     for name, tile in o.tiles():
         if not tile.on_chip:
@@ -217,9 +220,12 @@ def _pattern_range(o: Operands) -> Violation:
 
 
 @rule(
-    _ALL, "shape", "an access has at most 64K elements per partition in SBUF, and 4K in PSUM before NeuronCore-v4", _ARCH,
+    _ALL,
+    "shape",
+    "an access has at most 64K elements per partition in SBUF, and 4K in PSUM before NeuronCore-v4",
+    _ARCH,
     documented=False,
-)  # fmt: skip
+)
 def _access_elements(o: Operands) -> Violation:
     chip = o.machine.chip
     in_psum = chip.psum_access_elements_max if o.generation < 4 else None

@@ -141,9 +141,13 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
 
 
 _ENUMERATIONS = {
-    "engine": "engine", "reduce_cmd": "reduce_cmd", "dge_mode": "dge_mode", "oob_mode": "oob_mode",
-    "perf_mode": "matmul_perf_mode", "dma_engine": "dma_engine",
-}  # fmt: skip
+    "engine": "engine",
+    "reduce_cmd": "reduce_cmd",
+    "dge_mode": "dge_mode",
+    "oob_mode": "oob_mode",
+    "perf_mode": "matmul_perf_mode",
+    "dma_engine": "dma_engine",
+}
 
 
 def _check_enumerations(opcode: str, arguments: Mapping[str, Any], *, third_party: bool) -> None:
@@ -157,9 +161,12 @@ def _check_enumerations(opcode: str, arguments: Mapping[str, Any], *, third_part
             warn_unsure("argument", opcode, f"{name}={value!r}", limit=limit)
         else:
             fault(
-                "argument", opcode, f"{name}={value!r}", limit=limit,
+                "argument",
+                opcode,
+                f"{name}={value!r}",
+                limit=limit,
                 advice=f"Pass enumerations by name, nisa.{wanted}.NAME, not by value",
-            )  # fmt: skip
+            )
 
 
 def _signature(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> Any:

@@ -15,9 +15,13 @@ _FUNCTIONS = (
     "sqrt", "rsqrt", "reciprocal", "sign", "abs",
 )  # fmt: skip
 _STAGES = {
-    ("multiply", "add"), ("multiply", "subtract"), ("multiply", "bypass"), ("add", "bypass"), ("subtract", "bypass"),
+    ("multiply", "add"),
+    ("multiply", "subtract"),
+    ("multiply", "bypass"),
+    ("add", "bypass"),
+    ("subtract", "bypass"),
     ("bypass", "bypass"),
-}  # fmt: skip
+}
 
 
 @rule(_ALL, "argument", f"op must be one of {', '.join(_FUNCTIONS)}", _TABLE)
@@ -74,9 +78,12 @@ def _reduce_command(o: Operands) -> Violation:
 
 
 @rule(
-    "activate2", "argument", "(op0, op1) must be (multiply, add), (multiply, subtract), (multiply, bypass), (add, bypass), "
-    "(subtract, bypass) or (bypass, bypass)", isa("activate2"),
-)  # fmt: skip
+    "activate2",
+    "argument",
+    "(op0, op1) must be (multiply, add), (multiply, subtract), (multiply, bypass), (add, bypass), "
+    "(subtract, bypass) or (bypass, bypass)",
+    isa("activate2"),
+)
 def _stages(o: Operands) -> Violation:
     pair = (operator_name(o.op0) or "bypass", operator_name(o.op1) or "bypass")
     return f"op0={pair[0]} and op1={pair[1]}" if pair not in _STAGES else None

@@ -71,9 +71,11 @@ def _one_kind(o: Operands) -> Violation:
 
 
 @rule(
-    ("scalar_tensor_tensor", "tensor_tensor_scan", "tensor_scalar_reduce", "tensor_scalar_cumulative"), "argument",
-    "bitvec operators are not supported", isa("scalar_tensor_tensor"),
-)  # fmt: skip
+    ("scalar_tensor_tensor", "tensor_tensor_scan", "tensor_scalar_reduce", "tensor_scalar_cumulative"),
+    "argument",
+    "bitvec operators are not supported",
+    isa("scalar_tensor_tensor"),
+)
 def _no_bitwise(o: Operands) -> Violation:
     for name, op, kind in _ops(o):
         if kind == "bitwise":

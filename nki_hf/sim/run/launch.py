@@ -152,6 +152,4 @@ def launch(
         return LaunchResult(outputs=(), returned=None, events=run.events, program=None, run=run)
     arguments.write_back()
     arrays = tuple(tensor.array().copy() for tensor in outputs)
-    return LaunchResult(
-        outputs=arrays, returned=arguments.release(value), events=run.events, program=program, run=run
-    )  # fmt: skip
+    return LaunchResult(outputs=arrays, returned=arguments.release(value), events=run.events, program=program, run=run)
