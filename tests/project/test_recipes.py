@@ -123,6 +123,7 @@ def test_a_chip(tmp_path):
     assert copy.touched == set(copy.listed)
 
 
+@pytest.mark.slow  # two runs of pytest in the copy
 def test_a_rule(tmp_path):
     copy = Copy(tmp_path, "Add a rule")
     copy.add("nki_hf/sim/constraints/vector_engine.py", RULE)
@@ -140,6 +141,7 @@ def test_a_rule(tmp_path):
     assert "value must not be 13" in (tmp_path / "docs/constraints.md").read_text()
 
 
+@pytest.mark.slow  # two runs of pytest in the copy
 def test_an_instruction(tmp_path):
     copy = Copy(tmp_path, "Add an instruction")
     copy.add("nki_hf/sim/isa/elementwise.py", INSTRUCTION)
@@ -160,12 +162,14 @@ def test_an_instruction(tmp_path):
     )
     copy.change("tests/sim/test_isa_elementwise.py", '_tensor", "reciprocal")', '_tensor", "reciprocal", "inverse")')
     copy.add("tests/sim/test_isa_elementwise.py", CHECK)
+    copy.change("tests/support/constraint_cases.py", "BASE = {\n", 'BASE = {\n    "inverse": lambda: _pair(),\n')
     copy.write_pages()
     done = copy.command(*chosen)
     assert done.returncode == 0, done.stdout
     assert set(copy.listed) - copy.touched == {"nki_hf/timing/costs.py"}  # it costs one element per lane and cycle
 
 
+@pytest.mark.slow  # two runs of pytest in the copy
 def test_a_models_quirk(tmp_path):
     copy = Copy(tmp_path, "Add a model's quirk")
     test = "\n\ndef test_toy_flag():\n    test_harmless_arguments_are_ignored('toy_flag')\n"
