@@ -70,7 +70,7 @@ def _shape(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
 
 
 def _events(kernel: Any, args: Sequence[Any], kwargs: dict[str, Any], chip: Chip, lnc: int = 1) -> Sequence[Event]:
-    options = sim.SimOptions(chip=chip, values=False, foreign=True, checks=False)
+    options = sim.SimOptions(chip=chip, values=False, third_party=True, checks=False)
     return sim.launch(kernel, args, kwargs, options=options, lnc=lnc).events
 
 

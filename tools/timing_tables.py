@@ -23,7 +23,7 @@ from nki_hf.observers.report import facts
 from nki_hf.observers.timing import WAITS
 from nki_hf.timing.schedule import DEFAULT_WINDOW
 from nki_hf.timing.spills import spilled
-from nki_hf.tools.modelled import Asked, model
+from nki_hf.tools.modelled import ModelRequest, model
 from nki_hf.tools.program import finished
 from nki_hf.tools.subjects import events_of
 from tools.page_block import TIMING, replace_block
@@ -38,7 +38,7 @@ _NOTICED = 0.05
 
 def flash_row(seqlen: int, chip: str) -> str:
     """One head of causal flash_prefill, head_dim 128, bfloat16, one core."""
-    found = facts(model(Asked(seqlen=seqlen, chip=chip), window=DEFAULT_WINDOW))
+    found = facts(model(ModelRequest(seqlen=seqlen, chip=chip), window=DEFAULT_WINDOW))
     engines = {row["engine"]: row for row in found["engines"]}
     waits = {name: engines["tensor"]["waiting"][name] for name in WAITS}
     named = [f"{name} {share:.0%}" for name, share in sorted(waits.items(), key=lambda item: -item[1]) if share >= _NOTICED]
@@ -51,7 +51,7 @@ def flash_row(seqlen: int, chip: str) -> str:
 
 def cliff_row(seqlen: int) -> str:
     """v11 on trn1, with what spilling adds."""
-    plan = model(Asked(kernel="v11", seqlen=seqlen, chip="trn1"), window=DEFAULT_WINDOW)
+    plan = model(ModelRequest(kernel="v11", seqlen=seqlen, chip="trn1"), window=DEFAULT_WINDOW)
     live = {space: nbytes / 1024 for (_, space), nbytes in plan.high_water_bytes.items()}
     spills = plan.spills
     before = spilled(events_of("v11", seqlen, plan.chip), plan.chip)[1].peak_bytes["sbuf"] / 1024

@@ -22,7 +22,7 @@ from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Mask, Problem
 from nki_hf.settings import settings
 
-__all__ = ["Where", "decide_call", "decide_gradients", "falls_back_in_graph"]
+__all__ = ["Where", "decide_call", "decide_gradients", "falls_back_in_graph", "no_kernel"]
 
 
 class Where(NamedTuple):
@@ -155,28 +155,29 @@ def _refusals(call: Call, *, here: bool) -> list[Reason]:
     """Why no kernel may run the call; `here` = where its tensors are."""
     reasons: list[Reason] = []
     if call.dropout > 0:
-        reasons.append(_reason("dropout", call.dropout, "must be 0.0: no kernel drops weights", "Use torch for this layer."))
+        reasons.append(no_kernel("dropout", call.dropout, "must be 0.0: no kernel drops weights", "Use torch for this layer."))
     if not torch.compiler.is_compiling() and call.transformed:
         limit = "must not be active: no kernel has a tangent, a second derivative or a batching rule"
-        reasons.append(_reason("torch.func transform or forward-mode AD", "active", limit))
+        reasons.append(no_kernel("torch.func transform or forward-mode AD", "active", limit))
     if call.weights:
-        reasons.append(_reason("output_attentions", True, "must be False: no kernel writes the attention weights"))
+        reasons.append(no_kernel("output_attentions", True, "must be False: no kernel writes the attention weights"))
     where = call.q.device.type
     if here and where != "cpu":
         if device.backend_name(where) is None:
-            reasons.append(_reason("device", where, "must be cpu, neuron or xla"))
+            reasons.append(no_kernel("device", where, "must be cpu, neuron or xla"))
         problem = device.target(where)[2]
         if problem:
-            reasons.append(_reason("device", where, f"cannot run kernels here: {problem}"))
+            reasons.append(no_kernel("device", where, f"cannot run kernels here: {problem}"))
     for name, tensor in (("q", call.q), ("k", call.k), ("v", call.v), ("sink", call.sink), ("mask", call.keys.bias)):
         if tensor is not None and type(tensor) not in device.PLAIN_TENSORS:
-            reasons.append(_reason(name, type(tensor).__name__, "must be a plain tensor", "Pass the local tensor."))
+            reasons.append(no_kernel(name, type(tensor).__name__, "must be a plain tensor", "Pass the local tensor."))
     if context_parallel():
         limit = "must be off: a kernel would see the keys of its own shard only"
         advice = "Train without context parallelism, or use attn_implementation='sdpa'."
-        reasons.append(_reason("context parallelism", "on", limit, advice))
+        reasons.append(no_kernel("context parallelism", "on", limit, advice))
     return reasons
 
 
-def _reason(field: str, value: Any, limit: str, advice: str = "") -> Reason:
+def no_kernel(field: str, value: Any, limit: str, advice: str = "") -> Reason:
+    """The reason why no kernel at all can take a call."""
     return Reason(kernel="any kernel", field=field, value=str(value), limit=limit, advice=advice)

@@ -14,8 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from nki_hf.adapters import mask_function
 from nki_hf.adapters.apply import part_row
+from nki_hf.adapters.call_log import LedgerRow
 from nki_hf.adapters.decision import Where, decide_call
-from nki_hf.adapters.ledger import LedgerRow
 from nki_hf.adapters.model_source import loading_options, refused_code
 from nki_hf.adapters.transformers import call_of, layer_name
 
@@ -29,7 +29,7 @@ _LARGEST = 2**31 - 1
 def dry_run(
     model: str, *, seqlen: int, batch: int, chip: str, dtype: str, padded: bool, decode: bool, trust_remote_code: bool = False
 ) -> list[LedgerRow]:
-    """The ledger of a prefill and one decode step (see `tools.explain.run` for the arguments and errors)."""
+    """The log of calls of a prefill and one decode step (see `tools.explain.run` for the arguments and errors)."""
     _check_sizes(seqlen=seqlen, batch=batch)
     built = _build(model, dtype, trust_remote_code)
     padding = None

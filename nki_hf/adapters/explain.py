@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nki_hf.adapters import ledger
-from nki_hf.adapters.ledger import LedgerRow
+from nki_hf.adapters import call_log
+from nki_hf.adapters.call_log import LedgerRow
 
 __all__ = ["Report", "explain"]
 
@@ -76,9 +76,9 @@ def explain(*, reset: bool = False) -> Report:
     Args:
       reset: True also starts a new report.
     """
-    report = Report(rows=tuple(ledger.rows()))
+    report = Report(rows=tuple(call_log.rows()))
     if reset:
-        ledger.reset()
+        call_log.reset()
     return report
 
 

@@ -1,13 +1,13 @@
-"""`nki_hf.attention(q, k, v, ...)`: the road of a call without a model."""
+"""`nki_hf.attention(q, k, v, ...)`: attention of a call without a model."""
 
 from __future__ import annotations
 
 import torch
 
+from nki_hf.adapters.attend import attend
 from nki_hf.adapters.call import Call, check_tensors, same_batch
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import read_mask
-from nki_hf.adapters.road import attend
 from nki_hf.adapters.scalars import as_float, as_int, learned_scale
 
 __all__ = ["attention"]

@@ -28,8 +28,8 @@ def nki_mask(**kwargs: Any) -> torch.Tensor | DeviceMask | None:
 
     * A model with a class that does not use the attention interface, or that declines sdpa, or of which nothing is known:
       eager's float mask, which is never left out for causal attention.
-    * Else None where nothing beyond the causal triangle is hidden. None is not used when a static cache is longer than the
-      prompt: None then always means that the last query row sees the last key.
+    * Else None where nothing beyond the causal triangle is hidden. We never drop the mask for a static cache that is
+      longer than the prompt, so None always means bottom-right causal: the last query row sees the last key.
     * Else, on a Neuron device, a `DeviceMask`: a band and the padding where the mask function is a band.
     * Else sdpa's bool mask, `[batch, 1, q_length, kv_length]`, True = may see.
     """

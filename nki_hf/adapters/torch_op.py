@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 
 import torch
 
-from nki_hf.adapters import ledger
+from nki_hf.adapters import call_log
 from nki_hf.adapters.backend_choice import backend_of
 from nki_hf.adapters.call import Call
 from nki_hf.adapters.decision import decide_call
@@ -84,7 +84,7 @@ def _fall_back(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tens
     if settings().strict:
         raise UnsupportedProblem(decision.rejected)
     result = run_fallback_with_lse(call)
-    ledger.record("a compiled graph", decision, call.q.device.type)
+    call_log.record("a compiled graph", decision, call.q.device.type)
     return result
 
 

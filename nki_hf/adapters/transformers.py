@@ -9,14 +9,15 @@ import torch
 from transformers.configuration_utils import PretrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from nki_hf.adapters.attend import attend
 from nki_hf.adapters.call import Call, same_batch
+from nki_hf.adapters.decision import no_kernel
 from nki_hf.adapters.device_mask import DeviceMask
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, triangle, with_position_bias
 from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
 from nki_hf.adapters.model_classes import declines_sdpa
 from nki_hf.adapters.recorded_weights import sink_outside, weights_recorded
-from nki_hf.adapters.road import attend
 from nki_hf.adapters.scalars import as_float, learned_scale
 from nki_hf.errors import Reason, UnsupportedProblem
 
@@ -71,7 +72,7 @@ def nki_attention(
       `[batch, num_heads_q, seqlen_q, seqlen_kv]` if the model records them.
 
     Raises:
-      UnsupportedProblem: see `road.attend`; or `cu_seq_lens` of one side only, where the other side has another length.
+      UnsupportedProblem: see `attend.attend`; or `cu_seq_lens` of one side only, where the other side has another length.
     """
     call = call_of(module, query, key, value, attention_mask, kwargs)
     out, _, weights = attend(call, layer_name(module))
@@ -120,11 +121,11 @@ def call_of(
     packed = [cu for cu in (cu_q, cu_kv) if cu is not None]
     if packed and query.shape[0] != 1:
         name = "cu_seq_lens_k" if cu_q is None else "cu_seq_lens_q"
-        refused.append(_reason(name, f"{packed[0].numel()} entries", "needs a batch of 1", "Pass a mask."))
+        refused.append(no_kernel(name, f"{packed[0].numel()} entries", "needs a batch of 1", "Pass a mask."))
     elif len(packed) == 1 and seqlen_q != seqlen_kv:
         name = "cu_seq_lens_q" if cu_q is None else "cu_seq_lens_k"
         limit = f"must be given, since seqlen_q={seqlen_q} and seqlen_kv={seqlen_kv} are packed differently"
-        raise UnsupportedProblem([_reason(name, "None", limit, "Pass both, or a mask.")])
+        raise UnsupportedProblem([no_kernel(name, "None", limit, "Pass both, or a mask.")])
     elif packed:
         chunk = _chunk_of(module)
         if chunk is not None:
@@ -157,7 +158,7 @@ def _causal_without_mask(module: Any, is_causal: bool | None) -> bool:
     if is_causal:
         limit = "needs a mask here: its model does not support sdpa, and eager hides nothing without one"
         advice = "Pass a mask, or set _supports_sdpa = True in the model class if None is to mean causal."
-        raise UnsupportedProblem([_reason("is_causal", f"True for {type(module).__name__}", limit, advice)])
+        raise UnsupportedProblem([no_kernel("is_causal", f"True for {type(module).__name__}", limit, advice)])
     return False
 
 
@@ -183,9 +184,9 @@ def _unknown(kwargs: dict[str, Any]) -> list[Reason]:
     lost = [name for name in given if name in _HEAD_MASKS]
     if lost:  # the fallback has no place for it either
         limit = "must be None: it multiplies the weights, which neither a kernel nor torch's sdpa returns"
-        raise UnsupportedProblem([_reason(name, "given", limit, "Use attn_implementation='eager'.") for name in lost])
+        raise UnsupportedProblem([no_kernel(name, "given", limit, "Use attn_implementation='eager'.") for name in lost])
     return [
-        _reason(name, type(value).__name__, "is not a known argument: it may change the result", "Do not pass it.")
+        no_kernel(name, type(value).__name__, "is not a known argument: it may change the result", "Do not pass it.")
         for name, value in given.items()
         if name not in HARMLESS
     ]
@@ -207,7 +208,3 @@ def _block_mask(
     positions = torch.arange(seqlen_kv - seqlen_q, seqlen_kv, device=query.device).expand(query.shape[0], -1)
     built = module.indexer.build_block_mask(block_indices, mask, seqlen_kv, query.dtype, query.device, positions)
     return built
-
-
-def _reason(field: str, value: str, limit: str, advice: str = "") -> Reason:
-    return Reason(kernel="any kernel", field=field, value=value, limit=limit, advice=advice)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
-
-from nki_hf.sim.stream.events import Event
 
 __all__ = ["Backend", "KernelCall", "RunResult"]
 
@@ -67,15 +65,9 @@ class KernelCall:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a call gave: the kernel's outputs, in its order and of the kind of its inputs, and what was seen.
-
-    Attributes:
-      outputs: fresh arrays or tensors.
-      events: the event stream, if the back end has one and was asked to keep it.
-    """
+    """What a call gave: the kernel's outputs, fresh, in its order and of the kind of its inputs."""
 
     outputs: tuple[Any, ...]
-    events: Sequence[Event] = field(default=())
 
 
 class Backend(Protocol):

@@ -31,12 +31,14 @@ def foreign_accumulation(events: Sequence[Event], chip: Chip) -> list[FaultRecor
                 found.setdefault(
                     (event.file, event.line),
                     FaultRecord(
-                        kind="uninitialized", instruction="nc_matmul",
+                        kind="uninitialized",
+                        instruction="nc_matmul",
                         message=f"the product is added to {dst.name}{list(dst.shape)}, which {writer.opcode} wrote "
                         f"({writer.file}:{writer.line})",
                         limit=f"on {chip.name} only a product may start an accumulation",
                         advice="Let the first product overwrite, and add the other term afterwards",
-                        file=event.file, line=event.line,
+                        file=event.file,
+                        line=event.line,
                     ),
-                )  # fmt: skip
+                )
     return list(found.values())

@@ -7,22 +7,9 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.sim.stream.events import Event
-from nki_hf.sim.stream.memory import Occupancy, occupancies
+from nki_hf.sim.stream.memory import occupancies
 
-__all__ = ["capacity", "high_water", "report"]
-
-
-def capacity(events: Sequence[Event], chip: Chip) -> dict[tuple[int, str], Occupancy]:
-    """The occupancy of each core's `sbuf` and `psum` that the run used, by `(core, space)`; rules in sim/stream/memory.py."""
-    return {(item.core, item.space): item for item in occupancies(events, chip)}
-
-
-def high_water(events: Sequence[Event], chip: Chip) -> dict[str, int]:
-    """The largest number of bytes per partition alive at once over all cores, for `sbuf` and `psum`."""
-    found = {"sbuf": 0, "psum": 0}
-    for item in occupancies(events, chip):
-        found[item.space] = max(found[item.space], item.high_water)
-    return found
+__all__ = ["report"]
 
 
 def report(events: Sequence[Event], chip: Chip, *, largest: int = 5) -> list[dict[str, Any]]:

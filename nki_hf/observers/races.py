@@ -106,9 +106,12 @@ def races(events: Sequence[Event], *, trust: Trust | None = None) -> list[Race]:
         key = (race.cause, race.first.file, race.first.line, race.second.file, race.second.line)
         known = merged.get(key)
         merged[key] = (
-            race if known is None else Race(known.first, known.second, known.first_region, known.second_region, known.cause,
-                                            known.missing, known.count + 1)
-        )  # fmt: skip
+            race
+            if known is None
+            else Race(
+                known.first, known.second, known.first_region, known.second_region, known.cause, known.missing, known.count + 1
+            )
+        )
     return list(merged.values())
 
 

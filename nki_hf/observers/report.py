@@ -147,8 +147,9 @@ def html(plan: Schedule, title: str, found: dict[str, Any] | None = None) -> str
     page = Environment(autoescape=True).from_string(_PAGE)
     found = facts(plan) if found is None else found
     longer = LONGER if any(row["gain_us"] < 0 for row in (*found["engines"], *found["dma"])) else ""
-    return page.render(title=title, facts=found, waits=WAITS, longer=longer, timeline=_inline(timeline, "timeline"),
-                       roof=_inline(roof, "roof"))  # fmt: skip
+    return page.render(
+        title=title, facts=found, waits=WAITS, longer=longer, timeline=_inline(timeline, "timeline"), roof=_inline(roof, "roof")
+    )
 
 
 def _inline(picture: io.BytesIO, prefix: str) -> str:

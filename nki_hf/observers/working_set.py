@@ -66,10 +66,11 @@ class WorkingSet:
 def working_sets(events: Sequence[Event], chip: Chip) -> list[WorkingSet]:
     """One per core and on-chip memory that a stream uses; give the kernel's own stream, not one with spills."""
     return [
-        WorkingSet(core=item.core, space=item.space, high_water=item.high_water, capacity=item.capacity,
-                   tiles=_tiles(item.holders))
+        WorkingSet(
+            core=item.core, space=item.space, high_water=item.high_water, capacity=item.capacity, tiles=_tiles(item.holders)
+        )
         for item in occupancies(events, chip)
-    ]  # fmt: skip
+    ]
 
 
 def _tiles(holders: Sequence[Lifetime]) -> tuple[WorkingTile, ...]:

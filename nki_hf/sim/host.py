@@ -38,7 +38,7 @@ def as_numpy(value: Any) -> np.ndarray[Any, Any]:
 
     Raises:
       TypeError: the tensor is not in CPU memory, or its memory holds its negative.
-    """  # fmt: skip
+    """
     if isinstance(value, np.ndarray):
         return value
     if value.device.type != "cpu":

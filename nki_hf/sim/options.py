@@ -51,7 +51,7 @@ class SimOptions:
       uninitialized: `sentinel` fills memory with NaN (floats) or 4 (integers); `error` raises when an element that was
         never written is read. Default: `sentinel`.
       precise: True stores low-precision tiles as such; False keeps them in float32. Default: True unless NKI_PRECISE_FP=0.
-      foreign: True for kernels written elsewhere: rules that public sources leave unsure warn instead of raising.
+      third_party: True for kernels written elsewhere: rules that public sources leave unsure warn instead of raising.
         Default: False.
       checks: False skips the rules of sim/constraints, memory included: for replays of what has been checked, and to see
         what the checks cost. Default: True.
@@ -67,7 +67,7 @@ class SimOptions:
     values: bool = True
     uninitialized: str = "sentinel"
     precise: bool = field(default_factory=default_precise)
-    foreign: bool = False
+    third_party: bool = False
     checks: bool = True
     events: bool = True
     record: bool = False
@@ -104,7 +104,7 @@ class Block:
 
     def options(self) -> SimOptions:
         """Options of a launch that happens now."""
-        return replace(self.given or SimOptions(), foreign=True)
+        return replace(self.given or SimOptions(), third_party=True)
 
 
 BLOCK: ContextVar[Block | None] = ContextVar("nki_hf_sim_block", default=None)

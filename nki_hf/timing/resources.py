@@ -11,7 +11,8 @@ nothing, counts towards what it may do at full clock later. In one formula, of a
 Both grow with s and with the `paced` before, so starting later never ends a matmul earlier.
 
 Triggers. A transfer is triggered by an instruction in its engine's in-order queue (`dma_trigger_ns`), which waits there for
-what the transfer waits for; generating descriptors does not hold the engine. So what comes behind a trigger waits for it too.
+what the transfer waits for; generating descriptors does not hold the engine. Later instructions in that queue
+are blocked until the transfer may start (head-of-line blocking).
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, li
     """The kind of each event, and one event of each kind: alike in opcode, attributes and the forms of their operands."""
     position = np.arange(len(table.event)) - table.starts[table.event]
     alike = np.full((len(events), int(position.max(initial=-1)) + 3), -1, np.int32)
-    alike[:, 0], alike[:, 1] = table.head, _told(events)
+    alike[:, 0], alike[:, 1] = table.head, _attribute_ids(events)
     alike[table.event, position + 2] = table.form
     kinds: dict[bytes, int] = {}
     rows = alike.view(f"V{alike.shape[1] * alike.itemsize}").reshape(-1).tolist()
@@ -113,8 +113,8 @@ def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, li
     return found, [events[i] for i in np.unique(found, return_index=True)[1].tolist()]
 
 
-def _told(events: Sequence[Event]) -> list[int]:
-    """A number for what the attributes of each event say about its cost, -1 if nothing."""
+def _attribute_ids(events: Sequence[Event]) -> list[int]:
+    """An integer id per distinct set of cost-relevant attributes, -1 if there are none."""
     asks: dict[tuple[str, ...], tuple[int, Callable[[Any], object] | None]] = {}  # by the names of all attributes
     values: dict[tuple[int, object], int] = {}
     found = []

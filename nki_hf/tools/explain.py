@@ -14,7 +14,7 @@ from nki_hf.errors import require
 from nki_hf.tools.support_table import support_table
 
 if TYPE_CHECKING:
-    from nki_hf.adapters.ledger import LedgerRow
+    from nki_hf.adapters.call_log import LedgerRow
 
 __all__ = ["VERB", "ExplainRow", "command", "run"]
 

@@ -15,7 +15,7 @@ from nki_hf.tools.lengths import attention_instructions, check_length, subject_i
 from nki_hf.tools.shape import LARGEST, problem_of
 from nki_hf.tools.subjects import attention_events, attention_kernels, events_of, subject
 
-__all__ = ["KERNEL", "KERNEL_HELP", "Asked", "model", "planned", "stream", "visible_flops", "window_of"]
+__all__ = ["KERNEL", "KERNEL_HELP", "ModelRequest", "model", "planned", "stream", "visible_flops", "window_of"]
 
 KERNEL = attention_kernels()[0]
 """The kernel that is modelled if none is named."""
@@ -26,7 +26,7 @@ _BENCH = "; nki_hf bench schedules some (batch, kv head) units and repeats them"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ModelRequest:
     """One kernel at one size on one chip.
 
     Attributes:
@@ -62,7 +62,7 @@ class Asked:
         return visible_flops(self.problem) if self.own else subject(self.kernel).flops(self.seqlen)
 
 
-def stream(asked: Asked) -> Sequence[Event]:
+def stream(asked: ModelRequest) -> Sequence[Event]:
     """The event stream of what was asked for, before any spill; of a long one a line on standard error says how long it is.
 
     Raises:
@@ -101,7 +101,7 @@ def planned(events: Sequence[Event], chip: Chip, *, window: int | None, overflow
         raise MemoryError(f"{error} Working set: {sets}." if sets else str(error)) from None
 
 
-def model(asked: Asked, *, window: int | None, overflow: str = "spill") -> Schedule:
+def model(asked: ModelRequest, *, window: int | None, overflow: str = "spill") -> Schedule:
     """The schedule of what was asked for; raises as `stream` and `planned` do."""
     return planned(stream(asked), get_chip(asked.chip), window=window, overflow=overflow)
 

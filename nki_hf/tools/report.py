@@ -14,7 +14,7 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import require
 from nki_hf.observers.report import LONGER, facts, html
 from nki_hf.observers.timing import WAITS
-from nki_hf.tools.modelled import KERNEL, KERNEL_HELP, Asked, planned, stream, window_of
+from nki_hf.tools.modelled import KERNEL, KERNEL_HELP, ModelRequest, planned, stream, window_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.shape import SHAPE_HELP
 
@@ -82,7 +82,7 @@ def command(
 
     It takes kernels of this package by name; no file of kernels, and runs none.
     """
-    asked = Asked(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
+    asked = ModelRequest(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
     if output is not None:  # a page that cannot be written is known before anything is simulated
         if output.suffix not in (".html", ".htm"):
             raise ValueError(f"output={output} is not a page: its name ends in .html or .htm.")

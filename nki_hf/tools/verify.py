@@ -68,9 +68,9 @@ def run(
 
     Returns plain JSON types: `passed`, `seed`, `chip`, `lnc`, `cases` (one per distribution, each with the judgement of every
     output or the fault that stopped it), `faults` (records of faults, races and undefined accumulation), `inferred`
-    (pairs whose order no public source promises, see docs/races.md; not with `options.foreign`), `capacity` (high-water
+    (pairs whose order no public source promises, see docs/races.md; not with `options.third_party`), `capacity` (high-water
     marks), `warnings` (what depends on a choice that public sources leave open, output elements that are written twice, and
-    with `options.foreign` the limits that are unsure).
+    with `options.third_party` the limits that are unsure).
     """
     options = options or SimOptions()
     cases: list[dict[str, Any]] = []
@@ -106,11 +106,11 @@ def run(
             observed = True
             certain = [race.record().to_dict() for race in races(result.events)]
             faults += certain
-            if not options.foreign:
+            if not options.third_party:
                 every = (race.record().to_dict() for race in races(result.events, trust=_PROVEN))
                 inferred = [record for record in every if record not in certain]
             accumulated = [record.to_dict() for record in foreign_accumulation(result.events, options.chip)]
-            if options.foreign:
+            if options.third_party:
                 unsure |= {f"{record['message']}, {record['limit']}" for record in accumulated}
             else:
                 faults += accumulated
@@ -209,7 +209,7 @@ def command(
         if json_file not in ("", "-"):
             check_writable(json_file, "json")
         chosen = get_chip(chip or settings().chip)
-        options = SimOptions(chip=chosen, foreign=foreign, uninitialized="error" if strict_reads else "sentinel")
+        options = SimOptions(chip=chosen, third_party=foreign, uninitialized="error" if strict_reads else "sentinel")
         files = dict.fromkeys(spec.rpartition(":")[0] for spec in (kernel, reference) if spec)
         print(f"running {', '.join(files)} as Python code, with all of your rights", file=sys.stderr, flush=True)
         loaded = load_callable(kernel)

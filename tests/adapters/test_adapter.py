@@ -22,7 +22,7 @@ from transformers import (
 
 import nki_hf
 from nki_hf import UnsupportedProblem
-from nki_hf.adapters.ledger import FallbackWarning
+from nki_hf.adapters.call_log import FallbackWarning
 from nki_hf.adapters.model_arguments import MEANINGFUL
 from nki_hf.adapters.transformers import HARMLESS, HONOURED, nki_attention
 

@@ -201,7 +201,7 @@ SCALARS = [
 ] + [{"scale": 1e-20, "softcap": 1e15}, {"scale": 1e20, "softcap": 1e-15}, {"scale": 1e-29, "softcap": 1e29}]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore::nki_hf.adapters.ledger.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::nki_hf.adapters.call_log.FallbackWarning")
 @pytest.mark.parametrize("chip", ["trn1", "trn2"])
 @pytest.mark.parametrize("options", SCALARS, ids=str)
 def test_tiny_and_large_scalars_neither_leak_hidden_keys_nor_lose_the_scores(options, chip):
@@ -253,7 +253,7 @@ def test_a_learned_scale_gets_its_gradient(number, shape, road):
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.filterwarnings("ignore::nki_hf.adapters.ledger.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::nki_hf.adapters.call_log.FallbackWarning")
 def test_a_scale_inside_a_transform_has_its_derivative():
     q, k, v = tensors()
     everything = torch.ones(1, 1, SEQLEN_Q, SEQLEN_KV, dtype=torch.bool)

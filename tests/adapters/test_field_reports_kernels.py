@@ -9,7 +9,7 @@ from test_adapter import layer
 
 import nki_hf
 from nki_hf import UnsupportedProblem
-from nki_hf.adapters.ledger import FallbackWarning
+from nki_hf.adapters.call_log import FallbackWarning
 from nki_hf.adapters.transformers import nki_attention
 
 

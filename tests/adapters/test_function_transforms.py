@@ -74,7 +74,7 @@ def hessian(attend):
 
 @pytest.mark.parametrize("attend", [by_mask, by_option])
 @pytest.mark.parametrize("transform", [jvp, dual, dual_value, dual_of_parameters, grad, vmap, grad_per_sample, hessian])
-@pytest.mark.filterwarnings("ignore::nki_hf.adapters.ledger.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::nki_hf.adapters.call_log.FallbackWarning")
 def test_a_transform_gives_the_values_of_the_formula_and_is_counted(transform, attend):
     nki_hf.explain(reset=True)
     torch.testing.assert_close(transform(attend), transform(reference), rtol=1e-5, atol=1e-5)

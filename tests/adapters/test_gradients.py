@@ -116,7 +116,7 @@ def test_lse_has_a_gradient():
 
 
 def test_a_sink_of_its_own_for_each_row_gets_its_gradient():
-    from nki_hf.adapters.road import attend
+    from nki_hf.adapters.attend import attend
 
     inputs = tensors()
     sink = torch.randn(2, 4, 9, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(6))

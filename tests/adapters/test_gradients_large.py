@@ -113,7 +113,7 @@ def test_the_default_dtype_changes_nothing(default, options):
         assert torch.equal(one, other)
 
 
-@pytest.mark.filterwarnings("ignore::nki_hf.adapters.ledger.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::nki_hf.adapters.call_log.FallbackWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_default_device_is_not_where_anything_is_made(dtype, masked):

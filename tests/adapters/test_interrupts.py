@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import nki_hf
-from nki_hf.adapters import ledger, masks
+from nki_hf.adapters import call_log, masks
 from nki_hf.backends import simulator
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
@@ -167,22 +167,22 @@ def test_an_interrupt_at_any_line_of_the_ledger(dtype):
                 warned.extend(seen)
 
     def check():
-        assert ledger._lock.acquire(blocking=False)
-        ledger._lock.release()
-        counted = sum(row.calls for row in ledger.rows())
+        assert call_log._lock.acquire(blocking=False)
+        call_log._lock.release()
+        counted = sum(row.calls for row in call_log.rows())
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             nki_hf.attention(*(each.repeat(1, 1, 2, 1) for each in (q, k, v)))
-        rows = ledger.rows()
+        rows = call_log.rows()
         assert sum(row.calls for row in rows) == counted + 1
         assert all(row.seqlens_q[1] == row.seqlens_kv[1] == 10 for row in rows)
         if dtype == torch.float64:
-            assert any(issubclass(each.category, ledger.FallbackWarning) for each in (*warned, *seen))
-        ledger.reset()
+            assert any(issubclass(each.category, call_log.FallbackWarning) for each in (*warned, *seen))
+        call_log.reset()
         warned.clear()
 
-    ledger.reset()
-    assert every_line(work, ledger, check=check) > 8
+    call_log.reset()
+    assert every_line(work, call_log, check=check) > 8
 
 
 def test_an_interrupt_at_any_line_leaves_no_thread_at_work(monkeypatch):

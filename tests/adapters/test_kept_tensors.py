@@ -92,7 +92,7 @@ def under_compile(mask):
         torch.compile(nki_hf.attention, backend="aot_eager")(*tensors(), mask)
 
 
-@pytest.mark.filterwarnings("ignore::nki_hf.adapters.ledger.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::nki_hf.adapters.call_log.FallbackWarning")
 @pytest.mark.parametrize("name", masks())
 @pytest.mark.parametrize(
     "before",

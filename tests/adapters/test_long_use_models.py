@@ -10,8 +10,8 @@ import torch
 from tiny import logits, tiny_qwen3, token_ids, worst
 
 import nki_hf
+from nki_hf.adapters import call_log, torch_op
 from nki_hf.adapters import decision as made
-from nki_hf.adapters import ledger, torch_op
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
 from nki_hf.dispatch import decide
@@ -60,11 +60,11 @@ def test_many_shapes_stay_within_the_bounds_of_the_caches(monkeypatch):
     monkeypatch.setattr(torch_op, "simulator_backend", lambda chip: target)
     model = tiny_qwen3(num_hidden_layers=1)
     lengths, rows = list(range(40, 60, 2)), []
-    ledger.reset()
+    call_log.reset()
     for length in (*lengths, lengths[0]):
         ids = token_ids(1, length)
         assert worst(logits(model, "nki", ids), logits(model, "eager", ids)) < 2e-6
-        rows.append(len(ledger.rows()))
+        rows.append(len(call_log.rows()))
     pool = target._pool
     assert pool._used <= pool._limit or len(pool._idle) == 1
     # The first shape was evicted meanwhile, so that its second use is a recording more.

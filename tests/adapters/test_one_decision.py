@@ -11,9 +11,9 @@ import nki_hf
 from nki_hf.adapters import decision as made
 from nki_hf.adapters import torch_op
 from nki_hf.adapters.call import Call, problem_from, problem_key
+from nki_hf.adapters.call_log import FallbackWarning
 from nki_hf.adapters.decision import Where, decide_call
 from nki_hf.adapters.keys import Keys
-from nki_hf.adapters.ledger import FallbackWarning
 from nki_hf.chips import CHIPS
 from nki_hf.dispatch import SIZES, decide
 from nki_hf.errors import Reason, UnsupportedProblem

@@ -53,7 +53,7 @@ _TENSOR_PARALLEL = """
 import json, torch, torch.distributed as dist, nki_hf
 from transformers import AutoModelForCausalLM, DistributedConfig
 from tiny import token_ids
-from nki_hf.adapters import ledger
+from nki_hf.adapters import call_log
 plan = DistributedConfig(tp_plan=json.loads(sys.argv[3]))
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], distributed_config=plan, attn_implementation="nki").eval()
 ids = token_ids(2, 9)
@@ -64,7 +64,7 @@ with torch.no_grad():
     tokens = model.generate(ids, attention_mask=mask, max_new_tokens=4, do_sample=False, pad_token_id=0)
 if hasattr(out, "full_tensor"):
     out = out.full_tensor()
-decisions = [row.first for row in ledger.rows()]
+decisions = [row.first for row in call_log.rows()]
 sizes = {(each.problem.num_heads_q, each.problem.num_heads_kv, each.problem.sink) for each in decisions}
 if dist.get_rank() == 0:
     torch.save((out, tokens), sys.argv[2])

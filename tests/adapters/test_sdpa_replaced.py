@@ -13,7 +13,7 @@ import nki_hf
 from nki_hf import UnsupportedProblem
 
 OWN = F.scaled_dot_product_attention
-pytestmark = pytest.mark.filterwarnings("ignore::nki_hf.adapters.ledger.FallbackWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::nki_hf.adapters.call_log.FallbackWarning")
 
 
 def tensors(dtype=torch.float32):

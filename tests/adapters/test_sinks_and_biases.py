@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import nki_hf
+from nki_hf.adapters.attend import attend
 from nki_hf.adapters.call import Call
 from nki_hf.adapters.keys import Keys
-from nki_hf.adapters.road import attend
 from nki_hf.adapters.transformers import nki_attention
 
 HEADS, SEQLEN_KV = 3, 140

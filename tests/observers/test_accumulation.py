@@ -40,7 +40,7 @@ def product(x, start, overlap):
 @pytest.mark.parametrize("overlap", [False, True])
 def test_only_a_product_may_start_an_accumulation_before_the_fourth_generation(chip, start, overlap):
     undefined = start == "memset" and overlap and chip != "trn3"
-    options = SimOptions(chip=get_chip(chip), foreign=True)
+    options = SimOptions(chip=get_chip(chip), third_party=True)
     with pytest.warns(SimulatorWarning, match=r"4,096 of 4,096.*only a product") if undefined else nullcontext():
         events = launch(product, (X, start, overlap), options=options).events
     found = foreign_accumulation(events, get_chip(chip))
@@ -63,7 +63,7 @@ def test_a_launch_warns_once_of_a_product_added_to_what_a_copy_wrote_and_our_own
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        launch(kernel, (X,), options=SimOptions(chip=get_chip("trn2"), foreign=True))
+        launch(kernel, (X,), options=SimOptions(chip=get_chip("trn2"), third_party=True))
     assert len(caught) == 1
     with pytest.raises(KernelFault, match=r"only a product may start an accumulation.*accumulate=False"):
         launch(kernel, (X,), options=SimOptions(chip=get_chip("trn2")))

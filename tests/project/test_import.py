@@ -79,3 +79,12 @@ def test_a_verb_says_what_is_missing_before_it_works(missing, words, text):
     code = f"sys.argv = ['nki_hf', *{words.split()!r}]\nfrom nki_hf.cli import main\nmain()"
     done = _without(missing, _NO_SIMULATION + code)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", text)
+
+
+@pytest.mark.parametrize("missing", ["pydantic", "platformdirs", "filelock"])
+def test_the_core_works_without_what_the_benchmark_needs_and_the_benchmark_names_it(missing):
+    core = "import nki_hf.cli, nki_hf.sim.isa, nki_hf.timing.schedule, nki_hf.tools.verify, nki_hf.tools.report"
+    assert _without("pydantic platformdirs filelock", core).stderr == ""
+    done = _without(missing, "import nki_hf.tools.model_bench.run")
+    said = f'The model benchmark needs the {missing} package: pip install "nki_hf[hf]"'
+    assert done.stderr.splitlines()[-1].endswith(said)

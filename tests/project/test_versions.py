@@ -134,7 +134,7 @@ def test_what_is_installed_is_within_the_bounds():
 def test_every_bound_of_an_ordinary_package_is_a_floor_alone():
     # An upper bound in a plug-in keeps its users from upgrading; the Neuron packages have worlds that exclude each other.
     wanted = [Requirement(text) for text in PROJECT["dependencies"]]
-    wanted += [each for extra in ("hf", "trace", "plot", "tune", "test", "dev") for each in _requirements(extra).values()]
+    wanted += [each for extra in ("hf", "trace", "plot", "test", "dev") for each in _requirements(extra).values()]
     for requirement in wanted:
         assert [clause.operator for clause in requirement.specifier] == [">="], str(requirement)
 

@@ -21,14 +21,14 @@ ALL = [(opcode, item) for opcode, rules in RULES.items() for item in rules]
 HAND = {key[:2]: key for key in BROKEN}
 
 
-def call(opcode, changes, *, chip, lnc=None, foreign=False):
+def call(opcode, changes, *, chip, lnc=None, third_party=False):
     """One call of `BASE[opcode]` with the changed arguments, in a launch on shapes alone."""
 
     def kernel():
         arguments = {**BASE[opcode](), **changes()}
         getattr(nisa, opcode)(**arguments)
 
-    options = SimOptions(chip=get_chip(chip), values=False, foreign=foreign)
+    options = SimOptions(chip=get_chip(chip), values=False, third_party=third_party)
     launch(kernel, (), options=options, lnc=lnc or (2 if opcode in CORES else 1))
 
 
@@ -203,9 +203,9 @@ def test_enumerations_are_passed_by_name(opcode, argument, value):
 
 def test_a_transfers_mode_by_value_only_warns_in_kernels_written_elsewhere():
     with pytest.warns(SimulatorWarning, match=r"dge_mode=3, must be a member of nisa\.dge_mode"):
-        call("dma_copy", lambda: {"dge_mode": 3}, chip="trn2", foreign=True)
+        call("dma_copy", lambda: {"dge_mode": 3}, chip="trn2", third_party=True)
     with pytest.raises(KernelFault, match="dge_mode=4"):
-        call("dma_copy", lambda: {"dge_mode": 4}, chip="trn2", foreign=True)
+        call("dma_copy", lambda: {"dge_mode": 4}, chip="trn2", third_party=True)
 
 
 REFUSING = [(opcode, item) for opcode, item in ALL if not item.choice]
@@ -238,16 +238,16 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("third_party", [False, True])
 @pytest.mark.parametrize(("opcode", "name"), [(opcode, item.name) for opcode, item in ALL if item.choice])
-def test_a_call_whose_meaning_is_open_warns_every_kernel_and_is_executed(opcode, name, foreign, only):
+def test_a_call_whose_meaning_is_open_warns_every_kernel_and_is_executed(opcode, name, third_party, only):
     changes, chip, other = CHOICES[opcode, name]
     only(opcode, lambda item: item.name == name)
     for _ in range(2):  # the second call is not remembered as one without a warning
         with pytest.warns(SimulatorWarning, match=rf"^{opcode}: .*{__file__}"):
-            call(opcode, changes, chip=chip, foreign=foreign)
+            call(opcode, changes, chip=chip, third_party=third_party)
     if other is not None:
-        call(opcode, changes, chip=other, foreign=foreign)
+        call(opcode, changes, chip=other, third_party=third_party)
 
 
 def test_copy_without_a_bias_depends_on_no_choice():
@@ -274,12 +274,12 @@ def test_an_unsure_rule_warns_kernels_written_elsewhere_and_refuses_ours():
     with pytest.raises(KernelFault, match="starts at partition 16"):
         call("tensor_copy", changes, chip="trn2")
     with pytest.warns(SimulatorWarning, match="starts at partition 16"):
-        call("tensor_copy", changes, chip="trn2", foreign=True)
+        call("tensor_copy", changes, chip="trn2", third_party=True)
 
 
 def test_a_sure_rule_refuses_kernels_written_elsewhere_too():
     with pytest.raises(KernelFault, match="at most 128"):
-        call("nc_matmul", lambda: {"stationary": tile((32, 129), "bfloat16")}, chip="trn2", foreign=True)
+        call("nc_matmul", lambda: {"stationary": tile((32, 129), "bfloat16")}, chip="trn2", third_party=True)
 
 
 def test_a_remembered_call_is_not_checked_again_and_a_changed_one_is(monkeypatch):

@@ -211,7 +211,7 @@ def topk(data):
         lambda values, indices, src: nisa.topk(val_dst=values, idx_dst=indices, src=src, n=n),
         operands,
         expect,
-        options={"foreign": True},
+        options={"third_party": True},
     )
 
 

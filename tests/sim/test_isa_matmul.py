@@ -236,7 +236,7 @@ def test_a_product_is_added_to_what_any_instruction_wrote_before(rng, first):
     product = s.T.astype(np.float64) @ m
     want = {"memset": product, "tensor_copy": product + before, "nc_matmul": 2 * product}[first]
     # trn3: before the fourth generation only a product may start an accumulation (test_accumulation.py)
-    options = SimOptions(foreign=True, chip=get_chip("trn3"))
+    options = SimOptions(third_party=True, chip=get_chip("trn3"))
     with np.errstate(all="ignore"):
         got = through_psum(body, (8, 12), s, m, before, options=options)
     assert_close(got, want, "float32", atol=1e-5)

@@ -380,7 +380,7 @@ def test_a_barrier_in_a_launch_of_one_core_has_no_effect_and_a_warning(cores, ln
         return out
 
     with pytest.warns(SimulatorWarning, match=f"core_barrier: cores=.*one core.*{__file__}"):
-        result = launch(kernel, (a,), options=SimOptions(record=True, foreign=foreign), lnc=lnc)
+        result = launch(kernel, (a,), options=SimOptions(record=True, third_party=foreign), lnc=lnc)
     np.testing.assert_array_equal(result.outputs[0], a)
     np.testing.assert_array_equal(result.program({"a": 2 * a})[0], 2 * a)
     assert "core_barrier" not in {event.opcode for event in result.events}

@@ -121,7 +121,7 @@ def gather(index_dtype, rows=2):
 def test_floats_are_no_indices(dtype):
     kernel, index = gather(dtype)
     with pytest.raises(KernelFault, match="run-time indices are int32 or uint32"):
-        launch(kernel, (X, index), options=SimOptions(foreign=True))
+        launch(kernel, (X, index), options=SimOptions(third_party=True))
     for use in (lambda t, i: t.select(1, nl.load(i[0:1])), lambda t, i: t.ap([[4, 3], [1, 1]], scalar_offset=nl.load(i[0:1]),
                                                                              indirect_dim=1)):  # fmt: skip
         refused(use, "run-time indices are int32 or uint32", index)
@@ -133,7 +133,7 @@ def test_other_integers_than_documented_are_refused_to_us_and_warned_of_to_other
     with pytest.raises(KernelFault, match="run-time indices are int32 or uint32"):
         launch(kernel, (X, index))
     with pytest.warns(SimulatorWarning, match="run-time indices are int32 or uint32"):
-        result = launch(kernel, (X, index), options=SimOptions(foreign=True))
+        result = launch(kernel, (X, index), options=SimOptions(third_party=True))
     assert result.outputs[0].tolist() == X[[1, 2]].tolist()
     for shown in ("int32", "uint32"):
         kernel, index = gather(shown)

@@ -8,14 +8,22 @@ import pytest
 
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.errors import KernelFault
-from nki_hf.observers.capacity import capacity, high_water, report
+from nki_hf.observers.capacity import report
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.sim.faults import SimulatorWarning
-from nki_hf.sim.stream.memory import placement
+from nki_hf.sim.stream.memory import occupancies, placement
 
 X = np.ones((128, 64), np.float32)
+
+
+def high_water(events, chip):
+    """The largest number of bytes per partition alive at once over all cores, by memory."""
+    found = {"sbuf": 0, "psum": 0}
+    for item in occupancies(events, chip):
+        found[item.space] = max(found[item.space], item.high_water)
+    return found
 
 
 def line_of(function, text):
@@ -252,7 +260,7 @@ def test_outputs_are_in_shared_hbm(space, foreign):
             nisa.dma_copy(dst=out, src=tile)
         return out
 
-    options = SimOptions(foreign=foreign)
+    options = SimOptions(third_party=foreign)
     if space == "shared_hbm":
         launch(kernel, (X,), options=options)
     elif foreign and space in ("hbm", "private_hbm"):
@@ -306,7 +314,7 @@ def test_the_capacity_report_names_the_largest_tiles_with_their_lines():
     assert [(h["name"], h["bytes"], h["line"]) for h in row["holders"]] == [
         ("tile0", 8192, line_of(held, "tile = nl.ndarray")), ("tile1", 8192, line_of(held, "tile = nl.ndarray"))
     ]  # fmt: skip
-    timeline = capacity(result.events, get_chip("trn2"))[0, "sbuf"].timeline
+    (timeline,) = (item.timeline for item in occupancies(result.events, get_chip("trn2")) if item.space == "sbuf")
     assert [nbytes for _, nbytes in timeline] == [8192, 16384, 24576, 0]
 
 

@@ -41,7 +41,7 @@ def test_an_offset_of_a_view_that_starts_inside_its_tensor_is_an_open_choice(vie
     def kernel(x):
         view(nl.load(x)).ap([[16, 8], [1, 2]], offset=offset)
 
-    found = warned(kernel, DATA, foreign=foreign)
+    found = warned(kernel, DATA, third_party=foreign)
     assert len(found) == open_choice
     if open_choice:
         assert f"ap: offset={offset}" in found[0]

@@ -113,7 +113,7 @@ def test_a_result_of_an_accumulator_in_psum_is_a_whole_word_too():
 @pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
 def test_kernels_written_elsewhere_are_refused_a_start_inside_a_word_and_warned_about_half_a_word(chip):
     """nki-library pads the starts of its 16-bit tiles to 4 bytes and writes odd numbers of elements there."""
-    options = SimOptions(chip=get_chip(chip), foreign=True)
+    options = SimOptions(chip=get_chip(chip), third_party=True)
     with pytest.raises(KernelFault, match="starts at byte 2 of its partition"):
         launch(lambda: _transpose(psum((ROWS, 32))[:, 1:17]), (), options=options)
     with pytest.warns(SimulatorWarning, match="runs of 30 bytes"):

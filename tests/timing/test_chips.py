@@ -7,11 +7,18 @@ from nki_hf.chips import CHIPS, Param, get_chip
 from nki_hf.chips.common import COMMON
 from nki_hf.chips.param import CONFIDENCES
 from nki_hf.cli import app
+from nki_hf.settings import CHIP_NAMES
+from nki_hf.sim.options import target_chip
 
 
 def test_every_chip_has_the_same_numbers():
     names = {name: set(chip.params) for name, chip in CHIPS.items()}
-    assert names["trn1"] == names["trn2"] == names["trn3"]
+    assert all(found == names["trn1"] for found in names.values())
+
+
+def test_every_chip_can_be_chosen_by_setting_and_by_platform_target():
+    assert set(CHIP_NAMES) == set(CHIPS)
+    assert all(target_chip(name) is chip for name, chip in CHIPS.items())
 
 
 @pytest.mark.parametrize("name", CHIPS)

@@ -21,7 +21,7 @@ from nki_hf.timing.spills import spilled
 from nki_hf.tools.bench import run
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.lengths import MOST_INSTRUCTIONS, attention_instructions, subject_instructions
-from nki_hf.tools.modelled import Asked, visible_flops
+from nki_hf.tools.modelled import ModelRequest, visible_flops
 from nki_hf.tools.output_files import check_writable
 from nki_hf.tools.shape import problem_of
 from nki_hf.tools.subjects import attention_events, events_of
@@ -286,7 +286,7 @@ def test_an_empty_stream_has_facts_and_a_page():
 
 def test_both_kinds_of_tflops_are_told_apart():
     """A causal square of 1,024: its visible keys are 1,024 * 1,025 / 2 of the scores of every block that is executed."""
-    asked = Asked(shape="sq=1024,skv=1024,causal,dtype=float16", chip="trn2")  # which one kernel takes
+    asked = ModelRequest(shape="sq=1024,skv=1024,causal,dtype=float16", chip="trn2")  # which one kernel takes
     events = attention_events(asked.problem, TRN2, kernel="flash_prefill")
     plan = schedule(events, TRN2)
     assert asked.useful_flops == visible_flops(asked.problem) == 4 * 128 * 1024 * 1025 // 2

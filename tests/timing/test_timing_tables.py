@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from nki_hf.chips import CHIPS  # noqa: E402
-from nki_hf.tools.modelled import Asked, model  # noqa: E402
+from nki_hf.tools.modelled import ModelRequest, model  # noqa: E402
 from tools.page_block import TIMING, block_of, replace_block  # noqa: E402
 from tools.timing_tables import CLIFF, SIZES, cliff_row, flash_row  # noqa: E402
 
@@ -58,7 +58,7 @@ def _title(picture):
 @pytest.mark.parametrize(("kernel", "chip"), [("flash_prefill", "trn2"), ("v11", "trn1")])
 def test_the_pictures_show_what_the_model_gives(kernel, chip):
     """Each was drawn by `nki_hf trace --kernel ... --seqlen 1024 --chip ...`; its title holds the simulated latency."""
-    asked = Asked(kernel=kernel, seqlen=1024, chip=chip)
+    asked = ModelRequest(kernel=kernel, seqlen=1024, chip=chip)
     plan = model(asked, window=64)
     title = _title(ROOT / "docs" / "images" / f"{kernel}_{chip}.png")
     again = f"Draw it again: nki_hf trace --kernel {kernel} --seqlen 1024 --chip {chip} -o docs/images/{kernel}_{chip}.png"

@@ -76,7 +76,7 @@ def case_of(module: str, example: Example) -> Case:
 def _run(example: Example) -> float | str | None:
     if example.kind == "prose":
         raise Skipped("pseudo-code: the instruction's tests use it as their oracle")
-    options = sim.SimOptions(chip=get_chip("trn3"), foreign=True)
+    options = sim.SimOptions(chip=get_chip("trn3"), third_party=True)
     if example.kind == "kernel":
         name = next(node.name for node in ast.parse(example.code).body if isinstance(node, ast.FunctionDef))
         if name not in KERNELS:

@@ -120,7 +120,7 @@ ORACLES: dict[str, Callable[[Any], float]] = {
 
 def _launch(kernel: Any, *arrays: Any) -> Any:
     with contextlib.redirect_stdout(io.StringIO()):
-        return sim.launch(kernel, arrays, options=sim.SimOptions(chip=get_chip("trn3"), foreign=True)).outputs[0]
+        return sim.launch(kernel, arrays, options=sim.SimOptions(chip=get_chip("trn3"), third_party=True)).outputs[0]
 
 
 def run_page(name: str, text: str) -> list[Outcome]:
@@ -143,7 +143,7 @@ def run_page(name: str, text: str) -> list[Outcome]:
     if name in ON_THE_HOST:
         kernel(None)
     else:
-        sim.launch(kernel, (np.zeros(1, np.float32),), options=sim.SimOptions(chip=get_chip("trn3"), foreign=True))
+        sim.launch(kernel, (np.zeros(1, np.float32),), options=sim.SimOptions(chip=get_chip("trn3"), third_party=True))
     for number, function in defined:
         if function in ORACLES:
             run = lambda f=function: ORACLES[f](names[f])  # noqa: E731

@@ -113,7 +113,7 @@ class SimulatingOrchestrator:
         if self.replays:
             _check_replay(launch.kernel_func, inputs, chip, compiler.logical_nc_config)
         result = sim.launch(
-            launch.kernel_func, kwargs=inputs, options=sim.SimOptions(chip=chip, foreign=True, events=False),
+            launch.kernel_func, kwargs=inputs, options=sim.SimOptions(chip=chip, third_party=True, events=False),
             lnc=compiler.logical_nc_config,
         )  # fmt: skip
         checks = launch.validation_args
@@ -152,13 +152,13 @@ def _check_replay(kernel: Any, inputs: dict[str, Any], chip: Any, lnc: int) -> N
     def copied(factor: float) -> dict[str, Any]:
         return {name: _scaled(value, factor) for name, value in inputs.items()}
 
-    options = sim.SimOptions(chip=chip, foreign=True, events=False, record=True)
+    options = sim.SimOptions(chip=chip, third_party=True, events=False, record=True)
     program = sim.launch(kernel, kwargs=copied(1.0), options=options, lnc=lnc).program
     if program is None:
         return
     other = copied(0.5)
     have = program({name: value for name, value in copied(0.5).items() if isinstance(value, np.ndarray)})
-    fresh = sim.launch(kernel, kwargs=other, options=sim.SimOptions(chip=chip, foreign=True, events=False), lnc=lnc)
+    fresh = sim.launch(kernel, kwargs=other, options=sim.SimOptions(chip=chip, third_party=True, events=False), lnc=lnc)
     for number, (replayed, wanted) in enumerate(zip(have, fresh.outputs, strict=True)):
         if not np.array_equal(replayed.view(np.uint8), wanted.view(np.uint8)):
             raise Mismatch(f"output {number} of the replay differs from that of a fresh run.")

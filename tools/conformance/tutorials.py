@@ -81,7 +81,7 @@ def cases(load: Load) -> list[Case]:
 
 
 def _simulate(kernel: Any, *args: Any, chip: str = "trn2", **kwargs: Any) -> Any:
-    options = sim.SimOptions(chip=get_chip(chip), foreign=True, events=False)
+    options = sim.SimOptions(chip=get_chip(chip), third_party=True, events=False)
     return sim.launch(kernel, args, kwargs, options=options).returned
 
 

@@ -85,7 +85,7 @@ class Recorder:
 
 def calls() -> tuple[int, Counter[str]]:
     """Attention calls of this process until now: how many through a kernel, and how many fell back by reason."""
-    ledger = sys.modules.get("nki_hf.adapters.ledger")  # not there when the tests run as they are
+    ledger = sys.modules.get("nki_hf.adapters.call_log")  # not there when the tests run as they are
     kernel, fallbacks = 0, Counter[str]()
     for row in ledger.rows() if ledger else ():
         if row.first.fallback:

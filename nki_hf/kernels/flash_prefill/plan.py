@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -209,20 +210,14 @@ def _fit(problem: Problem, chip: Chip, seqlen_kv: int, bounds: bool) -> tuple[in
     rows = -(-problem.seqlen_q // TILE) * TILE
     whole = max(1, -(-seqlen_kv // TILE)) * TILE
     limit = _sbuf_limit(chip)
-    best: tuple[int, int, int, dict[str, int]] | None = None
-    for section, copies in ((whole, 2), (whole, 1), (CHUNK, 2)):
-        for q_rows in (2048, 1024, 512, 256, TILE):
-            for q_heads in (8, 4, 2, 1):
-                if q_heads > problem.group_size and q_heads > 1:
-                    continue
-                used = min(q_rows, rows or TILE)
-                budget = _budget(problem, bounds, used, q_heads, section, copies, streamed=section < whole)
-                best = (q_rows, q_heads, section, budget)
-                if sum(budget.values()) <= limit and q_heads * used <= TILE * TILE:
-                    return best
-    if best is None:
-        raise AssertionError("there is always a candidate")
-    return best
+    heads = [q_heads for q_heads in (8, 4, 2, 1) if q_heads <= problem.group_size or q_heads == 1]
+    candidates = itertools.product(((whole, 2), (whole, 1), (CHUNK, 2)), (2048, 1024, 512, 256, TILE), heads)
+    for (section, copies), q_rows, q_heads in candidates:
+        used = min(q_rows, rows or TILE)
+        budget = _budget(problem, bounds, used, q_heads, section, copies, streamed=section < whole)
+        if sum(budget.values()) <= limit and q_heads * used <= TILE * TILE:
+            break
+    return q_rows, q_heads, section, budget
 
 
 def _budget(

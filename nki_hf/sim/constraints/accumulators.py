@@ -37,7 +37,7 @@ def _five_reductions(o: Operands) -> Violation:
     return f"op1={name}" if name not in ("add", "subtract", "multiply", "maximum", "minimum") else None
 
 
-@rule("tensor_scalar_reduce", "unsupported", "reverse0 is not supported yet", isa("tensor_scalar_reduce"), sure=False)
+@rule("tensor_scalar_reduce", "unsupported", "reverse0 is not supported yet", isa("tensor_scalar_reduce"), documented=False)
 def _no_reverse(o: Operands) -> Violation:
     return "reverse0=True" if o.reverse0 else None
 
@@ -125,9 +125,11 @@ def _four_pairs(o: Operands) -> Violation:
 
 
 @rule(
-    ("affine_select", "iota"), "shape", "the nums of pattern are 1 or more and multiply to the elements per partition of dst",
+    ("affine_select", "iota"),
+    "shape",
+    "the nums of pattern are 1 or more and multiply to the elements per partition of dst",
     isa("iota"),
-)  # fmt: skip
+)
 def _pattern_size(o: Operands) -> Violation:
     total = 1
     for _, num in o.pattern:

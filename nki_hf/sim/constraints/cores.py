@@ -57,7 +57,7 @@ def _ranks(o: Operands) -> Violation:
     return None
 
 
-@rule("sendrecv", "argument", "ranks must name the other core", isa("sendrecv"), sure=False, always=True)
+@rule("sendrecv", "argument", "ranks must name the other core", isa("sendrecv"), documented=False, stateful=True)
 def _other_core(o: Operands) -> Violation:
     for name in ("send_to_rank", "recv_from_rank"):
         if o.arguments[name] == o.machine.core:

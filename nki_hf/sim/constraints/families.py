@@ -163,7 +163,9 @@ def _partitions(o: Operands) -> Violation:
     return None
 
 
-@rule((*_ALL, "dma_copy", "dma_transpose", "dma_compute"), "shape", "an access has at least one element", _ARCH, sure=False)
+@rule(
+    (*_ALL, "dma_copy", "dma_transpose", "dma_compute"), "shape", "an access has at least one element", _ARCH, documented=False
+)
 def _not_empty(o: Operands) -> Violation:
     for name, tile in o.tiles():
         if tile.size == 0:
@@ -180,9 +182,12 @@ def _adjacent_partitions(o: Operands) -> Violation:
 
 
 @rule(
-    _ALL, "placement", "an access of more than 64 partitions must start at partition 0, of more than 32 at 0 or 64, others at "
-    "0, 32, 64 or 96", _ARCH, sure=False,
-)  # fmt: skip
+    _ALL,
+    "placement",
+    "an access of more than 64 partitions must start at partition 0, of more than 32 at 0 or 64, others at 0, 32, 64 or 96",
+    _ARCH,
+    documented=False,
+)
 def _start_partition(o: Operands) -> Violation:
     for name, tile in o.tiles():
         if not tile.on_chip:
@@ -194,7 +199,7 @@ def _start_partition(o: Operands) -> Violation:
     return None
 
 
-@rule(_ALL, "shape", "an access pattern has at most 4 free axes", _ARCH, sure=False)
+@rule(_ALL, "shape", "an access pattern has at most 4 free axes", _ARCH, documented=False)
 def _pattern_axes(o: Operands) -> Violation:
     for name, tile in o.tiles():
         if tile.on_chip and tile.indirection is None and len(free_axes(tile)) > o.machine.chip.pattern_free_axes:
@@ -202,7 +207,7 @@ def _pattern_axes(o: Operands) -> Violation:
     return None
 
 
-@rule(_ALL, "shape", "sizes of an access pattern fit 16 bits, strides 16 bits with sign", _ARCH, sure=False)
+@rule(_ALL, "shape", "sizes of an access pattern fit 16 bits, strides 16 bits with sign", _ARCH, documented=False)
 def _pattern_range(o: Operands) -> Violation:
     chip = o.machine.chip
     for name, tile in o.tiles():
@@ -215,9 +220,12 @@ def _pattern_range(o: Operands) -> Violation:
 
 
 @rule(
-    _ALL, "shape", "an access has at most 64K elements per partition in SBUF, and 4K in PSUM before NeuronCore-v4", _ARCH,
-    sure=False,
-)  # fmt: skip
+    _ALL,
+    "shape",
+    "an access has at most 64K elements per partition in SBUF, and 4K in PSUM before NeuronCore-v4",
+    _ARCH,
+    documented=False,
+)
 def _access_elements(o: Operands) -> Violation:
     chip = o.machine.chip
     in_psum = chip.psum_access_elements_max if o.generation < 4 else None

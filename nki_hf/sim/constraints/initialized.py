@@ -29,7 +29,11 @@ def check_written(opcode: str, reads: Iterable[NkiTensor]) -> None:
         if len(missing):
             index = tuple(int(i) for i in missing[0])
             fault(
-                "uninitialized", opcode, f"{len(missing):,} of {tensor.size:,} elements of {tensor!r} were never written, "
-                f"the first at {list(index)} of the operand", limit="every element that is read must have been written",
-                advice="Write or memset the tile first, or read only what was written", index=list(index),
-            )  # fmt: skip
+                "uninitialized",
+                opcode,
+                f"{len(missing):,} of {tensor.size:,} elements of {tensor!r} were never written, "
+                f"the first at {list(index)} of the operand",
+                limit="every element that is read must have been written",
+                advice="Write or memset the tile first, or read only what was written",
+                index=list(index),
+            )

@@ -25,9 +25,13 @@ def refuse_non_tensors(opcode: str, arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         listed = value if isinstance(value, list | tuple) else (value,)
         if any(is_host_array(item) for item in listed):
-            fault("argument", opcode, f"{name} is an array of the host ({type(value).__name__})",
-                  limit="operands are tensors of the kernel",
-                  advice="Pass it to the kernel as an argument, or bring it in with nl.shared_constant")  # fmt: skip
+            fault(
+                "argument",
+                opcode,
+                f"{name} is an array of the host ({type(value).__name__})",
+                limit="operands are tensors of the kernel",
+                advice="Pass it to the kernel as an argument, or bring it in with nl.shared_constant",
+            )
         if isinstance(value, NkiGrid):
             fault("argument", opcode, f"{name} is {value!r}", limit="instructions take tensors, not grids",
                   advice="Pass its .data")  # fmt: skip

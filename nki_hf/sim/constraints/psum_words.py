@@ -42,7 +42,7 @@ def _psum_word_start(o: Operands) -> Violation:
     return None
 
 
-@rule(_OPCODES, "placement", "a write to PSUM consists of whole words of 4 bytes", _SOURCE, sure=False)
+@rule(_OPCODES, "placement", "a write to PSUM consists of whole words of 4 bytes", _SOURCE, documented=False)
 def _psum_whole_words(o: Operands) -> Violation:
     for name, tile in _written_in_psum(o):
         moved = tile.indirection

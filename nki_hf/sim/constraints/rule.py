@@ -59,10 +59,10 @@ class Rule:
       kind: see `FaultRecord.kind`.
       limit: what is allowed, as the rest of a sentence.
       source: where it is documented.
-      sure: False where public sources disagree or only infer it: kernels written elsewhere get a warning then.
+      documented: False where public sources disagree or only infer it: kernels written elsewhere get a warning then.
       choice: True if nothing is refused: public sources disagree about what such a call computes, and `limit` says what it
         computes here. Every kernel gets a warning.
-      always: True if it looks at the state of the run and not only at shapes, dtypes and places.
+      stateful: True if it looks at the state of the run and not only at shapes, dtypes and places.
       violated: function of the operands; see `Violation`.
     """
 
@@ -71,8 +71,8 @@ class Rule:
     kind: str
     limit: str
     source: str
-    sure: bool
-    always: bool
+    documented: bool
+    stateful: bool
     choice: bool
     violated: Callable[[Operands], Violation]
 
@@ -83,27 +83,29 @@ Check = Callable[[Operands], Violation]
 
 
 def rule(
-    opcodes: str | Iterable[str], kind: str, limit: str, source: str, *, name: str = "", sure: bool = True,
-    always: bool = False, choice: bool = False,
+    opcodes: str | Iterable[str], kind: str, limit: str, source: str, *, name: str = "", documented: bool = True,
+    stateful: bool = False, choice: bool = False,
 ) -> Callable[[Check], Check]:  # fmt: skip
     """Decorator that adds a check to `RULES` for each of the instructions; its name is the function's unless given."""
 
     def add(violated: Check) -> Check:
         short = name or violated.__name__.strip("_")
         for opcode in (opcodes,) if isinstance(opcodes, str) else opcodes:
-            RULES.setdefault(opcode, []).append(Rule(opcode, short, kind, limit, source, sure, always, choice, violated))
+            RULES.setdefault(opcode, []).append(
+                Rule(opcode, short, kind, limit, source, documented, stateful, choice, violated)
+            )
         return violated
 
     return add
 
 
 _passed: set[Any] = set()
-_always: dict[str, list[Rule]] = {}
+_stateful: dict[str, list[Rule]] = {}
 _MOST_PASSED = 100_000
 
 
 def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
-    """Run every rule of the instruction; the first broken one is a fault (or a warning, see `Rule.sure`).
+    """Run every rule of the instruction; the first broken one is a fault (or a warning, see `Rule.documented`).
 
     What has passed once passes again without running the rules: same chip, shapes, dtypes, places and options.
     """
@@ -113,14 +115,14 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
     signature = _signature(machine, opcode, arguments)
     known = signature is not None and signature in _passed
     if known:
-        if opcode not in _always:
-            _always[opcode] = [item for item in rules if item.always]
-        rules = _always[opcode]
+        if opcode not in _stateful:
+            _stateful[opcode] = [item for item in rules if item.stateful]
+        rules = _stateful[opcode]
         if not rules:
             return
     if not known:
         refuse_non_tensors(opcode, arguments)
-    _check_enumerations(opcode, arguments, foreign=machine.options.foreign)
+    _check_enumerations(opcode, arguments, third_party=machine.options.third_party)
     operands, warned = Operands(machine, opcode, arguments), False
     for item in rules:
         violation = item.violated(operands)
@@ -128,7 +130,7 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
             continue
         what, advice = violation if isinstance(violation, tuple) else (violation, "")
         tensors = tuple(f"{name} {value!r}" for name, value in operands.tiles())
-        if not item.choice and (item.sure or not machine.options.foreign):
+        if not item.choice and (item.documented or not machine.options.third_party):
             fault(item.kind, opcode, what, limit=item.limit, advice=advice, operands=tensors, rule=item.name)
         warn_unsure(item.kind, opcode, what, limit=item.limit, operands=tensors)
         warned = True
@@ -139,29 +141,36 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
 
 
 _ENUMERATIONS = {
-    "engine": "engine", "reduce_cmd": "reduce_cmd", "dge_mode": "dge_mode", "oob_mode": "oob_mode",
-    "perf_mode": "matmul_perf_mode", "dma_engine": "dma_engine",
-}  # fmt: skip
+    "engine": "engine",
+    "reduce_cmd": "reduce_cmd",
+    "dge_mode": "dge_mode",
+    "oob_mode": "oob_mode",
+    "perf_mode": "matmul_perf_mode",
+    "dma_engine": "dma_engine",
+}
 
 
-def _check_enumerations(opcode: str, arguments: Mapping[str, Any], *, foreign: bool) -> None:
+def _check_enumerations(opcode: str, arguments: Mapping[str, Any], *, third_party: bool) -> None:
     """A fault unless enumerations are members; dge_mode by value only warns, because public kernels pass it so."""
     for name, wanted in _ENUMERATIONS.items():
         value = arguments.get(name)
         if value is None or type(value).__name__ == wanted:
             continue
         limit = f"must be a member of nisa.{wanted}"
-        if foreign and name == "dge_mode" and type(value) is int and 0 <= value <= 3:
+        if third_party and name == "dge_mode" and type(value) is int and 0 <= value <= 3:
             warn_unsure("argument", opcode, f"{name}={value!r}", limit=limit)
         else:
             fault(
-                "argument", opcode, f"{name}={value!r}", limit=limit,
+                "argument",
+                opcode,
+                f"{name}={value!r}",
+                limit=limit,
                 advice=f"Pass enumerations by name, nisa.{wanted}.NAME, not by value",
-            )  # fmt: skip
+            )
 
 
 def _signature(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> Any:
-    """All that rules may look at (`always` ones aside), or None if that cannot be remembered."""
+    """All that rules may look at (`stateful` ones aside), or None if that cannot be remembered."""
     parts: list[Any] = [opcode, machine.chip.name, machine.run.lnc]
     for value in arguments.values():
         if type(value) is NkiTensor:

@@ -15,9 +15,13 @@ _FUNCTIONS = (
     "sqrt", "rsqrt", "reciprocal", "sign", "abs",
 )  # fmt: skip
 _STAGES = {
-    ("multiply", "add"), ("multiply", "subtract"), ("multiply", "bypass"), ("add", "bypass"), ("subtract", "bypass"),
+    ("multiply", "add"),
+    ("multiply", "subtract"),
+    ("multiply", "bypass"),
+    ("add", "bypass"),
+    ("subtract", "bypass"),
     ("bypass", "bypass"),
-}  # fmt: skip
+}
 
 
 @rule(_ALL, "argument", f"op must be one of {', '.join(_FUNCTIONS)}", _TABLE)
@@ -37,7 +41,7 @@ def _bias_dtype(o: Operands) -> Violation:
     return f"bias {show(o.bias)} is tfloat32" if is_tile(o.bias) and o.bias.dtype.name == "tfloat32" else None
 
 
-@rule(_BOTH, "dtype", "bias must be a float", "nki_api: bias of any float dtype", sure=False)
+@rule(_BOTH, "dtype", "bias must be a float", "nki_api: bias of any float dtype", documented=False)
 def _bias_float(o: Operands) -> Violation:
     return f"bias {show(o.bias)} is {o.bias.dtype}" if is_tile(o.bias) and not o.bias.dtype.is_float else None
 
@@ -74,9 +78,12 @@ def _reduce_command(o: Operands) -> Violation:
 
 
 @rule(
-    "activate2", "argument", "(op0, op1) must be (multiply, add), (multiply, subtract), (multiply, bypass), (add, bypass), "
-    "(subtract, bypass) or (bypass, bypass)", isa("activate2"),
-)  # fmt: skip
+    "activate2",
+    "argument",
+    "(op0, op1) must be (multiply, add), (multiply, subtract), (multiply, bypass), (add, bypass), "
+    "(subtract, bypass) or (bypass, bypass)",
+    isa("activate2"),
+)
 def _stages(o: Operands) -> Violation:
     pair = (operator_name(o.op0) or "bypass", operator_name(o.op1) or "bypass")
     return f"op0={pair[0]} and op1={pair[1]}" if pair not in _STAGES else None

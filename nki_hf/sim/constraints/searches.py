@@ -79,9 +79,11 @@ def _shuffle_size(o: Operands) -> Violation:
 
 
 @rule(
-    "nc_stream_shuffle", "placement", "with 96 or 128 active partitions both start at 0, with 64 at 0 or 64, with 32 at 0, 32, "
-    "64 or 96", isa("nc_stream_shuffle"),
-)  # fmt: skip
+    "nc_stream_shuffle",
+    "placement",
+    "with 96 or 128 active partitions both start at 0, with 64 at 0 or 64, with 32 at 0, 32, 64 or 96",
+    isa("nc_stream_shuffle"),
+)
 def _shuffle_start(o: Operands) -> Violation:
     active = -(-max(o.src.partitions, o.dst.partitions) // 32) * 32
     step = 128 if active > 64 else active
@@ -104,9 +106,11 @@ def _gather_width(o: Operands) -> Violation:
 
 
 @rule(
-    "local_gather", "argument", "num_valid_indices is 1 or more, at most 4,096 per GpSimd core, and no more than index holds",
+    "local_gather",
+    "argument",
+    "num_valid_indices is 1 or more, at most 4,096 per GpSimd core, and no more than index holds",
     isa("local_gather"),
-)  # fmt: skip
+)
 def _gather_count(o: Operands) -> Violation:
     held = o.index.free_size * int(o.machine.chip.gpsimd_core_partitions)
     count = held if o.num_valid_indices is None else o.num_valid_indices

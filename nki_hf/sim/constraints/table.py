@@ -12,9 +12,9 @@ _HEAD = """# Constraints of the simulated machine
 Every instruction is checked against these limits before it runs; the first one that is broken is a `KernelFault` with the
 kernel's file and line, and `record.details["rule"]` is the name below. Limits marked *unsure* are inferred, or public
 sources disagree: they are faults for kernels of this package and warnings for kernels written elsewhere
-(`SimOptions(foreign=True)`). A *choice* refuses nothing: public sources disagree about what the call computes, the limit says
-what it computes here, and every kernel that depends on it gets a `SimulatorWarning`. Each rule has a call that breaks it in
-`tests/sim/test_constraints.py`.
+(`SimOptions(third_party=True)`). A *choice* refuses nothing: public sources disagree about what the call computes, the limit
+says what it computes here, and every kernel that depends on it gets a `SimulatorWarning`. Each rule has a call that breaks it
+in `tests/support/constraint_cases.py`.
 
 What all checks cost, on against off: `python tools/cost_of_checks.py`.
 
@@ -82,7 +82,7 @@ def _table(rules: list[Rule]) -> list[str]:
 
 
 def _grade(item: Rule) -> str:
-    return " (choice)" if item.choice else "" if item.sure else " (unsure)"
+    return " (choice)" if item.choice else "" if item.documented else " (unsure)"
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def _dst_dtype(o: Operands) -> Violation:
     return None
 
 
-@rule("nc_matmul", "dtype", "with is_transpose=True, dst must have the dtype of stationary", _MM, sure=False)
+@rule("nc_matmul", "dtype", "with is_transpose=True, dst must have the dtype of stationary", _MM, documented=False)
 def _transpose_dtype(o: Operands) -> Violation:
     if o.is_transpose and o.generation >= 3 and o.dst.dtype.itemsize != o.stationary.dtype.itemsize:
         return f"dst is {o.dst.dtype} and stationary {o.stationary.dtype}"
@@ -203,7 +203,9 @@ def _fits_tile(o: Operands) -> Violation:
     return None
 
 
-@rule("nc_matmul", "uninitialized", "accumulate=True needs PSUM that a product has written", _MM, always=True, sure=False)
+@rule(
+    "nc_matmul", "uninitialized", "accumulate=True needs PSUM that a product has written", _MM, stateful=True, documented=False
+)
 def _accumulate_on_nothing(o: Operands) -> Violation:
     if o.arguments.get("accumulate") is not True or not is_tile(o.dst):
         return None
@@ -215,7 +217,12 @@ def _accumulate_on_nothing(o: Operands) -> Violation:
 
 
 @rule(
-    "nc_matmul", "uninitialized", "before NeuronCore-v4 only a product may start an accumulation", _MM, always=True, sure=False
+    "nc_matmul",
+    "uninitialized",
+    "before NeuronCore-v4 only a product may start an accumulation",
+    _MM,
+    stateful=True,
+    documented=False,
 )
 def _accumulate_on_others(o: Operands) -> Violation:
     if o.generation >= 4 or o.arguments.get("accumulate") is False or o.arguments.get("is_transpose") or not is_tile(o.dst):
@@ -284,7 +291,7 @@ def _transposed_shape(o: Operands) -> Violation:
     return None
 
 
-@rule("nc_transpose", "dtype", "dst must have the dtype of data", _TP, sure=False)
+@rule("nc_transpose", "dtype", "dst must have the dtype of data", _TP, documented=False)
 def _transposed_dtype(o: Operands) -> Violation:
     return f"dst is {o.dst.dtype} and data {o.data.dtype}" if o.dst.dtype.name != o.data.dtype.name else None
 

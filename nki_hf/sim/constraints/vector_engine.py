@@ -71,9 +71,11 @@ def _one_kind(o: Operands) -> Violation:
 
 
 @rule(
-    ("scalar_tensor_tensor", "tensor_tensor_scan", "tensor_scalar_reduce", "tensor_scalar_cumulative"), "argument",
-    "bitvec operators are not supported", isa("scalar_tensor_tensor"),
-)  # fmt: skip
+    ("scalar_tensor_tensor", "tensor_tensor_scan", "tensor_scalar_reduce", "tensor_scalar_cumulative"),
+    "argument",
+    "bitvec operators are not supported",
+    isa("scalar_tensor_tensor"),
+)
 def _no_bitwise(o: Operands) -> Violation:
     for name, op, kind in _ops(o):
         if kind == "bitwise":
@@ -96,7 +98,7 @@ def _power_memory(o: Operands) -> Violation:
     return None
 
 
-@rule("tensor_tensor", "engine", "power runs on GpSimd only", isa("tensor_tensor"), sure=False)
+@rule("tensor_tensor", "engine", "power runs on GpSimd only", isa("tensor_tensor"), documented=False)
 def _power_engine(o: Operands) -> Violation:
     if operator_name(o.op) == "power" and engine_name(o.engine) not in ("gpsimd", "unknown"):
         return f"engine={engine_name(o.engine)} with op=power"
@@ -127,7 +129,7 @@ def _unary_operand(o: Operands) -> Violation:
     return None
 
 
-@rule("tensor_scalar", "dtype", "operands of arithmetic operators must be float32", isa("tensor_scalar"), sure=False)
+@rule("tensor_scalar", "dtype", "operands of arithmetic operators must be float32", isa("tensor_scalar"), documented=False)
 def _operand_fp32(o: Operands) -> Violation:
     if not _bitwise(o):
         for name, tile in o.tiles(("operand0", "operand1")):
@@ -149,7 +151,7 @@ def _scalar_engine_ops(o: Operands) -> Violation:
     "generation",
     "tensor_scalar runs on the Scalar engine from NeuronCore-v3 on",
     isa("tensor_scalar"),
-    sure=False,
+    documented=False,
 )
 def _scalar_engine_generation(o: Operands) -> Violation:
     if engine_name(o.engine) == "scalar" and o.generation < 3:
@@ -157,7 +159,7 @@ def _scalar_engine_generation(o: Operands) -> Violation:
     return None
 
 
-@rule("tensor_scalar", "engine", "GpSimd takes rsqrt only", isa("tensor_scalar"), sure=False)
+@rule("tensor_scalar", "engine", "GpSimd takes rsqrt only", isa("tensor_scalar"), documented=False)
 def _gpsimd_rsqrt(o: Operands) -> Violation:
     if engine_name(o.engine) == "gpsimd" and operator_name(o.op0) != "rsqrt":
         return f"engine=gpsimd with op0={operator_name(o.op0)}", "Use the Vector engine"
@@ -181,7 +183,7 @@ def _packed_zero(o: Operands) -> Violation:
     "argument",
     "value must be of the kind of dst: a whole number for integers",
     "release notes NKI 0.3: memset",
-    sure=False,
+    documented=False,
 )
 def _memset_value(o: Operands) -> Violation:
     if o.dst.dtype.is_integer and isinstance(o.value, float) and o.value != int(o.value):

@@ -164,9 +164,13 @@ class Cooperation:
     ) -> tuple[Meeting, str]:
         """The meeting of this arrival, complete if the other core was there before, and where it is, for messages."""
         if machine.loops:
-            fault("unsupported", what.split(" ")[0], f"in the body of the loop {machine.loops[-1].name}",
-                  limit="cores meet outside of loops of run time (their trip counts may differ)",
-                  advice="Unroll the loop with nl.static_range")  # fmt: skip
+            fault(
+                "unsupported",
+                what.split(" ")[0],
+                f"in the body of the loop {machine.loops[-1].name}",
+                limit="cores meet outside of loops of run time (their trip counts may differ)",
+                advice="Unroll the loop with nl.static_range",
+            )
         self._run.talks = True
         number = self._arrivals[machine.core, key] = self._arrivals.get((machine.core, key), 0) + 1
         meeting = self._open.pop((key, number), None)
@@ -179,10 +183,12 @@ class Cooperation:
         else:
             if meeting.form != form:
                 fault(
-                    "shape", what.split(" ")[0],
+                    "shape",
+                    what.split(" ")[0],
                     f"core {machine.core} brings {form} at {file}:{line} and core {1 - machine.core} {meeting.form} at "
-                    f"{meeting.where}", limit="what two cores exchange must agree in dtype and shape",
-                )  # fmt: skip
+                    f"{meeting.where}",
+                    limit="what two cores exchange must agree in dtype and shape",
+                )
             meeting._offers[machine.core] = offer
             machine.step(meeting._stage)
             self._completed += 1
@@ -221,9 +227,11 @@ class Cooperation:
         if other in self._done or stuck:
             there = "has returned" if other in self._done else f"waits in {self._waiting[other][1]}"
             fault(
-                "deadlock", where.split(" ")[0], f"core {core} waits in {where} and core {other} {there}",
+                "deadlock",
+                where.split(" ")[0],
+                f"core {core} waits in {where} and core {other} {there}",
                 limit="each core must meet the other at the same instructions, in the same order",
-            )  # fmt: skip
+            )
         with self._change:
             self._turn = other
             if other == 1 and self._thread is None:
@@ -236,9 +244,11 @@ class Cooperation:
             raise _AbandonedRun
         if not meeting.completed:  # the other core ended without coming
             fault(
-                "deadlock", where.split(" ")[0], f"core {core} waits in {where} and core {other} has returned",
+                "deadlock",
+                where.split(" ")[0],
+                f"core {core} waits in {where} and core {other} has returned",
                 limit="each core must meet the other at the same instructions, in the same order",
-            )  # fmt: skip
+            )
         del self._waiting[core]
 
     def _second(self) -> None:

@@ -129,10 +129,12 @@ def _given(machine: Machine, loop: Loop) -> int:
         if count is not None:
             return count
     fault(
-        "unsupported", loop.what, f"the trip count of the loop {loop.name} ({loop.place}) is not known",
+        "unsupported",
+        loop.what,
+        f"the trip count of the loop {loop.name} ({loop.place}) is not known",
         limit="a run on shapes alone must be given the trip counts of loops whose bounds are values",
         advice=f"Pass SimOptions(values=False, trip_counts={{{loop.name!r}: N}}), or one int for all loops",
-    )  # fmt: skip
+    )
 
 
 def _forget(loop: Loop) -> None:
@@ -207,11 +209,15 @@ def check_closed(run: Run) -> None:
         for loop in machine.loops:
             raise KernelFault(
                 FaultRecord(
-                    kind="unsupported", instruction=loop.what, message=f"the loop {loop.name} was left by break or return",
-                    limit="the body of a loop of run time runs to its end", advice="Loop with nl.while_loop",
-                    file=loop.file, line=loop.line,
+                    kind="unsupported",
+                    instruction=loop.what,
+                    message=f"the loop {loop.name} was left by break or return",
+                    limit="the body of a loop of run time runs to its end",
+                    advice="Loop with nl.while_loop",
+                    file=loop.file,
+                    line=loop.line,
                 )
-            )  # fmt: skip
+            )
 
 
 def leaves(opcode: str, what: str, loop: str) -> Any:

@@ -185,9 +185,13 @@ class Machine:
         for region in (*reads, *writes):
             number = region.buffer.number
             if number >= len(buffers) or buffers[number] is not region.buffer:
-                fault("argument", opcode, f"{region.buffer.name} was allocated in another launch",
-                      limit="operands belong to the launch that uses them",
-                      advice="Pass its values as an argument of this launch")  # fmt: skip
+                fault(
+                    "argument",
+                    opcode,
+                    f"{region.buffer.name} was allocated in another launch",
+                    limit="operands belong to the launch that uses them",
+                    advice="Pass its values as an argument of this launch",
+                )
             if number in self.run.closed:
                 leaves(opcode, region.buffer.name, self.run.closed[number])
         for region in writes:

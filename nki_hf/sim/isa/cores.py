@@ -26,8 +26,12 @@ def core_barrier(data: NkiTensor, cores: Any, engine: Engine = Engine.gpsimd, na
     named = _cores(cores)
     this = begin("core_barrier", data=data, cores=named, engine=engine)
     if this.machine.run.lnc < 2:
-        warn_unsure("argument", "core_barrier", f"cores={cores!r} in a launch of one core",
-                    limit="there is no other core to wait for, so this has no effect")  # fmt: skip
+        warn_unsure(
+            "argument",
+            "core_barrier",
+            f"cores={cores!r} in a launch of one core",
+            limit="there is no other core to wait for, so this has no effect",
+        )
         return NkiInstruction(None)
     if this.machine.pending:
         this.await_exchanges((data,), (data,))
@@ -76,8 +80,7 @@ def sendrecv(
         ).event  # fmt: skip
 
     if this.machine.run.lnc < 2:
-        fault("argument", "sendrecv", "launched on 1 core", limit="needs two cores",
-              advice="Launch the kernel with kernel[2]")  # fmt: skip
+        fault("argument", "sendrecv", "launched on 1 core", limit="needs two cores", advice="Launch the kernel with kernel[2]")
     if this.machine.pending:
         this.await_exchanges((src,), (dst,))
     exchange(

@@ -64,7 +64,7 @@ def dma_compute(
     op = as_operator(reduce_op)
     this = begin(
         "dma_compute", dst=dst, srcs=tuple(srcs), reduce_op=op, scales=scales, unique_indices=unique_indices, oob_mode=oob_mode
-    )  # fmt: skip
+    )
     step = _combine_step(dst, tuple(srcs), op, scales, oob_mode is OobMode.skip) if this.values else None
     indirect = any(tensor.is_indirect() for tensor in (dst, *srcs))
     keeps = indirect and oob_mode is OobMode.skip

@@ -72,9 +72,13 @@ def tensor_scalar(
         build = _bitwise_scalar if op0.is_bitwise else _float_scalar
         step = build(dst, data, op0, operand0, reverse0, op1, operand1, reverse1)
     return this.issue(
-        engine=resolve_engine(engine, "vector"), reads=tensors(data, operand0, operand1), writes=(dst,), step=step,
-        op0=op0.name, op1=op1.name if op1 is not None else None,
-    )  # fmt: skip
+        engine=resolve_engine(engine, "vector"),
+        reads=tensors(data, operand0, operand1),
+        writes=(dst,),
+        step=step,
+        op0=op0.name,
+        op1=op1.name if op1 is not None else None,
+    )
 
 
 def scalar_tensor_tensor(

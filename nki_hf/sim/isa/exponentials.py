@@ -37,9 +37,7 @@ def exponential(
     step = None
     if this.values:
         read, shift, target, write = reader(src), column(max_value), float_target(dst), writer(dst)
-        fold = reduction(
-            this.machine, "vector", "exponential", src, reduce_cmd, OPERATORS["add"], reduce_res, reduce_init
-        )  # fmt: skip
+        fold = reduction(this.machine, "vector", "exponential", src, reduce_cmd, OPERATORS["add"], reduce_res, reduce_init)
 
         def step() -> None:
             values = np.subtract(read(), shift())
@@ -51,6 +49,10 @@ def exponential(
                 fold(values)
 
     return this.issue(
-        engine="vector", reads=tensors(src, max_value, reduce_init), writes=(dst, *tensors(reduce_res)), step=step, op="exp",
+        engine="vector",
+        reads=tensors(src, max_value, reduce_init),
+        writes=(dst, *tensors(reduce_res)),
+        step=step,
+        op="exp",
         reduce_cmd=reduce_cmd.name,
-    )  # fmt: skip
+    )

@@ -53,9 +53,13 @@ def local_gather(
     if num_valid_indices is not None:
         num_valid_indices = whole("local_gather", "num_valid_indices", num_valid_indices)
     this = begin(
-        "local_gather", dst=dst, src_buffer=src_buffer, index=index, num_elem_per_idx=num_elem_per_idx,
+        "local_gather",
+        dst=dst,
+        src_buffer=src_buffer,
+        index=index,
+        num_elem_per_idx=num_elem_per_idx,
         num_valid_indices=num_valid_indices,
-    )  # fmt: skip
+    )
     step = None
     if this.values:
         read, lists, store = native_reader(src_buffer), native_reader(index), storer(dst)
@@ -86,9 +90,12 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
     outside = [source for _, source in rows if source >= src.partitions]
     if outside:
         fault(
-            "bounds", "nc_stream_shuffle", f"shuffle_mask reads partition {outside[0]} of src {list(src.shape)}",
-            limit=f"must be below {src.partitions}, or {_KEEP} to keep dst", index=outside[0],
-        )  # fmt: skip
+            "bounds",
+            "nc_stream_shuffle",
+            f"shuffle_mask reads partition {outside[0]} of src {list(src.shape)}",
+            limit=f"must be below {src.partitions}, or {_KEEP} to keep dst",
+            index=outside[0],
+        )
     step = None
     if this.values:
         read, store, convert = native_reader(src), storer(dst), copy_cast(src.dtype.dtype, dst.dtype)

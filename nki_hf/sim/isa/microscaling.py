@@ -62,7 +62,7 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
 
     issued = this.issue(
         engine="vector", reads=(src,), writes=(dst, dst_scale), step=step, marked=(dst,), keeps=() if where.all() else (1,)
-    )  # fmt: skip
+    )
     mark_written(dst_scale, where)
     return issued
 

@@ -52,8 +52,12 @@ def dropout(dst: NkiTensor, data: NkiTensor, prob: Any, name: str | None = None)
     step = None
     if this.values:
         state, read, store, chance, dtype = (
-            random_state(this.machine, "vector"), native_reader(data), storer(dst), column(prob), dst.dtype,
-        )  # fmt: skip
+            random_state(this.machine, "vector"),
+            native_reader(data),
+            storer(dst),
+            column(prob),
+            dst.dtype,
+        )
         lane, rows, count = data.region().partition_start, data.partitions, data.free_size
 
         def step() -> None:

@@ -102,10 +102,13 @@ def _trailing_axes(opcode: str, data: NkiTensor, axis: Any) -> tuple[int, ...]:
     axes = tuple(sorted(int(item) % data.ndim if -data.ndim <= item < data.ndim else int(item) for item in asked))
     if not axes or axes != tuple(range(axes[0], data.ndim)) or axes[0] == 0:
         fault(
-            "argument", opcode, f"axis={axis!r} of data {list(data.shape)}",
+            "argument",
+            opcode,
+            f"axis={axis!r} of data {list(data.shape)}",
             limit="must be the last free axes, without gaps and without the partition axis",
-            operands=(f"data {data!r}",), axis=axis,
-        )  # fmt: skip
+            operands=(f"data {data!r}",),
+            axis=axis,
+        )
     return axes
 
 

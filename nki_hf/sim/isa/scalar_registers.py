@@ -67,8 +67,7 @@ def register_store(dst: NkiTensor, src: VirtualRegister) -> NkiInstruction:
     this = begin("register_store", dst=dst, src=src)
     _single("register_store", "dst", dst)
     if not isinstance(src, VirtualRegister):
-        fault("argument", "register_store", f"src={src!r}", limit="must be a register from register_alloc",
-              advice=_FOR_SCALARS)  # fmt: skip
+        fault("argument", "register_store", f"src={src!r}", limit="must be a register from register_alloc", advice=_FOR_SCALARS)
     _readable("register_store", src)
     return this.issue(engine="sync", reads=(), writes=(dst,), step=_store_step(dst, src) if this.values else None)
 
@@ -95,9 +94,12 @@ def scalar_store(dst: NkiTensor, value: NkiScalar) -> None:
     _single("scalar_store", "dst", dst)
     if not isinstance(value, NkiScalar):
         fault(
-            "argument", "scalar_store", f"value={value!r}", limit="must be an NkiScalar",
+            "argument",
+            "scalar_store",
+            f"value={value!r}",
+            limit="must be an NkiScalar",
             advice="Write constants with nisa.memset",
-        )  # fmt: skip
+        )
     value.check_home("scalar_store")
     if dst.dtype != value.dtype:
         fault("dtype", "scalar_store", f"dst is {dst.dtype} and value {value.dtype}", limit="both of one width")

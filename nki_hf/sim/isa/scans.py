@@ -33,9 +33,7 @@ def tensor_scalar_cumulative(
     register holds (`reduce`), and keeps the last value.
     """
     op0, op1 = as_operator(op0), as_operator(op1)
-    this = begin(
-        "tensor_scalar_cumulative", dst=dst, src=src, op0=op0, op1=op1, imm0=imm0, imm1=imm1, reduce_cmd=reduce_cmd
-    )  # fmt: skip
+    this = begin("tensor_scalar_cumulative", dst=dst, src=src, op0=op0, op1=op1, imm0=imm0, imm1=imm1, reduce_cmd=reduce_cmd)
     step = None
     if this.values:
         read, first, write = reader(src), stage(op0, imm0, False), writer(dst)

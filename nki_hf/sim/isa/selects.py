@@ -63,9 +63,13 @@ def range_select(
                 fold(values)
 
     return this.issue(
-        engine="vector", reads=(on_true_tile, bound0, bound1), writes=(dst, *tensors(reduce_res)), step=step,
-        reduce=reduce_op.name, reduce_cmd=reduce_cmd.name,
-    )  # fmt: skip
+        engine="vector",
+        reads=(on_true_tile, bound0, bound1),
+        writes=(dst, *tensors(reduce_res)),
+        step=step,
+        reduce=reduce_op.name,
+        reduce_cmd=reduce_cmd.name,
+    )
 
 
 def select_reduce(
@@ -101,9 +105,13 @@ def select_reduce(
                 fold(values)
 
     return this.issue(
-        engine="vector", reads=tensors(predicate, on_true, on_false), writes=(dst, *tensors(reduce_res)), step=step,
-        reduce=reduce_op.name, reduce_cmd=reduce_cmd.name,
-    )  # fmt: skip
+        engine="vector",
+        reads=tensors(predicate, on_true, on_false),
+        writes=(dst, *tensors(reduce_res)),
+        step=step,
+        reduce=reduce_op.name,
+        reduce_cmd=reduce_cmd.name,
+    )
 
 
 def tensor_copy_predicated(
@@ -126,7 +134,7 @@ def tensor_copy_predicated(
 
     return this.issue(
         engine="vector", reads=(*tensors(src), predicate, dst), writes=(dst,), step=step, marked=() if noted else None
-    )  # fmt: skip
+    )
 
 
 def _source(dst: NkiTensor, src: Any) -> Reader:

@@ -77,9 +77,12 @@ def written_before(dst: NkiTensor, accumulate: bool | None) -> Any:
         return False
     if dst.indirection is not None and flags.any():
         fault(
-            "argument", "nc_matmul", f"accumulate=None and dst {dst!r} is scattered into a tile written before",
-            limit="which elements were written follows only from run-time indices", advice="Pass accumulate=True or False",
-        )  # fmt: skip
+            "argument",
+            "nc_matmul",
+            f"accumulate=None and dst {dst!r} is scattered into a tile written before",
+            limit="which elements were written follows only from run-time indices",
+            advice="Pass accumulate=True or False",
+        )
     if not flags.any():
         return False
     return True if flags.all() else flags.reshape(dst.partitions, dst.free_size).copy()
@@ -91,10 +94,12 @@ def warn_in_loop(opcode: str, dst: NkiTensor, adds: Any, accumulate: bool | None
     if accumulate is not None or adds is True or machine is None or not persisting(machine, dst.storage.buffer):
         return
     warn_unsure(
-        "argument", opcode, f"accumulate=None in a loop of run time, and dst {dst!r} is from outside of it",
+        "argument",
+        opcode,
+        f"accumulate=None in a loop of run time, and dst {dst!r} is from outside of it",
         limit="the first turn overwrites and later ones add here, which no document says of a body that is compiled once; with "
         "accumulate=True after a memset or a first product, or False, all turns are the same",
-    )  # fmt: skip
+    )
 
 
 def kept(adds: Any) -> dict[str, Any]:

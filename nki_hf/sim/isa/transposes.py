@@ -62,12 +62,12 @@ def dma_transpose(
     permutation = _PERMUTATIONS.get(src.ndim)
     if permutation is None or (axes is not None and tuple(axes) != permutation):
         fault(
-            "argument", "dma_transpose", f"axes={axes!r} for src {list(src.shape)}",
+            "argument",
+            "dma_transpose",
+            f"axes={axes!r} for src {list(src.shape)}",
             limit="must be (1, 0), (2, 1, 0) or (3, 1, 2, 0) for a src of rank 2, 3 or 4",
-        )  # fmt: skip
-    this = begin(
-        "dma_transpose", dst=dst, src=src, axes=permutation, priority=priority, dge_mode=dge_mode, oob_mode=oob_mode
-    )  # fmt: skip
+        )
+    this = begin("dma_transpose", dst=dst, src=src, axes=permutation, priority=priority, dge_mode=dge_mode, oob_mode=oob_mode)
     step = None
     if this.values:
         skip, shape = oob_mode is OobMode.skip, dst.shape

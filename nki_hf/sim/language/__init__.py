@@ -87,7 +87,7 @@ from nki_hf.sim.isa.operators import (
     tan,
     tanh,
     trunc,
-)  # fmt: skip
+)
 from nki_hf.sim.language import tile_math
 from nki_hf.sim.language.allocation import (
     full,

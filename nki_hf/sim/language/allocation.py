@@ -50,7 +50,7 @@ def _address(address: Any, space: str, machine: Machine) -> tuple[int, int] | No
               advice="Leave address out")  # fmt: skip
     step = int(machine.chip.sbuf_align_bytes if space == "sbuf" else machine.chip.psum_align_bytes)
     if pair[1] % step:
-        report = warn_unsure if machine.options.foreign else fault
+        report = warn_unsure if machine.options.third_party else fault
         report("placement", "ndarray", f"address={pair}", limit=f"the byte must be a multiple of {step} in {space}")
     return pair[0], pair[1]
 

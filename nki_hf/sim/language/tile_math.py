@@ -170,12 +170,8 @@ def _wrapped(data: NkiTensor, shift: float) -> NkiTensor:
         dst=turns, data=data, op0=op.multiply, operand0=1 / (2 * math.pi), op1=op.add, operand1=shift / (2 * math.pi)
     )
     turns = _rounded(turns)
-    nisa.scalar_tensor_tensor(
-        dst=rest, data=turns, op0=op.multiply, operand0=-_TWO_PI_HIGH, op1=op.add, operand1=data
-    )  # fmt: skip
-    nisa.scalar_tensor_tensor(
-        dst=result, data=turns, op0=op.multiply, operand0=-_TWO_PI_LOW, op1=op.add, operand1=rest
-    )  # fmt: skip
+    nisa.scalar_tensor_tensor(dst=rest, data=turns, op0=op.multiply, operand0=-_TWO_PI_HIGH, op1=op.add, operand1=data)
+    nisa.scalar_tensor_tensor(dst=result, data=turns, op0=op.multiply, operand0=-_TWO_PI_LOW, op1=op.add, operand1=rest)
     limit = float(np.nextafter(np.float32(math.pi), np.float32(0)))
     nisa.tensor_scalar(dst=result, data=result, op0=op.add, operand0=shift)
     nisa.tensor_scalar(dst=result, data=result, op0=op.minimum, operand0=limit, op1=op.maximum, operand1=-limit)

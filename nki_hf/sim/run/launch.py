@@ -142,7 +142,7 @@ def launch(
         if tensor.storage.buffer.number in run.closed:
             leaves("return", repr(tensor), run.closed[tensor.storage.buffer.number])
     if run.options.checks:
-        check_outputs(outputs, foreign=run.options.foreign)
+        check_outputs(outputs, third_party=run.options.third_party)
         warn_second_writes(outputs, run.events)
         check_memory(run.events, run.options)
         for loop in run.short:
@@ -152,6 +152,4 @@ def launch(
         return LaunchResult(outputs=(), returned=None, events=run.events, program=None, run=run)
     arguments.write_back()
     arrays = tuple(tensor.array().copy() for tensor in outputs)
-    return LaunchResult(
-        outputs=arrays, returned=arguments.release(value), events=run.events, program=program, run=run
-    )  # fmt: skip
+    return LaunchResult(outputs=arrays, returned=arguments.release(value), events=run.events, program=program, run=run)

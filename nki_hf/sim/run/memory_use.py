@@ -51,9 +51,9 @@ def check_memory(events: Sequence[Event], options: SimOptions) -> None:
         if item.high_water > item.capacity:
             raise KernelFault(_overflow(item, events, options.chip))
     for record in _unplaceable(lives, addressed, options.chip):
-        _raise_or_warn(record, options.foreign)
+        _raise_or_warn(record, options.third_party)
     for record, sure in overwritten(events, addressed):
-        _raise_or_warn(record, options.foreign and not sure)
+        _raise_or_warn(record, options.third_party and not sure)
 
 
 def _raise_or_warn(record: FaultRecord, doubtful: bool) -> None:
@@ -83,14 +83,17 @@ def _unplaceable(lives: list[Lifetime], addressed: list[Lifetime], chip: Chip) -
         largest = max(largest, capacity - end)
         if life.nbytes > largest:
             yield FaultRecord(
-                kind="capacity", instruction="ndarray",
+                kind="capacity",
+                instruction="ndarray",
                 message=f"{buffer.name} {list(buffer.shape)} {buffer.dtype} takes {life.nbytes:,} B per partition, and the "
                 f"{len(together)} tiles with an address that live at the same time leave gaps of {largest:,} B at most",
                 limit=f"a tile lies in one piece of the {capacity:,} B of {buffer.space}",
                 advice="Move the addressed tiles together, or give this one an address",
-                operands=(_show(buffer), *(_show(f.buffer) for f in together)), file=buffer.file, line=buffer.line,
+                operands=(_show(buffer), *(_show(f.buffer) for f in together)),
+                file=buffer.file,
+                line=buffer.line,
                 details={"space": buffer.space, "core": buffer.core or 0, "bytes": life.nbytes, "largest_gap": largest},
-            )  # fmt: skip
+            )
 
 
 def _show(buffer: Buffer) -> str:
@@ -131,13 +134,16 @@ def _check_partitions(buffer: Buffer, chip: Chip) -> None:
     if buffer.shape and buffer.shape[0] > chip.partitions:
         raise KernelFault(
             FaultRecord(
-                kind="shape", instruction="ndarray",
+                kind="shape",
+                instruction="ndarray",
                 message=f"{buffer.name} {list(buffer.shape)} {buffer.dtype} has {buffer.shape[0]:,} partitions",
                 limit=f"{buffer.space} of {chip.name} has {chip.partitions}",
                 advice="Split the partition axis into several tiles, or move it to a free axis",
-                operands=(_show(buffer),), file=buffer.file, line=buffer.line,
+                operands=(_show(buffer),),
+                file=buffer.file,
+                line=buffer.line,
             )
-        )  # fmt: skip
+        )
 
 
 def _check_address(life: Lifetime, options: SimOptions) -> None:
@@ -148,23 +154,29 @@ def _check_address(life: Lifetime, options: SimOptions) -> None:
     if partition < 0 or start < 0 or partition + rows > chip.partitions or stop > capacity:
         raise KernelFault(
             FaultRecord(
-                kind="capacity", instruction="ndarray",
+                kind="capacity",
+                instruction="ndarray",
                 message=f"{buffer.name} {list(buffer.shape)} {buffer.dtype} at address=({partition}, {start:,}) ends at "
                 f"partition {partition + rows} and byte {stop:,}",
                 limit=f"{buffer.space} of {chip.name} has {chip.partitions} partitions of {capacity:,} B",
-                operands=(_show(buffer),), file=buffer.file, line=buffer.line,
+                operands=(_show(buffer),),
+                file=buffer.file,
+                line=buffer.line,
             )
-        )  # fmt: skip
+        )
     if buffer.space == "psum" and start % int(chip.psum_bank_bytes):
         fault = KernelFault(
             FaultRecord(
-                kind="placement", instruction="ndarray",
+                kind="placement",
+                instruction="ndarray",
                 message=f"{buffer.name} is at byte {start:,} of PSUM",
                 limit=f"a PSUM tensor must start at a bank, a multiple of {chip.psum_bank_bytes:,} B",
-                operands=(_show(buffer),), file=buffer.file, line=buffer.line,
+                operands=(_show(buffer),),
+                file=buffer.file,
+                line=buffer.line,
             )
-        )  # fmt: skip
-        if not options.foreign:
+        )
+        if not options.third_party:
             raise fault
         warnings.warn(str(fault), SimulatorWarning, stacklevel=2)
 

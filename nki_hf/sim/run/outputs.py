@@ -22,7 +22,7 @@ _LIMIT = "outputs must be in shared_hbm"
 _ADVICE = "Copy it with dma_copy into nl.ndarray(..., buffer=nl.shared_hbm)"
 
 
-def check_outputs(outputs: Iterable[NkiTensor], *, foreign: bool) -> None:
+def check_outputs(outputs: Iterable[NkiTensor], *, third_party: bool) -> None:
     """Fault on an output that the caller cannot see: on chip, or in memory private to a core.
 
     Inputs may be returned: a kernel may write them in place. Kernels written elsewhere get a warning for private HBM,
@@ -30,7 +30,7 @@ def check_outputs(outputs: Iterable[NkiTensor], *, foreign: bool) -> None:
     """
     for item in outputs:
         buffer = item.storage.buffer
-        if buffer.on_chip or (buffer.space != "shared_hbm" and buffer.role != "input" and not foreign):
+        if buffer.on_chip or (buffer.space != "shared_hbm" and buffer.role != "input" and not third_party):
             raise KernelFault(_record(item))
         if buffer.space != "shared_hbm" and buffer.role != "input":
             warnings.warn(str(KernelFault(_record(item))), SimulatorWarning, stacklevel=2)
@@ -77,13 +77,16 @@ def _second_write(writes: list[tuple[Event, Region]]) -> FaultRecord | None:
             first = next(other for other, earlier in writes[:position] if _meet(earlier, region, written.size, unit))
             count = int(flags.sum()) * unit // region.dtype.itemsize
             return FaultRecord(
-                kind="output", instruction=event.opcode,
+                kind="output",
+                instruction=event.opcode,
                 message=f"{count:,} elements of {buffer.name} {list(buffer.shape)} were written before, by {first.opcode} "
                 f"({first.file}:{first.line})",
                 limit="an output element that one launch writes twice depends on an order that no document promises",
                 advice="Add up in SBUF or PSUM and write once, or keep the order with a dependency",
-                operands=(f"{buffer.name} {list(buffer.shape)}",), file=event.file, line=event.line,
-            )  # fmt: skip
+                operands=(f"{buffer.name} {list(buffer.shape)}",),
+                file=event.file,
+                line=event.line,
+            )
         flags[...] = True
     return None
 
@@ -98,6 +101,9 @@ def _flags(region: Region, flags: Flags, unit: int) -> Flags:
     """The flags of the region's elements, `[*shape, units per element]`."""
     parts = region.dtype.itemsize // unit
     return np.ndarray(
-        (*region.shape, parts), np.bool_, buffer=flags, offset=region.offset * parts,
+        (*region.shape, parts),
+        np.bool_,
+        buffer=flags,
+        offset=region.offset * parts,
         strides=[*(step * parts for step in region.strides), 1],
-    )  # fmt: skip
+    )

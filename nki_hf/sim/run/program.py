@@ -52,7 +52,7 @@ class Program:
     def release(self) -> None:
         """Let go of all memory now. A program and its run refer to each other in circles, which would keep it until Python
         looks for such; it cannot be called again.
-        """  # fmt: skip
+        """
         for machine in self._keep[0].cores:
             machine.steps.clear()
         self._keep[0].order.clear()

@@ -23,9 +23,12 @@ class ReplicaGroup(NKIObject):
 
 def _refuse(name: str) -> NoReturn:
     fault(
-        "unsupported", name, "collectives are not simulated", limit="a simulated launch has one device",
+        "unsupported",
+        name,
+        "collectives are not simulated",
+        limit="a simulated launch has one device",
         advice="Run the parts before and after it as kernels of their own",
-    )  # fmt: skip
+    )
 
 
 def all_reduce(srcs: Any, dsts: Any, replica_group: Any, op: Any, priority: Any = None, name: str | None = None) -> NoReturn:
@@ -78,9 +81,13 @@ def collective_permute(
 
 
 def collective_permute_implicit(
-    srcs_by_channel: Any, dsts_by_channel: Any, replica_group: Any, channel_ids: Any = (0,), priority: Any = None,
+    srcs_by_channel: Any,
+    dsts_by_channel: Any,
+    replica_group: Any,
+    channel_ids: Any = (0,),
+    priority: Any = None,
     name: str | None = None,
-) -> NoReturn:  # fmt: skip
+) -> NoReturn:
     """Not simulated."""
     _refuse("collective_permute_implicit")
 

@@ -16,6 +16,9 @@ def compile_kernel(*args: Any, **kwargs: Any) -> Any:
       KernelFault: always, kind `unsupported`.
     """
     fault(
-        "unsupported", "compile_kernel", "compiling a kernel to a file is not simulated",
-        limit="no binary is made here", advice="Run the kernel with nki.simulate, or compile it with the SDK",
-    )  # fmt: skip
+        "unsupported",
+        "compile_kernel",
+        "compiling a kernel to a file is not simulated",
+        limit="no binary is made here",
+        advice="Run the kernel with nki.simulate, or compile it with the SDK",
+    )

@@ -69,9 +69,11 @@ def conflicts_of(table: AccessTable, placement: Placement, queue_of: Ints | None
         part = slice(begin, begin + len(key) // symbol.itemsize)
         accesses = order[part]
         found = _within(
-            [footprints[k] for k in footprint[accesses].tolist()], table.writes[accesses].tolist(),
-            new_event[part].tolist(), None if queue_of is None else queue_of[event[part]].tolist(),
-        )  # fmt: skip
+            [footprints[k] for k in footprint[accesses].tolist()],
+            table.writes[accesses].tolist(),
+            new_event[part].tolist(),
+            None if queue_of is None else queue_of[event[part]].tolist(),
+        )
         if len(found):
             base = np.array(begins, np.int64)[:, None]
             consumers.append(order[(base + found[:, 0]).reshape(-1)])

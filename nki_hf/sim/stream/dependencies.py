@@ -150,10 +150,11 @@ def _with_order(events: Sequence[Event], table: AccessTable, conflicts: Conflict
     consumers = np.concatenate([conflicts.consumers, pairs[:, 1]])
     order = np.argsort(consumers, kind="stable")
     return Conflicts(
-        np.concatenate([conflicts.producers, pairs[:, 0]])[order], consumers[order],
+        np.concatenate([conflicts.producers, pairs[:, 0]])[order],
+        consumers[order],
         np.concatenate([conflicts.kinds, np.full(len(named), ORDER)])[order],
         np.concatenate([conflicts.buffers, np.full(len(named), -1)])[order],
-    )  # fmt: skip
+    )
 
 
 def _kept(found: Conflicts, queue_of: Ints | None) -> Conflicts:

@@ -129,8 +129,7 @@ def axes_over(
 ) -> tuple[Axis, ...]:
     """The axes of a whole tensor of `shape` under tiles of `sizes`, which stand for its trailing axes."""
     if len(sizes) < 2:
-        fault("shape", what, f"tile_shape={sizes}", limit="must have two entries or more, rows first",
-              raised=KernelValueFault)  # fmt: skip
+        fault("shape", what, f"tile_shape={sizes}", limit="must have two entries or more, rows first", raised=KernelValueFault)
     free = len(shape) - len(sizes)
     if free < 0 or (free and on_chip):
         limit = f"must have {len(shape)} entries on chip" if on_chip else f"at most the {len(shape)} entries of the tensor"

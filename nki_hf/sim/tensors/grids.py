@@ -32,8 +32,12 @@ class NkiGrid:
     _axes: tuple[Axis, ...]
 
     def __init__(self, **kwargs: Any) -> None:
-        fault("argument", type(self).__name__, "a grid is constructed directly",
-              limit="grids come from nl.tiles, nl.blocks, nl.alloc_tiles and nl.alloc_blocks")  # fmt: skip
+        fault(
+            "argument",
+            type(self).__name__,
+            "a grid is constructed directly",
+            limit="grids come from nl.tiles, nl.blocks, nl.alloc_tiles and nl.alloc_blocks",
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,9 +77,13 @@ class NkiGrid:
           KernelFault: `is_data_representable` is False.
         """
         if not self.is_data_representable:
-            fault("unsupported", "data", f"{self!r} has no single access pattern",
-                  limit="slices with gaps, and on chip more than one tile along the partition axis, have none",
-                  advice="Index down to one tile")  # fmt: skip
+            fault(
+                "unsupported",
+                "data",
+                f"{self!r} has no single access pattern",
+                limit="slices with gaps, and on chip more than one tile along the partition axis, have none",
+                advice="Index down to one tile",
+            )
         return self._backing.tensor_of(self._axes)
 
     @property

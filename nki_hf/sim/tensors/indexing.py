@@ -137,7 +137,11 @@ def _shown(item: Any) -> str:
 def _leaves(tensor: NkiTensor, axis: int, item: Any, start: int, stop: int, size: int) -> None:
     # the first index that is outside: the start, or else the tensor's end
     fault(
-        "bounds", "index", f"slice {_shown(item)} on axis {axis} of {tensor!r}",
-        limit=f"must stay within 0:{size}", index=start if start < 0 or start >= size or stop <= size else size,
-        axis=axis, size=size,
-    )  # fmt: skip
+        "bounds",
+        "index",
+        f"slice {_shown(item)} on axis {axis} of {tensor!r}",
+        limit=f"must stay within 0:{size}",
+        index=start if start < 0 or start >= size or stop <= size else size,
+        axis=axis,
+        size=size,
+    )

@@ -243,12 +243,15 @@ def check_unique(tensor: NkiTensor, opcode: str) -> Callable[[], None]:
         if (times > 1).any():
             raise KernelFault(
                 FaultRecord(
-                    kind="argument", instruction=opcode, message=f"row {int(values[times > 1][0])} is among the indices twice",
+                    kind="argument",
+                    instruction=opcode,
+                    message=f"row {int(values[times > 1][0])} is among the indices twice",
                     limit="the indices of a scatter that reads, adds and writes must be unique",
                     advice="Add the rows of equal index first, or scatter them in separate instructions",
-                    file=position[0], line=position[1],
+                    file=position[0],
+                    line=position[1],
                 )
-            )  # fmt: skip
+            )
 
     return check
 
@@ -258,11 +261,14 @@ def check_offsets(shape: tuple[int, ...], index: NkiTensor, group: int) -> None:
     offered = min(group, shape[0]) * math.prod(index.shape[1:])
     if shape[1] > offered:
         fault(
-            "bounds", "indirect", f"num_elem={shape[1]} of index {index!r}",
+            "bounds",
+            "indirect",
+            f"num_elem={shape[1]} of index {index!r}",
             limit=f"a group of {min(group, shape[0])} partitions has {offered} offsets in it",
             advice=f"Pass num_elem={offered} or less to indirect (left out it is all {math.prod(index.shape)} of the index)",
-            num_elem=shape[1], offered=offered,
-        )  # fmt: skip
+            num_elem=shape[1],
+            offered=offered,
+        )
 
 
 def _grid(shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:

@@ -58,9 +58,12 @@ _METHODS = {
 def _refuse(tensor: object, what: str, function: str) -> NoReturn:
     advice = f"Call nl.{function}" if function in ISSUED.functions else "Compute it with functions of nl and nisa"
     fault(
-        "unsupported", "tensor", f"{tensor!r} is used {what}" if what.startswith(("in ", "as ")) else f"{what} on {tensor!r}",
-        limit="tensors of a kernel take neither Python's operators nor NumPy's functions", advice=advice,
-    )  # fmt: skip
+        "unsupported",
+        "tensor",
+        f"{tensor!r} is used {what}" if what.startswith(("in ", "as ")) else f"{what} on {tensor!r}",
+        limit="tensors of a kernel take neither Python's operators nor NumPy's functions",
+        advice=advice,
+    )
 
 
 def _operator(symbol: str) -> Callable[..., NoReturn]:

@@ -128,9 +128,12 @@ class VirtualRegister(RunTimeValue):
         if other is None or isinstance(other, str | type):
             return False
         fault(
-            "unsupported", "register", f"{self!r} is compared with {other!r}", limit="a register has no comparisons",
+            "unsupported",
+            "register",
+            f"{self!r} is compared with {other!r}",
+            limit="a register has no comparisons",
             advice="Compute the condition with nisa.tensor_scalar on a (1, 1) tile and load it with nisa.register_load",
-        )  # fmt: skip
+        )
 
     __eq__ = _compared
     __lt__ = __le__ = __gt__ = __ge__ = _compared

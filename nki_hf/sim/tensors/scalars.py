@@ -75,28 +75,36 @@ class NkiScalar(RunTimeValue):
 
     def _compared(self, other: object = None) -> NoReturn:
         fault(
-            "unsupported", "NkiScalar", "a run-time scalar is compared", limit="comparisons give nothing that can be used",
+            "unsupported",
+            "NkiScalar",
+            "a run-time scalar is compared",
+            limit="comparisons give nothing that can be used",
             advice="Compute the condition with nisa.tensor_scalar on a (1, 1) tile",
-        )  # fmt: skip
+        )
 
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _compared
     __hash__ = None  # type: ignore[assignment]
 
     def _no_operator(self, other: object = None, modulo: object = None) -> NoReturn:
         fault(
-            "unsupported", "NkiScalar", f"an operator other than + - * // % on {self!r}",
+            "unsupported",
+            "NkiScalar",
+            f"an operator other than + - * // % on {self!r}",
             limit="int32 scalars take + - * // % and signs, int64 scalars + - * and signs",
             advice="Compute other functions on a (1, 1) tile",
-        )  # fmt: skip
+        )
 
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _no_operator
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __divmod__ = __rdivmod__ = __invert__ = __abs__ = _no_operator
 
     def _in_python(self) -> NoReturn:
         fault(
-            "unsupported", "NkiScalar", f"the kernel's Python reads {self!r} (if, while, range, int, an index or a slice)",
-            limit="its value is not known while the kernel is built", advice=AS_CONDITION,
-        )  # fmt: skip
+            "unsupported",
+            "NkiScalar",
+            f"the kernel's Python reads {self!r} (if, while, range, int, an index or a slice)",
+            limit="its value is not known while the kernel is built",
+            advice=AS_CONDITION,
+        )
 
     __bool__ = __int__ = __index__ = __float__ = __round__ = __trunc__ = _in_python
 

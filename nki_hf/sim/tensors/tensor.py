@@ -138,9 +138,12 @@ class NkiTensor(Views):
         if self._array is None:
             if self.indirection is not None:
                 fault(
-                    "unsupported", "index", f"{self!r} is moved by a run-time index",
-                    limit="this use takes no run-time index", advice="Copy the view into a tile first",
-                )  # fmt: skip
+                    "unsupported",
+                    "index",
+                    f"{self!r} is moved by a run-time index",
+                    limit="this use takes no run-time index",
+                    advice="Copy the view into a tile first",
+                )
             stored = self.dtype.dtype
             self._array = self._strided(stored, self.storage.data, stored.itemsize)
         return self._array

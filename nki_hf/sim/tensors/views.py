@@ -43,9 +43,13 @@ class Views(NoOperators, NKIObject):
         def __getitem__(self, key: Any) -> NkiTensor: ...
 
         def _view(
-            self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, dtype: DType | None = None,
+            self,
+            shape: tuple[int, ...],
+            strides: tuple[int, ...],
+            offset: int,
+            dtype: DType | None = None,
             indirection: Any = None,
-        ) -> NkiTensor: ...  # fmt: skip
+        ) -> NkiTensor: ...
 
     # ---- order and number of axes -----------------------------------------------------------------------------------
 
@@ -56,9 +60,7 @@ class Views(NoOperators, NKIObject):
             self._wrong("permute", f"dims={order}", f"must be a permutation of 0 to {len(self.shape) - 1}")
         if order[0] != 0:
             self._fixed_first("permute", f"dims={order}")
-        return self._view(
-            tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset
-        )  # fmt: skip
+        return self._view(tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset)
 
     def broadcast(self, dim: int, size: int) -> NkiTensor:
         """Axis `dim` of size 1 repeated `size` times; not the partition axis."""
@@ -108,9 +110,7 @@ class Views(NoOperators, NKIObject):
     def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
         """Axes `start_dim` to `end_dim` (inclusive) merged; they must lie contiguously in memory."""
         if not 0 <= start_dim <= end_dim < len(self.shape):
-            self._wrong(
-                "flatten_dims", f"start_dim={start_dim}, end_dim={end_dim}", f"0 <= start <= end < {len(self.shape)}"
-            )  # fmt: skip
+            self._wrong("flatten_dims", f"start_dim={start_dim}, end_dim={end_dim}", f"0 <= start <= end < {len(self.shape)}")
         if start_dim == 0 and end_dim > 0:
             self._fixed_first("flatten_dims", "start_dim=0")
         sizes, steps = self.shape[start_dim : end_dim + 1], self.strides[start_dim : end_dim + 1]
@@ -119,8 +119,9 @@ class Views(NoOperators, NKIObject):
             self._wrong("flatten_dims", f"axes {start_dim} to {end_dim} of {self!r}", "they must be contiguous in memory")
         return self._view(
             (*self.shape[:start_dim], math.prod(sizes), *self.shape[end_dim + 1 :]),
-            self.strides[:start_dim] + merged + self.strides[end_dim + 1 :], self.offset,
-        )  # fmt: skip
+            self.strides[:start_dim] + merged + self.strides[end_dim + 1 :],
+            self.offset,
+        )
 
     def reshape(self, shape: tuple[int, ...]) -> NkiTensor:
         """The same elements as `shape` (one size may be -1); on chip and after `vector_select` axis 0 keeps its size."""
@@ -138,8 +139,12 @@ class Views(NoOperators, NKIObject):
         else:
             merged = reshaped_strides(self.shape, self.strides, sizes)
         if merged is None:
-            self._wrong("reshape", f"shape={sizes} from strides {self.strides}", "the memory layout must allow it",
-                        "Copy the tensor first")  # fmt: skip
+            self._wrong(
+                "reshape",
+                f"shape={sizes} from strides {self.strides}",
+                "the memory layout must allow it",
+                "Copy the tensor first",
+            )
         return self._view(sizes, merged, self.offset)
 
     def rearrange(
@@ -174,16 +179,20 @@ class Views(NoOperators, NKIObject):
         step = whole("slice", "step", step)
         if not 0 <= start < end <= self.shape[dim] or step < 1:
             self._wrong(
-                "slice", f"start={start}, end={end}, step={step} on axis {dim} of {self!r}",
-                f"0 <= start < end <= {self.shape[dim]} and step >= 1", kind="bounds",
+                "slice",
+                f"start={start}, end={end}, step={step} on axis {dim} of {self!r}",
+                f"0 <= start < end <= {self.shape[dim]} and step >= 1",
+                kind="bounds",
                 index=start if start < 0 or start >= self.shape[dim] or end <= self.shape[dim] else self.shape[dim],
-                axis=dim, size=self.shape[dim],
-            )  # fmt: skip
+                axis=dim,
+                size=self.shape[dim],
+            )
         self._not_indirect_along("slice", dim)
         view = self._view(
-            _replaced(self.shape, dim, -(-(end - start) // step)), _replaced(self.strides, dim, self.strides[dim] * step),
+            _replaced(self.shape, dim, -(-(end - start) // step)),
+            _replaced(self.strides, dim, self.strides[dim] * step),
             self.offset + start * self.strides[dim],
-        )  # fmt: skip
+        )
         if self.free_start is not None and dim > 0:
             view.free_start = self.free_start + start * self.strides[dim]
         return view
@@ -270,9 +279,11 @@ class Views(NoOperators, NKIObject):
         pairs = list(whole_pairs("ap", pattern))
         if offset is not None and self.offset:
             warn_unsure(
-                "argument", "ap", f"offset={offset} of {self!r}, a view that starts at element {self.offset:,} of its tensor",
+                "argument",
+                "ap",
+                f"offset={offset} of {self!r}, a view that starts at element {self.offset:,} of its tensor",
                 limit="it counts from the view's start here (docstring); the access-pattern guide counts from the tensor's",
-            )  # fmt: skip
+            )
         start = self._rescaled(self.offset, element, "ap") + (0 if offset is None else whole("ap", "offset", offset))
         shape, strides = tuple(count for _, count in pairs), tuple(step for step, _ in pairs)
         moved = None
@@ -365,16 +376,24 @@ class Views(NoOperators, NKIObject):
         total = buffer.elements * buffer.dtype.itemsize // self.dtype.itemsize
         if low < 0 or high >= total:
             self._wrong(
-                "ap", f"elements {low:,} to {high:,} of {buffer.name}", f"it has {total:,}", kind="bounds",
-                index=low if low < 0 or low >= total else total, size=total,
-            )  # fmt: skip
+                "ap",
+                f"elements {low:,} to {high:,} of {buffer.name}",
+                f"it has {total:,}",
+                kind="bounds",
+                index=low if low < 0 or low >= total else total,
+                size=total,
+            )
         if buffer.on_chip:
             low, high = _extent(self.free_start or 0, pairs[1:])
             if low < 0 or high >= row:
                 self._wrong(
-                    "ap", f"free elements {low:,} to {high:,} of {buffer.name}", f"a partition has {row:,}", kind="bounds",
-                    index=low if low < 0 or low >= row else row, size=row,
-                )  # fmt: skip
+                    "ap",
+                    f"free elements {low:,} to {high:,} of {buffer.name}",
+                    f"a partition has {row:,}",
+                    kind="bounds",
+                    index=low if low < 0 or low >= row else row,
+                    size=row,
+                )
 
     def _reinterpreted(self, dtype: Any, what: str) -> DType:
         element = as_dtype(dtype)
@@ -383,9 +402,11 @@ class Views(NoOperators, NKIObject):
             wide = machine.element(element)
             if wide.widened or self.dtype.widened:
                 fault(
-                    "unsupported", what, f"{self.dtype} is read as {element}",
+                    "unsupported",
+                    what,
+                    f"{self.dtype} is read as {element}",
                     limit="low-precision tiles have no bits of their own with NKI_PRECISE_FP=0",
-                )  # fmt: skip
+                )
             return wide
         return self.dtype if element == self.dtype else element
 
@@ -442,7 +463,7 @@ def _check_index_dtype(what: str, name: str, index: Any) -> None:
         return
     machine = running_machine()
     text, limit = f"{name} {index!r} is {index.dtype}", "run-time indices are int32 or uint32"
-    if index.dtype.is_integer and machine is not None and machine.options.foreign:
+    if index.dtype.is_integer and machine is not None and machine.options.third_party:
         warn_unsure("dtype", what, text, limit=limit)
     else:
         fault("dtype", what, text, limit=limit, advice="Copy them into a tile of nl.int32 first")

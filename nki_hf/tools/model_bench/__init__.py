@@ -4,3 +4,7 @@ In the order of a run: options -> model -> worlds (compile, call, wait) -> refer
 measure -> accuracy -> record (JSON) -> report (text). `run.run` is the whole of it;
 examples/qwen3_bench.py is its command line.
 """
+
+from nki_hf.errors import require
+
+require("The model benchmark", "hf", "pydantic", "platformdirs", "filelock")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nki_hf.adapters.ledger import LedgerRow
+from nki_hf.adapters.call_log import LedgerRow
 from nki_hf.problem import Problem
 from nki_hf.tools.bench import modelled_rows
 

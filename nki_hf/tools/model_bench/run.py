@@ -17,9 +17,9 @@ import torch
 import transformers
 
 import nki_hf
-from nki_hf.adapters import ledger
+from nki_hf.adapters import call_log
+from nki_hf.adapters.call_log import LedgerRow
 from nki_hf.adapters.explain import explain
-from nki_hf.adapters.ledger import LedgerRow
 from nki_hf.dispatch import Decision
 from nki_hf.tools.model_bench import eager_in_rows
 from nki_hf.tools.model_bench.accuracy import MAX_RMS_RATIO, MAX_WORST_ROW_RATIO, Baseline, baseline, compare
@@ -141,7 +141,7 @@ def _run_row(
 ) -> Row:
     subject.model.set_attn_implementation(attn)
     if attn == "nki":
-        ledger.reset()
+        call_log.reset()
     with nki_hf.using(strict=True):
         ready = prepare(device, subject, options, say)
         out, timing = measure(

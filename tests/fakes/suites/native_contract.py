@@ -11,8 +11,8 @@ from fake_neuron.tensor import on_device
 
 import nki_hf
 from nki_hf import lang
-from nki_hf.adapters import ledger
-from nki_hf.adapters.ledger import FallbackWarning
+from nki_hf.adapters import call_log
+from nki_hf.adapters.call_log import FallbackWarning
 from nki_hf.backends import neuron_launch
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.neuron import NeuronBackend
@@ -182,11 +182,11 @@ def test_the_lint_names_every_signature_that_is_refused(signature):
 
 @torch.no_grad()
 def test_a_fallback_in_float64_does_not_call_narrowed_numbers_right():
-    ledger.reset()
+    call_log.reset()
     q = torch.randn(1, 2, 8, 16, dtype=torch.float64).to("neuron:0")
     with pytest.warns(FallbackWarning, match=r"those of a narrower type \(neuron has no float64\), the speed is torch's"):
         nki_hf.attention(q, q, q)
-    ledger.reset()
+    call_log.reset()
     with pytest.warns(FallbackWarning, match="The numbers are right"):
         nki_hf.attention(q.cpu(), q.cpu(), q.cpu())
 

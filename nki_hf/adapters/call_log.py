@@ -1,4 +1,4 @@
-"""The ledger: what every attention call of this process and its gradients ran and why. `nki_hf.explain()` reads it."""
+"""The log of calls: what every attention call of this process and its gradients ran and why. `nki_hf.explain()` reads it."""
 
 from __future__ import annotations
 

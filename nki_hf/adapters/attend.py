@@ -1,21 +1,20 @@
-"""The road of one call: check shapes, decide, then the kernel's op or the counted fallback. Every adapter ends here."""
+"""What becomes of one call: check shapes, decide, then the kernel's op or the counted fallback. Every adapter ends here."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from nki_hf.adapters import ledger
+from nki_hf.adapters import call_log
 from nki_hf.adapters.call import Call, check_tensors, same_batch
-from nki_hf.adapters.decision import decide_call, falls_back_in_graph
+from nki_hf.adapters.decision import decide_call, falls_back_in_graph, no_kernel
 from nki_hf.adapters.fallback import run_fallback
 from nki_hf.adapters.torch_op import attention_op_for, handed_over
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.dispatch import Decision
-from nki_hf.errors import Reason, UnsupportedProblem
+from nki_hf.errors import UnsupportedProblem
 from nki_hf.settings import settings
 
 __all__ = ["attend"]
@@ -45,7 +44,7 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
     result = _run(call, layer, decision, fallback=decision.fallback)
-    ledger.record(layer, decision, call.q.device.type)  # only what ran counts
+    call_log.record(layer, decision, call.q.device.type)  # only what ran counts
     return result
 
 
@@ -58,11 +57,11 @@ def _check_scalars(call: Call) -> None:
     reasons = []
     if call.softcap is not None and not _SMALLEST <= call.softcap <= _LARGEST:
         limit = f"must be above 0 and finite in float32, {_SMALLEST} to {_LARGEST}"
-        reasons.append(_reason("softcap", call.softcap, limit, "None switches it off."))
+        reasons.append(no_kernel("softcap", call.softcap, limit, "None switches it off."))
     if call.scale is not None and not -_LARGEST <= call.scale <= _LARGEST:
-        reasons.append(_reason("scale", call.scale, f"must be finite in float32, at most {_LARGEST} in size"))
+        reasons.append(no_kernel("scale", call.scale, f"must be finite in float32, at most {_LARGEST} in size"))
     if not 0 <= call.dropout <= 1:
-        reasons.append(_reason("dropout", call.dropout, "must be a probability, 0.0 to 1.0"))
+        reasons.append(no_kernel("dropout", call.dropout, "must be a probability, 0.0 to 1.0"))
     if reasons:
         raise UnsupportedProblem(reasons)
 
@@ -113,10 +112,6 @@ def _saveable(call: Call) -> Call:
 def _needs_grad(call: Call) -> bool:
     tensors = (call.q, call.k, call.v, call.sink, call.keys.bias)
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-
-
-def _reason(field: str, value: Any, limit: str, advice: str = "") -> Reason:
-    return Reason(kernel="any kernel", field=field, value=str(value), limit=limit, advice=advice)
 
 
 def _same_batch(call: Call) -> Call:
