@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nki_hf.adapters import ledger
+from nki_hf.adapters import call_log
 from nki_hf.adapters.backend_choice import backend_of
 from nki_hf.adapters.backward import Gradients, attention_gradients
 from nki_hf.adapters.call import Call
@@ -39,7 +39,7 @@ def gradients_of(
         found = attention_gradients(call, dout, dlse, bias=bias)
     else:
         found = _by_kernel(call, decision, out, lse, dout, dlse)
-    ledger.record("gradients", decision, call.q.device.type)
+    call_log.record("gradients", decision, call.q.device.type)
     return found
 
 
