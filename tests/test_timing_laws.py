@@ -6,10 +6,10 @@ import pytest
 
 from nki_hf.chips import get_chip
 from nki_hf.chips.laws import LAWS, without
-from nki_hf.timing.schedule import schedule
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.stream.events import Buffer, Event, Region
 from nki_hf.sim.tensors.strides import row_major
+from nki_hf.timing.schedule import schedule
 
 TRN2 = get_chip("trn2")
 _number = count()
