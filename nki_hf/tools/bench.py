@@ -13,6 +13,7 @@ from nki_hf.chips import CHIPS, Chip, get_chip
 from nki_hf.dispatch import decide
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Problem
+from nki_hf.tools.error_bands import band_of
 from nki_hf.tools.latency import EAGER_NOTE, attention_us, eager_like_us, independent_units, one_unit
 from nki_hf.tools.lengths import attention_instructions, check_length
 from nki_hf.tools.modelled import visible_flops, window_of
@@ -164,6 +165,8 @@ def command(
         if row["extrapolated"]:
             known, asked = row["extrapolated"]
             console.print(f"{row['chip']}: {known} of {asked} (batch, kv head) units scheduled, the others are alike")
+    for row in rows:
+        console.print(band_of(row["kernel"], row["chip"]))
     console.print(EAGER_NOTE)
     if layers > 1:
         more = modelled_rows(problem, layers, window=window_of(order), chips=chips)
