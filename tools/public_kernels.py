@@ -35,7 +35,7 @@ from nki_hf import sim
 from nki_hf.chips import Chip, get_chip
 from nki_hf.chips.measurements import MEASUREMENTS, Measurement
 from nki_hf.sim.stream.events import Event
-from nki_hf.timing.schedule import DEFAULT_WINDOW
+from nki_hf.timing.schedule import schedule
 from nki_hf.tools.correlate import FITTED
 from nki_hf.tools.correlation_page import markdown as correlation_page
 from nki_hf.tools.correlation_rows import Row, effects, scheduled_us, store, stored
@@ -227,9 +227,12 @@ def simulate(case: Case, copies: str) -> Result:
     def scaled(us: float) -> float:
         return (us - chip.kernel_fixed_ns / 1e3) * case.scale + chip.kernel_fixed_ns / 1e3
 
-    window, program = (scaled(scheduled_us(events, chip, order)) for order in (DEFAULT_WINDOW, None))
-    without = {name: scaled(us) for name, us in effects(events, chip).items()} if case.row else {}
-    return Result(case=case, instructions=len(events), window_us=window, program_us=program, without=without)
+    plan = schedule(events, chip)
+    without = {name: scaled(us) for name, us in effects(events, plan).items()} if case.row else {}
+    return Result(
+        case=case, instructions=len(events), window_us=scaled(plan.total_ns / 1e3), without=without,
+        program_us=scaled(scheduled_us(events, chip, None)),
+    )  # fmt: skip
 
 
 def markdown(results: Sequence[Result]) -> str:

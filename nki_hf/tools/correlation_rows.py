@@ -13,7 +13,7 @@ from nki_hf.chips import Chip, get_chip
 from nki_hf.chips.laws import LAWS, without
 from nki_hf.chips.measurements import MEASUREMENTS, SIMULATED, Measurement, simulated_rows
 from nki_hf.sim.stream.events import Event
-from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
+from nki_hf.timing.schedule import DEFAULT_WINDOW, Schedule, schedule
 from nki_hf.timing.workload import prepare
 from nki_hf.tools.subjects import events_of
 
@@ -21,8 +21,6 @@ __all__ = ["DEFAULT_ORDER", "Row", "effects", "misranked", "run", "scheduled_us"
 
 _CLOSE = 0.03
 """Measurements closer than this do not count in the rank order."""
-
-_SPILL_LAWS = ("psum-recompute", "sbuf-holding")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,21 +63,23 @@ def run(
         chip = get_chip(item.chip)
         events = events_of(item.subject, item.size, chip)
         as_written = scheduled_us(events, chip, None) if program else None
-        others = effects(events, chip) if laws else None
-        rows.append(Row(measurement=item, us=scheduled_us(events, chip), program_us=as_written, without=others))
+        plan = schedule(events, chip)
+        others = effects(events, plan) if laws else None
+        rows.append(Row(measurement=item, us=plan.total_ns / 1e3, program_us=as_written, without=others))
         if progress is not None:
             progress(rows[-1])
     return rows
 
 
-def effects(events: Sequence[Event], chip: Chip) -> dict[str, float]:
-    """The latency in the default order without each law that matters to these events on `chip`."""
-    plan = schedule(events, chip)
-    found = {}
+def effects(events: Sequence[Event], plan: Schedule) -> dict[str, float]:
+    """The latency without each law that matters to these events, whose schedule with all laws is `plan`."""
+    chip, found = plan.chip, {}
     for name in LAWS:
         other = without(chip, name)
-        if name in _SPILL_LAWS:
-            matters = bool(plan.spills)
+        if name == "psum-recompute":
+            matters = bool(plan.spills.recomputed or plan.spills.psum_copies)
+        elif name == "sbuf-holding":
+            matters = bool(plan.spills.stores)
         elif name == "sustained-clock":
             matters = plan.throttled
         else:
