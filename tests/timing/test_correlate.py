@@ -17,6 +17,7 @@ from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.tools.correlate import FITTED, fit
 from nki_hf.tools.correlation_page import markdown
 from nki_hf.tools.correlation_rows import run, stored, summary
+from nki_hf.tools.latency import attention_us
 from nki_hf.tools.measured import compared, read_rows
 from nki_hf.tools.subjects import SUBJECTS, causal, events_of
 
@@ -133,10 +134,7 @@ def test_autocomp_busy_times_of_vector_and_scalar_match_the_published_profile():
 def test_a_published_run_of_a_whole_model_bounds_its_attention():
     """Qwen3-0.6B cut to 4 layers, 16,384 tokens (16 query and 8 kv heads, head_dim 128) on one core of trn2 took 0.25 to
     0.33 s: 4 layers of simulated causal attention must take less, and more than the Tensor engine needs at its peak."""
-    one_head = causal(16384)
-    from nki_hf.tools.latency import attention_us
-
-    seconds = 4 * 16 * attention_us(one_head, get_chip("trn2"), 1).us / 1e6
+    seconds = 4 * 16 * attention_us(causal(16384), get_chip("trn2"), 1).us / 1e6
     assert seconds < 0.25
     assert seconds > 4 * 16 * (4 * 16384 * 16384 / 2 * 128) / (78.6e12)
 
