@@ -2,19 +2,20 @@
 
     python tools/public_kernels.py --library ../nki-library --samples ../nki-samples --docs ../aws-neuron-sdk/nki/examples
 
-* `--library`: aws-neuron/nki-library, attention_cte at the published shape (trn2, one core and two).
+* `--library`: aws-neuron/nki-library (release 2.29 of April 2026): attention_cte, attention_tkg and rmsnorm_quant on trn2.
 * `--samples`: a folder with attention_kernels.py of aws-neuron/nki-samples (attention_fwd_performance, commit a2927a51),
   attn_fwd_v1 to v10.
 * `--docs`: nki/examples of aws-neuron/aws-neuron-sdk: the tutorial's matrix multiplications and the fused Mamba kernels.
 
 The kernels leave the engine of a copy to their compiler; `--copies` says which engine it is taken to have chosen. All
-figures in the simulated columns are simulated; the measured ones are published. `--write`, which needs all three folders,
-puts the table into docs/timing.md.
+figures in the simulated columns are simulated; the measured ones are published. `--write`, which
+needs the library, puts measured rows into docs/correlation.md, and with --docs the table into docs/timing.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import os
 import sys
@@ -32,11 +33,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from nki_hf import sim
 from nki_hf.chips import Chip, get_chip
+from nki_hf.chips.measurements import MEASUREMENTS, Measurement
 from nki_hf.sim.stream.events import Event
-from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
+from nki_hf.timing.schedule import schedule
+from nki_hf.tools.correlate import FITTED
+from nki_hf.tools.correlation_page import markdown as correlation_page
+from nki_hf.tools.correlation_rows import Row, effects, scheduled_us, store, stored
 from nki_hf.tools.program import finished
 from tools.page_block import TIMING, replace_block
 
+CORRELATION = TIMING.parent / "correlation.md"
 _NO_FIGURE = float("nan")
 _SAMPLES_US = {
     "v3": (57, 175, 652, 3130), "v4": (25, 67, 229, 873), "v5": (23, 53, 171, 631), "v6": (23, 53, 163, 609),
@@ -54,7 +60,8 @@ class Case:
       chip: trn1, trn2 or trn3.
       measured_us: published; nan if there is none.
       events: makes its event stream.
-      scale: the published case is that many times the simulated one (heads that are alike).
+      scale: the published case is that many times the simulated one (heads or tiles that are alike).
+      row: the measurement that it stands for; None if it is not among them.
     """
 
     kernel: str
@@ -63,6 +70,7 @@ class Case:
     measured_us: float
     events: Callable[[], Sequence[Event]]
     scale: int = 1
+    row: Measurement | None = None
 
 
 def _shape(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
@@ -92,19 +100,70 @@ def samples(folder: Path) -> Iterator[Case]:
 
 
 def library(checkout: Path) -> Iterator[Case]:
-    """attention_cte, causal, 4,096 keys, head_dim 128, 10 query heads a kv head: 4 of the 80 published heads."""
+    """attention_cte (causal: 4 of the 80 published heads), attention_tkg (one of 8 kv heads) and rmsnorm_quant, on trn2."""
     sys.path.insert(0, str(checkout / "src"))
-    module = importlib.import_module("nkilib_src.nkilib.core.attention.attention_cte")
-    chip, heads = get_chip("trn2"), 4
-    for lnc, measured in ((1, 13_688 - 60), (2, 7_407 - 60)):
-        tensors = {
-            "q": _shape((heads, 4096, 128), ml_dtypes.bfloat16), "k": _shape((1, 128, 4096), ml_dtypes.bfloat16),
-            "v": _shape((1, 4096, 128), ml_dtypes.bfloat16),
-        }  # fmt: skip
-        yield Case(
-            kernel=f"attention_cte, 80 heads, causal 4,096, {lnc} core{'s' * (lnc > 1)}", chip="trn2", measured_us=measured,
-            events=lambda tensors=tensors, lnc=lnc: _events(module.attention_cte, (), tensors, chip, lnc), scale=80 // heads,
-        )  # fmt: skip
+    core = "nkilib_src.nkilib.core"
+    cte = importlib.import_module(f"{core}.attention.attention_cte").attention_cte
+    norm = importlib.import_module(f"{core}.rmsnorm.rmsnorm_quant")
+    chip = get_chip("trn2")
+    for row in (m for m in MEASUREMENTS if m.public):
+        if row.subject == "attention_cte" and "80 heads" in row.shape:
+            lnc = 1 if row.shape.endswith("1 core") else 2
+            yield _measured(row, lambda lnc=lnc: _events(cte, (), _cte(4, 1, 4096), chip, lnc), 20)
+        elif row.subject == "attention_cte":
+            yield _measured(row, lambda row=row: _events(cte, (), {**_cte(6, 6, row.size), "causal_mask": False}, chip, 2))
+        elif row.subject == "attention_tkg":
+            yield _measured(row, lambda row=row: _tkg(checkout, 16, 10, row.size, 128), 8)
+        elif row.subject == "rmsnorm_quant":
+            hidden, rows = int(row.shape.split(" ")[1].replace(",", "")), min(row.size, 4096)
+            operands = (_shape((1, rows, hidden), ml_dtypes.bfloat16), _shape((1, hidden), ml_dtypes.bfloat16))
+            yield _measured(
+                row, lambda operands=operands: _events(
+                    norm.rmsnorm_quant_kernel, (*operands, norm.RmsNormQuantKernelArgs()), {}, chip, 2
+                ), row.size // rows,
+            )  # fmt: skip
+    yield Case(kernel="attention_tkg, batch 16, 80/8 heads, flat cache", size=4096, chip="trn2", measured_us=_NO_FIGURE,
+               events=lambda: _tkg(checkout, 16, 10, 4096, 0), scale=8)  # fmt: skip
+
+
+def _measured(row: Measurement, events: Callable[[], Sequence[Event]], scale: int = 1) -> Case:
+    return Case(kernel=f"{row.subject}, {row.shape}", size=row.size, chip=row.chip, measured_us=row.us, events=events,
+                scale=scale, row=row)  # fmt: skip
+
+
+def _cte(heads: int, kv_heads: int, keys: int) -> dict[str, Any]:
+    shapes = {"q": (heads, keys, 128), "k": (kv_heads, 128, keys), "v": (kv_heads, keys, 128)}
+    return {name: _shape(shape, ml_dtypes.bfloat16) for name, shape in shapes.items()}
+
+
+def _tkg(checkout: Path, batch: int, heads: int, keys: int, block: int) -> Sequence[Event]:
+    """attention_tkg through the wrapper kernel of the library's own test, which is taken out of the test's file alone."""
+    core = "nkilib_src.nkilib.core"
+    names = ("attention.attention_tkg", "attention.attention_tkg_utils", "utils.allocator", "utils.logging")
+    space: dict[str, Any] = {}
+    for name in names:
+        space |= vars(importlib.import_module(f"{core}.{name}"))
+    language = space["nl"] = importlib.import_module("nki.language")
+    space |= {"nki": importlib.import_module("nki"), "nisa": importlib.import_module("nki.isa")}
+    path = checkout / "test/integration/nkilib/core/attention/test_attention_tkg.py"
+    (wrapper,) = [
+        node for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name == "attn_tkg_wrapper"
+    ]  # fmt: skip
+    wrapper.decorator_list = []
+    exec(compile(ast.Module([wrapper], []), str(path), "exec"), space)  # the user names the checkout; docs/security.md
+    config = space["AttnTKGConfig"](batch, heads, 1, keys, keys, 128, block, tp_k_prior=True, strided_mm1=block == 0,
+                                    use_pos_id=False, fuse_rope=False, qk_in_sb=True)  # fmt: skip
+    cache = (batch * keys // block, block, 128) if block else (batch, 1, keys, 128)
+    shapes = {"q": (128, batch * heads), "k_active": (128, batch), "v_active": (batch, 1, 1, 128), "k_prior": cache,
+              "v_prior": cache}  # fmt: skip
+    tensors = {name: _shape(shape, ml_dtypes.bfloat16) for name, shape in shapes.items()}
+    tensors["mask"] = _shape((keys, batch, heads, 1), np.uint8)
+    tensors["active_blocks_table"] = _shape((batch, keys // block), np.uint32) if block else None
+    absent = dict.fromkeys(("inv_freqs", "rope_pos_ids", "start_pos_ids", "sink"))
+    constants = {"attn_out_shape": (batch, heads, 128, 1), "k_out_shape": (batch, 1, 128, 1), "cfg": config,
+                 "dtype": language.bfloat16, "lnc": 2, "DBG": False}  # fmt: skip
+    return _events(space["attn_tkg_wrapper"], (), {**tensors, **absent, **constants}, get_chip("trn2"), 2)
 
 
 def docs(examples: Path) -> Iterator[Case]:
@@ -147,6 +206,7 @@ class Result:
     instructions: int
     window_us: float
     program_us: float
+    without: dict[str, float]
 
     @property
     def error(self) -> str:
@@ -161,13 +221,18 @@ class Result:
 
 
 def simulate(case: Case, copies: str) -> Result:
-    """Both orders of one case."""
+    """Both orders of one case, and what each law does to a measured row."""
     events, chip = placed(case.events(), copies), get_chip(case.chip)
-    figures = []
-    for window in (DEFAULT_WINDOW, None):
-        plan = schedule(events, chip, window=window)
-        figures.append((plan.total_ns - chip.kernel_fixed_ns) * case.scale / 1e3 + chip.kernel_fixed_ns / 1e3)
-    return Result(case=case, instructions=len(events), window_us=figures[0], program_us=figures[1])
+
+    def scaled(us: float) -> float:
+        return (us - chip.kernel_fixed_ns / 1e3) * case.scale + chip.kernel_fixed_ns / 1e3
+
+    plan = schedule(events, chip)
+    without = {name: scaled(us) for name, us in effects(events, plan).items()} if case.row else {}
+    return Result(
+        case=case, instructions=len(events), window_us=scaled(plan.total_ns / 1e3), without=without,
+        program_us=scaled(scheduled_us(events, chip, None)),
+    )  # fmt: skip
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -192,10 +257,13 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--copies", choices=("vector", "scalar", "alternate"), default="scalar")
     parser.add_argument("--longest", type=int, default=4096, help="longest sequence of the samples")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/timing.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put measured rows into docs/correlation.md, the table into timing.md"
+    )
     asked = parser.parse_args()
-    if asked.write and not (asked.library and asked.samples and asked.docs):
-        parser.error("--write needs --library, --samples and --docs: the page's table has all of them.")
+    everything = bool(asked.library and asked.docs)
+    if asked.write and not asked.library:
+        parser.error("--write needs --library, and for the table of docs/timing.md --docs as well.")
     os.environ.setdefault("NKILIB_SIMULATION_RUN_ALL", "1")
     console = Console(width=130)
     table = Table("kernel", "chip", "instructions", "measured µs", "simulated µs", "error", "program order µs (sim)",
@@ -205,7 +273,7 @@ def main() -> int:
         cases = [case for read, folder in ((library, asked.library), (samples, asked.samples), (docs, asked.docs)) if folder
                  for case in read(folder)]  # fmt: skip
         for case in cases:
-            if case.size > asked.longest:
+            if case.row is None and case.size > asked.longest:
                 continue
             try:
                 result = simulate(case, asked.copies)
@@ -218,7 +286,14 @@ def main() -> int:
                           f"{result.window_us:,.0f}", result.error, f"{result.program_us:,.0f}")  # fmt: skip
     console.print(table)
     if asked.write and not failed:
-        replace_block(TIMING, "public-kernels", markdown(results))
+        store([
+            Row(measurement=item.case.row, us=item.window_us, program_us=item.program_us, without=item.without)
+            for item in results if item.case.row
+        ])  # fmt: skip
+        fitted = {name: float(getattr(get_chip("trn1"), name)) for name in FITTED}
+        CORRELATION.write_text(correlation_page(stored(), fitted), encoding="utf-8")
+        if everything:
+            replace_block(TIMING, "public-kernels", markdown(results))
     return 1 if failed else 0
 
 

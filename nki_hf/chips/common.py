@@ -40,6 +40,20 @@ COMMON = {
     "sbuf_reserved_bytes": Param(
         16384, "B per partition", "compiler reserve named in public kernels and notes (about 16 KiB for DMA)", "assumed"
     ),
+    "psum_recompute": Param(
+        1,
+        "flag",
+        "chosen after the ladder's rows of 8,192 keys were seen: from 4,096 to 8,192 keys, where scores stop fitting PSUM, the "
+        "time per block of v4 to v8 does not rise, though the engines that could evict them are busy",
+        "assumed",
+    ),
+    "sbuf_spill_held": Param(
+        1,
+        "flag",
+        "a tile from outside a loop is held through it, and allocators do not see the next use across a loop's back edge; "
+        "chosen after v11's rows of 8,192 and 16,384 keys were seen",
+        "assumed",
+    ),
     "port_stride_bytes": Param(
         16, "B", f"{_ARCH}: an innermost free stride above 16 B halves an engine's SBUF and PSUM rate", "documented"
     ),
@@ -90,6 +104,10 @@ COMMON = {
     "gpsimd_memset_cycles": Param(1, "cycles per element", "no published number", "assumed"),
     # ---- DMA --------------------------------------------------------------------------------------------------------
     "dma_engines": Param(16, "engines per core", f"{_DMA}: engine i serves partitions 8i to 8i+7", "documented"),
+    "dma_full_packet_bytes": Param(4096, "B", f"{_DMA}: target for full bandwidth", "documented"),
+    "dma_medium_packet_fraction": Param(
+        0.82, "of peak", f"{_DMA}, curve: rows of 2 KiB reach 82 %, of 4 KiB 97 %", "documented"
+    ),
     "dma_trigger_ns": Param(
         8, "ns of the triggering engine", "AWS profile images: a DMA trigger in an engine's queue", "measured"
     ),

@@ -45,6 +45,8 @@ TRN1 = Chip(
         # ---- Vector engine ------------------------------------------------------------------------------------------
         "vector_ghz": Param(1.12, "GHz", _ARCH, "documented"),
         "vector_overhead_cycles": Param(64, "cycles", _CHOSEN, "assumed"),
+        "vector_psum_overhead_cycles": Param(64, "cycles", "as vector_overhead_cycles; no separate reading on trn1", "assumed"),
+        "vector_8bit_output_cycles": Param(1, "cycles per element", f"{_ARCH}: no fast modes", "documented"),
         "vector_latency_ns": Param(146, "ns", f"{_PROFILE}: (177 - 117) us over 414 instructions", "assumed"),
         "vector_memset_latency_ns": Param(146, "ns", "as vector_latency_ns; no reading on trn1", "assumed"),
         "vector_copy_16bit_cycles": Param(
@@ -79,6 +81,8 @@ TRN1 = Chip(
             f"{_PERF} images: midway between 113 (1 element lasts 159 ns) and 174 (exp of 512 from PSUM, 0.54 us)",
             "assumed",
         ),
+        "scalar_table_psum_latency_ns": Param(143, "ns", "as scalar_table_latency_ns; no separate reading", "assumed"),
+        "scalar_table_psum_cycles": Param(1, "cycles per element", f"{_ARCH}: 128 elements per cycle", "documented"),
         "scalar_operand_latency_ns": Param(0, "ns", "a copy with scale or bias per partition: no reading on trn1", "assumed"),
         "scalar_silu_cycles": Param(
             1, "cycles per element", f"{_ARCH}: 128 elements per cycle; no reading on trn1", "documented"
@@ -116,9 +120,13 @@ TRN1 = Chip(
         "dma_store_start_ns": Param(1300, "ns", "as dma_start_ns; no reading of stores", "assumed"),
         "dma_store_end_ns": Param(315, "ns", "as dma_end_ns; no reading of stores", "assumed"),
         "dma_small_packet_bytes": Param(
-            0, "B", "no reading on trn1; no penalty was chosen because v3's rows leave no room for one at 512 B", "assumed"
+            0, "B", "no reading on trn1; v3's rows leave no room for a class of its own below 2 KiB", "assumed"
         ),
         "dma_small_packet_fraction": Param(1, "of peak", "see dma_small_packet_bytes", "assumed"),
+        "hbm_bytes_per_ns": Param(820, "B per ns and core pair", f"{_ARCH}: 820 GB/s for the two cores", "documented"),
+        "dma_software_descriptor_ns": Param(
+            86, "ns per index", "trn2's 100 ns scaled by GpSimd's clock; no reading on trn1", "assumed"
+        ),
         "dma_transpose_hbm_fraction": Param(
             0.067, "of peak", "element-wise descriptors: reasoned 10 to 20 times slower", "assumed"
         ),

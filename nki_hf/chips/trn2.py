@@ -44,6 +44,15 @@ TRN2 = Chip(
         # ---- Vector engine ------------------------------------------------------------------------------------------
         "vector_ghz": Param(0.96, "GHz", _ARCH, "documented"),
         "vector_overhead_cycles": Param(60, "cycles", f"{_PROBE}: 50 to 60 cycles; {_ARCH}: about 60 per access", "measured"),
+        "vector_psum_overhead_cycles": Param(
+            100,
+            "cycles",
+            f"{_PERF}: about 100; a profile of rmsnorm_quant has 512 elements with a PSUM operand 0.64 us apart",
+            "measured",
+        ),
+        "vector_8bit_output_cycles": Param(
+            0.516, "cycles per element", "profile of rmsnorm_quant: 16,384 bfloat16 to float8 in 8.80 us", "measured"
+        ),
         "vector_latency_ns": Param(155, "ns", f"{_PROBE}: 152 to 161 ns beyond streaming", "measured"),
         "vector_memset_latency_ns": Param(58, "ns", f"{_PROBE}: memset usable after 58 ns + 0.833 ns an element", "measured"),
         "vector_copy_16bit_cycles": Param(0.258, "cycles per element", f"{_PROBE}: 0.269 ns, SBUF to SBUF", "measured"),
@@ -72,6 +81,12 @@ TRN2 = Chip(
         "scalar_copy_psum_latency_ns": Param(165, "ns", f"{_PROBE}: 159 to 174 ns beyond streaming", "measured"),
         "scalar_copy_sbuf_latency_ns": Param(191, "ns", f"{_PROBE}: 189 to 202 ns beyond streaming", "measured"),
         "scalar_table_latency_ns": Param(290, "ns", f"{_PROBE}: 280 to 295 ns beyond streaming", "measured"),
+        "scalar_table_psum_latency_ns": Param(
+            251, "ns", f"{_PROBE}: exp of float32 in PSUM to bfloat16, 251 + 0.974 N ns", "measured"
+        ),
+        "scalar_table_psum_cycles": Param(
+            1.169, "cycles per element", f"{_PROBE}: exp of float32 in PSUM to bfloat16, 0.974 ns an element", "measured"
+        ),
         "scalar_operand_latency_ns": Param(
             93, "ns", f"{_PROBE}: a copy with scale or bias per partition, 91 to 95 ns more", "measured"
         ),
@@ -109,7 +124,21 @@ TRN2 = Chip(
         ),
         "dma_small_packet_fraction": Param(0.65, "of peak", "public porting notes: 15 of 23 GB/s", "measured"),
         "dma_transpose_hbm_fraction": Param(0.9, "of peak", f"{_DMA}: up to 90 %", "documented"),
-        "dma_transpose_sbuf_fraction": Param(0.5, "of peak", f"{_DMA}: up to 50 %", "documented"),
+        "dma_transpose_sbuf_fraction": Param(
+            0.333,
+            "of peak",
+            f"{_ARCH}: up to 50 %; chosen after the rows of attention_cte were seen, whose own sources imply 30 to 50 %",
+            "assumed",
+        ),
+        "hbm_bytes_per_ns": Param(
+            640, "B per ns and core pair", "peak that a public kernel-search study measures against; documents: 725", "measured"
+        ),
+        "dma_software_descriptor_ns": Param(
+            100,
+            "ns per index",
+            "fitted by hand to two decode rows whose gathers GpSimd bounds; documents give no time",
+            "assumed",
+        ),
         # ---- launch -------------------------------------------------------------------------------------------------
         "kernel_fixed_ns": Param(9400, "ns", f"{_PROBE}: start and stop of a kernel", "measured"),
     },

@@ -38,6 +38,8 @@ TRN3 = Chip(
         "tensor_double_row_speedup": Param(2, "x", f"{_ARCH}: fp8; MX formats contract 512 in the time of 128", "documented"),
         "vector_ghz": Param(1.2, "GHz", _ARCH, "documented"),
         "vector_overhead_cycles": Param(64, "cycles", "MIN_II; no reading on trn3", "assumed"),
+        "vector_psum_overhead_cycles": Param(100, "cycles", "as trn2; no reading on trn3", "assumed"),
+        "hbm_bytes_per_ns": Param(1175, "B per ns and core pair", f"{_ARCH}: 4.7 TB/s for 8 cores", "documented"),
         "vector_latency_ns": Param(130, "ns", "trn2's 155 ns scaled by the clock, less what does not scale", "assumed"),
         "vector_exponential_cycles": Param(
             0.25, "cycles per 16-bit element", f"{_ARCH}: 4 times Scalar's exp throughput in bf16", "documented"

@@ -84,7 +84,8 @@ def facts(plan: Schedule, events: Sequence[Event] | None = None, useful_flops: i
         "achieved": _achieved(point, useful),
         "executed_tflops": point.achieved_tflops, "visible_tflops": useful,
         "peak_tflops": point.peak_tflops, "attainable_tflops": point.attainable_tflops,
-        "spills": f"{spills.psum_copies:,} PSUM tiles go to SBUF, {spills.stores:,} stores and {spills.loads:,} loads of "
+        "spills": f"{spills.psum_copies:,} PSUM tiles go to SBUF, {spills.recomputed:,} matmuls run again for want of PSUM, "
+                  f"{spills.stores:,} stores and {spills.loads:,} loads of "
                   f"spilled tiles go through HBM." if spills else "",
         "engines": [
             {"core": row.core, "engine": row.engine, "instructions": row.instructions, "active": row.active_ns / total,

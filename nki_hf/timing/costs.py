@@ -33,6 +33,7 @@ class Cost:
       sbuf_ns: how long it holds the SBUF port that Vector and GpSimd may have to share; 0 if it does not.
       weight_ns: time to load the stationary operand, seen only where the Tensor engine had nothing to hide it behind.
       lead_ns, payload_ns, tail_ns: the parts of a DMA transfer.
+      software_ns: time that GpSimd spends writing the descriptors of a transfer with run-time indices.
       first_engine, engines: the DMA engines that carry it.
       nbytes: bytes moved by a DMA: those it reads or those it writes, whichever are more (they differ where it casts).
       hbm_bytes: bytes of a DMA read from or written to HBM; a copy within HBM counts both.
@@ -50,6 +51,7 @@ class Cost:
     lead_ns: float = 0.0
     payload_ns: float = 0.0
     tail_ns: float = 0.0
+    software_ns: float = 0.0
     first_engine: int = 0
     engines: int = 0
     nbytes: int = 0
@@ -58,8 +60,8 @@ class Cost:
     paced: bool = False
 
 
-def cost_of(event: Event, chip: Chip) -> Cost:
-    """The cost of `event` on `chip`.
+def cost_of(event: Event, chip: Chip, cores: int = 1) -> Cost:
+    """The cost of `event` on `chip` in a launch of `cores` cores, which share the HBM of one logical core.
 
     Raises:
       ValueError: nothing is known about the instruction on that engine; the message names the rule's place.
@@ -67,7 +69,7 @@ def cost_of(event: Event, chip: Chip) -> Cost:
     rule = _ENGINES.get(event.engine)
     if rule is None:
         raise ValueError(f"engine={event.engine!r} has no cost rule: add one to timing/costs.py.")
-    return rule(event, chip)
+    return rule(event, chip, cores) if event.engine == "dma" else rule(event, chip)
 
 
 # ---- Tensor engine --------------------------------------------------------------------------------------------------
@@ -138,7 +140,8 @@ def _vector(event: Event, chip: Chip) -> Cost:
         raise ValueError(f"vector instruction {opcode!r} has no cost rule: add one to timing/costs.py.")
     stream = _dynamic(event, chip, elements * cycles_per_element * _port_factor(regions, chip))
     readout = chip.vector_reduce_readout_cycles if _reads_out(event) else 0
-    busy = max(stream + chip.vector_overhead_cycles + readout, chip.min_issue_cycles) / chip.vector_ghz
+    overhead = chip.vector_psum_overhead_cycles if _any_psum(regions) else chip.vector_overhead_cycles
+    busy = max(stream + overhead + readout, chip.min_issue_cycles) / chip.vector_ghz
     latency = chip.vector_memset_latency_ns if opcode == "memset" else chip.vector_latency_ns
     return Cost(
         busy_ns=busy,
@@ -175,6 +178,8 @@ def _copy_cycles(event: Event, chip: Chip) -> tuple[float, bool]:
         cycles = chip.vector_copy_widen_cycles
     else:
         cycles = chip.vector_copy_16bit_cycles if event.opcode == "tensor_copy" else chip.vector_scalar_16bit_cycles
+        if target.dtype.itemsize == 1:
+            cycles = max(cycles, chip.vector_8bit_output_cycles)
         if not (_dense(source) and _dense(target)):
             cycles = max(cycles, chip.vector_tensor_tensor_16bit_cycles)  # 16-bit but not contiguous: the 2x class
     return cycles, cycles < 1
@@ -203,15 +208,18 @@ def _scalar(event: Event, chip: Chip) -> Cost:
     regions = (*event.writes, *event.reads)
     table = _table(event)
     elements = float(_free(regions))
+    from_psum = event.reads[0].buffer.space == "psum" and event.writes[0].dtype.itemsize <= 2
     if table in ("silu", "silu_dx"):
         elements *= chip.scalar_silu_cycles
+    elif table and from_psum:
+        elements *= chip.scalar_table_psum_cycles
     elif not table and all(r.dtype.itemsize <= 2 for r in (event.writes[0], event.reads[0])):
         elements *= chip.scalar_copy_16bit_cycles
     cycles = _dynamic(event, chip, elements * _port_factor(regions, chip))
     stream = max(cycles, chip.min_issue_cycles) / chip.scalar_ghz
     psum = _any_psum(regions)
     if table or _function(event) in _AS_SLOW_AS_A_TABLE:
-        latency = chip.scalar_table_latency_ns
+        latency = chip.scalar_table_psum_latency_ns if from_psum else chip.scalar_table_latency_ns
     else:
         latency = chip.scalar_copy_psum_latency_ns if psum else chip.scalar_copy_sbuf_latency_ns
         if event.opcode == "activation" and len(event.reads) > 1:
@@ -280,7 +288,7 @@ def _sync(event: Event, chip: Chip) -> Cost:
 # ---- DMA ------------------------------------------------------------------------------------------------------------
 
 
-def _dma(event: Event, chip: Chip) -> Cost:
+def _dma(event: Event, chip: Chip, cores: int = 1) -> Cost:
     if event.opcode in _CONTROL:
         return _sync(event, chip)
     moved = max((r.elements for r in (event.writes or event.reads)), default=0)
@@ -289,22 +297,38 @@ def _dma(event: Event, chip: Chip) -> Cost:
     nbytes = max(sum(r.bytes for r in reads), sum(r.bytes for r in event.writes))
     first, count, share = _carriers(sides, chip)
     packet = max(min(r.contiguous_bytes // r.dtype.itemsize for r in sides) * max(r.dtype.itemsize for r in sides), 1)
+    hbm_bytes = sum(r.bytes for r in sides if not r.buffer.on_chip)
     rate = chip.dma_engine_bytes_per_ns
+    if hbm_bytes and cores > 1:
+        rate = min(rate, chip.hbm_bytes_per_ns / cores / chip.dma_engines)
     if event.opcode == "dma_transpose":
         hbm = any(not r.buffer.on_chip for r in event.reads)
         payload = nbytes * share / rate / (chip.dma_transpose_hbm_fraction if hbm else chip.dma_transpose_sbuf_fraction)
     else:
         row = packet / rate
-        if packet < chip.dma_small_packet_bytes:  # slower, but never longer than a row that is not small
-            row = min(row / chip.dma_small_packet_fraction, chip.dma_small_packet_bytes / rate)
+        if packet < chip.dma_full_packet_bytes:  # slower, but never longer than a row that is
+            row = min(row / chip.dma_medium_packet_fraction, chip.dma_full_packet_bytes / rate)
+        if packet < chip.dma_small_packet_bytes:
+            row = min(
+                packet / rate / chip.dma_small_packet_fraction,
+                chip.dma_small_packet_bytes / rate / chip.dma_medium_packet_fraction,
+            )
         payload = nbytes * share / packet * max(row, chip.dma_descriptor_ns)
     store = any(not r.buffer.on_chip for r in event.writes)
     return Cost(
         busy_ns=chip.dma_issue_ns, lead_ns=chip.dma_store_start_ns if store else chip.dma_start_ns, payload_ns=payload,
         tail_ns=chip.dma_store_end_ns if store else chip.dma_end_ns,
         first_engine=first, engines=count, nbytes=nbytes,
-        hbm_bytes=sum(r.bytes for r in sides if not r.buffer.on_chip),
+        hbm_bytes=hbm_bytes, software_ns=_indices(event) * chip.dma_software_descriptor_ns,
     )  # fmt: skip
+
+
+def _indices(event: Event) -> int:
+    """Run-time indices that a gather or scatter takes from SBUF; 0 for other transfers."""
+    moved = max((r.elements for r in (*event.writes, *event.reads)), default=0)
+    if not any(r.indirect for r in (*event.reads, *event.writes)):
+        return 0
+    return max((r.elements for r in event.reads if r.elements < moved and r.buffer.on_chip), default=0)
 
 
 def _carriers(sides: Sequence[Region], chip: Chip) -> tuple[int, int, float]:
@@ -355,6 +379,6 @@ def _dynamic(event: Event, chip: Chip, cycles: float) -> float:
     return max(cycles, chip.dynamic_address_cycles) if indirect else cycles
 
 
-_ENGINES: dict[str, Callable[[Event, Chip], Cost]] = {
+_ENGINES: dict[str, Callable[..., Cost]] = {
     "tensor": _tensor, "vector": _vector, "scalar": _scalar, "gpsimd": _gpsimd, "sync": _sync, "dma": _dma,
 }  # fmt: skip

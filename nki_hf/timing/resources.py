@@ -10,6 +10,9 @@ nothing, counts towards what it may do at full clock later. In one formula, of a
 
 Both grow with s and with the `paced` before, so starting later never ends a matmul earlier.
 
+Descriptors in software. A transfer with run-time indices has its descriptors written by GpSimd (`Cost.software_ns`), one
+transfer after the other and in turn with GpSimd's own instructions; its bytes move while the rest is written.
+
 Triggers. A transfer is triggered by an instruction in its engine's in-order queue (`dma_trigger_ns`), which waits there for
 what the transfer waits for; generating descriptors does not hold the engine. Later instructions in that queue
 are blocked until the transfer may start (head-of-line blocking).
@@ -86,8 +89,10 @@ class Resources:
         cores = max(self.core_of, default=0) + 1
         self.psum_free = [0.0] * cores
         self._psum_user, self._sbuf_user, self._sbuf_free = [-1] * cores, [-1] * cores, [0.0] * cores
-        banks = max(work.banks, default=0) + 1
+        banks = max(work.banks, default=0) + max(work.spans, default=0) + 1
         self._bank_free, self._bank_user, self._bank_queue = [0.0] * banks, [-1] * banks, [-1] * banks
+        self._gpsimd = [engines.get((core, "gpsimd"), -1) for core in range(cores)]
+        self._written = [0.0] * cores  # until when GpSimd writes descriptors
         self._carriers = [[0.0] * int(chip.dma_engines) for _ in range(cores)]
         self._busy_ns = work.cost_list("busy_ns")
         self._done_ns = work.cost_list("done_ns")
@@ -115,6 +120,7 @@ class Resources:
         chip = self.work.chip
         free_at, last, held, issuer, trigger_ns = self.free_at, -1, self._held, self.issuer[queue], float(chip.dma_trigger_ns)
         behind = self._last
+        core, gpsimd, written = self.core_of[queue], self._gpsimd[self.core_of[queue]], self._written
 
         def place(i: int, ready: float) -> float:
             nonlocal last
@@ -126,10 +132,20 @@ class Resources:
                 held[issuer], behind[issuer] = reason[i], cause[i]
             if free_at[queue] >= at and last >= 0:
                 at, reason[i], cause[i] = free_at[queue], BUSY, last
+            payload = cost.payload_ns
+            if cost.software_ns:  # GpSimd writes descriptors in its own order, while those written are carried out
+                if written[core] > at:
+                    at, reason[i] = written[core], BUSY
+                if gpsimd >= 0:
+                    if free_at[gpsimd] > at:
+                        at, reason[i], cause[i] = free_at[gpsimd], held[gpsimd], behind[gpsimd]
+                    free_at[gpsimd], held[gpsimd], behind[gpsimd] = at + cost.software_ns, BUSY, i
+                written[core] = at + cost.software_ns
+                payload = max(payload, cost.software_ns)
             begin, end = cost.first_engine, cost.first_engine + cost.engines
             first = max(at + cost.lead_ns, *carriers[begin:end]) if end > begin else at + cost.lead_ns
             carriers[begin:end] = [first + cost.payload_ns] * (end - begin)
-            start[i], moves[i], done[i] = at, first, first + cost.payload_ns + cost.tail_ns
+            start[i], moves[i], done[i] = at, first, first + payload + cost.tail_ns
             free[i] = free_at[queue] = at + cost.busy_ns
             last = i
             return done[i]
@@ -148,6 +164,7 @@ class Resources:
         tables = work.cost_list("table") if work.queues[queue].engine == "scalar" else None
         shared, psum_free, psum_user = self.shares_psum[queue], self.psum_free, self._psum_user
         banks, bank_free, bank_user, bank_queue = work.banks, self._bank_free, self._bank_user, self._bank_queue
+        spans = work.spans
         sbuf_free, sbuf_user = self._sbuf_free, self._sbuf_user
         free_at, last, held = self.free_at, self._last, self._held
         table, table_ns = "", float(work.chip.scalar_table_load_ns)
@@ -168,11 +185,13 @@ class Resources:
                         at, reason[i], cause[i] = psum_free[core], PORT, psum_user[core]
                     psum_free[core], psum_user[core] = at + psum_ns[i], i
                 else:
-                    bank = banks[i]
-                    until = bank_free[bank]
-                    if until > at and bank_queue[bank] != queue:
-                        at, reason[i], cause[i] = until, PORT, bank_user[bank]
-                    bank_free[bank], bank_user[bank], bank_queue[bank] = max(at + psum_ns[i], until), i, queue
+                    used = range(banks[i], banks[i] + spans[i])
+                    for bank in used:
+                        if bank_free[bank] > at and bank_queue[bank] != queue:
+                            at, reason[i], cause[i] = bank_free[bank], PORT, bank_user[bank]
+                    for bank in used:
+                        bank_free[bank] = max(at + psum_ns[i], bank_free[bank])
+                        bank_user[bank], bank_queue[bank] = i, queue
             if sbuf_ns[i]:
                 if sbuf_free[core] > at:
                     at, reason[i], cause[i] = sbuf_free[core], PORT, sbuf_user[core]

@@ -1,13 +1,17 @@
 """What a compiler does with tiles that do not fit: the event stream with spills and reloads put in.
 
-Liveness. A tile must be on chip from an instruction that touches it to the next one that needs its value. Between a last
-read and a write that covers the whole tile it holds nothing, and takes no memory. (sim/stream/memory.py is stricter: there
-a tile lives from its first to its last instruction, because that is how a kernel's own allocation is judged.)
+PSUM. Where the live tiles exceed it, the one whose next use is furthest away goes. What one matmul made whose operands are
+still there is made again before that use (law `psum-recompute`): the Tensor engine is nearly free in kernels that fill PSUM,
+and the engines that could copy are not. Then every tile from that line of the kernel is made when it is needed, first and
+again, and holds nothing while others of them are made. Anything else is copied to SBUF by Vector and read from there; without
+the law all is.
 
-Spills. Where the live tiles exceed a memory, the one whose next use is furthest away goes: from PSUM to SBUF through the
-Vector engine, from SBUF to HBM through DMA (not stored again if HBM still has it). A tile spilled from PSUM is read from
-SBUF from then on; a tile in HBM is loaded again, whole, before its next use. Whole tiles move: a kernel that wants to spill
-less makes its tiles smaller.
+SBUF (law `sbuf-holding`). A tile holds its memory from its first to its last instruction, through any loop in between; where
+memory is short the tile that was touched longest ago is stored to HBM through DMA, each time, and loaded again, whole, before
+its next use. Without the law a tile holds nothing between a last read and a write that covers it, the tile whose next use is
+furthest away goes, as for an allocator that sees through loops, and is not stored again if HBM still has its value.
+
+Whole tiles move: a kernel that wants to spill less makes its tiles smaller.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ class Spills:
 
     Attributes:
       psum_copies, psum_bytes: tiles moved from PSUM to SBUF.
+      recomputed: matmuls that run again because PSUM could not hold what they had made.
       stores, loads: DMA transfers added.
       stored_bytes, loaded_bytes: their bytes, over all partitions.
       peak_bytes: most bytes per partition live at once before spilling, by space.
@@ -44,9 +49,10 @@ class Spills:
     loads: int
     loaded_bytes: int
     peak_bytes: dict[str, int]
+    recomputed: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.psum_copies or self.stores or self.loads)
+        return bool(self.psum_copies or self.recomputed or self.stores or self.loads)
 
 
 NO_SPILLS = Spills(0, 0, 0, 0, 0, 0, {})
@@ -60,11 +66,15 @@ def spilled(events: Sequence[Event], chip: Chip) -> tuple[list[Event], Spills]:
     """
     psum = _Spiller(events, chip, "psum", int(chip.psum_partition_bytes))
     after_psum = psum.run()
+    if psum.recomputed:
+        psum = _Spiller(events, chip, "psum", int(chip.psum_partition_bytes), dropped=psum.sites)
+        after_psum = psum.run()
     sbuf = _Spiller(after_psum, chip, "sbuf", int(chip.sbuf_partition_bytes))
     after = sbuf.run()
     return after, Spills(
         psum_copies=psum.stores, psum_bytes=psum.stored_bytes, stores=sbuf.stores, stored_bytes=sbuf.stored_bytes,
         loads=sbuf.loads, loaded_bytes=sbuf.loaded_bytes, peak_bytes={"psum": psum.peak, "sbuf": sbuf.peak},
+        recomputed=psum.recomputed,
     )  # fmt: skip
 
 
@@ -79,7 +89,7 @@ class _Use:
 class _Tile:
     """A tile under way: where its value is now (`resident`: on chip; `stored`: HBM has it too)."""
 
-    __slots__ = ("buffer", "home", "nbytes", "now", "positions", "resident", "stored", "uses")
+    __slots__ = ("buffer", "home", "made", "maker", "nbytes", "now", "positions", "resident", "stored", "uses")
 
     def __init__(self, buffer: Buffer, nbytes: int) -> None:
         self.buffer, self.nbytes = buffer, nbytes
@@ -87,28 +97,45 @@ class _Tile:
         self.positions: list[int] = []
         self.now = buffer  # the buffer that accesses go to: the tile itself or its latest reincarnation
         self.home: Buffer | None = None  # its place in HBM, or in SBUF for a PSUM tile
+        self.maker: Event | None = None  # the matmul that makes a dropped PSUM tile
+        self.made = False  # it has been made before
         self.resident = self.stored = False
 
-    def next_need(self, index: int) -> int:
-        """First use after `index` that needs the value; `_NEVER` if there is none or the tile is overwritten first."""
+    def next_need(self, index: int, held: bool = False) -> int:
+        """First use after `index` that needs the value; `_NEVER` if none does or, unless `held`, it is overwritten first."""
         position = bisect_right(self.positions, index)
-        if position == len(self.uses) or self.uses[position].kind == "overwrite":
+        if position == len(self.uses) or (self.uses[position].kind == "overwrite" and not held):
             return _NEVER
         return self.uses[position].index
 
+    def latest(self, index: int) -> int:
+        """Its last use up to `index`."""
+        return self.positions[bisect_right(self.positions, index) - 1]
+
 
 class _Spiller:
-    def __init__(self, events: Sequence[Event], chip: Chip, space: str, capacity: int) -> None:
+    def __init__(
+        self, events: Sequence[Event], chip: Chip, space: str, capacity: int, dropped: frozenset[tuple[str, int]] = frozenset()
+    ) -> None:
         self.events, self.chip, self.space, self.capacity = events, chip, space, capacity
         self.out: list[Event] = []
         self.places: dict[int, int] = {}  # of each event, in the new stream
-        self.stores = self.stored_bytes = self.loads = self.loaded_bytes = self.peak = self.used = 0
+        self.stores = self.stored_bytes = self.loads = self.loaded_bytes = self.peak = self.used = self.recomputed = 0
+        self.held = space == "sbuf" and bool(chip.sbuf_spill_held)
+        self.recompute = space == "psum" and bool(chip.psum_recompute)
+        self.written: dict[int, list[int]] = {}  # where each buffer is written
+        self.dropped = dropped  # lines of the kernel whose tiles are made again rather than kept
+        self.sites: frozenset[tuple[str, int]] = frozenset()  # lines of which a tile was dropped
+        self.touched_at: dict[tuple[str, int], list[int]] = {}  # where the tiles of each line are used
+        self.named = {i for e in events for i in e.attrs.get("depends_on", ())}  # places that other events name
         self.number = 1 + max((r.buffer.number for e in events for r in (*e.reads, *e.writes)), default=0)
         self.tiles: dict[int, _Tile] = {}
         self.resident: dict[tuple[int, int], _Tile] = {}  # by (core, buffer number)
         for index, event in enumerate(events):
             for region in (*event.reads, *event.writes):
                 self._note(event, region, index)
+            for region in event.writes if self.recompute else ():
+                self.written.setdefault(region.buffer.number, []).append(index)
 
     def run(self) -> list[Event]:
         """The stream with this space's spills."""
@@ -116,6 +143,8 @@ class _Spiller:
         if self._peak(split=False) <= self.capacity:
             return list(self.events)
         for index, event in enumerate(self.events):
+            if self.dropped and self._postponed(event, index):
+                continue
             touched = self._touched(event)
             pinned = {id(tile) for tile in touched}
             for tile in touched:
@@ -125,16 +154,20 @@ class _Spiller:
             for region in event.writes:
                 written = self.tiles.get(region.buffer.number)
                 if written is not None:
-                    written.stored = False
+                    written.stored, written.made = False, True
             for tile in touched:
-                if tile.next_need(index) == _NEVER:
+                if tile.next_need(index, self.held) == _NEVER:
                     self._leave(tile)
+                elif self.dropped:
+                    self._drop(tile, index)
         return self.out
 
     def _note(self, event: Event, region: Region, index: int) -> None:
         buffer = region.buffer
         if buffer.space != self.space or buffer.address is not None:
             return
+        if self.dropped:
+            self.touched_at.setdefault((buffer.file, buffer.line), []).append(index)
         tile = self.tiles.get(buffer.number)
         if tile is None:
             tile = self.tiles[buffer.number] = _Tile(buffer, taken_bytes(buffer, self.chip))
@@ -155,7 +188,7 @@ class _Spiller:
             begin: int | None = None
             for use in tile.uses:
                 begin = use.index if begin is None else begin
-                if tile.next_need(use.index) == _NEVER if split else use is tile.uses[-1]:
+                if tile.next_need(use.index, self.held) == _NEVER if split else use is tile.uses[-1]:
                     changes += [(begin, tile.nbytes), (use.index + 1, -tile.nbytes)]
                     begin = None
         live = peak = 0
@@ -185,12 +218,20 @@ class _Spiller:
         tile.resident = True
         self.resident[event.core, tile.buffer.number] = tile
         use = tile.uses[bisect_right(tile.positions, index - 1)]
-        if tile.home is not None and use.kind != "overwrite":
+        if tile.maker is not None and use.kind != "overwrite":
+            tile.now = self._fresh(tile.buffer, self.space, "again")
+            (made,) = tile.maker.writes
+            self._append(
+                replace(tile.maker, writes=(replace(made, buffer=tile.now),), attrs={**tile.maker.attrs, "spill": True})
+            )
+            self.recomputed += tile.made
+            tile.made, tile.maker = True, None
+        elif tile.home is not None and use.kind != "overwrite":
             tile.now = self._fresh(tile.buffer, self.space, "reload")
             self._dma(event, tile.home, tile.now)
             self.loads += 1
             self.loaded_bytes += tile.buffer.bytes_per_partition * tile.buffer.shape[0]
-            tile.stored = True
+            tile.stored = not self.held
         elif use.index != tile.positions[0]:
             tile.now = self._fresh(tile.buffer, self.space, "again")
 
@@ -201,6 +242,24 @@ class _Spiller:
             self.used -= tile.nbytes
             self.resident = {key: other for key, other in self.resident.items() if other is not tile}
 
+    def _postponed(self, event: Event, index: int) -> bool:
+        """True if the event makes a tile of a dropped line, which it will do where the tile is needed."""
+        tile = self.tiles.get(event.writes[0].buffer.number) if event.opcode == "nc_matmul" else None
+        if tile is None or tile.resident or (tile.buffer.file, tile.buffer.line) not in self.dropped:
+            return False
+        tile.maker = self._maker(tile, index) if tile.next_need(index) != _NEVER else None
+        return tile.maker is not None
+
+    def _drop(self, tile: _Tile, index: int) -> None:
+        """Let a tile go that can be made again, if others of its line are used before it is."""
+        site = tile.buffer.file, tile.buffer.line
+        if site in self.dropped and tile.resident:
+            others = self.touched_at[site]
+            if others[bisect_right(others, index)] < tile.next_need(index):
+                tile.maker = self._maker(tile, index)
+                if tile.maker is not None:
+                    self._leave(tile)
+
     def _evict(self, event: Event, index: int, pinned: set[int]) -> None:
         candidates = [tile for tile in self.resident.values() if id(tile) not in pinned and self._movable(tile, index)]
         if not candidates:
@@ -208,8 +267,15 @@ class _Spiller:
                 f"{self.space} overflows at event {index} ({event.opcode}, {event.file}:{event.line}): {self.used:,} B of "
                 f"{self.capacity:,} B per partition are used by tiles that cannot be spilled now."
             )
-        tile = max(candidates, key=lambda item: (item.next_need(index), item.nbytes))
-        if not tile.stored:
+        if self.held:
+            tile = min(candidates, key=lambda item: item.latest(index))
+        else:
+            tile = max(candidates, key=lambda item: (item.next_need(index), item.nbytes))
+        if self.recompute:
+            tile.maker = self._maker(tile, index)
+            if tile.maker is not None:
+                self.sites |= {(tile.buffer.file, tile.buffer.line)}
+        if tile.maker is None and not tile.stored:
             self.stores += 1
             self.stored_bytes += tile.buffer.bytes_per_partition * tile.buffer.shape[0]
             if self.space == "psum":
@@ -229,6 +295,22 @@ class _Spiller:
             return True
         later = tile.uses[bisect_right(tile.positions, index) :]
         return all(use.kind == "read" for use in later)
+
+    def _maker(self, tile: _Tile, index: int) -> Event | None:
+        """The one matmul that made the tile's value, if it would make the same before the next use; None otherwise."""
+        before = tile.uses[: bisect_right(tile.positions, index)]
+        writes = [use for use in before if use.kind != "read"]
+        if not writes or writes[-1].kind != "overwrite":
+            return None
+        made = self.events[writes[-1].index]
+        if made.opcode != "nc_matmul" or len(made.writes) != 1 or "depends_on" in made.attrs or made.index in self.named:
+            return None
+        need = tile.next_need(index)
+        for region in made.reads:
+            places = self.written.get(region.buffer.number, [])
+            if region.buffer.space == "psum" or bisect_right(places, need) != bisect_right(places, writes[-1].index):
+                return None
+        return made
 
     def _fresh(self, buffer: Buffer, space: str, why: str) -> Buffer:
         self.number += 1

@@ -44,8 +44,9 @@ class Workload:
       starts, producers, kinds: edges grouped by consumer, as in `Dependencies`, int64; a kind may also be `OUTPUT`.
       tiles: the on-chip buffers that share a memory.
       no_reorder: True where the kernel pinned the order.
-      banks: a number for the PSUM bank that a Vector or Scalar instruction uses, -1 if none. Buffers are taken to lie in
-        banks of their own, because addresses are the compiler's choice.
+      banks: a number for the first PSUM bank that a Vector or Scalar instruction uses, -1 if none. Buffers are taken to lie
+        in banks of their own, because addresses are the compiler's choice.
+      spans: how many banks it uses, from that one on.
     """
 
     events: Sequence[Event]
@@ -60,6 +61,7 @@ class Workload:
     tiles: Tiles
     no_reorder: list[bool]
     banks: list[int]
+    spans: list[int]
 
     @cached_property
     def engine(self) -> list[int]:
@@ -86,18 +88,19 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
     table = AccessTable(events)
     edges = dependencies(events, reorder=reorder, table=table)
     kind, examples = _instructions(events, table)
-    cost_of_kind = _costs(examples, chip)
+    cost_of_kind = _costs(examples, chip, len({queue.core for queue in edges.queues}))
     pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
     columns = (edges.starts, edges.producers, edges.kinds, edges.queue_of)
     starts, producers, kinds, queue_of = (np.array(column, np.int64) for column in columns)
     _mark_outputs(edges, events, np.array([cost.output_ns > 0 for cost in cost_of_kind], bool)[kind], kinds)
     if edges.meetings:
         starts, producers, kinds = _meet(edges, starts, producers, kinds)
+    banks, spans = _banks(table, kind, examples, cost_of_kind, chip)
     return Workload(
         events=events, chip=chip, kind=kind, cost_of_kind=cost_of_kind, queue_of=queue_of, queues=edges.queues,
         starts=starts, producers=producers, kinds=kinds, tiles=Tiles.of(table, chip),
         no_reorder=np.array(pinned, bool)[kind].tolist(),
-        banks=_banks(table, kind, examples, cost_of_kind, chip),
+        banks=banks, spans=spans,
     )  # fmt: skip
 
 
@@ -159,9 +162,12 @@ def _may_meet(a: Region, b: Region) -> bool:
     return overlap(footprint_of(a), footprint_of(b))
 
 
-def _banks(table: AccessTable, kind: Ints, examples: Sequence[Event], costs: Sequence[Cost], chip: Chip) -> list[int]:
-    """A number for the PSUM bank of each event that holds a PSUM port, else -1."""
-    access, bank = [], []  # of each kind: which of its accesses is in PSUM, and in which bank of that tile
+def _banks(
+    table: AccessTable, kind: Ints, examples: Sequence[Event], costs: Sequence[Cost], chip: Chip
+) -> tuple[list[int], list[int]]:
+    """A number for the first PSUM bank of each event that holds a PSUM port, else -1, and how many it uses."""
+    access, bank, span = [], [], []  # of each kind: which of its accesses is in PSUM, in which banks of that tile
+    size = int(chip.psum_bank_bytes)
     for event, cost in zip(examples, costs, strict=True):
         reads = len(event.reads)
         operands = [*enumerate(event.writes, reads), *enumerate(event.reads)]
@@ -169,20 +175,25 @@ def _banks(table: AccessTable, kind: Ints, examples: Sequence[Event], costs: Seq
         if psum is None:
             access.append(0)
             bank.append(-1)
+            span.append(0)
         else:
             region = psum[1]
             row = max(region.buffer.bytes_per_partition, 1)
             access.append(psum[0])
-            bank.append(region.offset * region.dtype.itemsize % row // int(chip.psum_bank_bytes))
+            begin = region.offset * region.dtype.itemsize % row
+            steps = zip(region.shape[1:], region.strides[1:], strict=True)
+            last = begin + sum((count - 1) * abs(stride) for count, stride in steps) * region.dtype.itemsize
+            bank.append(begin // size)
+            span.append(min(last, row - 1) // size - begin // size + 1)
     of_kind = np.array(bank, np.int64)[kind]
     found = np.full(len(kind), -1, np.int64)
     mine = np.flatnonzero(of_kind >= 0)
     tile = table.buffer[table.starts[mine] + np.array(access, np.int64)[kind[mine]]]
     found[mine] = tile * int(chip.psum_banks) + of_kind[mine]
-    return found.tolist()
+    return found.tolist(), np.array(span, np.int64)[kind].tolist()
 
 
-def _costs(examples: Sequence[Event], chip: Chip) -> list[Cost]:
+def _costs(examples: Sequence[Event], chip: Chip, cores: int) -> list[Cost]:
     """The cost of every event; what was found for one form in an earlier call is not worked out again."""
     if id(chip.params) not in _COSTS and len(_COSTS) > 64:
         _COSTS.clear()
@@ -191,10 +202,10 @@ def _costs(examples: Sequence[Event], chip: Chip) -> list[Cost]:
         known.clear()
     costs = []
     for event in examples:
-        form = _form(event)
+        form = (cores, *_form(event))
         found = known.get(form)
         if found is None:
-            found = known[form] = cost_of(event, chip)
+            found = known[form] = cost_of(event, chip, cores)
         costs.append(found)
     return costs
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from nki_hf.chips import CHIPS, Chip, get_chip
 from nki_hf.dispatch import decide
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Problem
+from nki_hf.tools.error_bands import band_of
 from nki_hf.tools.latency import EAGER_NOTE, attention_us, eager_like_us, independent_units, one_unit
 from nki_hf.tools.lengths import attention_instructions, check_length
 from nki_hf.tools.modelled import visible_flops, window_of
@@ -31,6 +34,7 @@ def run(
     window: int | None,
     lnc: int | None = None,
     budget: int = 300_000,
+    progress: Callable[[], None] | None = None,
 ) -> list[dict[str, Any]]:
     """A row per chip: simulated µs of the kernel that dispatch picks and of the eager-like rung, TFLOP/s on visible keys, how
     they were found.
@@ -41,6 +45,7 @@ def run(
       window: order option of the schedule.
       lnc: cores; None = each chip's default.
       budget: instructions per core up to which every head is scheduled (see `latency.attention_us`).
+      progress: called after each of the two kernels of each chip.
 
     Raises:
       UnsupportedProblem: no kernel takes the problem on one of the chips.
@@ -53,7 +58,11 @@ def run(
         if decision.plan is None:
             raise UnsupportedProblem(decision.rejected)
         ours = attention_us(problem, chip, cores, window=window, budget=budget, kernel=decision.kernel)
+        if progress is not None:
+            progress()
         eager = eager_like_us(problem, chip, cores)
+        if progress is not None:
+            progress()
         rows.append({
             "chip": name, "cores": cores, "kernel": decision.kernel, "nki_us_simulated": ours.us,
             "eager_like_us_simulated": eager,
@@ -146,7 +155,10 @@ def command(
     _check_cores(lnc, chips)
     for name in chips:
         _check_length(problem, get_chip(name), lnc)
-    rows = run(problem, chips, window=window_of(order), lnc=lnc)
+    watched = Console(stderr=True)
+    with Progress(console=watched, transient=True, disable=not watched.is_terminal) as bar:
+        task = bar.add_task("simulating", total=2 * len(chips))
+        rows = run(problem, chips, window=window_of(order), lnc=lnc, progress=lambda: bar.advance(task))
     if as_json:
         print(json.dumps(rows, indent=1))
         return
@@ -164,6 +176,8 @@ def command(
         if row["extrapolated"]:
             known, asked = row["extrapolated"]
             console.print(f"{row['chip']}: {known} of {asked} (batch, kv head) units scheduled, the others are alike")
+    for row in rows:
+        console.print(band_of(row["kernel"], row["chip"]))
     console.print(EAGER_NOTE)
     if layers > 1:
         more = modelled_rows(problem, layers, window=window_of(order), chips=chips)

@@ -64,11 +64,11 @@ def attention_us(
     """The latency of one of our kernels on `lnc` cores; None = the one that dispatch picks.
 
     Units (entries of the axes that its binding divides: a batch entry and a kv head) are independent and alike. If all of
-    them are more than `budget` instructions a core, the first half, three quarters and the whole of what a third of the
-    budget allows are scheduled, and the time per unit between the first and the last is repeated for the rest. In program
-    order that is exact. A window's schedule settles slowly and is periodic over many units or not at all, so at least
-    `_SETTLED` instructions are scheduled, and where the time per unit in the third quarter and in the last one would lead to
-    latencies that differ by more than `_DOUBT`, twice as many, and so on.
+    them are more than `budget` instructions a core, some are scheduled and the time per unit is repeated for the rest. In
+    program order that is exact from the first few on, and no more are scheduled. A window's schedule settles slowly and is
+    periodic over many units or not at all: the first half, three quarters and the whole of what a third of the budget allows
+    are scheduled, at least `_SETTLED` instructions, and where the time per unit in the third quarter and in the last one
+    would lead to latencies that differ by more than `_DOUBT`, twice as many, and so on.
     That ends, with every unit scheduled, where it would be no less work. `budget=None` schedules every unit.
 
     Raises:
@@ -85,7 +85,7 @@ def attention_us(
     if asked * length <= budget:
         return _whole(problem, chip, lnc, window, kernel)
     instructions = 0
-    for known in _doubling(budget // 3 if window is None else max(budget // 3, _SETTLED), length, asked):
+    for known in _doubling(0 if window is None else max(budget // 3, _SETTLED), length, asked):
         counts = [1, known] if length > _LONG else [known // 2, known * 3 // 4, known]
         if instructions + sum(counts) * length >= asked * length:
             break

@@ -14,6 +14,7 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import require
 from nki_hf.observers.report import LONGER, facts, html
 from nki_hf.observers.timing import WAITS
+from nki_hf.tools.error_bands import band_of
 from nki_hf.tools.modelled import KERNEL, KERNEL_HELP, ModelRequest, planned, stream, window_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.shape import SHAPE_HELP
@@ -100,5 +101,6 @@ def command(
         return
     console = Console(width=150)
     show(found, str(asked), console)
+    console.print(band_of(kernel, chip))
     if output is not None:
         console.print(f"wrote {output}")

@@ -11,6 +11,7 @@ from nki_hf.errors import require
 from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.timeline import draw_timeline
 from nki_hf.timing.schedule import Schedule
+from nki_hf.tools.error_bands import band_of
 from nki_hf.tools.modelled import KERNEL, KERNEL_HELP, ModelRequest, model, window_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.shape import SHAPE_HELP
@@ -62,5 +63,5 @@ def command(
     asked = ModelRequest(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
     check(output)
     plan = model(asked, window=window_of(order), overflow=overflow)
-    print(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order")
+    print(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order; {band_of(kernel, chip)}")
     print(run(plan, output, str(asked)))

@@ -71,6 +71,7 @@ def test_a_disk_that_is_full_is_one_line_after_the_simulation(verb, suffix, tmp_
 def test_a_page_of_correlations_on_a_full_disk_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("nki_hf.tools.correlate.run", lambda *_, **__: [])
     monkeypatch.setattr("nki_hf.tools.correlate.fit", dict)
+    monkeypatch.setattr("nki_hf.tools.correlate.store", lambda _: None)
     monkeypatch.setattr("nki_hf.tools.correlate.markdown", lambda *_: "page " * 10_000)
     path = tmp_path / "page.md"
     path.symlink_to("/dev/full")

@@ -3,6 +3,7 @@
 import pytest
 
 from nki_hf.chips import get_chip
+from nki_hf.chips.laws import without
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.stream.events import Buffer, Event, Region
 from nki_hf.sim.tensors.strides import row_major
@@ -11,6 +12,9 @@ from nki_hf.timing.spills import spilled
 from nki_hf.tools.subjects import events_of
 
 TRN1 = get_chip("trn1")
+SEEING = without(TRN1, "sbuf-holding")
+"""Its allocator sees through loops."""
+COPYING = without(TRN1, "psum-recompute")
 
 
 class Stream:
@@ -50,7 +54,7 @@ def test_the_tile_whose_next_use_is_furthest_goes_to_hbm_and_comes_back():
     events = (
         Stream().write("near", 90).write("far", 90).write("third", 60).read("third", 60).read("near", 90).read("far", 90).events
     )
-    after, spills = spilled(events, TRN1)
+    after, spills = spilled(events, SEEING)
     moved = [
         (event.opcode, event.reads[0].buffer.name, event.writes[0].buffer.space) for event in after if event.attrs.get("spill")
     ]
@@ -60,17 +64,29 @@ def test_the_tile_whose_next_use_is_furthest_goes_to_hbm_and_comes_back():
     assert spills.peak_bytes["sbuf"] == (90 + 90 + 60 + 1) * 1024
     last = after[-1]
     assert last.reads[0].buffer.name == "far (reload)"
-    schedule(events, TRN1)  # and the result fits
+    schedule(events, SEEING)  # and the result fits
+
+
+def test_what_was_touched_longest_ago_goes_and_is_stored_each_time():
+    """a was touched longest ago when c comes, though it is needed next; back from HBM, it leaves by a store again."""
+    stream = Stream().write("a", 90).write("b", 90).write("c", 90).read("a", 90).read("b", 90).read("c", 90)
+    stream.read("a", 90).read("b", 90)
+    after, spills = spilled(stream.events, TRN1)
+    stores = [e.reads[0].buffer.name.split(" ")[0] for e in after if e.attrs.get("spill") and not e.writes[0].buffer.on_chip]
+    assert stores == ["a", "b", "c", "a"]
+    assert spills.loads == 4
+    schedule(stream.events, TRN1)
 
 
 def test_a_tile_holds_nothing_between_its_last_read_and_the_next_whole_write():
     """a is read, then written anew after b came and went: 120 + 120 KiB never live together."""
     events = Stream().write("a", 120).read("a", 120).write("b", 120).read("b", 120).write("a", 120).read("a", 120).events
-    after, spills = spilled(events, TRN1)
+    after, spills = spilled(events, SEEING)
     assert not spills
     assert spills.peak_bytes["sbuf"] == (120 + 1) * 1024
     assert len(after) == len(events)
-    assert schedule(events, TRN1).high_water_bytes[0, "sbuf"] <= TRN1.sbuf_partition_bytes
+    assert spilled(events, TRN1)[1].stores, "held from its first to its last instruction, a does not fit beside b"
+    assert schedule(events, SEEING).high_water_bytes[0, "sbuf"] <= TRN1.sbuf_partition_bytes
 
 
 def test_overflow_of_one_instruction_alone_is_an_error():
@@ -80,16 +96,63 @@ def test_overflow_of_one_instruction_alone_is_an_error():
 
 
 def test_scores_that_overflow_psum_move_to_sbuf_and_from_there_to_hbm():
-    _, at_512 = spilled(events_of("v3", 512, TRN1), TRN1)
-    _, at_1024 = spilled(events_of("v3", 1024, TRN1), TRN1)
+    _, at_512 = spilled(events_of("v3", 512, COPYING), COPYING)
+    _, at_1024 = spilled(events_of("v3", 1024, COPYING), COPYING)
     assert not at_512  # 4 query tiles of one bank
     assert at_1024.psum_copies == 8  # 16 banks asked, 8 there
     assert at_1024.stores == 0
 
 
+def test_scores_that_overflow_psum_are_computed_once_more():
+    """16 banks of scores a query tile, 8 there: each of 64 x 16 score blocks is made for the maximum and again for exp."""
+    before = events_of("v7", 8192, TRN1)
+    after, spills = spilled(before, TRN1)
+    assert (spills.recomputed, spills.psum_copies) == (64 * 16, 0)
+    assert len(after) == len(before) + 64 * 16
+    written = set()
+    for event in after:
+        assert all(r.buffer.number in written for r in event.reads if r.buffer.space == "psum")
+        written |= {r.buffer.number for r in event.writes}
+
+
+def test_what_cannot_be_computed_again_is_copied():
+    """The stationary operand is overwritten between the matmul and the last use of its result."""
+    chip = TRN1
+    stream = Stream()
+
+    def psum(name):
+        tile = stream.tiles.setdefault(
+            name, Buffer(1000 + len(stream.tiles), "psum", name, (128, 512), as_dtype("float32"), 0, "scratch", None, "k", 7)
+        )
+        return Region(tile, tile.dtype, 0, tile.shape, row_major(tile.shape))
+
+    def matmul(name):
+        reads = (stream.region("weights", 1), stream.region("moving", 1))
+        stream.events.append(Event(len(stream.events), 0, "tensor", "tensor", "nc_matmul", reads, (psum(name),), "k", 7, {}))
+
+    def use(name):
+        writes = (stream.region("out", 1),)
+        reduce = ("vector", "vector", "tensor_reduce")
+        stream.events.append(Event(len(stream.events), 0, *reduce, (psum(name),), writes, "k", 8, {}))
+
+    stream.write("weights", 1).write("moving", 1)
+    names = [f"bank {k}" for k in range(9)]
+    for name in names:
+        matmul(name)
+    for name in names:
+        use(name)
+    _, kept = spilled(stream.events, chip)
+    assert (kept.recomputed, kept.psum_copies) == (0, 0)  # made when needed: nothing is made twice
+    stream.write("weights", 1)
+    use("bank 8")
+    _, overwritten = spilled(stream.events, chip)
+    assert overwritten.recomputed == 0
+    assert overwritten.psum_copies <= 1
+
+
 def test_the_cliff_of_v11_lies_between_8192_and_16384_keys_on_trn1():
     """Live bytes per partition: q, k, V^T, exps and P^T 2 B, one set of scores 4 B: 14 B a key; see v11's docstring."""
-    fits, spills_at_8k = spilled(events_of("v11", 8192, TRN1), TRN1)
+    fits, spills_at_8k = spilled(events_of("v11", 8192, SEEING), SEEING)
     assert len(fits) == len(events_of("v11", 8192, TRN1))
     assert not spills_at_8k
     assert spills_at_8k.peak_bytes["sbuf"] == pytest.approx(14 * 8192, rel=0.02)
@@ -97,9 +160,10 @@ def test_the_cliff_of_v11_lies_between_8192_and_16384_keys_on_trn1():
 
 
 @pytest.mark.slow
-def test_v11_at_16384_keys_spills_and_takes_more_than_twice_what_scaling_would_give():
+def test_v11_at_16384_keys_spills_and_takes_five_times_what_scaling_would_give():
+    """Measured: 1,387 and 35,067 us."""
     at_8k = schedule(events_of("v11", 8192, TRN1), TRN1)
     at_16k = schedule(events_of("v11", 16384, TRN1), TRN1)
     assert not at_8k.spills
     assert at_16k.spills.loads > 1000
-    assert at_16k.total_ns > 2 * 4 * at_8k.total_ns
+    assert 20 < at_16k.total_ns / at_8k.total_ns < 31
