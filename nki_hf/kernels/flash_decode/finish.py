@@ -1,9 +1,12 @@
 """The end of a row block: the two cores' halves are merged, the sink joins, rows are normalised and written; lse at the end."""
 
+from nki_hf.kernels.flash_decode.loads import LOWEST
 from nki_hf.lang import nisa, nl
 
 TILE = 128
 FP32_MIN = -3.4028235e38
+LEAST = 1.0e-30
+"""What divides a row without keys."""
 
 
 def finish_block(env, block):
@@ -15,16 +18,13 @@ def finish_block(env, block):
         total = merged[0]
         top = merged[1]
     sums = env["sums"][0:rows, place : place + 1]
-    nisa.tensor_copy(dst=sums, src=total[0:rows, width : width + 1], engine=nisa.engine.vector)
+    # Rows without keys have a sum of exactly 0, others of about 1 or more.
+    nisa.tensor_scalar(dst=sums, data=total[0:rows, width : width + 1], op0=nl.maximum, operand0=LEAST)
     nisa.tensor_scalar(dst=env["maxima"][0:rows, place : place + 1], data=top, op0=nl.multiply, operand0=env["slope"])
     if env["sink"] != None:  # noqa: E711
         total = _joined(env, block, total)
-    factor = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    # Rows without keys have a sum of exactly 0, others of about 1 or more: 0 / 1 for those.
-    nisa.scalar_tensor_tensor(dst=factor, data=sums, op0=nl.equal, operand0=0.0, op1=nl.add, operand1=sums)
-    nisa.reciprocal(dst=factor, data=factor)
     target = env["normal"][0:rows, place, 0:width]
-    nisa.tensor_scalar(dst=target, data=total[0:rows, 0:width], op0=nl.multiply, operand0=factor, engine=nisa.engine.vector)
+    nisa.tensor_scalar(dst=target, data=total[0:rows, 0:width], op0=nl.divide, operand0=sums, engine=nisa.engine.vector)
 
 
 def write_rows(env):
@@ -119,21 +119,19 @@ def write_lse(env):
     """lse = maximum + log(sum) of all rows, turned and written; rows without keys get -inf, or the sink."""
     blocks, columns, seqlen_q = env["blocks"], len(env["blocks"]), env["q"].shape[2]
     lines = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
-    empty = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=empty, data=env["sums"], op0=nl.equal, operand0=0.0)
-    nisa.tensor_tensor(dst=lines, data1=env["sums"], data2=empty, op=nl.add, engine=nisa.engine.vector)
-    nisa.activation(dst=lines, op=nl.log, data=lines)
+    nisa.activation(dst=lines, op=nl.log, data=env["sums"])
     nisa.tensor_tensor(dst=lines, data1=lines, data2=env["maxima"], op=nl.add, engine=nisa.engine.vector)
-    nisa.scalar_tensor_tensor(dst=lines, data=empty, op0=nl.multiply, operand0=0.9 * FP32_MIN, op1=nl.add, operand1=lines)
     for begin in range(0, columns, TILE):
         count = min(TILE, columns - begin)
         bank = nl.ndarray((count, TILE), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_transpose(dst=bank, data=lines[0:TILE, begin : begin + count], engine=nisa.engine.tensor)
         rows = nl.ndarray((count, TILE), dtype=nl.float32, buffer=nl.sbuf)
         lowest = nl.ndarray((count, TILE), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_scalar(dst=lowest, data=bank, op0=nl.less, operand0=0.8 * FP32_MIN, op1=nl.multiply, operand1=FP32_MIN)
-        # 1.9 times the lowest value overflows to -inf.
-        nisa.tensor_tensor(dst=rows, data1=bank, data2=lowest, op=nl.add, engine=nisa.engine.vector)
+        # Half of the maximum of no keys; twice the lowest value overflows to -inf.
+        nisa.tensor_scalar(
+            dst=lowest, data=bank, op0=nl.less, operand0=0.5 * LOWEST * env["slope"], op1=nl.multiply, operand1=FP32_MIN
+        )
+        nisa.scalar_tensor_tensor(dst=rows, data=lowest, op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=bank)
         _write_lines(env, rows, begin, count, seqlen_q)
 
 

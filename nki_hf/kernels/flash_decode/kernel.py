@@ -98,14 +98,6 @@ def flash_decode(
     for i in range(count + 5):
         if i >= 4 and i - 4 < count:
             sums(env, steps[i - 4])
-        if i >= 1 and i - 1 < count:
-            scores(env, steps[i - 1])
-        if i >= 2 and i - 2 < count:
-            maximum(env, steps[i - 2])
-        if i >= 3 and i - 3 < count:
-            exponentials(env, steps[i - 3])
-        if i >= 1 and i - 1 < count:
-            tops(env, steps[i - 1])
         if i < count:
             mask_of(env, steps[i]["batch"])
             turn(env, steps[i])
@@ -114,6 +106,14 @@ def flash_decode(
         if i >= values_from and i - values_from < count:
             if steps[i - values_from]["opens"]:
                 load_chunk(env, "v", steps[i - values_from]["number"])
+        if i >= 1 and i - 1 < count:
+            scores(env, steps[i - 1])
+        if i >= 2 and i - 2 < count:
+            maximum(env, steps[i - 2])
+        if i >= 3 and i - 3 < count:
+            exponentials(env, steps[i - 3])
+        if i >= 1 and i - 1 < count:
+            tops(env, steps[i - 1])
         if i >= 4 and i - 4 < count:
             output(env, steps[i - 4])
             accumulate(env, steps[i - 4])

@@ -4,6 +4,8 @@ from nki_hf.kernels.flash_decode.bounds import index_of
 from nki_hf.lang import nisa, nl
 
 TILE = 128
+LOWEST = -1.0e28
+"""The maximum of no keys: above hidden scores, below all others."""
 
 
 def open_buffers(env):
@@ -13,6 +15,7 @@ def open_buffers(env):
     width = step * max(env["k"].shape[3], env["v"].shape[3])
     env["zeros"] = nl.ndarray((TILE, width), dtype=env["k"].dtype, buffer=nl.sbuf)
     nisa.memset(dst=env["zeros"], value=0.0, engine=nisa.engine.vector)
+    env["zeroing"] = nisa.engine.vector
 
 
 def _ring(env, name, count):
@@ -33,7 +36,11 @@ def load_chunk(env, name, number):
     load, given, ring = env["loads"][number], env[name], env["rings"][name]
     tile = ring[number % len(ring)]
     if number < len(ring):
-        nisa.activation(dst=tile, op=nl.copy, data=env["zeros"][0:TILE, 0 : tile.shape[1]])
+        zeros = env["zeros"][0:TILE, 0 : tile.shape[1]]
+        if number == 0:
+            nisa.activation(dst=tile, op=nl.copy, data=zeros)
+        else:
+            nisa.tensor_copy(dst=tile, src=zeros, engine=env["zeroing"])
     load[name] = tile
     rows, width = given.shape[0] * given.shape[1] * given.shape[2], given.shape[3]
     source = given.reshape((rows, width)).ap(
@@ -54,9 +61,8 @@ def load_constants(env):
     env["negative"] = _diagonal(less)
     env["one"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["one"], value=1.0, engine=nisa.engine.gpsimd)
-    # m0, the maximum of no keys: above hidden scores, below all others.
     env["lowest"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=env["lowest"], value=-1.0e28, engine=nisa.engine.gpsimd)
+    nisa.memset(dst=env["lowest"], value=LOWEST, engine=nisa.engine.gpsimd)
     env["parts"] = 1 + (dtype != nl.bfloat16)
     columns = len(env["blocks"])
     env["sums"] = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
