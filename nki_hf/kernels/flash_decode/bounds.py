@@ -12,21 +12,26 @@ FAR = 33554432.0
 """2^25: further than any key."""
 
 
+def number_keys(env):
+    """First keys of the partitions of all chunks, counted from the first visible one: float32 [TILE, entries, chunks]."""
+    entries, chunks, step = env["lo"].shape[0], env["chunks"], env["per_partition"]
+    env["grid"] = nl.ndarray((TILE, entries, chunks), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.iota(dst=env["grid"], pattern=[[0, entries], [TILE * step, chunks]], offset=0, channel_multiplier=step)
+
+
 def load_bounds(env):
-    """`lo` and `hi` on every partition, [TILE, entries, seqlen_q] float32, and the indices of all gathers.
+    """`lo` and `hi` on every partition, [TILE, entries, seqlen_q] int32, and the indices of all gathers.
 
     Partition p of chunk c reads from key `start + (TILE c + p) * per_partition`, or from as far before the end of the cache as
-    it must; -1 where no row sees that far.
+    it must; out of bounds where no row sees that far.
     """
     entries, seqlen_q, chunks = env["lo"].shape[0], env["lo"].shape[1], env["chunks"]
     step = env["per_partition"]
     edges = []
     for given in (env["lo"], env["hi"]):
-        raw = nl.ndarray((TILE, entries, seqlen_q), dtype=nl.int32, buffer=nl.sbuf)
+        edge = nl.ndarray((TILE, entries, seqlen_q), dtype=nl.int32, buffer=nl.sbuf)
         pattern = [[0, TILE], [seqlen_q, entries], [1, seqlen_q]]
-        nisa.dma_copy(dst=raw, src=given.ap(pattern=pattern, offset=0))
-        edge = nl.ndarray((TILE, entries, seqlen_q), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=edge, src=raw, engine=nisa.engine.vector)
+        nisa.dma_copy(dst=edge, src=given.ap(pattern=pattern, offset=0))
         edges.append(edge)
     lower, upper = edges[0], edges[1]
     env["lower"], env["upper"] = lower, upper
@@ -44,21 +49,17 @@ def load_bounds(env):
         stop = nl.ndarray((TILE, entries), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_reduce(dst=stop, op=nl.maximum, data=stops, axis=2)
 
-    grid = nl.ndarray((TILE, entries, chunks), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.iota(dst=grid, pattern=[[0, entries], [TILE * step, chunks]], offset=0, channel_multiplier=step)
+    grid = env["grid"]
     spread = start.ap(pattern=[[entries, TILE], [1, entries], [0, chunks]], offset=0)
     nominal = nl.ndarray((TILE, entries, chunks), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(dst=nominal, data1=grid, data2=spread, op=nl.add, engine=nisa.engine.vector)
     ends = stop.ap(pattern=[[entries, TILE], [1, entries], [0, chunks]], offset=0)
-    live = nl.ndarray((TILE, entries, chunks), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=live, data1=nominal, data2=ends, op=nl.less, engine=nisa.engine.vector)
+    behind = nl.ndarray((TILE, entries, chunks), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=behind, data1=nominal, data2=ends, op=nl.greater_equal, engine=nisa.engine.vector)
     keys = nl.ndarray((TILE, entries, chunks), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=keys, data=nominal, op0=nl.minimum, operand0=float(env["k"].shape[2] - step))
-    # keys where live, else -1
-    index = nl.ndarray((TILE, entries, chunks), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.scalar_tensor_tensor(dst=index, data=keys, op0=nl.add, operand0=1.0, op1=nl.multiply, operand1=live)
     env["index"] = nl.ndarray((TILE, entries, chunks), dtype=nl.int32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=env["index"], data=index, op0=nl.add, operand0=-1.0)
+    nisa.scalar_tensor_tensor(dst=env["index"], data=behind, op0=nl.multiply, operand0=FAR, op1=nl.add, operand1=keys)
     env["nominal"], env["keys"] = nominal, keys
     env["masks"] = [None] * entries
 

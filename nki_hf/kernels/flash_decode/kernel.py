@@ -34,9 +34,9 @@ results are merged by their maxima and sums.
 Source: online softmax, arXiv:2205.14135, algorithm 1; split over keys, arXiv:2311.01282.
 """
 
-from nki_hf.kernels.flash_decode.bounds import load_bounds, mask_of
+from nki_hf.kernels.flash_decode.bounds import load_bounds, mask_of, number_keys
 from nki_hf.kernels.flash_decode.finish import finish_block, write_lse, write_rows
-from nki_hf.kernels.flash_decode.loads import load_chunk, load_constants, load_queries, open_buffers
+from nki_hf.kernels.flash_decode.loads import load_chunk, load_constants, load_queries, open_buffers, zero_buffers
 from nki_hf.kernels.flash_decode.stages import accumulate, exponentials, maximum, output, scores, sums, tops, turn
 from nki_hf.kernels.flash_decode.work import divided, steps_of
 from nki_hf.lang import nki, nl
@@ -86,26 +86,29 @@ def flash_decode(
     env["segments"], env["loads"], env["blocks"] = segments, loads, blocks
     if len(segments) == 0:
         return out, lse
+    number_keys(env)
     open_buffers(env)
-    load_bounds(env)
+    zero_buffers(env, 0, 1)
     load_constants(env)
+    load_bounds(env)
+    mask_of(env, steps[0]["batch"])
     load_queries(env)
+    zero_buffers(env, 1, prefetch + 2)
     for n in range(prefetch + 1):
         load_chunk(env, "k", n)
     count = len(steps)
-    mask_of(env, steps[0]["batch"])
     values_from = 4 - prefetch
     for i in range(count + 5):
         if i >= 4 and i - 4 < count:
             sums(env, steps[i - 4])
+        if i >= values_from and i - values_from < count:
+            if steps[i - values_from]["opens"]:
+                load_chunk(env, "v", steps[i - values_from]["number"])
         if i < count:
             mask_of(env, steps[i]["batch"])
             turn(env, steps[i])
             if steps[i]["closes"]:
                 load_chunk(env, "k", steps[i]["number"] + prefetch + 1)
-        if i >= values_from and i - values_from < count:
-            if steps[i - values_from]["opens"]:
-                load_chunk(env, "v", steps[i - values_from]["number"])
         if i >= 1 and i - 1 < count:
             scores(env, steps[i - 1])
         if i >= 2 and i - 2 < count:
