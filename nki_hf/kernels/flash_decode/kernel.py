@@ -77,7 +77,7 @@ def flash_decode(
         "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "sink": sink, "out": out, "lse": lse, "chunks": chunks,
         "per_partition": per_partition, "prefetch": prefetch, "scale": slope, "slope": slope, "factor": factor,
         "softcap": softcap, "group_size": group_size, "heads": heads, "rows": group_size * seqlen_q,
-        "block_rows": heads * seqlen_q, "program": program,
+        "block_rows": heads * seqlen_q, "program": program, "copies": 0,
     }  # fmt: skip
     if softcap != None:  # noqa: E711  (NKI's front end knows no `is`)
         env["slope"] = softcap

@@ -70,6 +70,8 @@ def load_constants(env):
     env["negative"] = _diagonal(less)
     env["one"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["one"], value=1.0, engine=nisa.engine.gpsimd)
+    env["column"] = nl.ndarray((TILE, 1), dtype=env["v"].dtype, buffer=nl.sbuf)
+    nisa.memset(dst=env["column"], value=1.0, engine=nisa.engine.gpsimd)
     env["lowest"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["lowest"], value=LOWEST, engine=nisa.engine.gpsimd)
     env["parts"] = 1 + (dtype != nl.bfloat16)

@@ -151,7 +151,7 @@ def _fit(problem: Problem, chip: Chip, per_partition: int, chunks: int) -> tuple
     limit = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
     budget: dict[str, int] = {}
     prefetch = 1
-    for prefetch in (4, 3, 2, 1):
+    for prefetch in (2, 1):
         budget = _budget(problem, per_partition, chunks, prefetch)
         if sum(budget.values()) <= limit:
             break

@@ -5,6 +5,8 @@ from nki_hf.lang import nisa, nl
 
 TILE = 128
 BANK_BYTES = 2048
+MANY = 32
+"""Rows from which on one more product a key tile is cheaper than a sum on the Vector engine."""
 
 
 def turn(env, step):
@@ -17,7 +19,6 @@ def turn(env, step):
         size = 4
     per_bank = BANK_BYTES // (TILE * size)
     pieces = []
-    number = 0
     for d in range(0, head_dim, TILE):
         depth = min(TILE, head_dim - d)
         piece = nl.ndarray((depth, step["tiles"] * TILE), dtype=k.dtype, buffer=nl.sbuf)
@@ -31,27 +32,27 @@ def turn(env, step):
                     engine=nisa.engine.tensor,
                 )  # fmt: skip
             target = piece[0:depth, first * TILE : (first + count) * TILE]
-            if number % 2 == 1:
+            if env["copies"] % 2 == 1:
                 nisa.activation(dst=target, op=nl.copy, data=bank)
             else:
                 nisa.tensor_copy(dst=target, src=bank, engine=nisa.engine.vector)
-            number = number + 1
+            env["copies"] = env["copies"] + 1
         pieces.append(piece)
     turned = step["turned"]
     turned["k"] = pieces
 
 
 def scores(env, step):
-    """scores[keys, key tile, row]: the mask and the product, and their maximum over the key tiles."""
+    """scores[keys, row, key tile]: the mask and the product."""
     block = env["blocks"][step["block"]]
     rows, tiles, seqlen_q = block["rows"], step["tiles"], env["q"].shape[2]
     turned = step["turned"]
     pieces = turned["k"]
     column = env["segments"][block["segment"]]["column"] + block["row"]
-    tile = nl.ndarray((TILE, tiles, rows), dtype=nl.float32, buffer=nl.psum)
+    tile = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.psum)
     mask = mask_of(env, step["batch"])
     first = step["chunk"] * env["per_partition"] + step["tile"]
-    pattern = [[mask.shape[1] * seqlen_q, TILE], [seqlen_q, tiles], [0, rows // seqlen_q], [1, seqlen_q]]
+    pattern = [[mask.shape[1] * seqlen_q, TILE], [0, rows // seqlen_q], [1, seqlen_q], [seqlen_q, tiles]]
     hidden = mask.ap(pattern=pattern, offset=first * seqlen_q)
     if env["softcap"] == None:  # noqa: E711
         nisa.nc_matmul(dst=tile, stationary=env["identity"], moving=hidden)
@@ -60,13 +61,13 @@ def scores(env, step):
             piece, queries = pieces[p], env["queries"][p]
             depth = piece.shape[0]
             nisa.nc_matmul(
-                dst=tile[0:TILE, n, 0:rows], stationary=piece[0:depth, n * TILE : (n + 1) * TILE],
+                dst=tile[0:TILE, 0:rows, n], stationary=piece[0:depth, n * TILE : (n + 1) * TILE],
                 moving=queries[0:depth, column : column + rows],
             )  # fmt: skip
     if env["softcap"] != None:  # noqa: E711
-        capped = nl.ndarray((TILE, tiles, rows), dtype=nl.float32, buffer=nl.sbuf)
+        capped = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
         nisa.activation(dst=capped, op=nl.tanh, data=tile, scale=env["scale"] / env["softcap"])
-        shown = nl.ndarray((TILE, tiles, rows), dtype=nl.float32, buffer=nl.sbuf)
+        shown = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=shown, data1=capped, data2=hidden, op=nl.add, engine=nisa.engine.vector)
         tile = shown
     step["scores"] = tile
@@ -74,13 +75,12 @@ def scores(env, step):
 
 def tops(env, step):
     """The maximum of each row over the key tiles, [keys, rows]."""
-    rows, tiles, tile = env["blocks"][step["block"]]["rows"], step["tiles"], step["scores"]
+    rows, tile = env["blocks"][step["block"]]["rows"], step["scores"]
     dtype = nl.float32
     if env["parts"] == 1:  # rounded here or later is the same
         dtype = nl.bfloat16
     step["tops"] = nl.ndarray((TILE, rows), dtype=dtype, buffer=nl.sbuf)
-    by_row = tile.ap(pattern=[[tiles * rows, TILE], [1, rows], [rows, tiles]], offset=0)
-    nisa.tensor_reduce(dst=step["tops"], op=nl.maximum, data=by_row, axis=2)
+    nisa.tensor_reduce(dst=step["tops"], op=nl.maximum, data=tile, axis=2)
 
 
 def maximum(env, step):
@@ -129,20 +129,20 @@ def _diagonal(env, values, rows):
 
 
 def exponentials(env, step):
-    """probs[keys, key tile, row] = exp(slope * (score - maximum)), and the correction of what came before."""
+    """probs[keys, row, key tile] = exp(slope * (score - maximum)), and the correction of what came before."""
     block = env["blocks"][step["block"]]
     rows, tiles, tile = block["rows"], step["tiles"], step["scores"]
     softcap = env["softcap"]
     shift = tile
     if softcap != None:  # noqa: E711
-        shift = nl.ndarray((TILE, 1, rows), dtype=nl.float32, buffer=nl.psum)
+        shift = nl.ndarray((TILE, rows, 1), dtype=nl.float32, buffer=nl.psum)
     for diagonal in step["diagonals"]:
-        moving = diagonal.ap(pattern=[[rows, rows], [0, shift.shape[1]], [1, rows]], offset=0)
+        moving = diagonal.ap(pattern=[[rows, rows], [1, rows], [0, shift.shape[2]]], offset=0)
         nisa.nc_matmul(dst=shift, stationary=env["ones"][0:rows, 0:TILE], moving=moving)
     if softcap != None:  # noqa: E711
-        spread = shift.ap(pattern=[[rows, TILE], [0, tiles], [1, rows]], offset=0)
+        spread = shift.ap(pattern=[[rows, TILE], [1, rows], [0, tiles]], offset=0)
         nisa.tensor_tensor(dst=tile, data1=tile, data2=spread, op=nl.add, engine=nisa.engine.vector)
-    step["probs"] = nl.ndarray((TILE, tiles, rows), dtype=env["v"].dtype, buffer=nl.sbuf)
+    step["probs"] = nl.ndarray((TILE, rows, tiles), dtype=env["v"].dtype, buffer=nl.sbuf)
     nisa.activation(dst=step["probs"], op=nl.exp, data=tile, scale=env["slope"])
     if step["correction"] != None:  # noqa: E711
         nisa.activation(dst=step["correction"], op=nl.exp, data=step["correction"], scale=env["slope"])
@@ -150,11 +150,12 @@ def exponentials(env, step):
 
 
 def sums(env, step):
-    """The sum of each row over the key tiles, [keys, rows] float32."""
-    rows, tiles, probs = env["blocks"][step["block"]]["rows"], step["tiles"], step["probs"]
-    step["sums"] = nl.ndarray((TILE, rows), dtype=nl.float32, buffer=nl.sbuf)
-    by_row = probs.ap(pattern=[[tiles * rows, TILE], [1, rows], [rows, tiles]], offset=0)
-    nisa.tensor_reduce(dst=step["sums"], op=nl.add, data=by_row, axis=2)
+    """The sum of each row over the key tiles, [keys, rows] float32; of many rows the Tensor engine makes them (see `output`)."""
+    rows = env["blocks"][step["block"]]["rows"]
+    step["sums"] = None
+    if rows < MANY:
+        step["sums"] = nl.ndarray((TILE, rows), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=step["sums"], op=nl.add, data=step["probs"], axis=2)
 
 
 def output(env, step):
@@ -164,11 +165,12 @@ def output(env, step):
     load = step["load"]
     values = load["v"]
     for n in range(tiles):
-        begin = (step["tile"] + n) * width
-        nisa.nc_matmul(
-            dst=bank[0:rows, 0:width], stationary=probs[0:TILE, n, 0:rows], moving=values[0:TILE, begin : begin + width]
-        )
-    nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
+        begin, each = (step["tile"] + n) * width, probs[0:TILE, 0:rows, n]
+        nisa.nc_matmul(dst=bank[0:rows, 0:width], stationary=each, moving=values[0:TILE, begin : begin + width])
+        if step["sums"] == None:  # noqa: E711
+            nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=each, moving=env["column"])
+    if step["sums"] != None:  # noqa: E711
+        nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
     step["output"] = bank
     step["probs"] = None
 
