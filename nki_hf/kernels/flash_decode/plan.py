@@ -100,8 +100,6 @@ def decode_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
     for value, name in ((problem.scale, "softmax_scale"), (problem.softcap, "softcap")):
         if value and not SLOPES[0] <= abs(value) <= SLOPES[1]:
             refuse(name, value, f"must be {SLOPES[0]:g} to {SLOPES[1]:g} in size")
-    if problem.needs_grad:
-        refuse("needs_grad", True, "must be False: there is no backward kernel", "Call it under torch.no_grad().")
     if not found and problem.seqlen_q and problem.seqlen_kv:
         plan, limit = plan_decode(problem, chip), int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
         if plan.sbuf_bytes > limit:
