@@ -91,7 +91,10 @@ def mask_of(env, batch):
     pattern = [[entries * seqlen_q, TILE], [0, tiles], [1, seqlen_q]]
     below = nl.ndarray((TILE, tiles, seqlen_q), dtype=nl.bfloat16, buffer=nl.sbuf)
     above = nl.ndarray((TILE, tiles, seqlen_q), dtype=nl.bfloat16, buffer=nl.sbuf)
-    lower, upper = env["lower"].ap(pattern=pattern, offset=entry * seqlen_q), env["upper"].ap(pattern=pattern, offset=entry * seqlen_q)
+    lower, upper = (
+        env["lower"].ap(pattern=pattern, offset=entry * seqlen_q),
+        env["upper"].ap(pattern=pattern, offset=entry * seqlen_q),
+    )
     nisa.tensor_tensor(dst=below, data1=each, data2=lower, op=nl.less, engine=engine)
     nisa.tensor_tensor(dst=above, data1=each, data2=upper, op=nl.greater_equal, engine=engine)
     nisa.tensor_tensor(dst=below, data1=below, data2=above, op=nl.maximum, engine=engine)

@@ -116,8 +116,8 @@ def _merged(env, block, own, top):
 
 
 def write_lse(env):
-    """lse = maximum + log(sum) of all rows, turned and written; rows without keys get -inf, or the sink."""
-    blocks, columns, seqlen_q = env["blocks"], len(env["blocks"]), env["q"].shape[2]
+    """The lse of all rows, maximum + log(sum), turned and written; rows without keys get -inf, or the sink."""
+    columns = len(env["blocks"])
     lines = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=lines, op=nl.log, data=env["sums"])
     nisa.tensor_tensor(dst=lines, data1=lines, data2=env["maxima"], op=nl.add, engine=nisa.engine.vector)
@@ -132,10 +132,10 @@ def write_lse(env):
             dst=lowest, data=bank, op0=nl.less, operand0=0.5 * LOWEST * env["slope"], op1=nl.multiply, operand1=FP32_MIN
         )
         nisa.scalar_tensor_tensor(dst=rows, data=lowest, op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=bank)
-        _write_lines(env, rows, begin, count, seqlen_q)
+        _write_lines(env, rows, begin, count)
 
 
-def _write_lines(env, rows, begin, count, seqlen_q):
+def _write_lines(env, rows, begin, count):
     """Blocks of equal size that follow each other in HBM are written together."""
     blocks, per_unit = env["blocks"], env["rows"]
     n = 0

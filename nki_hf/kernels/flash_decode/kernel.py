@@ -29,7 +29,7 @@ Returns out [batch, seqlen_q, num_heads_q, head_dim_v] (dtype of q) and lse [bat
 logarithm. A row without keys gives zeros and lse = -inf (with a sink: the sink).
 
 `kernel[2]` divides the (batch, kv head) units; the chunks of an odd one out are dealt to the cores in turn, and the two
-results are merged by their maxima and sums.
+results are merged by their maxima and sums (the first core takes it where cores exchange nothing: NeuronCore-v2).
 
 Source: online softmax, arXiv:2205.14135, algorithm 1; split over keys, arXiv:2311.01282.
 """
@@ -39,7 +39,7 @@ from nki_hf.kernels.flash_decode.finish import finish_block, write_lse, write_ro
 from nki_hf.kernels.flash_decode.loads import load_chunk, load_constants, load_queries, open_buffers, zero_buffers
 from nki_hf.kernels.flash_decode.stages import accumulate, exponentials, maximum, output, scores, sums, tops, turn
 from nki_hf.kernels.flash_decode.work import divided, steps_of
-from nki_hf.lang import nki, nl
+from nki_hf.lang import nisa, nki, nl
 
 TILE = 128
 
@@ -81,7 +81,8 @@ def flash_decode(
     }  # fmt: skip
     if softcap != None:  # noqa: E711  (NKI's front end knows no `is`)
         env["slope"] = softcap
-    segments = divided(batch * heads_kv, chunks, program, programs)
+    exchange = nisa.get_nc_version() >= nisa.nc_version.gen3
+    segments = divided(batch * heads_kv, chunks, program, programs, exchange)
     steps, loads, blocks = steps_of(segments, heads_kv, per_partition, env["rows"], env["block_rows"])
     env["segments"], env["loads"], env["blocks"] = segments, loads, blocks
     if len(segments) == 0:

@@ -70,8 +70,6 @@ def load_constants(env):
     env["negative"] = _diagonal(less)
     env["one"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["one"], value=1.0, engine=nisa.engine.gpsimd)
-    env["column"] = nl.ndarray((TILE, 1), dtype=env["v"].dtype, buffer=nl.sbuf)
-    nisa.memset(dst=env["column"], value=1.0, engine=nisa.engine.gpsimd)
     env["lowest"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["lowest"], value=LOWEST, engine=nisa.engine.gpsimd)
     env["parts"] = 1 + (dtype != nl.bfloat16)
@@ -119,17 +117,16 @@ def _turned(env, flat, source, target, count):
     head_dim = flat.shape[1]
     for row in range(0, count, TILE):
         size = min(TILE, count - row)
-        lines = nl.ndarray((size, head_dim), dtype=flat.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=lines, src=flat[source + row : source + row + size, 0:head_dim])
+        even = size + size % 2  # PSUM is written in whole words
+        lines = nl.ndarray((even, head_dim), dtype=flat.dtype, buffer=nl.sbuf)
+        if size < even:
+            nisa.memset(dst=lines, value=0.0, engine=nisa.engine.gpsimd)
+        nisa.dma_copy(dst=lines[0:size, 0:head_dim], src=flat[source + row : source + row + size, 0:head_dim])
         for n in range(len(env["queries"])):
             piece = env["queries"][n]
-            depth, even = piece.shape[0], size + size % 2
+            depth = piece.shape[0]
             bank = nl.ndarray((depth, even), dtype=flat.dtype, buffer=nl.psum)
-            if size < even:
-                nisa.memset(dst=bank, value=0.0, engine=nisa.engine.vector)
-            nisa.nc_transpose(
-                dst=bank[0:depth, 0:size], data=lines[0:size, n * TILE : n * TILE + depth], engine=nisa.engine.tensor
-            )
+            nisa.nc_transpose(dst=bank, data=lines[0:even, n * TILE : n * TILE + depth], engine=nisa.engine.tensor)
             nisa.tensor_scalar(
                 dst=piece[0:depth, target + row : target + row + size], data=bank[0:depth, 0:size], op0=nl.multiply,
                 operand0=env["factor"], engine=nisa.engine.vector,

@@ -170,7 +170,7 @@ def _budget(problem: Problem, per_partition: int, chunks: int, prefetch: int) ->
         "zeros": per_partition * max(problem.head_dim, problem.head_dim_v) * size,
         "turned": 3 * -(-problem.head_dim // TILE) * tiles * TILE * size,
         "q": -(-problem.head_dim // TILE) * units * all_rows * size + 2 * problem.head_dim * size,
-        "probs": 3 * tiles * rows * size + (6 * tiles * rows * 4 if problem.softcap is not None else 0),
+        "probs": 3 * tiles * rows * (size + 4) + (6 * tiles * rows * 4 if problem.softcap is not None else 0),
         "accumulators": 2 * blocks * (problem.head_dim_v + 2) * 4 + 2 * problem.head_dim_v * size,
         "statistics": 8 * rows * 4 + 8 * units * blocks * 4 + 6 * TILE * 4,
         "masks": entries * keys * problem.seqlen_q * 2 + 2 * keys * problem.seqlen_q * 2 + 2 * keys * 4,

@@ -5,8 +5,6 @@ from nki_hf.lang import nisa, nl
 
 TILE = 128
 BANK_BYTES = 2048
-MANY = 32
-"""Rows from which on one more product a key tile is cheaper than a sum on the Vector engine."""
 
 
 def turn(env, step):
@@ -144,18 +142,21 @@ def exponentials(env, step):
         nisa.tensor_tensor(dst=tile, data1=tile, data2=spread, op=nl.add, engine=nisa.engine.vector)
     step["probs"] = nl.ndarray((TILE, rows, tiles), dtype=env["v"].dtype, buffer=nl.sbuf)
     nisa.activation(dst=step["probs"], op=nl.exp, data=tile, scale=env["slope"])
+    step["weights"] = step["probs"]
+    if env["v"].dtype != nl.float32:
+        # Row sums of what is not rounded: lse would be off by the rounding of a row's only key.
+        step["weights"] = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=step["weights"], op=nl.exp, data=tile, scale=env["slope"])
     if step["correction"] != None:  # noqa: E711
         nisa.activation(dst=step["correction"], op=nl.exp, data=step["correction"], scale=env["slope"])
     step["scores"] = None
 
 
 def sums(env, step):
-    """The sum of each row over the key tiles, [keys, rows] float32; of many rows the Tensor engine makes them (see `output`)."""
-    rows = env["blocks"][step["block"]]["rows"]
-    step["sums"] = None
-    if rows < MANY:
-        step["sums"] = nl.ndarray((TILE, rows), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_reduce(dst=step["sums"], op=nl.add, data=step["probs"], axis=2)
+    """The sum of each row over the key tiles, [keys, rows] float32."""
+    step["sums"] = nl.ndarray((TILE, env["blocks"][step["block"]]["rows"]), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=step["sums"], op=nl.add, data=step["weights"], axis=2)
+    step["weights"] = None
 
 
 def output(env, step):
@@ -165,18 +166,17 @@ def output(env, step):
     load = step["load"]
     values = load["v"]
     for n in range(tiles):
-        begin, each = (step["tile"] + n) * width, probs[0:TILE, 0:rows, n]
-        nisa.nc_matmul(dst=bank[0:rows, 0:width], stationary=each, moving=values[0:TILE, begin : begin + width])
-        if step["sums"] == None:  # noqa: E711
-            nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=each, moving=env["column"])
-    if step["sums"] != None:  # noqa: E711
-        nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
+        begin = (step["tile"] + n) * width
+        nisa.nc_matmul(
+            dst=bank[0:rows, 0:width], stationary=probs[0:TILE, 0:rows, n], moving=values[0:TILE, begin : begin + width]
+        )
+    nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
     step["output"] = bank
     step["probs"] = None
 
 
 def accumulate(env, step):
-    """accumulator = accumulator * correction + the step's output, float32."""
+    """Correct the accumulator and add the step's output, float32."""
     block = env["blocks"][step["block"]]
     bank = step["output"]
     after = nl.ndarray((block["rows"], env["v"].shape[3] + 1), dtype=nl.float32, buffer=nl.sbuf)

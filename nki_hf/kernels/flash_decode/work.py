@@ -14,18 +14,19 @@ BANK = 512
 Item = dict[str, Any]
 
 
-def divided(units: int, chunks: int, program: int, programs: int) -> list[Item]:
+def divided(units: int, chunks: int, program: int, programs: int, exchange: bool) -> list[Item]:
     """What one core computes: units of (batch, kv head), and of each its chunks from `first` on, every `stride`-th one.
 
     Whole units are dealt out evenly; the chunks of those that are left over are dealt to the cores in turn (`shared`), so that
-    however few of them are live each core has half. With one chunk there is nothing to deal: the first core takes it.
+    however few of them are live each core has half. With one chunk there is nothing to deal, and without `exchange` between
+    the cores nothing to merge: the first core takes it.
     """
     share = units // programs
     segments = []
     for unit in range(program * share, (program + 1) * share):
         segments.append({"unit": unit, "first": 0, "stride": 1, "shared": False, "chunks": chunks})
     for unit in range(programs * share, units):
-        if chunks > 1:
+        if chunks > 1 and exchange:
             segments.append({"unit": unit, "first": program, "stride": programs, "shared": True, "chunks": chunks})
         elif program == 0:
             segments.append({"unit": unit, "first": 0, "stride": 1, "shared": False, "chunks": chunks})
