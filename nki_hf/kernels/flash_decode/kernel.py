@@ -10,8 +10,8 @@ block of up to 128 rows:
     exp      Tensor   minus the maximum, as one more product into the scores;  Scalar: probs = exp(slope * scores)
     output   Tensor   probs.T @ v in PSUM, and the row sums;  Vector: accumulator = accumulator * correction + that
 
-The maximum is exact but for its rounding to bfloat16 (twice that width for the other dtypes), which cancels: no row can
-overflow or vanish, whatever its scores, so nothing has to be certified afterwards. Steps of all chunks and heads follow each
+The maximum is exact but for its rounding to two bfloat16 numbers, 16 bits, which cancels: no row can overflow or vanish,
+whatever its scores, so nothing has to be certified afterwards. Steps of all chunks and heads follow each
 other in one pipeline; loads are issued `prefetch` chunks ahead.
 
 The live length is data: partition `p` of chunk `c` reads the `per_partition` keys from `start + (128 c + p) * per_partition`

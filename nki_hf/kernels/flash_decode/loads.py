@@ -61,7 +61,6 @@ def load_chunk(env, name, number):
 
 def load_constants(env):
     """The identity (which turns), its negative, ones, and the sinks as rows of each block."""
-    dtype = env["k"].dtype
     env["ones"] = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.memset(dst=env["ones"], value=1.0, engine=nisa.engine.gpsimd)
     env["identity"] = _diagonal(env["ones"])
@@ -72,7 +71,6 @@ def load_constants(env):
     nisa.memset(dst=env["one"], value=1.0, engine=nisa.engine.gpsimd)
     env["lowest"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["lowest"], value=LOWEST, engine=nisa.engine.gpsimd)
-    env["parts"] = 1 + (dtype != nl.bfloat16)
     columns = len(env["blocks"])
     env["sums"] = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["sums"], value=1.0, engine=nisa.engine.gpsimd)

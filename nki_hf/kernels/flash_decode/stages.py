@@ -74,10 +74,7 @@ def scores(env, step):
 def tops(env, step):
     """The maximum of each row over the key tiles, [keys, rows]."""
     rows, tile = env["blocks"][step["block"]]["rows"], step["scores"]
-    dtype = nl.float32
-    if env["parts"] == 1:  # rounded here or later is the same
-        dtype = nl.bfloat16
-    step["tops"] = nl.ndarray((TILE, rows), dtype=dtype, buffer=nl.sbuf)
+    step["tops"] = nl.ndarray((TILE, rows), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=step["tops"], op=nl.maximum, data=tile, axis=2)
 
 
@@ -96,19 +93,12 @@ def maximum(env, step):
     engine = nisa.engine.gpsimd
     high = nl.ndarray((rows, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
     after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    step["diagonals"] = []
-    if env["parts"] == 1:
-        nisa.tensor_tensor(dst=high, data1=before, data2=top, op=nl.maximum, engine=engine)
-        nisa.tensor_copy(dst=after, src=high, engine=engine)
-        step["diagonals"].append(_diagonal(env, high, rows))
-    else:
-        nisa.tensor_tensor(dst=top, data1=before, data2=top, op=nl.maximum, engine=engine)
-        nisa.tensor_copy(dst=high, src=top, engine=engine)
-        low = nl.ndarray((rows, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.tensor_tensor(dst=low, data1=top, data2=high, op=nl.subtract, engine=engine)
-        nisa.tensor_tensor(dst=after, data1=high, data2=low, op=nl.add, engine=engine)
-        step["diagonals"].append(_diagonal(env, high, rows))
-        step["diagonals"].append(_diagonal(env, low, rows))
+    nisa.tensor_tensor(dst=top, data1=before, data2=top, op=nl.maximum, engine=engine)
+    nisa.tensor_copy(dst=high, src=top, engine=engine)
+    low = nl.ndarray((rows, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=low, data1=top, data2=high, op=nl.subtract, engine=engine)
+    nisa.tensor_tensor(dst=after, data1=high, data2=low, op=nl.add, engine=engine)
+    step["diagonals"] = [_diagonal(env, high, rows), _diagonal(env, low, rows)]
     if not step["first"]:
         step["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=step["correction"], data1=before, data2=after, op=nl.subtract, engine=engine)
