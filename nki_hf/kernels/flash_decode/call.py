@@ -12,6 +12,11 @@ __all__ = ["BINDING"]
 PER_TILE = 4
 """Instructions of a key tile of 128 keys: turn, scores, output, and its share of a step's."""
 
+STEP_US = 2.5
+"""A chunk of one kv head with few rows, where the DMA engines do not bind."""
+EDGES_US = 10.0
+"""Bounds and the first load; the last output and lse."""
+
 
 def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
     """The plan of a call, or why the kernel cannot take it."""
@@ -37,12 +42,17 @@ def instructions(problem: Problem) -> int:
 
 
 def cost(problem: Problem, plan: Plan, target: Target) -> Cost:
-    """Keys and values once, at the rate of the DMA engines."""
-    size = 4 if problem.dtype == "float32" else 2
-    nbytes = problem.batch * problem.num_heads_kv * problem.seqlen_kv * (problem.head_dim + problem.head_dim_v) * size
-    chip = target.chip
+    """Keys and values once, at the rate of the DMA engines, or the steps of all chunks, whichever is longer; and what stands
+    before the first key and behind the last one. Figures: simulated, program order.
+    """
+    chip, size = target.chip, 4 if problem.dtype == "float32" else 2
+    units = problem.batch * problem.num_heads_kv
+    nbytes = units * problem.seqlen_kv * (problem.head_dim + problem.head_dim_v) * size
     rate = float(chip.dma_engines * chip.dma_engine_bytes_per_ns) * 1e3
-    return Cost(us=float(chip.kernel_fixed_ns) / 1e3 + nbytes / rate, why="keys and values are read once per group")
+    cores = target.lnc if units >= target.lnc else 1
+    steps = units * plan.constants["chunks"] * STEP_US * (1 + problem.group_size * problem.seqlen_q / 128)
+    us = float(chip.kernel_fixed_ns) / 1e3 + EDGES_US + max(nbytes / rate, steps) / cores
+    return Cost(us=us, why="keys and values are read once per group")
 
 
 BINDING = Binding(

@@ -5,9 +5,12 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from allpairspy import AllPairs
 from decode_cases import bounds_of, check, kernel_arguments, outputs, problem, run
 
+import nki_hf
+from nki_hf.backends.simulator import simulator_backend
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels.flash_decode.kernel import flash_decode
 from nki_hf.kernels.flash_decode.plan import bucket_of, decode_reasons, plan_decode
@@ -186,3 +189,31 @@ def test_tiles_fit_and_no_value_depends_on_memory_that_was_never_written(chip):
             case = problem(**changes)
             assert decode_reasons(case, get_chip(chip)) == ()
             run(attention_inputs(case), chip, lnc, uninitialized="error")
+
+
+def test_a_growing_cache_records_one_program_per_bucket():
+    """Through the adapter: lengths on both sides of two buckets' edges, against torch's own attention."""
+    target = simulator_backend("trn2")
+    target.clear()
+    before = target.programs_recorded
+    torch.manual_seed(0)
+    q, keys, values = torch.randn(1, 4, 1, 32), torch.randn(1, 2, 4100, 32), torch.randn(1, 2, 4100, 32)
+    with torch.no_grad(), nki_hf.using(strict=True, backend="simulator", chip="trn2"):
+        for length in (1, 2, 15, 16, 17, 200, 201, 2047, 2048, 2049, 4096, 4097):
+            k, v = keys[:, :, :length], values[:, :, :length]
+            want = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), enable_gqa=True)
+            torch.testing.assert_close(nki_hf.attention(q, k, v).double(), want, atol=2e-6, rtol=2e-6)
+    assert target.programs_recorded - before == 3  # buckets of 1, 2 and 3 chunks
+
+
+def test_a_static_cache_of_sequences_of_different_lengths():
+    torch.manual_seed(1)
+    q, k, v = torch.randn(3, 4, 2, 32), torch.randn(3, 2, 600, 32), torch.randn(3, 2, 600, 32)
+    lo, hi = torch.tensor([[0, 0], [37, 37], [590, 590]]), torch.tensor([[4, 5], [299, 300], [599, 600]])
+    number = torch.arange(600)
+    seen = ((number >= lo[..., None]) & (number < hi[..., None]))[:, None]
+    with torch.no_grad(), nki_hf.using(strict=True, backend="simulator", chip="trn2"):
+        out = nki_hf.attention(q, k, v, seen)
+        assert nki_hf.explain().rows[-1].first.kernel == "flash_decode"
+    want = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), seen, enable_gqa=True)
+    torch.testing.assert_close(out.double(), want, atol=2e-6, rtol=2e-6)
