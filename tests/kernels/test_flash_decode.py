@@ -195,7 +195,6 @@ def test_a_growing_cache_records_one_program_per_bucket():
     """Through the adapter: lengths on both sides of two buckets' edges, against torch's own attention."""
     target = simulator_backend("trn2")
     target.clear()
-    before = target.programs_recorded
     torch.manual_seed(0)
     q, keys, values = torch.randn(1, 4, 1, 32), torch.randn(1, 2, 4100, 32), torch.randn(1, 2, 4100, 32)
     with torch.no_grad(), nki_hf.using(strict=True, backend="simulator", chip="trn2"):
@@ -203,7 +202,7 @@ def test_a_growing_cache_records_one_program_per_bucket():
             k, v = keys[:, :, :length], values[:, :, :length]
             want = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), enable_gqa=True)
             torch.testing.assert_close(nki_hf.attention(q, k, v).double(), want, atol=2e-6, rtol=2e-6)
-    assert target.programs_recorded - before == 3  # buckets of 1, 2 and 3 chunks
+    assert len(target._pool._idle) == 3  # buckets of 1, 2 and 3 chunks; each thread may have a recording of its own
 
 
 def test_a_static_cache_of_sequences_of_different_lengths():

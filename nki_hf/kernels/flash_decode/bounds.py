@@ -34,7 +34,8 @@ def load_bounds(env):
         nisa.dma_copy(dst=edge, src=given.ap(pattern=pattern, offset=0))
         edges.append(edge)
     lower, upper = edges[0], edges[1]
-    env["lower"], env["upper"] = lower, upper
+    env["lower"] = lower
+    env["upper"] = upper
     start, stop = lower.reshape((TILE, entries * seqlen_q)), upper.reshape((TILE, entries * seqlen_q))
     if seqlen_q > 1:
         # A row without keys must not widen what is read.
@@ -60,7 +61,8 @@ def load_bounds(env):
     nisa.tensor_scalar(dst=keys, data=nominal, op0=nl.minimum, operand0=float(env["k"].shape[2] - step))
     env["index"] = nl.ndarray((TILE, entries, chunks), dtype=nl.int32, buffer=nl.sbuf)
     nisa.scalar_tensor_tensor(dst=env["index"], data=behind, op0=nl.multiply, operand0=FAR, op1=nl.add, operand1=keys)
-    env["nominal"], env["keys"] = nominal, keys
+    env["nominal"] = nominal
+    env["keys"] = keys
     env["masks"] = [None] * entries
 
 

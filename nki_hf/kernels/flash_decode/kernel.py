@@ -84,7 +84,9 @@ def flash_decode(
     exchange = nisa.get_nc_version() >= nisa.nc_version.gen3
     segments = divided(batch * heads_kv, chunks, program, programs, exchange)
     steps, loads, blocks = steps_of(segments, heads_kv, per_partition, env["rows"], env["block_rows"])
-    env["segments"], env["loads"], env["blocks"] = segments, loads, blocks
+    env["segments"] = segments
+    env["loads"] = loads
+    env["blocks"] = blocks
     if len(segments) == 0:
         return out, lse
     number_keys(env)
