@@ -23,6 +23,7 @@ _LAZY = {
     "attention": "nki_hf.adapters.functional",
     "configure": "nki_hf.settings",
     "explain": "nki_hf.adapters.explain",
+    "merge": "nki_hf.adapters.merge",
     "register": "nki_hf.adapters.registration",
     "using": "nki_hf.settings",
 }
@@ -31,10 +32,10 @@ __all__ = ["__version__", *sorted(_LAZY)]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "attention":
+    if name in ("attention", "merge"):
         from nki_hf.errors import require
 
-        require("nki_hf.attention", "hf", "torch")
+        require(f"nki_hf.{name}", "hf", "torch")
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

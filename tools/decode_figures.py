@@ -41,7 +41,7 @@ def middle(costs):
 
 def replay_cost(target, parts):
     """The instructions of the recording that was used last, for all parts, without inputs and outputs."""
-    _, program, _ = next(reversed(target._pool._idle.values()))
+    program, _ = next(reversed(target._pool._idle.values()))[-1]
 
     def replay():
         with engine_numerics():

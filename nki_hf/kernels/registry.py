@@ -14,6 +14,7 @@ PACKAGES = [
     "nki_hf.kernels.flash_prefill",
     "nki_hf.kernels.flash_const_max",
     "nki_hf.kernels.flash_backward",
+    "nki_hf.kernels.flash_decode",
 ]
 """The kernels' folders as dotted names. Of kernels whose costs are equal the earlier one runs."""
 

@@ -139,7 +139,10 @@ def _row(name: str, changes: dict[str, object]) -> tuple[str, ...]:
     cells = []
     for chip in CHIPS:
         decision = decide(problem, backend="simulator", chip=chip)
-        why = "; ".join(f"{reason.field} {reason.limit}" for reason in decision.rejected)
+        # Of several kernels, those of the one that misses the call by least.
+        by_kernel = {reason.kernel: [r for r in decision.rejected if r.kernel == reason.kernel] for reason in decision.rejected}
+        nearest = min(by_kernel.values(), key=len, default=[])
+        why = "; ".join(f"{reason.field} {reason.limit}" for reason in nearest)
         cells.append(f"torch: {why}" if decision.fallback else f"`{decision.kernel}`")
     return (name, *cells)
 

@@ -41,7 +41,7 @@ def test_the_lengths_shown_are_the_least_and_the_most_in_any_order():
 def test_a_decision_names_kernel_tiles_chip_and_cores():
     nki_hf.explain(reset=True)
     with nki_hf.using(chip="trn1"):
-        nki_hf.attention(*(torch.randn(1, 2, 9, 8) for _ in range(3)), causal=True)
+        nki_hf.attention(*(torch.randn(1, 2, 19, 8) for _ in range(3)), causal=True)
     decision = nki_hf.explain().rows[0].first
     assert (decision.kernel, decision.backend, decision.chip, decision.lnc) == ("flash_prefill", "simulator", "trn1", 1)
     assert decision.tiles["tile_q"] == 128

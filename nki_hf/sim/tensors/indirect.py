@@ -122,6 +122,9 @@ def access(tensor: NkiTensor, *, skip: bool | None = None, group: int = 16) -> A
         def write_direct(values: Array, valid: Array | None) -> None:
             if valid is None:
                 array[...] = values
+            elif valid.size == len(array) and values.shape == array.shape:  # whole rows
+                rows = np.flatnonzero(valid)
+                array[rows] = values[rows]
             else:
                 np.copyto(array, values, where=valid)
             if noted is not None:
@@ -138,6 +141,9 @@ def access(tensor: NkiTensor, *, skip: bool | None = None, group: int = 16) -> A
     def read() -> tuple[Array, Array | None]:
         elements, valid = locate()
         return flat[elements], valid
+
+    if isinstance(indirection, VectorOffset):
+        read = _row_reader(tensor, _row_starts(tensor, indirection, skip), flat)
 
     def write(values: Array, valid: Array | None) -> None:
         elements, inside = locate()
@@ -162,26 +168,8 @@ def _flat(tensor: NkiTensor) -> Array:
 
 def _locator(tensor: NkiTensor, indirection: Any, skip: bool | None, group: int) -> Callable[[], tuple[Array, Array | None]]:
     """Closure that gives the flattened element numbers `[shape]` of the view now, and which of them are in bounds."""
-    shape, strides, size, stride = tensor.shape, tensor.strides, indirection.size, indirection.stride
-    limit = _flat(tensor).size
-    if size is None and tensor.on_chip and stride > 0:  # what leaves its partition leaves the tensor
-        row = tensor.storage.buffer.bytes_per_partition // tensor.dtype.itemsize
-        last_free = sum(step * (count - 1) for step, count in zip(strides[1:], shape[1:], strict=True))
-        size = (row - 1 - tensor.offset % row - last_free) // stride + 1
-    position, buffer = kernel_position(), tensor.storage.buffer
-    name = f"{tensor.name}{list(buffer.shape)} {buffer.dtype} {buffer.space}"
-    read_index = _index_reader(indirection.index)
-
-    def check(index: Array, first: Array, last: int) -> Array | None:
-        """Which starts are in bounds; None if all. `last` is the distance of the furthest element from a start."""
-        bad = (index < 0) | (first + last >= limit) if size is None else (index < 0) | (index >= size) | (first + last >= limit)
-        if not bad.any():
-            return None
-        if not skip:
-            where = int(np.flatnonzero(bad)[0])
-            reach = (limit - 1 - last - tensor.offset) // stride + 1 if size is None and stride > 0 else size
-            _out_of_bounds(name, position, index.reshape(-1)[where], where, reach, has_mode=skip is not None)
-        return ~bad
+    shape, strides, stride = tensor.shape, tensor.strides, indirection.stride
+    check, read_index = _checker(tensor, indirection, skip), _index_reader(indirection.index)
 
     if isinstance(indirection, TensorIndirection):
         check_offsets(shape, indirection.index, group)
@@ -199,20 +187,12 @@ def _locator(tensor: NkiTensor, indirection: Any, skip: bool | None, group: int)
         return locate_columns
 
     if isinstance(indirection, VectorOffset):
-        count = shape[0]
-        rest = _grid(shape[1:], strides[1:])
-        last = int(rest.max()) if rest.size else 0
+        starts, rest = _row_starts(tensor, indirection, skip), _grid(shape[1:], strides[1:])
         tail = (1,) * (len(shape) - 1)
 
         def locate_rows() -> tuple[Array, Array | None]:
-            index = read_index()
-            index = index.reshape(index.shape[0], -1).T.reshape(-1)[:count]
-            first = tensor.offset + index * stride
-            valid = check(index, first, last)
-            if valid is not None:
-                first = np.where(valid, first, 0) if limit > last else np.zeros_like(first)
-                valid = valid.reshape(count, *tail)
-            return first.reshape(count, *tail) + rest, valid
+            first, valid = starts()
+            return first.reshape(-1, *tail) + rest, None if valid is None else valid.reshape(-1, *tail)
 
         return locate_rows
 
@@ -228,6 +208,74 @@ def _locator(tensor: NkiTensor, indirection: Any, skip: bool | None, group: int)
         return first[0] + rest, None
 
     return locate_block
+
+
+def _checker(tensor: NkiTensor, indirection: Any, skip: bool | None) -> Callable[[Array, Array, int], Array | None]:
+    """Function of indices, the elements where they start, and the distance of the furthest element from a start: which starts
+    are in bounds, None if all.
+    """
+    size, stride, limit = indirection.size, indirection.stride, _flat(tensor).size
+    if size is None and tensor.on_chip and stride > 0:  # what leaves its partition leaves the tensor
+        row = tensor.storage.buffer.bytes_per_partition // tensor.dtype.itemsize
+        last_free = sum(step * (count - 1) for step, count in zip(tensor.strides[1:], tensor.shape[1:], strict=True))
+        size = (row - 1 - tensor.offset % row - last_free) // stride + 1
+    position, buffer = kernel_position(), tensor.storage.buffer
+    name = f"{tensor.name}{list(buffer.shape)} {buffer.dtype} {buffer.space}"
+
+    def check(index: Array, first: Array, last: int) -> Array | None:
+        bad = (index < 0) | (first + last >= limit) if size is None else (index < 0) | (index >= size) | (first + last >= limit)
+        if not bad.any():
+            return None
+        if not skip:
+            where = int(np.flatnonzero(bad)[0])
+            reach = (limit - 1 - last - tensor.offset) // stride + 1 if size is None and stride > 0 else size
+            _out_of_bounds(name, position, index.reshape(-1)[where], where, reach, has_mode=skip is not None)
+        return ~bad
+
+    return check
+
+
+def _row_starts(tensor: NkiTensor, indirection: VectorOffset, skip: bool | None) -> Callable[[], tuple[Array, Array | None]]:
+    """Closure that gives the element number of each row's start now, and which of them are in bounds; others are 0."""
+    count, rest = tensor.shape[0], _grid(tensor.shape[1:], tensor.strides[1:])
+    last = int(rest.max()) if rest.size else 0
+    check, read_index = _checker(tensor, indirection, skip), _index_reader(indirection.index)
+
+    def starts() -> tuple[Array, Array | None]:
+        index = read_index()
+        index = index.reshape(index.shape[0], -1).T.reshape(-1)[:count]
+        first = tensor.offset + index * indirection.stride
+        valid = check(index, first, last)
+        return (first if valid is None else np.where(valid, first, 0)), valid
+
+    return starts
+
+
+def _row_reader(
+    tensor: NkiTensor, starts: Callable[[], tuple[Array, Array | None]], flat: Array
+) -> Callable[[], tuple[Array, Array | None]]:
+    """Reader of whole rows: a view of all rows that there could be, from which those of now are copied."""
+    shape, strides = tensor.shape[1:], tensor.strides[1:]
+    last = sum(step * (size - 1) for step, size in zip(strides, shape, strict=True))
+    tail = (1,) * len(shape)
+    if min(strides, default=0) < 0 or last >= flat.size or 0 in shape:  # no row fits
+        rest = _grid(shape, strides)
+
+        def read_elements() -> tuple[Array, Array | None]:
+            first, valid = starts()
+            if valid is not None and last >= flat.size:
+                first = np.zeros_like(first)
+            return flat[first.reshape(-1, *tail) + rest], None if valid is None else valid.reshape(-1, *tail)
+
+        return read_elements
+    steps = tuple(step * flat.itemsize for step in (1, *strides))
+    windows: Array = np.ndarray((flat.size - last, *shape), flat.dtype, flat.view(np.uint8), strides=steps)
+
+    def read() -> tuple[Array, Array | None]:
+        first, valid = starts()
+        return windows[first], None if valid is None else valid.reshape(-1, *tail)
+
+    return read
 
 
 def check_unique(tensor: NkiTensor, opcode: str) -> Callable[[], None]:

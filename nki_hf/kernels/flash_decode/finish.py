@@ -1,0 +1,155 @@
+"""The end of a row block: the two cores' halves are merged, the sink joins, rows are normalised and written; lse at the end."""
+
+from nki_hf.kernels.flash_decode.loads import LOWEST
+from nki_hf.lang import nisa, nl
+
+TILE = 128
+FP32_MIN = -3.4028235e38
+LEAST = 1.0e-30
+"""What divides a row without keys."""
+
+
+def finish_block(env, block):
+    """Normalise the rows of a block; sums and maxima go to the ledgers, one column per block."""
+    rows, width, place = block["rows"], env["v"].shape[3], block["place"]
+    total, top = block["accumulator"], block["maximum"]
+    if block["shared"]:
+        merged = _merged(env, block, total, top)
+        total = merged[0]
+        top = merged[1]
+    sums = env["sums"][0:rows, place : place + 1]
+    # Rows without keys have a sum of exactly 0, others of about 1 or more.
+    nisa.tensor_scalar(dst=sums, data=total[0:rows, width : width + 1], op0=nl.maximum, operand0=LEAST)
+    nisa.tensor_scalar(dst=env["maxima"][0:rows, place : place + 1], data=top, op0=nl.multiply, operand0=env["slope"])
+    if env["sink"] != None:  # noqa: E711
+        total = _joined(env, block, total)
+    target = env["normal"][0:rows, place, 0:width]
+    nisa.tensor_scalar(dst=target, data=total[0:rows, 0:width], op0=nl.divide, operand0=sums, engine=nisa.engine.vector)
+
+
+def write_rows(env):
+    """Write the rows of all blocks: those of a sequence that start at the same row of their unit go with one transfer.
+
+    At the end, since a transfer that waits for its rows would hold up the loads behind it.
+    """
+    blocks, width, heads_kv = env["blocks"], env["v"].shape[3], env["k"].shape[1]
+    seqlen_q, num_heads_q, group_size = env["q"].shape[2], env["q"].shape[1], env["group_size"]
+    per_unit = (group_size + env["heads"] - 1) // env["heads"]
+    n = 0
+    while n < len(blocks):
+        first = blocks[n]
+        stop = n + 1
+        if per_unit == 1:
+            while stop < len(blocks):
+                item = blocks[stop]
+                if item["unit"] != first["unit"] + stop - n or item["batch"] != first["batch"]:
+                    break
+                stop = stop + 1
+        if not (first["shared"] and env["program"] == 1):
+            rows = first["rows"]
+            head = first["unit"] % heads_kv * group_size + first["row"] // seqlen_q
+            offset = (first["batch"] * seqlen_q * num_heads_q + head) * width
+            pattern = [
+                [width, rows // seqlen_q], [num_heads_q * width, seqlen_q], [group_size * width, stop - n], [1, width],
+            ]  # fmt: skip
+            nisa.dma_copy(dst=env["out"].ap(pattern=pattern, offset=offset), src=env["normal"][0:rows, n:stop, 0:width])
+        n = stop
+
+
+def _joined(env, block, total):
+    """The sink joins: the maximum becomes that of both, and the sum gets the sink's share."""
+    rows, seqlen_q, place, width = block["rows"], env["q"].shape[2], block["place"], env["v"].shape[3]
+    head = block["unit"] % env["k"].shape[1] * env["group_size"] + block["row"] // seqlen_q
+    sink = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    source = env["sink"].ap(pattern=[[1, rows // seqlen_q], [0, seqlen_q], [1, 1]], offset=head)
+    nisa.dma_copy(dst=sink, src=source)
+    before, sums = env["maxima"][0:rows, place : place + 1], env["sums"][0:rows, place : place + 1]
+    after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=after, data1=before, data2=sink, op=nl.maximum, engine=nisa.engine.vector)
+    weights = nl.ndarray((rows, 2), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=weights[0:rows, 0:1], data1=before, data2=after, op=nl.subtract, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=weights[0:rows, 1:2], data1=sink, data2=after, op=nl.subtract, engine=nisa.engine.vector)
+    nisa.activation(dst=weights, op=nl.exp, data=weights)
+    joined = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=joined, data=total, op0=nl.multiply, operand0=weights[0:rows, 0:1])
+    nisa.tensor_tensor(
+        dst=sums, data1=joined[0:rows, width : width + 1], data2=weights[0:rows, 1:2], op=nl.add, engine=nisa.engine.vector
+    )
+    nisa.tensor_copy(dst=before, src=after, engine=nisa.engine.vector)
+    return joined
+
+
+def _merged(env, block, own, top):
+    """Both cores' accumulators relative to the larger maximum, added in the order of the cores."""
+    rows, width, program = block["rows"], env["v"].shape[3], env["program"]
+    mine = nl.ndarray((rows, width + 2), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=mine[0:rows, 0 : width + 1], src=own, engine=nisa.engine.vector)
+    nisa.tensor_copy(dst=mine[0:rows, width + 1 : width + 2], src=top, engine=nisa.engine.vector)
+    other = nl.ndarray((rows, width + 2), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.sendrecv(src=mine, dst=other, send_to_rank=1 - program, recv_from_rank=1 - program, pipe_id=0)
+    first, second = mine, other
+    if program == 1:
+        first, second = other, mine
+    after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    weights = nl.ndarray((rows, 2), dtype=nl.float32, buffer=nl.sbuf)
+    edge = width + 1
+    nisa.tensor_tensor(
+        dst=after, data1=first[0:rows, edge : edge + 1], data2=second[0:rows, edge : edge + 1], op=nl.maximum,
+        engine=nisa.engine.vector,
+    )  # fmt: skip
+    for n in range(2):
+        given = first
+        if n == 1:
+            given = second
+        nisa.tensor_tensor(
+            dst=weights[0:rows, n : n + 1], data1=given[0:rows, edge : edge + 1], data2=after, op=nl.subtract,
+            engine=nisa.engine.vector,
+        )  # fmt: skip
+    nisa.activation(dst=weights, op=nl.exp, data=weights, scale=env["slope"])
+    scaled = nl.ndarray((rows, edge), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=scaled, data=second[0:rows, 0:edge], op0=nl.multiply, operand0=weights[0:rows, 1:2])
+    total = nl.ndarray((rows, edge), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.scalar_tensor_tensor(
+        dst=total, data=first[0:rows, 0:edge], op0=nl.multiply, operand0=weights[0:rows, 0:1], op1=nl.add, operand1=scaled
+    )
+    return total, after
+
+
+def write_lse(env):
+    """The lse of all rows, maximum + log(sum), turned and written; rows without keys get -inf, or the sink."""
+    columns = len(env["blocks"])
+    lines = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=lines, op=nl.log, data=env["sums"])
+    nisa.tensor_tensor(dst=lines, data1=lines, data2=env["maxima"], op=nl.add, engine=nisa.engine.vector)
+    for begin in range(0, columns, TILE):
+        count = min(TILE, columns - begin)
+        bank = nl.ndarray((count, TILE), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=bank, data=lines[0:TILE, begin : begin + count], engine=nisa.engine.tensor)
+        rows = nl.ndarray((count, TILE), dtype=nl.float32, buffer=nl.sbuf)
+        lowest = nl.ndarray((count, TILE), dtype=nl.float32, buffer=nl.sbuf)
+        # Half of the maximum of no keys; twice the lowest value overflows to -inf.
+        nisa.tensor_scalar(
+            dst=lowest, data=bank, op0=nl.less, operand0=0.5 * LOWEST * env["slope"], op1=nl.multiply, operand1=FP32_MIN
+        )
+        nisa.scalar_tensor_tensor(dst=rows, data=lowest, op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=bank)
+        _write_lines(env, rows, begin, count)
+
+
+def _write_lines(env, rows, begin, count):
+    """Blocks of equal size that follow each other in HBM are written together."""
+    blocks, per_unit = env["blocks"], env["rows"]
+    n = 0
+    while n < count:
+        first = blocks[begin + n]
+        size, stop = first["rows"], n + 1
+        at = first["unit"] * per_unit + first["row"]
+        while stop < count:
+            item = blocks[begin + stop]
+            same = item["rows"] == size and item["shared"] == first["shared"]
+            if not same or item["unit"] * per_unit + item["row"] != at + (stop - n) * size:
+                break
+            stop = stop + 1
+        if not (first["shared"] and env["program"] == 1):
+            target = env["lse"].ap(pattern=[[size, stop - n], [1, size]], offset=at)
+            nisa.dma_copy(dst=target, src=rows[n:stop, 0:size])
+        n = stop

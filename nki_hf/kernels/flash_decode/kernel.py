@@ -1,0 +1,131 @@
+"""flash_decode: 1 to 16 query rows per sequence against a cache; keys and values are read once, as Transformers keeps them.
+
+All query rows of the heads that share a kv head are the rows of one problem. Keys come in chunks of `128 * per_partition`,
+counted from the first key that any row of the sequence sees; a *step* is up to `group` tiles of 128 keys of one chunk by one
+block of up to 128 rows:
+
+    turn     Tensor   key tiles [128 keys, head_dim] to [head_dim, 128 keys];  Vector and Scalar: copies to SBUF
+    scores   Tensor   scores[keys, rows] in PSUM: the mask, and k.T @ q with the key tile stationary
+    maximum  Vector   over key tiles; Tensor: turned; Vector: over keys; raises the running maximum of each row
+    exp      Tensor   minus the maximum, as one more product into the scores;  Scalar: probs = exp(slope * scores)
+    output   Tensor   probs.T @ v in PSUM, and the row sums;  Vector: accumulator = accumulator * correction + that
+
+The maximum is exact but for its rounding to two bfloat16 numbers, 16 bits, which cancels: no row can overflow or vanish,
+whatever its scores, so nothing has to be certified afterwards. Steps of all chunks and heads follow each
+other in one pipeline; loads are issued `prefetch` chunks ahead.
+
+The live length is data: partition `p` of chunk `c` reads the `per_partition` keys from `start + (128 c + p) * per_partition`
+with one gather, and partitions behind the last key that any row sees read nothing. What then lies in the tile is zeros or
+older keys, which the mask hides; so of a cache that is not finite, inf and NaN may reach rows of other heads and sequences.
+
+Layouts (all HBM, row-major):
+    q    [batch, num_heads_q, seqlen_q, head_dim]    seqlen_q 1..16, head_dim 1..256
+    k    [batch, num_heads_kv, seqlen_kv, head_dim]  at least `per_partition` keys
+    v    [batch, num_heads_kv, seqlen_kv, head_dim_v]  head_dim_v 1..256
+    lo, hi  int32 [batch or 1, seqlen_q]: row i sees keys lo <= key < hi; at most `chunks` chunks from the lowest lo to the
+            highest hi of a sequence
+    sink    float32 [1, num_heads_q]
+Returns out [batch, seqlen_q, num_heads_q, head_dim_v] (dtype of q) and lse [batch, num_heads_q, seqlen_q] float32, natural
+logarithm. A row without keys gives zeros and lse = -inf (with a sink: the sink).
+
+`kernel[2]` divides the (batch, kv head) units; the chunks of an odd one out are dealt to the cores in turn, and the two
+results are merged by their maxima and sums (the first core takes it where cores exchange nothing: NeuronCore-v2).
+
+Source: online softmax, arXiv:2205.14135, algorithm 1; split over keys, arXiv:2311.01282.
+"""
+
+from nki_hf.kernels.flash_decode.bounds import load_bounds, mask_of, number_keys
+from nki_hf.kernels.flash_decode.finish import finish_block, write_lse, write_rows
+from nki_hf.kernels.flash_decode.loads import load_chunk, load_constants, load_queries, open_buffers, zero_buffers
+from nki_hf.kernels.flash_decode.stages import accumulate, exponentials, maximum, output, scores, sums, tops, turn
+from nki_hf.kernels.flash_decode.work import divided, steps_of
+from nki_hf.lang import nisa, nki, nl
+
+TILE = 128
+
+
+@nki.jit
+def flash_decode(
+    q,
+    k,
+    v,
+    lo,
+    hi,
+    sink=None,
+    chunks=1,
+    per_partition=16,
+    prefetch=2,
+    softmax_scale=1.0,
+    softcap=None,
+):
+    """Attention output and log-sum-exp; see the module for layouts and `plan.DecodePlan` for the constants."""
+    batch, heads_kv, seqlen_q = k.shape[0], k.shape[1], q.shape[2]
+    out = nl.ndarray((batch, seqlen_q, q.shape[1], v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
+    lse = nl.ndarray((batch, q.shape[1], seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
+    program, programs = 0, 1
+    if nl.program_ndim() > 0:
+        program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)
+    group_size = q.shape[1] // heads_kv
+    heads = max(1, min(group_size, TILE // seqlen_q))
+    # What multiplies the scores that the softmax sees; a negative scale goes into the queries, one of 0 makes them 0.
+    slope, factor = softmax_scale, 1.0
+    if softmax_scale < 0.0:
+        slope, factor = -softmax_scale, -1.0
+    if softmax_scale == 0.0:
+        slope, factor = 1.0, 0.0
+    env = {
+        "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "sink": sink, "out": out, "lse": lse, "chunks": chunks,
+        "per_partition": per_partition, "prefetch": prefetch, "scale": slope, "slope": slope, "factor": factor,
+        "softcap": softcap, "group_size": group_size, "heads": heads, "rows": group_size * seqlen_q,
+        "block_rows": heads * seqlen_q, "program": program, "copies": 0,
+    }  # fmt: skip
+    if softcap != None:  # noqa: E711  (NKI's front end knows no `is`)
+        env["slope"] = softcap
+    exchange = nisa.get_nc_version() >= nisa.nc_version.gen3
+    segments = divided(batch * heads_kv, chunks, program, programs, exchange)
+    steps, loads, blocks = steps_of(segments, heads_kv, per_partition, env["rows"], env["block_rows"])
+    env["segments"] = segments
+    env["loads"] = loads
+    env["blocks"] = blocks
+    if len(segments) == 0:
+        return out, lse
+    number_keys(env)
+    open_buffers(env)
+    zero_buffers(env, 0, 1)
+    load_constants(env)
+    load_bounds(env)
+    mask_of(env, steps[0]["batch"])
+    load_queries(env)
+    zero_buffers(env, 1, prefetch + 2)
+    for n in range(prefetch + 1):
+        load_chunk(env, "k", n)
+    count = len(steps)
+    values_from = 4 - prefetch
+    for i in range(count + 5):
+        if i >= 4 and i - 4 < count:
+            sums(env, steps[i - 4])
+        if i >= values_from and i - values_from < count:
+            if steps[i - values_from]["opens"]:
+                load_chunk(env, "v", steps[i - values_from]["number"])
+        if i < count:
+            mask_of(env, steps[i]["batch"])
+            turn(env, steps[i])
+            if steps[i]["closes"]:
+                load_chunk(env, "k", steps[i]["number"] + prefetch + 1)
+        if i >= 1 and i - 1 < count:
+            scores(env, steps[i - 1])
+        if i >= 2 and i - 2 < count:
+            maximum(env, steps[i - 2])
+        if i >= 3 and i - 3 < count:
+            exponentials(env, steps[i - 3])
+        if i >= 1 and i - 1 < count:
+            tops(env, steps[i - 1])
+        if i >= 4 and i - 4 < count:
+            output(env, steps[i - 4])
+            accumulate(env, steps[i - 4])
+        if i >= 5:
+            if steps[i - 5]["last"]:
+                finish_block(env, blocks[steps[i - 5]["block"]])
+    write_rows(env)
+    write_lse(env)
+    return out, lse

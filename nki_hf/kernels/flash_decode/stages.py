@@ -1,0 +1,181 @@
+"""The five stages of a step of `flash_decode` (see `kernel`)."""
+
+from nki_hf.kernels.flash_decode.bounds import mask_of
+from nki_hf.lang import nisa, nl
+
+TILE = 128
+BANK_BYTES = 2048
+
+
+def turn(env, step):
+    """Key tiles as [head_dim piece, keys]; as many share a PSUM bank, and a copy, as fit. The copies alternate."""
+    if not step["turns"]:
+        return
+    k, load = env["k"], step["load"]
+    head_dim, size = k.shape[3], 2
+    if k.dtype == nl.float32:
+        size = 4
+    per_bank = BANK_BYTES // (TILE * size)
+    pieces = []
+    for d in range(0, head_dim, TILE):
+        depth = min(TILE, head_dim - d)
+        piece = nl.ndarray((depth, step["tiles"] * TILE), dtype=k.dtype, buffer=nl.sbuf)
+        for first in range(0, step["tiles"], per_bank):
+            count = min(per_bank, step["tiles"] - first)
+            bank = nl.ndarray((depth, count * TILE), dtype=k.dtype, buffer=nl.psum)
+            for n in range(count):
+                begin = (step["tile"] + first + n) * head_dim + d
+                nisa.nc_transpose(
+                    dst=bank[0:depth, n * TILE : (n + 1) * TILE], data=load["k"][0:TILE, begin : begin + depth],
+                    engine=nisa.engine.tensor,
+                )  # fmt: skip
+            target = piece[0:depth, first * TILE : (first + count) * TILE]
+            if env["copies"] % 2 == 1:
+                nisa.activation(dst=target, op=nl.copy, data=bank)
+            else:
+                nisa.tensor_copy(dst=target, src=bank, engine=nisa.engine.vector)
+            env["copies"] = env["copies"] + 1
+        pieces.append(piece)
+    turned = step["turned"]
+    turned["k"] = pieces
+
+
+def scores(env, step):
+    """scores[keys, row, key tile]: the mask and the product."""
+    block = env["blocks"][step["block"]]
+    rows, tiles, seqlen_q = block["rows"], step["tiles"], env["q"].shape[2]
+    turned = step["turned"]
+    pieces = turned["k"]
+    column = env["segments"][block["segment"]]["column"] + block["row"]
+    tile = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.psum)
+    mask = mask_of(env, step["batch"])
+    first = step["chunk"] * env["per_partition"] + step["tile"]
+    pattern = [[mask.shape[1] * seqlen_q, TILE], [0, rows // seqlen_q], [1, seqlen_q], [seqlen_q, tiles]]
+    hidden = mask.ap(pattern=pattern, offset=first * seqlen_q)
+    if env["softcap"] == None:  # noqa: E711
+        nisa.nc_matmul(dst=tile, stationary=env["identity"], moving=hidden)
+    for n in range(tiles):
+        for p in range(len(pieces)):
+            piece, queries = pieces[p], env["queries"][p]
+            depth = piece.shape[0]
+            nisa.nc_matmul(
+                dst=tile[0:TILE, 0:rows, n], stationary=piece[0:depth, n * TILE : (n + 1) * TILE],
+                moving=queries[0:depth, column : column + rows],
+            )  # fmt: skip
+    if env["softcap"] != None:  # noqa: E711
+        capped = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=capped, op=nl.tanh, data=tile, scale=env["scale"] / env["softcap"])
+        shown = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=shown, data1=capped, data2=hidden, op=nl.add, engine=nisa.engine.vector)
+        tile = shown
+    step["scores"] = tile
+
+
+def tops(env, step):
+    """The maximum of each row over the key tiles, [keys, rows]."""
+    rows, tile = env["blocks"][step["block"]]["rows"], step["scores"]
+    step["tops"] = nl.ndarray((TILE, rows), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=step["tops"], op=nl.maximum, data=tile, axis=2)
+
+
+def maximum(env, step):
+    """The running maximum of each row [rows, 1], rounded, and minus it on a diagonal for the product that subtracts it."""
+    block = env["blocks"][step["block"]]
+    rows = block["rows"]
+    bank = nl.ndarray((rows, TILE), dtype=step["tops"].dtype, buffer=nl.psum)
+    nisa.nc_transpose(dst=bank, data=step["tops"], engine=nisa.engine.tensor)
+    top = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=top, op=nl.maximum, data=bank, axis=1)
+    before = block["maximum"]
+    if before == None:  # noqa: E711
+        before = env["lowest"][0:rows, 0:1]
+    # Small and in a row, so on the engine that has nothing else to do.
+    engine = nisa.engine.gpsimd
+    high = nl.ndarray((rows, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
+    after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=top, data1=before, data2=top, op=nl.maximum, engine=engine)
+    nisa.tensor_copy(dst=high, src=top, engine=engine)
+    low = nl.ndarray((rows, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=low, data1=top, data2=high, op=nl.subtract, engine=engine)
+    nisa.tensor_tensor(dst=after, data1=high, data2=low, op=nl.add, engine=engine)
+    step["diagonals"] = [_diagonal(env, high, rows), _diagonal(env, low, rows)]
+    if not step["first"]:
+        step["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=step["correction"], data1=before, data2=after, op=nl.subtract, engine=engine)
+    block["maximum"] = after
+    step["tops"] = None
+
+
+def _diagonal(env, values, rows):
+    """bfloat16 [rows, rows]: minus `values` [rows, 1] on the diagonal."""
+    diagonal = nl.ndarray((rows, rows), dtype=nl.bfloat16, buffer=nl.sbuf)
+    spread = values.ap(pattern=[[1, rows], [0, rows]], offset=0)
+    nisa.tensor_tensor(
+        dst=diagonal, data1=env["negative"][0:rows, 0:rows], data2=spread, op=nl.multiply, engine=nisa.engine.gpsimd
+    )
+    return diagonal
+
+
+def exponentials(env, step):
+    """probs[keys, row, key tile] = exp(slope * (score - maximum)), and the correction of what came before."""
+    block = env["blocks"][step["block"]]
+    rows, tiles, tile = block["rows"], step["tiles"], step["scores"]
+    softcap = env["softcap"]
+    shift = tile
+    if softcap != None:  # noqa: E711
+        shift = nl.ndarray((TILE, rows, 1), dtype=nl.float32, buffer=nl.psum)
+    for diagonal in step["diagonals"]:
+        moving = diagonal.ap(pattern=[[rows, rows], [1, rows], [0, shift.shape[2]]], offset=0)
+        nisa.nc_matmul(dst=shift, stationary=env["ones"][0:rows, 0:TILE], moving=moving)
+    if softcap != None:  # noqa: E711
+        spread = shift.ap(pattern=[[rows, TILE], [1, rows], [0, tiles]], offset=0)
+        nisa.tensor_tensor(dst=tile, data1=tile, data2=spread, op=nl.add, engine=nisa.engine.vector)
+    step["probs"] = nl.ndarray((TILE, rows, tiles), dtype=env["v"].dtype, buffer=nl.sbuf)
+    nisa.activation(dst=step["probs"], op=nl.exp, data=tile, scale=env["slope"])
+    step["weights"] = step["probs"]
+    if env["v"].dtype != nl.float32:
+        # Row sums of what is not rounded: lse would be off by the rounding of a row's only key.
+        step["weights"] = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=step["weights"], op=nl.exp, data=tile, scale=env["slope"])
+    if step["correction"] != None:  # noqa: E711
+        nisa.activation(dst=step["correction"], op=nl.exp, data=step["correction"], scale=env["slope"])
+    step["scores"] = None
+
+
+def sums(env, step):
+    """The sum of each row over the key tiles, [keys, rows] float32."""
+    step["sums"] = nl.ndarray((TILE, env["blocks"][step["block"]]["rows"]), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=step["sums"], op=nl.add, data=step["weights"], axis=2)
+    step["weights"] = None
+
+
+def output(env, step):
+    """[probs.T @ v | row sums] of the step in PSUM, [rows, head_dim_v + 1]."""
+    rows, tiles, width, probs = env["blocks"][step["block"]]["rows"], step["tiles"], env["v"].shape[3], step["probs"]
+    bank = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.psum)
+    load = step["load"]
+    values = load["v"]
+    for n in range(tiles):
+        begin = (step["tile"] + n) * width
+        nisa.nc_matmul(
+            dst=bank[0:rows, 0:width], stationary=probs[0:TILE, 0:rows, n], moving=values[0:TILE, begin : begin + width]
+        )
+    nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
+    step["output"] = bank
+    step["probs"] = None
+
+
+def accumulate(env, step):
+    """Correct the accumulator and add the step's output, float32."""
+    block = env["blocks"][step["block"]]
+    bank = step["output"]
+    after = nl.ndarray((block["rows"], env["v"].shape[3] + 1), dtype=nl.float32, buffer=nl.sbuf)
+    if block["accumulator"] == None:  # noqa: E711
+        nisa.tensor_copy(dst=after, src=bank, engine=nisa.engine.vector)
+    else:
+        nisa.scalar_tensor_tensor(
+            dst=after, data=block["accumulator"], op0=nl.multiply, operand0=step["correction"], op1=nl.add, operand1=bank
+        )
+    block["accumulator"] = after
+    step["output"] = None
+    step["correction"] = None

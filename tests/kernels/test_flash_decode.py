@@ -1,0 +1,218 @@
+"""flash_decode against the float64 oracle, over its envelope, on all chips and on one and two cores."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+import torch
+from allpairspy import AllPairs
+from decode_cases import bounds_of, check, kernel_arguments, outputs, problem, run
+
+import nki_hf
+from nki_hf.backends.simulator import simulator_backend
+from nki_hf.chips import CHIPS, get_chip
+from nki_hf.kernels.flash_decode.kernel import flash_decode
+from nki_hf.kernels.flash_decode.plan import bucket_of, decode_reasons, plan_decode
+from nki_hf.problem import Mask, Problem
+from nki_hf.sim import SimOptions, launch
+from nki_hf.testing import DISTRIBUTIONS, assert_matches_reference, attention_inputs
+
+MASKS = {
+    "none": lambda sq, skv: Mask(),
+    "causal": lambda sq, skv: Mask(q_offset=skv - sq, ahead=1),
+    "causal_top": lambda sq, skv: Mask(ahead=1),
+    "window": lambda sq, skv: Mask(q_offset=skv - sq, ahead=1, window=100),
+    "two_sided": lambda sq, skv: Mask(q_offset=skv - sq, ahead=40, window=70),
+    "bounds": lambda sq, skv: Mask(q_offset=skv - sq, ahead=1, runtime_bounds=True),
+    "window_bounds": lambda sq, skv: Mask(q_offset=skv - sq, ahead=1, window=33, runtime_bounds=True),
+}
+AXES = {
+    "dtype": ("bfloat16", "float16", "float32"),
+    "heads": ((2, 2), (4, 2), (8, 1), (21, 3)),
+    "batch": (1, 2, 3),
+    "mask": tuple(MASKS),
+    "softcap": (None, 5.0),
+    "sink": (False, True),
+    "scale": (None, 0.3, 1.7, -0.4, 0.0),
+    "head_dim": ((64, 64), (80, 80), (128, 128), (192, 128), (256, 256), (8, 72)),
+    "seqlen_q": (1, 2, 5, 8, 16),
+    "seqlen_kv": (16, 129, 700, 2300),
+    "chip": tuple(CHIPS),
+    "lnc": (1, 2),
+    "distribution": DISTRIBUTIONS,
+}
+
+
+def grid_case(dtype, heads, batch, mask, softcap, sink, scale, head_dim, seqlen_q, seqlen_kv, chip, lnc, distribution):
+    if dtype == "float32" and distribution == "negative":
+        # The allowance of `testing` knows no head_dim: it is exceeded by a sum of 128 products of one sign in sequence.
+        distribution = "normal"
+    case = Problem(
+        batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=seqlen_q, seqlen_kv=seqlen_kv,
+        head_dim=head_dim[0], head_dim_v=head_dim[1], dtype=dtype, softmax_scale=scale, mask=MASKS[mask](seqlen_q, seqlen_kv),
+        softcap=softcap, sink=sink,
+    )  # fmt: skip
+    check(case, chip, lnc, distribution)
+
+
+PAIRWISE = [tuple(case) for case in AllPairs(list(AXES.values()))]
+DRAW = random.Random(17)
+SMALL = {**AXES, "heads": ((2, 2), (4, 2), (5, 1)), "batch": (1, 2), "seqlen_kv": (16, 129, 300, 2100)}
+ANY = [{name: DRAW.choice(values) for name, values in SMALL.items()} for _ in range(10_000)]
+
+
+@pytest.mark.parametrize("case", PAIRWISE, ids=lambda case: "-".join(str(value).replace(" ", "") for value in case))
+def test_every_pair_of_options_matches_the_reference(case):
+    grid_case(*case)
+
+
+@pytest.mark.parametrize("start", range(0, 300, 50))
+def test_a_sample_of_combinations_matches_the_reference(start):
+    for case in ANY[start : start + 50]:
+        grid_case(**case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, len(ANY), 50))
+def test_any_combination_of_options_matches_the_reference(start):
+    for case in ANY[start : start + 50]:
+        grid_case(**case)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("heads_kv", [1, 3, 8])
+def test_more_chunks_than_buffers(heads_kv, lnc):
+    check(problem(num_heads_q=heads_kv, num_heads_kv=heads_kv, seqlen_kv=10_300, dtype="bfloat16"), lnc=lnc)
+
+
+def test_rows_of_more_than_one_block():
+    for heads_q, seqlen_q in ((48, 16), (160, 1), (40, 13)):
+        case = problem(
+            num_heads_q=heads_q, num_heads_kv=1, seqlen_q=seqlen_q, dtype="bfloat16", mask=Mask(ahead=1, q_offset=90)
+        )
+        check(case)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("size", [1e-30, 1e-3, 1.0, 20.0, 50.0])
+def test_scores_of_any_size_and_values_of_any_size(dtype, size):
+    """Row maxima of up to hundreds of nats in one tile, |v| from the smallest to the largest: no silent failure."""
+    case = problem(seqlen_kv=300, dtype=dtype, num_heads_q=8, seqlen_q=2)
+    inputs = attention_inputs(case)
+    scale = min(size, 40.0) if dtype == "float16" else size
+    k = (inputs.k.astype(np.float32) * np.float32(scale)).astype(inputs.k.dtype)
+    with np.errstate(over="ignore"):
+        v = (inputs.v.astype(np.float32) * np.float32(1 / scale if dtype == "float16" else 1e25)).astype(inputs.v.dtype)
+    v = np.where(np.isfinite(v.astype(np.float32)), v, inputs.v)
+    inputs = dataclasses.replace(inputs, k=k, v=v)
+    out, lse = outputs(inputs)
+    assert_matches_reference(inputs, out, lse)
+
+
+# ---- the live length is data ------------------------------------------------------------------------------------------
+
+
+def test_six_programs_reach_to_32k_keys_and_a_bucket_holds_what_it_is_for():
+    chunks = [bucket_of(keys, 2048) for keys in range(1, 32_769)]
+    assert len(set(chunks)) == 6
+    assert all(keys <= count * 2048 for keys, count in enumerate(chunks, 1))
+    plans = {plan_decode(problem(seqlen_kv=keys, dtype="bfloat16"), get_chip("trn2")) for keys in range(1, 32_769, 37)}
+    assert len(plans) == 6
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("heads_kv", [1, 2])
+def test_results_are_the_same_bits_in_every_bucket(heads_kv, lnc):
+    case = problem(seqlen_kv=1500, seqlen_q=3, num_heads_kv=heads_kv, dtype="bfloat16", mask=Mask(q_offset=1497, ahead=1))
+    inputs = attention_inputs(case)
+    plan = plan_decode(case, get_chip("trn2"))
+    first = outputs(inputs, plan=dataclasses.replace(plan, chunks=2, seqlen_kv=4096), lnc=lnc)
+    for chunks in (3, 5):
+        again = outputs(inputs, plan=dataclasses.replace(plan, chunks=chunks, seqlen_kv=chunks * 2048), lnc=lnc)
+        assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert_matches_reference(inputs, *first)
+
+
+@pytest.mark.parametrize("seqlen_q", [1, 4])
+@pytest.mark.parametrize("window", [None, 700])
+def test_only_live_keys_are_read(window, seqlen_q):
+    """NaN in all keys that are 16 or more away from those that a row of the sequence sees: reading one would show."""
+    mask = Mask(q_offset=9000 - seqlen_q, ahead=1, window=window, runtime_bounds=True)
+    case = problem(batch=3, seqlen_q=seqlen_q, seqlen_kv=9000, dtype="bfloat16", mask=mask)
+    inputs = attention_inputs(case)
+    hi = np.repeat(np.array([[17], [2500], [8985]], np.int32), seqlen_q, axis=1)
+    inputs = dataclasses.replace(inputs, lo=np.zeros_like(hi) + np.array([[3], [0], [4000]], np.int32), hi=hi)
+    lo, hi = bounds_of(inputs)
+    k, v = inputs.k.copy(), inputs.v.copy()
+    for b in range(3):
+        live = lo[b] < hi[b]
+        first, last = (lo[b][live].min(), hi[b][live].max()) if live.any() else (0, 0)
+        for array in (k, v):
+            array[b, :, :first] = np.nan
+            array[b, :, last + 15 :] = np.nan
+    plan = plan_decode(case, get_chip("trn2"))
+    arguments = kernel_arguments(dataclasses.replace(inputs, k=k, v=v), plan, filler=np.nan)
+    out, lse = launch(flash_decode, (), arguments, options=SimOptions(chip=get_chip("trn2"))).outputs
+    assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
+
+
+def test_a_cache_that_ends_anywhere_is_read_to_its_end():
+    """Without a bucket behind it: the last gather would leave the cache."""
+    for seqlen_kv in (16, 17, 31, 130, 2047, 2049):
+        case = problem(seqlen_kv=seqlen_kv, dtype="bfloat16", batch=2)
+        inputs = attention_inputs(case)
+        plan = dataclasses.replace(plan_decode(case, get_chip("trn2")), seqlen_kv=seqlen_kv)
+        assert_matches_reference(inputs, *outputs(inputs, plan=plan))
+
+
+# ---- the envelope and the machine ---------------------------------------------------------------------------------------
+
+
+def test_what_the_kernel_cannot_take_is_refused_by_name():
+    chip = get_chip("trn2")
+    for changes, field in (
+        ({"seqlen_q": 17}, "seqlen_q"), ({"head_dim": 257}, "head_dim"), ({"head_dim_v": 300}, "head_dim_v"),
+        ({"mask": Mask(bias="boolean")}, "mask.bias"), ({"softmax_scale": 1e-25}, "softmax_scale"),
+        ({"dtype": "int8"}, "dtype"),
+    ):  # fmt: skip
+        assert [reason.field for reason in decode_reasons(problem(**changes), chip)] == [field]
+
+
+@pytest.mark.parametrize("chip", list(CHIPS))
+def test_tiles_fit_and_no_value_depends_on_memory_that_was_never_written(chip):
+    for lnc in (1, 2):
+        for changes in (
+            {"head_dim": 256, "head_dim_v": 256, "seqlen_kv": 5000, "seqlen_q": 16, "num_heads_q": 16},
+            {"num_heads_kv": 1, "seqlen_kv": 5000, "dtype": "bfloat16"},
+        ):
+            case = problem(**changes)
+            assert decode_reasons(case, get_chip(chip)) == ()
+            run(attention_inputs(case), chip, lnc, uninitialized="error")
+
+
+def test_a_growing_cache_records_one_program_per_bucket():
+    """Through the adapter: lengths on both sides of two buckets' edges, against torch's own attention."""
+    target = simulator_backend("trn2")
+    target.clear()
+    torch.manual_seed(0)
+    q, keys, values = torch.randn(1, 4, 1, 32), torch.randn(1, 2, 4100, 32), torch.randn(1, 2, 4100, 32)
+    with torch.no_grad(), nki_hf.using(strict=True, backend="simulator", chip="trn2"):
+        for length in (1, 2, 15, 16, 17, 200, 201, 2047, 2048, 2049, 4096, 4097):
+            k, v = keys[:, :, :length], values[:, :, :length]
+            want = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), enable_gqa=True)
+            torch.testing.assert_close(nki_hf.attention(q, k, v).double(), want, atol=2e-6, rtol=2e-6)
+    assert len(target._pool._idle) == 3  # buckets of 1, 2 and 3 chunks; each thread may have a recording of its own
+
+
+def test_a_static_cache_of_sequences_of_different_lengths():
+    torch.manual_seed(1)
+    q, k, v = torch.randn(3, 4, 2, 32), torch.randn(3, 2, 600, 32), torch.randn(3, 2, 600, 32)
+    lo, hi = torch.tensor([[0, 0], [37, 37], [590, 590]]), torch.tensor([[4, 5], [299, 300], [599, 600]])
+    number = torch.arange(600)
+    seen = ((number >= lo[..., None]) & (number < hi[..., None]))[:, None]
+    with torch.no_grad(), nki_hf.using(strict=True, backend="simulator", chip="trn2"):
+        out = nki_hf.attention(q, k, v, seen)
+        assert nki_hf.explain().rows[-1].first.kernel == "flash_decode"
+    want = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), seen, enable_gqa=True)
+    torch.testing.assert_close(out.double(), want, atol=2e-6, rtol=2e-6)
