@@ -139,9 +139,8 @@ def _row(name: str, changes: dict[str, object]) -> tuple[str, ...]:
     cells = []
     for chip in CHIPS:
         decision = decide(problem, backend="simulator", chip=chip)
-        # Of several kernels, those of the one that misses the call by least.
-        by_kernel = {reason.kernel: [r for r in decision.rejected if r.kernel == reason.kernel] for reason in decision.rejected}
-        nearest = min(by_kernel.values(), key=len, default=[])
+        # Those of the first kernel, which takes the widest range of calls: the others' would only repeat what they are for.
+        nearest = [reason for reason in decision.rejected if reason.kernel == decision.rejected[0].kernel]
         why = "; ".join(f"{reason.field} {reason.limit}" for reason in nearest)
         cells.append(f"torch: {why}" if decision.fallback else f"`{decision.kernel}`")
     return (name, *cells)

@@ -44,8 +44,8 @@ def steps_of(
       rows, block_rows: query rows of a kv head, and of one block of them.
     """
     steps = []
-    loads = []
-    blocks = []
+    loads: list[Item] = []
+    blocks: list[Item] = []
     tiles = max(1, min(per_partition, BANK // block_rows))
     for s in range(len(segments)):
         segment = segments[s]
