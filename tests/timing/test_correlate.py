@@ -51,13 +51,13 @@ def test_kept_rows_are_within_the_stated_errors():
 @pytest.mark.parametrize("item", OWN, ids=lambda m: m.key)
 def test_kept_rows_are_what_the_model_gives_now(item):
     (now,) = run([item])
-    assert simulated_rows()[item.key]["us"] == pytest.approx(now.us, rel=1e-4)
+    assert simulated_rows()[item.key]["us"] == pytest.approx(now.us, abs=0.006)
 
 
 @pytest.mark.parametrize("item", [m for m in OWN if m.size <= 1024], ids=lambda m: m.key)
 def test_kept_short_rows_are_what_the_model_gives_now(item):
     (now,) = run([item])
-    assert simulated_rows()[item.key]["us"] == pytest.approx(now.us, rel=1e-4)
+    assert simulated_rows()[item.key]["us"] == pytest.approx(now.us, abs=0.006)
 
 
 def test_the_page_is_made_of_the_kept_rows():
@@ -198,7 +198,7 @@ def test_a_users_own_rows_are_a_fourth_set(tmp_path):
         [("trn1", "v7", "512", "19", "cc 2.23"), ("trn2", "flash_prefill", "sq=512,skv=512,causal,lnc=2", "40", "nki 0.6")],
     )
     rows = compared(read_rows(path))
-    assert rows[0]["simulated_us"] == pytest.approx(simulated_rows()["v7 512 trn1"]["us"], rel=1e-4)
+    assert rows[0]["simulated_us"] == pytest.approx(simulated_rows()["v7 512 trn1"]["us"], abs=0.006)
     assert rows[0]["error"] == pytest.approx(rows[0]["simulated_us"] / 19 - 1)
     assert rows[1]["band"].startswith("attention, trn2: ")
     done = CliRunner().invoke(app, ["correlate", "--measured", str(path), "--json"])
