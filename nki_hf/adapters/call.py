@@ -29,6 +29,7 @@ _NAMES = (
 COMPUTABLE = tuple(getattr(torch, name) for name in _NAMES.split() if hasattr(torch, name))
 """Dtypes of q, k and v that attention has a meaning for: signed floats and integers. What no kernel takes, torch computes."""
 _COMPUTABLE = frozenset(COMPUTABLE)
+_STRIDED = (torch.strided, torch.jagged)  # nested tensors are views of strided ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +90,16 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch
 
     Raises:
       UnsupportedProblem: wrong rank, no heads or no head_dim, sizes and heads that do not fit together, or a dtype that
-        attention has no meaning for (complex, bool, packed bits).
+        attention has no meaning for (complex, bool, packed bits); or tensors without strides (sparse, mkldnn).
     """
     reasons = []
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("sink", sink)):
+        if tensor is not None and tensor.layout not in _STRIDED:
+            limit, found = "must be an ordinary (strided) tensor", str(tensor.layout).removeprefix("torch.")
+            advice = "Call to_dense()."
+            reasons.append(Reason(kernel="attention", field=f"{name}.layout", value=found, limit=limit, advice=advice))
+    if reasons:
+        raise UnsupportedProblem(reasons)
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     for name, tensor, shape in (("q", q, q_shape), ("k", k, k_shape), ("v", v, v_shape)):
         if len(shape) != 4:

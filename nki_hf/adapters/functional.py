@@ -81,7 +81,8 @@ def attention(
     offset = seqlen_kv - seqlen_q if q_offset is None else as_int("q_offset", q_offset)
     banded = window is not None or ahead is not None
     band = Keys(q_offset=offset if banded else 0, window=window, ahead=ahead)
-    if not torch.compiler.is_compiling():  # a graph's lengths are symbols; the op does it with the real ones
+    # A graph's lengths are symbols, and the op does it with the real ones, but the op takes int64 only.
+    if not torch.compiler.is_compiling() or any(_beyond_int64(value) for value in (offset, window, ahead)):
         band = band.narrowed(seqlen_q, seqlen_kv)
     keys = band
     if mask is not None:
@@ -90,6 +91,8 @@ def attention(
             keys = keys.within_band(band, seqlen_q, seqlen_kv, q.device)
     if lo is not None and hi is not None:
         for name, bound in (("lo", lo), ("hi", hi)):
+            if bound.layout != torch.strided:
+                raise ValueError(f"{name}.layout={bound.layout} is not supported: call to_dense().")
             if bound.dtype.is_floating_point or bound.dtype.is_complex or bound.dtype == torch.bool:
                 raise ValueError(f"{name}.dtype={bound.dtype} is not supported: {name} counts keys, so it must be integer.")
             if bound.shape not in ((1, seqlen_q), (q.shape[0], seqlen_q)):
@@ -102,3 +105,7 @@ def attention(
     out, lse, _ = attend(call)
     out = out.transpose(1, 2)
     return (out, lse) if return_lse else out
+
+
+def _beyond_int64(value: int | None) -> bool:
+    return type(value) is int and not -(1 << 63) <= value < 1 << 63

@@ -353,3 +353,22 @@ def test_bounds_of_the_wrong_shape_are_refused():
     bound = torch.zeros(1, 4, dtype=torch.int32)
     with pytest.raises(ValueError, match=r"lo.shape=\[1, 4\].*\[1 or 1, 5\]"):
         nki_hf.attention(*tensors(), lo=bound, hi=bound)
+
+
+_WITHOUT_STRIDES = {"sparse_coo": torch.Tensor.to_sparse, "_mkldnn": torch.Tensor.to_mkldnn}
+
+
+@pytest.mark.parametrize("layout", _WITHOUT_STRIDES)
+@pytest.mark.parametrize("name", ["q", "k", "v", "sink"])
+def test_tensors_without_strides_are_refused_by_name(name, layout):
+    call = dict(zip("qkv", tensors(), strict=True), sink=torch.zeros(4))
+    call[name] = _WITHOUT_STRIDES[layout](call[name])
+    with pytest.raises(UnsupportedProblem, match=rf"{name}\.layout={layout} .*to_dense"):
+        nki_hf.attention(**call)
+
+
+def test_bounds_without_strides_are_refused_by_name():
+    q, k, v = tensors()
+    lo, hi = torch.zeros(1, 5, dtype=torch.int64), torch.full((1, 5), 3)
+    with pytest.raises(ValueError, match=r"lo\.layout=torch\.sparse_coo"):
+        nki_hf.attention(q, k, v, lo=lo.to_sparse(), hi=hi)

@@ -272,3 +272,26 @@ def test_scalars_whose_gradient_would_be_lost_are_refused(road):
         road(*tensors(), scale=torch.tensor(0.0, requires_grad=True))
     with torch.no_grad():
         road(*tensors(), scale=torch.tensor(0.0, requires_grad=True), softcap=torch.tensor(2.0, requires_grad=True))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("options", "first", "stop"),
+    [
+        ({"ahead": 2**63}, -7, 7),
+        ({"window": 10**40, "causal": True}, -7, 3),
+        ({"q_offset": 2**63 + 1, "causal": True}, -7, 7),
+        ({"q_offset": 2**63, "window": 2**63 - 2, "causal": True}, 3, 7),
+        ({"q_offset": -(2**63) - 1, "causal": True}, -7, -7),
+    ],
+)
+def test_a_band_beyond_int64_means_the_same_in_a_graph(options, first, stop, dynamic):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, rows, 8, generator=generator) for rows in (5, 7, 7))
+    row, key = torch.arange(5)[:, None], torch.arange(7)
+    seen = (key >= first + row) & (key < stop + row)
+    scores = (q.double() @ k.double().mT * 8**-0.5).masked_fill(~seen, -torch.inf)
+    expected = scores.softmax(-1).nan_to_num(0.0) @ v.double()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda q, k, v: nki_hf.attention(q, k, v, **options), backend="eager", dynamic=dynamic)
+    torch.testing.assert_close(compiled(q, k, v).double(), expected, rtol=1e-5, atol=1e-5)
