@@ -99,7 +99,9 @@ def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int) -> dic
     given, names = _bound(kernel.function, name, arrays, ast.literal_eval(trace["constants"]))
     outputs: dict[int, Any] = {}
     with tape.recording() as recorder:
-        options = SimOptions(chip=get_chip(trace["chip"]), values=False, trip_counts=1, foreign=True, checks=trace["checked"])
+        options = SimOptions(
+            chip=get_chip(trace["chip"]), values=False, trip_counts=1, third_party=True, checks=trace["checked"]
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SimulatorWarning)
             try:

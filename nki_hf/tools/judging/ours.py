@@ -18,6 +18,7 @@ from nki_hf.lang import features
 from nki_hf.problem import Mask, Problem
 from nki_hf.tasks import Task
 from nki_hf.tools.numpy_layouts import NumpyArrays
+from nki_hf.tools.verify_subject import layout_of
 
 __all__ = ["Packed", "packed_by"]
 
@@ -32,11 +33,16 @@ class Packed:
         self.task = task
         self.target = Target(chip=chip, lnc=lnc, features=features("simulator"))
 
+    @property
+    def out(self) -> str:
+        """Axes of its output as letters."""
+        return layout_of(self.binding)["out"]
+
     def problem(self, size: int, dtype: str) -> Problem:
         """The call in the words of the package."""
         shapes = self.task.shapes(size, dtype)
         (*heads, rows, head_dim), (*kv_heads, keys, _) = shapes["q"][0], shapes["k"][0]
-        mask = Mask(ahead=1, q_offset=keys - rows) if "causal" in self.task.about else Mask()
+        mask = Mask(ahead=1, q_offset=keys - rows) if "causal" in f"{self.task.name} {self.task.about}" else Mask()
         return Problem(
             batch=1,
             num_heads_q=heads[0] if heads else 1,

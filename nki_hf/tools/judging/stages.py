@@ -160,14 +160,14 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
             task=task,
             size=size,
             dtype=request["dtype"],
-            layout=request["layout"],
+            layout=request["layout"] if packed is None else {"out": packed.out},
             rtol=request["rtol"],
             packed=None if packed is None else packed.arrays(size, request["dtype"]),
         )
         for size in request["check"]
     ]
     traces = {(trace["size"], trace["chip"]): found for trace, found in zip(request["traces"], answer["traces"], strict=True)}
-    options = SimOptions(chip=chip, foreign=True, record=True)
+    options = SimOptions(chip=chip, third_party=True, record=True)
     checks: list[Checked] = []
     for number, run in enumerate(runs):
         trace = traces[run.size, chip.name]
@@ -339,7 +339,7 @@ def _values(
     if bad or any(check.depends_on_memory for check in checks):
         check = bad[0][0] if bad else next(item for item in checks if item.depends_on_memory)
         run = next(item for item in runs if item.size == check.size)
-        strict = SimOptions(chip=chip, foreign=True, uninitialized="error")
+        strict = SimOptions(chip=chip, third_party=True, uninitialized="error")
         fault = strict_read(run, traces[run.size, chip.name], drawn(run, "normal", request["seed"]), strict, request["lnc"])
         unfinished = any(o.judgements[o.wrong or 0].verdict in ("not finite", "never written") for _, o in bad)
         found = []

@@ -45,7 +45,7 @@ def timed(
     kernel = played(trace["tape"], names)
 
     def run(checks: bool) -> Any:
-        options = SimOptions(chip=chip, values=False, foreign=True, checks=checks, trip_counts=1)
+        options = SimOptions(chip=chip, values=False, third_party=True, checks=checks, trip_counts=1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SimulatorWarning)
             return launch(kernel, (), arguments, options=options, lnc=lnc).events
