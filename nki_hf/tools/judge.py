@@ -12,7 +12,6 @@ from rich.console import Console
 from nki_hf.tasks import load_task, task_names
 from nki_hf.tools.judging import client
 from nki_hf.tools.judging.judgement import judge
-from nki_hf.tools.judging.record import Record, schema
 from nki_hf.tools.modelled import window_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 
@@ -46,6 +45,8 @@ def command(
     Exit code 0: passed; 1: failed at a stage, whatever the file did; 2: wrong use.
     """
     if show_schema:
+        from nki_hf.tools.judging.record import schema  # pydantic is not needed to judge
+
         print(json.dumps(schema(), indent=1))
         return
     if tasks:
@@ -64,7 +65,7 @@ def command(
         lnc=lnc, dtype=dtype, constants=dict(_constant(text) for text in const), rtol=rtol, timeout=timeout, memory_gib=memory,
         against=against, window=window_of(order), seed=None if seed < 0 else seed,
     )  # fmt: skip
-    text = Record.model_validate(record).model_dump_json(indent=1)
+    text = json.dumps(record, indent=1)
     if json_file == "-":
         print(text)
     else:

@@ -15,7 +15,8 @@ import nki_hf
 from nki_hf.kernels import reference
 from nki_hf.problem import Mask, Problem
 from nki_hf.tasks import load_task, task_names
-from nki_hf.tools.judging.record import SCHEMA_VERSION, Record, schema
+from nki_hf.tools.judging.record import Record, schema
+from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
 from tests.support.judged_kernels import CHEATS, OPTIONS, RIGHT, WRONG, planted
 
 HANGING = [name for name in CHEATS if "hangs" in name]
@@ -149,6 +150,7 @@ def test_a_task_of_ones_own(judged, tmp_path):
 
 def test_the_schema_is_the_documented_version():
     assert SCHEMA_VERSION == 1
+    assert tuple(schema()["$defs"]["Finding"]["properties"]["stage"]["enum"]) == STAGES
     required = {"verdict", "passed", "stage", "sentence", "score", "findings", "cases", "times", "printed", "seed"}
     assert required <= set(schema()["properties"])
 

@@ -6,13 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["SCHEMA_VERSION", "STAGES", "Record", "schema"]
+from nki_hf.tools.judging.stage_names import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
-"""Raised when a field changes its meaning or goes; new fields may come without."""
-
-STAGES = ("load", "run", "lint", "limits", "memory", "races", "values", "times")
-"""In this order; the first that fails ends the judgement."""
+__all__ = ["Record", "schema"]
 
 Stage = Literal["load", "run", "lint", "limits", "memory", "races", "values", "times"]
 

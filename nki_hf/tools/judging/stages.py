@@ -21,7 +21,7 @@ from nki_hf.tasks import Task, load_task
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.judging import diagnosis
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.record import STAGES
+from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
 from nki_hf.tools.judging.times import sentence, timed
 from nki_hf.tools.judging.values import Checked, Run, checked, drawn, run_tape, strict_read, to_kernel
 from nki_hf.tools.kernel_lint import RULES, lint
@@ -87,7 +87,7 @@ def judged(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
 def _empty(request: Mapping[str, Any]) -> dict[str, Any]:
     answer = request.get("answer") or {}
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "verdict": "",
         "passed": False,
         "stage": None,
