@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import subprocess
@@ -10,11 +11,13 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import nki_hf
 from nki_hf.kernels import reference
 from nki_hf.problem import Mask, Problem
 from nki_hf.tasks import load_task, task_names
+from nki_hf.tools.judge import show
 from nki_hf.tools.judging.record import Record, schema
 from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
 from tests.support.judged_kernels import CHEATS, OPTIONS, RIGHT, WRONG, planted
@@ -128,6 +131,14 @@ def test_one_json_and_the_exit_code(tmp_path):
     wrong = subprocess.run([*command[:5], "--task", "nothing"], capture_output=True, text=True, timeout=120, check=False)
     assert wrong.returncode == 2
     assert "is one of" in wrong.stderr
+
+
+def test_the_lines_of_a_record_that_passed(judged):
+    console = Console(file=io.StringIO(), width=200)
+    show(judged(RIGHT), console)
+    lines = console.file.getvalue().splitlines()
+    assert "us simulated on trn2 at size 256" in lines[0]
+    assert lines[-1] == "PASS"
 
 
 def test_a_task_of_ones_own(judged, tmp_path):

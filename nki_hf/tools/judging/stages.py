@@ -65,13 +65,13 @@ def judged(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
       progress: a file that always holds the name of the stage under way.
     """
     record = _empty(request)
-    began = [time.perf_counter()]
+    began: list[Any] = [time.perf_counter(), "load"]
 
     def stage(name: str) -> None:
         progress.write_text(name)
         now = time.perf_counter()
-        record["seconds"][name] = now - began[0]
-        began[0] = now
+        record["seconds"][began[1]] = record["seconds"].get(began[1], 0.0) + now - began[0]
+        began[:] = [now, name]
 
     try:
         _stages(request, record, stage)
@@ -210,7 +210,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
                 ) from None
             except (MemoryError, BadTape) as error:
                 raise _Failed("times", _finding("times", {"kind": type(error).__name__, "message": str(error)})) from None
-            row["sentence"] = sentence(row)
+            row |= {"sentence": sentence(row), "against_us": None, "speedup": None}
             record["times"].append(row)
     _against(request, record, task)
     stage("end")
