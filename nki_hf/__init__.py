@@ -23,6 +23,7 @@ _LAZY = {
     "attention": "nki_hf.adapters.functional",
     "configure": "nki_hf.settings",
     "explain": "nki_hf.adapters.explain",
+    "judge": "nki_hf.tools.judging.judgement",
     "merge": "nki_hf.adapters.merge",
     "register": "nki_hf.adapters.registration",
     "using": "nki_hf.settings",

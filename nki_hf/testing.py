@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -56,7 +56,12 @@ class AttentionInputs:
     @functools.cached_property
     def expected(self) -> tuple[Array, Array]:
         """Output and lse in float64 (see `kernels.reference.attention`), computed once."""
-        return reference.attention(self.problem, self.q, self.k, self.v, **self.masks)
+        return self.summed[:2]
+
+    @functools.cached_property
+    def summed(self) -> tuple[Array, Array, Array]:
+        """`expected`, and the size of what each row sums (see `kernels.reference.summed`)."""
+        return reference.summed(self.problem, self.q, self.k, self.v, lo=self.lo, hi=self.hi, bias=self.bias, sink=self.sink)
 
 
 def attention_inputs(problem: Problem, *, seed: int = 0, distribution: str = "normal") -> AttentionInputs:
@@ -97,9 +102,13 @@ def attention_inputs(problem: Problem, *, seed: int = 0, distribution: str = "no
 
 def plain_attention(inputs: AttentionInputs) -> tuple[Array, Array]:
     """Output and lse of a run that does what an eager implementation does in the problem's dtype: products summed in
-    float32, every intermediate rounded to the dtype, softmax in float32.
+    float32, every intermediate rounded to the dtype, softmax in float32. Rows are taken in blocks.
     """
     problem = inputs.problem
+    rows = max(1, _SCORES // max(1, problem.batch * problem.num_heads_q * problem.seqlen_kv))
+    if problem.seqlen_q > rows:
+        parts = [plain_attention(_rows(inputs, start, start + rows)) for start in range(0, problem.seqlen_q, rows)]
+        return np.concatenate([out for out, _ in parts], 2), np.concatenate([lse for _, lse in parts], 2)
     rounded = _rounding(problem.dtype)
     q, k, v = (np.asarray(item, np.float32) for item in (inputs.q, inputs.k, inputs.v))
     k, v = (np.repeat(item, problem.group_size, axis=1) for item in (k, v))
@@ -122,6 +131,22 @@ def plain_attention(inputs: AttentionInputs) -> tuple[Array, Array]:
     with np.errstate(divide="ignore"):
         lse = (np.log(total) + shift)[..., 0]
     return rounded(probs @ v), np.where(total[..., 0] == 0, np.float32(-np.inf), lse)
+
+
+_SCORES = 1 << 20
+"""Scores of a plain run that are in memory at once."""
+
+
+def _rows(inputs: AttentionInputs, start: int, stop: int) -> AttentionInputs:
+    """The call with some of its query rows."""
+    problem, part = inputs.problem, slice(start, stop)
+    mask = replace(problem.mask, q_offset=problem.mask.q_offset + start)
+    q = inputs.q[:, :, part]
+    return replace(
+        inputs, problem=replace(problem, seqlen_q=q.shape[2], mask=mask), q=q,
+        lo=None if inputs.lo is None else inputs.lo[..., part], hi=None if inputs.hi is None else inputs.hi[..., part],
+        bias=inputs.bias if inputs.bias is None or inputs.bias.shape[2] == 1 else inputs.bias[:, :, part],
+    )  # fmt: skip
 
 
 def allowed_error(inputs: AttentionInputs) -> tuple[float, float]:
@@ -194,7 +219,7 @@ def _bias(problem: Problem, rng: np.random.Generator) -> Array:
 
 def _rounding(dtype: str) -> Callable[[Array], Array]:
     target = _NUMPY[dtype]
-    return lambda values: values.astype(target).astype(np.float32)
+    return lambda values: values.astype(target, copy=False).astype(np.float32, copy=False)
 
 
 def _largest(values: Array) -> float:

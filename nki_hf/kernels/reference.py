@@ -1,6 +1,6 @@
 """The oracle: attention with every option of `Problem`, its lse and its gradients, in float64 NumPy.
 
-Written for clarity, not speed: it forms the whole score matrix. Formula, per batch and query head:
+Written for clarity: it forms all scores of a block of rows. Formula, per batch and query head:
 
     scores = cap(q @ k.T * softmax_scale) + additive bias
     visible = static interval & run-time bounds & boolean bias & (additive bias is not -inf)
@@ -11,15 +11,19 @@ A row that sees no key gives zeros, lse = -inf (with a sink: lse = sink) and zer
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nki_hf.problem import Problem
 
-__all__ = ["Gradients", "attention", "attention_gradients", "visible_keys"]
+__all__ = ["Gradients", "attention", "attention_gradients", "summed", "visible_keys"]
 
 Array = np.ndarray[Any, Any]
+
+_BLOCK = 1 << 20
+"""Scores that are in memory at once."""
 
 
 class Gradients(NamedTuple):
@@ -58,8 +62,33 @@ def attention(
       bias: `[batch or 1, num_heads_q or 1, seqlen_q or 1, seqlen_kv]`, boolean or additive as `problem.mask.bias` says.
       sink: `[num_heads_q]`, if `problem.sink`.
     """
-    probs, lse, _, _ = _probabilities(problem, q, k, lo, hi, bias, sink)
-    return probs @ _per_query_head(problem, v), lse
+    return summed(problem, q, k, v, lo=lo, hi=hi, bias=bias, sink=sink, sizes=False)[:2]
+
+
+def summed(
+    problem: Problem, q: Array, k: Array, v: Array, *, lo: Array | None = None, hi: Array | None = None,
+    bias: Array | None = None, sink: Array | None = None, sizes: bool = True,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Output and lse as `attention`, and the size of what each output row sums, `[batch, num_heads_q, seqlen_q]`:
+    `sqrt(sum of (weight * value) ** 2)` (zeros without `sizes`). Rows are taken in blocks, so that scores stay in the cache.
+    """  # fmt: skip
+    values = _per_query_head(problem, v)
+    squares = (values.astype(np.float32) ** 2).sum(-1, keepdims=True) if sizes else None
+    rows = problem.seqlen_q
+    shape = (problem.batch, problem.num_heads_q, rows)
+    out, lse, size = np.zeros((*shape, problem.head_dim_v)), np.zeros(shape), np.zeros(shape)
+    block = max(1, _BLOCK // max(1, problem.batch * problem.num_heads_q * problem.seqlen_kv))
+    for start in range(0, rows, block):
+        part = slice(start, min(start + block, rows))
+        mask = replace(problem.mask, q_offset=problem.mask.q_offset + start)
+        probs, lse[..., part], _, _ = _probabilities(
+            replace(problem, seqlen_q=part.stop - start, mask=mask), q[:, :, part], k, None if lo is None else lo[..., part],
+            None if hi is None else hi[..., part], bias if bias is None or bias.shape[2] == 1 else bias[:, :, part], sink,
+        )  # fmt: skip
+        out[:, :, part] = probs @ values
+        if squares is not None:
+            size[..., part] = np.sqrt((probs.astype(np.float32) ** 2 @ squares)[..., 0])
+    return out, lse, size
 
 
 def attention_gradients(

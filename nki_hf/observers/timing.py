@@ -197,11 +197,13 @@ def roofline(plan: Schedule) -> Roofline:
     )  # fmt: skip
 
 
-def gains(plan: Schedule) -> dict[str, float]:
-    """Simulated ns saved if an engine's instructions, or all DMA, took no time; one entry per engine that ran anything."""
+def gains(plan: Schedule, only: str = "") -> dict[str, float]:
+    """Simulated ns saved if an engine's instructions, or all DMA, took no time; one entry per engine that ran anything, or for
+    `only` one of them.
+    """  # fmt: skip
     saved = {}
     _, examples = np.unique(plan.work.kind, return_index=True)
-    for engine in dict.fromkeys(queue.engine for queue in plan.work.queues):
+    for engine in dict.fromkeys(queue.engine for queue in plan.work.queues if only in ("", queue.engine)):
         costs = [
             cost if plan.events[example].engine != engine
             else replace(cost, busy_ns=0.0, done_ns=0.0, output_ns=0.0, weight_ns=0.0, lead_ns=0.0,

@@ -24,8 +24,8 @@ class Judgement:
     """What one comparison found.
 
     Attributes:
-      verdict: `pass`, or the first check that failed: `shape`, `dtype`, `reference` (the reference itself is not finite
-        or all zero, so that a comparison shows nothing), `never written`, `all zero`, `not finite`, `magnitude`, `rows`,
+      verdict: `pass`, or the first check that failed: `shape`, `dtype`, `reference` (the reference itself is not finite,
+        so that a comparison shows nothing), `never written`, `all zero`, `not finite`, `magnitude`, `rows`,
         `cosine`.
       detail: one sentence with the numbers behind the verdict.
       row_error: largest `|output - reference| / |reference|` of a row (last axis), Euclidean norms;
@@ -113,7 +113,13 @@ def judge(
         return failed("never written", f"{int(unwritten.sum()):,} elements ({share:.3g} %), the first at {list(first)}")
     out, ref = _without_agreed_infinities(out, ref)
     if not ref.any():
-        return failed("reference", "the reference is all zero: it cannot tell a kernel that does nothing")
+        if out.any():
+            return failed(
+                "magnitude", f"the reference is all zero, and {int(np.count_nonzero(out)):,} elements of the output are not"
+            )
+        return Judgement(
+            verdict="pass", detail="all zero, as the reference", row_error=0.0, magnitude=1.0, cosine=1.0, tolerance=tolerance
+        )
     if not out.any():
         return failed("all zero", "every element of the output is zero")
     wrong = ~np.isfinite(out) | ~np.isfinite(ref)

@@ -147,7 +147,7 @@ def test_lint_runs_nothing(tmp_path):
 NEVER = {"eval", "exec", "compile", "pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "os.system",
          "os.popen", "torch.load", "np.load", "numpy.load", "yaml.load", "input"}  # fmt: skip
 LOADS = re.compile(
-    r"(importlib\.import_module|spec\.loader\.exec_module|builtins\.__import__|torch\.jit\.load|subprocess\.run)\b"
+    r"(importlib\.import_module|spec\.loader\.exec_module|builtins\.__import__|torch\.jit\.load|subprocess\.(?:run|Popen))\b"
 )
 WRITES = re.compile(r"\.(write_text|write_bytes|mkdir|unlink|rmtree|replace_file)\(|os\.(open|replace)\(|FileLock\(|"
                     r"open\([^)]*\"(wb|w|ab|a)\"|whole_file\(|jit\.save\(")  # fmt: skip

@@ -1,0 +1,199 @@
+"""Play: a tape as a kernel. Everything that the recorded launch did is checked and computed again, on whatever inputs come."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nki_hf.errors import KernelFault
+from nki_hf.sim import isa, language
+from nki_hf.sim.dtypes import ALL_DTYPES
+from nki_hf.sim.execution.machine import Machine, current_machine
+from nki_hf.sim.execution.storage import Storage
+from nki_hf.sim.isa import enums
+from nki_hf.sim.isa.operators import OPERATORS
+from nki_hf.sim.run.launch import Kernel
+from nki_hf.sim.tensors import scalars
+from nki_hf.sim.tensors.indirect import ScalarOffset, TensorIndirection, VectorOffset
+from nki_hf.sim.tensors.registers import VirtualRegister
+from nki_hf.sim.tensors.scalars import LoopIndex, NkiScalar
+from nki_hf.sim.tensors.tensor import NkiTensor
+
+__all__ = ["BadTape", "played"]
+
+_PLACED = {item.__name__: item for item in (ScalarOffset, TensorIndirection, VectorOffset)}
+_REGISTERS = {item.__name__: item for item in (VirtualRegister, NkiScalar, LoopIndex)}
+
+
+class BadTape(ValueError):
+    """What should be a tape is none: who wrote it was tampered with."""
+
+
+def played(tape: Mapping[str, Any], parameters: Sequence[str]) -> Kernel:
+    """The tape as a kernel of `parameters`, the array arguments in the order in which the recorded launch had them."""
+
+    def kernel(*inputs: Any) -> Any:
+        machine = current_machine("play")
+        player = _Player(machine, tape, inputs)
+        return player.run()
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    kernel.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in parameters])  # type: ignore[attr-defined]
+    return Kernel(kernel)
+
+
+class _Player:
+    """One core's way through the tape."""
+
+    def __init__(self, machine: Machine, tape: Mapping[str, Any], inputs: Sequence[NkiTensor]) -> None:
+        self.machine = machine
+        self.tape = tape
+        self.inputs = inputs
+        self._storages: dict[int, Storage] = {item.storage.buffer.number: item.storage for item in inputs}
+        self._tensors: dict[int, NkiTensor] = {}
+        self._results: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        """Everything, and what the kernel returned."""
+        try:
+            self.entries(self.tape["cores"].get(str(self.machine.core), []))
+            return self.read(self.tape["returned"].get(str(self.machine.core)))
+        except KernelFault:
+            raise
+        except (KeyError, IndexError, AttributeError, ValueError) as error:
+            raise BadTape(f"{type(error).__name__}: {error}") from error
+
+    def entries(self, entries: Sequence[Any]) -> None:
+        for entry in entries:
+            kind, name, operands, (file, line), in_order, number = entry[:6]
+            self.machine.in_order = in_order
+            args, kwargs = self.read(operands)
+            call = _at(file, line)
+            if kind == "isa":
+                result = call(_instruction(name), args, kwargs)
+            elif kind == "allocate":
+                if kwargs.get("data") is not None:
+                    kwargs["data"] = np.frombuffer(kwargs["data"], np.uint8).copy()
+                result = call(self.machine.allocate, args, kwargs)
+                self._storages[result.buffer.number] = result
+            elif kind == "combine":
+                result = call(scalars.combine, args, kwargs)
+            elif kind == "depends_on":
+                result = call(isa.NkiInstruction.depends_on, args, kwargs)
+            elif kind == "loop":
+                result = None
+                self._loop(call, entry, args, kwargs)
+            else:
+                raise BadTape(f"an entry of the kind {kind!r}")
+            if number >= 0 and kind != "loop":
+                self._results[number] = result
+
+    def _loop(self, call: Callable[..., Any], entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name, number, inner, returned, called = entry[1], entry[5], entry[6], entry[7], entry[8]
+
+        def body(index: Any) -> Any:
+            self._results[number] = index
+            self.entries(inner)
+            return self.read(returned) if returned is not None else None
+
+        body.__name__ = called or "<lambda>"
+        if name == "fori_loop":
+            call(language.fori_loop, (*args, body), kwargs)
+        elif name == "while_loop":
+            call(language.while_loop, (*args, body), kwargs)
+        elif name == "dynamic_range":
+            for index in call(_ranged, args, kwargs):
+                body(index)
+        else:
+            raise BadTape(f"a loop of the kind {name!r}")
+
+    def read(self, value: Any) -> Any:
+        """What `Recorder.write` wrote."""
+        if type(value) is not list and type(value) is not tuple:
+            return value
+        tag = value[0]
+        if tag == "T":
+            return self._tensor(value[1])
+        if tag == "t":
+            return tuple([self.read(item) for item in value[1:]])
+        if tag == "l":
+            return [self.read(item) for item in value[1:]]
+        if tag == "m":
+            return {self.read(key): self.read(item) for key, item in value[1:]}
+        if tag == "o":
+            return OPERATORS[value[1]]
+        if tag == "d":
+            return ALL_DTYPES[value[1]]
+        if tag == "e":
+            return _enum(value[1])[value[2]]
+        if tag == "r":
+            return self._results[value[1]]
+        if tag == "c":
+            made = self._results[value[4]] = (
+                VirtualRegister(value[2]) if value[1] == "VirtualRegister" else _REGISTERS[value[1]](value[2], value[3])
+            )
+            return made
+        if tag == "x":
+            return _PLACED[value[1]](self.read(value[2]), *value[3:])
+        if tag == "a":
+            return np.frombuffer(b64decode(value[3]), ALL_DTYPES[value[1]].dtype).reshape(value[2])
+        if tag == "b":
+            return b64decode(value[1])
+        raise BadTape(f"a value of the kind {tag!r}")
+
+    def _tensor(self, number: int) -> NkiTensor:
+        found = self._tensors.get(number)
+        if found is None:
+            shape, dtype, storage, strides, offset, moved, compared, free_start, name = self.tape["tensors"][number]
+            strides = tuple(strides)
+            found = NkiTensor(tuple(shape), ALL_DTYPES[dtype], self._storages[storage], name=name)
+            _check_inside(found, strides, offset, free_start)
+            found.strides, found.offset, found.free_start = strides, offset, free_start
+            found.indirection, found.compared = self.read(moved), compared
+            self._tensors[number] = found
+        return found
+
+
+def _check_inside(tensor: NkiTensor, strides: tuple[int, ...], offset: int, free_start: int | None) -> None:
+    """A tape that names elements beyond its allocation must not reach memory."""
+    if len(strides) != len(tensor.shape) or any(size < 0 for size in tensor.shape):
+        raise BadTape("a tensor whose strides do not fit its shape")
+    if free_start is not None:
+        return  # judged when an instruction uses it
+    ends = [(size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True) if size]
+    room = tensor.storage.buffer.elements * tensor.storage.buffer.dtype.itemsize // tensor.dtype.itemsize
+    low, high = offset + sum(min(end, 0) for end in ends), offset + sum(max(end, 0) for end in ends)
+    if tensor.size and (low < 0 or high >= room):
+        raise BadTape(f"{tensor!r} names elements outside of its allocation")
+
+
+def _instruction(name: str) -> Callable[..., Any]:
+    if name not in isa.__all__ or not inspect.isfunction(getattr(isa, name)):
+        raise BadTape(f"an instruction {name!r}")
+    return getattr(isa, name)
+
+
+def _ranged(*args: Any, **kwargs: Any) -> Any:
+    return language.dynamic_range(*args, **kwargs)
+
+
+def _enum(name: str) -> Any:
+    return getattr(enums, name, None) or getattr(language, name)
+
+
+def _template(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+@functools.lru_cache(maxsize=4096)
+def _at(file: str, line: int) -> Callable[..., Any]:
+    """A function that calls another as if it stood at `file:line`, which is where faults and events then say they are."""
+    code = _template.__code__.replace(co_filename=file or "<tape>", co_firstlineno=line)
+    made = types.FunctionType(code, globals(), "tape")
+    return made

@@ -1,0 +1,288 @@
+"""Tape: one launch written down as plain data, so that another process can run it without the kernel's Python.
+
+On the tape is what the kernel did to the machine: allocations, instructions with their operands, loops of run time, ordering.
+A tensor is written as shape, strides and offset over an allocation. Nothing on a tape is code: sim/run/play.py calls the
+simulator's own functions, which check and compute everything again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim import isa, language
+from nki_hf.sim.dtypes import DType, as_dtype
+from nki_hf.sim.execution.machine import Machine, running_machine
+from nki_hf.sim.faults import kernel_position
+from nki_hf.sim.isa.instruction import NkiInstruction
+from nki_hf.sim.isa.operators import Operator
+from nki_hf.sim.tensors import scalars
+from nki_hf.sim.tensors.indirect import ScalarOffset, TensorIndirection, VectorOffset
+from nki_hf.sim.tensors.registers import RunTimeValue
+from nki_hf.sim.tensors.tensor import NkiTensor
+
+__all__ = ["Recorder", "Unwritable", "install", "recording"]
+
+_PLAIN = (type(None), bool, int, float, str)
+_PLACED = (ScalarOffset, TensorIndirection, VectorOffset)
+
+
+class Unwritable(TypeError):
+    """An operand of an instruction has no form on the tape."""
+
+
+class Recorder:
+    """Writes the tape of one launch.
+
+    Attributes:
+      cores: by core, its entries `(kind, name, operands, position, in_order, number of the result)`; loops are entries
+        whose operands hold the entries of the body.
+      tensors: every view that was an operand, once.
+    """
+
+    def __init__(self) -> None:
+        self.cores: dict[int, list[Any]] = {}
+        self.tensors: list[Any] = []
+        self._open: dict[int, list[Any]] = {}
+        self._inside: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []  # what is named by its id must live
+
+    def tape(self, outputs: dict[int, Any]) -> dict[str, Any]:
+        """The whole tape, plain data; `outputs` is what each core returned."""
+        returned = {str(core): self.write(value) for core, value in outputs.items()}
+        return {
+            "cores": {str(core): entries for core, entries in self.cores.items()},
+            "returned": returned,
+            "tensors": self.tensors,
+        }
+
+    def free(self, machine: Machine) -> bool:
+        """True if what happens now is the kernel's own doing, not part of an instruction."""
+        return not self._inside.get(machine.core)
+
+    def call(self, machine: Machine, kind: str, name: str, operands: Any, function: Callable[[], Any]) -> Any:
+        """Write an entry and execute it."""
+        core = machine.core
+        entry: list[Any] = [kind, name, self.write(operands), kernel_position(), machine.in_order, -1]
+        self.entries(core).append(entry)
+        self._inside[core] = self._inside.get(core, 0) + 1
+        try:
+            result = function()
+        finally:
+            self._inside[core] -= 1
+        if isinstance(result, RunTimeValue | NkiInstruction):
+            entry[5] = self.number(result)
+        return result
+
+    @contextmanager
+    def body(self, machine: Machine, name: str, operands: Any) -> Iterator[list[Any]]:
+        """The entry of a loop, into which goes what is written until the block ends."""
+        inner: list[Any] = []
+        entry: list[Any] = ["loop", name, self.write(operands), kernel_position(), machine.in_order, -1, inner, None, ""]
+        before = self.entries(machine.core)
+        before.append(entry)
+        self._open[machine.core] = inner
+        try:
+            yield entry
+        finally:
+            self._open[machine.core] = before
+
+    def entries(self, core: int) -> list[Any]:
+        """Where the core's next entry goes."""
+        if core not in self._open:
+            self._open[core] = self.cores[core] = []
+        return self._open[core]
+
+    def number(self, item: Any) -> int:
+        """The number under which a register or an instruction is known from now on."""
+        if id(item) not in self._numbers:
+            self._numbers[id(item)] = len(self._kept)
+            self._kept.append(item)
+        return self._numbers[id(item)]
+
+    def write(self, value: Any) -> Any:
+        """`value` as plain data; see `play.Reader` for the way back."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is bytes:
+            return ("b", b64encode(value).decode())
+        if kind is NkiTensor:
+            return ("T", self._tensor(value))
+        if kind is tuple or kind is list:
+            return ("t" if kind is tuple else "l", *[self.write(item) for item in value])
+        if isinstance(value, Operator):
+            return ("o", value.name)
+        if isinstance(value, DType):
+            return ("d", value.name)
+        if isinstance(value, Enum):
+            return ("e", kind.__name__, value.name)
+        if isinstance(value, RunTimeValue):
+            if id(value) not in self._numbers:  # made by its constructor
+                held = value.cell[0].item() if value.initialized else None
+                return ("c", kind.__name__, held, value.dtype.name, self.number(value))
+            return ("r", self.number(value))
+        if isinstance(value, NkiInstruction):
+            return ("r", self.number(value))
+        if isinstance(value, _PLACED):
+            return ("x", kind.__name__, self.write(value.index), value.stride, value.size, value.dim)
+        if isinstance(value, np.ndarray | np.generic):
+            array = np.ascontiguousarray(value)
+            return ("a", as_dtype(array.dtype).name, np.shape(value), b64encode(array.tobytes()).decode())
+        if kind is dict:
+            return ("m", *[(self.write(key), self.write(item)) for key, item in value.items()])
+        if isinstance(value, NkiTensor):
+            return ("T", self._tensor(value))
+        if isinstance(value, range):
+            return ("l", *value)
+        if isinstance(value, int | float | str):
+            return self.write(
+                {int: int, float: float, str: str}[next(t for t in (int, float, str) if isinstance(value, t))](value)
+            )
+        data = getattr(value, "data", None)
+        if isinstance(data, NkiTensor):  # a grid of tiles
+            return ("T", self._tensor(data))
+        try:
+            return ("d", as_dtype(value).name)
+        except TypeError:
+            raise Unwritable(f"an operand of type {kind.__name__} cannot be written on a tape: {str(value)[:80]}") from None
+
+    def _tensor(self, tensor: NkiTensor) -> int:
+        number = self._numbers.get(id(tensor))
+        if number is None:
+            number = self._numbers[id(tensor)] = len(self.tensors)
+            self._kept.append(tensor)
+            self.tensors.append(())
+            self.tensors[number] = (
+                tuple([int(n) for n in tensor.shape]), tensor.dtype.name, tensor.storage.buffer.number,
+                tuple([int(n) for n in tensor.strides]), int(tensor.offset),
+                self.write(tensor.indirection), tensor.compared, tensor.free_start, tensor.name,
+            )  # fmt: skip
+        return number
+
+
+_current: list[Recorder] = []
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    """Block whose launch writes a tape; `install` must have been called in this process."""
+    recorder = Recorder()
+    _current.append(recorder)
+    try:
+        yield recorder
+    finally:
+        _current.pop()
+
+
+def _active() -> tuple[Recorder, Machine] | None:
+    machine = running_machine()
+    if not _current or machine is None or not _current[-1].free(machine):
+        return None
+    return _current[-1], machine
+
+
+def install() -> None:
+    """Let this process write tapes, for good: call it in a process of its own, before a kernel is loaded."""
+    for name in isa.__all__:
+        function = getattr(isa, name)
+        if inspect.isfunction(function) and name not in ("get_nc_version", "get_nc_sub_version"):
+            setattr(isa, name, _written("isa", name, function))
+    scalars.combine = _written("combine", "combine", scalars.combine)
+    NkiInstruction.depends_on = _written("depends_on", "depends_on", NkiInstruction.depends_on)  # type: ignore[method-assign]
+    Machine.allocate = _written_allocation(Machine.allocate)  # type: ignore[method-assign]
+    language.fori_loop = _fori_loop(language.fori_loop)
+    language.while_loop = _while_loop(language.while_loop)
+    language.dynamic_range = _dynamic_range(language.dynamic_range)
+
+
+def _written(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def written(*args: Any, **kwargs: Any) -> Any:
+        active = _active()
+        if active is None:
+            return function(*args, **kwargs)
+        recorder, machine = active
+        return recorder.call(machine, kind, name, (args, kwargs), lambda: function(*args, **kwargs))
+
+    return written
+
+
+def _written_allocation(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def allocate(self: Machine, shape: Any, dtype: DType, space: str, **kwargs: Any) -> Any:
+        active = _active()
+        if active is None or kwargs.get("role") == "input":
+            return function(self, shape, dtype, space, **kwargs)
+        data = kwargs.get("data")
+        given = {**kwargs, "data": None if data is None else data.tobytes()}
+        operands = ((tuple(int(size) for size in shape), dtype, space), given)
+        return active[0].call(self, "allocate", "", operands, lambda: function(self, shape, dtype, space, **kwargs))
+
+    return allocate
+
+
+def _fori_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int = 1) -> None:
+        active = _active()
+        if active is None:
+            return function(lower, upper, body_fun, step)
+        recorder, machine = active
+        with recorder.body(machine, "fori_loop", ((lower, upper), {"step": step})) as entry:
+            entry[8] = getattr(body_fun, "__name__", "")
+
+            @functools.wraps(body_fun)
+            def body(index: Any) -> Any:
+                entry[5] = recorder.number(index)
+                return body_fun(index)
+
+            function(lower, upper, body, step)
+
+    return fori_loop
+
+
+def _while_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def while_loop(init: Any, body_fun: Callable[[Any], Any]) -> None:
+        active = _active()
+        if active is None:
+            return function(init, body_fun)
+        recorder, machine = active
+        with recorder.body(machine, "while_loop", ((init,), {})) as entry:
+            entry[8] = getattr(body_fun, "__name__", "")
+
+            @functools.wraps(body_fun)
+            def body(given: Any) -> Any:
+                entry[5] = recorder.number(given)
+                returned = body_fun(given)
+                entry[7] = recorder.write(returned)
+                return returned
+
+            function(init, body)
+
+    return while_loop
+
+
+def _dynamic_range(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[Any]:
+        active = _active()
+        if active is None:
+            yield from function(start, stop, step)
+            return
+        recorder, machine = active
+        with recorder.body(machine, "dynamic_range", ((start, stop), {"step": step})) as entry:
+            for index in function(start, stop, step):
+                entry[5] = recorder.number(index)
+                yield index
+
+    return dynamic_range

@@ -1,0 +1,118 @@
+"""Task: what a kernel is to compute, as data and NumPy functions: arrays, reference, operations, sizes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FLOAT", "Task", "load_task", "task_names"]
+
+Array = np.ndarray[Any, Any]
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+
+FLOAT = "float"
+"""The element type of an array that takes the one of the run (`Task.dtype`, or `--dtype`)."""
+
+
+def _nothing(size: int) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a kernel is to compute.
+
+    Attributes:
+      name: how it is asked for.
+      about: one sentence with the formula.
+      arrays: size -> shape and element type by argument name, in the order of the arguments; `FLOAT` = the run's type.
+      reference: the arrays in float64 (integers as they are) and the constants, by name -> the output or a tuple of them.
+      flops: size -> useful floating-point operations.
+      check: sizes at which values are judged; the first is the one that `--check` replaces.
+      at: sizes that are timed.
+      axes: letters of an array's or output's axes, for `--layout`; an array that is not listed has one layout.
+      outputs: names of the outputs.
+      dtype: `FLOAT` unless told otherwise.
+      out_dtypes: element types of the outputs; `FLOAT` = the run's; empty = all the run's.
+      constants: size -> further keyword arguments; given to kernels that have such parameters.
+      inputs: size, distribution, random generator -> arrays in float64, where the usual distributions do not fit.
+      ideal: arrays in the run's type (as float32) and constants, by name -> what a perfect kernel of that type gives, before
+        the last rounding; None = the reference in float32.
+      wrong: words -> a reference with one mistake, to name what a wrong output is.
+      scale: arrays in float64 and constants, by name -> size of what each output row sums, where much of it may cancel.
+    """
+
+    name: str
+    about: str
+    arrays: Callable[[int], Shapes]
+    reference: Callable[..., Any]
+    flops: Callable[[int], int]
+    check: Sequence[int]
+    at: Sequence[int]
+    axes: Mapping[str, str] = field(default_factory=dict)
+    outputs: Sequence[str] = ("out",)
+    dtype: str = "bfloat16"
+    out_dtypes: Sequence[str] = ()
+    constants: Callable[[int], Mapping[str, Any]] = _nothing
+    inputs: Callable[[int, str, np.random.Generator], Mapping[str, Array]] | None = None
+    ideal: Callable[..., Any] | None = None
+    wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    scale: Callable[..., Any] | None = None
+
+    def shapes(self, size: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
+        """`arrays` with the run's element type."""
+        return {name: (shape, dtype if kind == FLOAT else kind) for name, (shape, kind) in self.arrays(size).items()}
+
+
+def task_names() -> list[str]:
+    """Names of the tasks that come with the package."""
+    return sorted(found for module in _modules() for found in getattr(module, "TASKS", {}))
+
+
+def load_task(name: str) -> Task:
+    """The task of a name, or of a file that says `TASK = Task(...)` (`FILE.py` or `FILE.py:NAME`).
+
+    Raises:
+      ValueError: there is none.
+    """
+    file, _, wanted = name.partition(".py")
+    if file != name:
+        return _from_file(Path(file + ".py"), wanted.removeprefix(":") or "TASK")
+    for module in _modules():
+        found = getattr(module, "TASKS", {}).get(name)
+        if found is not None:
+            return found
+    raise ValueError(
+        f"task={name!r} is not known: it is one of {', '.join(task_names())}, or a file that says TASK = Task(...)."
+    )
+
+
+def _modules() -> list[Any]:
+    package = importlib.import_module("nki_hf.tasks")
+    return [importlib.import_module(f"nki_hf.tasks.{item.name}") for item in pkgutil.iter_modules(package.__path__)]
+
+
+def _from_file(path: Path, wanted: str) -> Task:
+    if not path.is_file():
+        raise ValueError(f"task={path} is not a file: give a .py file that says TASK = Task(...), or one of the names.")
+    spec = importlib.util.spec_from_file_location(f"nki_hf_task_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"task={path} cannot be loaded.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever the file's own code raises
+        raise ValueError(f"task={path} cannot be imported: {type(error).__name__}: {error}.") from error
+    found = getattr(module, wanted, None)
+    if not isinstance(found, Task):
+        raise ValueError(f"task={path} has no {wanted} = Task(...): see docs/writing_kernels.md.")
+    return found

@@ -1,0 +1,176 @@
+"""The kernel's process: load one file, run the kernel on shapes alone, write the tapes. It sees no values and no reference."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nki_hf.chips import get_chip
+from nki_hf.errors import KernelFault
+from nki_hf.sim import Kernel, SimOptions, as_nki, launch
+from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.sim.run import tape
+from nki_hf.tools.judging.explain import explained, place
+from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
+
+__all__ = ["answer"]
+
+
+class _NoKernel(ValueError):
+    pass
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What happened: `stage` (`load`, `run` or empty), `error`, the kernel's `name`, and a tape per trace.
+
+    Args:
+      request: `file`, `name` (may be empty), `lnc`, `progress` (a file that says when the kernel itself runs), and `traces`:
+        each with `chip`, `size`, `arrays` (name, shape, dtype; in order), `constants`, and `checked` (limits
+        are checked here too).
+    """
+    tape.install()
+    found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": []}
+    with as_nki():
+        try:
+            module = _module(str(request["file"]))
+            kernel, name = _kernel(module, str(request["file"]), str(request["name"]))
+        except BaseException as error:
+            return {**found, "error": _described(error)}
+        found.update(name=name, stage="run")
+        Path(request["progress"]).write_text("run")
+        for trace in request["traces"]:
+            try:
+                found["traces"].append(_trace(kernel, name, trace, int(request["lnc"])))
+            except BaseException as error:
+                return {**found, "error": {**_described(error), "size": trace["size"]}}
+    return {**found, "stage": ""}
+
+
+def _module(file: str) -> Any:
+    if not file.endswith(".py"):
+        return importlib.import_module(file)
+    path = Path(file)
+    name = f"nki_hf_judged_{path.stem}" if path.stem.isidentifier() else "nki_hf_judged"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise _NoKernel(f"{path} cannot be loaded as a Python module: give a .py file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _kernel(module: Any, file: str, name: str) -> tuple[Kernel, str]:
+    own = getattr(module, "__name__", "")
+    kernels = {key: value for key, value in vars(module).items() if isinstance(value, Kernel)}
+    if name:
+        found = getattr(module, name, None)
+        if isinstance(found, Kernel):
+            return found, name
+        if callable(found):
+            raise _NoKernel(f"{name} is a plain function, no kernel: decorate it with @nki.jit (import nki).")
+        raise _NoKernel(
+            f"{file} has no kernel {name!r}: it has {', '.join(kernels) or 'none that is decorated with @nki.jit'}."
+        )
+    local = {key: value for key, value in kernels.items() if getattr(value.function, "__module__", own) == own}
+    entries = {key: value for key, value in local.items() if not key.startswith("_")} or local
+    if len(entries) == 1:
+        return next(iter(entries.values())), next(iter(entries))
+    if not entries:
+        functions = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == own]
+        what = f"functions {', '.join(functions[:5])}" if functions else "no function"
+        raise _NoKernel(f"{file} has no kernel: it has {what}, none decorated with @nki.jit. Add `import nki` and `@nki.jit`.")
+    raise _NoKernel(f"{file} has {len(entries)} kernels: name one, as in {file}:{next(iter(entries))} ({', '.join(entries)}).")
+
+
+def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int) -> dict[str, Any]:
+    arrays = {key: np.broadcast_to(np.zeros((), NUMPY_DTYPES[dtype]), shape) for key, shape, dtype in trace["arrays"]}
+    given, names = _bound(kernel.function, name, arrays, ast.literal_eval(trace["constants"]))
+    outputs: dict[int, Any] = {}
+    with tape.recording() as recorder:
+        options = SimOptions(
+            chip=get_chip(trace["chip"]), values=False, trip_counts=1, third_party=True, checks=trace["checked"]
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SimulatorWarning)
+            try:
+                launch(_kept(kernel.function, outputs), (), given, options=options, lnc=lnc)
+            except KernelFault:
+                if len(outputs) < lnc:
+                    raise
+                # the kernel has returned: memory and outputs are judged from its tape
+        order = [key for key in inspect.signature(kernel.function).parameters if key in names]
+        return {"tape": recorder.tape(outputs), "parameters": [(key, names[key]) for key in order]}
+
+
+def _kept(function: Callable[..., Any], outputs: dict[int, Any]) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        value = function(*args, **kwargs)
+        machine = running_machine()
+        outputs[machine.core if machine is not None else 0] = value
+        return value
+
+    kernel.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    kernel.__name__ = getattr(function, "__name__", "kernel")
+    return kernel
+
+
+def _bound(
+    function: Callable[..., Any], name: str, arrays: Mapping[str, Any], constants: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The kernel's arguments, and of each array the task's name: by name where they all fit, else by position."""
+    parameters = inspect.signature(function).parameters
+    known = {key: value for key, value in constants.items() if key in parameters}
+    if set(arrays) <= set(parameters):
+        names = {key: key for key in arrays}
+    else:
+        free = [key for key in parameters if key not in known]
+        if len(free) < len(arrays):
+            raise _NoKernel(f"{name} takes {', '.join(free) or 'no arrays'}, and the task gives {', '.join(arrays)}.")
+        names = dict(zip(free, arrays, strict=False))
+    given = {key: arrays[own] for key, own in names.items()}
+    missing = [
+        key
+        for key, item in parameters.items()
+        if item.default is item.empty
+        and key not in given
+        and key not in known
+        and item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)
+    ]
+    if missing:
+        raise _NoKernel(
+            f"{name} also needs {', '.join(missing)}, and the task gives {', '.join(arrays)}: give it with --const."
+        )
+    return {**given, **known}, names
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    """Plain data about an error: kind, message, file, line, and the fault's record if it is one."""
+    if isinstance(error, KernelFault):
+        record = error.record
+        return {
+            "kind": record.kind,
+            "message": f"{record.instruction}: {record.message}",
+            "limit": record.limit,
+            "advice": record.advice,
+            "file": record.file,
+            "line": record.line,
+            "fault": True,
+        }
+    file, line = place(error)
+    kind = type(error).__name__
+    message, advice = explained(error)
+    if isinstance(error, _NoKernel):
+        kind = "NoKernel"
+    return {"kind": kind, "message": message, "limit": "", "advice": advice, "file": file, "line": line, "fault": False}

@@ -1,0 +1,62 @@
+"""The client's side of the server: started once per process and kept, so that a round costs no start of Python."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from nki_hf.tools.judging import plain
+
+__all__ = ["ask", "start"]
+
+_lock = threading.Lock()
+_server: subprocess.Popen[bytes] | None = None
+
+
+def start() -> None:
+    """Start the server, if it is not running; it gets ready while its client goes on.
+
+    Raises:
+      OSError: this system cannot fork.
+    """
+    global _server
+    if not hasattr(os, "fork"):
+        raise OSError("judging needs a system with fork (Linux, macOS, WSL).")
+    if _server is None or _server.poll() is not None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a process with threads cannot fork
+        _server = subprocess.Popen(
+            [sys.executable, "-m", "nki_hf.tools.judging.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        atexit.register(_stop, _server)
+
+
+def ask(request: dict[str, Any]) -> dict[str, Any]:
+    """The server's record; an EOFError if it was killed on the way, by the kernel most likely."""
+    with _lock:
+        start()
+        server = _server
+        if server is None or server.stdin is None or server.stdout is None:
+            raise EOFError("no server")
+        try:
+            plain.send(server.stdin, request)
+            found: dict[str, Any] = plain.receive(server.stdout)
+            return found
+        except (EOFError, BrokenPipeError) as error:
+            server.kill()
+            server.wait()
+            raise EOFError("the judge's server was killed while the kernel ran") from error
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    if server.stdin is not None:
+        server.stdin.close()
+    server.kill()
+    server.wait()

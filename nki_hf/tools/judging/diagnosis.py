@@ -1,0 +1,187 @@
+"""Diagnosis: what a wrong output is, in words: the result of one of many mistakes, or where and when it is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nki_hf.tasks import Task
+from nki_hf.tools.judging.values import Checked, Outcome
+from nki_hf.tools.verify_judge import row_error
+
+__all__ = ["imprecision", "named"]
+
+Array = np.ndarray[Any, Any]
+_TILE = 128
+
+
+def named(task: Task, checks: Sequence[Checked]) -> str:
+    """One sentence about the first wrong output of the simplest distribution; empty if nothing matches.
+
+    Mistakes are tried on inputs of unit size first: there they differ most.
+    """
+    failing = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
+    if not failing:
+        return ""
+    when = _when(checks)
+    if when.startswith("it is right on") and all(not np.isfinite(_wide(o.outputs[o.wrong or 0])).all() for _, o in failing):
+        return when  # what overflows has no other pattern
+    for check, outcome in failing[:3]:
+        number = outcome.wrong or 0
+        output, reference = _wide(outcome.outputs[number]), outcome.references[number]
+        for words, mistake in _mistakes(task, check, outcome, number):
+            with np.errstate(all="ignore"):
+                other = np.asarray(mistake())
+            if other.shape == output.shape and _same(output, other, outcome.judgements[number].tolerance, reference):
+                return f"{task.outputs[number]} equals what comes out if {words}"
+        if words := _general(task, outcome, number):
+            return words
+    return when
+
+
+def _mistakes(task: Task, check: Checked, outcome: Outcome, number: int) -> list[tuple[str, Callable[[], Any]]]:
+    exact = {name: _wide(array) if array.dtype.kind not in "iub" else array for name, array in outcome.arrays.items()}
+    constants = dict(task.constants(check.size))
+
+    def of(function: Callable[..., Any]) -> Callable[[], Any]:
+        def call() -> Any:
+            try:
+                found = function(**exact, **constants)
+            except (ValueError, TypeError, IndexError):
+                return np.nan
+            return found[number] if isinstance(found, tuple) else found
+
+        return call
+
+    return [(words, of(function)) for words, function in task.wrong.items()]
+
+
+def _same(output: Array, other: Array, tolerance: float, reference: Array) -> bool:
+    """True if the output is what the mistake gives, where that is not what is right."""
+    if not np.isfinite(other).all() or not np.isfinite(output).all():
+        return False
+    bound = max(3 * tolerance, 0.02)
+    if float(np.median(row_error(np.atleast_1d(other), np.atleast_1d(reference)))) < 1e-9 and _off(other, reference) < bound:
+        return False
+    return _off(output, other) < bound < 3 * max(_off(output, reference), bound / 2.9) and _off(other, reference) > bound
+
+
+def _off(first: Array, second: Array) -> float:
+    size = float(np.linalg.norm(second))
+    return float(np.linalg.norm(first - second)) / size if size else float(np.linalg.norm(first))
+
+
+def _general(task: Task, outcome: Outcome, number: int) -> str:
+    """Mistakes that any kernel can make."""
+    output, reference = _wide(outcome.outputs[number]), outcome.references[number]
+    name = task.outputs[number]
+    tolerance = max(3 * outcome.judgements[number].tolerance, 0.02)
+    if output.shape != reference.shape:
+        if output.shape == reference.T.shape and _off(output.T, reference) < tolerance:
+            return f"{name} is transposed: give its layout, or store it the other way round"
+        if output.size == reference.size and _off(output.reshape(reference.shape), reference) < tolerance:
+            return f"{name} has the right elements in the shape {list(output.shape)} instead of {list(reference.shape)}"
+        return ""
+    if outcome.judgements[number].verdict == "never written" and (words := _where(name, "never written", ~np.isfinite(output))):
+        return words
+    finite = np.isfinite(output)
+    if not finite.all():
+        return _where(name, "not finite", ~finite)
+    for i, other in enumerate(outcome.references):
+        if i != number and other.shape == output.shape and _off(output, other) < tolerance:
+            return f"{name} holds what belongs to {task.outputs[i]}: the outputs are returned in another order"
+    if output.ndim == 2 and output.shape[0] == output.shape[1] and _off(output.T, reference) < tolerance:
+        return f"{name} is transposed"
+    factor = float((output * reference).sum() / (reference * reference).sum())
+    if factor and abs(factor - 1) > tolerance and _off(output, factor * reference) < tolerance * abs(factor):
+        return f"{name} is {factor:.4g} times the reference everywhere: a factor is missing or applied twice"
+    if output.ndim >= 2:
+        for axis, what in ((-2, "rows"), (-1, "columns")):
+            words = _permuted(output, reference, axis, tolerance) if output.shape[axis] > _TILE else ""
+            if words:
+                return f"the tiles of 128 {what} of {name} {words}"
+            for shift in (1, -1, _TILE, -_TILE):
+                if abs(shift) < output.shape[axis] and _off(output, np.roll(reference, shift, axis)) < tolerance:
+                    return f"the {what} of {name} are shifted by {shift}"
+        own = (output * reference).sum(-1, keepdims=True) / np.maximum((reference * reference).sum(-1, keepdims=True), 1e-300)
+        if _off(output, own * reference) < tolerance and np.ptp(own) > tolerance:
+            low, high = float(own.min()), float(own.max())
+            return (
+                f"each row of {name} is off by a factor of its own, {low:.3g} to {high:.3g}: sums, divisors or maxima of rows "
+                "are wrong (of one tile only, of another row, or not corrected when the maximum moves)"
+            )
+    wrong = np.abs(output - reference) > tolerance * np.abs(reference).mean() * 3
+    if 0 < wrong.mean() < 0.6:
+        zero = "zero" if not output[wrong].any() else "wrong"
+        return _where(name, zero, wrong)
+    return ""
+
+
+def _permuted(output: Array, reference: Array, axis: int, tolerance: float) -> str:
+    count = reference.shape[axis] // _TILE
+    if count < 2 or reference.shape[axis] % _TILE:
+        return ""
+    pieces = [np.moveaxis(item, axis, 0).reshape(count, _TILE, -1) for item in (output, reference)]
+    order = []
+    for piece in pieces[0]:
+        near = [_off(piece, other) for other in pieces[1]]
+        if min(near) > tolerance:
+            return ""
+        order.append(int(np.argmin(near)))
+    if order == list(range(count)):
+        return ""
+    return f"are {'in another order' if len(set(order)) == count else 'repeated'}: {order[:16]}"
+
+
+def _where(name: str, what: str, wrong: Array) -> str:
+    """Which rows and columns are wrong, if they are a block."""
+    if wrong.ndim < 2:
+        return ""
+    rows = np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != wrong.ndim - 2)))
+    columns = np.flatnonzero(wrong.any(tuple(range(wrong.ndim - 1))))
+    parts = []
+    for index, size, word in ((rows, wrong.shape[-2], "rows"), (columns, wrong.shape[-1], "columns")):
+        if len(index) < size:
+            dense = len(index) == index[-1] - index[0] + 1
+            parts.append(f"{word} {index[0]} to {index[-1]}" + ("" if dense else f" ({len(index)} of them)"))
+    heads = wrong.any((-1, -2))
+    if heads.ndim and not heads.all():
+        parts.insert(0, f"heads {np.flatnonzero(heads).tolist()[:8]}")
+    return f"{name} is {what} in {' and '.join(parts)} of {list(wrong.shape)}" if parts else ""
+
+
+def _when(checks: Sequence[Checked]) -> str:
+    """On which inputs and sizes it is wrong, where it is right on others."""
+    bad = {o.distribution for check in checks for o in check.outcomes if o.wrong is not None}
+    good = {o.distribution for check in checks for o in check.outcomes if o.wrong is None} - bad
+    sizes = [check.size for check in checks if any(o.wrong is not None for o in check.outcomes)]
+    if "normal" in good:
+        large = bad & {"wide", "outlier_key", "late_maximum", "negative"}
+        hint = ": a maximum is missing, taken from one tile only, or not followed by the sums" if large else ""
+        return f"it is right on {', '.join(sorted(good))} inputs and wrong on {', '.join(sorted(bad))}{hint}"
+    if len(sizes) < len(checks):
+        right = [check.size for check in checks if check.size not in sizes]
+        return f"it is right at size {right} and wrong at {sizes}: something follows one size"
+    return ""
+
+
+def imprecision(outcome: Outcome, limit: float) -> str:
+    """What the error ratios say, empty if they are as they should be."""
+    found = outcome.precision
+    if found is None or (found.ratio <= limit and found.factor_ratio <= 2 * limit):
+        return ""
+    if found.factor_ratio > 2 * limit:
+        return (
+            f"rows as a whole are off by {found.factor_ratio:.1f} times what exact sums would leave (the error of elements is "
+            f"{found.ratio:.1f} times that of exact arithmetic): row sums or divisors in a 16-bit type"
+        )
+    return (
+        f"the error is {found.ratio:.1f} times that of exact arithmetic in this type: sums or accumulators in a 16-bit type, "
+        "or values rounded on the way"
+    )
+
+
+def _wide(array: Array) -> Array:
+    return np.asarray(array, np.float64)

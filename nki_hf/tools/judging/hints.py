@@ -1,0 +1,247 @@
+"""Hints: rules that read a schedule, each naming a line, what to change and what it would gain at most."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nki_hf.observers.timing import critical_path, engine_times
+from nki_hf.observers.working_set import working_sets
+from nki_hf.timing.schedule import Schedule
+from nki_hf.timing.times import REASONS
+
+__all__ = ["Hint", "hints"]
+
+_ROW_BYTES = 512
+"""Bytes of a DMA descriptor's row from which it moves at full rate (NKI's performance guide: 512 B or more)."""
+_TILE = 512
+"""Free size of a matmul's moving operand: shorter ones pay the fixed cost more often (nl.tile_size.gemm_moving_fmax)."""
+_WORTH = 0.01
+"""Share of the latency below which nothing is said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hint:
+    """What to change at a line.
+
+    Attributes:
+      rule: its name.
+      file, line: where.
+      text: one sentence.
+      gain_us: simulated us that it would save at most: what those instructions take of the critical path.
+    """
+
+    rule: str
+    file: str
+    line: int
+    text: str
+    gain_us: float
+
+
+Lines = dict[tuple[str, int], list[int]]
+
+
+def hints(plan: Schedule, events: Sequence[Any], *, most: int = 8) -> list[Hint]:
+    """The largest first; one per rule and line."""
+    path: dict[tuple[str, int], float] = defaultdict(float)
+    for step in critical_path(plan):
+        path[step.file, step.line] += step.ns / 1e3
+    found = [hint for rule in _RULES for hint in rule(plan, path)]
+    found += list(_spills(plan, events))
+    kept = [hint for hint in found if hint.gain_us >= _WORTH * plan.total_ns / 1e3 or hint.rule == "spills"]
+    return sorted(kept, key=lambda hint: -hint.gain_us)[:most]
+
+
+def _by_line(plan: Schedule, wanted: Callable[[Any], bool]) -> Lines:
+    found: Lines = defaultdict(list)
+    for number, event in enumerate(plan.events):
+        if wanted(event):
+            found[event.file, event.line].append(number)
+    return found
+
+
+def _busy(plan: Schedule, numbers: Sequence[int]) -> float:
+    index = np.asarray(numbers)
+    return float((plan.free_ns[index] - plan.start_ns[index]).sum()) / 1e3
+
+
+def _idle_engine(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+    active = {row.engine: row.active_ns / row.total_ns for row in engine_times(plan) if row.core == 0}
+    for engine, other in (("vector", "scalar"), ("scalar", "vector")):  # GpSimd does not reach PSUM
+        if active.get(engine, 0) < 0.5 or active.get(other, 0) > 0.6 * active.get(engine, 0):
+            continue
+        copies: Lines = defaultdict(list)
+        for number, event in enumerate(plan.events):
+            if event.engine == engine and event.opcode in ("tensor_copy", "activation") and event.reads:
+                if event.attrs.get("op", "copy") in ("copy", None) and event.reads[0].buffer.space == "psum":
+                    copies[event.file, event.line].append(number)
+        for (file, line), numbers in copies.items():
+            gain = min(_busy(plan, numbers) / 2, path.get((file, line), 0.0))
+            yield Hint(
+                rule="idle engine",
+                file=file,
+                line=line,
+                gain_us=gain,
+                text=f"{len(numbers):,} evictions from PSUM run on {engine} ({active[engine]:.0%} active), while {other} is "
+                f"{active.get(other, 0):.0%} active: give every second one engine=nisa.engine.{other}",
+            )
+
+
+def _apart(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+    """An exp whose result another instruction sums."""
+    exps = {
+        event.writes[0].buffer.number
+        for event in plan.events
+        if event.opcode in ("activation", "exponential")
+        and event.attrs.get("op") == "exp"
+        and event.writes
+        and not event.attrs.get("reduce")
+        and len(event.writes) == 1
+    }
+    sums = _by_line(
+        plan,
+        lambda event: (
+            event.opcode == "tensor_reduce"
+            and event.attrs.get("op") == "add"
+            and bool(event.reads)
+            and event.reads[0].buffer.number in exps
+        ),
+    )
+    for (file, line), numbers in sums.items():
+        yield Hint(
+            rule="exp and sum apart",
+            file=file,
+            line=line,
+            gain_us=min(_busy(plan, numbers), path.get((file, line), 0.0)),
+            text="the row sum reads what exp wrote: nisa.activation_reduce makes both in one instruction",
+        )
+
+
+def _float32(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+    wide = _by_line(
+        plan, lambda event: event.engine == "tensor" and bool(event.reads) and event.reads[-1].dtype.name == "float32"
+    )
+    cycles = float(plan.chip.tensor_fp32_cycles)
+    for (file, line), numbers in wide.items():
+        gain = min(_busy(plan, numbers) * (1 - 1 / cycles), path.get((file, line), 0.0))
+        yield Hint(
+            rule="float32 matmul",
+            file=file,
+            line=line,
+            gain_us=gain,
+            text=f"{len(numbers):,} matmuls or transposes in float32 take {cycles:g} times the cycles of bfloat16: cast the "
+            "operands if the task allows it",
+        )
+
+
+def _loads(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+    """The same HBM bytes loaded again and again."""
+    first: dict[Any, int] = {}
+    again: Lines = defaultdict(list)
+    for number, event in enumerate(plan.events):
+        if (
+            event.engine == "dma"
+            and event.reads
+            and not event.reads[0].buffer.on_chip
+            and event.reads[0].buffer.role == "input"
+        ):
+            region = event.reads[0]
+            key = (region.buffer.number, region.offset, region.shape, region.strides)
+            if key in first:
+                again[event.file, event.line].append(number)
+            first.setdefault(key, number)
+    for (file, line), numbers in again.items():
+        yield Hint(
+            rule="loads inside the loop",
+            file=file,
+            line=line,
+            gain_us=path.get((file, line), 0.0),
+            text=f"{len(numbers):,} transfers load bytes that were loaded before: keep them in SBUF, or load outside of "
+            "the loop",
+        )
+
+
+def _short_rows(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+    def short(event: Any) -> bool:
+        return event.engine == "dma" and any(
+            region.contiguous_bytes < _ROW_BYTES and region.bytes >= 16 * _ROW_BYTES for region in (*event.reads, *event.writes)
+        )
+
+    for (file, line), numbers in _by_line(plan, short).items():
+        event = plan.events[numbers[0]]
+        least = min(region.contiguous_bytes for region in (*event.reads, *event.writes))
+        yield Hint(
+            rule="short DMA rows",
+            file=file,
+            line=line,
+            gain_us=path.get((file, line), 0.0),
+            text=f"{len(numbers):,} transfers move rows of {least} B: at least {_ROW_BYTES} B run at full rate; load wider "
+            "tiles, or change the layout",
+        )
+
+
+def _narrow(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+    def narrow(event: Any) -> bool:
+        return event.opcode == "nc_matmul" and not event.attrs.get("is_transpose") and event.reads[-1].free_elements < _TILE
+
+    for (file, line), numbers in _by_line(plan, narrow).items():
+        width = plan.events[numbers[0]].reads[-1].free_elements
+        if width >= _TILE or len(numbers) < 8:
+            continue
+        gain = path.get((file, line), 0.0) * (1 - width / _TILE) / 2
+        yield Hint(
+            rule="narrow tiles",
+            file=file,
+            line=line,
+            gain_us=gain,
+            text=f"{len(numbers):,} matmuls have a moving operand of {width} columns, up to {_TILE} fit: the fixed cost of "
+            "each is paid more often than it must be",
+        )
+
+
+def _semaphore(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+    code = REASONS.index("semaphore")
+    waits: dict[tuple[str, int, str, str, str], float] = defaultdict(float)
+    ends: dict[int, float] = {}
+    order = np.argsort(plan.start_ns, kind="stable")
+    for number in order.tolist():
+        queue = int(plan.work.queue_of[number])
+        gap = float(plan.start_ns[number]) - ends.get(queue, float(plan.start_ns[number]))
+        ends[queue] = float(plan.free_ns[number])
+        if plan.reason[number] == code and gap > 0 and plan.cause[number] >= 0:
+            event, cause = plan.events[number], plan.events[int(plan.cause[number])]
+            waits[event.file, event.line, event.engine, cause.engine, f"{cause.opcode} at line {cause.line}"] += gap / 1e3
+    for (file, line, engine, other, what), us in sorted(waits.items(), key=lambda item: -item[1])[:3]:
+        gain = min(us, path.get((file, line), 0.0) + us / 2)
+        if engine != other and us > 0.1 * plan.total_ns / 1e3:
+            yield Hint(
+                rule="one semaphore",
+                file=file,
+                line=line,
+                gain_us=gain,
+                text=f"{engine} waits {us:,.1f} us here for {other} ({what}): let it work on another tile meanwhile "
+                "(a second buffer, or the loop in two stages)",
+            )
+
+
+def _spills(plan: Schedule, events: Sequence[Any]) -> Iterator[Hint]:
+    if not plan.spills:
+        return
+    for item in working_sets(events, plan.chip):
+        if item.high_water > item.capacity and item.tiles:
+            largest = item.tiles[0]
+            yield Hint(
+                rule="spills",
+                file=largest.file,
+                line=largest.line,
+                gain_us=0.0,
+                text=f"{item.space} overflows ({item.high_water:,} of {item.capacity:,} B per partition) and is spilled; "
+                f"{largest.live} tiles of {largest.nbytes:,} B ({largest.name}) hold most of it",
+            )
+
+
+_RULES = (_idle_engine, _apart, _float32, _loads, _short_rows, _narrow, _semaphore)

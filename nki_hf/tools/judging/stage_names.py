@@ -1,0 +1,11 @@
+"""The stages of a judgement by name."""
+
+from __future__ import annotations
+
+__all__ = ["SCHEMA_VERSION", "STAGES"]
+
+SCHEMA_VERSION = 1
+"""Of the record; raised when a field changes its meaning or goes. New fields may come without."""
+
+STAGES = ("load", "run", "lint", "limits", "memory", "races", "values", "times")
+"""In this order; the first that fails ends the judgement."""

@@ -1,0 +1,199 @@
+"""A right kernel of causal attention with an online softmax, and mistakes to plant in it."""
+
+from __future__ import annotations
+
+RIGHT = '''
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+T = 128
+
+
+@nki.jit
+def attention(q, k, v):
+    """softmax(q.T @ k * d ** -0.5, causal) @ v; q, k [d, s], v [s, d]."""
+    d, s = q.shape
+    tiles = s // T
+    out = nl.ndarray((s, d), dtype=q.dtype, buffer=nl.shared_hbm)
+    qs = nl.ndarray((d, s), dtype=q.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=qs, src=q)
+    ks = nl.ndarray((d, s), dtype=k.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=ks, src=k)
+    vs = nl.ndarray((T, tiles, d), dtype=v.dtype, buffer=nl.sbuf)
+    for t in range(tiles):
+        nisa.dma_copy(dst=vs[:, t, :], src=v[t * T : (t + 1) * T, :])
+    for i in range(tiles):
+        top = nl.ndarray((T, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=top, value=-3.0e38)
+        total = nl.ndarray((T, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=total, value=0.0)
+        acc = nl.ndarray((T, d), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=acc, value=0.0)
+        for j in range(i + 1):
+            product = nl.ndarray((T, T), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(dst=product, stationary=qs[:, i * T : (i + 1) * T], moving=ks[:, j * T : (j + 1) * T])
+            scores = nl.ndarray((T, T), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_scalar(dst=scores, data=product, op0=nl.multiply, operand0=d**-0.5)
+            if j == i:
+                nisa.affine_select(
+                    dst=scores, pattern=[[-1, T]], channel_multiplier=1, on_true_tile=scores, on_false_value=-3.0e38,
+                    cmp_op=nl.greater_equal, offset=0,
+                )
+            here = nl.ndarray((T, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_reduce(dst=here, op=nl.maximum, data=scores, axis=1)
+            new = nl.ndarray((T, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=new, data1=top, data2=here, op=nl.maximum)
+            negative = nl.ndarray((T, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_scalar(dst=negative, data=new, op0=nl.multiply, operand0=-1.0)
+            correction = nl.ndarray((T, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=correction, op=nl.exp, data=top, bias=negative)
+            nisa.tensor_copy(dst=top, src=new)
+            probs = nl.ndarray((T, T), dtype=nl.bfloat16, buffer=nl.sbuf)
+            sums = nl.ndarray((T, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation_reduce(dst=probs, op=nl.exp, data=scores, bias=negative, reduce_op=nl.add, reduce_res=sums)
+            nisa.scalar_tensor_tensor(dst=total, data=total, op0=nl.multiply, operand0=correction, op1=nl.add, operand1=sums)
+            turned = nl.ndarray((T, T), dtype=nl.bfloat16, buffer=nl.psum)
+            nisa.nc_transpose(dst=turned, data=probs)
+            probs_t = nl.ndarray((T, T), dtype=nl.bfloat16, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=probs_t, src=turned)
+            part = nl.ndarray((T, d), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(dst=part, stationary=probs_t, moving=vs[:, j, :])
+            nisa.scalar_tensor_tensor(dst=acc, data=acc, op0=nl.multiply, operand0=correction, op1=nl.add, operand1=part)
+        inverse = nl.ndarray((T, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.reciprocal(dst=inverse, data=total)
+        done = nl.ndarray((T, d), dtype=q.dtype, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=done, data=acc, op0=nl.multiply, operand0=inverse)
+        nisa.dma_copy(dst=out[i * T : (i + 1) * T, :], src=done)
+    return out
+'''
+
+OPTIONS = {"layout": "q=ds,k=ds", "check": (256,), "at": (256,), "seed": 7}
+
+_WHOLE = "for j in range(i + 1):"
+_MASK = "if j == i:"
+
+WRONG = {
+    # name: (text, its replacement, words of the message)
+    "scale missing": ("operand0=d**-0.5", "operand0=1.0", "scale is missing"),
+    "scale twice": ("operand0=d**-0.5", "operand0=1.0 / d", "scale is applied twice"),
+    "strict mask": ("offset=0,", "offset=-1,", "mask is strict"),
+    "mask one ahead": ("offset=0,", "offset=1,", "one ahead"),
+    "no mask in a tile": (_MASK, "if j == i + 1:", "whole tile of 128"),
+    "no mask": ((_WHOLE, "for j in range(tiles):"), (_MASK, "if False:"), "no mask"),
+    "mask transposed": ("pattern=[[-1, T]], channel_multiplier=1", "pattern=[[1, T]], channel_multiplier=-1", ""),
+    "not divided": ("data=acc, op0=nl.multiply, operand0=inverse", "data=acc, op0=nl.multiply, operand0=1.0", "divided"),
+    "P not transposed": ("stationary=probs_t", "stationary=probs", "not transposed"),
+    "V reversed": ("moving=vs[:, j, :]", "moving=vs[:, tiles - 1 - j, :]", "reverse"),
+    "first V tile only": ("moving=vs[:, j, :]", "moving=vs[:, 0, :]", "first one"),
+    "first key tile missing": (_WHOLE, "for j in range(1 if i else 0, i + 1):", "first block of 128 keys is missing"),
+    "correction forgotten in sums": (
+        "data=total, op0=nl.multiply, operand0=correction",
+        "data=total, op0=nl.multiply, operand0=1.0",
+        "sums are not corrected",
+    ),
+    "correction forgotten in acc": (
+        "data=acc, op0=nl.multiply, operand0=correction",
+        "data=acc, op0=nl.multiply, operand0=1.0",
+        "output is not corrected",
+    ),
+    "maximum not subtracted": (
+        "data=top, bias=negative",
+        "data=top, scale=0.0",
+        "right on",
+        "data=new, op0=nl.multiply, operand0=-1.0",
+        "data=new, op0=nl.multiply, operand0=0.0",
+    ),
+    "maximum of the first tile": (
+        "nisa.tensor_tensor(dst=new, data1=top, data2=here, op=nl.maximum)",
+        "nisa.tensor_copy(dst=new, src=top if j else here)",
+        "right on",
+    ),
+    "V read after reuse": ("moving=vs[:, j, :]", "moving=vs[:, min(j + 1, tiles - 1), :]", "last one"),
+    "sums in bf16": ("total = nl.ndarray((T, 1), dtype=nl.float32", "total = nl.ndarray((T, 1), dtype=nl.bfloat16", "16-bit"),
+    "accumulators in bf16": (
+        "acc = nl.ndarray((T, d), dtype=nl.float32",
+        "acc = nl.ndarray((T, d), dtype=nl.bfloat16",
+        "16-bit",
+    ),
+    "running sum never written": ("        nisa.memset(dst=total, value=0.0)\n", "", "never written"),
+    "accumulator never written": ("        nisa.memset(dst=acc, value=0.0)\n", "", "never written"),
+    "rows not stored": ("nisa.dma_copy(dst=out[i * T", "if i: nisa.dma_copy(dst=out[i * T", "never"),
+    "rows shifted": ("dst=out[i * T : (i + 1) * T, :]", "dst=out[(tiles - 1 - i) * T : (tiles - i) * T, :]", "another order"),
+    "wrong dtype": ("dtype=q.dtype, buffer=nl.shared_hbm", "dtype=nl.float32, buffer=nl.shared_hbm", "float32"),
+    "partitions 256": ("top = nl.ndarray((T, 1)", "top = nl.ndarray((2 * T, 1)", "256"),
+    "matmul into sbuf": (
+        "part = nl.ndarray((T, d), dtype=nl.float32, buffer=nl.psum)",
+        "part = nl.ndarray((T, d), dtype=nl.float32, buffer=nl.sbuf)",
+        "must be in PSUM",
+    ),
+    "overfitted to one size": ("tiles = s // T", "tiles = 2", ""),
+    "invented instruction": ("nisa.tensor_reduce(", "nisa.row_reduce(", "does not exist"),
+    "close name": ("nisa.tensor_reduce(", "nisa.tensor_reduced(", "tensor_reduce"),
+    "old arange": ("tiles = s // T", "tiles = s // T; rows = nl.arange(T)", "gone since"),
+    "value of an instruction": ("nisa.nc_transpose(dst=turned, data=probs)", "turned = nisa.nc_transpose(probs)", "dst"),
+}
+
+CHEATS = {
+    "no decorator": ("@nki.jit\n", "", "no kernel"),
+    "syntax error": ("T = 128", "T = = 128", "SyntaxError"),
+    "old language": ("import nki\n", "import neuronxcc.nki as nki\n", "before NKI 0.3"),
+    "exits": ("T = 128", "import sys; T = 128; sys.exit(0)", "sys.exit"),
+    "exits at once": ("T = 128", "import os; T = 128; os._exit(0)", "exit code 0"),
+    "kills itself": ("T = 128", "import os; T = 128; os.kill(os.getpid(), 9)", "SIGKILL"),
+    "segfaults": ("T = 128", "import ctypes; T = 128; ctypes.string_at(0)", "SIGSEGV"),
+    "hangs": ("T = 128", "T = 128\nwhile True: pass", "still running"),
+    "hangs in the kernel": ("tiles = s // T", "tiles = s // T\n    while True: pass", "still running"),
+    "eats memory": ("T = 128", "T = 128; x = bytearray(1 << 40)", "memory"),
+    "numpy on host arrays": (
+        "d, s = q.shape",
+        "import numpy as np; x = np.asarray(q).astype(np.float32).sum(); d, s = q.shape",
+        "",
+    ),
+    "patches the simulator's instruction": (
+        "T = 128",
+        "T = 128\nreal = nisa.nc_matmul\nnisa.nc_matmul = lambda **words: None",
+        "",
+    ),
+    "patches numpy": (
+        "T = 128",
+        "T = 128\nimport numpy\nnumpy.matmul = lambda *a, **k: 0\nnumpy.allclose = lambda *a: True",
+        None,
+    ),
+    "patches the judge": (
+        "operand0=d**-0.5",
+        "operand0=1.0",
+        "scale",
+        "T = 128",
+        "T = 128\nimport nki_hf.tools.judging.values as judge\njudge.checked = lambda *a, **k: None\n"
+        "import nki_hf.tools.verify_judge as j\nj.judge = lambda *a, **k: None\nimport time\ntime.perf_counter = lambda: 0",
+    ),
+    "writes the answer file": (
+        "operand0=d**-0.5",
+        "operand0=1.0",
+        "scale",
+        "T = 128",
+        "T = 128\nimport glob, tempfile, pathlib\n"
+        "for f in glob.glob(tempfile.gettempdir() + '/nki_hf_judge_*/judge'): pathlib.Path(f).write_bytes(b'')",
+    ),
+    "forks": ("T = 128", "T = 128\nimport os, time\nfor _ in range(5):\n    if os.fork() == 0: time.sleep(1000)", None),
+    "floods": ("T = 128", "T = 128\nimport sys\nfor _ in range(20000): print('x' * 1000)\nprint('{}', file=sys.stderr)", None),
+    "hides instructions": (
+        "T = 128",
+        "T = 128\nimport nki_hf.sim.execution.machine as m\nm.Machine.issue = lambda self, *a, **k: None",
+        None,
+    ),
+}
+
+
+def planted(change) -> str:
+    """The right kernel with a mistake: pairs of text and replacement, over the flat entries of the tables."""
+    pairs = [change[0], change[1]] if isinstance(change[0], tuple) else [(change[0], change[1])]
+    if len(change) == 5:
+        pairs.append((change[3], change[4]))
+    text = RIGHT
+    for old, new in pairs:
+        if old not in text:
+            raise ValueError(old)
+        text = text.replace(old, new)
+    return text

@@ -1,0 +1,190 @@
+"""`nki_hf judge`: right kernels pass, planted mistakes are caught and named, and nothing that a file does escapes."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import nki_hf
+from nki_hf.kernels import reference
+from nki_hf.problem import Mask, Problem
+from nki_hf.tasks import load_task, task_names
+from nki_hf.tools.judge import show
+from nki_hf.tools.judging.record import Record, schema
+from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
+from tests.support.judged_kernels import CHEATS, OPTIONS, RIGHT, WRONG, planted
+
+HANGING = [name for name in CHEATS if "hangs" in name]
+
+
+@pytest.fixture
+def judged(tmp_path):
+    def judge(text: str, task: str = "attention_causal", **options):
+        file = tmp_path / "kernel.py"
+        file.write_text(text)
+        record = nki_hf.judge(file, task, **{**OPTIONS, **options})
+        Record.model_validate(record)
+        return record
+
+    return judge
+
+
+def said(record) -> str:
+    return " | ".join([record["sentence"], record["diagnosis"], *(item["message"] for item in record["findings"])])
+
+
+def test_the_right_kernel_passes_with_times_and_is_plain_data(judged):
+    record = judged(RIGHT)
+    assert record["verdict"] == "pass", said(record)
+    assert pickle.loads(pickle.dumps(record)) == record == json.loads(json.dumps(record))
+    assert record["times"][0]["us"] > record["times"][0]["least_us"] > 0
+    assert {case["distribution"] for case in record["cases"]} >= {"normal", "wide", "outlier_key", "late_maximum"}
+    assert {case["size"] for case in record["cases"]} == {256, 512}
+    ratios = [case["error_ratio"] for case in record["cases"] if case["error_ratio"]]
+    assert all(0.9 < ratio < 1.1 for ratio in ratios)  # it rounds what an ideal kernel rounds
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_planted_mistake_is_caught_and_named(judged, name):
+    change = WRONG[name]
+    record = judged(planted(change))
+    assert not record["passed"], said(record)
+    assert record["score"] == 0
+    assert change[2] in said(record)
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_nothing_that_a_file_does_escapes(judged, name):
+    change = CHEATS[name]
+    record = judged(planted(change), **({"timeout": 1.5} if name in HANGING else {}))
+    assert record["passed"] == (change[2] is None), said(record)
+    assert (change[2] or "") in said(record)
+
+
+def test_what_a_kernel_hides_in_its_own_process_changes_no_time(judged):
+    honest, hiding = judged(RIGHT), judged(planted(CHEATS["hides instructions"]))
+    assert hiding["times"][0]["us"] == honest["times"][0]["us"]
+    assert hiding["times"][0]["counters"] == honest["times"][0]["counters"]
+
+
+def test_output_of_the_file_goes_into_fields(judged):
+    record = judged("print('hello { json')\n" + RIGHT)
+    assert record["printed"]["stdout"] == "hello { json\n"
+    assert judged(planted(CHEATS["floods"]))["printed"]["stdout_bytes"] > 1_000_000
+
+
+def test_processes_that_a_file_leaves_behind_are_ended(judged, tmp_path):
+    mark = tmp_path / "alive"
+    forked = "import os, time, pathlib\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(0.7)\n"
+    judged(RIGHT + forked + f"    pathlib.Path({str(mark)!r}).write_text('x')\n    os._exit(0)\n")
+    time.sleep(1.2)
+    assert not mark.exists()
+
+
+def test_a_kernel_that_reads_values_in_its_python_says_that_it_cannot_be_replayed(judged):
+    text = RIGHT.replace(
+        "tiles = s // T",
+        "r = nisa.register_alloc()\n    nisa.register_load(r, q[0:1, 0:1])\n    tiles = s // T if int(r) else 1",
+    )
+    record = judged(text)
+    assert record["verdict"] == "failed at stage values"
+    assert "cannot be replayed" in said(record)
+
+
+def test_a_loop_of_run_time_is_replayed(judged):
+    text = RIGHT.replace(
+        "    for i in range(tiles):\n",
+        "    def one(i):\n        pass\n    nl.fori_loop(0, 3, one)\n    for i in range(tiles):\n",
+    )
+    assert judged(text)["passed"]
+
+
+def test_seed_repeats_a_judgement_and_no_seed_draws_a_new_one(judged):
+    def errors(**options):
+        return [case["row_error"] for case in judged(RIGHT, **options)["cases"]]
+
+    assert errors(seed=3) == errors(seed=3) != errors(seed=None)
+
+
+def test_against_gives_the_speedup(judged, tmp_path):
+    other = tmp_path / "other.py"
+    other.write_text(RIGHT)
+    row = judged(RIGHT, against=str(other))["times"][0]
+    assert row["speedup"] == pytest.approx(1.0)
+
+
+def test_one_json_and_the_exit_code(tmp_path):
+    file = tmp_path / "kernel.py"
+    file.write_text("print('noise')\n" + planted(CHEATS["exits"]))
+    command = [sys.executable, "-m", "nki_hf", "judge", str(file), "--task", "attention_causal", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["verdict"] == "failed at stage load"
+    wrong = subprocess.run([*command[:5], "--task", "nothing"], capture_output=True, text=True, timeout=120, check=False)
+    assert wrong.returncode == 2
+    assert "is one of" in wrong.stderr
+
+
+def test_the_lines_of_a_record_that_passed(judged):
+    console = Console(file=io.StringIO(), width=200)
+    show(judged(RIGHT), console)
+    lines = console.file.getvalue().splitlines()
+    assert "us simulated on trn2 at size 256" in lines[0]
+    assert lines[-1] == "PASS"
+
+
+def test_a_task_of_ones_own(judged, tmp_path):
+    task = tmp_path / "mine.py"
+    task.write_text(
+        "from nki_hf.tasks import FLOAT, Task\n"
+        "TASK = Task(name='double', about='2 * x', arrays=lambda n: {'x': ((128, n), FLOAT)}, reference=lambda x: 2 * x,\n"
+        "            flops=lambda n: n, check=(64, 128), at=(64,), dtype='float32')\n"
+    )
+    kernel = (
+        "import nki, nki.isa as nisa, nki.language as nl\n@nki.jit\ndef double(x):\n"
+        "    t = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)\n    nisa.dma_copy(dst=t, src=x)\n"
+        "    nisa.tensor_scalar(dst=t, data=t, op0=nl.multiply, operand0={})\n"
+        "    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)\n    nisa.dma_copy(dst=out, src=t)\n    return out\n"
+    )
+    own = {"layout": "", "check": (), "at": ()}
+    assert judged(kernel.format("2.0"), str(task), **own)["passed"]
+    assert "times the reference everywhere" in said(judged(kernel.format("3.0"), str(task), **own))
+
+
+def test_the_schema_is_the_documented_version():
+    assert SCHEMA_VERSION == 1
+    assert tuple(schema()["$defs"]["Finding"]["properties"]["stage"]["enum"]) == STAGES
+    required = {"verdict", "passed", "stage", "sentence", "score", "findings", "cases", "times", "printed", "seed"}
+    assert required <= set(schema()["properties"])
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_references_of_tasks_take_every_distribution_and_give_finite_outputs(name):
+    from nki_hf.tools.judging.values import Run, drawn
+
+    task = load_task(name)
+    run = Run(task=task, size=task.check[0], dtype=task.dtype)
+    for distribution in ("normal", "wide", "negative", "equal", "outlier_key"):
+        arrays = {key: np.asarray(array, np.float64) for key, array in drawn(run, distribution, 0).items()}
+        outputs = task.reference(**arrays, **task.constants(run.size))
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        assert len(outputs) == len(task.outputs)
+        assert all(np.isfinite(item).all() for item in outputs)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_reference_of_attention_is_the_oracle(causal, rng):
+    q, k, v = (rng.standard_normal((256, 128)) for _ in range(3))
+    problem = Problem(batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=256, seqlen_kv=256, head_dim=128, head_dim_v=128,
+                      dtype="float32", mask=Mask(ahead=1) if causal else Mask())  # fmt: skip
+    want = reference.attention(problem, q[None, None], k[None, None], v[None, None])[0][0, 0]
+    got = load_task("attention_causal" if causal else "attention").reference(q=q, k=k, v=v)
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-14)
