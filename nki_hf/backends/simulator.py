@@ -85,6 +85,7 @@ class SimulatorBackend:
         binding = registry.binding(call.kernel)
         found = parts(binding, call.shapes, binding.returned(call.passed), wanted=self._threads)
         outputs: Sequence[Array]
+        turns: Mapping[str, int]
         if found:
             outputs, turns = self._run_parts(replace(call, lnc=1), arrays, binding, found)
         else:
@@ -145,7 +146,7 @@ class SimulatorBackend:
 
     def _execute(
         self, key: Key, call: KernelCall, arrays: Mapping[str, Array | None]
-    ) -> tuple[tuple[Array, ...], dict[str, int]]:
+    ) -> tuple[tuple[Array, ...], Mapping[str, int]]:
         """Replay an idle recording, or run the kernel and keep its recording. Interrupted recordings are dropped."""
         given = {name: array for name, array in arrays.items() if array is not None}
         program = self._pool.take(key)
