@@ -65,8 +65,8 @@ def candidates(kind: str) -> list[Tuning]:
     ]
 
 
-def simulated_us(problem: Problem, chip: Chip, tuned: Tuning) -> float:
-    """Latency of one core in program order."""
+def simulated_us(problem: Problem, chip: Chip, tuned: Tuning, window: int | None = None) -> float:
+    """Latency of one core, in program order or in a window, of the entry without loop."""
     plan = plan_const_max(problem, chip, 1, tuned)
     heads, keys = (problem.batch, problem.num_heads_kv), problem.seqlen_kv
     tensors: dict[str, Any] = {
@@ -76,7 +76,7 @@ def simulated_us(problem: Problem, chip: Chip, tuned: Tuning) -> float:
     }
     options = SimOptions(chip=chip, values=False, checks=False)
     events = launch(flash_const_max, (), {**tensors, **plan.constants()}, options=options).events
-    return schedule(events, chip, window=None).total_ns / 1e3
+    return schedule(events, chip, window=window).total_ns / 1e3
 
 
 def _shape(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

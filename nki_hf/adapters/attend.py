@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -39,12 +40,13 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     _check_scalars(call)
     call = _same_dtype(_same_batch(call))
     if torch.compiler.is_compiling():
-        return _run(call, layer, None, fallback=falls_back_in_graph(call))
+        return _run(call, layer, None, None, fallback=falls_back_in_graph(call))
     decision = decide_call(call)
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
-    result = _run(call, layer, decision, fallback=decision.fallback)
-    call_log.record(layer, decision, call.q.device.type)  # only what ran counts
+    turns: Counter[str] = Counter()
+    result = _run(call, layer, decision, turns, fallback=decision.fallback)
+    call_log.record(layer, decision, call.q.device.type, turns)  # only what ran counts
     return result
 
 
@@ -67,20 +69,22 @@ def _check_scalars(call: Call) -> None:
 
 
 def _run(
-    call: Call, layer: str, decision: Decision | None, *, fallback: bool
+    call: Call, layer: str, decision: Decision | None, turns: Counter[str] | None, *, fallback: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The call's result; a graph, whose op decides when it runs, has no decision yet."""
+    """The call's result; a graph, whose op decides when it runs, has no decision yet. `turns` counts those of
+    the kernel's loops of run time.
+    """
     if fallback:
         out, weights = run_fallback(call)
         return out, None, weights
     try:
-        if decision is None:
+        if decision is None or turns is None:
             out, lse = attention_op_for(call)
         else:
             recorded = _needs_grad(call)
             call = _saveable(call) if recorded else call
             # Without a gradient to record, autograd's wrapper of the op would only cost time.
-            with handed_over(call, decision), nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd():
+            with handed_over(call, decision, turns), nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd():
                 out, lse = attention_op_for(call)
     except LaunchFailed as error:
         error.add_note(f"This call came from {layer}.")

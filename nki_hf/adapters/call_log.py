@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason
@@ -28,6 +29,8 @@ class LedgerRow:
       first: the decision of the first of them.
       seqlens_q, seqlens_kv: least and most queries and keys of a call.
       calls: how many.
+      turns: of each loop of run time of their kernel, by its name, the turns that it ran and the most that it could have
+        run. Only the simulator counts; empty elsewhere.
     """
 
     layer: str
@@ -35,6 +38,7 @@ class LedgerRow:
     seqlens_q: tuple[int, int]
     seqlens_kv: tuple[int, int]
     calls: int
+    turns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def phase(self) -> str:
@@ -44,27 +48,31 @@ class LedgerRow:
 
 _Key = tuple[str, str, str, str, str, tuple[Reason, ...]]
 _lock = threading.Lock()
-# First decision, calls, least and most queries and keys. Replaced whole, so that an interrupt leaves the old or the new.
-_rows: dict[_Key, tuple[Decision, int, int, int, int, int]] = {}
+# First decision, calls, least and most queries and keys, turns. Replaced whole, so that an interrupt leaves the old or the new.
+_rows: dict[_Key, tuple[Decision, int, int, int, int, int, Mapping[str, tuple[int, int]]]] = {}
 _warned: set[tuple[Reason, ...]] = set()
 
 
-def record(layer: str, decision: Decision, device: str = "cpu") -> None:
+def record(layer: str, decision: Decision, device: str = "cpu", turns: Mapping[str, int] | None = None) -> None:
     """Count one call; log each new way to run once, and warn once for each distinct set of reasons for a fallback.
 
     Args:
       layer: who called.
       decision: what ran.
       device: type of the tensors' device, which decides whether torch computes in their dtype.
+      turns: those of the kernel's loops of run time, by name, if the back end counted.
     """
     problem = decision.problem
     key = (layer, decision.kernel, decision.backend, _phase(decision), problem.mask.form, decision.rejected)
     with _lock:
         row = _rows.get(key)
         seqlen_q, seqlen_kv = decision.problem.seqlen_q, decision.problem.seqlen_kv
-        first, calls, least_q, most_q, least_kv, most_kv = row or (decision, 0, seqlen_q, seqlen_q, seqlen_kv, seqlen_kv)
+        first, calls, least_q, most_q, least_kv, most_kv, turned = row or (
+            *(decision, 0, seqlen_q, seqlen_q, seqlen_kv, seqlen_kv),
+            {},
+        )
         lengths = (min(least_q, seqlen_q), max(most_q, seqlen_q), min(least_kv, seqlen_kv), max(most_kv, seqlen_kv))
-        _rows[key] = (first, calls + 1, *lengths)
+        _rows[key] = (first, calls + 1, *lengths, _added(turned, decision, turns or {}))
     if row is None:
         logger.info("%s: %s on %s (%s)", layer, decision.kernel, decision.backend, decision.problem)
     if decision.fallback and decision.rejected not in _warned:
@@ -83,8 +91,15 @@ def rows() -> list[LedgerRow]:
     """All rows, in order of first use."""
     with _lock:
         return [
-            LedgerRow(layer=key[0], first=first, seqlens_q=(least_q, most_q), seqlens_kv=(least_kv, most_kv), calls=calls)
-            for key, (first, calls, least_q, most_q, least_kv, most_kv) in _rows.items()
+            LedgerRow(
+                layer=key[0],
+                first=first,
+                seqlens_q=(least_q, most_q),
+                seqlens_kv=(least_kv, most_kv),
+                calls=calls,
+                turns=turns,
+            )
+            for key, (first, calls, least_q, most_q, least_kv, most_kv, turns) in _rows.items()
         ]
 
 
@@ -93,6 +108,18 @@ def reset() -> None:
     with _lock:
         _rows.clear()
         _warned.clear()
+
+
+def _added(
+    before: Mapping[str, tuple[int, int]], decision: Decision, turns: Mapping[str, int]
+) -> Mapping[str, tuple[int, int]]:
+    """Turns so far and at most, with those of one more call."""
+    most = {} if decision.plan is None else decision.plan.most_turns
+    found = dict(before)
+    for name, count in turns.items():
+        ran, could = found.get(name, (0, 0))
+        found[name] = (ran + count, could + most.get(name, count))
+    return found
 
 
 def _numbers(decision: Decision, device: str) -> str:

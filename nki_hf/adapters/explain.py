@@ -47,7 +47,7 @@ class Report:
     def __str__(self) -> str:
         if not self.rows:
             return "No attention call yet."
-        table = [("layer", "phase", "ran", "back end", "calls", "seqlen_q", "seqlen_kv", "mask", "why")]
+        table = [("layer", "phase", "ran", "back end", "calls", "seqlen_q", "seqlen_kv", "mask", "loops", "why")]
         for row in self.rows:
             why = "; ".join(f"{reason.field}={reason.value}" for reason in row.first.rejected) if row.first.fallback else ""
             table.append(
@@ -60,6 +60,7 @@ class Report:
                     _span(*row.seqlens_q),
                     _span(*row.seqlens_kv),
                     row.first.problem.mask.form,
+                    ", ".join(f"{name} {ran:,} of {most:,}" for name, (ran, most) in row.turns.items()),
                     why,
                 )
             )

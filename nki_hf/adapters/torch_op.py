@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
@@ -30,22 +31,23 @@ class _Handed(threading.local):
 
     call: Call | None = None
     decision: Decision | None = None
+    turns: Counter[str] | None = None
 
 
 _handed = _Handed()
 
 
 class handed_over:  # noqa: N801  (used like a function; contextlib's costs more than the decision)
-    """A block in which the op finds the decision of `call` made."""
+    """A block in which the op finds the decision of `call` made, and adds the turns of its kernel's loops to `turns`."""
 
-    def __init__(self, call: Call, decision: Decision) -> None:
-        self.call, self.decision = call, decision
+    def __init__(self, call: Call, decision: Decision, turns: Counter[str]) -> None:
+        self.call, self.decision, self.turns = call, decision, turns
 
     def __enter__(self) -> None:
-        _handed.call, _handed.decision = self.call, self.decision
+        _handed.call, _handed.decision, _handed.turns = self.call, self.decision, self.turns
 
     def __exit__(self, *_: object) -> None:
-        _handed.call = _handed.decision = None
+        _handed.call = _handed.decision = _handed.turns = None
 
 
 def attention(
@@ -101,7 +103,10 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[t
 def _run_kernel(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tensor]:
     keys, sink = call.keys, call.head_sink
     tensors = {"q": call.q, "k": call.k, "v": call.v, "lo": keys.lo, "hi": keys.hi, "bias": keys.bias, "sink": sink}
-    return result_of(decision, backend_of(decision).run(packed_call(decision, tensors, exact=keys.inside)), sink)
+    result = backend_of(decision).run(packed_call(decision, tensors, exact=keys.inside))
+    if _handed.turns is not None:
+        _handed.turns.update(result.turns)
+    return result_of(decision, result, sink)
 
 
 def attention_backward(

@@ -65,9 +65,15 @@ class KernelCall:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a call gave: the kernel's outputs, fresh, in its order and of the kind of its inputs."""
+    """What a call gave.
+
+    Attributes:
+      outputs: fresh, in the kernel's order and of the kind of its inputs.
+      turns: turns of each of the kernel's loops of run time, by its name, over all cores; empty where nobody counts them.
+    """
 
     outputs: tuple[Any, ...]
+    turns: Mapping[str, int] = field(default_factory=dict)
 
 
 class Backend(Protocol):

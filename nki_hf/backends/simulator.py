@@ -16,7 +16,7 @@ import inspect
 import os
 import threading
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -85,13 +85,14 @@ class SimulatorBackend:
         binding = registry.binding(call.kernel)
         found = parts(binding, call.shapes, binding.returned(call.passed), wanted=self._threads)
         outputs: Sequence[Array]
+        turns: Mapping[str, int]
         if found:
-            outputs = self._run_parts(replace(call, lnc=1), arrays, binding, found)
+            outputs, turns = self._run_parts(replace(call, lnc=1), arrays, binding, found)
         else:
-            outputs = self._execute(_key(call, arrays, self.chip), call, arrays)
+            outputs, turns = self._execute(_key(call, arrays, self.chip), call, arrays)
         if any(map(is_torch, call.tensors.values())):
-            return RunResult(outputs=tuple(map(as_torch, outputs)))
-        return RunResult(outputs=tuple(outputs))
+            return RunResult(outputs=tuple(map(as_torch, outputs)), turns=turns)
+        return RunResult(outputs=tuple(outputs), turns=turns)
 
     def record(self, call: KernelCall, *, trip_counts: int | Mapping[str, int] | None = None) -> LaunchResult:
         """The undivided launch of a call on shapes alone, on `call.lnc` cores: its events and buffers, no values.
@@ -111,7 +112,7 @@ class SimulatorBackend:
 
     def _run_parts(
         self, call: KernelCall, arrays: Mapping[str, Array | None], binding: Binding, found: tuple[Part, ...]
-    ) -> list[Array]:
+    ) -> tuple[list[Array], Counter[str]]:
         returned, sizes = binding.returned(call.passed), axis_sizes(binding, call.shapes)
 
         def inputs(part: Part) -> dict[str, Array | None]:
@@ -122,10 +123,12 @@ class SimulatorBackend:
         read = sum(array.nbytes for array in first.values() if array is not None)
         threads = self._threads if worth_threads(binding, sizes) or read >= _WORTH_THREADS else 1
         outputs: list[Array] = []
+        turns: Counter[str] = Counter()
 
         def run_part(part: Part) -> None:
-            results = self._execute(key, call, inputs(part))
+            results, turned = self._execute(key, call, inputs(part))
             with self._lock:
+                turns.update(turned)
                 if not outputs:
                     outputs.extend(
                         np.zeros(whole_shape(binding, item, result.shape, sizes, call.shapes), result.dtype)
@@ -139,25 +142,28 @@ class SimulatorBackend:
                     output[index] = result
 
         _for_each(run_part, found, threads)
-        return outputs
+        return outputs, turns
 
-    def _execute(self, key: Key, call: KernelCall, arrays: Mapping[str, Array | None]) -> tuple[Array, ...]:
+    def _execute(
+        self, key: Key, call: KernelCall, arrays: Mapping[str, Array | None]
+    ) -> tuple[tuple[Array, ...], Mapping[str, int]]:
         """Replay an idle recording, or run the kernel and keep its recording. Interrupted recordings are dropped."""
         given = {name: array for name, array in arrays.items() if array is not None}
         program = self._pool.take(key)
         if program is not None:
             outputs = program(given)
+            turns = program.turns()
             self._count(replayed=program.instructions)
         else:
             # A recording owns its memory: the inputs are copied, or replays would write into the caller's arrays.
             own = {name: None if array is None else _copy(array, call.shape(name, array)) for name, array in arrays.items()}
             options = SimOptions(chip=self.chip, events=False, record=True)
             result = launch(_kernel(call.kernel, call.entry), (), {**own, **call.constants}, options=options, lnc=call.lnc)
-            outputs, program = result.outputs, result.program
+            outputs, program, turns = result.outputs, result.program, result.run.turns()
             self._count(recorded=1)
         if program is not None:
             self._pool.give(key, program)
-        return outputs
+        return outputs, turns
 
     def _count(self, replayed: int = 0, recorded: int = 0) -> None:
         with self._lock:

@@ -198,6 +198,7 @@ class Plan:
       instructions: about how many instructions the launch has; decides how many launches one call is.
       trip_counts: turns of the kernel's loops of run time that its times are told for, where values decide: none are known
         then (see `SimOptions.trip_counts`); None = it has no such loop.
+      most_turns: of each loop of run time that repeats what values demand, by its name, the most turns of a launch.
       detail: the kernel's own record, for its tests and tools.
     """
 
@@ -208,6 +209,7 @@ class Plan:
     entry: str = ""
     instructions: int = 0
     trip_counts: int | None = None
+    most_turns: Mapping[str, int] = field(default_factory=dict)
     detail: Any = None
 
 

@@ -38,6 +38,23 @@ def test_the_lengths_shown_are_the_least_and_the_most_in_any_order():
     assert "3 to 12   20 to 1,200" in str(nki_hf.explain())
 
 
+def test_query_tiles_that_fail_the_certificate_are_counted():
+    """Scores of row 130 reach 200, far above what a constant shift can do: its tile of one head runs again, of 2 x 2 x 2."""
+    nki_hf.explain(reset=True)
+    q, k, v = (torch.randn(2, 2, 256, 64, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0)) for _ in range(3))
+    q[1, 0, 130] = 200.0 * k[1, 0, 5] / k[1, 0, 5].float().square().sum() * 8
+    for _ in range(2):  # recorded, replayed
+        nki_hf.attention(q, k, v)
+    (row,) = nki_hf.explain().rows
+    assert row.first.kernel == "flash_const_max"
+    assert row.turns == {"recomputed_tile": (2, 16)}
+    assert "recomputed_tile 2 of 16" in str(nki_hf.explain())
+    q[1, 0, 130] = 0.0
+    nki_hf.explain(reset=True)
+    nki_hf.attention(q, k, v)
+    assert nki_hf.explain().rows[0].turns == {"recomputed_tile": (0, 8)}
+
+
 def test_a_decision_names_kernel_tiles_chip_and_cores():
     nki_hf.explain(reset=True)
     with nki_hf.using(chip="trn1"):

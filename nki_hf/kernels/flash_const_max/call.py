@@ -13,6 +13,9 @@ from nki_hf.problem import Problem
 
 __all__ = ["BINDING"]
 
+RECOMPUTED = "recomputed_tile"
+"""The loop of the entry `flash_const_max_loop`, by its body: a turn computes one query tile again."""
+
 _PER_TILE = {4: 2, 2: 5}
 """Instructions of a query tile and a key tile, by the column tiles of a block; rather more than there are."""
 
@@ -38,6 +41,7 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
         entry="flash_const_max_loop",
         instructions=found.instructions,
         trip_counts=0,  # nothing failed
+        most_turns={RECOMPUTED: problem.batch * problem.num_heads_q * len(found.spans)},
         detail=found,
     )
 

@@ -24,12 +24,12 @@ def run_worklist(env):
     count = nisa.register_alloc()
     nisa.register_load(dst=count, src=found[0:1, slots : slots + 1])
 
-    def body(i):
+    def recomputed_tile(i):
         slot = nisa.register_alloc()
         nisa.register_load(dst=slot, src=found.ap(pattern=[[slots + 1, 1], [1, 1]], offset=0, scalar_offset=i, indirect_dim=1))
         _run(env, slot)
 
-    nl.fori_loop(0, count, body)
+    nl.fori_loop(0, count, recomputed_tile)
 
 
 def _run(env, slot):

@@ -102,6 +102,7 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
         loop.trips = [count]
     if machine.loops:
         return
+    machine.run.loops.append(loop)
     if machine.options.events:
         _write(machine, loop, {}, constant=count is not None)
     _forget(loop)

@@ -40,6 +40,7 @@ class Run:
       cooperation: what switches between the cores of a launch on two (see sim/execution/cores.py), else None.
       closed: name of the loop whose body allocated a buffer, by its number, of loops that have ended.
       short: loops that ran less than two turns, whose memory the events do not show.
+      loops: loops that have ended, of those in no other.
       templates: number of events that were recorded in bodies of loops.
       homes: the loop of each of them, by its index (below 0).
       replayable: False once an instruction's computation depended on run-time values in a way that a replay would miss
@@ -61,9 +62,17 @@ class Run:
         self.cooperation: Any = None
         self.closed: dict[int, str] = {}
         self.short: list[Loop] = []
+        self.loops: list[Loop] = []
         self.templates = 0
         self.homes: dict[int, Loop] = {}
         self.cores = [Machine(self, core) for core in range(lnc)]
+
+    def turns(self) -> dict[str, int]:
+        """Turns of each outermost loop of run time in the last execution, by its name, over all cores."""
+        found: dict[str, int] = {}
+        for loop in self.loops:
+            found[loop.name] = found.get(loop.name, 0) + loop.turn
+        return found
 
     def not_replayable(self, why: str) -> None:
         """Note that the recorded steps of this run do not stand for another run with other values."""

@@ -49,6 +49,10 @@ class Program:
         moved = sum(array.nbytes for array in (*self._inputs.values(), *self._outputs))
         return moved + sum(machine.pool.nbytes for machine in run.cores)
 
+    def turns(self) -> dict[str, int]:
+        """Turns of each loop of run time in the last run, by its name."""
+        return self._keep[0].turns()
+
     def release(self) -> None:
         """Let go of all memory now. A program and its run refer to each other in circles, which would keep it until Python
         looks for such; it cannot be called again.
@@ -57,6 +61,7 @@ class Program:
             machine.steps.clear()
         self._keep[0].order.clear()
         self._keep[0].cores.clear()
+        self._keep[0].loops.clear()
         self._inputs.clear()
         self._outputs.clear()
 
