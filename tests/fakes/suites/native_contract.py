@@ -311,9 +311,16 @@ def test_our_kernel_runs_under_the_front_end_of_every_version(version):
 
 
 LOOPS = [
-    ("0.3.0", None, False), ("0.5.0", None, False), ("0.5.0", "tracer", False), ("0.6.0", None, False),
-    ("0.6.0", "tracer", True), ("0.7.0", None, True), ("0.7.0+standin", "tracer", True), ("0.7.0", "custom", False), ("0.10.1", None, True),
-]  # fmt: skip
+    ("0.3.0", None, False),
+    ("0.5.0", None, False),
+    ("0.5.0", "tracer", False),
+    ("0.6.0", None, False),
+    ("0.6.0", "tracer", True),
+    ("0.7.0", None, True),
+    ("0.7.0+standin", "tracer", True),
+    ("0.7.0", "custom", False),
+    ("0.10.1", None, True),
+]
 
 
 @pytest.mark.parametrize(("version", "chosen", "loops"), LOOPS)
