@@ -11,6 +11,7 @@ import builtins
 import functools
 import importlib
 import importlib.util
+import os
 import sys
 import threading
 from contextvars import ContextVar
@@ -19,7 +20,7 @@ from typing import Any
 
 from nki_hf.errors import BackendUnavailable
 
-__all__ = ["LANGUAGES", "features", "load"]
+__all__ = ["LANGUAGES", "features", "load", "traces"]
 
 LANGUAGES = ("simulator", "neuron")
 _MODULES = {
@@ -50,14 +51,30 @@ def load(module: str, language: str) -> ModuleType:
 def features(backend: str) -> frozenset[str]:
     """What the front end that a back end launches through has beyond straight-line code: `loops` = loops at run time.
 
-    A process has one front end, so the answer does not change; a front end that is missing has nothing.
+    NKI 0.6 has them in its language under both of its front ends, but its parser does not take the functions that are their
+    bodies. A process has one front end, so the answer does not change; a front end that is missing has nothing.
     """
-    target = _MODULES["neuron" if backend == "neuron" else "simulator"]["nl"]
+    names = _MODULES["neuron" if backend == "neuron" else "simulator"]
     try:
-        language = importlib.import_module(target)
+        language, nki = importlib.import_module(names["nl"]), importlib.import_module(names["nki"])
     except Exception:  # a native package may raise anything here; the launch will say what is wrong
         return frozenset()
+    if backend == "neuron" and not traces(getattr(nki, "__version__", None), os.environ.get("NKI_COMPILER_FRONTEND")):
+        return frozenset()
     return frozenset({"loops"}) if hasattr(language, "fori_loop") else frozenset()
+
+
+def traces(version: str | None, chosen: str | None) -> bool:
+    """True if that nki runs a kernel as Python; False if it parses its source, or if the version is not known.
+
+    `chosen` is NKI_COMPILER_FRONTEND: `tracer` is an option in 0.6 and the default from 0.7 on, `custom` is the parser.
+    Source: release notes of NKI 0.6.0 and 0.7.0.
+    """
+    words = (version or "").split(".")
+    if len(words) < 2 or not (words[0].isdigit() and words[1].isdigit()):
+        return False
+    number = int(words[0]), int(words[1])
+    return chosen != "custom" if number >= (0, 7) else number == (0, 6) and chosen == "tracer"
 
 
 def _execute(module: str, language: str) -> ModuleType:

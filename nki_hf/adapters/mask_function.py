@@ -68,8 +68,13 @@ def _plainly_causal(kwargs: dict[str, Any], q_length: Any) -> bool:
         return False
     if kwargs.get("mask_function", causal_mask_function) is not causal_mask_function:
         return False
+    return bool(q_length == kwargs["kv_length"]) and _rows_begin_with_keys(kwargs, q_length)
+
+
+def _rows_begin_with_keys(kwargs: dict[str, Any], q_length: Any) -> bool:
+    """True if row 0 is known to stand where key 0 does, so that as many rows as keys are a triangle."""
     offset = _q_offset(kwargs, q_length)
-    return not isinstance(offset, torch.Tensor) and bool(q_length == kwargs["kv_length"])
+    return not isinstance(offset, torch.Tensor) and bool(offset == kwargs.get("kv_offset", 0))
 
 
 def _q_offset(kwargs: dict[str, Any], q_length: Any) -> Any:

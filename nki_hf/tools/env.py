@@ -15,6 +15,7 @@ import nki_hf
 from nki_hf.backends.neuron import NeuronBackend
 from nki_hf.backends.neuron_lnc import find_lnc, find_platform, lnc_sources
 from nki_hf.backends.neuron_world import Host, detect_nki, detect_world, imported
+from nki_hf.lang import traces
 from nki_hf.settings import Settings, settings
 from nki_hf.tools.env_rules import Facts, findings
 
@@ -125,14 +126,12 @@ def _system() -> str | None:
 
 
 def front_end(nki_version: str | None, chosen: str | None) -> str:
-    """How that nki reads a kernel: `parser` (a Python subset, 0.2 to 0.6) or `tracer` (runs it, 0.7)."""
+    """How that nki reads a kernel: `parser` (a Python subset, 0.2 to 0.6) or `tracer` (runs it, 0.7; chosen, 0.6)."""
     if nki_version is None:
         return "unknown"
-    words = nki_version.split(".")
-    new = len(words) > 1 and words[0].isdigit() and words[1].isdigit() and (int(words[0]), int(words[1])) >= (0, 7)
-    if not new:
-        return "parser"
-    return "parser (NKI_COMPILER_FRONTEND=custom)" if chosen == "custom" else "tracer"
+    name = "tracer" if traces(nki_version, chosen) else "parser"
+    other = traces(nki_version, chosen) != traces(nki_version, None)
+    return f"{name} (NKI_COMPILER_FRONTEND={chosen})" if other else name
 
 
 def command(

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REHEARSE = runpy.run_path(str(ROOT / "tests" / "fakes" / "rehearse.py"))
 DEVICE = {"native": "neuron", "xla": "xla"}
-HEADLINE = {"native": {"graph": 3, "flash_prefill": 1}, "xla": {"trace": 3, "flash_prefill": 1}}
+HEADLINE = {"native": {"graph": 3, "flash_const_max_loop": 1}, "xla": {"trace": 3, "flash_const_max": 1}}
 """What eager, sdpa and nki compile for one shape."""
 OURS = ("NEURON_", "NKI_", "TORCH_NEURONX_", "FAKE_")
 
@@ -93,7 +93,7 @@ def _check_timed(world, what, command, processes):
     assert timer["compiled"] == {}, what
     found = dict(HEADLINE[world])
     if world == "xla":
-        del found["flash_prefill"]  # it is inside the traced model
+        del found["flash_const_max_loop"]  # it is inside the traced model
     assert timer["loaded"] == found, what
     assert timer["waits"] == (3 * 2 * 3 if world == "native" else 0)  # three attentions, before and after three calls
     result = json.loads(Path(re.search(r"--json (\S+)", command).group(1)).read_text())

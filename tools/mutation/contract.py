@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import multiprocessing
 import os
+import re
 import runpy
 import shutil
 import sys
@@ -87,7 +88,9 @@ def examine(mutant: ContractMutant) -> Verdict:
         failures, trouble = _run(home, mutant.suite, mutant.tests)
     if trouble:
         return Verdict(word="error", tests=(), detail=trouble)
-    naming = sorted({test for test, text in failures if f"Refused: [{mutant.rule}]" in text})
+    # As a traceback ends, or as torch quotes what a trace raised.
+    named = re.compile(rf"""Refused(: |\(['"])\[{mutant.rule}\]""")
+    naming = sorted({test for test, text in failures if named.search(text)})
     if naming:
         return Verdict(word="refused", tests=tuple(f"{mutant.suite}::{test}" for test in naming))
     others = sorted({test for test, _ in failures})

@@ -22,7 +22,7 @@ def test_headline_passes_and_every_reading_waits_for_the_device(tiny_folder, tmp
     assert [row.attn for row in result.rows] == ["eager", "sdpa", "nki"]
     assert all(row.accuracy.passed for row in result.rows)
     assert MACHINE.count("graph") == 3
-    assert MACHINE.count("flash_prefill") == 1
+    assert MACHINE.count("flash_const_max_loop") == 1
     calls = 3 * (1 + 1 + 2)  # first, warm-up, timed
     assert MACHINE.synchronized == 2 * calls
     assert "resident" in result.header["times"]

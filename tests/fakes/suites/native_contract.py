@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import nki
 import pytest
 import torch
 import torch_neuronx  # noqa: F401  (autoloaded by torch on a real machine)
@@ -10,7 +11,7 @@ from fake_neuron.kernel import FakeKernel
 from fake_neuron.tensor import on_device
 
 import nki_hf
-from nki_hf import lang
+from nki_hf import dispatch, lang
 from nki_hf.adapters import call_log
 from nki_hf.adapters.call_log import FallbackWarning
 from nki_hf.backends import neuron_launch
@@ -18,6 +19,7 @@ from nki_hf.backends.base import KernelCall
 from nki_hf.backends.neuron import NeuronBackend
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+from nki_hf.problem import Mask, Problem
 from nki_hf.tools.kernel_lint import lint_source
 
 
@@ -306,6 +308,35 @@ def test_our_kernel_runs_under_the_front_end_of_every_version(version):
             out = _attention(causal=True)
             torch.testing.assert_close(out.cpu(), _attention(None, causal=True), rtol=0, atol=0)
     assert MACHINE.count("flash_prefill") == 1
+
+
+LOOPS = [
+    ("0.3.0", None, False),
+    ("0.5.0", None, False),
+    ("0.5.0", "tracer", False),
+    ("0.6.0", None, False),
+    ("0.6.0", "tracer", True),
+    ("0.7.0", None, True),
+    ("0.7.0+standin", "tracer", True),
+    ("0.7.0", "custom", False),
+    ("0.10.1", None, True),
+]
+
+
+@pytest.mark.parametrize(("version", "chosen", "loops"), LOOPS)
+def test_a_kernel_with_loops_of_run_time_is_chosen_only_where_a_tracer_takes_them(version, chosen, loops, monkeypatch):
+    MACHINE.nki_version = version
+    monkeypatch.setattr(nki, "__version__", version)
+    monkeypatch.delenv("NKI_COMPILER_FRONTEND", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("NKI_COMPILER_FRONTEND", chosen)
+    monkeypatch.setattr(dispatch, "features", lang.features.__wrapped__)
+    problem = Problem(
+        batch=1, num_heads_q=4, num_heads_kv=2, seqlen_q=512, seqlen_kv=512, head_dim=64, head_dim_v=64, dtype="bfloat16",
+        mask=Mask(ahead=1),
+    )  # fmt: skip
+    decision = dispatch.decide.__wrapped__(problem, backend="neuron", chip="trn2", lnc=2)
+    assert decision.kernel == ("flash_const_max" if loops else "flash_prefill")
 
 
 @pytest.mark.parametrize(("version", "taken"), [("0.6.0", False), ("0.7.0", True)])

@@ -138,6 +138,15 @@ def test_keys_of_a_window_that_slid_on_count_from_its_first():
     assert (mask.q_offset, mask.window, mask.ahead) == (3, 4, 1)
 
 
+@pytest.mark.parametrize(("q_offset", "kv_offset", "triangle"), [(0, 0, True), (5, 5, True), (3, 0, False), (2, 5, False)])
+def test_as_many_rows_as_keys_are_a_triangle_only_where_both_begin_at_one_position(q_offset, kv_offset, triangle):
+    sizes = {"q_length": 5, "kv_length": 5, "q_offset": q_offset, "kv_offset": kv_offset}
+    mask = _mask(**sizes)
+    assert (mask is None) == triangle
+    if mask is not None:
+        assert torch.equal(mask.dense().cpu(), _expected(**sizes))
+
+
 @pytest.mark.parametrize("kind", ["chunked", "image blocks", "user"])
 def test_what_is_no_band_stays_a_dense_mask(kind):
     block = torch.tensor([[-1, 0, 0, 0, -1, 1, 1, -1]] * 2).to("neuron")

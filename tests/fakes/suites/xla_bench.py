@@ -30,7 +30,7 @@ def test_headline_passes_and_the_second_run_loads_what_the_first_traced(tiny_fol
     assert result.header["neuron packages"].startswith("torch-neuronx 2.9.0.2.15.32035+standin, torch-xla 2.9.0+standin, ")
     assert result.header["chip"].startswith("trn2, instance unknown, LNC 2")
     assert MACHINE.count("trace") == 3
-    assert MACHINE.count("flash_prefill") == 1
+    assert MACHINE.count("flash_const_max_loop") == 1
     assert run(options, say=print).passed
     assert MACHINE.count("trace") == 3
     assert len(list(options.traced_dir.rglob("graph.neff"))) == 3

@@ -140,7 +140,9 @@ class FakeKernel:
             returned.append(out)
             return out
 
-        options = SimOptions(chip=get_chip(MACHINE.chip), values=values, record=values, events=False)
+        # On shapes alone a tracer goes through the body of a loop of run time once, whatever its count will be.
+        turns = {} if values else {"trip_counts": 1}
+        options = SimOptions(chip=get_chip(MACHINE.chip), values=values, record=values, events=False, **turns)
         inputs = [
             (to_numpy(value.inner) if values else _empty(value)) if isinstance(value, DeviceTensor) else value
             for value in arguments.values()
