@@ -14,6 +14,8 @@ PER_TILE = 4
 
 STEP_US = 2.5
 """A chunk of one kv head with few rows, where the DMA engines do not bind."""
+DESCRIPTORS = 256
+"""Rows that the gathers of a chunk fetch, one of keys and one of values a partition: each has a descriptor made by software."""
 EDGES_US = 10.0
 """Bounds and the first load; the last output and lse."""
 
@@ -42,8 +44,8 @@ def instructions(problem: Problem) -> int:
 
 
 def cost(problem: Problem, plan: Plan, target: Target) -> Cost:
-    """Keys and values once, at the rate of the DMA engines, or the steps of all chunks, whichever is longer; and what stands
-    before the first key and behind the last one. Figures: simulated, program order.
+    """Keys and values once, at the rate of the DMA engines, the descriptors of the gathers, or the steps of all chunks,
+    whichever is longest; and what stands before the first key and behind the last one. Figures: simulated, program order.
     """
     chip, size = target.chip, 4 if problem.dtype == "float32" else 2
     units = problem.batch * problem.num_heads_kv
@@ -51,7 +53,8 @@ def cost(problem: Problem, plan: Plan, target: Target) -> Cost:
     rate = float(chip.dma_engines * chip.dma_engine_bytes_per_ns) * 1e3
     cores = target.lnc if units >= target.lnc else 1
     steps = units * plan.constants["chunks"] * STEP_US * (1 + problem.group_size * problem.seqlen_q / 128)
-    us = float(chip.kernel_fixed_ns) / 1e3 + EDGES_US + max(nbytes / rate, steps) / cores
+    described = units * plan.constants["chunks"] * DESCRIPTORS * float(chip.dma_software_descriptor_ns) / 1e3
+    us = float(chip.kernel_fixed_ns) / 1e3 + EDGES_US + max(nbytes / rate, steps, described) / cores
     return Cost(us=us, why="keys and values are read once per group")
 
 
