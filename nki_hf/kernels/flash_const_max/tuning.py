@@ -26,23 +26,23 @@ KINDS = ("short", "long", "wide", "widest")
 """Up to 2,048 keys; more; head_dim_v of 256 to 511, whose accumulators take a bank each; 512, two of them."""
 
 # begin table
-LAWS = "da5630443343fde7"
+LAWS = "6471982f718b782c"
 TABLE: dict[str, dict[str, Tuning]] = {
     "trn1": {
         "short": Tuning(block_tiles=4, group=2, lag=3, late=1, prefetch=8, chunk=2048),
         "long": Tuning(block_tiles=4, group=2, lag=4, late=1, prefetch=8, chunk=2048),
         "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, prefetch=16, chunk=2048),
-        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, prefetch=8, chunk=2048),
+        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, prefetch=16, chunk=2048),
     },
     "trn2": {
         "short": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=16, chunk=2048),
-        "long": Tuning(block_tiles=4, group=2, lag=4, late=1, prefetch=8, chunk=2048),
+        "long": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=8, chunk=2048),
         "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, prefetch=16, chunk=2048),
         "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, prefetch=8, chunk=2048),
     },
     "trn3": {
-        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=16, chunk=2048),
-        "long": Tuning(block_tiles=4, group=2, lag=4, late=1, prefetch=8, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=8, chunk=2048),
+        "long": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=8, chunk=2048),
         "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, prefetch=8, chunk=2048),
         "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, prefetch=8, chunk=2048),
     },
