@@ -20,7 +20,7 @@ PER_BLOCK = 16
 FEW_ROWS = 32
 """Up to here another kernel for few rows may be cheaper; beyond, this kernel is what takes calls that no other one does."""
 STEP_US = {"trn1": (3.3, 0.3), "trn2": (1.2, 0.6), "trn3": (1.1, 0.6)}
-"""Of a block of 512 keys with few rows: a query head's share and a kv head's. Simulated, program order; 8 kv heads, groups of 1 to 8."""
+"""Of a block of 512 keys with few rows: the share of a query head and of a kv head. Simulated, for groups of 1 to 8."""
 START_US = 60.0
 """What is not hidden behind other work at the start and the end of a launch with few rows. Simulated."""
 
