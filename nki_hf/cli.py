@@ -29,6 +29,8 @@ def _root() -> None:
 
 def _add_verbs() -> None:
     for found in pkgutil.iter_modules(nki_hf.tools.__path__):
+        if found.ispkg:  # parts of a verb, which may need packages of their own
+            continue
         module = importlib.import_module(f"nki_hf.tools.{found.name}")
         command = getattr(module, "command", None)
         if command is not None:
