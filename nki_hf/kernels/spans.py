@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nki_hf.problem import Problem
 
-__all__ = ["TILE", "Span", "half_of", "spans_of"]
+__all__ = ["BLOCK", "TILE", "Span", "blocks_of", "half_of", "spans_of"]
 
 Span = tuple[int, int, int, int]
 """`(first, last, full_first, full_last)` of one query tile: it visits keys `[first, last)`, and all of its rows see all
@@ -12,6 +12,8 @@ keys of `[full_first, full_last)`. `first` is a multiple of `TILE`; `first == la
 
 TILE = 128
 """Query rows of a tile: the partition count."""
+BLOCK = 512
+"""Keys of a score block: float32 elements of a PSUM bank of one partition."""
 
 
 def spans_of(problem: Problem, seqlen_kv: int) -> tuple[Span, ...]:
@@ -48,3 +50,8 @@ def half_of(spans: tuple[Span, ...]) -> int:
         if abs(2 * seen - sum(widths)) <= abs(2 * previous - sum(widths)):
             best = count
     return best
+
+
+def blocks_of(spans: tuple[Span, ...]) -> int:
+    """Score blocks of 128 rows x 512 keys that one query head has over these query tiles."""
+    return sum(-(-last // BLOCK) - first // BLOCK for first, last, _, _ in spans if last > first)

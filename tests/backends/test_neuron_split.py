@@ -11,7 +11,8 @@ from nki_hf.backends.neuron_split import MAX_INSTRUCTIONS, join, split
 from nki_hf.chips import get_chip
 from nki_hf.kernels.flash_prefill import flash_prefill
 from nki_hf.kernels.flash_prefill.call import PER_BLOCK
-from nki_hf.kernels.flash_prefill.plan import blocks_of, plan_prefill
+from nki_hf.kernels.flash_prefill.plan import plan_prefill
+from nki_hf.kernels.spans import blocks_of
 from nki_hf.problem import Mask
 from nki_hf.sim import SimOptions, launch
 from nki_hf.testing import assert_matches_reference, attention_inputs

@@ -10,7 +10,7 @@ from typing import Any
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.kernels.flash_const_max.tuning import Tuning, tuning_of
-from nki_hf.kernels.spans import TILE, Span, half_of, spans_of
+from nki_hf.kernels.spans import TILE, Span, blocks_of, half_of, spans_of
 from nki_hf.problem import Problem
 
 __all__ = ["ConstMaxPlan", "const_max_reasons", "estimated_us", "plan_const_max"]
@@ -107,6 +107,7 @@ class ConstMaxPlan:
             "tile_kv": TILE,
             "group": self.group,
             "shift": self.shift,
+            "blocks_per_head": blocks_of(self.spans),
             "kv_passes": 1 if self.resident else -(-len(self.spans) // self.block_tiles),
             "sbuf_bytes": self.sbuf_bytes,
             "instructions": self.instructions,

@@ -7,8 +7,8 @@ from typing import Any
 
 from nki_hf.errors import Reason
 from nki_hf.kernels.binding import HIDDEN, LOWEST, Argument, Binding, Cost, Division, Output, Plan, Rows, Target
-from nki_hf.kernels.flash_prefill.plan import blocks_of, estimated_blocks, plan_prefill, prefill_reasons
-from nki_hf.kernels.spans import TILE, half_of
+from nki_hf.kernels.flash_prefill.plan import estimated_blocks, plan_prefill, prefill_reasons
+from nki_hf.kernels.spans import TILE, blocks_of, half_of
 from nki_hf.problem import Problem
 
 __all__ = ["BINDING", "PER_BLOCK"]

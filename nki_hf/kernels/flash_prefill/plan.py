@@ -10,20 +10,18 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
-from nki_hf.kernels.spans import TILE, Span, half_of, spans_of
+from nki_hf.kernels.spans import BLOCK, TILE, Span, blocks_of, half_of, spans_of
 from nki_hf.problem import DTYPES, Problem
 
 __all__ = [
     "TILE",
     "PrefillPlan",
     "Span",
-    "blocks_of",
     "estimated_blocks",
     "plan_prefill",
     "prefill_reasons",
 ]
 
-BLOCK = 512
 """Keys of one score block: one PSUM bank of float32."""
 CHUNK = 2048
 """Keys of one K or V load: 4 KiB of 16-bit keys per partition, where DMA efficiency has levelled off."""
@@ -118,11 +116,6 @@ class PrefillPlan:
             "sbuf_bytes": self.sbuf_bytes,
             "psum_banks": self.psum_banks,
         }
-
-
-def blocks_of(spans: tuple[Span, ...]) -> int:
-    """Score blocks of one query head over these query tiles."""
-    return sum(-(-last // BLOCK) - first // BLOCK for first, last, _, _ in spans if last > first)
 
 
 def prefill_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
