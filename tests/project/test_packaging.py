@@ -101,8 +101,11 @@ def test_an_editable_install_imports_the_source_folder(venv, tmp_path):
 @pytest.mark.parametrize("extra", ["neuron-xla", "neuron-native"])
 def test_neuron_extras_cannot_be_met_by_the_public_placeholders(extra):
     requirements = [Requirement(text) for text in PROJECT["optional-dependencies"][extra]]
-    assert requirements
+    real = {"islpy"}  # a package of its own, kept below the version that breaks the compiler
+    assert {requirement.name for requirement in requirements} - real <= set(PLACEHOLDERS)
     for requirement in requirements:
+        if requirement.name in real:
+            continue
         assert Version(PLACEHOLDERS[requirement.name]) not in requirement.specifier, str(requirement)
 
 
