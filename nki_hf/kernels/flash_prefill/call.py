@@ -28,7 +28,7 @@ START_US = 60.0
 def cost(problem: Problem, plan: Plan, target: Target) -> Cost:
     """The blocks of every query head, where there are few rows; unknown for many."""
     if problem.seqlen_q > FEW_ROWS:
-        return Cost(us=float("inf"), why="")
+        return Cost(us=float("inf"), why="no estimate")
     chip, detail = target.chip, plan.detail
     of_query_head, of_kv_head = STEP_US[chip.name]
     heads = of_query_head * problem.num_heads_q + of_kv_head * problem.num_heads_kv
