@@ -1,5 +1,6 @@
 """The simulator back end: values of the undivided launch, recordings that are shared, bounded and safe to interrupt."""
 
+import dataclasses
 import gc
 import multiprocessing
 import subprocess
@@ -19,8 +20,10 @@ from nki_hf.adapters.layouts import packed_call, result_of
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
-from nki_hf.dispatch import decide
+from nki_hf.dispatch import candidates, decide
+from nki_hf.kernels.binding import Target
 from nki_hf.kernels.flash_prefill.plan import plan_prefill
+from nki_hf.lang import features
 from nki_hf.problem import Mask
 from nki_hf.sim.run.program import fill
 from nki_hf.testing import assert_matches_reference, attention_inputs
@@ -47,8 +50,14 @@ def call_of(inputs, chip="trn2", lnc=1):
     return KernelCall(kernel="flash_prefill", tensors=arguments, constants=constants, lnc=lnc)
 
 
-def attention_call(case, q, k, v):
-    return packed_call(decide(case, backend="simulator", chip="trn2"), {"q": q, "k": k, "v": v})
+def attention_call(case, q, k, v, kernel=None):
+    """The call of tensors by the kernel of that name, or by the one that dispatch takes."""
+    decision = decide(case, backend="simulator", chip="trn2")
+    if kernel:
+        target = Target(chip=get_chip("trn2"), lnc=decision.lnc, features=features("simulator"))
+        (found,), _ = candidates(case, target, names={kernel})
+        decision = dataclasses.replace(decision, kernel=kernel, binding=found.binding, plan=found.plan)
+    return packed_call(decision, {"q": q, "k": k, "v": v})
 
 
 def backend(**options):
@@ -113,21 +122,25 @@ def test_decode_steps_share_one_recording_until_the_bucket_is_full():
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_extended_keys_and_values_are_those_filled_up_with_zeros(dtype):
+@pytest.mark.parametrize(("kernel", "key_axis", "bucket"), [("flash_prefill", 3, 512), ("flash_decode", 2, 2048)])
+def test_extended_keys_and_values_are_those_filled_up_with_zeros(kernel, key_axis, bucket, dtype):
+    """A call of one row, which either kernel takes: each has its own bucket and order of axes."""
     case = case_of(seqlen_q=1, seqlen_kv=130, mask=Mask(), dtype=dtype)
     draw = torch.Generator().manual_seed(0)
     q, k, v = (
         torch.randn(2, heads, n, 64, generator=draw).to(getattr(torch, dtype)) for heads, n in ((4, 1), (2, 130), (2, 130))
     )
     target = backend(threads=1)
-    call = attention_call(case, q, k, v)
-    assert call.extended == {"k": (3, 512), "v": (2, 512)}
+    call = attention_call(case, q, k, v, kernel)
+    assert call.extended == {"k": (key_axis, bucket), "v": (2, bucket)}
     whole = call.filled()
-    assert [list(whole.tensors[name].shape) for name in "kv"] == [[2, 2, 64, 512], [2, 2, 512, 64]]
-    assert not whole.tensors["k"][..., 130:].any()
-    assert torch.equal(whole.tensors["v"][:, :, :130], v)
+    filled = [whole.tensors["k"].movedim(key_axis, 2), whole.tensors["v"]]
+    assert [list(tensor.shape) for tensor in filled] == [[2, 2, bucket, 64]] * 2
+    for tensor, given in zip(filled, (k, v), strict=True):
+        assert torch.equal(tensor[:, :, :130], given)
+        assert not tensor[:, :, 130:].any()
     longer = torch.full((2, 2, 400, 64), float("nan"), dtype=k.dtype)  # what an earlier, longer call left must not remain
-    target.run(attention_call(case_of(seqlen_q=1, seqlen_kv=400, mask=Mask(), dtype=dtype), q, longer, longer))
+    target.run(attention_call(case_of(seqlen_q=1, seqlen_kv=400, mask=Mask(), dtype=dtype), q, longer, longer, kernel))
     for _ in range(2):
         for got, want in zip(target.run(call).outputs, target.run(whole).outputs, strict=True):
             assert torch.equal(got, want)
