@@ -10,8 +10,11 @@ from allpairspy import AllPairs
 from decode_cases import bounds_of, check, kernel_arguments, outputs, problem, run
 
 import nki_hf
+from nki_hf import dispatch
+from nki_hf.adapters import decision as made
 from nki_hf.backends.simulator import simulator_backend
 from nki_hf.chips import CHIPS, get_chip
+from nki_hf.kernels import registry
 from nki_hf.kernels.flash_decode.kernel import flash_decode
 from nki_hf.kernels.flash_decode.plan import bucket_of, decode_reasons, plan_decode
 from nki_hf.problem import Mask, Problem
@@ -191,6 +194,21 @@ def test_tiles_fit_and_no_value_depends_on_memory_that_was_never_written(chip):
             run(attention_inputs(case), chip, lnc, uninitialized="error")
 
 
+@pytest.fixture
+def alone(monkeypatch):
+    """No other kernel is registered: what a kernel costs decides nothing."""
+    monkeypatch.setattr(registry, "PACKAGES", ["nki_hf.kernels.flash_decode"])
+    _forget()
+    yield
+    _forget()
+
+
+def _forget():
+    dispatch.decide.cache_clear()
+    made._decided.cache_clear()
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_growing_cache_records_one_program_per_bucket():
     """Through the adapter: lengths on both sides of two buckets' edges, against torch's own attention."""
     target = simulator_backend("trn2")
@@ -205,6 +223,7 @@ def test_a_growing_cache_records_one_program_per_bucket():
     assert len(target._pool._idle) == 3  # buckets of 1, 2 and 3 chunks; each thread may have a recording of its own
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_static_cache_of_sequences_of_different_lengths():
     torch.manual_seed(1)
     q, k, v = torch.randn(3, 4, 2, 32), torch.randn(3, 2, 600, 32), torch.randn(3, 2, 600, 32)

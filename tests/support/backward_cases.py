@@ -173,29 +173,35 @@ def errors(inputs, got, dout, dlse):
 def assert_right(inputs, got, dout, dlse=None, factor=1.5):
     """Every gradient errs at most `factor` times as much as the plain run (RMS), plus what few numbers do not average out:
     its own rounding; that of float32 scores, which moves a probability by as many units as the score is large (up to 1,000:
-    beyond, only the plain run counts); that of out, from which delta comes; that of tanh near 1.
+    beyond, only the plain run counts); that of out, from which delta comes; that of tanh near 1; that of probabilities
+    below the dtype's smallest normal number, which the kernel multiplies in that dtype and the plain run in float32.
     """
     lse = np.abs(inputs.expected[1][np.isfinite(inputs.expected[1])])
     score = min(1000.0, float(lse.max(initial=0.0)))
     unit, single = float(ml_dtypes.finfo(inputs.q.dtype).eps) / 2, float(np.finfo(np.float32).eps) / 2
     by_delta, uncapped = _delta_rounding(inputs, dout, dlse)
+    by_probs = _probs_rounding(inputs, dout, dlse)
     for name, (error, plain, size) in errors(inputs, got, dout, dlse).items():
         limit = factor * plain + (unit + single * (4 + score)) * size + unit * by_delta[name] + 4 * single * uncapped[name]
+        limit += by_probs.get(name, 0.0)
         assert error <= limit, f"{name}: RMS error {error:.3g}, at most {limit:.3g} (plain {plain:.3g}, size {size:.3g})"
 
 
 def _delta_rounding(inputs, dout, dlse):
     """RMS of each gradient's change if delta of each row were off by the root of sum((dout * out)^2), which is what one unit
-    in every element of out does; and RMS of each gradient without the cap's derivative.
+    in every element of out does (below the smallest normal number a unit of that, at most the element itself); and RMS of each
+    gradient without the cap's derivative.
     """
-    case = inputs.problem
+    case, kept = inputs.problem, ml_dtypes.finfo(inputs.q.dtype)
     probs, _, tanh, sink_probs = reference._probabilities(
         case, inputs.q, inputs.k, inputs.lo, inputs.hi, inputs.bias, inputs.sink
     )
     q64, k64, v64 = (np.asarray(item, np.float64) for item in (inputs.q, inputs.k, inputs.v))
     k_heads, v_heads = (np.repeat(item, case.group_size, axis=1) for item in (k64, v64))
     grads = np.asarray(dout, np.float64)
-    change = np.sqrt(np.square(grads * inputs.expected[0]).sum(-1))
+    out = np.abs(inputs.expected[0])
+    out = np.minimum(np.maximum(out, float(kept.smallest_normal)), out / (float(kept.eps) / 2))
+    change = np.sqrt(np.square(grads * out).sum(-1))
     slope = 1.0 if tanh is None else 1 - tanh**2
     moved = probs * slope * case.scale
     dprobs = grads @ v_heads.swapaxes(-1, -2)
@@ -211,6 +217,26 @@ def _delta_rounding(inputs, dout, dlse):
         "d_sink": 0.0,
     }  # fmt: skip
     return by_delta, uncapped
+
+
+def _probs_rounding(inputs, dout, dlse):
+    """RMS of each gradient's change if every probability below the dtype's smallest normal number were off by half of its
+    smallest subnormal one, or by itself if it is less: the kernel's dS = P * (dprobs - delta) takes P as so rounded.
+    """
+    case, kept = inputs.problem, ml_dtypes.finfo(inputs.q.dtype)
+    probs, _, tanh, _ = reference._probabilities(case, inputs.q, inputs.k, inputs.lo, inputs.hi, inputs.bias, inputs.sink)
+    q64, k64, v64 = (np.asarray(item, np.float64) for item in (inputs.q, inputs.k, inputs.v))
+    k_heads, v_heads = (np.repeat(item, case.group_size, axis=1) for item in (k64, v64))
+    dprobs = np.asarray(dout, np.float64) @ v_heads.swapaxes(-1, -2)
+    delta = (probs * dprobs).sum(-1, keepdims=True) - (0 if dlse is None else dlse[..., None])
+    off = np.where(probs < float(kept.smallest_normal), np.minimum(probs, float(kept.smallest_subnormal) / 2), 0.0)
+    unscaled = off * (dprobs - delta)
+    moved = np.square(unscaled * (1.0 if tanh is None else 1 - tanh**2) * case.scale)
+    return {
+        "dq": _rms(np.sqrt(moved @ np.square(k_heads))),
+        "dk": _rms(np.sqrt(_fold(case, moved.swapaxes(-1, -2) @ np.square(q64)))),
+        "d_bias": _rms(unscaled),
+    }
 
 
 def _rms(values):
