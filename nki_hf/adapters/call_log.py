@@ -63,7 +63,9 @@ def record(layer: str, decision: Decision, device: str = "cpu", turns: Mapping[s
       turns: those of the kernel's loops of run time, by name, if the back end counted.
     """
     problem = decision.problem
-    key = (layer, decision.kernel, decision.backend, _phase(decision), problem.mask.form, decision.rejected)
+    # Why a kernel that was not chosen says no may name the call's sizes: it would split the rows of calls that ran alike.
+    reasons = decision.rejected if decision.fallback else ()
+    key = (layer, decision.kernel, decision.backend, _phase(decision), problem.mask.form, reasons)
     with _lock:
         row = _rows.get(key)
         seqlen_q, seqlen_kv = decision.problem.seqlen_q, decision.problem.seqlen_kv

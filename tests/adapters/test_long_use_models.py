@@ -10,7 +10,7 @@ import torch
 from tiny import logits, tiny_qwen3, token_ids, worst
 
 import nki_hf
-from nki_hf.adapters import call_log, torch_op
+from nki_hf.adapters import backend_choice, call_log
 from nki_hf.adapters import decision as made
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
@@ -57,7 +57,7 @@ def test_two_hundred_decode_steps_retrace_nothing_and_keep_their_memory():
 
 def test_many_shapes_stay_within_the_bounds_of_the_caches(monkeypatch):
     target = SimulatorBackend(get_chip("trn2"), threads=1, pool_bytes=3_000_000)
-    monkeypatch.setattr(torch_op, "simulator_backend", lambda chip: target)
+    monkeypatch.setattr(backend_choice, "simulator_backend", lambda chip: target)
     model = tiny_qwen3(num_hidden_layers=1)
     lengths, rows = list(range(40, 60, 2)), []
     call_log.reset()
@@ -72,6 +72,17 @@ def test_many_shapes_stay_within_the_bounds_of_the_caches(monkeypatch):
     assert set(rows) == {1}  # counts do not grow with the shapes
     for by_shape in (made._decided, decide, plan_prefill):
         assert by_shape.cache_info().maxsize is not None
+
+
+@pytest.mark.filterwarnings("always::nki_hf.adapters.call_log.FallbackWarning")
+def test_fallbacks_of_many_lengths_are_one_row_and_one_warning(recwarn):
+    call_log.reset()
+    with nki_hf.using(strict=False):
+        for length in range(40, 50):
+            q = torch.ones(1, 1, length, 8, dtype=torch.float64)
+            torch.testing.assert_close(nki_hf.attention(q, q, q), q)  # the mean of equal rows
+    assert [row.calls for row in call_log.rows()] == [10]
+    assert len([each for each in recwarn if each.category is call_log.FallbackWarning]) == 1
 
 
 def test_two_models_with_different_settings_do_not_mix_across_threads():
