@@ -113,7 +113,7 @@ def test_an_interrupt_at_any_line_of_the_pool(small):
 
 def test_an_interrupt_at_any_line_of_the_back_end_and_of_a_replay(monkeypatch):
     back_end = SimulatorBackend(get_chip("trn2"), threads=1)
-    monkeypatch.setattr("nki_hf.adapters.torch_op.simulator_backend", lambda chip: back_end)
+    monkeypatch.setattr("nki_hf.adapters.backend_choice.simulator_backend", lambda chip: back_end)
     q, k, v = tensors()
     before = numerics._openblas() and numerics._openblas()[0]()
     expected = exact(q, k, v)
@@ -187,7 +187,7 @@ def test_an_interrupt_at_any_line_of_the_ledger(dtype):
 
 def test_an_interrupt_at_any_line_leaves_no_thread_at_work(monkeypatch):
     back_end = SimulatorBackend(get_chip("trn2"), threads=2)
-    monkeypatch.setattr("nki_hf.adapters.torch_op.simulator_backend", lambda chip: back_end)
+    monkeypatch.setattr("nki_hf.adapters.backend_choice.simulator_backend", lambda chip: back_end)
     q, k, v = (torch.randn(1, 2, 130, 8, generator=torch.Generator().manual_seed(2)) for _ in range(3))
     expected = exact(q, k, v)
     nki_hf.attention(q, k, v)

@@ -10,7 +10,7 @@ import torch
 from tiny import logits, tiny_qwen3, token_ids, worst
 
 import nki_hf
-from nki_hf.adapters import call_log, torch_op
+from nki_hf.adapters import backend_choice, call_log
 from nki_hf.adapters import decision as made
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
@@ -57,7 +57,7 @@ def test_two_hundred_decode_steps_retrace_nothing_and_keep_their_memory():
 
 def test_many_shapes_stay_within_the_bounds_of_the_caches(monkeypatch):
     target = SimulatorBackend(get_chip("trn2"), threads=1, pool_bytes=3_000_000)
-    monkeypatch.setattr(torch_op, "simulator_backend", lambda chip: target)
+    monkeypatch.setattr(backend_choice, "simulator_backend", lambda chip: target)
     model = tiny_qwen3(num_hidden_layers=1)
     lengths, rows = list(range(40, 60, 2)), []
     call_log.reset()
