@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nki_hf.backends.base import KernelCall
@@ -135,7 +135,10 @@ def decide(
         value = "+".join(problem.dtypes)
         rejected.append(Reason(kernel="any kernel", field="dtype", value=value, limit=limit, advice=advice))
         return found(kernel=fallback, backend="torch", rejected=tuple(rejected))
-    taken, found_reasons = candidates(problem, target, kind=kind)
+    # Kernels have no plan for nothing: of a refused call without elements they are asked why they too would refuse one element.
+    batch, seqlen_q, seqlen_kv = (max(1, size) for size in (problem.batch, problem.seqlen_q, problem.seqlen_kv))
+    asked = replace(problem, batch=batch, seqlen_q=seqlen_q, seqlen_kv=seqlen_kv)
+    taken, found_reasons = candidates(asked, target, kind=kind)
     by_kernel = itertools.groupby(found_reasons, key=lambda reason: reason.kernel)
     open_ = [bool(unknown) and not any(reason.field in _FIXED for reason in reasons) for _, reasons in by_kernel]
     if refused or not (taken or any(open_)):

@@ -1,5 +1,6 @@
 """One decision per call: eager calls, graphs, dry runs and dispatch itself give the same verdict for the same reasons."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -146,10 +147,10 @@ def test_what_one_call_hands_over_no_other_takes():
     q = torch.randn(1, 2, 40, 16)
     other = torch.randn(1, 2, 30, 16)
     call = Call(q=other, k=other, v=other, keys=Keys())
-    with torch_op.handed_over(call, decide_call(call)):
+    with torch_op.handed_over(call, decide_call(call), Counter()):
         out, _ = torch_op.attention(q, q, q, *[None] * 6, 0, None, None)
     assert out.shape == (1, 40, 2, 16)
-    assert torch_op._handed.call is None
+    assert torch_op._handed.call is torch_op._handed.decision is torch_op._handed.turns is None
 
 
 @pytest.mark.parametrize("strict", [False, True])
