@@ -38,6 +38,7 @@ QUICK = {
     "bench": ("--shape", "sq=128,skv=128", "--chip", "trn2"), "chip": (), "env": (), "lint": ("folder",),
     "correlate": ("--quick", "--write", "page.md"), "explain": ("--model", "nosuch"),
     "report": ("--shape", "sq=128,skv=128"), "trace": ("--shape", "sq=128,skv=128", "-o", "x.pftrace"),
+    "judge": ("--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2", "empty.py"),
     "verify": ("--shape", "hq=1,sq=128,skv=128,d=64",),
 }  # fmt: skip
 
@@ -198,7 +199,7 @@ def test_env_names_variables_that_cannot_be_read_or_mean_nothing(monkeypatch):
     assert "NKI_HF_CHIPS is no variable of nki_hf" in done.stdout
 
 
-LADDER = str(ROOT / "nki_hf" / "kernels" / "ladder" / "v4_sbuf_resident.py")
+LADDER = str(ROOT / "nki_hf" / "ladder" / "v4_sbuf_resident.py")
 TALKERS = (
     ("chip", "trn2"), ("--help",), ("bench", "--help"), ("report", "--shape", "sq=128,skv=128"),
     ("bench", "--shape", "sq=128,skv=128", "--chip", "trn2", "--layers", "2"), ("lint", LADDER), ("chip", "é\udcff"),
