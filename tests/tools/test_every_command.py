@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import json
 import os
 import random
 import subprocess
@@ -119,6 +120,32 @@ def test_every_value_of_every_option_is_one_sentence(place, verb):
 
 def test_every_verb_is_covered():
     assert set(QUICK) == set(_commands())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("rtol", "nan"), ("rtol", "-1"), ("rtol", "1e11"), ("memory", "0"), ("memory", "nan"), ("memory", "1e11"),
+        ("timeout", "inf"), ("seed", "-2"), ("seed", "9" * 30), ("check", ",,,"), ("at", "1_0"), ("at", "٣"), ("layout", ","),
+        ("against", "junk"), ("against", "pipe.py"), ("against", "folder"), ("against", "loop.py"), ("order", "nan"),
+        ("dtype", "junk"), ("const", "="), ("task", "pipe.py"),
+    ],
+)  # fmt: skip
+def test_judge_refuses_an_option_that_means_nothing_before_the_kernel_runs(place, option, value):
+    done = CliRunner().invoke(app, ["judge", *QUICK["judge"], f"--{option}", value])
+    assert done.exit_code == 2, done.stdout
+    assert done.stderr.startswith(f"{option}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_judge_tells_a_file_that_is_not_there_from_one_that_fails(place):
+    for file in ("no/x.py", "pipe.py", "folder.py", "loop.py"):
+        done = CliRunner().invoke(app, ["judge", *QUICK["judge"][:-1], file])
+        assert (done.exit_code, done.stderr) == (2, f"kernel={file} is not a file: give FILE.py or FILE.py:NAME.\n")
+    for file in ("empty.py", "bytes.py", "nul.py", "deep.py"):
+        done = CliRunner().invoke(app, ["judge", *QUICK["judge"][:-1], "--json", "-", file])
+        assert done.exit_code == 1
+        assert json.loads(done.stdout)["stage"] == "load"
 
 
 # ---- the scripts ----------------------------------------------------------------------------------------------------
