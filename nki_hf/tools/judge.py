@@ -63,7 +63,7 @@ def command(
     record = judge(
         kernel, task, layout=layout, check=_sizes(check, "check"), at=_sizes(at, "at"), chip=[c for c in chip.split(",") if c],
         lnc=lnc, dtype=dtype, constants=dict(_constant(text) for text in const), rtol=rtol, timeout=timeout, memory_gib=memory,
-        against=against, window=window_of(order), seed=None if seed < 0 else seed,
+        against=against, window=window_of(order), seed=None if seed == -1 else seed,
     )  # fmt: skip
     text = json.dumps(record, indent=1)
     if json_file == "-":
@@ -102,10 +102,10 @@ def show(record: dict[str, Any], console: Console) -> None:
 
 
 def _sizes(text: str, what: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part]
-    except ValueError:
-        raise ValueError(f"{what}={text!r} is no list of sizes: write --{what} 512,1024.") from None
+    parts = text.split(",") if text else []
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise ValueError(f"{what}={text!r} is no list of sizes: write --{what} 512,1024.")
+    return [int(part) for part in parts]
 
 
 def _constant(text: str) -> tuple[str, Any]:
@@ -114,5 +114,5 @@ def _constant(text: str) -> tuple[str, Any]:
         raise ValueError(f"const={text!r} is not a constant: write --const NAME=VALUE.")
     try:
         return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: brackets too deep
         return name, value

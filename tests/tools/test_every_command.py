@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import json
 import os
 import random
 import subprocess
@@ -38,6 +39,7 @@ QUICK = {
     "bench": ("--shape", "sq=128,skv=128", "--chip", "trn2"), "chip": (), "env": (), "lint": ("folder",),
     "correlate": ("--quick", "--write", "page.md"), "explain": ("--model", "nosuch"),
     "report": ("--shape", "sq=128,skv=128"), "trace": ("--shape", "sq=128,skv=128", "-o", "x.pftrace"),
+    "judge": ("--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2", "empty.py"),
     "verify": ("--shape", "hq=1,sq=128,skv=128,d=64",),
 }  # fmt: skip
 
@@ -120,6 +122,32 @@ def test_every_verb_is_covered():
     assert set(QUICK) == set(_commands())
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("rtol", "nan"), ("rtol", "-1"), ("rtol", "1e11"), ("memory", "0"), ("memory", "nan"), ("memory", "1e11"),
+        ("timeout", "inf"), ("seed", "-2"), ("seed", "9" * 30), ("check", ",,,"), ("at", "1_0"), ("at", "٣"), ("layout", ","),
+        ("against", "junk"), ("against", "pipe.py"), ("against", "folder"), ("against", "loop.py"), ("order", "nan"),
+        ("dtype", "junk"), ("const", "="), ("task", "pipe.py"),
+    ],
+)  # fmt: skip
+def test_judge_refuses_an_option_that_means_nothing_before_the_kernel_runs(place, option, value):
+    done = CliRunner().invoke(app, ["judge", *QUICK["judge"], f"--{option}", value])
+    assert done.exit_code == 2, done.stdout
+    assert done.stderr.startswith(f"{option}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_judge_tells_a_file_that_is_not_there_from_one_that_fails(place):
+    for file in ("no/x.py", "pipe.py", "folder.py", "loop.py"):
+        done = CliRunner().invoke(app, ["judge", *QUICK["judge"][:-1], file])
+        assert (done.exit_code, done.stderr) == (2, f"kernel={file} is not a file: give FILE.py or FILE.py:NAME.\n")
+    for file in ("empty.py", "bytes.py", "nul.py", "deep.py"):
+        done = CliRunner().invoke(app, ["judge", *QUICK["judge"][:-1], "--json", "-", file])
+        assert done.exit_code == 1
+        assert json.loads(done.stdout)["stage"] == "load"
+
+
 # ---- the scripts ----------------------------------------------------------------------------------------------------
 
 
@@ -198,7 +226,7 @@ def test_env_names_variables_that_cannot_be_read_or_mean_nothing(monkeypatch):
     assert "NKI_HF_CHIPS is no variable of nki_hf" in done.stdout
 
 
-LADDER = str(ROOT / "nki_hf" / "kernels" / "ladder" / "v4_sbuf_resident.py")
+LADDER = str(ROOT / "nki_hf" / "ladder" / "v4_sbuf_resident.py")
 TALKERS = (
     ("chip", "trn2"), ("--help",), ("bench", "--help"), ("report", "--shape", "sq=128,skv=128"),
     ("bench", "--shape", "sq=128,skv=128", "--chip", "trn2", "--layers", "2"), ("lint", LADDER), ("chip", "é\udcff"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from nki_hf.tools.subjects import SUBJECTS
 __all__ = ["judge"]
 
 _GIB = 1 << 30
+_MOST_GIB = 1 << 20
 
 
 def judge(
@@ -73,9 +75,12 @@ def judge(
       The record, plain JSON types; its schema is `nki_hf judge --schema`. `passed` and `sentence` say what it is.
 
     Raises:
-      ValueError: a task, chip, layout or size is not known (wrong use; whatever the file does is in the record).
+      ValueError: a task, chip, layout, size, file or other option is not allowed (wrong use; what the kernel does is in
+        the record).
     """
     file, kernel = _split(str(path), name)
+    if file.endswith(".py") and not Path(file).is_file():
+        raise ValueError(f"kernel={file} is not a file: give FILE.py or FILE.py:NAME.")
     found = load_task(task)
     element = dtype or found.dtype
     if element not in ("bfloat16", "float16", "float32"):
@@ -83,7 +88,13 @@ def judge(
     if lnc not in (1, 2):
         raise ValueError(f"lnc={lnc} is not a logical-core degree: it is 1 or 2.")
     if not 0 < timeout <= 3600:
-        raise ValueError(f"timeout={timeout} is no time: it is 3,600 s at most.")
+        raise ValueError(f"timeout={timeout} is no time: it is above 0 and at most 3,600 s.")
+    if not 0 < memory_gib <= _MOST_GIB:
+        raise ValueError(f"memory={memory_gib} is no size: it is above 0 and at most {_MOST_GIB:,} GiB.")
+    if not 0 <= rtol < 1:
+        raise ValueError(f"rtol={rtol} is no allowed error: it is at least 0 (= from an ideal kernel) and below 1, e.g. 0.01.")
+    if seed is not None and not 0 <= seed < 1 << 63:
+        raise ValueError(f"seed={seed} is no seed: it is 0 to 2 ** 63 - 1; -1 (None in Python) = a new one.")
     chips = [get_chip(item).name for item in (chip or (settings().chip,))]
     sizes = [_size(item) for item in check] or list(found.check)
     if len(sizes) == 1:
@@ -123,8 +134,6 @@ def judge(
         extra = _traces(found, element, laid, at_only, constants, other, other_name, lnc)
         whole["against"] = _child(other, other_name, lnc, extra)
         request["against"] = {"file": other, "traces": extra}
-    if file.endswith(".py") and not Path(file).is_file():
-        return broken(request, "load", _error("no file", f"{file} is not a file"))
     try:
         return client.ask(whole)
     except EOFError as error:
@@ -198,9 +207,10 @@ def _parent(text: str, layout: str, task: Task) -> tuple[str, str, dict[str, str
     rung = SUBJECTS.get(text)
     if rung is None:
         file, name = _split(text, "")
+        if not file.endswith(".py") or not Path(file).is_file():
+            known = ", ".join(SUBJECTS)
+            raise ValueError(f"against={text!r} is not a kernel: it is FILE.py, FILE.py:NAME or one of {known}.")
         return file, name, parsed(layout, task)
-    import importlib.util
-
     spec = importlib.util.find_spec(rung.module)
     if spec is None or spec.origin is None:
         raise ValueError(f"against={text!r} is not here.")

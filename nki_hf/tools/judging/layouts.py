@@ -21,7 +21,7 @@ def parsed(text: str, task: Task) -> dict[str, str]:
       ValueError: a name or a letter is not one of the task's.
     """
     found = {}
-    for part in filter(None, text.split(",")):
+    for part in text.split(",") if text else ():
         name, _, axes = part.partition("=")
         own = task.axes.get(name)
         if own is None:
