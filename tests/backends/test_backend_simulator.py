@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -368,7 +369,9 @@ for width in (32, 64):
         most = max(most, resident())
 print(target.programs_recorded, (most - before) / limit)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
+    here = Path(__file__).parent
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent / "support")])}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     recorded, share = done.stdout.split()
     assert int(recorded) == 2010
