@@ -163,7 +163,7 @@ def _arguments(plan: Schedule, i: int, event: Event) -> Iterator[tuple[str, str 
 
 
 def _overflowed(event: Event) -> str:
-    """PSUM tiles go to SBUF through an engine, SBUF tiles to HBM through DMA."""
+    """PSUM tiles go to SBUF through an engine or are made again, SBUF tiles go to HBM through DMA."""
     return "SBUF" if event.engine == "dma" else "PSUM"
 
 

@@ -221,9 +221,8 @@ class _Spiller:
         if tile.maker is not None and use.kind != "overwrite":
             tile.now = self._fresh(tile.buffer, self.space, "again")
             (made,) = tile.maker.writes
-            self._append(
-                replace(tile.maker, writes=(replace(made, buffer=tile.now),), attrs={**tile.maker.attrs, "spill": True})
-            )
+            attrs = {**tile.maker.attrs, "spill": True} if tile.made else tile.maker.attrs  # made late is not added
+            self._append(replace(tile.maker, writes=(replace(made, buffer=tile.now),), attrs=attrs))
             self.recomputed += tile.made
             tile.made, tile.maker = True, None
         elif tile.home is not None and use.kind != "overwrite":

@@ -48,6 +48,9 @@ _LONG = 10_000
 _SETTLED = 64_000
 """Instructions per core below which a window's schedule is not extrapolated. What differs from one number of units to the
 next (how far the last loads and stores lag behind) is tens of microseconds, and 64,000 instructions take some 6 ms."""
+_REGULAR = 16_000
+"""The same in program order, which is regular sooner: up to 1,000 instructions a core of heads of 256 keys, both cores' loads
+fit into each other and a unit takes 6 percent less than later on."""
 _DOUBT = 0.02
 """Most that two estimates of the latency may differ in, relative to it, for their mean to be taken."""
 
@@ -64,11 +67,11 @@ def attention_us(
     """The latency of one of our kernels on `lnc` cores; None = the one that dispatch picks.
 
     Units (entries of the axes that its binding divides: a batch entry and a kv head) are independent and alike. If all of
-    them are more than `budget` instructions a core, some are scheduled and the time per unit is repeated for the rest. In
-    program order that is exact from the first few on, and no more are scheduled. A window's schedule settles slowly and is
-    periodic over many units or not at all: the first half, three quarters and the whole of what a third of the budget allows
-    are scheduled, at least `_SETTLED` instructions, and where the time per unit in the third quarter and in the last one
-    would lead to latencies that differ by more than `_DOUBT`, twice as many, and so on.
+    them are more than `budget` instructions a core, some are scheduled and the time per unit is repeated for the rest. A
+    schedule settles slowly, as units overlap and cores share HBM, and is periodic over many units or
+    not at all: of a number of units the first half, three quarters and all are scheduled, and where the time per unit in the
+    third quarter and in the last one would lead to latencies that differ by more than `_DOUBT`, twice as many, and so on. The
+    number is what `_REGULAR` instructions allow in program order, and a third of the budget, at least `_SETTLED`, in a window.
     That ends, with every unit scheduled, where it would be no less work. `budget=None` schedules every unit.
 
     Raises:
@@ -85,7 +88,7 @@ def attention_us(
     if asked * length <= budget:
         return _whole(problem, chip, lnc, window, kernel)
     instructions = 0
-    for known in _doubling(0 if window is None else max(budget // 3, _SETTLED), length, asked):
+    for known in _doubling(_REGULAR if window is None else max(budget // 3, _SETTLED), length, asked):
         counts = [1, known] if length > _LONG else [known // 2, known * 3 // 4, known]
         if instructions + sum(counts) * length >= asked * length:
             break
