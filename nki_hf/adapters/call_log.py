@@ -78,9 +78,9 @@ def record(layer: str, decision: Decision, device: str = "cpu", turns: Mapping[s
     if row is None:
         logger.info("%s: %s on %s (%s)", layer, decision.kernel, decision.backend, decision.problem)
     if decision.fallback and decision.rejected not in _warned:
-        reasons = "\n".join(f"  {reason}" for reason in decision.rejected)
+        listed = "\n".join(f"  {reason}" for reason in decision.rejected)
         warnings.warn(
-            f"attention runs torch {decision.kernel} instead of a kernel (first in {layer}):\n{reasons}\n"
+            f"attention runs torch {decision.kernel} instead of a kernel (first in {layer}):\n{listed}\n"
             f"{_numbers(decision, device)}, the speed is torch's. nki_hf.configure(strict=True) makes this an error, "
             "nki_hf.explain() counts such calls.",
             FallbackWarning,
