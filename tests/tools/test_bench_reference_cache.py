@@ -109,6 +109,7 @@ def _damage_pipe(path):
         (_other_header(key="another"), "belongs to another run"),
         (_other_header(dtype=5), "header is damaged"),
         (_other_header(dtype="object"), "header is damaged"),
+        (_other_header(dtype="f4,("), "header is damaged"),
         (_other_header(shape=None), "header is damaged"),
         (_other_header(shape=["2", 3, 4]), "header is damaged"),
         (_other_header(shape=[10**12]), "header is damaged"),

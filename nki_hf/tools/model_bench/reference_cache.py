@@ -117,7 +117,7 @@ def _read(path: Path, key: str) -> Array:
         found = json.loads(header)
         dtype, shape, owner = np.dtype(found["dtype"]), tuple(found["shape"]), found["key"]
         array = np.frombuffer(data, dtype).reshape(shape)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"its header is damaged: {error}") from None
     if owner != key:
         raise ValueError("it belongs to another run")
