@@ -114,7 +114,7 @@ def test_the_bisect_runs_to_its_end_each_step_in_a_process_of_its_own(world, tmp
     assert len(processes) == len(steps) + 1
 
 
-BROKEN = {"FAKE_NEURON_BROKEN": "flash_prefill=NCC_EBVF030: internal compiler error", "FAKE_NEURON_LATCHES": "1"}
+BROKEN = {"FAKE_NEURON_BROKEN": "kernel=NCC_EBVF030: internal compiler error", "FAKE_NEURON_LATCHES": "1"}
 """The kernel does not compile, and the failure comes out at the next op."""
 
 
