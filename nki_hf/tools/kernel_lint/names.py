@@ -78,10 +78,14 @@ _names_rule(
 
 @rule("old-namespace", _from("0.4"), "migration guide 0.4.0: neuronxcc.nki inside kernels is an error; import nki")
 def _old_namespace(module: Module) -> Found:
+    used = {ast.unparse(node) for node in module.inside if isinstance(node, ast.Name | ast.Attribute)}
     for node in ast.walk(module.tree):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        bound = {alias.asname or alias.name for alias in node.names} if isinstance(node, ast.Import | ast.ImportFrom) else set()
+        if modules and all(name.startswith("neuronxcc.nki.typing") for name in modules) and not bound & used:
+            continue  # for annotations only, which no front end evaluates
         for name in modules:
             if name.startswith("neuronxcc.nki") or name in ("neuronxcc", "torch_neuronx.nki_jit", "torch_neuronx.nki"):
                 yield node, ast.unparse(node)
