@@ -349,7 +349,7 @@ class Kind(Enum):
         return self.name.lower()
 """
 HOST = {
-    "an import for annotations": "import neuronxcc.nki.typing as nt\n" + HEAD + KERNEL.replace("x, scale", "x: nt.tensor, scale"),
+    "an import for annotations": "import neuronxcc.nki.typing as nt\n" + HEAD + KERNEL.replace("x, sc", "x: nt.tensor, sc"),
     "the printing of an Enum": ENUM + KERNEL.replace("# BODY", "a = scale == Kind.A"),
 }  # fmt: skip
 
