@@ -1,5 +1,6 @@
 """Masks on the native stand-in: which structure reaches the kernel, and that the numbers are eager's."""
 
+import numpy as np
 import pytest
 import torch
 from fake_neuron import MACHINE
@@ -10,6 +11,7 @@ from transformers import masking_utils as builders
 import nki_hf
 from nki_hf.adapters.device_mask import DeviceMask
 from nki_hf.adapters.mask_function import nki_mask
+from tools import mask_blocks
 
 _VIEWS = ("aten::slice", "aten::view", "aten::detach", "aten::alias", "aten::expand", "aten::copy_")
 
@@ -188,3 +190,21 @@ def test_what_is_no_band_stays_a_dense_mask(kind):
     )
     assert mask.bias.shape[2] == 5
     assert torch.equal(mask.dense().cpu(), expected.cpu())
+
+
+# ---- the tool that counts blocks --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["causal", "window, left-padded"])
+def test_the_tool_counts_the_blocks_that_hold_a_visible_key(case):
+    seqlen = 1024
+    sliding, padded = mask_blocks.CASES[case]
+    rows, keys = np.arange(seqlen)[:, None], np.arange(seqlen)[None]
+    seen = keys <= rows
+    if sliding:
+        seen &= keys > rows - mask_blocks.WINDOW[seqlen]
+    # Padding is known when the kernel runs: no block is left out for it.
+    expected = int(seen.reshape(seqlen // 128, 128, seqlen // 512, 512).any(axis=(1, 3)).sum())
+    blocks, problem = mask_blocks.row(case, seqlen)
+    assert blocks == {"cpu": expected, "eager": expected, "compiled": expected}
+    assert (problem.mask.window is not None, problem.mask.bias is not None) == (sliding, padded)
