@@ -143,7 +143,7 @@ def _refuse_layouts(**tensors: torch.Tensor | None) -> NoReturn:
 def same_batch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k and v of one batch. Learned queries come with batch 1 against a batch of keys, or the reverse: what has batch 1
     is repeated. It comes first, so that masks and bounds meet the batch of the result.
-    """  # fmt: skip
+    """
     batch, batch_kv = q.shape[0], k.shape[0]
     if batch == batch_kv:
         return q, k, v

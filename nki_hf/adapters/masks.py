@@ -208,7 +208,7 @@ def triangle(seqlen_q: int, seqlen_kv: int, device: torch.device) -> torch.Tenso
 def _check_values(mask: torch.Tensor, name: str) -> None:
     """Refuse what cannot be added to scores or select keys: complex numbers, floats of 8 bits and less, and tensors without
     strides (sparse, mkldnn).
-    """  # fmt: skip
+    """
     if mask.layout != torch.strided:
         _refuse(f"{name}.layout", mask.layout, "must be an ordinary (strided) tensor", "Call to_dense().")
     if mask.dtype not in _MASK_DTYPES:
@@ -340,7 +340,7 @@ def _two_valued(mask: torch.Tensor) -> torch.Tensor | None:
 def _runs(visible: torch.Tensor) -> tuple[Any, Any] | None:
     """First key and one past the last key of each row of bool `[batch or 1, rows, seqlen_kv]`, int64 arrays
     `[batch or 1, rows]`; None if some row is not one run. A row without keys is (0, 0).
-    """  # fmt: skip
+    """
     values = as_numpy(visible.cpu())
     batch, rows, seqlen_kv = values.shape
     if seqlen_kv == 0 or rows == 0 or batch == 0:

@@ -35,22 +35,28 @@ POSITIONS = {
 """Instruction -> its first parameters, for calls by position."""
 
 PAIRS = {
-    "tensor_tensor": ("data1", "data2"), "scalar_tensor_tensor": ("data", "operand1"),
-    "select_reduce": ("on_true", "predicate"), "tensor_copy_predicated": ("src", "predicate"),
-}  # fmt: skip
+    "tensor_tensor": ("data1", "data2"),
+    "scalar_tensor_tensor": ("data", "operand1"),
+    "select_reduce": ("on_true", "predicate"),
+    "tensor_copy_predicated": ("src", "predicate"),
+}
 """Instruction -> the two operands of which one at most is in PSUM."""
 
 DTYPES = {
-    ("range_select", "bound0"): ("float32",), ("range_select", "bound1"): ("float32",),
+    ("range_select", "bound0"): ("float32",),
+    ("range_select", "bound1"): ("float32",),
     ("select_reduce", "predicate"): ("int8", "uint8", "int16", "uint16"),
     ("tensor_copy_predicated", "predicate"): ("uint8", "uint16", "uint32"),
-}  # fmt: skip
+}
 """(instruction, operand) -> element types that its stub allows."""
 
 ENGINES = {
-    "memset": ("vector", "gpsimd"), "tensor_copy": ("vector", "scalar", "gpsimd"), "tensor_tensor": ("vector", "gpsimd"),
-    "tensor_scalar": ("vector", "scalar", "gpsimd"), "nc_transpose": ("tensor", "vector"),
-}  # fmt: skip
+    "memset": ("vector", "gpsimd"),
+    "tensor_copy": ("vector", "scalar", "gpsimd"),
+    "tensor_tensor": ("vector", "gpsimd"),
+    "tensor_scalar": ("vector", "scalar", "gpsimd"),
+    "nc_transpose": ("tensor", "vector"),
+}
 """Instruction -> the engines that its stub names, besides `unknown`."""
 
 _ON_GPSIMD = ("iota", "affine_select", "tensor_partition_reduce")
