@@ -15,7 +15,7 @@ from typing import Any
 from nki_hf.backends.base import KernelCall
 from nki_hf.chips import get_chip
 from nki_hf.errors import Reason
-from nki_hf.kernels.binding import Binding, Cost, Plan, Target
+from nki_hf.kernels.binding import TENSORS, Binding, Cost, Plan, Target
 from nki_hf.kernels.packing import Packing, packing
 from nki_hf.kernels.registry import bindings
 from nki_hf.lang import features
@@ -67,6 +67,34 @@ class Decision:
     def tiles(self) -> Mapping[str, Any]:
         """The kernel's tile sizes, by name; empty for a fallback."""
         return {} if self.plan is None else self.plan.tiles
+
+    @property
+    def phase(self) -> str:
+        """`backward` for gradients; else `decode` for one query row, or `prefill`."""
+        if self.kind == "backward":
+            return "backward"
+        return "decode" if self.problem.seqlen_q == 1 else "prefill"
+
+    @functools.cached_property
+    def way(self) -> tuple[object, ...]:
+        """What calls that ran alike have in common, for the call log."""
+        # Why a kernel that was not chosen says no may name the call's sizes: it would split the rows of calls that ran alike.
+        reasons = self.rejected if self.fallback else ()
+        return self.kernel, self.backend, self.phase, self.problem.mask.form, reasons
+
+    @functools.cached_property
+    def unpacking(self) -> tuple[tuple[str, tuple[int, ...] | None], ...]:
+        """Name of each output that the kernel returns, and the order that brings its axes into those of `binding.TENSORS`; None
+        if they are, or if the output is none of these.
+        """
+        if self.binding is None or self.plan is None:
+            raise ValueError(f"kernel={self.kernel!r} has no plan: nothing ran.")
+        found: list[tuple[str, tuple[int, ...] | None]] = []
+        for item in self.binding.returned(self.plan.passed):
+            axes = TENSORS.get(item.name, item.axes)
+            other = item.axes != axes and set(item.axes) == set(axes)
+            found.append((item.name, tuple(item.axes.index(axis) for axis in axes) if other else None))
+        return tuple(found)
 
     @functools.cached_property
     def packing(self) -> Packing:

@@ -24,8 +24,6 @@ EXPLAINED = {
     ("core/moe/moe_cte/bwmm_shard_on_block.py", "psum-in-dma"): "in a branch for training (checkpoints of activations)",
     ("core/moe/moe_cte/moe_cte_mx_utils.py", "slice-target"): "in the branch use_dma_tp=True: a tile is assigned to",
     ("core/moe/moe_cte/moe_cte_utils.py", "unknown-argument"): "in a branch for scales: dtype= of before 0.2",
-    ("core/router_topk/router_topk.py", "old-namespace"): "for annotations only, which no front end evaluates",
-    ("core/utils/common_types.py", "string-method"): "in __str__ of an Enum, which runs on the host",
 }
 """(file, rule) -> why a library that compiles has it."""
 

@@ -38,7 +38,8 @@ def row(case: str, seqlen: int) -> tuple[dict[str, int], Problem]:
     seen: list[Any] = []
     run = torch_op._run_kernel
 
-    def planned(call: Any, decision: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def planned(call: Any, decision: Any, turns: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        del turns
         seen.append(decision)
         return tuple(each.zero_() for each in outputs_of(call.q, call.v))  # type: ignore[return-value]
 

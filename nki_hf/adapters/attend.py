@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -12,7 +10,7 @@ from nki_hf.adapters import call_log
 from nki_hf.adapters.call import Call, check_tensors, same_batch
 from nki_hf.adapters.decision import decide_call, falls_back_in_graph, no_kernel
 from nki_hf.adapters.fallback import run_fallback
-from nki_hf.adapters.torch_op import attention_op_for, handed_over
+from nki_hf.adapters.torch_op import attention_op_for, attention_unseen, handed_over
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.dispatch import Decision
 from nki_hf.errors import UnsupportedProblem
@@ -44,7 +42,7 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     decision = decide_call(call)
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
-    turns: Counter[str] = Counter()
+    turns: dict[str, int] = {}
     result = _run(call, layer, decision, turns, fallback=decision.fallback)
     call_log.record(layer, decision, call.q.device.type, turns)  # only what ran counts
     return result
@@ -69,7 +67,7 @@ def _check_scalars(call: Call) -> None:
 
 
 def _run(
-    call: Call, layer: str, decision: Decision | None, turns: Counter[str] | None, *, fallback: bool
+    call: Call, layer: str, decision: Decision | None, turns: dict[str, int] | None, *, fallback: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """The call's result; a graph, whose op decides when it runs, has no decision yet. `turns` counts those of
     the kernel's loops of run time.
@@ -81,16 +79,26 @@ def _run(
         if decision is None or turns is None:
             out, lse = attention_op_for(call)
         else:
-            recorded = _needs_grad(call)
-            call = _saveable(call) if recorded else call
-            # Without a gradient to record, autograd's wrapper of the op would only cost time.
-            with handed_over(call, decision, turns), nullcontext() if recorded else torch._C._AutoDispatchBelowAutograd():
-                out, lse = attention_op_for(call)
+            out, lse = _decided(call, decision, turns)
     except LaunchFailed as error:
         error.add_note(f"This call came from {layer}.")
         raise
     row_sink = call.row_sink
     return (out, lse, None) if row_sink is None else (*_add_sink(out, lse, row_sink), None)
+
+
+def _decided(call: Call, decision: Decision, turns: dict[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and lse of a call outside of graphs."""
+    if _needs_grad(call):
+        call = _saveable(call)
+        with handed_over(call, decision, turns):
+            return attention_op_for(call)
+    unseen = attention_unseen(call, decision, turns)
+    if unseen is not None:
+        return unseen
+    # Autograd's wrapper of the op would only cost time.
+    with handed_over(call, decision, turns), torch._C._AutoDispatchBelowAutograd():
+        return attention_op_for(call)
 
 
 def _add_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -92,14 +92,10 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch
       UnsupportedProblem: wrong rank, no heads or no head_dim, sizes and heads that do not fit together, or a dtype that
         attention has no meaning for (complex, bool, packed bits); or tensors without strides (sparse, mkldnn).
     """
-    reasons = []
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("sink", sink)):
+    for tensor in (q, k, v, sink):
         if tensor is not None and tensor.layout not in _STRIDED:
-            limit, found = "must be an ordinary (strided) tensor", str(tensor.layout).removeprefix("torch.")
-            advice = "Call to_dense()."
-            reasons.append(Reason(kernel="attention", field=f"{name}.layout", value=found, limit=limit, advice=advice))
-    if reasons:
-        raise UnsupportedProblem(reasons)
+            _refuse_layouts(q=q, k=k, v=v, sink=sink)
+    reasons = []
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     for name, tensor, shape in (("q", q, q_shape), ("k", k, k_shape), ("v", v, v_shape)):
         if len(shape) != 4:
@@ -134,10 +130,20 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch
         raise UnsupportedProblem(reasons)
 
 
+def _refuse_layouts(**tensors: torch.Tensor | None) -> NoReturn:
+    reasons = []
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.layout not in _STRIDED:
+            limit, found = "must be an ordinary (strided) tensor", str(tensor.layout).removeprefix("torch.")
+            advice = "Call to_dense()."
+            reasons.append(Reason(kernel="attention", field=f"{name}.layout", value=found, limit=limit, advice=advice))
+    raise UnsupportedProblem(reasons)
+
+
 def same_batch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k and v of one batch. Learned queries come with batch 1 against a batch of keys, or the reverse: what has batch 1
     is repeated. It comes first, so that masks and bounds meet the batch of the result.
-    """  # fmt: skip
+    """
     batch, batch_kv = q.shape[0], k.shape[0]
     if batch == batch_kv:
         return q, k, v

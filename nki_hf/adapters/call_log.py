@@ -42,11 +42,11 @@ class LedgerRow:
 
     @property
     def phase(self) -> str:
-        """`backward` for gradients; else `decode` for one query row, or `prefill`."""
-        return _phase(self.first)
+        """See `Decision.phase`."""
+        return self.first.phase
 
 
-_Key = tuple[str, str, str, str, str, tuple[Reason, ...]]
+_Key = tuple[str, tuple[object, ...]]
 _lock = threading.Lock()
 # First decision, calls, least and most queries and keys, turns. Replaced whole, so that an interrupt leaves the old or the new.
 _rows: dict[_Key, tuple[Decision, int, int, int, int, int, Mapping[str, tuple[int, int]]]] = {}
@@ -63,18 +63,16 @@ def record(layer: str, decision: Decision, device: str = "cpu", turns: Mapping[s
       turns: those of the kernel's loops of run time, by name, if the back end counted.
     """
     problem = decision.problem
-    # Why a kernel that was not chosen says no may name the call's sizes: it would split the rows of calls that ran alike.
-    reasons = decision.rejected if decision.fallback else ()
-    key = (layer, decision.kernel, decision.backend, _phase(decision), problem.mask.form, reasons)
+    key = (layer, decision.way)
+    seqlen_q, seqlen_kv = problem.seqlen_q, problem.seqlen_kv
     with _lock:
         row = _rows.get(key)
-        seqlen_q, seqlen_kv = decision.problem.seqlen_q, decision.problem.seqlen_kv
         first, calls, least_q, most_q, least_kv, most_kv, turned = row or (
             *(decision, 0, seqlen_q, seqlen_q, seqlen_kv, seqlen_kv),
             {},
         )
         lengths = (min(least_q, seqlen_q), max(most_q, seqlen_q), min(least_kv, seqlen_kv), max(most_kv, seqlen_kv))
-        _rows[key] = (first, calls + 1, *lengths, _added(turned, decision, turns or {}))
+        _rows[key] = (first, calls + 1, *lengths, _added(turned, decision, turns) if turns else turned)
     if row is None:
         logger.info("%s: %s on %s (%s)", layer, decision.kernel, decision.backend, decision.problem)
     if decision.fallback and decision.rejected not in _warned:
@@ -129,9 +127,3 @@ def _numbers(decision: Decision, device: str) -> str:
     if device != "cpu" and decision.problem.dtype == "float64":
         return f"The numbers are those of a narrower type ({device} has no float64)"
     return "The numbers are right"
-
-
-def _phase(decision: Decision) -> str:
-    if decision.kind == "backward":
-        return "backward"
-    return "decode" if decision.problem.seqlen_q == 1 else "prefill"

@@ -130,7 +130,7 @@ class Keys(Band):
     def dense(self, seqlen_q: int, seqlen_kv: int, device: torch.device) -> torch.Tensor | None:
         """One mask that broadcasts to `[batch, num_heads_q, seqlen_q, seqlen_kv]`: bool (True = may see), or float where there
         is a float bias; None if every row sees every key.
-        """  # fmt: skip
+        """
         bias = self.added
         if not self.banded and self.lo is None:
             return bias

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from nki_hf.adapters.keys import Keys
 from nki_hf.backends.base import KernelCall, RunResult
@@ -15,7 +16,18 @@ from nki_hf.dispatch import Decision, kernel_call
 from nki_hf.kernels.binding import TENSORS
 from nki_hf.problem import Band, Problem
 
-__all__ = ["TorchArrays", "named_outputs", "outputs_of", "packed_call", "result_of", "trivial_result"]
+__all__ = ["TorchArrays", "keep_conversions", "named_outputs", "outputs_of", "packed_call", "result_of", "trivial_result"]
+
+
+_kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def keep_conversions(tensor: Tensor) -> None:
+    """Make what kernels need of a device tensor (another dtype, other values for -inf) once, and keep it as long as the tensor.
+
+    The caller sees to it that the tensor's values stay as they are.
+    """
+    _kept[tensor] = {}
 
 
 class TorchArrays:
@@ -27,6 +39,15 @@ class TorchArrays:
 
     def cast(self, array: Tensor, dtype: str, hidden: float | None, lowest: float | None) -> Tensor:
         """See `Arrays`."""
+        kept = None if array.is_cpu or torch.compiler.is_compiling() else _kept.get(array)
+        if kept is None:
+            return self._cast(array, dtype, hidden, lowest)
+        key = (dtype, hidden, lowest)
+        if key not in kept:
+            kept[key] = self._cast(array, dtype, hidden, lowest)
+        return kept[key]
+
+    def _cast(self, array: Tensor, dtype: str, hidden: float | None, lowest: float | None) -> Tensor:
         if dtype == "uint8":
             if array.dtype == torch.uint8:
                 return array
@@ -67,14 +88,10 @@ def packed_call(decision: Decision, tensors: Mapping[str, Tensor | None], *, exa
 
 def named_outputs(decision: Decision, result: RunResult) -> dict[str, Tensor]:
     """A kernel's outputs by name; those of `binding.TENSORS` in its axes, whatever the kernel's, contiguous."""
-    if decision.binding is None or decision.plan is None:
-        raise ValueError(f"kernel={decision.kernel!r} has no plan: nothing ran.")
-    found = {}
-    for item, tensor in zip(decision.binding.returned(decision.plan.passed), result.outputs, strict=True):
-        axes = TENSORS.get(item.name, item.axes)
-        other = item.axes != axes and set(item.axes) == set(axes)
-        found[item.name] = (tensor.permute([item.axes.index(axis) for axis in axes]) if other else tensor).contiguous()
-    return found
+    return {
+        name: (tensor if order is None else tensor.permute(order)).contiguous()
+        for (name, order), tensor in zip(decision.unpacking, result.outputs, strict=True)
+    }
 
 
 def result_of(decision: Decision, result: RunResult, sink: Tensor | None = None) -> tuple[Tensor, Tensor]:

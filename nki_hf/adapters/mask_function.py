@@ -97,7 +97,7 @@ def _device(kwargs: dict[str, Any]) -> torch.device:
 def _on_device(kwargs: dict[str, Any], q_length: Any, device: torch.device) -> DeviceMask | None:
     """The mask on a Neuron device, whose values are not read: `torch_neuronx.trace` is no tracing that Transformers sees, and
     a look at the padding would become part of the graph.
-    """  # fmt: skip
+    """
     padding, kv_length = kwargs.get("attention_mask"), kwargs["kv_length"]
     kv_offset = kwargs.get("kv_offset", 0)
     if padding is not None and _nothing_padded(padding, kv_offset + kv_length, device):

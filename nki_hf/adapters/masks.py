@@ -8,15 +8,17 @@ mask still holds them.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from nki_hf.adapters.keys import Keys
+from nki_hf.adapters.layouts import keep_conversions
 from nki_hf.backends.neuron_world import device_world
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Band
@@ -42,6 +44,43 @@ _TRACERS = (
     torch._C._TorchDispatchModeKey.FUNCTIONAL,
 )
 
+_AS_BYTES = 1 << 16  # elements up to which two copies compare faster than two arrays
+
+
+class _Seen(NamedTuple):
+    """What a mask said.
+
+    Attributes:
+      where: address, shape, strides and dtype of the mask, and what else `keys` follow from.
+      keys: the answer; None: the mask itself is the bias, whatever it holds.
+      now: the mask's memory as integers, kept alive by this view; None if it has to be fetched.
+      then: its values when they were read; None if `keys` is.
+    """
+
+    where: tuple[Any, ...]
+    keys: Keys | None
+    now: Any
+    then: Any
+
+
+class _Pass(NamedTuple):
+    """What one pass of a model on a device shares of a mask.
+
+    Attributes:
+      version: of the mask's values.
+      keys: the answer.
+      layers: those that have asked, by identity. One that asks again begins another pass, in which the mask may hold other
+        values, written in a way that no version tells.
+    """
+
+    version: int
+    keys: Keys
+    layers: set[int]
+
+
+_passes: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
 # A tensor's version would be cheaper to compare, but writes through `.data` or a shared NumPy array do not change it.
 _seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
@@ -54,6 +93,7 @@ def read_mask(
     causal: bool,
     window: int | None = None,
     cut: bool = False,
+    layer: object = None,
 ) -> Keys:
     """What a mask says, as `Keys`.
 
@@ -65,6 +105,7 @@ def read_mask(
       causal: what None means: True = the last query row sees every key, the one before all but one, ...
       window: the layer's sliding window; a hint that lets a mask with run-time bounds keep a static band. None = none.
       cut: True = keys of the mask beyond `seqlen_kv` are left out instead of refused.
+      layer: who asks. The layers of one pass of a model share what kernels make of a mask on a device; None = nobody shares.
 
     Raises:
       UnsupportedProblem: the mask's shape fits neither q nor the keys; or its values are no mask (see `_check_values`).
@@ -74,21 +115,58 @@ def read_mask(
         window = None  # hides nothing, and may be more than int64 holds
     if mask is None:
         # One query is the newest token: it sees every key.
-        return Keys(q_offset=seqlen_kv - seqlen_q, ahead=1) if causal and seqlen_q > 1 else Keys()
+        if not causal or seqlen_q == 1:
+            return Keys()
+        offset = seqlen_kv - seqlen_q
+        if torch.compiler.is_compiling() or type(offset) is not int:  # symbols are in no cache
+            return Keys(q_offset=offset, ahead=1)
+        return _causal(offset)
     _check_values(mask, "attention_mask")
-    fitted = _fit(mask, q, seqlen_kv, cut=cut)
     if _values_unreadable(mask):
-        return Keys(bias=as_bias(fitted))
-    key = (tuple(q.shape[:3]), seqlen_kv, window)
+        return _unread(mask, q, seqlen_kv, cut=cut, layer=layer)
+    where = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, q.shape[:3], seqlen_kv, window, cut)
     found = _seen.get(mask)
-    if found is None or found[0] != key or (found[2] is not None and not _equal(_bits(fitted), found[2])):
-        with torch.inference_mode(False):  # or what is kept could not be used in training
-            keys = _interpret(fitted, seqlen_q, window)
-        # None: the mask itself is the bias, whatever it holds. It is not kept, or it would never be freed.
-        found = (key, keys, None if keys is None else _bits(fitted).copy())
-        if keys is None or all(each is None or type(each) is torch.Tensor for each in (keys.lo, keys.hi, keys.bias)):
-            _seen[mask] = found
-    return Keys(bias=as_bias(fitted)) if found[1] is None else found[1]
+    if found is not None and found.where == where:
+        if found.keys is not None and found.now is not None and _same(found.now, found.then):
+            return found.keys
+        if found.keys is None:
+            return Keys(bias=as_bias(_fit(mask, q, seqlen_kv, cut=cut)))
+    fitted = _fit(mask, q, seqlen_kv, cut=cut)
+    if found is not None and found.where == where and _same(_bits(fitted), found.then):
+        return found.keys
+    with torch.inference_mode(False):  # or what is kept could not be used in training
+        keys = _interpret(fitted, seqlen_q, window)
+    if keys is None:  # what it holds is not kept, or it would never be freed
+        _seen[mask] = _Seen(where, None, None, None)
+        return Keys(bias=as_bias(fitted))
+    if all(each is None or type(each) is torch.Tensor for each in (keys.lo, keys.hi, keys.bias)):
+        now = _bits(fitted)
+        then = now.tobytes() if now.size <= _AS_BYTES else now.copy()
+        shared = now.__array_interface__["data"][0] == fitted.data_ptr()
+        _seen[mask] = _Seen(where, keys, now if shared else None, then)
+    return keys
+
+
+def _unread(mask: torch.Tensor, q: torch.Tensor, seqlen_kv: int, *, cut: bool, layer: object) -> Keys:
+    """A mask as the bias that it is."""
+    if layer is None or _traced() or mask.requires_grad or mask.is_inference() or device_world(mask.device.type) is None:
+        return Keys(bias=as_bias(_fit(mask, q, seqlen_kv, cut=cut)))
+    shared = _passes.setdefault(mask, {})
+    where = (mask.shape, mask.stride(), mask.dtype, q.shape[:3], seqlen_kv, cut)
+    found = shared.get(where)
+    if found is None or found.version != mask._version or id(layer) in found.layers:
+        bias = as_bias(_fit(mask, q, seqlen_kv, cut=cut))
+        if bias is mask:
+            bias = mask.view(mask.shape)  # what is kept with it goes with this pass
+        keep_conversions(bias)
+        found = shared[where] = _Pass(mask._version, Keys(bias=bias), set())
+    found.layers.add(id(layer))
+    return found.keys
+
+
+@functools.lru_cache(maxsize=256)
+def _causal(q_offset: int) -> Keys:
+    return Keys(q_offset=q_offset, ahead=1)
 
 
 def with_position_bias(keys: Keys, position_bias: torch.Tensor, *, q: torch.Tensor, seqlen_kv: int) -> Keys:
@@ -130,7 +208,7 @@ def triangle(seqlen_q: int, seqlen_kv: int, device: torch.device) -> torch.Tenso
 def _check_values(mask: torch.Tensor, name: str) -> None:
     """Refuse what cannot be added to scores or select keys: complex numbers, floats of 8 bits and less, and tensors without
     strides (sparse, mkldnn).
-    """  # fmt: skip
+    """
     if mask.layout != torch.strided:
         _refuse(f"{name}.layout", mask.layout, "must be an ordinary (strided) tensor", "Call to_dense().")
     if mask.dtype not in _MASK_DTYPES:
@@ -143,14 +221,22 @@ def _refuse(field: str, value: torch.dtype | torch.layout, limit: str, advice: s
     raise UnsupportedProblem([Reason(kernel="attention", field=field, value=found, limit=limit, advice=advice)])
 
 
-def _values_unreadable(mask: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or mask.requires_grad:
+def _traced() -> bool:
+    """True where what is made of a tensor belongs to a graph or a transform."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:  # in a transform of torch.func tensors are wrapped
         return True
-    for mode in _TRACERS:
-        if torch._C._get_dispatch_mode(mode) is not None:  # what is made here would be a graph's
-            return True
+    if torch._C._len_torch_dispatch_stack():
+        for mode in _TRACERS:
+            if torch._C._get_dispatch_mode(mode) is not None:
+                return True
+    return False
+
+
+def _values_unreadable(mask: torch.Tensor) -> bool:
+    if _traced() or mask.requires_grad:
+        return True
     # On a Neuron device reading waits for it, and inside torch_neuronx.trace it would freeze the example's values for good.
     return type(mask) is not torch.Tensor or mask.device.type == "meta" or device_world(mask.device.type) is not None
 
@@ -212,10 +298,13 @@ def _bits(mask: torch.Tensor) -> Any:
     return as_numpy(mask.detach().view(words[mask.element_size()]).cpu())
 
 
+def _same(now: Any, then: Any) -> bool:
+    """True if an array holds what it held, of which `then` are the bytes or a copy."""
+    return bool(now.tobytes() == then) if isinstance(then, bytes) else _equal(now, then)
+
+
 def _equal(one: Any, other: Any) -> bool:
-    """True if two arrays have one shape and the same values; looks at `_SCAN_ELEMENTS` in one go."""
-    if one.shape != other.shape:
-        return False
+    """True if two arrays of one shape hold the same values; looks at `_SCAN_ELEMENTS` in one go."""
     if one.size <= _SCAN_ELEMENTS or one.ndim == 1:
         return bool((one == other).all())
     if len(one) == 1:
@@ -251,7 +340,7 @@ def _two_valued(mask: torch.Tensor) -> torch.Tensor | None:
 def _runs(visible: torch.Tensor) -> tuple[Any, Any] | None:
     """First key and one past the last key of each row of bool `[batch or 1, rows, seqlen_kv]`, int64 arrays
     `[batch or 1, rows]`; None if some row is not one run. A row without keys is (0, 0).
-    """  # fmt: skip
+    """
     values = as_numpy(visible.cpu())
     batch, rows, seqlen_kv = values.shape
     if seqlen_kv == 0 or rows == 0 or batch == 0:

@@ -1,6 +1,6 @@
 """Registration: "nki" in both of Transformers' tables, as soon as its modelling module is there, or at once; the op in torch,
 as soon as torch is.
-"""  # fmt: skip
+"""
 
 from __future__ import annotations
 

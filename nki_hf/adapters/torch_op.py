@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
@@ -23,7 +22,7 @@ from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.settings import settings
 
-__all__ = ["attention", "attention_op", "attention_op_for", "handed_over"]
+__all__ = ["attention", "attention_op", "attention_op_for", "attention_unseen", "handed_over"]
 
 
 class _Handed(threading.local):
@@ -31,7 +30,7 @@ class _Handed(threading.local):
 
     call: Call | None = None
     decision: Decision | None = None
-    turns: Counter[str] | None = None
+    turns: dict[str, int] | None = None
 
 
 _handed = _Handed()
@@ -40,7 +39,7 @@ _handed = _Handed()
 class handed_over:  # noqa: N801  (used like a function; contextlib's costs more than the decision)
     """A block in which the op finds the decision of `call` made, and adds the turns of its kernel's loops to `turns`."""
 
-    def __init__(self, call: Call, decision: Decision, turns: Counter[str]) -> None:
+    def __init__(self, call: Call, decision: Decision, turns: dict[str, int]) -> None:
         self.call, self.decision, self.turns = call, decision, turns
 
     def __enter__(self) -> None:
@@ -77,8 +76,7 @@ def attention(
         decision = decide_call(call, running=True)
         if decision.fallback:
             return _fall_back(call, decision)
-    trivial = trivial_result(decision.problem, q, v, sink)
-    return _run_kernel(call, decision) if trivial is None else trivial
+    return _run_kernel(call, decision, _handed.turns)
 
 
 def _fall_back(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,12 +98,16 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[t
     return outputs_of(q, v)
 
 
-def _run_kernel(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tensor]:
+def _run_kernel(call: Call, decision: Decision, turns: dict[str, int] | None) -> tuple[torch.Tensor, torch.Tensor]:
     keys, sink = call.keys, call.head_sink
+    trivial = trivial_result(decision.problem, call.q, call.v, sink)
+    if trivial is not None:
+        return trivial
     tensors = {"q": call.q, "k": call.k, "v": call.v, "lo": keys.lo, "hi": keys.hi, "bias": keys.bias, "sink": sink}
     result = backend_of(decision).run(packed_call(decision, tensors, exact=keys.inside))
-    if _handed.turns is not None:
-        _handed.turns.update(result.turns)
+    if turns is not None:
+        for name, count in result.turns.items():
+            turns[name] = turns.get(name, 0) + count
     return result_of(decision, result, sink)
 
 
@@ -217,6 +219,38 @@ def _native_ops_are_registered() -> bool:
     return register_native_op("nki_hf_neuron::attention_backward", attention_backward) and register_native_op(
         "nki_hf_neuron::attention", attention, _native_backward, _save
     )
+
+
+def _keys_of(tensor: torch.Tensor) -> int:
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+def _plain_keys() -> frozenset[int]:
+    found = set()
+    for inference in (False, True):
+        with torch.inference_mode(inference):
+            found.add(_keys_of(torch.empty(0, device="cpu")))
+    return frozenset(found)
+
+
+_PLAIN_KEYS = _plain_keys()
+
+
+def attention_unseen(call: Call, decision: Decision, turns: dict[str, int]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """`attention` of a call that records no gradient, without the op; None if somebody waits for the op.
+
+    Those are tracers, modes and the profiler; or what torch makes of a tensor before an op gets it (a negative view). Going
+    through torch's dispatcher costs about as much as the rest of the adapter.
+    """
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack() or torch._C._get_tracing_state():
+        return None
+    if torch.autograd._profiler_enabled():
+        return None
+    keys = call.keys
+    for tensor in (call.q, call.k, call.v, keys.lo, keys.hi, keys.bias, call.sink):
+        if tensor is not None and _keys_of(tensor) not in _PLAIN_KEYS:
+            return None
+    return _run_kernel(call, decision, turns)
 
 
 def attention_op_for(call: Call) -> tuple[torch.Tensor, torch.Tensor]:

@@ -109,7 +109,7 @@ def call_of(
     if block_indices is not None:
         mask = None if mask is None else as_bias(mask)
         mask = _block_mask(module, block_indices, mask, query, seqlen_kv, causal)
-    keys = known or read_mask(mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=window, cut=_CUT_MASKS)
+    keys = known or read_mask(mask, q=query, seqlen_kv=seqlen_kv, causal=causal, window=window, cut=_CUT_MASKS, layer=module)
     position_bias = take("position_bias", None)
     if position_bias is not None:
         keys = with_position_bias(keys, position_bias, q=query, seqlen_kv=seqlen_kv)

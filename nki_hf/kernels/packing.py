@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from nki_hf.kernels.binding import TENSORS, Argument, Binding, Plan
@@ -32,7 +32,7 @@ class Arrays(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """How one argument is made; None everywhere = the tensor as it is."""
+    """How one argument is made; None everywhere = the tensor as it is (`as_it_is`)."""
 
     name: str
     dtype: str | None
@@ -41,6 +41,11 @@ class _Step:
     order: tuple[int, ...] | None
     index: tuple[Any, ...] | None
     padding: tuple[tuple[int, int, float], ...]
+    as_it_is: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        made = self.dtype is not None or self.order is not None or self.index is not None or bool(self.padding)
+        object.__setattr__(self, "as_it_is", not made)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +87,9 @@ class Packing:
             tensor = tensors.get(name)
             if tensor is None:
                 raise ValueError(f"{name}=None is a tensor that the kernel gets: pass it.")
+            if step.as_it_is and not fill:
+                found[name] = tensor
+                continue
             if step.dtype is not None:
                 tensor = arrays.cast(tensor, step.dtype, step.hidden, step.lowest)
             if step.order is not None:

@@ -47,9 +47,7 @@ def probs_fused(scores, negative_max):
     """exp, row sum and cast in one Scalar instruction: probs `[128, seqlen]` bfloat16, row_sum `[128, 1]`."""
     probs = nl.ndarray(scores.shape, nl.bfloat16, buffer=nl.sbuf)
     row_sum = nl.ndarray((TILE_Q, 1), nl.float32, buffer=nl.sbuf)
-    nisa.activation_reduce(
-        dst=probs, op=nl.exp, data=scores, bias=negative_max, reduce_op=nl.add, reduce_res=row_sum
-    )  # fmt: skip
+    nisa.activation_reduce(dst=probs, op=nl.exp, data=scores, bias=negative_max, reduce_op=nl.add, reduce_res=row_sum)
     return probs, row_sum
 
 

@@ -45,8 +45,9 @@ def sd_vector_transpose(q, k, v):
         for row in range(0, TILE_Q, 32):
             for column in range(0, head_dim, 32):
                 nisa.nc_transpose(
-                    dst=divisor_t[nl.ds(column, 32), nl.ds(row, 32)], data=divisor[nl.ds(row, 32), nl.ds(column, 32)],
+                    dst=divisor_t[nl.ds(column, 32), nl.ds(row, 32)],
+                    data=divisor[nl.ds(row, 32), nl.ds(column, 32)],
                     engine=nisa.engine.vector,
-                )  # fmt: skip
+                )
         store_columns(out, i_q, columns, divisor_t)
     return out

@@ -46,9 +46,13 @@ def exps_and_sums(scores, negative_max, dtype):
     sums = nl.ndarray((TILE_Q, len(scores)), nl.float32, buffer=nl.sbuf)
     for i_kv in range(len(scores)):
         nisa.activation_reduce(
-            dst=exps[:, nl.ds(i_kv * TILE_KV, TILE_KV)], op=nl.exp, data=scores[i_kv], bias=negative_max, reduce_op=nl.add,
+            dst=exps[:, nl.ds(i_kv * TILE_KV, TILE_KV)],
+            op=nl.exp,
+            data=scores[i_kv],
+            bias=negative_max,
+            reduce_op=nl.add,
             reduce_res=sums[:, nl.ds(i_kv, 1)],
-        )  # fmt: skip
+        )
     return exps, sums
 
 

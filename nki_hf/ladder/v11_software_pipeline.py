@@ -83,9 +83,13 @@ def _exponentiate(exps, sums, scores, negative_max, i_q):
     """Exponentials of query tile `i_q` and their sums per tile of keys."""
     for i_kv in range(len(scores)):
         nisa.activation_reduce(
-            dst=exps[:, nl.ds(i_kv * TILE_KV, TILE_KV)], op=nl.exp, data=scores[i_kv], bias=negative_max,
-            reduce_op=nl.add, reduce_res=sums[:, i_q % 2, nl.ds(i_kv, 1)],
-        )  # fmt: skip
+            dst=exps[:, nl.ds(i_kv * TILE_KV, TILE_KV)],
+            op=nl.exp,
+            data=scores[i_kv],
+            bias=negative_max,
+            reduce_op=nl.add,
+            reduce_res=sums[:, i_q % 2, nl.ds(i_kv, 1)],
+        )
 
 
 def _transpose(probs_t, exps):

@@ -46,9 +46,11 @@ def hbm_round_trips(q, k, v):
         row = nl.ndarray((TILE_Q, seqlen), nl.float32, buffer=nl.sbuf)
         for i_kv in range(num_kv):
             nisa.tensor_scalar(
-                dst=row[:, nl.ds(i_kv * TILE_KV, TILE_KV)], data=scores[i_q][i_kv], op0=nl.subtract,
+                dst=row[:, nl.ds(i_kv * TILE_KV, TILE_KV)],
+                data=scores[i_q][i_kv],
+                op0=nl.subtract,
                 operand0=row_max[:, nl.ds(i_q, 1)],
-            )  # fmt: skip
+            )
         nisa.dma_copy(dst=shifted[i_q], src=row)
 
     exps = nl.ndarray((num_q, TILE_Q, seqlen), nl.float32, buffer=nl.hbm)

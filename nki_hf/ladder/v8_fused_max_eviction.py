@@ -34,9 +34,13 @@ def fused_max_eviction(q, k, v):
         maxima = nl.ndarray((TILE_Q, len(scores)), nl.float32, buffer=nl.sbuf)
         for i_kv in range(len(scores)):
             nisa.tensor_scalar_reduce(
-                dst=copies[:, nl.ds(i_kv * TILE_KV, TILE_KV)], data=scores[i_kv], op0=nl.multiply, operand0=1.0,
-                reduce_op=nl.maximum, reduce_res=maxima[:, nl.ds(i_kv, 1)],
-            )  # fmt: skip
+                dst=copies[:, nl.ds(i_kv * TILE_KV, TILE_KV)],
+                data=scores[i_kv],
+                op0=nl.multiply,
+                operand0=1.0,
+                reduce_op=nl.maximum,
+                reduce_res=maxima[:, nl.ds(i_kv, 1)],
+            )
         negative_max = nl.ndarray((TILE_Q, 1), nl.float32, buffer=nl.sbuf)
         nisa.tensor_reduce(dst=negative_max, op=nl.maximum, data=maxima, axis=1, negate=True)
         exps, sums = exps_and_sums(scores, negative_max, nl.bfloat16)

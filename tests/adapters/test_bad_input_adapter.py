@@ -168,7 +168,8 @@ def test_a_call_that_raises_is_neither_counted_nor_warned_about(monkeypatch):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(attend, "run_fallback", broken)
-    monkeypatch.setattr(attend, "attention_op_for", broken)
+    for road in ("attention_op_for", "attention_unseen"):
+        monkeypatch.setattr(attend, road, broken)
     nki_hf.explain(reset=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -385,3 +385,29 @@ def test_any_bool_mask_keeps_its_meaning(data):
     hint = data.draw(st.sampled_from([None, 1, 2, 3]))
     keys = read_mask(mask, q=q_of(batch, heads, rows), seqlen_kv=cols, causal=False, window=hint)
     assert says(keys, mask, cols)
+
+
+def _replaced(mask, other):
+    mask.data = other
+
+
+def _set(mask, other):
+    mask.set_(other)
+
+
+def _grown(mask, other):
+    with torch.no_grad():
+        mask.resize_(1, 1, 40, 40).copy_(other.expand(1, 1, 40, 40))
+
+
+@pytest.mark.parametrize("change", [_replaced, _set, _grown])
+def test_a_mask_that_gets_other_memory_is_read_again(change):
+    mask = torch.ones(1, 1, 40, 40, dtype=torch.bool).tril()
+    other = torch.ones(1, 1, 40, 40, dtype=torch.bool).triu()
+    q = torch.zeros(1, 1, 40, 8)
+    for _ in range(2):
+        read_mask(mask, q=q, seqlen_kv=40, causal=False)
+    change(mask, other)
+    for _ in range(2):
+        keys = read_mask(mask, q=q, seqlen_kv=40, causal=False)
+        assert torch.equal(keys.dense(40, 40, mask.device), other)

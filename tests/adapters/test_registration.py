@@ -66,7 +66,7 @@ assert worst(compiled(ids).logits.detach(), expected) < 1e-5
 from nki_hf.adapters import torch_op
 seen, run = [], torch_op._run_kernel
 torch_op._run_kernel = lambda *given: (seen.append(1), run(*given))[1]
-q, k, v = torch.randn(3, 1, 2, 5, 16)
+q, k, v = torch.randn(3, 1, 2, 5, 16, requires_grad=True)
 torch.testing.assert_close(attention(q, k, v), nki_hf.attention(q, k, v))
 assert len(seen) == 2
 print("same results")

@@ -162,6 +162,8 @@ def test_lnc_comes_from_torch_neuronx_as_an_int_although_it_answers_text():
         ({"NEURON_LOGICAL_NC_CONFIG": "1"}, NEURON_LS, 1, "NEURON_LOGICAL_NC_CONFIG"),
         ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn3"}, None, 2, "the default of trn3"),
         ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn1"}, None, 1, "the default of trn1"),
+        ({}, "instance-type: inf2.xlarge\n", 1, "the default of trn1"),  # Inf2 has the cores of Trn1
+        ({"NEURON_PLATFORM_TARGET_OVERRIDE": "inf2"}, None, 1, "the default of trn1"),
     ],
 )
 def test_lnc_sources_in_order_of_precedence(environ, neuron_ls, value, source):

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.mutation.contract import Verdict, markdown, planted, rules
 from tools.mutation.contract_mutants import MUTANTS, NO_MUTANT
-from tools.mutation.replacing import occurrences, replaced_once
+from tools.mutation.replacing import _with_names, occurrences, replaced_once
 from tools.page_block import block_of
 
 ROOT = Path(__file__).parents[2]
@@ -56,9 +56,40 @@ def test_a_piece_of_source_is_found_however_its_lines_are_broken(old, new, expec
     assert ast.dump(ast.parse(replaced_once(REFORMATTED, old, new))) == ast.dump(ast.parse(expected))
 
 
+RENAMED = "def g(call):\n    values = call.shape\n    return g(values, name=values)\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("outputs = tensor.shape", "outputs = tensor.dtype", "    values = call.dtype\n"),
+        ("f(x, name=x)", "h(f, x, name=1, x=x)", "    return h(g, values, name=1, x=values)\n"),
+    ],
+)
+def test_a_piece_of_source_is_found_whatever_its_names_are_by_now(old, new, expected):
+    assert expected in replaced_once(RENAMED, old, new)
+
+
+@pytest.mark.parametrize("old", ["f(x, title=x)", "f(x, name=y)", "outputs = tensor.size", "f(y, name=print)"])
+def test_other_attributes_keywords_and_confused_names_are_another_piece(old):
+    assert occurrences(RENAMED, old) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.rule}: {mutant.what}")
+def test_every_mutant_fits_a_source_whose_names_were_changed(mutant):
+    for change in mutant.changes:
+        source = (ROOT / change.file).read_text()
+        tree = ast.parse(source)
+        local = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        local |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        renamed = _with_names(source, {name: f"{name}_by_now" for name in local})
+        assert ast.dump(ast.parse(replaced_once(renamed, change.old, change.new))) != ast.dump(ast.parse(renamed))
+
+
 def test_a_piece_of_source_that_stands_there_twice_or_never_is_an_error():
     assert len(occurrences(REFORMATTED, "a")) == 2
-    for old, times in (("a", 2), ("c", 0)):
+    for old, times in (("a", 2), ("c.d", 0)):
         with pytest.raises(ValueError, match=f"{times} times, not once"):
             replaced_once(REFORMATTED, old, "d")
 

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.mutation.flash_prefill import BATTERY, KERNEL, chosen, examine
 from tools.mutation.mutants import CLASSES, mutants
-from tools.mutation.replacing import occurrences
+from tools.mutation.replacing import replaced_once
 
 SOURCE = KERNEL.read_text()
 CAUSAL, CORES, BOUNDS = "causal, grouped heads", "two cores that share one head", "run-time bounds on trn1"
@@ -20,8 +20,7 @@ def replaced(*pairs):
     """The kernel's source with each old text, which must be there, replaced by the new one."""
     source = SOURCE
     for old, new in pairs:
-        begin, end = occurrences(source, old)[0]
-        source = source[:begin] + new + source[end:]
+        source = replaced_once(source, old, new)
     return source
 
 

@@ -124,6 +124,32 @@ PLANTED_FORMS = [
     ("wide-integer", "a = 1 << 3\nb = 99999999999"),
     ("environment", "import os\na = os.environ['X']"),
     ("async", None),
+    # The same in spellings that are seldom written.
+    ("comprehension", "a = [x for (m, n) in ((1, 2),) for x in (m, n)]"),
+    ("comprehension", "a = tile.shape[[i for i in range(2)][0]]"),
+    ("comprehension", "assert [i for i in range(3)]"),
+    ("starred", "(*a, b) = x.shape"),
+    ("starred", "for i in (*x.shape, 1):\n    pass"),
+    ("tuple-loop", "for *a, b in ((1, 2),):\n    pass"),
+    ("tuple-loop", "for [a, b] in ((1, 2),):\n    pass"),
+    ("tuple-loop", "for a, b in ((1, 2),):\n    pass\nelse:\n    pass"),
+    ("tuple-loop", "i = 0\nwhile i < 1:\n    for k, v in {'a': 1}.items():\n        i += v"),
+    ("tuple-target", "a = [0, 1]\na[0], a[1] = a[1], a[0]"),
+    ("tuple-target", "a = [0]\nb = (c, a[0]) = 1, 2"),
+    ("walrus", "n = 3\nwhile (n := n - 1) > 0:\n    pass"),
+    ("walrus", "nisa.memset(dst=tile, value=(m := 0.0))"),
+    ("with", "with nl.no_reorder() as (a, b):\n    pass"),
+    ("lambda", "a = (lambda: 1)()"),
+    ("lambda", "f = lambda a, b=(lambda: 2): a"),
+    ("format-spec", "a = f'{scale!r:>10}'"),
+    ("format-spec", "a = f'{scale:{4}}'"),
+    ("format-spec", "print(f'{f\"{scale:.1f}\"}')"),
+    ("delete", "a = {'k': 1}\nfor i in range(1):\n    del a['k']"),
+    ("raise", "for i in range(1):\n    raise ValueError('x') from None"),
+    ("builtin", "a = dict(zip(('a',), (2,)))"),
+    ("generator", "a = max(i for i in range(3))"),
+    ("match", "match x.shape:\n    case (a, b) if a > 1:\n        pass"),
+    ("inner-function", "if scale:\n    def f(a=1):\n        return a"),
 ]
 
 BANK = "bank = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)\n"
@@ -182,6 +208,16 @@ PLANTED_OPERANDS = [
     ("gpsimd-psum", BANK + "nisa.iota(dst=bank, pattern=[[1, 512]])", WIDE + "nisa.iota(dst=wide, pattern=[[1, 512]])"),
     ("gpsimd-psum", BANK + "nisa.memset(dst=bank, value=0.0, engine=nisa.engine.gpsimd)",
      BANK + "nisa.memset(dst=bank, value=0.0)"),
+    ("gpsimd-psum", BANK + WIDE + "where = nisa.engine.gpsimd\nnisa.tensor_copy(dst=wide, src=bank, engine=where)",
+     BANK + WIDE + "where = nisa.engine.vector\nnisa.tensor_copy(dst=wide, src=bank, engine=where)"),
+    ("reduce-axis", WIDE + FP32 + "which = 0\nnisa.tensor_reduce(dst=bound, op=nl.add, data=wide, axis=which)",
+     WIDE + FP32 + "which = 1\nnisa.tensor_reduce(dst=bound, op=nl.add, data=wide, axis=which)"),
+    ("psum-words", BF16 + LEFT + "rows = 3\nfor c in range(4):\n    "
+     + TURN.format("half[0:128, c, 0:rows]", "left[0:3, 0:128]", "tensor"),
+     BF16.replace("4, 3", "4, 4") + LEFT + "rows = 4\nfor c in range(4):\n    "
+     + TURN.format("half[0:128, c, 0:rows]", "left[0:4, 0:128]", "tensor")),
+    ("matmul-place", LEFT + WIDE + "mm = nisa.nc_matmul\nmm(dst=wide, stationary=left, moving=wide)",
+     LEFT + WIDE + BANK + "mm = nisa.nc_matmul\nmm(dst=bank, stationary=left, moving=wide)"),
     ("both-in-psum", BANK + WIDE + ADD.format("bank", "bank"), BANK + WIDE + ADD.format("bank", "wide")),
     ("both-in-psum",
      BANK + WIDE + "nisa.scalar_tensor_tensor(dst=wide, data=bank, op0=nl.add, operand0=1.0, op1=nl.add, operand1=bank)",
@@ -301,3 +337,30 @@ def test_what_the_parser_takes_is_not_refused(body, tmp_path):
     """Forms that public kernels use or that the public parser handles."""
     file, wanted = planted("helper", body, tmp_path)
     assert rules_of(file, wanted) == set()
+
+
+ENUM = f"""from enum import Enum
+{HEAD}
+
+class Kind(Enum):
+    A = 0
+
+    def __str__(self):
+        return self.name.lower()
+"""
+HOST = {
+    "an import for annotations": "import neuronxcc.nki.typing as nt\n" + HEAD + KERNEL.replace("x, sc", "x: nt.tensor, sc"),
+    "the printing of an Enum": ENUM + KERNEL.replace("# BODY", "a = scale == Kind.A"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOST.values(), ids=HOST)
+def test_what_runs_on_the_host_is_not_refused(text, tmp_path):
+    (tmp_path / "kernel.py").write_text(text)
+    assert {name for name in rules_of(tmp_path / "kernel.py") if RULES[name].refused} == set()
+
+
+def test_an_old_import_that_kernel_code_uses_is_refused(tmp_path):
+    body = "a = nt.tensor"
+    (tmp_path / "kernel.py").write_text("import neuronxcc.nki.typing as nt\n" + HEAD + KERNEL.replace("# BODY", body))
+    assert "old-namespace" in rules_of(tmp_path / "kernel.py")

@@ -9,7 +9,7 @@ __all__ = ["MUTANTS", "NO_MUTANT", "Change", "ContractMutant", "Without"]
 
 @dataclass(frozen=True)
 class Change:
-    """In `file` (relative to the project), the tokens of `old`, which stand there exactly once, become `new`."""
+    """In `file` (relative to the project), `old`, which stands there exactly once (see replacing.py), becomes `new`."""
 
     file: str
     old: str
@@ -62,7 +62,7 @@ def _mutant(rule: str, tests: str, what: str, *changes: tuple[str, str, str]) ->
 _CALLED = "outputs = kernel[lnc](*arguments)"
 _COMPILED = 'torch.compile(module, backend="neuron", fullgraph=True, dynamic=False)'
 _PASSED = "_constant(call, name, named[name]) for name in parameters"
-_NATIVE_OP = 'register_native_op("nki_hf_neuron::attention", attention, _device_backward, _save)'
+_NATIVE_OP = 'register_native_op("nki_hf_neuron::attention", attention, _native_backward, _save)'
 
 MUTANTS = (
     # launching a kernel
@@ -111,7 +111,8 @@ MUTANTS = (
     _mutant("output-shared-hbm", "native_contract::test_our_kernel_runs", "the output lies in the core's own memory",
             (_KERNEL, "dtype=q.dtype, buffer=nl.shared_hbm", "dtype=q.dtype, buffer=nl.hbm")),
     _mutant("front-end", "native_contract::test_our_kernel_runs", "None is found with `is`",
-            (_KERNEL, "    if softcap != None:  # noqa: E711", "    if softcap is not None:")),
+            (_KERNEL, "slope = softmax_scale if softcap != None: slope = softcap",
+             "slope = softmax_scale\n    if softcap is not None:\n        slope = softcap")),
     _mutant("front-end", "native_contract::test_our_kernel_runs", "the pipeline's state is a dictionary by number",
             (_KERNEL, "live = [None, None, None, None, None]", "live = {0: None, 1: None, 2: None, 3: None, 4: None}")),
     _mutant("front-end", "native_contract::test_our_kernel_runs", "the element type is that of 0.5",
@@ -120,19 +121,20 @@ MUTANTS = (
             (_KERNEL, "@nki.jit\n", "COUNT = 0\n\n\n@nki.jit\n"),
             (_KERNEL, "    program, programs = 0, 1\n", "    global COUNT\n    COUNT += 1\n    program, programs = 0, 1\n")),
     _mutant("output-fresh", "native_contract::test_our_kernel_runs", "the kernel returns what it was given",
-            (_KERNEL, "    return out, lse\n", "    return q, lse\n")),
+            (_KERNEL, "live[(i - 4) % 5] = None return out, lse", "live[(i - 4) % 5] = None\n    return q, lse")),
     # custom ops and graphs
     _mutant("op-plain-function", "native_contract::test_our_op_in_a_compiled_graph", "the kernel itself is made the op",
             (_TORCH_OP, _NATIVE_OP,
-             'register_native_op("nki_hf_neuron::attention", neuron_backend()._kernel("flash_prefill"))'),
+             _NATIVE_OP.partition(" attention,")[0]
+             + ' backend_of.__globals__["neuron_backend"]()._kernel("flash_prefill"))'),
             (_OP, "    function.__annotations__ = typing.get_type_hints(function)\n", "")),
     _mutant("op-qualified-name", "native_contract::test_our_op_in_a_compiled_graph", "the op has no namespace",
             (_TORCH_OP, _NATIVE_OP, _NATIVE_OP.replace("nki_hf_neuron::", ""))),
     _mutant("op-annotations", "native_contract::test_our_op_in_a_compiled_graph", "annotations stay text",
             (_OP, "    function.__annotations__ = typing.get_type_hints(function)\n", "")),
     _mutant("op-annotations", "native_contract::test_our_op_in_a_compiled_graph", "a parameter of the op has no annotation",
-            (_TORCH_OP, "    ahead: int | None,\n) -> tuple[torch.Tensor, torch.Tensor]:\n    \"\"\"Out",
-             "    ahead,\n) -> tuple[torch.Tensor, torch.Tensor]:\n    \"\"\"Out")),
+            (_TORCH_OP, "ahead: int | None) -> tuple[torch.Tensor, torch.Tensor]:",
+             "ahead) -> tuple[torch.Tensor, torch.Tensor]:")),
     _mutant("op-fresh-outputs", "native_contract::test_the_lse_of_a_call", "the lse of a call without keys is the sink itself",
             ("nki_hf/adapters/layouts.py", ".expand_as(lse).clone(memory_format=torch.contiguous_format)", ".expand_as(lse)")),
     _mutant("graph-static", "native_bench::test_headline", "the benchmark's graph has dynamic shapes",
@@ -140,7 +142,7 @@ MUTANTS = (
     _mutant("graph-mode", "native_bench::test_headline", "the benchmark chooses another mode",
             (_WORLDS, _COMPILED, _COMPILED.replace("dynamic=False", 'dynamic=False, mode="max-autotune"'))),
     _mutant("graph-opaque-op", "native_contract::test_our_op_in_a_compiled_graph", "the device gets the op of the CPU",
-            (_TORCH_OP, ':\n        _native_op_is_registered()\n', ":\n"),
+            (_TORCH_OP, "_native_ops_are_registered()\n        return", "return"),
             (_TORCH_OP, "torch.ops.nki_hf_neuron.attention(*arguments)", "attention_op(*arguments)")),
     _mutant("op-lowering", "native_contract::test_our_op_in_a_compiled_graph", "the op sorts the values",
             ("nki_hf/adapters/layouts.py", 'return found["out"], lse.contiguous()',

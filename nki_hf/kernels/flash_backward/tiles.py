@@ -262,9 +262,13 @@ def _write_keys(env, array, block, result, scale, name):
             nisa.tensor_copy(dst=place, src=result[0:rows, c, 0:width], engine=nisa.engine.vector)
         elif begun:
             nisa.scalar_tensor_tensor(
-                dst=place, data=result[0:rows, c, 0:width], op0=nl.multiply, operand0=scale, op1=nl.add,
+                dst=place,
+                data=result[0:rows, c, 0:width],
+                op0=nl.multiply,
+                operand0=scale,
+                op1=nl.add,
                 operand1=before[0:rows, c, 0:width],
-            )  # fmt: skip
+            )
         elif first:
             nisa.memset(dst=place, value=0.0)
         else:

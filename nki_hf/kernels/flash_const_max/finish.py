@@ -125,9 +125,13 @@ def _normalise(env, block, pack, segment, ledger):
             target, probe = pack["rows"][0:TILE, t, head, begin:end], ledger["probes"][0:TILE, part, slot : slot + 1]
             if block["visited"][t]:
                 nisa.tensor_scalar_reduce(
-                    dst=target, data=_region(block, column * pieces + part, 0, end - begin), op0=nl.multiply,
-                    operand0=factors[0:TILE, h, t : t + 1], reduce_op=nl.add, reduce_res=probe,
-                )  # fmt: skip
+                    dst=target,
+                    data=_region(block, column * pieces + part, 0, end - begin),
+                    op0=nl.multiply,
+                    operand0=factors[0:TILE, h, t : t + 1],
+                    reduce_op=nl.add,
+                    reduce_res=probe,
+                )
             else:
                 nisa.memset(dst=target, value=0.0, engine=nisa.engine.vector)
                 nisa.memset(dst=probe, value=0.0, engine=nisa.engine.vector)

@@ -60,9 +60,10 @@ def add_masks(env, scores, block, cell):
         for g in range(heads):
             column = (t * heads + g) * TILE
             nisa.nc_matmul(
-                dst=scores[0:keys, column : column + TILE], stationary=mask["tile"][0:TILE, place : place + keys],
+                dst=scores[0:keys, column : column + TILE],
+                stationary=mask["tile"][0:TILE, place : place + keys],
                 moving=env["identity"],
-            )  # fmt: skip
+            )
 
 
 def _mask(env, rows, block, t, wide):

@@ -100,9 +100,12 @@ def _exponentials(env, step, block):
             number = cell["key"] // TILE
             offset = env["key_bias"][min(block["batch"], env["bias"].shape[0] - 1)][0:keys, number : number + 1]
         nisa.activation(
-            dst=probs[0:keys, first:last, begin:end], op=nl.exp, data=scores[0:keys, first:last, begin:end], bias=offset,
+            dst=probs[0:keys, first:last, begin:end],
+            op=nl.exp,
+            data=scores[0:keys, first:last, begin:end],
+            bias=offset,
             scale=env["scale"],
-        )  # fmt: skip
+        )
     step["probs"] = probs
     step["scores"] = None
 

@@ -288,7 +288,7 @@ def _budget(problem: Problem, tuned: Tuning) -> dict[str, int]:
         "out": 3 * tuned.block_tiles * width * 2,
         "statistics": 9 * slots * 4 + 8 * TILE * 4 + 2048,
         "constants": 8 * -(-problem.seqlen_kv // TILE) * biases + 8 * problem.num_heads_q,
-    }  # fmt: skip
+    }
 
 
 def _sbuf_limit(chip: Chip) -> int:

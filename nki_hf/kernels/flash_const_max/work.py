@@ -211,7 +211,7 @@ def loads_of(
       lag: steps that a step's output is behind.
       masked: which blocks of the same query tiles share masks of bounds per row: 0 there are none, 1 no two, 2 those of a
         segment, 3 those of a batch entry, 4 all.
-    """  # fmt: skip
+    """
     if len(steps) == 0:
         return []
     wanted: list[Item] = []

@@ -108,9 +108,13 @@ def scheduled(
             for head_begin in range(0, group, q_heads):
                 head = unit % heads_kv * group + head_begin
                 block = {
-                    "batch": unit // heads_kv, "head": head, "heads": min(q_heads, group - head_begin), "tile": tile_begin,
-                    "tiles": tile_end - tile_begin, "number": number,
-                }  # fmt: skip
+                    "batch": unit // heads_kv,
+                    "head": head,
+                    "heads": min(q_heads, group - head_begin),
+                    "tile": tile_begin,
+                    "tiles": tile_end - tile_begin,
+                    "number": number,
+                }
                 blocks.append(block)
                 number += 1
                 if resident:

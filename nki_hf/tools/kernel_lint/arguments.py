@@ -92,12 +92,12 @@ def _positional(module: Module) -> Found:
 
 @rule("result-used", VERSIONS, "an instruction's result is a handle for depends_on, no tile", refused=False)
 def _result_used(module: Module) -> Found:
-    alone = {
-        id(node.value) for function in module.functions for node in own_nodes(function) if isinstance(node, ast.Expr)
-    } | {
-        id(node.value) for function in module.functions for node in own_nodes(function)
+    alone = {id(node.value) for function in module.functions for node in own_nodes(function) if isinstance(node, ast.Expr)} | {
+        id(node.value)
+        for function in module.functions
+        for node in own_nodes(function)
         if isinstance(node, ast.Attribute) and node.attr == "depends_on"
-    }  # fmt: skip
+    }
     for _, node, name in calls_of(module, "nisa"):
         if name not in _FOR_THEIR_VALUE and id(node) not in alone and name[:1].islower():
             yield node, f"the result of nisa.{name} is used"

@@ -20,7 +20,7 @@ _MODULES |= {f"neuronxcc.{name}": short for name, short in _MODULES.items()}  # 
 def with_known_names(tree: ast.Module) -> ast.Module:
     """The tree, in which `isa.memset` after `import nki.isa as isa`, `memset` after `from nki.isa import memset`,
     `wipe` after `wipe = nisa.memset` and `nki.isa.memset` all read `nisa.memset`. Places in the source stay.
-    """  # fmt: skip
+    """
     known: ast.Module = _Renamed(_imported_names(tree)).visit(tree)
     for _ in range(_CHAIN):
         aliases = _aliases(known)

@@ -43,9 +43,13 @@ GONE = {
 """First version without a name -> names."""
 
 DEPRECATED = (
-    "nl.tile_size.psum_fmax", "nl.tile_size.total_available_sbuf_size", "nisa.tensor_engine", "nisa.vector_engine",
-    "nisa.scalar_engine", "nisa.gpsimd_engine",
-)  # fmt: skip
+    "nl.tile_size.psum_fmax",
+    "nl.tile_size.total_available_sbuf_size",
+    "nisa.tensor_engine",
+    "nisa.vector_engine",
+    "nisa.scalar_engine",
+    "nisa.gpsimd_engine",
+)
 
 _NEW_JIT_ARGUMENTS = ("compile_config", "specialization_config")
 
@@ -71,17 +75,24 @@ for _version, _names in SINCE.items():
 for _version, _names in GONE.items():
     _names_rule(f"gone-in-{_version}", _from(_version), f"these names are gone since {_version}", _names)
 _names_rule(
-    "deprecated", VERSIONS, "deprecated in the stubs, still taken: use nisa.engine, 512, a budget of your own", DEPRECATED,
+    "deprecated",
+    VERSIONS,
+    "deprecated in the stubs, still taken: use nisa.engine, 512, a budget of your own",
+    DEPRECATED,
     refused=False,
-)  # fmt: skip
+)
 
 
 @rule("old-namespace", _from("0.4"), "migration guide 0.4.0: neuronxcc.nki inside kernels is an error; import nki")
 def _old_namespace(module: Module) -> Found:
+    used = {ast.unparse(node) for node in module.inside if isinstance(node, ast.Name | ast.Attribute)}
     for node in ast.walk(module.tree):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        bound = {alias.asname or alias.name for alias in node.names} if isinstance(node, ast.Import | ast.ImportFrom) else set()
+        if modules and all(name.startswith("neuronxcc.nki.typing") for name in modules) and not bound & used:
+            continue  # for annotations only, which no front end evaluates
         for name in modules:
             if name.startswith("neuronxcc.nki") or name in ("neuronxcc", "torch_neuronx.nki_jit", "torch_neuronx.nki"):
                 yield node, ast.unparse(node)
@@ -166,7 +177,8 @@ _SPACES = {
     },
 }
 _MEMBERS = {
-    "nl": ("tile_size",), "nki": (),
+    "nl": ("tile_size",),
+    "nki": (),
     "nisa": tuple(name for name in dir(isa) if isinstance(getattr(isa, name), type) and issubclass(getattr(isa, name), Enum)),
-}  # fmt: skip
+}
 """What has a closed list of members: enums and the sizes."""

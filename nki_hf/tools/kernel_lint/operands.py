@@ -35,22 +35,28 @@ POSITIONS = {
 """Instruction -> its first parameters, for calls by position."""
 
 PAIRS = {
-    "tensor_tensor": ("data1", "data2"), "scalar_tensor_tensor": ("data", "operand1"),
-    "select_reduce": ("on_true", "predicate"), "tensor_copy_predicated": ("src", "predicate"),
-}  # fmt: skip
+    "tensor_tensor": ("data1", "data2"),
+    "scalar_tensor_tensor": ("data", "operand1"),
+    "select_reduce": ("on_true", "predicate"),
+    "tensor_copy_predicated": ("src", "predicate"),
+}
 """Instruction -> the two operands of which one at most is in PSUM."""
 
 DTYPES = {
-    ("range_select", "bound0"): ("float32",), ("range_select", "bound1"): ("float32",),
+    ("range_select", "bound0"): ("float32",),
+    ("range_select", "bound1"): ("float32",),
     ("select_reduce", "predicate"): ("int8", "uint8", "int16", "uint16"),
     ("tensor_copy_predicated", "predicate"): ("uint8", "uint16", "uint32"),
-}  # fmt: skip
+}
 """(instruction, operand) -> element types that its stub allows."""
 
 ENGINES = {
-    "memset": ("vector", "gpsimd"), "tensor_copy": ("vector", "scalar", "gpsimd"), "tensor_tensor": ("vector", "gpsimd"),
-    "tensor_scalar": ("vector", "scalar", "gpsimd"), "nc_transpose": ("tensor", "vector"),
-}  # fmt: skip
+    "memset": ("vector", "gpsimd"),
+    "tensor_copy": ("vector", "scalar", "gpsimd"),
+    "tensor_tensor": ("vector", "gpsimd"),
+    "tensor_scalar": ("vector", "scalar", "gpsimd"),
+    "nc_transpose": ("tensor", "vector"),
+}
 """Instruction -> the engines that its stub names, besides `unknown`."""
 
 _ON_GPSIMD = ("iota", "affine_select", "tensor_partition_reduce")
@@ -126,7 +132,7 @@ def _psum_words(module: Module) -> Found:
 @rule("matmul-place", VERSIONS, "nki.isa.nc_matmul and nc_transpose: operands in SBUF, dst in PSUM (Tensor engine)")
 def _matmul_place(module: Module) -> Found:
     for name, call, found in operands(module):
-        on_tensor = name in ("nc_matmul", "nc_matmul_mx") or (name == "nc_transpose" and _engine(call) == "tensor")
+        on_tensor = name in ("nc_matmul", "nc_matmul_mx") or (name == "nc_transpose" and _engine(module, call) == "tensor")
         for word, operand in found.items() if on_tensor else ():
             if word == "dst" and operand.tile.spaces <= {"sbuf"}:
                 yield operand.node, f"nisa.{name}: dst {ast.unparse(operand.node)} is not in PSUM"
@@ -166,12 +172,12 @@ def _matmul_size(module: Module) -> Found:
 def _transpose_size(module: Module) -> Found:
     for _, call, found in operands(module, "nc_transpose"):
         dst, data = found.get("dst"), found.get("data")
-        most = 32 if _engine(call) == "vector" else 128
+        most = 32 if _engine(module, call) == "vector" else 128
         for operand in (dst, data):
             for size in (None, None) if operand is None else (_rows(operand), operand.free):
                 if size is not None and size > most and operand is not None:
                     yield operand.node, f"nisa.nc_transpose: {ast.unparse(operand.node)} has {size}, more than {most}"
-        if dst is not None and data is not None and _engine(call) == "tensor":
+        if dst is not None and data is not None and _engine(module, call) == "tensor":
             for one, other in ((_rows(dst), data.free), (dst.free, _rows(data))):
                 if one is not None and other is not None and one != other:
                     yield call, f"nisa.nc_transpose: dst has {one} where data has {other}"
@@ -196,13 +202,16 @@ def _copied_dtype(module: Module) -> Found:
 
 @rule("reduce-axis", VERSIONS, "nki.isa.tensor_reduce: free axes only; axis 0 runs over partitions (tensor_partition_reduce)")
 def _reduce_axis(module: Module) -> Found:
-    for name, call, found in operands(module, "tensor_reduce"):
+    found = {id(call): tiles for _, call, tiles in operands(module, "tensor_reduce")}
+    for function, call, name in calls_of(module, "nisa"):
+        if name != "tensor_reduce":
+            continue
         axis = next((word.value for word in call.keywords if word.arg == "axis"), call.args[3] if len(call.args) > 3 else None)
-        data = found.get("data")
+        data = found[id(call)].get("data")
         rank = len(data.shape) if data is not None else 0
         several = axis.elts if isinstance(axis, ast.Tuple | ast.List) else [axis]
         for each in several:
-            place = number(each, {})
+            place = number(each, module.places.constants(function))
             if place is not None and (place == 0 or (rank and place == -rank)):
                 yield call, f"nisa.{name}(axis={ast.unparse(each) if each is not None else ''}) reduces over partitions"
 
@@ -210,7 +219,7 @@ def _reduce_axis(module: Module) -> Found:
 @rule("gpsimd-psum", VERSIONS, "architecture guide, NeuronCore-v2: GpSimd cannot access PSUM")
 def _gpsimd_psum(module: Module) -> Found:
     for name, call, found in operands(module):
-        if name in _ON_GPSIMD or _engine(call) == "gpsimd":
+        if name in _ON_GPSIMD or _engine(module, call) == "gpsimd":
             for word, operand in found.items():
                 if operand.in_psum:
                     yield operand.node, f"nisa.{name} runs on GpSimd and {word} {ast.unparse(operand.node)} is in PSUM"
@@ -227,7 +236,7 @@ def _both_in_psum(module: Module) -> Found:
 @rule("engine-choice", VERSIONS, "stubs of nki.isa: each instruction names the engines that run it")
 def _engine_choice(module: Module) -> Found:
     for name, call, _ in operands(module):
-        engine = _engine(call)
+        engine = _engine(module, call)
         if name in ENGINES and engine not in ("", "unknown", *ENGINES[name]):
             yield call, f"nisa.{name}(engine={engine}): must be {' or '.join(ENGINES[name])}"
 
@@ -274,9 +283,22 @@ def _rows(operand: Operand) -> Size:
     return operand.shape[0] if operand.shape else None
 
 
-def _engine(call: ast.Call) -> str:
-    """The engine that a call names; empty if it names none, or by a name of the kernel's own."""
+def _engine(module: Module, call: ast.Call) -> str:
+    """The engine that a call names, itself or by a name that is bound once in the file; empty if it names none."""
     for word in call.keywords:
-        if word.arg == "engine" and ast.unparse(word.value).startswith("nisa."):
-            return last_name(word.value).removesuffix("_engine")
+        if word.arg == "engine":
+            value = _bound_once(module, word.value.id) if isinstance(word.value, ast.Name) else word.value
+            if value is not None and ast.unparse(value).startswith("nisa."):
+                return last_name(value).removesuffix("_engine")
     return ""
+
+
+def _bound_once(module: Module, name: str) -> ast.expr | None:
+    nodes = list(ast.walk(module.source.tree))
+    stores = sum(isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in nodes)
+    if stores != 1 or any(isinstance(node, ast.arg) and node.arg == name for node in nodes):
+        return None
+    for node in nodes:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:
+            return node.value
+    return None

@@ -249,12 +249,16 @@ def _helper_default(module: Module) -> Found:
 )
 def _host_call(module: Module) -> Found:
     known = {"nki", "nl", "nisa", "math"}
-    modules = {
-        alias.asname or alias.name.split(".")[0]
-        for node in module.tree.body
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    } - known - set(module.source.imports)  # fmt: skip
+    modules = (
+        {
+            alias.asname or alias.name.split(".")[0]
+            for node in module.tree.body
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
+        - known
+        - set(module.source.imports)
+    )
     for node in module.inside:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if ast.unparse(node.func).split(".")[0] in modules:

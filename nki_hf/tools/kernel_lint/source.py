@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,9 @@ _LANGUAGES = ("nki_hf.lang", "nki", "neuronxcc")
 """How the names of modules begin that hand out the language; the last is of before 0.2."""
 
 
+_ENUMS = ("Enum", "IntEnum", "StrEnum", "Flag", "IntFlag")
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """One module.
@@ -24,7 +28,7 @@ class Source:
       path: its file; None for text without one.
       tree: its syntax, in which NKI's modules are called `nki`, `nl` and `nisa` whatever they were imported as.
       functions: every function in it, nested ones and methods too, in the order of the source.
-      by_name: the same by name; under a class's name the class's methods.
+      by_name: the same by name; under a class's name the methods that may run where the class is named.
       imports: name -> (file, name there) of what it imports from files that exist beside it or above it; the second is empty
         for a whole module.
       speaks_nki: True if it imports the language.
@@ -49,7 +53,7 @@ def read_source(text: str, path: Path | None = None) -> Source:
         by_name.setdefault(function.name, []).append(function)
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            by_name.setdefault(node.name, []).extend(item for item in node.body if isinstance(item, ast.FunctionDef))
+            by_name.setdefault(node.name, []).extend(_run_by_name(node))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     return Source(
@@ -60,6 +64,14 @@ def read_source(text: str, path: Path | None = None) -> Source:
         imports={} if path is None else _imports(tree, path),
         speaks_nki=any(module is not None and module.startswith(_LANGUAGES) for module in modules),
     )
+
+
+def _run_by_name(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
+    """The methods of a class, but for those that Python itself calls on members of an Enum, to print or compare them."""
+    enum = any(last_name(base) in _ENUMS for base in node.bases)
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and not (enum and item.name.startswith("__")):
+            yield item
 
 
 def _imports(tree: ast.Module, path: Path) -> dict[str, tuple[Path, str]]:

@@ -21,9 +21,9 @@ def masks_seen(monkeypatch):
     """(mask of the problem, blocks a head) of every kernel call."""
     seen, run = [], torch_op._run_kernel
 
-    def recorded(call, decision):
+    def recorded(call, decision, turns):
         seen.append((decision.problem.mask, decision.tiles["blocks_per_head"]))
-        return run(call, decision)
+        return run(call, decision, turns)
 
     monkeypatch.setattr(torch_op, "_run_kernel", recorded)
     return seen

@@ -34,4 +34,4 @@ def test_decode_runs_on_the_device(tiny_folder, tmp_path):
 def test_compile_only_compiles_what_the_timed_run_needs(tiny_folder, tmp_path):
     compile_only(_options(tiny_folder, tmp_path), say=print)
     assert MACHINE.count("graph") == 1
-    assert MACHINE.count("flash_prefill") == 1
+    assert MACHINE.count("kernel") == 1

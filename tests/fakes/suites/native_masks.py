@@ -1,5 +1,6 @@
 """Masks on the native stand-in: which structure reaches the kernel, and that the numbers are eager's."""
 
+import numpy as np
 import pytest
 import torch
 from fake_neuron import MACHINE
@@ -10,6 +11,9 @@ from transformers import masking_utils as builders
 import nki_hf
 from nki_hf.adapters.device_mask import DeviceMask
 from nki_hf.adapters.mask_function import nki_mask
+from tools import mask_blocks
+
+_VIEWS = ("aten::slice", "aten::view", "aten::detach", "aten::alias", "aten::expand", "aten::copy_")
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +77,28 @@ def test_layers_share_one_conversion_of_the_mask():
     conversions = [sizes for name, sizes in MACHINE.ops if name == "aten::_to_copy" and 2 * SEQLEN in sizes]
     # The padding to bool by Transformers, and to the dtype of kernels: once for both layers.
     assert len(conversions) <= 3, MACHINE.ops
+
+
+@pytest.mark.parametrize("kind", ["bool", "float32", "bfloat16"])
+def test_a_mask_of_the_users_own_is_converted_once_for_all_layers_and_again_in_the_next_pass(kind):
+    on_cpu, on_device = models(None)
+    ids = torch.ones(1, 140, dtype=torch.int64)
+    # Half of the keys hidden at random: only a dense mask says so.
+    seen = (torch.rand(1, 1, 140, 140, generator=torch.Generator().manual_seed(3)) > 0.5) | torch.eye(140, dtype=torch.bool)
+    given = seen if kind == "bool" else torch.zeros(seen.shape).masked_fill(~seen, -1e4).to(getattr(torch, kind))
+    other = given.flip(3).contiguous()
+    other[..., torch.arange(140), torch.arange(140)] = True if kind == "bool" else 0.0
+    mask = given.to("neuron")
+    with torch.no_grad():
+        for values in (given, other):
+            mask.data.copy_(values.to("neuron"))  # a write that the mask's version does not tell
+            expected = on_cpu(ids, attention_mask=values if kind == "bool" else values.float(), use_cache=False)
+            MACHINE.ops.clear()
+            found = on_device(ids.int().to("neuron"), attention_mask=mask, use_cache=False).last_hidden_state.cpu()
+            torch.testing.assert_close(found, expected.last_hidden_state, rtol=0, atol=2e-2)
+            made = [name for name, sizes in MACHINE.ops if max(sizes, default=0) == 140 * 140 and name not in _VIEWS]
+            assert len(made) == len(set(made)), made  # each conversion once, not once a layer
+            assert made, "nothing was converted: the test looks at the wrong ops"
 
 
 # ---- what is not the adapter sees the mask that a DeviceMask stands for ------------------------------------------------------
@@ -164,3 +190,21 @@ def test_what_is_no_band_stays_a_dense_mask(kind):
     )
     assert mask.bias.shape[2] == 5
     assert torch.equal(mask.dense().cpu(), expected.cpu())
+
+
+# ---- the tool that counts blocks --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["causal", "window, left-padded"])
+def test_the_tool_counts_the_blocks_that_hold_a_visible_key(case):
+    seqlen = 1024
+    sliding, padded = mask_blocks.CASES[case]
+    rows, keys = np.arange(seqlen)[:, None], np.arange(seqlen)[None]
+    seen = keys <= rows
+    if sliding:
+        seen &= keys > rows - mask_blocks.WINDOW[seqlen]
+    # Padding is known when the kernel runs: no block is left out for it.
+    expected = int(seen.reshape(seqlen // 128, 128, seqlen // 512, 512).any(axis=(1, 3)).sum())
+    blocks, problem = mask_blocks.row(case, seqlen)
+    assert blocks == {"cpu": expected, "eager": expected, "compiled": expected}
+    assert (problem.mask.window is not None, problem.mask.bias is not None) == (sliding, padded)

@@ -21,12 +21,12 @@ def test_steps_pass_and_each_is_one_trace(step, capsys):
     assert "RMS error 0." in capsys.readouterr().out
     (trace,) = [record for record in MACHINE.compiles if record.what == "trace"]
     assert trace.key[1] == compiler_arguments("xla", 2)
-    assert MACHINE.count("flash_prefill") == (step != "torch")
+    assert MACHINE.count("kernel") == (step != "torch")
 
 
 @pytest.mark.parametrize("step", ["kernel", "kernel-padded", "layer"])
 def test_a_broken_kernel_is_found_at_each_step_that_has_it(step):
-    MACHINE.broken_kernels["flash_prefill"] = "NCC_EBVF030"
+    MACHINE.broken_kernels["kernel"] = "NCC_EBVF030"
     SCRIPT["run_step"]("torch", "xla", SMALL)
     with pytest.raises(LaunchFailed, match="NCC_EBVF030"):
         SCRIPT["run_step"](step, "xla", SMALL)
@@ -39,7 +39,7 @@ def test_the_flags_that_a_failed_launch_prints_name_this_world_and_the_exact_sha
         return nki_hf.attention(q, k, v, causal=True)
 
     inputs = tuple(torch.randn(1, heads, 70, 24) for heads in (6, 3, 3))
-    MACHINE.broken_kernels["flash_prefill"] = "NCC_EBVF030"
+    MACHINE.broken_kernels["kernel"] = "NCC_EBVF030"
     with pytest.raises(LaunchFailed, match="--device xla") as caught:
         torch_neuronx.trace(attend, inputs)
     assert script_of(str(caught.value), "kernel") == list(caught.value.arguments[:3])

@@ -52,7 +52,7 @@ def test_28_layers_at_three_lengths_are_three_traces_and_three_kernels(counted):
             out = traced(ids)
         torch.testing.assert_close(out, eager(ids), rtol=0, atol=2e-2)
     assert counted("Qwen3, 28 layers, traced at 32, 64, 96 tokens, two calls each", MACHINE.count("trace"), "traces") == 3
-    assert counted("the same", MACHINE.count("flash_prefill")) == 3
+    assert counted("the same", MACHINE.count("kernel")) == 3
 
 
 @torch.no_grad()
@@ -66,7 +66,7 @@ def test_left_padded_batches_of_changing_lengths_are_one_trace_whatever_its_exam
         mask = torch.stack([(torch.arange(128) >= 128 - length).long() for length in lengths])
         out, expected = traced(ids, mask), eager(ids, mask)
         torch.testing.assert_close(out[mask.bool()], expected[mask.bool()], rtol=0, atol=2e-2)
-    kernels = counted("Qwen3, left-padded batches of 128 tokens, four paddings, traced once", MACHINE.count("flash_prefill"))
+    kernels = counted("Qwen3, left-padded batches of 128 tokens, four paddings, traced once", MACHINE.count("kernel"))
     assert (MACHINE.count("trace"), kernels) == (1, 1)
 
 
@@ -83,7 +83,7 @@ def test_a_scale_per_layer_compiles_once_per_scale(counted):
     for number, layer in enumerate(nki.model.layers):
         layer.self_attn.scaling = (0.25, 0.25 + 1e-12, 0.3)[number % 3]
     torch_neuronx.trace(nki, (_ids(),))
-    assert counted("Qwen3, 6 layers of three scales, two of them equal in float32", MACHINE.count("flash_prefill")) == 2
+    assert counted("Qwen3, 6 layers of three scales, two of them equal in float32", MACHINE.count("kernel")) == 2
 
 
 @pytest.mark.parametrize("failure", ["memory", "compiler"])
@@ -99,7 +99,7 @@ def test_failures_surface_with_kernel_shape_layer_and_remedy(failure):
         advice = "python examples/device_bisect.py --device xla --batch 1 --heads 4 --kv-heads 2 --seqlen 64"
 
         def breaks():
-            MACHINE.broken_kernels["flash_prefill"] = "[F134] neuronx-cc terminated abnormally"
+            MACHINE.broken_kernels["kernel"] = "[F134] neuronx-cc terminated abnormally"
 
     nki.model.layers[0].register_forward_hook(lambda *_: breaks())
     with pytest.raises(LaunchFailed, match=r"flash_prefill\[2\]\(q=\[1, 4, 16, 64\] float32") as caught:

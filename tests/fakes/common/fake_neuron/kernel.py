@@ -97,7 +97,7 @@ class FakeKernel:
     def _run(self, key, arguments):
         MACHINE.launches.append((key, MACHINE.where))
         MACHINE.kernel_in_graph(key)
-        if MACHINE.latches and self.__name__ in MACHINE.broken_kernels:
+        if MACHINE.latches and MACHINE.broken(self.__name__) is not None:
             return self._latch(arguments)
         arrays = {name: to_numpy(value.inner) for name, value in arguments.items() if isinstance(value, DeviceTensor)}
         program, known = MACHINE.programs.get(key, (None, ()))
@@ -113,11 +113,11 @@ class FakeKernel:
             torch.full(tuple(out.shape), torch.nan, dtype=torch_dtype(out.dtype))
             for out in self._launch(arguments, values=False)
         ]
-        MACHINE.latched = MACHINE.broken_kernels[self.__name__]
+        MACHINE.latched = MACHINE.broken(self.__name__)
         return outputs
 
     def _compile(self, key, arguments):
-        problem = MACHINE.broken_kernels.get(self.__name__)
+        problem = MACHINE.broken(self.__name__)
         if problem is not None:
             raise RuntimeError(problem)
         known = read_globals(self.function)

@@ -111,12 +111,18 @@ class Machine:
             raise RuntimeError(problem)
 
     def count(self, what: str) -> int:
-        """Number of compilations of a kernel, `graph` or `trace`."""
+        """Number of compilations of a kernel by its name, of any kernel (`kernel`), `graph` or `trace`."""
+        if what == "kernel":
+            return sum(record.what not in ("graph", "trace") for record in self.compiles)
         return sum(record.what == what for record in self.compiles)
+
+    def broken(self, kernel: str) -> str | None:
+        """What stops the compiler at a kernel: what was ordered for it, or for any (`kernel`); None if nothing was."""
+        return self.broken_kernels.get(kernel, self.broken_kernels.get("kernel"))
 
 
 def _ordered_faults() -> dict:
-    """FAKE_NEURON_BROKEN=kernel=message: that kernel does not compile."""
+    """FAKE_NEURON_BROKEN=name=message: the kernel of that name (`kernel`: any) does not compile."""
     name, _, message = os.environ.get("FAKE_NEURON_BROKEN", "").partition("=")
     return {name: message} if name else {}
 
