@@ -162,14 +162,19 @@ class _Player:
 
 def _check_inside(tensor: NkiTensor, strides: tuple[int, ...], offset: int, free_start: int | None) -> None:
     """A tape that names elements beyond its allocation must not reach memory."""
-    if len(strides) != len(tensor.shape) or any(size < 0 for size in tensor.shape):
+    shape = tensor.shape
+    if len(strides) != len(shape) or (shape and min(shape) < 0):
         raise BadTape("a tensor whose strides do not fit its shape")
-    if free_start is not None:
-        return  # judged when an instruction uses it
-    ends = [(size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True) if size]
-    room = tensor.storage.buffer.elements * tensor.storage.buffer.dtype.itemsize // tensor.dtype.itemsize
-    low, high = offset + sum(min(end, 0) for end in ends), offset + sum(max(end, 0) for end in ends)
-    if tensor.size and (low < 0 or high >= room):
+    if free_start is not None or 0 in shape:
+        return  # judged when an instruction uses it; empty
+    low = high = offset
+    for size, stride in zip(shape, strides, strict=True):
+        if stride < 0:
+            low += (size - 1) * stride
+        else:
+            high += (size - 1) * stride
+    buffer = tensor.storage.buffer
+    if low < 0 or high >= buffer.elements * buffer.dtype.itemsize // tensor.dtype.itemsize:
         raise BadTape(f"{tensor!r} names elements outside of its allocation")
 
 

@@ -16,7 +16,7 @@ from nki_hf.timing.schedule import DEFAULT_WINDOW
 from nki_hf.tools.judging import client
 from nki_hf.tools.judging.layouts import layout_of, parsed, placed_shape
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.stages import broken
+from nki_hf.tools.judging.verdict import broken
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.subjects import SUBJECTS
 
@@ -45,6 +45,7 @@ def judge(
     against: str = "",
     against_layout: str = "",
     seed: int | None = None,
+    until: str = "times",
 ) -> dict[str, Any]:
     """Judge a kernel file: load, limits, memory, races, values and times.
 
@@ -70,6 +71,7 @@ def judge(
       against: another kernel file of the same task (with its layout), or a rung of the ladder such as `v7`; its times
         stand beside.
       seed: of the inputs; None = a new one, which the record holds.
+      until: the last stage: `lint`, `values` or `times`.
 
     Returns:
       The record, plain JSON types; its schema is `nki_hf judge --schema`. `passed` and `sentence` say what it is.
@@ -102,6 +104,9 @@ def judge(
     timed = [_size(item) for item in at] or list(found.at)
     own = parsed(layout, found)
     number = secrets.randbits(31) if seed is None else seed
+    if until not in ("lint", "values", "times"):
+        raise ValueError(f"until={until!r} is no stage to end at: it is lint, values or times.")
+    timed = timed if until == "times" else []
     wanted = [(size, chips[0]) for size in dict.fromkeys(sizes)]
     wanted += [(size, item) for size in timed for item in chips if (size, item) not in wanted]
     traces = _traces(found, element, own, wanted, constants, file, kernel, lnc)
@@ -119,6 +124,7 @@ def judge(
         "window": window,
         "seed": number,
         "traces": traces,
+        "until": until,
         "against": None,
     }
     whole: dict[str, Any] = {

@@ -1,16 +1,15 @@
-"""The stages of a judgement, in a clean process: what is judged comes from tapes, never from the kernel's own process."""
+"""The stages of a judgement but for the times, in a clean process: what is judged comes from tapes, not from the kernel."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nki_hf.chips import get_chip
-from nki_hf.errors import FaultRecord, KernelFault
+from nki_hf.errors import KernelFault
 from nki_hf.observers.accumulation import foreign_accumulation
 from nki_hf.observers.capacity import report as capacity_report
 from nki_hf.observers.races import races
@@ -20,51 +19,29 @@ from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.judging import diagnosis
+from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, of_fault
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
-from nki_hf.tools.judging.times import sentence, timed
+from nki_hf.tools.judging.stage_names import STAGES
 from nki_hf.tools.judging.values import Checked, Run, checked, drawn, run_tape, strict_read, to_kernel
+from nki_hf.tools.judging.verdict import empty, fails, passes
 from nki_hf.tools.kernel_lint import RULES, lint
 
-__all__ = ["broken", "judged"]
+__all__ = ["judged"]
 
-_KIND_STAGE = {"capacity": "memory", "overlap": "memory", "race": "races", "deadlock": "races", "uninitialized": "values"}
 _RATIOS = {True: 1.3, False: 3.5}
 """Error of a kernel over that of an ideal one from which it fails, by whether the task states what an ideal one rounds. A good
 kernel of attention in bfloat16 has 0.98 to 1.02, one that rounds its output twice 1.2; accumulators in bfloat16 have 1.34 with
 two blocks of keys, 1.4 with four, 1.6 with eight."""
 
 
-class _Failed(Exception):
-    def __init__(self, stage: str, *findings: dict[str, Any]) -> None:
-        self.stage = stage
-        self.findings = findings
-        super().__init__(stage)
-
-
-@dataclass
-class _State:
-    request: Mapping[str, Any]
-    stage: Callable[[str], None]
-    record: dict[str, Any]
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-def broken(request: Mapping[str, Any], stage: str, error: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a judgement whose own process did not come to its end."""
-    record = _empty(request)
-    _fail(record, stage if stage in STAGES else "load", [_finding(stage, error)])
-    return record
-
-
 def judged(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
-    """The record, plain data.
+    """The record without times, plain data.
 
     Args:
-      request: the command's options, `answer` (of child.py, or what became of it) and `printed`.
+      request: the command's options, `until` (the last stage), `answer` (of child.py, or what became of it) and `printed`.
       progress: a file that always holds the name of the stage under way.
     """
-    record = _empty(request)
+    record = empty(request)
     began: list[Any] = [time.perf_counter(), "load"]
 
     def stage(name: str) -> None:
@@ -75,67 +52,10 @@ def judged(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
 
     try:
         _stages(request, record, stage)
-        record["verdict"], record["passed"], record["stage"] = "pass", True, None
-        times = record["times"]
-        record["score"] = sum(row["score"] for row in times) / len(times) if times else 1.0
-        record["sentence"] = f"pass: {times[0]['sentence']}" if times else "pass."
-    except _Failed as failed:
-        _fail(record, failed.stage, list(failed.findings))
+        passes(record)
+    except Failed as failed:
+        fails(record, failed.stage, list(failed.findings))
     return record
-
-
-def _empty(request: Mapping[str, Any]) -> dict[str, Any]:
-    answer = request.get("answer") or {}
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "verdict": "",
-        "passed": False,
-        "stage": None,
-        "sentence": "",
-        "file": request["file"],
-        "kernel": answer.get("name") or request["name"],
-        "task": request["task"],
-        "dtype": request["dtype"],
-        "chip": request["chips"][0],
-        "lnc": request["lnc"],
-        "seed": request["seed"],
-        "score": 0.0,
-        "diagnosis": "",
-        "findings": [],
-        "warnings": [],
-        "cases": [],
-        "memory": [],
-        "times": [],
-        "printed": request.get("printed") or {},
-        "seconds": {"kernel": request.get("kernel_seconds", 0.0)},
-    }
-
-
-def _fail(record: dict[str, Any], stage: str, findings: list[dict[str, Any]]) -> None:
-    record.update(verdict=f"failed at stage {stage}", passed=False, stage=stage, score=0.0)
-    record["findings"] += findings
-    first = findings[0] if findings else {"message": "", "advice": ""}
-    limit = f", {first['limit']}" if first.get("limit") and not record["diagnosis"] else ""
-    said = (record["diagnosis"] or f"{first['message'].rstrip('.')}{limit}").rstrip(".")
-    place = f" ({first['file'].rsplit('/', 1)[-1]}:{first['line']})" if first.get("line") else ""
-    advice = f" {first['advice']}" if first.get("advice") else ""
-    record["sentence"] = f"failed at stage {stage}: {said}{place}.{advice}"
-
-
-def _finding(stage: str, error: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "stage": stage if stage in STAGES else "load",
-        "kind": error["kind"],
-        "message": error["message"],
-        "limit": error.get("limit", ""),
-        "advice": error.get("advice", ""),
-        "file": error.get("file", ""),
-        "line": int(error.get("line") or 0),
-    }
-
-
-def _of_fault(stage: str, record: FaultRecord) -> dict[str, Any]:
-    return _finding(stage, {**record.to_dict(), "message": f"{record.instruction}: {record.message}"})
 
 
 def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[[str], None]) -> None:
@@ -146,13 +66,15 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         error = answer["error"]
         at = answer["stage"] if answer["stage"] in STAGES else "load"
         if error.get("fault"):
-            at = _KIND_STAGE.get(error["kind"], "limits")
+            at = KIND_STAGE.get(error["kind"], "limits")
             if "on shapes alone" in error["message"] or "shapes only" in str(error.get("limit")):
                 at = "values"
                 error = {**error, "kind": "not replayable", "message": f"this kernel cannot be replayed: {error['message']}"}
-        raise _Failed(at, _finding(at, error))
+        raise Failed(at, finding(at, error))
     stage("lint")
     _lint(request, record)
+    if STAGES.index(request["until"]) <= STAGES.index("lint"):
+        return
     chip = get_chip(request["chips"][0])
     packed = packed_by(request["file"], answer["name"], task, chip, request["lnc"])
     runs = [
@@ -179,40 +101,12 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         try:
             found = checked(run, trace, options, request["lnc"], request["seed"], distributions, first, arrays)
         except KernelFault as fault:
-            raise _Failed("values", _of_fault("values", fault.record)) from None
+            raise Failed("values", of_fault("values", fault.record)) from None
         checks.append(found)
         _cases(found, task, record)
         if found.count or found.depends_on_memory or any(o.wrong is not None for o in found.outcomes):
             break
     _values(request, record, task, runs, checks, traces, chip)
-    stage("times")
-    for size in request["at"]:
-        for name in request["chips"]:
-            shapes = task.shapes(size, request["dtype"])
-            if packed is not None:
-                shapes = packed.shapes(size, request["dtype"])
-            shaped = _laid_out(task, request["layout"], shapes) if packed is None else shapes
-            try:
-                row = timed(
-                    task,
-                    size,
-                    request["dtype"],
-                    traces[size, name],
-                    shaped,
-                    get_chip(name),
-                    request["lnc"],
-                    window=request["window"],
-                )
-            except KernelFault as fault:
-                at = _KIND_STAGE.get(fault.record.kind, "limits")
-                raise _Failed(
-                    at, {**_of_fault(at, fault.record), "message": f"at size {size} on {name}: {fault.record.message}"}
-                ) from None
-            except (MemoryError, BadTape) as error:
-                raise _Failed("times", _finding("times", {"kind": type(error).__name__, "message": str(error)})) from None
-            row |= {"sentence": sentence(row), "against_us": None, "speedup": None}
-            record["times"].append(row)
-    _against(request, record, task)
     stage("end")
 
 
@@ -231,7 +125,7 @@ def _lint(request: Mapping[str, Any], record: dict[str, Any]) -> None:
             record["warnings"].append(f"lint: {found.rule}: {found.message} (line {found.line}), NKI {', '.join(versions)}")
             if len(versions) == len(row.findings) and RULES[found.rule].word == "refused":
                 refused.append(
-                    _finding(
+                    finding(
                         "lint",
                         {
                             "kind": found.rule,
@@ -243,7 +137,7 @@ def _lint(request: Mapping[str, Any], record: dict[str, Any]) -> None:
                     )
                 )
     if refused:
-        raise _Failed("lint", *refused[:5])
+        raise Failed("lint", *refused[:5])
 
 
 def _first(
@@ -262,12 +156,12 @@ def _first(
             warnings.simplefilter("always")
             found = run_tape(trace, to_kernel(run, arrays), options, request["lnc"])
     except KernelFault as fault:
-        at = _KIND_STAGE.get(fault.record.kind, "limits")
-        raise _Failed(at, _of_fault(at, fault.record)) from None
+        at = KIND_STAGE.get(fault.record.kind, "limits")
+        raise Failed(at, of_fault(at, fault.record)) from None
     except BadTape as error:
-        raise _Failed(
+        raise Failed(
             "run",
-            _finding(
+            finding(
                 "run",
                 {
                     "kind": "tampered",
@@ -294,7 +188,7 @@ def _orders(first: LaunchResult, chip: Any, record: dict[str, Any], stage: Calla
     stage("races")
     found = [race.record() for race in races(first.events)]
     if found:
-        raise _Failed("races", *[_of_fault("races", item) for item in found[:5]])
+        raise Failed("races", *[of_fault("races", item) for item in found[:5]])
 
 
 def _distributions(task: Task, number: int) -> tuple[str, ...]:
@@ -334,7 +228,7 @@ def _values(
 ) -> None:
     counted = next((check.count for check in checks if check.count), "")
     if counted:
-        raise _Failed("values", _finding("values", {"kind": "outputs", "message": counted}))
+        raise Failed("values", finding("values", {"kind": "outputs", "message": counted}))
     bad = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
     if bad or any(check.depends_on_memory for check in checks):
         check = bad[0][0] if bad else next(item for item in checks if item.depends_on_memory)
@@ -344,11 +238,11 @@ def _values(
         unfinished = any(o.judgements[o.wrong or 0].verdict in ("not finite", "never written") for _, o in bad)
         found = []
         if fault is not None and (unfinished or not bad or check.depends_on_memory):
-            found.append({**_of_fault("values", fault.record), "kind": "uninitialized"})
+            found.append({**of_fault("values", fault.record), "kind": "uninitialized"})
             record["diagnosis"] = f"the result depends on memory that was never written: {found[0]['message']}"
         elif check.depends_on_memory and not bad:
             found.append(
-                _finding(
+                finding(
                     "values",
                     {
                         "kind": "leftovers",
@@ -371,11 +265,11 @@ def _values(
                 continue
             seen.add((judgement.verdict, check.size))
             message = f"{task.outputs[number]} at size {check.size}, {outcome.distribution} inputs: {judgement.detail}"
-            found.append(_finding("values", {"kind": judgement.verdict, "message": message}))
-        raise _Failed("values", *found)
+            found.append(finding("values", {"kind": judgement.verdict, "message": message}))
+        raise Failed("values", *found)
     if all(not reference.any() for check in checks for outcome in check.outcomes for reference in outcome.references):
-        raise _Failed(
-            "values", _finding("values", {"kind": "reference", "message": "every reference is zero: it judges nothing"})
+        raise Failed(
+            "values", finding("values", {"kind": "reference", "message": "every reference is zero: it judges nothing"})
         )
     if request["dtype"] in ("bfloat16", "float16") and not request["rtol"]:
         for check in checks:
@@ -384,9 +278,9 @@ def _values(
                 if words:
                     record["diagnosis"] = words
                     message = f"{task.outputs[0]} at size {check.size}: {words}"
-                    raise _Failed(
+                    raise Failed(
                         "values",
-                        _finding(
+                        finding(
                             "values",
                             {
                                 "kind": "precision",
@@ -395,38 +289,3 @@ def _values(
                             },
                         ),
                     )
-
-
-def _laid_out(task: Task, layout: Mapping[str, str], shapes: Mapping[str, Any]) -> dict[str, Any]:
-    from nki_hf.tools.judging.layouts import layout_of, placed_shape
-
-    found = {}
-    for name, (shape, dtype) in shapes.items():
-        own, wanted = layout_of(task, layout, name)
-        found[name] = (placed_shape(shape, own, wanted) if own else shape, dtype)
-    return found
-
-
-def _against(request: Mapping[str, Any], record: dict[str, Any], task: Task) -> None:
-    """Times of the other kernel beside those of this one."""
-    other = request.get("against")
-    if other is None:
-        return
-    if other["answer"]["error"] is not None:
-        record["warnings"].append(f"--against {other['file']} did not run: {other['answer']['error']['message']}")
-        return
-    for trace, found in zip(other["traces"], other["answer"]["traces"], strict=True):
-        shapes = {name: (shape, dtype) for name, shape, dtype in trace["arrays"]}
-        row = timed(
-            task,
-            trace["size"],
-            request["dtype"],
-            found,
-            shapes,
-            get_chip(trace["chip"]),
-            request["lnc"],
-            window=request["window"],
-        )
-        for mine in record["times"]:
-            if (mine["size"], mine["chip"]) == (row["size"], row["chip"]):
-                mine["against_us"], mine["speedup"] = row["us"], row["us"] / mine["us"]
