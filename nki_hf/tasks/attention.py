@@ -311,7 +311,8 @@ def _attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Call
         reference=scaled(lambda q, k, v: attention(q, k, v, causal=causal)),
         ideal=scaled(lambda q, k, v: attention(q, k, v, causal=causal, rounded=True)),
         inputs=lambda size, distribution, rng: _inputs({n: s for n, (s, _) in shapes(size).items()}, distribution, rng),
-        wrong=mistakes, scale=scaled(lambda q, k, v: _summed(q, k, v, causal)), **words,
+        wrong=mistakes, scale=scaled(lambda q, k, v: _summed(q, k, v, causal)),
+        family="decode attention" if name == "attention_decode" else "attention", **words,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ TASKS = {
         name="attention_backward", about="dq, dk, dv of causal attention from q, k, v and dout, one head, head_dim 128",
         arrays=lambda size: dict.fromkeys(_NAMES, ((size, _D), FLOAT)), reference=_backward,
         flops=lambda size: 10 * size * (size + 1) // 2 * _D, check=(256, 512), at=(2048,), outputs=("dq", "dk", "dv"),
+        family="attention backward",
         axes=dict.fromkeys((*_NAMES, "dq", "dk", "dv"), "sd"),
         inputs=lambda size, distribution, rng: _inputs(dict.fromkeys(_NAMES, (size, _D)), distribution, rng),
         wrong={

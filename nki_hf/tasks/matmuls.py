@@ -69,6 +69,7 @@ TASKS = {
     for task in (
         Task(
             name="matmul",
+            family="matmul",
             about="a @ b, a [size, 512], b [512, size]",
             arrays=lambda n: {"a": ((n, _K), FLOAT), "b": ((_K, n), FLOAT)},
             reference=lambda a, b: a @ b,

@@ -63,14 +63,16 @@ TASKS = {
              flops=lambda n: 5 * n * _WIDTH, check=(128, 384), at=(4096,), dtype="float32",
              wrong={"the rows are not divided by their sums": lambda x: np.exp(x - x.max(-1, keepdims=True)),
                     "the softmax runs over the rows instead of the columns": lambda x: _softmax(x.T).T}),
-        Task(name="rmsnorm", about="x / sqrt(mean(x ** 2) + 1e-6) * weight, x [size, 1024], weight [1, 1024]",
+        Task(name="rmsnorm", family="normalisation",
+             about="x / sqrt(mean(x ** 2) + 1e-6) * weight, x [size, 1024], weight [1, 1024]",
              arrays=_weighted, reference=rmsnorm, flops=lambda n: 4 * n * _WIDTH, check=(128, 384), at=(4096,),
              dtype="float32", constants=lambda n: {"eps": _EPS},
              wrong={"the weight is missing": lambda x, weight, eps=_EPS: rmsnorm(x, np.ones_like(weight), eps),
                     "the squares are summed, not averaged": lambda x, weight, eps=_EPS: rmsnorm(x, weight, eps) / _WIDTH**0.5,
                     "the mean of squares is not under a root": (
                         lambda x, weight, eps=_EPS: x / ((x * x).mean(-1, keepdims=True) + eps) * weight)}),
-        Task(name="layernorm", about="(x - mean) / sqrt(variance + 1e-5) * weight + bias, x [size, 1024], weight and bias "
+        Task(name="layernorm", family="normalisation",
+             about="(x - mean) / sqrt(variance + 1e-5) * weight + bias, x [size, 1024], weight and bias "
              "[1, 1024]", arrays=lambda n: {**_weighted(n), "bias": ((1, _WIDTH), FLOAT)}, reference=_layernorm,
              flops=lambda n: 7 * n * _WIDTH, check=(128, 384), at=(4096,), dtype="float32", constants=lambda n: {"eps": 1e-5},
              wrong={"the mean is not subtracted": lambda x, weight, bias, eps=1e-5: rmsnorm(x, weight, eps) + bias,

@@ -47,6 +47,8 @@ class Task:
       ideal: arrays in the run's type (as float32) and constants, by name -> what a perfect kernel of that type gives, before
         the last rounding; None = the reference in float32.
       wrong: words -> a reference with one mistake, to name what a wrong output is.
+      family: whose measured latencies say how far the timing model is off: `attention`, `decode attention`, `matmul`,
+        `normalisation`; empty = none were measured.
       scale: arrays in float64 and constants, by name -> size of what each output row sums, where much of it may cancel.
     """
 
@@ -66,6 +68,7 @@ class Task:
     ideal: Callable[..., Any] | None = None
     wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     scale: Callable[..., Any] | None = None
+    family: str = ""
 
     def shapes(self, size: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
         """`arrays` with the run's element type."""

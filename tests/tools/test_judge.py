@@ -17,7 +17,7 @@ import nki_hf
 from nki_hf.kernels import reference
 from nki_hf.problem import Mask, Problem
 from nki_hf.tasks import load_task, task_names
-from nki_hf.tools.judge import show
+from nki_hf.tools.judging.output import show
 from nki_hf.tools.judging.record import Record, schema
 from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
 from tests.support.judged_kernels import CHEATS, OPTIONS, RIGHT, WRONG, planted

@@ -8,7 +8,7 @@ from typing import Any
 from nki_hf.errors import FaultRecord
 from nki_hf.tools.judging.stage_names import STAGES
 
-__all__ = ["KIND_STAGE", "Failed", "finding", "of_fault"]
+__all__ = ["KIND_STAGE", "Failed", "KernelFailed", "finding", "kernel_failure", "of_fault"]
 
 KIND_STAGE = {"capacity": "memory", "overlap": "memory", "race": "races", "deadlock": "races", "uninitialized": "values"}
 """Kind of a fault -> stage; every other kind is a limit."""
@@ -39,3 +39,21 @@ def finding(stage: str, error: Mapping[str, Any]) -> dict[str, Any]:
 def of_fault(stage: str, record: FaultRecord) -> dict[str, Any]:
     """A fault of the simulator as a finding."""
     return finding(stage, {**record.to_dict(), "message": f"{record.instruction}: {record.message}"})
+
+
+def kernel_failure(answer: Mapping[str, Any]) -> Failed | None:
+    """What went wrong in the kernel's own process, from its answer (see `child.answer`)."""
+    error = answer["error"]
+    if error is None:
+        return None
+    at = answer["stage"] if answer["stage"] in STAGES else "load"
+    if error.get("fault"):
+        at = KIND_STAGE.get(error["kind"], "limits")
+        if "on shapes alone" in error["message"] or "shapes only" in str(error.get("limit")):
+            at = "values"
+            error = {**error, "kind": "not replayable", "message": f"this kernel cannot be replayed: {error['message']}"}
+    return Failed(at, finding(at, error))
+
+
+class KernelFailed(ValueError):
+    """A kernel that cannot be shown: its file or its Python fails; the text is the sentence of the judgement (exit code 1)."""

@@ -19,7 +19,7 @@ from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.judging import diagnosis
-from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, of_fault
+from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.stage_names import STAGES
 from nki_hf.tools.judging.values import Checked, Run, checked, drawn, run_tape, strict_read, to_kernel
@@ -62,15 +62,9 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
     stage("load")
     answer = request["answer"]
     task = load_task(request["task"])
-    if answer["error"] is not None:
-        error = answer["error"]
-        at = answer["stage"] if answer["stage"] in STAGES else "load"
-        if error.get("fault"):
-            at = KIND_STAGE.get(error["kind"], "limits")
-            if "on shapes alone" in error["message"] or "shapes only" in str(error.get("limit")):
-                at = "values"
-                error = {**error, "kind": "not replayable", "message": f"this kernel cannot be replayed: {error['message']}"}
-        raise Failed(at, finding(at, error))
+    failed = kernel_failure(answer)
+    if failed is not None:
+        raise failed
     stage("lint")
     _lint(request, record)
     if STAGES.index(request["until"]) <= STAGES.index("lint"):

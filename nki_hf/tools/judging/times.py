@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.chips import Chip
+from nki_hf.chips.measurements import error_band
 from nki_hf.errors import KernelFault
 from nki_hf.observers.timing import critical_path, engine_times, gains, traffic
 from nki_hf.sim import SimOptions, launch
@@ -84,7 +85,7 @@ def timed(
         "us": total,
         "order": plan.order,
         "instructions": len(events),
-        "band": None,
+        "band": error_band(task.family or task.name, chip.name),
         "floors_us": {name: round(us, 3) for name, us in floors.items()},
         "least_us": least,
         "score": min(1.0, least / total),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nki_hf.tools.judging.findings import finding
 from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
 
-__all__ = ["broken", "empty", "fails", "passes", "timed_too"]
+__all__ = ["broken", "empty", "failure_sentence", "fails", "finite", "passes", "timed_too"]
 
 
 def empty(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,12 +56,17 @@ def fails(record: dict[str, Any], stage: str, findings: list[dict[str, Any]]) ->
     """A stage has failed: its findings, and the sentence that names the cause before the symptom."""
     record.update(verdict=f"failed at stage {stage}", passed=False, stage=stage, score=0.0)
     record["findings"] += findings
+    record["sentence"] = failure_sentence(stage, findings, record["diagnosis"])
+
+
+def failure_sentence(stage: str, findings: Sequence[Mapping[str, Any]], diagnosis: str = "") -> str:
+    """What failed, in one sentence and what to do: the cause where it has a name, else the first finding."""
     first = findings[0] if findings else {"message": "", "advice": ""}
-    limit = f", {first['limit']}" if first.get("limit") and not record["diagnosis"] else ""
-    said = (record["diagnosis"] or f"{first['message'].rstrip('.')}{limit}").rstrip(".")
+    limit = f", {first['limit']}" if first.get("limit") and not diagnosis else ""
+    said = (diagnosis or f"{first['message'].rstrip('.')}{limit}").rstrip(".")
     place = f" ({first['file'].rsplit('/', 1)[-1]}:{first['line']})" if first.get("line") else ""
     advice = f" {first['advice']}" if first.get("advice") else ""
-    record["sentence"] = f"failed at stage {stage}: {said}{place}.{advice}"
+    return f"failed at stage {stage}: {said}{place}.{advice}"
 
 
 def broken(request: Mapping[str, Any], stage: str, error: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,3 +86,12 @@ def timed_too(record: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any
     else:
         passes(record)
     return record
+
+
+def finite(value: Any) -> Any:
+    """The record with None for numbers that JSON has not."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list) else value
