@@ -6,7 +6,8 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,13 +84,18 @@ def run(
     inferred: list[dict[str, Any]] = []
     unsure: set[str] = set()
     observed = shows = False
+    first: LaunchResult | None = None  # whose recorded program runs on the inputs of the other distributions
     for distribution in distributions:
         case = subject.case(distribution, seed)
         check_call("kernel", subject.kernel, case.arguments)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                result = launch(subject.kernel, (), dict(case.arguments), options=options, lnc=lnc)
+                if first is None or first.program is None:
+                    recording = replace(options, record=True)
+                    result = first = launch(subject.kernel, (), dict(case.arguments), options=recording, lnc=lnc)
+                else:
+                    result = replace(first, outputs=first.program(arrays_of(case.arguments)))
             unsure |= {str(item.message) for item in caught if issubclass(item.category, SimulatorWarning)}
         except KernelFault as fault:
             cases.append({"distribution": distribution, "verdict": "fault", "detail": str(fault), "outputs": []})
@@ -129,6 +135,11 @@ def run(
         "passed": passed, "seed": seed, "chip": options.chip.name, "lnc": lnc, "cases": cases, "faults": faults,
         "inferred": inferred, "capacity": capacity, "warnings": sorted(unsure),
     }  # fmt: skip
+
+
+def arrays_of(arguments: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays among a kernel's arguments."""
+    return {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
 
 
 def _judge_case(distribution: str, result: LaunchResult, case: Case) -> dict[str, Any]:
