@@ -217,6 +217,8 @@ def _mistakes(causal: bool, heads: bool) -> dict[str, Callable[..., Any]]:
             for size in (_TILE, 512)
             for by in (1, 2)
         },
+        "V's tiles of 128 x 128 are transposed": with_v(lambda v: _turned(v)),
+        "K's tiles of 128 x 128 are transposed": lambda q, k, v: attention(q, _turned(k), v, causal=causal),
         "K is used in place of V": lambda q, k, v: attention(q, k, k, causal=causal),
         "V is used in place of K": lambda q, k, v: attention(q, v, v, causal=causal),
         "q and k are exchanged (the scores are transposed)": lambda q, k, v: attention(k, q, v, causal=causal),
@@ -238,6 +240,7 @@ def _mistakes(causal: bool, heads: bool) -> dict[str, Callable[..., Any]]:
                 q, k, v, "modulo", causal
             ),
             "another head's keys: every head reads kv head 0": lambda q, k, v: _heads(q, k, v, "first", causal),
+            "every head reads query head 0": lambda q, k, v: attention(np.repeat(q[:1], len(q), 0), k, v, causal=causal),
             "another head's keys: the kv heads are in reverse order": lambda q, k, v: attention(
                 q, k[::-1], v[::-1], causal=causal
             ),
@@ -245,6 +248,14 @@ def _mistakes(causal: bool, heads: bool) -> dict[str, Callable[..., Any]]:
             "another head's values, with its own keys": lambda q, k, v: attention(q, k, np.roll(v, 1, 0), causal=causal),
         }
     return found
+
+
+def _turned(values: Array) -> Array:
+    rows, columns = values.shape[-2] // _TILE, values.shape[-1] // _TILE
+    if values.shape[-1] % _TILE or values.shape[-2] % _TILE:
+        return np.full_like(values, np.nan)
+    tiles = values.reshape(*values.shape[:-2], rows, _TILE, columns, _TILE)
+    return np.asarray(tiles.swapaxes(-3, -1).reshape(values.shape))
 
 
 def _over_queries(q: Array, k: Array, v: Array, causal: bool) -> Array:

@@ -44,11 +44,14 @@ class Task:
       out_dtypes: element types of the outputs; `FLOAT` = the run's; empty = all the run's.
       constants: size -> further keyword arguments; given to kernels that have such parameters.
       inputs: size, distribution, random generator -> arrays in float64, where the usual distributions do not fit.
+      distributions: further names that `inputs` knows, such as `small`; judged beside the usual ones.
       ideal: arrays in the run's type (as float32) and constants, by name -> what a perfect kernel of that type gives, before
         the last rounding; None = the reference in float32.
       wrong: words -> a reference with one mistake, to name what a wrong output is.
       family: whose measured latencies say how far the timing model is off: `attention`, `decode attention`, `matmul`,
         `normalisation`; empty = none were measured.
+      least_rtol: row error in float32 that is always allowed: other orders of summation differ by as much; a task that sums
+        nothing has a smaller one.
       scale: arrays in float64 and constants, by name -> size of what each output row sums, where much of it may cancel.
     """
 
@@ -65,10 +68,12 @@ class Task:
     out_dtypes: Sequence[str] = ()
     constants: Callable[[int], Mapping[str, Any]] = _nothing
     inputs: Callable[[int, str, np.random.Generator], Mapping[str, Array]] | None = None
+    distributions: Sequence[str] = ()
     ideal: Callable[..., Any] | None = None
     wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     scale: Callable[..., Any] | None = None
     family: str = ""
+    least_rtol: float = 2e-5
 
     def shapes(self, size: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
         """`arrays` with the run's element type."""

@@ -16,7 +16,7 @@ def command(
     kernel: Annotated[str, typer.Argument(help="FILE.py or FILE.py:NAME.")] = "",
     task: Annotated[str, typer.Option(help="A task's name, or a file with TASK = Task(...); --tasks lists them.")] = "",
     layout: Annotated[str, typer.Option(help="Axes as the kernel takes them, e.g. q=ds,k=ds,v=ds; default: the task's.")] = "",
-    check: Annotated[str, typer.Option(help="Sizes whose values are judged, e.g. 512,1024; one is joined by its double.")] = "",
+    check: Annotated[str, typer.Option(help="Sizes whose values are judged, e.g. 512,1024; one is joined by another.")] = "",
     at: Annotated[str, typer.Option(help="Sizes that are timed, e.g. 4096.")] = "",
     chip: Annotated[str, typer.Option(help="Chips, e.g. trn1,trn2; the first checks values. Default: the setting.")] = "",
     lnc: Annotated[int, typer.Option(help="Cores of the launch, 1 or 2.")] = 1,

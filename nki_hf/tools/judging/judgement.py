@@ -19,6 +19,8 @@ from nki_hf.tools.judging.verdict import broken, finite
 __all__ = ["judge"]
 
 _MOST_GIB = 1 << 20
+_HALVED = 2048
+"""Size from which the second size is the smaller one, so that it costs little."""
 
 
 def judge(
@@ -53,7 +55,8 @@ def judge(
       task: name of a task, or a file that says `TASK = Task(...)` (docs/writing_kernels.md).
       name: the kernel, if `path` does not say it.
       layout: axes of the task's arrays as the kernel takes them, e.g. `q=ds,k=ds,v=ds`.
-      check: sizes at which values are judged; one size is joined by its double. Default: the task's.
+      check: sizes at which values are judged; one size is joined by its double (from 2,048 on by its half). Default: the
+        task's.
       at: sizes that are timed. Default: the task's.
       chip: chips; the first one checks values. Default: the setting.
       lnc: cores of the launch.
@@ -94,8 +97,8 @@ def judge(
         raise ValueError(f"seed={seed} is no seed: it is 0 to 2 ** 63 - 1; -1 (None in Python) = a new one.")
     chips = [get_chip(item).name for item in (chip or (settings().chip,))]
     sizes = [size_of(item) for item in check] or list(found.check)
-    if len(sizes) == 1:
-        sizes = [sizes[0], 2 * sizes[0]]
+    if len(sizes) == 1:  # a mistake that follows one size shows at another
+        sizes = sorted([sizes[0], 2 * sizes[0] if sizes[0] < _HALVED else sizes[0] // 2])
     timed = [size_of(item) for item in at] or list(found.at)
     own = parsed(layout, found)
     number = secrets.randbits(31) if seed is None else seed

@@ -186,7 +186,7 @@ def _orders(first: LaunchResult, chip: Any, record: dict[str, Any], stage: Calla
 
 
 def _distributions(task: Task, number: int) -> tuple[str, ...]:
-    names = (*DISTRIBUTIONS, "late_maximum") if "k" in task.axes else DISTRIBUTIONS
+    names = (*DISTRIBUTIONS, *(("late_maximum",) if "k" in task.axes else ()), *task.distributions)
     return names if not number else tuple(name for name in names if name in ("normal", "wide", "late_maximum"))
 
 
