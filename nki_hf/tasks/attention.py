@@ -185,6 +185,9 @@ def _mistakes(causal: bool, heads: bool) -> dict[str, Callable[..., Any]]:
         "the maximum is not subtracted and the rows are not divided": of(divide=False, shift=False),
         **{words.format(size=size): of(keys=function(size)) for words, function in _KEYS.items() for size in (_TILE, 512)},
         "the maximum is that of one tile, and the rows overflow": of(shift=False),
+        "the exponential has base 2 instead of e": of(scale=root * np.log(2)),
+        "the scores are rounded to bfloat16 before the exponential": lambda q, k, v: _rounded_scores(q, k, v, causal, False),
+        "the scores are rounded to bfloat16 before they are scaled": lambda q, k, v: _rounded_scores(q, k, v, causal, True),
         **{
             f"{words}, keys in blocks of {size}": (
                 lambda q, k, v, size=size, mistake=mistake: _online(q, k, v, causal, size, mistake)
@@ -248,6 +251,21 @@ def _mistakes(causal: bool, heads: bool) -> dict[str, Callable[..., Any]]:
             "another head's values, with its own keys": lambda q, k, v: attention(q, k, np.roll(v, 1, 0), causal=causal),
         }
     return found
+
+
+def _rounded_scores(q: Array, k: Array, v: Array, causal: bool, unscaled: bool) -> Array:
+    if q.ndim == 3 and q.shape[0] != k.shape[0]:
+        k, v = (np.repeat(item, q.shape[0] // k.shape[0], axis=0) for item in (k, v))
+    scores, root = q @ k.swapaxes(-1, -2), q.shape[-1] ** -0.5
+    scores = (
+        scores.astype(ml_dtypes.bfloat16).astype(q.dtype) * root if unscaled else (scores * root).astype(ml_dtypes.bfloat16)
+    )
+    scores = scores.astype(q.dtype)
+    rows, columns = scores.shape[-2:]
+    if causal:
+        scores = np.where(np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1, scores, -np.inf)
+    power = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(power / power.sum(-1, keepdims=True) @ v)
 
 
 def _turned(values: Array) -> Array:

@@ -43,6 +43,7 @@ class Task:
       dtype: `FLOAT` unless told otherwise.
       out_dtypes: element types of the outputs; `FLOAT` = the run's; empty = all the run's.
       constants: size -> further keyword arguments; given to kernels that have such parameters.
+      in_place: arrays that the kernel may both read and write; of all others it must leave what it reads as it is.
       inputs: size, distribution, random generator -> arrays in float64, where the usual distributions do not fit.
       distributions: further names that `inputs` knows, such as `small`; judged beside the usual ones.
       ideal: arrays in the run's type (as float32) and constants, by name -> what a perfect kernel of that type gives, before
@@ -67,6 +68,7 @@ class Task:
     dtype: str = "bfloat16"
     out_dtypes: Sequence[str] = ()
     constants: Callable[[int], Mapping[str, Any]] = _nothing
+    in_place: Sequence[str] = ()
     inputs: Callable[[int, str, np.random.Generator], Mapping[str, Array]] | None = None
     distributions: Sequence[str] = ()
     ideal: Callable[..., Any] | None = None

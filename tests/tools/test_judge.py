@@ -20,7 +20,7 @@ from nki_hf.tasks import load_task, task_names
 from nki_hf.tools.judging.output import show
 from nki_hf.tools.judging.record import Record, schema
 from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
-from tests.support.judged_kernels import CHEATS, OPTIONS, RIGHT, WRONG, planted
+from tests.support.judged_kernels import CHEATS, OPTIONS, RIGHT, TIMED, WRONG, planted
 
 HANGING = [name for name in CHEATS if "hangs" in name]
 
@@ -67,6 +67,19 @@ def test_nothing_that_a_file_does_escapes(judged, name):
     record = judged(planted(change), **({"timeout": 1.5} if name in HANGING else {}))
     assert record["passed"] == (change[2] is None), said(record)
     assert (change[2] or "") in said(record)
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_kernel_that_does_less_where_only_times_are_judged_fails(judged, name):
+    record = judged(planted(TIMED[name]), at=(1024,))
+    assert record["verdict"] == "failed at stage times", said(record)
+    assert TIMED[name][2] in said(record)
+
+
+def test_two_cores_that_write_the_same_rows_are_a_race(judged):
+    record = judged(RIGHT.replace("tiles = s // T", "tiles = s // T\n    core = nl.program_id(0)"), lnc=2)
+    assert record["verdict"] == "failed at stage races"
+    assert "core 1" in said(record)
 
 
 def test_what_a_kernel_hides_in_its_own_process_changes_no_time(judged):

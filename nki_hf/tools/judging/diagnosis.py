@@ -40,7 +40,7 @@ def _closest(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
     """The mistake that explains the output best, if one does: it leaves at most a quarter of the error."""
     output, reference = _wide(outcome.outputs[number]), outcome.references[number]
     tolerance = outcome.judgements[number].tolerance
-    if output.shape != reference.shape or not np.isfinite(output).all():
+    if output.shape != reference.shape or not np.isfinite(output).all() or not output.any():
         return ""
     found, least = "", min(max(3 * tolerance, 0.02), _off(output, reference) / 4)
     for words, mistake in _mistakes(task, check, outcome, number):
@@ -91,6 +91,8 @@ def _general(task: Task, outcome: Outcome, number: int) -> str:
         return ""
     if outcome.judgements[number].verdict == "never written" and (words := _where(name, "never written", ~np.isfinite(output))):
         return words
+    if not output.any() and reference.any():
+        return f"{name} is zero everywhere: what was computed is not accumulated, or not what is stored"
     finite = np.isfinite(output)
     if not finite.all():
         return _where(name, "not finite", ~finite)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 import traceback
 from pathlib import Path
@@ -60,6 +61,8 @@ def explained(error: BaseException) -> tuple[str, str]:
         return "the file raised KeyboardInterrupt", ""
     if isinstance(error, MemoryError):
         return "the kernel's Python needs more memory than it may take", "Give a larger --memory, or allocate less."
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return "the file writes or prints more than it may (a file of a judgement holds 256 MiB)", "Print less."
     if isinstance(error, RecursionError):
         return "the kernel's Python calls itself without end", ""
     if isinstance(error, ImportError) and (name := error.name or "").partition(".")[0] in ("neuronxcc", "torch_neuronx"):

@@ -45,7 +45,7 @@ def kernel_failure(answer: Mapping[str, Any]) -> Failed | None:
     """What went wrong in the kernel's own process, from its answer (see `child.answer`)."""
     error = answer["error"]
     if error is None:
-        return None
+        return _impure(answer.get("changed"))
     at = answer["stage"] if answer["stage"] in STAGES else "load"
     if error.get("fault"):
         at = KIND_STAGE.get(error["kind"], "limits")
@@ -53,6 +53,17 @@ def kernel_failure(answer: Mapping[str, Any]) -> Failed | None:
             at = "values"
             error = {**error, "kind": "not replayable", "message": f"this kernel cannot be replayed: {error['message']}"}
     return Failed(at, finding(at, error))
+
+
+def _impure(changed: Mapping[str, Any] | None) -> Failed | None:
+    if changed is None:
+        return None
+    message = (
+        "two launches with the same arguments gave two programs: the kernel's Python depends on time, random numbers, files "
+        "or what an earlier launch left"
+    )
+    advice = "A kernel is a pure function of its arguments (language guide, kernel caching)."
+    return Failed("run", finding("run", {**changed, "kind": "not a function", "message": message, "advice": advice}))
 
 
 class KernelFailed(ValueError):

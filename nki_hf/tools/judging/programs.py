@@ -102,7 +102,7 @@ def user_events(
     sizes = (size,) if size else load_task(task).at[:1]
     found = recorded(path, task, sizes, (made,), lnc=lnc, layout=layout, constants=constants)
     with failing():
-        return stream_of(found.launches[0], found.played[0], made, lnc)[0]
+        return stream_of(found.launches[0], found.played[0], made, lnc)[0].events
 
 
 @contextmanager

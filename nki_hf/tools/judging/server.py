@@ -31,6 +31,8 @@ _SHOWN = 4000
 """Characters of a kernel's own output that are kept of its beginning and of its end."""
 _FILE_BYTES = 1 << 28
 _SUBREAPER = 36
+_PAUSE = 0.02
+_MOST_PROCESSES = 64
 
 
 def main() -> None:
@@ -65,7 +67,6 @@ def _served(request: Mapping[str, Any]) -> dict[str, Any]:
         other = request["judge"]["against"]
         if other is not None:
             other = {**other, "answer": _kernel(request["against"], folder, "against", *limits)}
-        # what the kernels' processes left in the folder is not what the judge reads
         whole = {
             **request["judge"],
             "against": other,
@@ -73,7 +74,8 @@ def _served(request: Mapping[str, Any]) -> dict[str, Any]:
             "printed": _printed(folder),
             "kernel_seconds": seconds,
         }
-        return _judged(whole, folder, *limits)
+    with tempfile.TemporaryDirectory(prefix="nki_hf_judge_") as name:  # another: the kernel's process may have left things
+        return _judged(whole, Path(name), *limits)
 
 
 def _kernel(asked: Mapping[str, Any], folder: Path, name: str, seconds: float, memory: int) -> dict[str, Any]:
@@ -171,8 +173,22 @@ def _ended(process: int, seconds: float) -> dict[str, Any]:
         if time.monotonic() > end:
             _killed(process)
             return {"timeout": seconds}
+        if pause >= _PAUSE and _crowded(process):
+            _killed(process)
+            return {"crowd": _MOST_PROCESSES}
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.02)
+        pause = min(pause * 1.5, _PAUSE)
+
+
+def _crowded(process: int) -> bool:
+    """True if the session of a process has more members than a kernel needs: it forks without end."""
+    count = 0
+    with contextlib.suppress(OSError):  # no /proc: the time limit remains
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError):
+                    count += os.getsid(int(name)) == process
+    return count > _MOST_PROCESSES
 
 
 def _killed(process: int) -> None:
@@ -214,6 +230,8 @@ def _answer(folder: Path, name: str, ended: Mapping[str, Any]) -> dict[str, Any]
                 return found
         except Exception as error:
             return _error("damaged", f"what the process wrote cannot be read ({error})")
+    if "crowd" in ended:
+        return _error("crowd", f"it started more than {ended['crowd']} processes: a kernel starts none")
     if "timeout" in ended:
         return _error("timeout", f"it was still running after {ended['timeout']:g} s")
     if "signal" in ended:

@@ -90,6 +90,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         first, arrays = _first(run, trace, options, request, record, stage)
         if not number:
             _orders(first, chip, record, stage)
+            _inputs_kept(first, task, dict(trace["parameters"]))
         stage("values")
         distributions = _distributions(task, number)
         try:
@@ -183,6 +184,23 @@ def _orders(first: LaunchResult, chip: Any, record: dict[str, Any], stage: Calla
     found = [race.record() for race in races(first.events)]
     if found:
         raise Failed("races", *[of_fault("races", item) for item in found[:5]])
+
+
+def _inputs_kept(first: LaunchResult, task: Task, names: Mapping[str, str]) -> None:
+    """A task's inputs are the caller's: a kernel that writes what it reads gives another result when it is called again."""
+    read = {region.buffer.number for event in first.events for region in event.reads if region.buffer.role == "input"}
+    for event in first.events:
+        for region in event.writes:
+            name = region.buffer.name
+            if region.buffer.role == "input" and region.buffer.number in read and names.get(name) not in task.in_place:
+                fault = {
+                    "kind": "input written",
+                    "message": f"{event.opcode} writes the input {name}, which is also read: an output is a tensor of its own",
+                    "advice": "Allocate it with nl.ndarray(..., buffer=nl.shared_hbm).",
+                    "file": event.file,
+                    "line": event.line,
+                }
+                raise Failed("values", finding("values", fault))
 
 
 def _distributions(task: Task, number: int) -> tuple[str, ...]:

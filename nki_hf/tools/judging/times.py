@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,9 @@ from nki_hf.chips import Chip
 from nki_hf.chips.measurements import error_band
 from nki_hf.errors import KernelFault
 from nki_hf.observers.timing import critical_path, engine_times, gains, traffic
-from nki_hf.sim import SimOptions, launch
+from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import played
-from nki_hf.sim.stream.events import Event
 from nki_hf.tasks import Task
 from nki_hf.timing.schedule import schedule
 from nki_hf.tools.judging.counters import counters
@@ -36,6 +35,7 @@ def timed(
     *,
     dtype: str,
     window: int | None,
+    launched: tuple[LaunchResult, str] | None = None,
 ) -> dict[str, Any]:
     """One row of the record; times in simulated us.
 
@@ -46,12 +46,14 @@ def timed(
       chip, lnc: what it runs on.
       dtype: element type of the run.
       window: order of the schedule; None = as written.
+      launched: what `stream_of` gave, if it is known.
 
     Raises:
       KernelFault: the tape breaks a rule at this size; memory that overflows is spilled instead.
     """
     size = int(asked["size"])
-    events, spilled = stream_of(asked, trace, chip, lnc)
+    result, spilled = launched or stream_of(asked, trace, chip, lnc)
+    events = result.events
     plan = schedule(events, chip, window=window, overflow="spill")
     total = plan.total_ns / 1e3
     engines: dict[str, float] = {}
@@ -109,8 +111,8 @@ def timed(
     }
 
 
-def stream_of(asked: Mapping[str, Any], trace: Mapping[str, Any], chip: Chip, lnc: int) -> tuple[Sequence[Event], str]:
-    """The event stream of a tape, and the sentence about memory that overflows (and is spilled); arguments as for `timed`.
+def stream_of(asked: Mapping[str, Any], trace: Mapping[str, Any], chip: Chip, lnc: int) -> tuple[LaunchResult, str]:
+    """The launch of a tape, and the sentence about memory that overflows (and is spilled); arguments as for `timed`.
 
     Raises:
       KernelFault: the tape breaks another rule.
@@ -120,11 +122,11 @@ def stream_of(asked: Mapping[str, Any], trace: Mapping[str, Any], chip: Chip, ln
     arguments = {p: np.broadcast_to(np.zeros((), arrays[n][1]), arrays[n][0]) for p, n in trace["parameters"]}
     kernel = played(trace["tape"], list(arguments))
 
-    def run(checks: bool) -> Sequence[Event]:
+    def run(checks: bool) -> LaunchResult:
         options = SimOptions(chip=chip, values=False, third_party=True, checks=checks, trip_counts=1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SimulatorWarning)
-            return launch(kernel, (), arguments, options=options, lnc=lnc).events
+            return launch(kernel, (), arguments, options=options, lnc=lnc)
 
     try:
         return run(True), ""

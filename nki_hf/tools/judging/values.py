@@ -124,7 +124,8 @@ def checked(
             outcomes=outcomes,
             depends_on_memory=False,
             result=first,
-            count=f"the kernel returns {given} outputs, {wanted} are expected ({', '.join(run.task.outputs)})",
+            count=f"the kernel returns {given} outputs, {wanted} are expected ({', '.join(run.task.outputs)})"
+            + (": it returns None" if trace["tape"]["returned"].get("0") is None else ""),
         )
     again = None
     for distribution in distributions[1:]:
