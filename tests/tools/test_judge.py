@@ -134,6 +134,44 @@ def test_against_gives_the_speedup(judged, tmp_path):
     assert row["speedup"] == pytest.approx(1.0)
 
 
+def _line(text: str, words: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if words in line)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("scale missing", "operand0=1.0"),
+        ("strict mask", "nisa.affine_select("),
+        ("P not transposed", "stationary=probs,"),
+        ("correction forgotten in acc", "dst=acc, data=acc"),
+        ("accumulators in bf16", "dst=acc, data=acc, op0=nl.multiply, operand0=correction"),
+    ],
+)
+def test_the_first_tile_that_differs_from_the_parent_is_named(judged, tmp_path, name, words):
+    parent, text = tmp_path / "parent.py", planted(WRONG[name])
+    parent.write_text(RIGHT)
+    record = judged(text, against=str(parent), until="values")
+    found = record["first_difference"]
+    assert found["line"] == found["parent_line"] == _line(text, words), found
+    assert "first tile that differs" in said(record)
+
+
+def test_an_instruction_that_is_left_out_is_where_the_kernels_part(judged, tmp_path):
+    parent = tmp_path / "parent.py"
+    parent.write_text(RIGHT)
+    record = judged(planted(WRONG["accumulator never written"]), against=str(parent), until="values")
+    assert record["first_difference"]["parent_line"] == _line(RIGHT, "nisa.memset(dst=acc")
+
+
+def test_a_parent_that_is_wrong_itself_shows_nothing(judged, tmp_path):
+    parent = tmp_path / "parent.py"
+    parent.write_text(planted(WRONG["scale twice"]))
+    record = judged(planted(WRONG["scale missing"]), against=str(parent), until="values")
+    assert record["first_difference"] is None
+    assert any("wrong itself" in item for item in record["warnings"])
+
+
 def test_one_json_and_the_exit_code(tmp_path):
     file = tmp_path / "kernel.py"
     file.write_text("print('noise')\n" + planted(CHEATS["exits"]))

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,21 @@ class BadTape(ValueError):
     """What should be a tape is none: who wrote it was tampered with."""
 
 
-def played(tape: Mapping[str, Any], parameters: Sequence[str]) -> Kernel:
-    """The tape as a kernel of `parameters`, the array arguments in the order in which the recorded launch had them."""
+Watch = Callable[[str, str, int, Sequence[np.ndarray[Any, Any]]], None]
+
+
+def played(tape: Mapping[str, Any], parameters: Sequence[str], watch: Watch | None = None) -> Kernel:
+    """The tape as a kernel of `parameters`, the array arguments in the order in which the recorded launch had them.
+
+    Args:
+      watch: called after each instruction outside of loops of run time, with its name, file, line, and views of what it wrote
+        (in a launch with values, on one core).
+    """
 
     def kernel(*inputs: Any) -> Any:
         machine = current_machine("play")
         player = _Player(machine, tape, inputs)
+        player.watch = watch
         return player.run()
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -58,6 +67,7 @@ class _Player:
         self._storages: dict[int, Storage] = {item.storage.buffer.number: item.storage for item in inputs}
         self._tensors: dict[int, NkiTensor] = {}
         self._results: dict[int, Any] = {}
+        self.watch: Watch | None = None
 
     def run(self) -> Any:
         """Everything, and what the kernel returned."""
@@ -76,7 +86,10 @@ class _Player:
             args, kwargs = self.read(operands)
             call = _at(file, line)
             if kind == "isa":
+                before = len(self.machine.run.events)
                 result = call(_instruction(name), args, kwargs)
+                if self.watch is not None:
+                    self.watch(name, file, line, [*self._written(before)])
             elif kind == "allocate":
                 if kwargs.get("data") is not None:
                     kwargs["data"] = np.frombuffer(kwargs["data"], np.uint8).copy()
@@ -93,6 +106,19 @@ class _Player:
                 raise BadTape(f"an entry of the kind {kind!r}")
             if number >= 0 and kind != "loop":
                 self._results[number] = result
+
+    def _written(self, before: int) -> Iterator[np.ndarray[Any, Any]]:
+        """Views of what the events from a number on wrote."""
+        for event in self.machine.run.events[before:]:
+            for region in event.writes:
+                storage = self._storages.get(region.buffer.number)
+                if storage is None or storage.data is None:
+                    continue
+                itemsize = region.dtype.itemsize
+                yield np.ndarray(
+                    region.shape, region.dtype.dtype, buffer=storage.data, offset=region.offset * itemsize,
+                    strides=[step * itemsize for step in region.strides],
+                )  # fmt: skip
 
     def _loop(self, call: Callable[..., Any], entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name, number, inner, returned, called = entry[1], entry[5], entry[6], entry[7], entry[8]

@@ -67,7 +67,7 @@ def judge(
       memory_gib: memory of each.
       window: order of the schedule; None = as written.
       against: another kernel file of the same task (with its layout), or a rung of the ladder such as `v7`; its times
-        stand beside.
+        stand beside, and where the kernel is wrong and the other right, the first instruction whose tile differs is named.
       seed: of the inputs; None = a new one, which the record holds.
       until: the last stage: `lint`, `values` or `times`.
 
@@ -133,11 +133,11 @@ def judge(
         "against": None,
     }
     if against:
-        at_only = [(size, item) for size in timed for item in chips]
         other, other_name, laid = parent(against, against_layout or layout, found)
-        extra = traces(found, element, laid, at_only, constants, other, other_name, lnc)
+        compared = [(sizes[0], chips[0]), *((size, item) for size in timed for item in chips)]
+        extra = traces(found, element, laid, list(dict.fromkeys(compared)), constants, other, other_name, lnc)
         whole["against"] = child(other, other_name, lnc, extra)
-        request["against"] = {"file": other, "traces": extra}
+        request["against"] = {"file": other, "layout": laid, "traces": extra}
     try:
         return finite(client.ask(whole))
     except EOFError as error:

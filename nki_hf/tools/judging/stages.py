@@ -18,7 +18,7 @@ from nki_hf.sim.faults import SecondWriteWarning, SimulatorWarning
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
 from nki_hf.testing import DISTRIBUTIONS
-from nki_hf.tools.judging import diagnosis
+from nki_hf.tools.judging import against, diagnosis
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.stage_names import STAGES
@@ -278,7 +278,7 @@ def _values(
             seen.add((judgement.verdict, check.size))
             message = f"{task.outputs[number]} at size {check.size}, {outcome.distribution} inputs: {judgement.detail}"
             found.append(finding("values", {"kind": judgement.verdict, "message": message}))
-        raise Failed("values", *found)
+        raise Failed("values", *found, *_first_difference(request, record, task, runs, traces, chip))
     if all(not reference.any() for check in checks for outcome in check.outcomes for reference in outcome.references):
         raise Failed(
             "values", finding("values", {"kind": "reference", "message": "every reference is zero: it judges nothing"})
@@ -290,14 +290,17 @@ def _values(
                 if words:
                     record["diagnosis"] = words
                     message = f"{task.outputs[0]} at size {check.size}: {words}"
-                    raise Failed(
-                        "values",
-                        finding(
-                            "values",
-                            {
-                                "kind": "precision",
-                                "message": message,
-                                "advice": "Keep sums in float32, or allow the error with --rtol.",
-                            },
-                        ),
-                    )
+                    advice = "Keep sums in float32, or allow the error with --rtol."
+                    imprecise = finding("values", {"kind": "precision", "message": message, "advice": advice})
+                    raise Failed("values", imprecise, *_first_difference(request, record, task, runs, traces, chip))
+
+
+def _first_difference(
+    request: Mapping[str, Any], record: dict[str, Any], task: Task, runs: list[Run], traces: Mapping[Any, Any], chip: Any
+) -> list[dict[str, Any]]:
+    """The finding about the kernel of `--against`, if there is one."""
+    apart = against.compared(request, record, task, runs[0], traces[runs[0].size, chip.name], chip)
+    if apart is None:
+        return []
+    record["first_difference"] = apart
+    return [finding("values", {**apart, "kind": "first difference", "message": apart["text"]})]

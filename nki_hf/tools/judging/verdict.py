@@ -30,6 +30,7 @@ def empty(request: Mapping[str, Any]) -> dict[str, Any]:
         "seed": request["seed"],
         "score": 0.0,
         "diagnosis": "",
+        "first_difference": None,
         "findings": [],
         "warnings": [],
         "cases": [],
