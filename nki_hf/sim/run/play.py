@@ -222,9 +222,13 @@ def _template(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
+_CALL = max(line for *_, line in _template.__code__.co_lines() if line) - _template.__code__.co_firstlineno
+"""Lines from the head of `_template` to its call."""
+
+
 @functools.lru_cache(maxsize=4096)
 def _at(file: str, line: int) -> Callable[..., Any]:
     """A function that calls another as if it stood at `file:line`, which is where faults and events then say they are."""
-    code = _template.__code__.replace(co_filename=file or "<tape>", co_firstlineno=line)
+    code = _template.__code__.replace(co_filename=file or "<tape>", co_firstlineno=max(line - _CALL, 0))
     made = types.FunctionType(code, globals(), "tape")
     return made
