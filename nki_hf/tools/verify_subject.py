@@ -26,6 +26,7 @@ from nki_hf.problem import Problem
 from nki_hf.sim.run.launch import Kernel
 from nki_hf.sim.sdk.as_nki import as_nki
 from nki_hf.testing import AttentionInputs, attention_inputs
+from nki_hf.tools.judging.explain import explained
 from nki_hf.tools.numpy_layouts import NumpyArrays
 from nki_hf.tools.verify_inputs import array_inputs
 from nki_hf.tools.verify_judge import unit_roundoff
@@ -121,14 +122,14 @@ def _load_module(name: str) -> Any:
 
 
 def _not_imported(name: str, error: BaseException) -> UsageError:
-    return UsageError(f"{name} cannot be imported: {describe(error)}. Make the file run on its own first.")
+    return UsageError(f"{name} cannot be imported: {describe(error).rstrip('.')}. Make the file run on its own first.")
 
 
 def describe(error: BaseException) -> str:
-    """`ValueError: text (file:line)`, with the innermost line outside of this package's own machinery."""
+    """`ValueError: text (file:line). Advice`, with the innermost line outside of this package's own machinery."""
     file, line = position(error)
-    text = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
-    return f"{text} ({file}:{line})" if file else text
+    text, advice = explained(error)
+    return f"{text}{f' ({file}:{line})' if file else ''}{f'. {advice}' if advice else ''}"
 
 
 def position(error: BaseException) -> tuple[str, int]:
