@@ -50,18 +50,18 @@ def _powers(
     key = (causal, ahead, scale, shift)
     if keys is None and _LAST and _LAST[0] is q and _LAST[1] is k and _LAST[2] == key:
         return _LAST[3]
-    scores = (q @ k.swapaxes(-1, -2)) * np.asarray(q.shape[-1] ** -0.5 if scale is None else scale, q.dtype)
+    scores = q @ k.swapaxes(-1, -2)  # every step below is in place: a score matrix is larger than a cache
+    scores *= np.asarray(q.shape[-1] ** -0.5 if scale is None else scale, q.dtype)
     rows, columns = scores.shape[-2:]
     if causal:
-        seen = np.arange(columns) < np.arange(rows)[:, None] + columns - rows + ahead
-        scores = np.where(seen, scores, -np.inf)
+        np.copyto(scores, -np.inf, where=np.arange(columns) >= np.arange(rows)[:, None] + columns - rows + ahead)
     if keys is not None:
-        scores = np.where(keys(np.arange(rows)[:, None] + columns - rows, np.arange(columns)), scores, -np.inf)
+        np.copyto(scores, -np.inf, where=~keys(np.arange(rows)[:, None] + columns - rows, np.arange(columns)))
     if shift and columns:
         top = scores.max(-1, keepdims=True)
-        scores = scores - np.where(np.isfinite(top), top, 0)
+        scores -= np.where(np.isfinite(top), top, 0)
     with np.errstate(over="ignore"):
-        power = np.exp(scores)
+        power = np.exp(scores, out=scores)
     found = power, power.sum(-1, keepdims=True)
     if keys is None:
         _LAST[:] = [q, k, key, found]
@@ -73,7 +73,7 @@ def _summed(q: Array, k: Array, v: Array, causal: bool) -> Array:
     if q.ndim == 3 and q.shape[0] != k.shape[0]:
         k, v = (np.repeat(item, q.shape[0] // k.shape[0], axis=0) for item in (k, v))
     power, total = _powers(q, k, causal, 1, None, True, None)
-    return np.asarray(np.sqrt(((power / total) ** 2 @ v**2).sum(-1)))
+    return np.asarray(np.sqrt((power * power @ (v * v).sum(-1)[..., None])[..., 0]) / total[..., 0])
 
 
 def _tiles(values: Array, axis: int, order: Callable[[Array], Array]) -> Array:
