@@ -107,6 +107,12 @@ def _general(task: Task, outcome: Outcome, number: int) -> str:
     factor = float((output * reference).sum() / (reference * reference).sum())
     if factor and abs(factor - 1) > tolerance and _off(output, factor * reference) < tolerance * abs(factor):
         return f"{name} is {factor:.4g} times the reference everywhere: a factor is missing or applied twice"
+    if output.ndim == 3 and len(output) > 1:
+        order = [int(np.argmin([_off(head, other) for other in reference])) for head in output]
+        if order != list(range(len(order))) and _off(output, reference[order]) < tolerance:
+            return (
+                f"the heads of {name} are {'in another order' if len(set(order)) == len(order) else 'repeated'}: {order[:16]}"
+            )
     if output.ndim >= 2:
         for axis, what in ((-2, "rows"), (-1, "columns")):
             words = _permuted(output, reference, axis, tolerance) if output.shape[axis] > _TILE else ""
