@@ -76,6 +76,13 @@ def test_a_kernel_that_does_less_where_only_times_are_judged_fails(judged, name)
     assert TIMED[name][2] in said(record)
 
 
+def test_names_that_count_over_launches_make_no_other_program(judged):
+    text = "import itertools\nCOUNT = itertools.count()\n" + RIGHT.replace(
+        "done = nl.ndarray((T, d), dtype=q.dtype,", "done = nl.ndarray((T, d), dtype=q.dtype, name=f'done{next(COUNT)}',"
+    )
+    assert judged(text, until="values")["passed"]
+
+
 def test_two_cores_that_write_the_same_rows_are_a_race(judged):
     record = judged(RIGHT.replace("tiles = s // T", "tiles = s // T\n    core = nl.program_id(0)"), lnc=2)
     assert record["verdict"] == "failed at stage races"
