@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 
 import typer
 
@@ -12,34 +13,50 @@ from nki_hf.tools.program import Program
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="nki_hf",
-    cls=Program,
-    help="Attention for Hugging Face Transformers on AWS Trainium, and the tools to see what it does without a chip.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
+def _program(only: str = "") -> typer.Typer:
+    """The program, with all of its verbs or with one."""
+    made = typer.Typer(
+        name="nki_hf",
+        cls=Program,
+        help="Attention for Hugging Face Transformers on AWS Trainium, and the tools to see what it does without a chip.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
 
-@app.callback()
-def _root() -> None:
-    """Keep verbs as sub-commands even when there is only one."""
+    @made.callback()
+    def _root() -> None:
+        """Keep verbs as sub-commands even when there is only one."""
 
-
-def _add_verbs() -> None:
-    for found in pkgutil.iter_modules(nki_hf.tools.__path__):
-        if found.ispkg:  # parts of a verb, which may need packages of their own
-            continue
-        module = importlib.import_module(f"nki_hf.tools.{found.name}")
+    for name in [only] if only else _verbs():
+        module = importlib.import_module(f"nki_hf.tools.{name}")
         command = getattr(module, "command", None)
         if command is not None:
-            app.command(name=getattr(module, "VERB", found.name))(command)
+            made.command(name=getattr(module, "VERB", name))(command)
+    return made
 
 
-_add_verbs()
+def _verbs() -> list[str]:
+    """Modules of tools/ that may be verbs; its packages are parts of one, and may need packages of their own."""
+    return [found.name for found in pkgutil.iter_modules(nki_hf.tools.__path__) if not found.ispkg]
+
+
+def __getattr__(name: str) -> typer.Typer:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["app"] = made = _program()
+    return made
 
 
 def main() -> None:
-    """Entry point of the console script; how it ends is said in tools/program.py."""
-    app()
+    """Entry point of the console script; how it ends is said in tools/program.py.
+
+    A verb that is named comes alone: importing the others takes as long as a round of `judge`.
+    """
+    named = sys.argv[1] if len(sys.argv) > 1 else ""
+    _program(named if named in _verbs() else "")()
+
+
+app: typer.Typer
+"""The program with all of its verbs, made when it is asked for."""

@@ -24,6 +24,7 @@ __all__ = [
     "assert_matches_reference",
     "attention_inputs",
     "plain_attention",
+    "some_rows",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -107,7 +108,7 @@ def plain_attention(inputs: AttentionInputs) -> tuple[Array, Array]:
     problem = inputs.problem
     rows = max(1, _SCORES // max(1, problem.batch * problem.num_heads_q * problem.seqlen_kv))
     if problem.seqlen_q > rows:
-        parts = [plain_attention(_rows(inputs, start, start + rows)) for start in range(0, problem.seqlen_q, rows)]
+        parts = [plain_attention(some_rows(inputs, start, start + rows)) for start in range(0, problem.seqlen_q, rows)]
         return np.concatenate([out for out, _ in parts], 2), np.concatenate([lse for _, lse in parts], 2)
     rounded = _rounding(problem.dtype)
     q, k, v = (np.asarray(item, np.float32) for item in (inputs.q, inputs.k, inputs.v))
@@ -137,7 +138,7 @@ _SCORES = 1 << 20
 """Scores of a plain run that are in memory at once."""
 
 
-def _rows(inputs: AttentionInputs, start: int, stop: int) -> AttentionInputs:
+def some_rows(inputs: AttentionInputs, start: int, stop: int) -> AttentionInputs:
     """The call with some of its query rows."""
     problem, part = inputs.problem, slice(start, stop)
     mask = replace(problem.mask, q_offset=problem.mask.q_offset + start)

@@ -72,7 +72,7 @@ def summed(
     """Output and lse as `attention`, and the size of what each output row sums, `[batch, num_heads_q, seqlen_q]`:
     `sqrt(sum of (weight * value) ** 2)` (zeros without `sizes`). Rows are taken in blocks, so that scores stay in the cache.
     """  # fmt: skip
-    values = _per_query_head(problem, v)
+    keys, values = np.asarray(k, np.float64), _per_query_head(problem, v)
     squares = (values.astype(np.float32) ** 2).sum(-1, keepdims=True) if sizes else None
     rows = problem.seqlen_q
     shape = (problem.batch, problem.num_heads_q, rows)
@@ -80,15 +80,26 @@ def summed(
     block = max(1, _BLOCK // max(1, problem.batch * problem.num_heads_q * problem.seqlen_kv))
     for start in range(0, rows, block):
         part = slice(start, min(start + block, rows))
-        mask = replace(problem.mask, q_offset=problem.mask.q_offset + start)
+        seen = _seen(problem, start, part.stop)
+        mask = replace(problem.mask, q_offset=problem.mask.q_offset + start - seen.start)
         probs, lse[..., part], _, _ = _probabilities(
-            replace(problem, seqlen_q=part.stop - start, mask=mask), q[:, :, part], k, None if lo is None else lo[..., part],
-            None if hi is None else hi[..., part], bias if bias is None or bias.shape[2] == 1 else bias[:, :, part], sink,
+            replace(problem, seqlen_q=part.stop - start, seqlen_kv=seen.stop - seen.start, mask=mask), q[:, :, part],
+            keys[:, :, seen], None if lo is None else lo[..., part], None if hi is None else hi[..., part],
+            bias if bias is None or bias.shape[2] == 1 else bias[:, :, part], sink,
         )  # fmt: skip
-        out[:, :, part] = probs @ values
+        out[:, :, part] = probs @ values[:, :, seen]
         if squares is not None:
-            size[..., part] = np.sqrt((probs.astype(np.float32) ** 2 @ squares)[..., 0])
+            size[..., part] = np.sqrt((probs.astype(np.float32) ** 2 @ squares[:, :, seen])[..., 0])
     return out, lse, size
+
+
+def _seen(problem: Problem, start: int, stop: int) -> slice:
+    """Keys that any of the rows sees, where only the static band says so: it moves along the keys with the rows."""
+    mask = problem.mask
+    if mask.runtime_bounds or mask.bias is not None or not mask.banded:
+        return slice(0, problem.seqlen_kv)
+    first, last = mask.interval(start, problem.seqlen_kv)[0], mask.interval(stop - 1, problem.seqlen_kv)[1]
+    return slice(first, last) if 0 <= first < last else slice(0, problem.seqlen_kv)
 
 
 def attention_gradients(
@@ -188,7 +199,8 @@ def _probabilities(
 
 def _per_query_head(problem: Problem, array: Array) -> Array:
     """K or v `[batch, num_heads_kv, ...]` with one entry per query head, float64."""
-    return np.repeat(np.asarray(array, np.float64), problem.group_size, axis=1)
+    wide = np.asarray(array, np.float64)
+    return wide if problem.group_size == 1 else np.repeat(wide, problem.group_size, axis=1)
 
 
 def _fold_heads(problem: Problem, array: Array) -> Array:

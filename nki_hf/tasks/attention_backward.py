@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,52 @@ _D = 128
 _NAMES = ("q", "k", "v", "dout")
 
 
-def _backward(q: Array, k: Array, v: Array, dout: Array, *, scaled: bool = True, delta: bool = True) -> tuple[Array, ...]:
+def _backward(
+    q: Array, k: Array, v: Array, dout: Array, *, scaled: float = 1, delta: bool = True, masked: bool = True,
+    score_scale: bool = True, of_p: bool = True, keys: slice = slice(None), rows: slice = slice(None),
+) -> tuple[Array, ...]:  # fmt: skip
+    """dq, dk, dv; every option is a mistake."""
     scale = np.asarray(_D**-0.5, q.dtype)
-    scores = q @ k.T * scale
-    scores = np.where(np.tri(*scores.shape) > 0, scores, -np.inf)
+    scores = q @ k.T * (scale if score_scale else 1)
+    if masked:
+        scores = np.where(np.tri(*scores.shape) > 0, scores, -np.inf)
     power = np.exp(scores - scores.max(-1, keepdims=True))
     probs = power / power.sum(-1, keepdims=True)
     dprobs = dout @ v.T
-    dscores = probs * (dprobs - (probs * dprobs).sum(-1, keepdims=True) if delta else dprobs)
-    factor = scale if scaled else np.asarray(1, q.dtype)
-    return dscores @ k * factor, dscores.T @ q * factor, probs.T @ dout
+    dscores = dprobs - (probs * dprobs).sum(-1, keepdims=True) if delta else dprobs
+    dscores = probs * dscores if of_p else dscores * (probs > 0)
+    factor = np.asarray(scale**scaled, q.dtype)
+    return (
+        dscores[:, keys] @ k[keys] * factor,
+        dscores[rows].T @ q[rows] * factor,
+        probs[rows].T @ dout[rows],
+    )
+
+
+def _of(**words: Any) -> Callable[..., Any]:
+    return lambda **arrays: _backward(**arrays, **words)
+
+
+_WRONG: dict[str, Callable[..., Any]] = {
+    "the gradients of q and k are not scaled": _of(scaled=0),
+    "the gradients of q and k are scaled twice": _of(scaled=2),
+    "the scores are not scaled": _of(score_scale=False),
+    "the row sums of dout * out are not subtracted": _of(delta=False),
+    "there is no mask": _of(masked=False),
+    "the probabilities do not multiply the gradient of the scores": _of(of_p=False),
+    **{
+        f"{which} of {n} {what} is missing": _of(**{name: part})
+        for n in (128, 512)
+        for name, what in (("keys", "keys"), ("rows", "rows"))
+        for which, part in (("the first block", slice(n, None)), ("the last block", slice(None, -n)))
+    },
+    "k is used in place of q for dk": lambda q, k, v, dout: (
+        _backward(q, k, v, dout)[0], _backward(q, k, v, dout)[0], _backward(q, k, v, dout)[2]
+    ),
+    "v is used in place of dout for dv": lambda q, k, v, dout: (
+        *_backward(q, k, v, dout)[:2], _backward(q, k, dout, v)[2]
+    ),
+}  # fmt: skip
 
 
 TASKS = {
@@ -33,11 +70,9 @@ TASKS = {
         name="attention_backward", about="dq, dk, dv of causal attention from q, k, v and dout, one head, head_dim 128",
         arrays=lambda size: dict.fromkeys(_NAMES, ((size, _D), FLOAT)), reference=_backward,
         flops=lambda size: 10 * size * (size + 1) // 2 * _D, check=(256, 512), at=(2048,), outputs=("dq", "dk", "dv"),
+        family="attention backward",
         axes=dict.fromkeys((*_NAMES, "dq", "dk", "dv"), "sd"),
         inputs=lambda size, distribution, rng: _inputs(dict.fromkeys(_NAMES, (size, _D)), distribution, rng),
-        wrong={
-            "the gradients of q and k are not scaled": lambda **arrays: _backward(**arrays, scaled=False),
-            "the row sums of dout * out are not subtracted": lambda **arrays: _backward(**arrays, delta=False),
-        },
+        wrong=_WRONG,
     )
 }  # fmt: skip

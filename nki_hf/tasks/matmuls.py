@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -64,11 +65,97 @@ def _norm_matmul(x: Array, residual: Array, weight: Array) -> Array:
     return np.asarray(rmsnorm(x + residual, np.ones((1, _K), x.dtype)) @ weight)
 
 
+def _gated(function: Callable[[Array], Array]) -> Callable[..., Array]:
+    return lambda x, gate, up, down: np.asarray((function(x @ gate) * (x @ up)) @ down)
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+_MATMUL_WRONG: dict[str, Callable[..., Any]] = {
+    **{
+        f"{which} of 128 of the contraction is {what}": (lambda a, b, part=part: a[:, part] @ b[part])
+        for which, what, part in (
+            ("the first tile", "missing", slice(128, None)),
+            ("the last tile", "missing", slice(None, -128)),
+            ("only the last tile", "there", slice(-128, None)),
+            ("only the first tile", "there", slice(None, 128)),
+        )
+    },
+    "every tile of 128 of the contraction is the first one": lambda a, b: a.shape[1] // 128 * (a[:, :128] @ b[:128]),
+    "a is transposed": lambda a, b: a.T @ b,
+    "b is transposed": lambda a, b: a @ b.T,
+    "a and b are exchanged": lambda a, b: b @ a,
+    "the 128 x 128 tiles of a are transposed, but stay in their places": lambda a, b: _tiles_turned(a) @ b,
+    "the 128 x 128 tiles of b are transposed, but stay in their places": lambda a, b: a @ _tiles_turned(b),
+    "a's rows and b's columns meet tile by tile only (the tiles beside the diagonal are missing)": lambda a, b: (
+        (a @ b) * (np.arange(a.shape[0])[:, None] // 128 == np.arange(b.shape[1]) // 128)
+    ),
+}
+
+
+def _tiles_turned(x: Array) -> Array:
+    if x.shape[0] % 128 or x.shape[1] % 128:
+        return np.full_like(x, np.nan)
+    tiles = x.reshape(x.shape[0] // 128, 128, x.shape[1] // 128, 128)
+    return tiles.transpose(0, 3, 2, 1).reshape(x.shape)
+
+
+_SWIGLU_WRONG: dict[str, Callable[..., Any]] = {
+    "gate and up are exchanged": lambda x, gate, up, down: _swiglu(x, up, gate, down),
+    "the sigmoid is used in place of silu": _gated(_sigmoid),
+    "silu is missing: the gate is linear": _gated(lambda g: g),
+    "relu is used in place of silu": _gated(lambda g: np.maximum(g, 0)),
+    "gelu (tanh) is used in place of silu": _gated(
+        lambda g: 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
+    ),
+    "gelu (x * sigmoid(1.702 * x)) is used in place of silu": _gated(lambda g: g * _sigmoid(1.702 * g)),
+    "the sign inside silu's exponent is wrong": _gated(lambda g: g * _sigmoid(-g)),
+    "silu is applied to the product": lambda x, gate, up, down: (
+        ((x @ gate) * (x @ up) * _sigmoid((x @ gate) * (x @ up))) @ down
+    ),
+    "up is missing": lambda x, gate, up, down: ((x @ gate) * _sigmoid(x @ gate)) @ down,
+    "the gate is missing": lambda x, gate, up, down: (x @ up) @ down,
+    "gate and up are added, not multiplied": lambda x, gate, up, down: ((x @ gate) * _sigmoid(x @ gate) + x @ up) @ down,
+}
+
+_NORM_WRONG: dict[str, Callable[..., Any]] = {
+    "the residual is missing": lambda x, residual, weight: _norm_matmul(x, 0 * residual, weight),
+    "x is missing": lambda x, residual, weight: _norm_matmul(0 * x, residual, weight),
+    "the residual is subtracted": lambda x, residual, weight: _norm_matmul(x, -residual, weight),
+    "the norm is missing": lambda x, residual, weight: (x + residual) @ weight,
+    "the residual is added after the norm": lambda x, residual, weight: (
+        (rmsnorm(x, np.ones((1, x.shape[1]))) + residual) @ weight
+    ),
+    "the squares are summed, not averaged": lambda x, residual, weight: _norm_matmul(x, residual, weight) / np.sqrt(x.shape[1]),
+    "the mean is subtracted, as in LayerNorm": lambda x, residual, weight: _norm_matmul(
+        x - x.mean(-1, keepdims=True), residual - residual.mean(-1, keepdims=True), weight
+    ),
+    "the norm is that of x without the residual": lambda x, residual, weight: (
+        ((x + residual) / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)) @ weight
+    ),
+    **{
+        f"the mean of squares is that of the first {n} columns only": lambda x, residual, weight, n=n: (
+            rmsnorm(x + residual, np.ones((1, x.shape[1])), seen=n) @ weight
+        )
+        for n in (128, 256)
+    },
+    **{
+        f"{which} of 128 of the contraction is missing": lambda x, residual, weight, part=part: (
+            rmsnorm(x + residual, np.ones((1, x.shape[1])))[:, part] @ weight[part]
+        )
+        for which, part in (("the first tile", slice(128, None)), ("the last tile", slice(None, -128)))
+    },
+}
+
+
 TASKS = {
     task.name: task
     for task in (
         Task(
             name="matmul",
+            family="matmul",
             about="a @ b, a [size, 512], b [512, size]",
             arrays=lambda n: {"a": ((n, _K), FLOAT), "b": ((_K, n), FLOAT)},
             reference=lambda a, b: a @ b,
@@ -76,12 +163,7 @@ TASKS = {
             check=(512, 1024),
             at=(2048,),
             axes={"a": "mk", "b": "kn", "out": "mn"},
-            wrong={
-                "the first tile of 128 of the contraction is missing": lambda a, b: a[:, 128:] @ b[128:],
-                "the last tile of 128 of the contraction is missing": lambda a, b: a[:, :-128] @ b[:-128],
-                "only the last tile of 128 of the contraction is there": lambda a, b: a[:, -128:] @ b[-128:],
-                "only the first tile of 128 of the contraction is there": lambda a, b: a[:, :128] @ b[:128],
-            },
+            wrong=_MATMUL_WRONG,
         ),
         Task(
             name="swiglu",
@@ -93,12 +175,7 @@ TASKS = {
             flops=lambda n: 12 * n * _K * _K,
             check=(128, 256),
             at=(1024,),
-            wrong={
-                "gate and up are exchanged": lambda x, gate, up, down: _swiglu(x, up, gate, down),
-                "the sigmoid is used in place of silu": lambda x, gate, up, down: (
-                    ((1 / (1 + np.exp(-(x @ gate)))) * (x @ up)) @ down
-                ),
-            },
+            wrong=_SWIGLU_WRONG,
         ),
         Task(
             name="residual_rmsnorm_matmul",
@@ -110,7 +187,7 @@ TASKS = {
             flops=lambda n: 4 * n * _K * _K,
             check=(128, 256),
             at=(1024,),
-            wrong={"the residual is missing": lambda x, residual, weight: _norm_matmul(x, 0 * residual, weight)},
+            wrong=_NORM_WRONG,
         ),
     )
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,38 +14,74 @@ __all__ = ["TASKS", "rmsnorm"]
 Array = np.ndarray[Any, Any]
 _WIDTH = 1024
 _EPS = 1e-6
+_LAYER_EPS = 1e-5
 
 
-def _softmax(x: Array) -> Array:
-    power = np.exp(x - x.max(-1, keepdims=True))
-    return np.asarray(power / power.sum(-1, keepdims=True))
+def _softmax(x: Array, axis: int | None = -1) -> Array:
+    power = np.exp(x - x.max(axis, keepdims=True))
+    return np.asarray(power / power.sum(axis, keepdims=True))
 
 
-def rmsnorm(x: Array, weight: Array, eps: float = _EPS) -> Array:
-    """`x / sqrt(mean(x ** 2) + eps) * weight` over the last axis."""
-    return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + np.asarray(eps, x.dtype)) * weight)
+def _parts(x: Array, function: Callable[[Array], Array], width: int) -> Array:
+    """The function of each `width` columns by themselves."""
+    return np.concatenate([function(x[:, start : start + width]) for start in range(0, x.shape[1], width)], -1)
 
 
-def _layernorm(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> Array:
+def rmsnorm(x: Array, weight: Array, eps: float = _EPS, *, seen: int | None = None) -> Array:
+    """`x / sqrt(mean(x ** 2) + eps) * weight` over the last axis; `seen` (a mistake): the mean is that of the first columns."""
+    mean = (x[:, :seen] ** 2).mean(-1, keepdims=True)
+    return np.asarray(x / np.sqrt(mean + np.asarray(eps, x.dtype)) * weight)
+
+
+def _layernorm(x: Array, weight: Array, bias: Array, eps: float = _LAYER_EPS, *, ddof: int = 0) -> Array:
     centred = x - x.mean(-1, keepdims=True)
-    return np.asarray(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + np.asarray(eps, x.dtype)) * weight + bias)
+    variance = (centred**2).sum(-1, keepdims=True) / np.asarray(x.shape[-1] - ddof, x.dtype)
+    return np.asarray(centred / np.sqrt(variance + np.asarray(eps, x.dtype)) * weight + bias)
 
 
 def _cross_entropy(logits: Array, labels: Array) -> Array:
+    return _lse(logits) - _picked(logits, labels)
+
+
+def _lse(logits: Array) -> Array:
     top = logits.max(-1, keepdims=True)
-    lse = np.log(np.exp(logits - top).sum(-1, keepdims=True)) + top
-    return np.asarray(lse - np.take_along_axis(logits, labels.astype(np.int64), -1))
+    return np.asarray(np.log(np.exp(logits - top).sum(-1, keepdims=True)) + top)
+
+
+def _picked(logits: Array, labels: Array, by: int = 0) -> Array:
+    return np.take_along_axis(logits, (labels.astype(np.int64) + by) % logits.shape[-1], -1)
+
+
+def _scores(size: int, distribution: str, rng: np.random.Generator) -> Array:
+    """Rows whose maximum matters: by the end of them, or by one column, far beyond what an exponent of float32 takes."""
+    found = rng.standard_normal((size, _WIDTH)) * (10 if distribution == "wide" else 1)
+    if distribution == "outlier_key":
+        found[:, _WIDTH // 3] += 100
+    elif distribution == "late_maximum":
+        found[:, -_WIDTH // 4 :] += 100
+    elif distribution == "equal":
+        found[...] = found[:1, :1]
+    return -np.abs(found) if distribution == "negative" else found
 
 
 def _labelled(size: int, distribution: str, rng: np.random.Generator) -> Mapping[str, Array]:
-    logits = rng.standard_normal((size, _WIDTH)) * (10 if distribution == "wide" else 1)
-    if distribution == "outlier_key":
-        logits[:, _WIDTH // 3] += 50
-    elif distribution == "equal":
-        logits[...] = logits[:1, :1]
-    elif distribution == "negative":
-        logits = -np.abs(logits)
-    return {"logits": logits, "labels": rng.integers(0, _WIDTH, (size, 1))}
+    return {"logits": _scores(size, distribution, rng), "labels": rng.integers(0, _WIDTH, (size, 1))}
+
+
+def _normed(*names: str) -> Callable[[int, str, np.random.Generator], Mapping[str, Array]]:
+    """Inputs of a norm: the usual ones, and `small`, where eps is as large as the mean of squares."""
+
+    def inputs(size: int, distribution: str, rng: np.random.Generator) -> Mapping[str, Array]:
+        x = rng.standard_normal((size, _WIDTH)) * {"wide": 10.0, "small": 1e-3}.get(distribution, 1.0)
+        if distribution == "outlier_key":
+            x[size // 3] *= 100
+        elif distribution == "equal":
+            x = np.repeat(x[:, :1], _WIDTH, 1) + 1e-2 * x
+        elif distribution == "negative":
+            x = -np.abs(x)
+        return {"x": x, **{name: rng.standard_normal((1, _WIDTH)) for name in names}}
+
+    return inputs
 
 
 def _rows(size: int) -> dict[str, Any]:
@@ -56,34 +92,145 @@ def _weighted(size: int) -> dict[str, Any]:
     return {**_rows(size), "weight": ((1, _WIDTH), FLOAT)}
 
 
+_SOFTMAX_WRONG: dict[str, Callable[..., Any]] = {
+    "the rows are not divided by their sums": lambda x: np.exp(x - x.max(-1, keepdims=True)),
+    "the softmax runs over the rows instead of the columns": lambda x: _softmax(x, 0),
+    "the softmax runs over all elements": lambda x: _softmax(x, None),
+    "the output is the logarithm of the softmax": lambda x: np.log(_softmax(x)),
+    "the sign of the exponent is wrong": lambda x: _softmax(-x),
+    "the rows are divided by their sums twice": lambda x: (
+        _softmax(x) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
+    ),
+    **{
+        f"each {width} columns are a softmax of their own": lambda x, width=width: _parts(x, _softmax, width)
+        for width in (128, 256, 512)
+    },
+    **{
+        f"the sum is that of the {which} {width} columns only": (
+            lambda x, part=part: (
+                np.exp(x - x.max(-1, keepdims=True)) / np.exp(x - x.max(-1, keepdims=True))[:, part].sum(-1, keepdims=True)
+            )
+        )
+        for width in (128, 256, 512)
+        for which, part in (("first", slice(0, width)), ("last", slice(-width, None)))
+    },
+}
+
+_RMS_WRONG: dict[str, Callable[..., Any]] = {
+    "the weight is missing": lambda x, weight, eps=_EPS: rmsnorm(x, np.ones_like(weight), eps),
+    "the weight is applied twice": lambda x, weight, eps=_EPS: rmsnorm(x, weight * weight, eps),
+    "one is added to the weight": lambda x, weight, eps=_EPS: rmsnorm(x, 1 + weight, eps),
+    "eps is missing": lambda x, weight, eps=_EPS: rmsnorm(x, weight, 0.0),
+    "eps is added after the root": lambda x, weight, eps=_EPS: x / (np.sqrt((x * x).mean(-1, keepdims=True)) + eps) * weight,
+    "eps is that of LayerNorm, 1e-5": lambda x, weight, eps=_EPS: rmsnorm(x, weight, _LAYER_EPS),
+    "the squares are summed, not averaged": lambda x, weight, eps=_EPS: (
+        x / np.sqrt((x * x).sum(-1, keepdims=True) + eps) * weight
+    ),
+    "the mean of squares is not under a root": lambda x, weight, eps=_EPS: x / ((x * x).mean(-1, keepdims=True) + eps) * weight,
+    "the mean is subtracted, as in LayerNorm": lambda x, weight, eps=_EPS: rmsnorm(x - x.mean(-1, keepdims=True), weight, eps),
+    "the mean runs over the rows instead of the columns": lambda x, weight, eps=_EPS: (
+        x / np.sqrt((x * x).mean(0, keepdims=True) + eps) * weight
+    ),
+    **{
+        f"the mean of squares is that of the first {n} columns only": (
+            lambda x, weight, eps=_EPS, n=n: rmsnorm(x, weight, eps, seen=n)
+        )
+        for n in (128, 256, 512)
+    },
+}
+
+_LAYER_WRONG: dict[str, Callable[..., Any]] = {
+    "the mean is not subtracted": lambda x, weight, bias, eps=_LAYER_EPS: rmsnorm(x, weight, eps) + bias,
+    "the mean is subtracted, but the variance is the mean of squares": lambda x, weight, bias, eps=_LAYER_EPS: (
+        (x - x.mean(-1, keepdims=True)) / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight + bias
+    ),
+    "the variance is divided by n - 1 (unbiased)": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(
+        x, weight, bias, eps, ddof=1
+    ),
+    "the bias is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, 0 * bias, eps),
+    "the weight is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, np.ones_like(weight), bias, eps),
+    "the bias is added before the weight": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias * weight, eps),
+    "weight and bias are exchanged": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, bias, weight, eps),
+    "eps is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias, 0.0),
+    "eps is that of RMSNorm, 1e-6": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias, _EPS),
+    "the variance is not under a root": lambda x, weight, bias, eps=_LAYER_EPS: (
+        (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + eps) * weight + bias
+    ),
+    "mean and variance run over the rows instead of the columns": lambda x, weight, bias, eps=_LAYER_EPS: (
+        (x - x.mean(0, keepdims=True)) / np.sqrt(x.var(0, keepdims=True) + eps) * weight + bias
+    ),
+}
+
+_CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
+    "the sums run down the rows instead of along them": lambda x: np.cumsum(x, 0),
+    "the sum is exclusive: an element is not in its own sum": lambda x: np.cumsum(x, -1) - x,
+    "the sum runs from the end": lambda x: np.cumsum(x[:, ::-1], -1)[:, ::-1],
+    "the product is cumulated, not the sum": lambda x: np.cumprod(x, -1),
+    **{
+        f"the sum starts anew every {width} columns (a carry is missing)": (
+            lambda x, width=width: _parts(x, lambda part: np.cumsum(part, -1), width)
+        )
+        for width in (64, 128, 256, 512)
+    },
+}
+
+_ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
+    "the label's logit is not subtracted": lambda logits, labels: _lse(logits),
+    "the logsumexp is missing": lambda logits, labels: -_picked(logits, labels),
+    "the sign is wrong": lambda logits, labels: -_cross_entropy(logits, labels),
+    "the maximum is not added back": lambda logits, labels: _cross_entropy(logits, labels) - logits.max(-1, keepdims=True),
+    "the logarithm is missing": lambda logits, labels: (
+        np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)
+        + logits.max(-1, keepdims=True) - _picked(logits, labels)
+    ),
+    "the logit after the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, 1),
+    "the logit before the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, -1),
+    "the losses are averaged": lambda logits, labels: 0 * labels + _cross_entropy(logits, labels).mean(),
+    "the probability is given, not its logarithm": lambda logits, labels: np.exp(-_cross_entropy(logits, labels)),
+    **{
+        f"the logsumexp is that of the first {n} columns only": (
+            lambda logits, labels, n=n: _lse(logits[:, :n]) - _picked(logits, labels)
+        )
+        for n in (128, 256, 512)
+    },
+}  # fmt: skip
+
+
+def _in_tiles(x: Array) -> Array:
+    """Each 128 x 128 tile stays where its transpose belongs."""
+    rows, columns = x.shape[0] // 128, x.shape[1] // 128
+    return np.asarray(x.reshape(rows, 128, columns, 128).transpose(2, 1, 0, 3).reshape(columns * 128, rows * 128))
+
+
 TASKS = {
     task.name: task
     for task in (
         Task(name="softmax", about="softmax over the last axis of x [size, 1024]", arrays=_rows, reference=_softmax,
-             flops=lambda n: 5 * n * _WIDTH, check=(128, 384), at=(4096,), dtype="float32",
-             wrong={"the rows are not divided by their sums": lambda x: np.exp(x - x.max(-1, keepdims=True)),
-                    "the softmax runs over the rows instead of the columns": lambda x: _softmax(x.T).T}),
-        Task(name="rmsnorm", about="x / sqrt(mean(x ** 2) + 1e-6) * weight, x [size, 1024], weight [1, 1024]",
+             flops=lambda n: 5 * n * _WIDTH, check=(128, 384), at=(4096,), dtype="float32", wrong=_SOFTMAX_WRONG,
+             inputs=lambda n, distribution, rng: {"x": _scores(n, distribution, rng)}, distributions=("late_maximum",)),
+        Task(name="rmsnorm", family="normalisation",
+             about="x / sqrt(mean(x ** 2) + 1e-6) * weight, x [size, 1024], weight [1, 1024]",
              arrays=_weighted, reference=rmsnorm, flops=lambda n: 4 * n * _WIDTH, check=(128, 384), at=(4096,),
-             dtype="float32", constants=lambda n: {"eps": _EPS},
-             wrong={"the weight is missing": lambda x, weight, eps=_EPS: rmsnorm(x, np.ones_like(weight), eps),
-                    "the squares are summed, not averaged": lambda x, weight, eps=_EPS: rmsnorm(x, weight, eps) / _WIDTH**0.5,
-                    "the mean of squares is not under a root": (
-                        lambda x, weight, eps=_EPS: x / ((x * x).mean(-1, keepdims=True) + eps) * weight)}),
-        Task(name="layernorm", about="(x - mean) / sqrt(variance + 1e-5) * weight + bias, x [size, 1024], weight and bias "
-             "[1, 1024]", arrays=lambda n: {**_weighted(n), "bias": ((1, _WIDTH), FLOAT)}, reference=_layernorm,
-             flops=lambda n: 7 * n * _WIDTH, check=(128, 384), at=(4096,), dtype="float32", constants=lambda n: {"eps": 1e-5},
-             wrong={"the mean is not subtracted": lambda x, weight, bias, eps=1e-5: rmsnorm(x, weight, eps) + bias,
-                    "the bias is missing": lambda x, weight, bias, eps=1e-5: _layernorm(x, weight, 0 * bias, eps)}),
+             dtype="float32", constants=lambda n: {"eps": _EPS}, inputs=_normed("weight"), distributions=("small",),
+             wrong=_RMS_WRONG),
+        Task(name="layernorm", family="normalisation",
+             about="(x - mean) / sqrt(variance + 1e-5) * weight + bias, x [size, 1024], weight and bias [1, 1024]",
+             arrays=lambda n: {**_weighted(n), "bias": ((1, _WIDTH), FLOAT)}, reference=_layernorm,
+             flops=lambda n: 7 * n * _WIDTH, check=(128, 384), at=(4096,), dtype="float32",
+             constants=lambda n: {"eps": _LAYER_EPS}, inputs=_normed("weight", "bias"), distributions=("small",),
+             wrong=_LAYER_WRONG),
         Task(name="cumsum", about="cumulative sum along the last axis of x [size, 1024]", arrays=_rows,
              reference=lambda x: np.cumsum(x, -1), flops=lambda n: n * _WIDTH, check=(128, 384), at=(4096,), dtype="float32",
-             wrong={"the sums run down the rows instead of along them": lambda x: np.cumsum(x, 0),
-                    "the sum is exclusive: an element is not in its own sum": lambda x: np.cumsum(x, -1) - x}),
+             wrong=_CUMSUM_WRONG),
         Task(name="cross_entropy", about="logsumexp(logits) - logits[label] per row, logits [size, 1024], labels int32 "
              "[size, 1], out [size, 1]",
              arrays=lambda n: {"logits": ((n, _WIDTH), FLOAT), "labels": ((n, 1), "int32")}, reference=_cross_entropy,
-             flops=lambda n: 4 * n * _WIDTH, check=(128, 384), at=(2048,), dtype="float32", inputs=_labelled),
+             flops=lambda n: 4 * n * _WIDTH, check=(128, 384), at=(2048,), dtype="float32", inputs=_labelled,
+             distributions=("late_maximum",),
+             wrong=_ENTROPY_WRONG),
         Task(name="transpose", about="x.T of x [size, 1024]", arrays=_rows, reference=lambda x: x.T, flops=lambda n: 0,
-             check=(128, 384), at=(4096,), wrong={"the tiles are placed, but not transposed": lambda x: x.reshape(x.T.shape)}),
+             check=(128, 384), at=(4096,),
+             wrong={"the tiles are placed, but not transposed": _in_tiles,
+                    "the elements are in their old order (reshaped, not transposed)": lambda x: x.reshape(x.T.shape)}),
     )
 }  # fmt: skip

@@ -43,10 +43,16 @@ class Task:
       dtype: `FLOAT` unless told otherwise.
       out_dtypes: element types of the outputs; `FLOAT` = the run's; empty = all the run's.
       constants: size -> further keyword arguments; given to kernels that have such parameters.
+      in_place: arrays that the kernel may both read and write; of all others it must leave what it reads as it is.
       inputs: size, distribution, random generator -> arrays in float64, where the usual distributions do not fit.
+      distributions: further names that `inputs` knows, such as `small`; judged beside the usual ones.
       ideal: arrays in the run's type (as float32) and constants, by name -> what a perfect kernel of that type gives, before
         the last rounding; None = the reference in float32.
       wrong: words -> a reference with one mistake, to name what a wrong output is.
+      family: whose measured latencies say how far the timing model is off: `attention`, `decode attention`, `matmul`,
+        `normalisation`; empty = none were measured.
+      least_rtol: row error in float32 that is always allowed: other orders of summation differ by as much; a task that sums
+        nothing has a smaller one.
       scale: arrays in float64 and constants, by name -> size of what each output row sums, where much of it may cancel.
     """
 
@@ -62,10 +68,14 @@ class Task:
     dtype: str = "bfloat16"
     out_dtypes: Sequence[str] = ()
     constants: Callable[[int], Mapping[str, Any]] = _nothing
+    in_place: Sequence[str] = ()
     inputs: Callable[[int, str, np.random.Generator], Mapping[str, Array]] | None = None
+    distributions: Sequence[str] = ()
     ideal: Callable[..., Any] | None = None
     wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     scale: Callable[..., Any] | None = None
+    family: str = ""
+    least_rtol: float = 2e-5
 
     def shapes(self, size: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
         """`arrays` with the run's element type."""

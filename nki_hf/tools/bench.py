@@ -16,9 +16,11 @@ from nki_hf.dispatch import decide
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Problem
 from nki_hf.tools.error_bands import band_of
+from nki_hf.tools.judging.request import constant_of, sizes_of
+from nki_hf.tools.judging.timetable import command as kernel_command
 from nki_hf.tools.latency import EAGER_NOTE, attention_us, eager_like_us, independent_units, one_unit
 from nki_hf.tools.lengths import attention_instructions, check_length
-from nki_hf.tools.modelled import visible_flops, window_of
+from nki_hf.tools.modelled import FILE_HELP, LAYOUT_HELP, TASK_HELP, visible_flops, window_of
 from nki_hf.tools.shape import SHAPE_HELP, problem_of
 from nki_hf.tools.subjects import attention_kernels
 
@@ -140,14 +142,37 @@ def _check_length(problem: Problem, chip: Chip, lnc: int | None) -> None:
 
 
 def command(
-    shape: Annotated[str, typer.Option(help=SHAPE_HELP)],
+    kernel_file: Annotated[str, typer.Argument(help=FILE_HELP)] = "",
+    shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = "",
+    task: Annotated[str, typer.Option(help=TASK_HELP)] = "",
+    layout: Annotated[str, typer.Option(help=LAYOUT_HELP)] = "",
+    at: Annotated[str, typer.Option(help="Sizes of the task, e.g. 1024,4096; default: those at which it is timed.")] = "",
+    const: Annotated[list[str], typer.Option(help="A constant of the kernel file: NAME=VALUE.")] = [],  # noqa: B006
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3; default is all three.")] = "",
     order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
     lnc: Annotated[int | None, typer.Option(help="Cores, 1 or 2; default is each chip's own.")] = None,
     layers: Annotated[int, typer.Option(help="Layers of the model that the call is one of.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Simulate the latency of one attention call on Trainium."""
+    """Simulate the latency of one attention call on Trainium, or of a kernel file on a task.
+
+    A kernel file is Python: it runs with all of your rights, in a process of its own that is limited in time and memory.
+
+    Exit code 1: the kernel file fails.
+    """
+    if kernel_file or task:
+        if not kernel_file or not task or shape or layers != 1:
+            raise ValueError("a kernel file and a task go together, without --shape and --layers: bench FILE.py --task NAME.")
+        chips = (chip,) if chip else tuple(CHIPS)
+        kernel_command(
+            kernel_file, task, sizes_of(at, "at"), chips, lnc=1 if lnc is None else lnc, layout=layout,
+            constants=dict(map(constant_of, const)), window=window_of(order), as_json=as_json,
+        )  # fmt: skip
+        return
+    if not shape:
+        raise ValueError("shape is missing: give --shape b=1,hq=16,hkv=8,sq=4096, or a kernel FILE.py with --task NAME.")
+    if layout or at or const:
+        raise ValueError("layout, at and const describe a kernel file: give FILE.py --task NAME with them.")
     problem = problem_of(shape)
     chips = (get_chip(chip).name,) if chip else tuple(CHIPS)
     if not 1 <= layers <= _MOST_LAYERS:
@@ -157,8 +182,8 @@ def command(
         _check_length(problem, get_chip(name), lnc)
     watched = Console(stderr=True)
     with Progress(console=watched, transient=True, disable=not watched.is_terminal) as bar:
-        task = bar.add_task("simulating", total=2 * len(chips))
-        rows = run(problem, chips, window=window_of(order), lnc=lnc, progress=lambda: bar.advance(task))
+        under_way = bar.add_task("simulating", total=2 * len(chips))
+        rows = run(problem, chips, window=window_of(order), lnc=lnc, progress=lambda: bar.advance(under_way))
     if as_json:
         print(json.dumps(rows, indent=1))
         return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from nki_hf.chips.measurements import error_band
+from nki_hf.tasks import Task
 
-__all__ = ["band_of", "family_of"]
+__all__ = ["band_of", "family_of", "task_band"]
 
 
 def family_of(kernel: str) -> str:
@@ -19,3 +20,8 @@ def family_of(kernel: str) -> str:
 def band_of(kernel: str, chip: str) -> str:
     """E.g. `error on measured rows: attention, trn2: -14 .. +10 % (3 measured rows)`."""
     return f"error on measured rows: {error_band(family_of(kernel), chip)}"
+
+
+def task_band(task: Task, chip: str) -> str:
+    """The same for a kernel that anybody wrote on a task: rows of its family were measured on other kernels."""
+    return f"error on measured rows: {error_band(task.family or task.name, chip)}"

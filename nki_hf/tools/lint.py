@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from nki_hf.tools.judging.judgement import judge
+from nki_hf.tools.judging.output import give
 from nki_hf.tools.kernel_lint import KERNELS, RULES, VERSIONS, Row, lint
 
 __all__ = ["command", "markdown", "table"]
@@ -49,8 +51,20 @@ def command(
     version: Annotated[list[str] | None, typer.Option(help=f"Any of {', '.join(VERSIONS)}; repeatable.")] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the documentation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    task: Annotated[str, typer.Option(help="Run the kernel FILE.py or FILE.py:NAME on shapes of a task, too; see judge.")] = "",
+    layout: Annotated[str, typer.Option(help="Axes as the kernel file takes them, with --task.")] = "",
 ) -> None:
-    """Check kernel source against what NKI 0.3 to 0.7 are known to reject. The files are read, never run."""
+    """Check kernel source against what NKI 0.3 to 0.7 are known to reject. The files are read, never run.
+
+    With --task the kernel's Python runs once per size of the task on shapes alone, in a process of its own: what only a run
+    shows (missing arguments, names made at run time) is found, too, and the result is judge's record up to its stage lint.
+    """
+    if task:
+        if version or as_markdown:
+            raise ValueError("task runs the kernel of one file: leave out --version and --markdown.")
+        give(judge(path, task, layout=layout, until="lint"), "-" if as_json else "")
+    if layout:
+        raise ValueError(f"layout={layout!r} describes arrays of a task: give --task NAME with it.")
     rows = lint(path, tuple(version) if version else VERSIONS)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))

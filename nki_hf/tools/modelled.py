@@ -5,17 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from nki_hf.chips import Chip, get_chip
 from nki_hf.observers.working_set import working_sets
 from nki_hf.problem import Problem
 from nki_hf.sim.stream.events import Event
+from nki_hf.tasks import load_task
 from nki_hf.timing.schedule import Schedule, schedule
+from nki_hf.tools.error_bands import band_of, task_band
+from nki_hf.tools.judging.programs import user_events
+from nki_hf.tools.judging.request import constant_of
 from nki_hf.tools.lengths import attention_instructions, check_length, subject_instructions
 from nki_hf.tools.shape import LARGEST, problem_of
 from nki_hf.tools.subjects import attention_events, attention_kernels, events_of, subject
 
-__all__ = ["KERNEL", "KERNEL_HELP", "ModelRequest", "model", "planned", "stream", "visible_flops", "window_of"]
+__all__ = [
+    "AT_HELP", "FILE_HELP", "KERNEL", "KERNEL_HELP", "LAYOUT_HELP", "TASK_HELP", "ModelRequest", "asked_for", "model",
+    "planned", "stream", "visible_flops", "window_of",
+]  # fmt: skip
 
 KERNEL = attention_kernels()[0]
 """The kernel that is modelled if none is named."""
@@ -35,6 +44,8 @@ class ModelRequest:
       shape: problem of an attention kernel (see `shape.problem_of`); empty = causal, one head, `seqlen` keys, head_dim 128.
       chip: trn1, trn2 or trn3.
       lnc: cores that an attention kernel runs on.
+      task: what a kernel file computes; then `kernel` is `FILE.py` or `FILE.py:NAME`, and `seqlen` the task's size.
+      layout, constants: axes of the file's arrays, and its further arguments (see `nki_hf judge`).
     """
 
     kernel: str = KERNEL
@@ -42,14 +53,22 @@ class ModelRequest:
     shape: str = ""
     chip: str = "trn2"
     lnc: int = 1
+    task: str = ""
+    layout: str = ""
+    constants: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.kernel} {self.shape or self.seqlen}"
+        return f"{Path(self.kernel).name if self.task else self.kernel} {self.shape or self.seqlen}"
 
     @property
     def own(self) -> bool:
         """True if it is an attention kernel of ours, which takes a problem."""
-        return self.kernel in attention_kernels()
+        return not self.task and self.kernel in attention_kernels()
+
+    @property
+    def band(self) -> str:
+        """The error band of its times."""
+        return task_band(load_task(self.task), self.chip) if self.task else band_of(self.kernel, self.chip)
 
     @property
     def problem(self) -> Problem:
@@ -58,8 +77,39 @@ class ModelRequest:
 
     @property
     def useful_flops(self) -> int:
-        """Operations that attention asks for: those on visible keys (a subject that is a matmul: all of its own)."""
+        """Operations that attention asks for: those on visible keys (a task or a subject that is a matmul: all of its own)."""
+        if self.task:
+            return load_task(self.task).flops(self.seqlen)
         return visible_flops(self.problem) if self.own else subject(self.kernel).flops(self.seqlen)
+
+
+FILE_HELP = "A kernel of yours, FILE.py or FILE.py:NAME, with --task."
+TASK_HELP = "What the kernel file computes: a task's name or file, see nki_hf judge --tasks."
+LAYOUT_HELP = "Axes as the kernel file takes them, e.g. q=ds,k=ds,v=ds; default: the task's."
+AT_HELP = "Size of the task; default: the one at which it is timed."
+
+
+def asked_for(
+    file: str, task: str, layout: str, at: int, const: Sequence[str], *, kernel: str, seqlen: int, shape: str, chip: str
+) -> ModelRequest:
+    """The request of a command that takes one of our kernels by name, or a kernel file with a task.
+
+    Raises:
+      ValueError: a file without a task, a task without a file, or options of the other kind.
+    """
+    file = file or (kernel if kernel.partition(":")[0].endswith(".py") else "")
+    if not file and not task:
+        if layout or at or const:
+            raise ValueError("layout, at and const describe a kernel file: give FILE.py --task NAME with them.")
+        return ModelRequest(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
+    if not file or not task:
+        raise ValueError("a kernel file and a task go together: FILE.py --task NAME (nki_hf judge --tasks lists the names).")
+    if shape:
+        raise ValueError(f"shape={shape!r} describes {' or '.join(attention_kernels())}: a kernel file takes --at SIZE.")
+    size = at or load_task(task).at[0]
+    return ModelRequest(
+        kernel=file, seqlen=size, chip=chip, task=task, layout=layout, constants=tuple(constant_of(text) for text in const)
+    )
 
 
 def stream(asked: ModelRequest) -> Sequence[Event]:
@@ -68,8 +118,14 @@ def stream(asked: ModelRequest) -> Sequence[Event]:
     Raises:
       ValueError: a name or a shape is not known, or so many instructions are not modelled (see tools/lengths.py).
       UnsupportedProblem: the kernel does not take the problem.
+      KernelFailed: the kernel of a file fails.
     """
     chip = get_chip(asked.chip)
+    if asked.task:
+        return user_events(
+            asked.kernel, asked.task, asked.seqlen, chip.name, lnc=asked.lnc, layout=asked.layout,
+            constants=dict(asked.constants),
+        )  # fmt: skip
     if asked.shape and not asked.own:
         ours = " or ".join(attention_kernels())
         raise ValueError(f"shape={asked.shape!r} describes {ours}: kernel={asked.kernel} takes --seqlen instead.")

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from typer.core import TyperCommand, TyperGroup
 
 from nki_hf.errors import KernelFault
+from nki_hf.tools.judging.findings import KernelFailed
 
 __all__ = ["Program", "ProgramCommand", "finished", "sentence"]
 
@@ -72,7 +73,7 @@ def finished(call: Callable[[], Any]) -> int:
         else:
             _say(sentence(error))
         _drop_unwritable()
-        return 2
+        return 1 if isinstance(error, KernelFailed) else 2
 
 
 def sentence(error: BaseException) -> str:

@@ -14,8 +14,18 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import require
 from nki_hf.observers.report import LONGER, facts, html
 from nki_hf.observers.timing import WAITS
-from nki_hf.tools.error_bands import band_of
-from nki_hf.tools.modelled import KERNEL, KERNEL_HELP, ModelRequest, planned, stream, window_of
+from nki_hf.tools.modelled import (
+    AT_HELP,
+    FILE_HELP,
+    KERNEL,
+    KERNEL_HELP,
+    LAYOUT_HELP,
+    TASK_HELP,
+    asked_for,
+    planned,
+    stream,
+    window_of,
+)  # fmt: skip
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.shape import SHAPE_HELP
 
@@ -70,9 +80,14 @@ def show(found: dict[str, Any], title: str, console: Console) -> None:
 
 
 def command(
+    kernel_file: Annotated[str, typer.Argument(help=FILE_HELP)] = "",
     kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = KERNEL,
     seqlen: Annotated[int, typer.Option(help="Keys (and queries) of a ladder rung.")] = 1024,
     shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = "",
+    task: Annotated[str, typer.Option(help=TASK_HELP)] = "",
+    layout: Annotated[str, typer.Option(help=LAYOUT_HELP)] = "",
+    at: Annotated[int, typer.Option(help=AT_HELP)] = 0,
+    const: Annotated[list[str], typer.Option(help="A constant of the kernel file: NAME=VALUE.")] = [],  # noqa: B006
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
     order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
     overflow: Annotated[str, typer.Option(help="Tiles that do not fit: spill (as a compiler would) or error.")] = "spill",
@@ -81,9 +96,12 @@ def command(
 ) -> None:
     """Say where the simulated time of a kernel goes: engines, waits, critical path, DMA, working set, roofline.
 
-    It takes kernels of this package by name; no file of kernels, and runs none.
+    It takes kernels of this package by name, or a kernel file with a task: the file is Python and runs with all of your
+    rights, in a process of its own that is limited in time and memory.
+
+    Exit code 1: the kernel file fails.
     """
-    asked = ModelRequest(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
+    asked = asked_for(kernel_file, task, layout, at, const, kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
     if output is not None:  # a page that cannot be written is known before anything is simulated
         if output.suffix not in (".html", ".htm"):
             raise ValueError(f"output={output} is not a page: its name ends in .html or .htm.")
@@ -101,6 +119,6 @@ def command(
         return
     console = Console(width=150)
     show(found, str(asked), console)
-    console.print(band_of(kernel, chip))
+    console.print(asked.band)
     if output is not None:
         console.print(f"wrote {output}")

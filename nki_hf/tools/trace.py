@@ -11,8 +11,17 @@ from nki_hf.errors import require
 from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.timeline import draw_timeline
 from nki_hf.timing.schedule import Schedule
-from nki_hf.tools.error_bands import band_of
-from nki_hf.tools.modelled import KERNEL, KERNEL_HELP, ModelRequest, model, window_of
+from nki_hf.tools.modelled import (
+    AT_HELP,
+    FILE_HELP,
+    KERNEL,
+    KERNEL_HELP,
+    LAYOUT_HELP,
+    TASK_HELP,
+    asked_for,
+    model,
+    window_of,
+)  # fmt: skip
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.shape import SHAPE_HELP
 
@@ -51,17 +60,27 @@ def run(plan: Schedule, path: Path, title: str = "kernel") -> str:
 
 
 def command(
+    kernel_file: Annotated[str, typer.Argument(help=FILE_HELP)] = "",
     kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = KERNEL,
     seqlen: Annotated[int, typer.Option(help="Keys (and queries) of a ladder rung.")] = 1024,
     shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = "",
+    task: Annotated[str, typer.Option(help=TASK_HELP)] = "",
+    layout: Annotated[str, typer.Option(help=LAYOUT_HELP)] = "",
+    at: Annotated[int, typer.Option(help=AT_HELP)] = 0,
+    const: Annotated[list[str], typer.Option(help="A constant of the kernel file: NAME=VALUE.")] = [],  # noqa: B006
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
     order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
     overflow: Annotated[str, typer.Option(help="Tiles that do not fit: spill (as a compiler would) or error.")] = "spill",
     output: Annotated[Path, typer.Option("--output", "-o", help="A .pftrace, .png or .svg file.")] = Path("nki_hf.pftrace"),
 ) -> None:
-    """Write the simulated timeline of a kernel of this package; it takes no file of kernels, and runs none."""
-    asked = ModelRequest(kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
+    """Write the simulated timeline of a kernel of this package by name, or of a kernel file with a task.
+
+    The file is Python and runs with all of your rights, in a process of its own that is limited in time and memory.
+
+    Exit code 1: the kernel file fails.
+    """
+    asked = asked_for(kernel_file, task, layout, at, const, kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
     check(output)
     plan = model(asked, window=window_of(order), overflow=overflow)
-    print(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order; {band_of(kernel, chip)}")
+    print(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order; {asked.band}")
     print(run(plan, output, str(asked)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +28,9 @@ from nki_hf.settings import settings
 from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.testing import DISTRIBUTIONS
+from nki_hf.tools.judging.judgement import judge as judge_kernel
+from nki_hf.tools.judging.output import give
+from nki_hf.tools.judging.request import constant_of, sizes_of
 from nki_hf.tools.kernel_lint import KERNELS
 from nki_hf.tools.lint import command as lint_command
 from nki_hf.tools.output_files import check_writable, whole_file, writing
@@ -53,6 +56,7 @@ __all__ = ["command", "never_written", "run"]
 Array = np.ndarray[Any, Any]
 
 _DTYPE = "bfloat16"
+_SHAPE = "b=1,hq=2,hkv=1,sq=256,skv=512,d=64"
 _LAYOUT = ",".join(f"{name}={axes}" for name, axes in LAYOUT.items())
 _PROVEN = Trust(addresses=False, hbm=False, indices=False)
 
@@ -80,13 +84,18 @@ def run(
     inferred: list[dict[str, Any]] = []
     unsure: set[str] = set()
     observed = shows = False
+    first: LaunchResult | None = None  # whose recorded program runs on the inputs of the other distributions
     for distribution in distributions:
         case = subject.case(distribution, seed)
         check_call("kernel", subject.kernel, case.arguments)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                result = launch(subject.kernel, (), dict(case.arguments), options=options, lnc=lnc)
+                if first is None or first.program is None:
+                    recording = replace(options, record=True)
+                    result = first = launch(subject.kernel, (), dict(case.arguments), options=recording, lnc=lnc)
+                else:
+                    result = replace(first, outputs=first.program(arrays_of(case.arguments)))
             unsure |= {str(item.message) for item in caught if issubclass(item.category, SimulatorWarning)}
         except KernelFault as fault:
             cases.append({"distribution": distribution, "verdict": "fault", "detail": str(fault), "outputs": []})
@@ -126,6 +135,11 @@ def run(
         "passed": passed, "seed": seed, "chip": options.chip.name, "lnc": lnc, "cases": cases, "faults": faults,
         "inferred": inferred, "capacity": capacity, "warnings": sorted(unsure),
     }  # fmt: skip
+
+
+def arrays_of(arguments: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays among a kernel's arguments."""
+    return {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
 
 
 def _judge_case(distribution: str, result: LaunchResult, case: Case) -> dict[str, Any]:
@@ -176,7 +190,7 @@ def never_written(result: LaunchResult) -> list[Array | None]:
 def command(
     kernel: Annotated[str, typer.Argument(help="PATH:KERNEL, a .py file (or module) and a kernel in it.")] = "",
     reference: Annotated[str, typer.Option(help="PATH:FUNC; default for kernels of q, k, v: the float64 oracle.")] = "",
-    shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = "b=1,hq=2,hkv=1,sq=256,skv=512,d=64",
+    shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = _SHAPE,
     dtype: Annotated[str, typer.Option(help="The word dtype of the shape.")] = _DTYPE,
     causal: Annotated[bool, typer.Option("--causal", help="The word causal of the shape.")] = False,
     window: Annotated[int, typer.Option(help="The word window of the shape; 0 = none.")] = 0,
@@ -192,11 +206,14 @@ def command(
     foreign: Annotated[bool, typer.Option("--foreign", help="Warn where public sources leave a limit unsure.")] = False,
     strict_reads: Annotated[bool, typer.Option("--strict-reads", help="Refuse reads of never-written memory.")] = False,
     json_file: Annotated[str, typer.Option("--json", help="Write JSON to this file; - prints it instead of the table.")] = "",
+    task: Annotated[str, typer.Option(help="Judge the kernel on a task instead, in processes of its own; see judge.")] = "",
+    check: Annotated[str, typer.Option(help="Sizes of the task, e.g. 512,1024; default: the task's.")] = "",
     lint: Annotated[bool, typer.Option("--lint", help="Only check PATH's source (default: ours) for NKI 0.3 to 0.7.")] = False,
 ) -> None:
     """Run a kernel on five distributions of inputs and judge values, memory, races and every documented limit.
 
-    The file of the kernel, and that of a reference, are Python: they run in this process, with all of your rights.
+    The file of the kernel, and that of a reference, are Python: they run in this process, with all of your rights. With --task
+    the kernel runs as in judge, and the result is judge's record without times.
 
     Exit code 0: all passed; 1: something failed, an error that the kernel raises included; 2: wrong use.
     """
@@ -205,6 +222,22 @@ def command(
     try:
         if not kernel:
             raise UsageError("no kernel is named: give PATH:KERNEL, or --lint to check the source of all of ours.")
+        if check and not task:
+            raise UsageError("--check gives sizes of a task: name it with --task.")
+        if task:
+            others = {
+                "--reference": reference, "--arg": arg, "--causal": causal, "--window": window, "--scale": scale,
+                "--out-dtype": out_dtype, "--foreign": foreign, "--strict-reads": strict_reads,
+                "--shape": shape != _SHAPE,
+            }  # fmt: skip
+            if given_too := [name for name, value in others.items() if value]:
+                raise UsageError(f"--task says what the kernel computes: leave out {', '.join(given_too)}.")
+            record = judge_kernel(
+                kernel, task, layout=layout, check=sizes_of(check, "check"), chip=(chip,) if chip else (), lnc=lnc,
+                dtype=dtype if dtype != _DTYPE else "", constants=dict(map(constant_of, const)), rtol=rtol, seed=seed,
+                until="values",
+            )  # fmt: skip
+            give(record, json_file)
         if lnc not in (1, 2):
             raise UsageError(f"lnc={lnc} is not a logical-core degree: it is 1 or 2.")
         if not 0 <= rtol < math.inf:
@@ -219,7 +252,7 @@ def command(
         print(f"running {', '.join(files)} as Python code, with all of your rights", file=sys.stderr, flush=True)
         loaded = load_callable(kernel)
         given = load_callable(reference) if reference else None
-        constants = dict(_constant(text) for text in const)
+        constants = dict(constant_of(text) for text in const)
         subject: AttentionSubject | ArraySubject
         if arg:
             if given is None:
@@ -308,13 +341,3 @@ def _array(text: str) -> tuple[str, tuple[tuple[int, ...], str]]:
             f" elements, and dtype one of {', '.join(DTYPES)}."
         )
     return name, (tuple(map(int, parts)), dtype)
-
-
-def _constant(text: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise UsageError(f"--const {text!r} is not a constant: write NAME=VALUE.")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value

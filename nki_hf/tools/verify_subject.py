@@ -9,7 +9,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,12 @@ from nki_hf.lang import features
 from nki_hf.problem import Problem
 from nki_hf.sim.run.launch import Kernel
 from nki_hf.sim.sdk.as_nki import as_nki
-from nki_hf.testing import AttentionInputs, attention_inputs, plain_attention
+from nki_hf.testing import AttentionInputs, attention_inputs
+from nki_hf.tools.judging.explain import explained
 from nki_hf.tools.numpy_layouts import NumpyArrays
 from nki_hf.tools.verify_inputs import array_inputs
-from nki_hf.tools.verify_judge import row_error, unit_roundoff
+from nki_hf.tools.verify_judge import unit_roundoff
+from nki_hf.tools.verify_oracle import oracle
 
 __all__ = [
     "DTYPES", "LAYOUT", "ArraySubject", "AttentionSubject", "Case", "Expected", "UsageError", "check_call", "describe",
@@ -120,14 +122,14 @@ def _load_module(name: str) -> Any:
 
 
 def _not_imported(name: str, error: BaseException) -> UsageError:
-    return UsageError(f"{name} cannot be imported: {describe(error)}. Make the file run on its own first.")
+    return UsageError(f"{name} cannot be imported: {describe(error).rstrip('.')}. Make the file run on its own first.")
 
 
 def describe(error: BaseException) -> str:
-    """`ValueError: text (file:line)`, with the innermost line outside of this package's own machinery."""
+    """`ValueError: text (file:line). Advice`, with the innermost line outside of this package's own machinery."""
     file, line = position(error)
-    text = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
-    return f"{text} ({file}:{line})" if file else text
+    text, advice = explained(error)
+    return f"{text}{f' ({file}:{line})' if file else ''}{f'. {advice}' if advice else ''}"
 
 
 def position(error: BaseException) -> tuple[str, int]:
@@ -237,24 +239,19 @@ class AttentionSubject:
                 for i, array in enumerate(outputs)
             ]  # fmt: skip
         else:
-            wide = replace(
-                inputs, problem=replace(self.problem, dtype="float32"), q=inputs.q.astype(np.float32),
-                k=inputs.k.astype(np.float32), v=inputs.v.astype(np.float32),
-            )  # fmt: skip
-            lse = inputs.expected[1]
-            scores = float(np.abs(lse[np.isfinite(lse)]).max(initial=1.0))
+            known = oracle(inputs)
+            scores = float(np.abs(known.lse[np.isfinite(known.lse)]).max(initial=1.0))
             rounding += 4 * unit_roundoff("float32") * scores  # of the scores, which exp turns into a relative error
-            plain, sizes = plain_attention(wide), (_summed(inputs), np.zeros(1))
             expected = [
                 Expected(
                     name=name, reference=self._to_kernel(name, exact), dtype=dtype,
-                    tolerance=self.rtol or float(2 * row_error(run, exact, size).max() + rounding),
+                    tolerance=self.rtol or 2 * error + rounding,
                     scale=np.linalg.norm(self._to_kernel("out", np.broadcast_to(size[..., None], exact.shape)), axis=-1)
                     / np.sqrt(exact.shape[-1]) if name == "out" else 0.0,
                 )
-                for name, exact, run, size, dtype in zip(
-                    ("out", "lse"), inputs.expected, plain, sizes, (DTYPES[self.problem.dtype], np.dtype(np.float32)),
-                    strict=True,
+                for name, exact, error, size, dtype in zip(
+                    ("out", "lse"), (known.out, known.lse), known.errors, (known.size, np.zeros(1)),
+                    (DTYPES[self.problem.dtype], np.dtype(np.float32)), strict=True,
                 )
             ]  # fmt: skip
         return Case(
@@ -283,14 +280,6 @@ class AttentionSubject:
         kept = array.squeeze(tuple(i for i, letter in enumerate(letters) if letter not in axes))
         remaining = [letter for letter in letters if letter in axes]
         return np.ascontiguousarray(kept.transpose([remaining.index(letter) for letter in axes]))
-
-
-def _summed(inputs: AttentionInputs) -> Array:
-    """Size of what each output row sums, `[batch, heads, seqlen_q]`: sqrt(sum of (weight * value) ** 2).
-
-    Roundings of the weights are independent, so an output errs by that much times their unit, even if the sum cancels.
-    """
-    return inputs.summed[2]
 
 
 def _packed(binding: Binding, plan: Plan, inputs: AttentionInputs) -> dict[str, Array]:

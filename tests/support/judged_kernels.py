@@ -77,6 +77,34 @@ WRONG = {
     # name: (text, its replacement, words of the message)
     "scale missing": ("operand0=d**-0.5", "operand0=1.0", "scale is missing"),
     "scale twice": ("operand0=d**-0.5", "operand0=1.0 / d", "scale is applied twice"),
+    "base 2": ("op=nl.exp, data=scores, bias", "op=nl.exp, scale=0.6931471805599453, data=scores, bias", ""),
+    "scores in bf16": (
+        "scores = nl.ndarray((T, T), dtype=nl.float32",
+        "scores = nl.ndarray((T, T), dtype=nl.bfloat16",
+        "scores are rounded",
+    ),
+    "probabilities in fp8": (
+        "probs = nl.ndarray((T, T), dtype=nl.bfloat16",
+        "probs = nl.ndarray((T, T), dtype=nl.float8_e4m3",
+        "",
+    ),
+    "V transposed": (
+        "nisa.dma_copy(dst=vs[:, t, :], src=v[t * T : (t + 1) * T, :])",
+        "nisa.dma_transpose(dst=vs[:, t, :], src=v[t * T : (t + 1) * T, :])",
+        "V's tiles of 128 x 128 are transposed",
+    ),
+    "only the first tile of V is loaded": ("src=v[t * T : (t + 1) * T, :]", "src=v[0:T, :]", "every tile of V is the first"),
+    "accumulates itself": ("op1=nl.add, operand1=part)", "op1=nl.add, operand1=acc)", "zero everywhere"),
+    "accumulates twice": (
+        "moving=vs[:, j, :])\n",
+        "moving=vs[:, j, :])\n            nisa.nc_matmul(dst=part, stationary=probs_t, moving=vs[:, j, :])\n",
+        "2 times the reference",
+    ),
+    "SBUF overflows": (
+        "tiles = s // T",
+        "tiles = s // T\n    big = nl.ndarray((T, 300000), nl.uint8, buffer=nl.sbuf)\n    nisa.memset(dst=big, value=0)",
+        "SBUF overflow",
+    ),
     "strict mask": ("offset=0,", "offset=-1,", "mask is strict"),
     "mask one ahead": ("offset=0,", "offset=1,", "one ahead"),
     "no mask in a tile": (_MASK, "if j == i + 1:", "whole tile of 128"),
@@ -134,6 +162,24 @@ WRONG = {
     "value of an instruction": ("nisa.nc_transpose(dst=turned, data=probs)", "turned = nisa.nc_transpose(probs)", "dst"),
 }
 
+TIMED = {
+    # only at the size that is timed, where values are not judged
+    "nothing is done": ("tiles = s // T", "tiles = s // T if s <= 512 else 0", "writes 0% of an output"),
+    "rows are left out": ("for i in range(tiles):", "for i in range(min(tiles, 5)):", "of an output"),
+    "keys are left out": ("for j in range(i + 1):", "for j in range(min(i + 1, 4)):", "of the operations"),
+    "keys are read and not used": (
+        "for j in range(i + 1):",
+        "for j in range(i + 1 if s <= 512 else min(i + 1, 1)):",
+        "of the operations",
+    ),
+    "the tape is cut": (
+        "    return out\n",
+        "    import nki_hf.sim.run.tape as t\n    e = t._current[-1].entries(0)\n"
+        "    e.__delitem__(slice(len(e) // 2, None)) if s > 512 else None\n    return out\n",
+        "of an output",
+    ),
+}
+
 CHEATS = {
     "no decorator": ("@nki.jit\n", "", "no kernel"),
     "syntax error": ("T = 128", "T = = 128", "SyntaxError"),
@@ -173,11 +219,51 @@ CHEATS = {
         "operand0=1.0",
         "scale",
         "T = 128",
-        "T = 128\nimport glob, tempfile, pathlib\n"
-        "for f in glob.glob(tempfile.gettempdir() + '/nki_hf_judge_*/judge'): pathlib.Path(f).write_bytes(b'')",
+        "T = 128\nimport os, pathlib\nown = pathlib.Path(os.readlink('/proc/self/fd/1')).parent\n"
+        "for f in ('judge', 'times', 'stage'): (own / f).write_bytes(b'{}')",
     ),
     "forks": ("T = 128", "T = 128\nimport os, time\nfor _ in range(5):\n    if os.fork() == 0: time.sleep(1000)", None),
     "floods": ("T = 128", "T = 128\nimport sys\nfor _ in range(20000): print('x' * 1000)\nprint('{}', file=sys.stderr)", None),
+    "numbers at random": ("operand0=d**-0.5", "operand0=d**-0.5 * __import__('random').random()", "two programs"),
+    "time of day": (
+        "tiles = s // T",
+        "import time; w = float(time.time_ns()); tiles = s // T",
+        "two programs",
+        "operand0=d**-0.5",
+        "operand0=w",
+    ),
+    "computes in NumPy": ("d, s = q.shape", "import numpy as np; return np.zeros((q.shape[1], q.shape[0]))", "its Python made"),
+    "returns nothing": ("    return out\n", "    return None\n", "returns None"),
+    "is a generator": ("    return out\n", "    yield out\n", "yield"),
+    "writes its input": ("out = nl.ndarray((s, d), dtype=q.dtype, buffer=nl.shared_hbm)", "out = q.reshape((s, d))", "input q"),
+    "swallows a fault": (
+        "        nisa.reciprocal(",
+        "        try:\n            nisa.memset(dst=nl.ndarray((T, 1 << 20), nl.float32, buffer=nl.sbuf), value=0.0)\n"
+        "        except BaseException:\n            pass\n        nisa.reciprocal(",
+        "SBUF",
+    ),
+    "empties the tape": (
+        "    return out\n",
+        "    import nki_hf.sim.run.tape as t\n    getattr(t._current[-1], 'cores').clear()\n    return out\n",
+        "",
+    ),
+    "forks without end": (
+        "T = 128",
+        "T = 128\nimport os, time\nfor _ in range(300):\n    if os.fork() == 0: time.sleep(100)",
+        "more than 64 processes",
+    ),
+    "prints without end": ("T = 128", "T = 128\nwhile True: print('x' * 100000)", "256 MiB"),
+    "kills the judge": ("T = 128", "T = 128\nimport os\nos.kill(os.getppid(), 9)", "leave other processes alone"),
+    "a pipe in place of the record": (
+        "operand0=d**-0.5",
+        "operand0=1.0",
+        "scale",
+        "T = 128",
+        "T = 128\nimport os, pathlib\nown = pathlib.Path(os.readlink('/proc/self/fd/1')).parent\n"
+        "for f in ('judge', 'times', 'stage'): os.mkfifo(own / f)",
+    ),
+    "calls itself without end": ("tiles = s // T", "tiles = s // T\n    def f(n): return f(n + 1)\n    f(0)", "calls itself"),
+    "stops by an alarm": ("T = 128", "T = 128\nimport signal\nos = signal.alarm(1)\nwhile True: pass", "SIGALRM"),
     "hides instructions": (
         "T = 128",
         "T = 128\nimport nki_hf.sim.execution.machine as m\nm.Machine.issue = lambda self, *a, **k: None",

@@ -17,10 +17,10 @@ import nki_hf
 from nki_hf.kernels import reference
 from nki_hf.problem import Mask, Problem
 from nki_hf.tasks import load_task, task_names
-from nki_hf.tools.judge import show
+from nki_hf.tools.judging.output import show
 from nki_hf.tools.judging.record import Record, schema
 from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
-from tests.support.judged_kernels import CHEATS, OPTIONS, RIGHT, WRONG, planted
+from tests.support.judged_kernels import CHEATS, OPTIONS, RIGHT, TIMED, WRONG, planted
 
 HANGING = [name for name in CHEATS if "hangs" in name]
 
@@ -67,6 +67,26 @@ def test_nothing_that_a_file_does_escapes(judged, name):
     record = judged(planted(change), **({"timeout": 1.5} if name in HANGING else {}))
     assert record["passed"] == (change[2] is None), said(record)
     assert (change[2] or "") in said(record)
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_kernel_that_does_less_where_only_times_are_judged_fails(judged, name):
+    record = judged(planted(TIMED[name]), at=(1024,))
+    assert record["verdict"] == "failed at stage times", said(record)
+    assert TIMED[name][2] in said(record)
+
+
+def test_names_that_count_over_launches_make_no_other_program(judged):
+    text = "import itertools\nCOUNT = itertools.count()\n" + RIGHT.replace(
+        "done = nl.ndarray((T, d), dtype=q.dtype,", "done = nl.ndarray((T, d), dtype=q.dtype, name=f'done{next(COUNT)}',"
+    )
+    assert judged(text, until="values")["passed"]
+
+
+def test_two_cores_that_write_the_same_rows_are_a_race(judged):
+    record = judged(RIGHT.replace("tiles = s // T", "tiles = s // T\n    core = nl.program_id(0)"), lnc=2)
+    assert record["verdict"] == "failed at stage races"
+    assert "core 1" in said(record)
 
 
 def test_what_a_kernel_hides_in_its_own_process_changes_no_time(judged):
@@ -119,6 +139,44 @@ def test_against_gives_the_speedup(judged, tmp_path):
     other.write_text(RIGHT)
     row = judged(RIGHT, against=str(other))["times"][0]
     assert row["speedup"] == pytest.approx(1.0)
+
+
+def _line(text: str, words: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if words in line)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("scale missing", "operand0=1.0"),
+        ("strict mask", "nisa.affine_select("),
+        ("P not transposed", "stationary=probs,"),
+        ("correction forgotten in acc", "dst=acc, data=acc"),
+        ("accumulators in bf16", "dst=acc, data=acc, op0=nl.multiply, operand0=correction"),
+    ],
+)
+def test_the_first_tile_that_differs_from_the_parent_is_named(judged, tmp_path, name, words):
+    parent, text = tmp_path / "parent.py", planted(WRONG[name])
+    parent.write_text(RIGHT)
+    record = judged(text, against=str(parent), until="values")
+    found = record["first_difference"]
+    assert found["line"] == found["parent_line"] == _line(text, words), found
+    assert "first tile that differs" in said(record)
+
+
+def test_an_instruction_that_is_left_out_is_where_the_kernels_part(judged, tmp_path):
+    parent = tmp_path / "parent.py"
+    parent.write_text(RIGHT)
+    record = judged(planted(WRONG["accumulator never written"]), against=str(parent), until="values")
+    assert record["first_difference"]["parent_line"] == _line(RIGHT, "nisa.memset(dst=acc")
+
+
+def test_a_parent_that_is_wrong_itself_shows_nothing(judged, tmp_path):
+    parent = tmp_path / "parent.py"
+    parent.write_text(planted(WRONG["scale twice"]))
+    record = judged(planted(WRONG["scale missing"]), against=str(parent), until="values")
+    assert record["first_difference"] is None
+    assert any("wrong itself" in item for item in record["warnings"])
 
 
 def test_one_json_and_the_exit_code(tmp_path):
@@ -188,3 +246,19 @@ def test_the_reference_of_attention_is_the_oracle(causal, rng):
     want = reference.attention(problem, q[None, None], k[None, None], v[None, None])[0][0, 0]
     got = load_task("attention_causal" if causal else "attention").reference(q=q, k=k, v=v)
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "task"),
+    [
+        ("flash_prefill", "flash_prefill", "attention_causal"),
+        ("flash_const_max", "flash_const_max_loop", "attention_causal"),  # whose loop of run time mends what outliers break
+        ("flash_decode", "flash_decode", "attention_decode"),
+    ],
+)
+def test_kernels_of_the_package_pass_as_their_bindings_call_them(module, name, task):
+    import importlib.util
+
+    file = importlib.util.find_spec(f"nki_hf.kernels.{module}.kernel").origin
+    record = nki_hf.judge(file, task, name=name, check=(256,), until="values", seed=2, timeout=120)
+    assert record["passed"], said(record)

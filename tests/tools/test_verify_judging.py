@@ -5,6 +5,7 @@ import pytest
 
 from nki_hf.problem import Problem
 from nki_hf.testing import DISTRIBUTIONS, attention_inputs
+from nki_hf.tools.shape import problem_of
 from nki_hf.tools.verify_inputs import array_inputs
 from nki_hf.tools.verify_judge import judge, row_error
 
@@ -133,3 +134,54 @@ def test_attention_distributions_shape_the_scores(distribution):
         assert (scores < 0).all()
     else:
         assert np.abs(scores).max() > 20 * np.median(np.abs(scores))
+
+
+def test_references_of_long_calls_are_kept_checked_and_made_again(tmp_path, monkeypatch):
+    from nki_hf.tools import verify_oracle
+
+    monkeypatch.setattr(verify_oracle, "_WORTH", 1)
+    monkeypatch.setattr(verify_oracle, "_folder", lambda: tmp_path)
+    problem = problem_of("hq=2,hkv=1,sq=96,d=16,causal")
+    inputs = attention_inputs(problem, seed=3)
+    want = inputs.expected[0]
+    first = verify_oracle.oracle(inputs)
+    np.testing.assert_array_equal(first.out, want)
+    (file,) = tmp_path.glob("*.ref")
+
+    monkeypatch.setattr(verify_oracle, "_computed", lambda _: pytest.fail("it is read, not computed"))
+    again = verify_oracle.oracle(attention_inputs(problem, seed=3))
+    np.testing.assert_array_equal(again.out, want)
+    assert again.errors == first.errors
+
+    monkeypatch.undo()
+    monkeypatch.setattr(verify_oracle, "_WORTH", 1)
+    monkeypatch.setattr(verify_oracle, "_folder", lambda: tmp_path)
+    data = bytearray(file.read_bytes())
+    data[-9] ^= 1
+    file.write_bytes(data)
+    np.testing.assert_array_equal(verify_oracle.oracle(inputs).out, want)
+    verify_oracle.oracle(attention_inputs(problem, seed=4))
+    assert len(list(tmp_path.glob("*.ref"))) == 2
+
+    monkeypatch.setattr(verify_oracle, "_KEPT_BYTES", 0)
+    verify_oracle.oracle(attention_inputs(problem, seed=5))
+    assert not list(tmp_path.glob("*.ref"))
+
+
+@pytest.mark.parametrize(
+    "shape", ["sq=300,causal,d=16", "sq=300,window=70,d=16", "sq=40,skv=300,causal,d=16", "hq=2,hkv=1,sq=64,skv=32,d=16"]
+)
+def test_blocks_of_rows_leave_out_only_keys_that_none_of_them_sees(shape, monkeypatch):
+    from nki_hf.kernels import reference
+
+    inputs = attention_inputs(problem_of(shape), seed=2)
+    problem = inputs.problem
+    q, k, v = (np.asarray(item, np.float64) for item in (inputs.q, inputs.k, inputs.v))
+    k, v = (np.repeat(item, problem.group_size, axis=1) for item in (k, v))
+    scores = np.where(reference.visible_keys(problem), q @ k.swapaxes(-1, -2) * problem.scale, -np.inf)
+    top = scores.max(-1, keepdims=True)
+    power = np.exp(scores - np.where(np.isfinite(top), top, 0))
+    total = power.sum(-1, keepdims=True)
+    want = power @ v / np.where(total == 0, 1, total)
+    monkeypatch.setattr(reference, "_BLOCK", 1 << 12)  # several blocks
+    np.testing.assert_allclose(reference.attention(problem, inputs.q, inputs.k, inputs.v)[0], want, rtol=1e-12, atol=1e-14)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,21 @@ class BadTape(ValueError):
     """What should be a tape is none: who wrote it was tampered with."""
 
 
-def played(tape: Mapping[str, Any], parameters: Sequence[str]) -> Kernel:
-    """The tape as a kernel of `parameters`, the array arguments in the order in which the recorded launch had them."""
+Watch = Callable[[str, str, int, Sequence[np.ndarray[Any, Any]]], None]
+
+
+def played(tape: Mapping[str, Any], parameters: Sequence[str], watch: Watch | None = None) -> Kernel:
+    """The tape as a kernel of `parameters`, the array arguments in the order in which the recorded launch had them.
+
+    Args:
+      watch: called after each instruction outside of loops of run time, with its name, file, line, and views of what it wrote
+        (in a launch with values, on one core).
+    """
 
     def kernel(*inputs: Any) -> Any:
         machine = current_machine("play")
         player = _Player(machine, tape, inputs)
+        player.watch = watch
         return player.run()
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -58,6 +67,7 @@ class _Player:
         self._storages: dict[int, Storage] = {item.storage.buffer.number: item.storage for item in inputs}
         self._tensors: dict[int, NkiTensor] = {}
         self._results: dict[int, Any] = {}
+        self.watch: Watch | None = None
 
     def run(self) -> Any:
         """Everything, and what the kernel returned."""
@@ -76,7 +86,10 @@ class _Player:
             args, kwargs = self.read(operands)
             call = _at(file, line)
             if kind == "isa":
+                before = len(self.machine.run.events)
                 result = call(_instruction(name), args, kwargs)
+                if self.watch is not None:
+                    self.watch(name, file, line, [*self._written(before)])
             elif kind == "allocate":
                 if kwargs.get("data") is not None:
                     kwargs["data"] = np.frombuffer(kwargs["data"], np.uint8).copy()
@@ -93,6 +106,19 @@ class _Player:
                 raise BadTape(f"an entry of the kind {kind!r}")
             if number >= 0 and kind != "loop":
                 self._results[number] = result
+
+    def _written(self, before: int) -> Iterator[np.ndarray[Any, Any]]:
+        """Views of what the events from a number on wrote."""
+        for event in self.machine.run.events[before:]:
+            for region in event.writes:
+                storage = self._storages.get(region.buffer.number)
+                if storage is None or storage.data is None:
+                    continue
+                itemsize = region.dtype.itemsize
+                yield np.ndarray(
+                    region.shape, region.dtype.dtype, buffer=storage.data, offset=region.offset * itemsize,
+                    strides=[step * itemsize for step in region.strides],
+                )  # fmt: skip
 
     def _loop(self, call: Callable[..., Any], entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name, number, inner, returned, called = entry[1], entry[5], entry[6], entry[7], entry[8]
@@ -162,14 +188,19 @@ class _Player:
 
 def _check_inside(tensor: NkiTensor, strides: tuple[int, ...], offset: int, free_start: int | None) -> None:
     """A tape that names elements beyond its allocation must not reach memory."""
-    if len(strides) != len(tensor.shape) or any(size < 0 for size in tensor.shape):
+    shape = tensor.shape
+    if len(strides) != len(shape) or (shape and min(shape) < 0):
         raise BadTape("a tensor whose strides do not fit its shape")
-    if free_start is not None:
-        return  # judged when an instruction uses it
-    ends = [(size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True) if size]
-    room = tensor.storage.buffer.elements * tensor.storage.buffer.dtype.itemsize // tensor.dtype.itemsize
-    low, high = offset + sum(min(end, 0) for end in ends), offset + sum(max(end, 0) for end in ends)
-    if tensor.size and (low < 0 or high >= room):
+    if free_start is not None or 0 in shape:
+        return  # judged when an instruction uses it; empty
+    low = high = offset
+    for size, stride in zip(shape, strides, strict=True):
+        if stride < 0:
+            low += (size - 1) * stride
+        else:
+            high += (size - 1) * stride
+    buffer = tensor.storage.buffer
+    if low < 0 or high >= buffer.elements * buffer.dtype.itemsize // tensor.dtype.itemsize:
         raise BadTape(f"{tensor!r} names elements outside of its allocation")
 
 
@@ -191,9 +222,13 @@ def _template(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
+_CALL = max(line for *_, line in _template.__code__.co_lines() if line) - _template.__code__.co_firstlineno
+"""Lines from the head of `_template` to its call."""
+
+
 @functools.lru_cache(maxsize=4096)
 def _at(file: str, line: int) -> Callable[..., Any]:
     """A function that calls another as if it stood at `file:line`, which is where faults and events then say they are."""
-    code = _template.__code__.replace(co_filename=file or "<tape>", co_firstlineno=line)
+    code = _template.__code__.replace(co_filename=file or "<tape>", co_firstlineno=max(line - _CALL, 0))
     made = types.FunctionType(code, globals(), "tape")
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -20,6 +21,7 @@ from nki_hf.sim import Kernel, SimOptions, as_nki, launch
 from nki_hf.sim.execution.machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run import tape
+from nki_hf.tools.judging import plain
 from nki_hf.tools.judging.explain import explained, place
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
@@ -31,7 +33,8 @@ class _NoKernel(ValueError):
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What happened: `stage` (`load`, `run` or empty), `error`, the kernel's `name`, and a tape per trace.
+    """What happened: `stage` (`load`, `run` or empty), `error`, the kernel's `name`, a tape per trace, and `changed`: where
+    the first launch, done once more, gave another tape.
 
     Args:
       request: `file`, `name` (may be empty), `lnc`, `progress` (a file that says when the kernel itself runs), and `traces`:
@@ -39,7 +42,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         are checked here too).
     """
     tape.install()
-    found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": []}
+    found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": [], "changed": None}
     with as_nki():
         try:
             module = _module(str(request["file"]))
@@ -53,7 +56,41 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
                 found["traces"].append(_trace(kernel, name, trace, int(request["lnc"])))
             except BaseException as error:
                 return {**found, "error": {**_described(error), "size": trace["size"]}}
+    if request["traces"]:  # a program follows from its arguments: the same ones give the same program
+        with contextlib.suppress(BaseException):
+            again = _trace(kernel, name, request["traces"][0], int(request["lnc"]))
+            found["changed"] = _difference(found["traces"][0]["tape"], again["tape"])
     return {**found, "stage": ""}
+
+
+def _difference(first: Any, second: Any) -> dict[str, Any] | None:
+    """File and line of the first entry in which two tapes differ, names apart; None if they are the same program."""
+    if plain.dump(first) == plain.dump(second):
+        return None
+    tapes = [plain.load(plain.dump(item)) for item in (first, second)]
+    for item in tapes:
+        item["tensors"] = [tensor[:-1] for tensor in item["tensors"]]
+    one, other = (_nameless(item) for item in tapes)
+    if one == other:
+        return None
+    for entry, changed in zip(_entries(one), _entries(other), strict=False):
+        if entry[:3] != changed[:3]:
+            file, line = entry[3]
+            return {"file": file, "line": line}
+    return {"file": "", "line": 0}
+
+
+def _nameless(value: Any) -> Any:
+    """A tape without the names of tiles and instructions, which a module may count on over its launches."""
+    if isinstance(value, dict):
+        return {key: _nameless(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_nameless(item) for item in value if not (isinstance(item, list) and len(item) == 2 and item[0] == "name")]
+    return value
+
+
+def _entries(tape_: Any) -> list[Any]:
+    return [entry for entries in tape_["cores"].values() for entry in entries]
 
 
 def _module(file: str) -> Any:
@@ -72,6 +109,13 @@ def _module(file: str) -> Any:
 
 
 def _kernel(module: Any, file: str, name: str) -> tuple[Kernel, str]:
+    kernel, name = _named(module, file, name)
+    if inspect.isgeneratorfunction(kernel.function) or inspect.iscoroutinefunction(kernel.function):
+        raise _NoKernel(f"{name} is a generator or a coroutine (it says yield or async): a kernel is a function that returns.")
+    return kernel, name
+
+
+def _named(module: Any, file: str, name: str) -> tuple[Kernel, str]:
     own = getattr(module, "__name__", "")
     kernels = {key: value for key, value in vars(module).items() if isinstance(value, Kernel)}
     if name:
@@ -110,6 +154,12 @@ def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int) -> dic
                 if len(outputs) < lnc:
                     raise
                 # the kernel has returned: memory and outputs are judged from its tape
+        for value in outputs.values():
+            if any(isinstance(item, np.ndarray) for item in (value if isinstance(value, tuple | list) else (value,))):
+                raise _NoKernel(
+                    f"{name} returns a NumPy array that its Python made, which no chip has computed: outputs are tensors in "
+                    "nl.shared_hbm that instructions write."
+                )
         order = [key for key in inspect.signature(kernel.function).parameters if key in names]
         return {"tape": recorder.tape(outputs), "parameters": [(key, names[key]) for key in order]}
 

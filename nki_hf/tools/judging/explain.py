@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
+import errno
 import re
 import traceback
 from pathlib import Path
 from types import ModuleType
 
 from nki_hf.sim import isa, language
-from nki_hf.tools.kernel_lint.names import GONE, SINCE
+from nki_hf.tools.kernel_lint.instead import instead
 
 __all__ = ["explained", "place"]
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _OURS = tuple(f"{_PACKAGE}/{part}" for part in ("sim/", "tools/", "observers/", "timing/"))
-_SPACES = {"nl": language, "nisa": isa}
-
-INSTEAD = {
-    "nl.load": "allocate a tile with nl.ndarray(..., buffer=nl.sbuf) and copy with nisa.dma_copy(dst=tile, src=tensor)",
-    "nl.store": "copy with nisa.dma_copy(dst=tensor, src=tile)",
-    "nl.arange": "slice tiles (t[0:128, 0:512]) or use nl.ds(start, size)",
-    "nl.mgrid": "slice tiles (t[0:128, 0:512]) or use nl.ds(start, size)",
-    "nl.par_dim": "the first axis of an on-chip tile is the partition axis",
-    "nl.matmul": "nisa.nc_matmul(dst=psum_tile, stationary=..., moving=...)",
-    "nl.spmd_dim": "launch with kernel[lnc](...) and ask nl.program_id(0)",
-    "nki.benchmark": "nki_hf judge gives simulated times",
-    "nki.profile": "nki_hf report gives simulated times",
-    "nki.baremetal": "launch the kernel itself",
-    "nki.simulate_kernel": "nki.simulate(kernel)(...)",
-    "nisa.tensor_copy_dynamic_src": "nisa.tensor_copy with a view moved by scalar_offset",
-    "nisa.tensor_copy_dynamic_dst": "nisa.tensor_copy with a view moved by scalar_offset",
-    "nl.dynamic_range": "nl.fori_loop",
-}
-"""Name of the language that is gone -> what stands in its place; sources: migration guides of NKI 0.3, 0.4 and 0.7."""
 
 _OLD = (
     "neuronxcc.nki is the language before NKI 0.3, which is gone: write `import nki`, `import nki.language as nl`, "
@@ -60,13 +41,15 @@ def explained(error: BaseException) -> tuple[str, str]:
         return "the file raised KeyboardInterrupt", ""
     if isinstance(error, MemoryError):
         return "the kernel's Python needs more memory than it may take", "Give a larger --memory, or allocate less."
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return "the file writes or prints more than it may (a file of a judgement holds 256 MiB)", "Print less."
     if isinstance(error, RecursionError):
         return "the kernel's Python calls itself without end", ""
     if isinstance(error, ImportError) and (name := error.name or "").partition(".")[0] in ("neuronxcc", "torch_neuronx"):
         return f"the file imports {name}", _OLD
     if isinstance(error, ImportError) and text.startswith("cannot import name"):
         name = (re.findall(r"'(\w+)'", text) or [""])[0]
-        return text, _instead(name, [language, isa])
+        return text, instead(name, [language, isa])
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and error.name:
         return _attribute(error.obj, error.name)
     if isinstance(error, NameError) and error.name in ("nl", "nisa", "nki"):
@@ -83,27 +66,7 @@ def _attribute(module: ModuleType, name: str) -> tuple[str, str]:
     if short is None and module.__name__.rpartition(".")[2] in ("nki", "sim"):
         short = "nki"
     full = f"{short or module.__name__}.{name}"
-    return f"{full} does not exist", _instead(name, [module], full)
-
-
-def _instead(name: str, modules: list[ModuleType], full: str = "") -> str:
-    for candidate in (full, f"nl.{name}", f"nisa.{name}", f"nki.{name}"):
-        if candidate in INSTEAD:
-            gone = next((version for version, names in GONE.items() if candidate in names), "0.3")
-            return f"{candidate} is gone since NKI {gone}: {INSTEAD[candidate]}."
-        since = next((version for version, names in SINCE.items() if candidate in names), "")
-        if since:
-            return f"{candidate} came with NKI {since}."
-    for short, space in _SPACES.items():
-        if space not in modules and hasattr(space, name):
-            return f"It is {short}.{name}."
-    shorts = {language: "nl", isa: "nisa"}
-    close = [
-        f"{shorts.get(space, 'nki')}.{item}"
-        for space in (*modules, *(s for s in _SPACES.values() if s not in modules))
-        for item in difflib.get_close_matches(name, [n for n in dir(space) if not n.startswith("_")], 2, 0.6)
-    ]
-    return f"Did you mean {' or '.join(close[:3])}?" if close else "See docs/nki_surface.md for every name that there is."
+    return f"{full} does not exist", instead(name, [module], full)
 
 
 def _call(text: str) -> str:

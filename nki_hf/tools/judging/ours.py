@@ -87,6 +87,7 @@ def packed_by(file: str, name: str, task: Task, chip: Chip, lnc: int) -> Packed 
         return None
     for binding in bindings("forward"):
         spec = importlib.util.find_spec(binding.module)
-        if spec is not None and spec.origin and Path(spec.origin) == Path(file).resolve() and name in ("", binding.name):
+        here = spec is not None and spec.origin and Path(spec.origin) == Path(file).resolve()
+        if here and (not name or name.startswith(binding.name)):  # its entries are called NAME and NAME_loop
             return Packed(binding, task, chip, lnc)
     return None

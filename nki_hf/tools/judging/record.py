@@ -100,6 +100,17 @@ class Time(_Model):
     hints: list[Hint]
 
 
+class FirstDifference(_Model):
+    """Where a wrong kernel parts from the right one of `--against`."""
+
+    opcode: str
+    file: str
+    line: int
+    parent_file: str
+    parent_line: int
+    text: str
+
+
 class Printed(_Model):
     """What the kernel's file wrote itself; the middle of long output is left out."""
 
@@ -130,6 +141,7 @@ class Record(_Model):
     seed: int
     score: float
     diagnosis: str = ""
+    first_difference: FirstDifference | None = None
     findings: list[Finding]
     warnings: list[str]
     cases: list[Case]

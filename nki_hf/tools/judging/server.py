@@ -3,14 +3,15 @@
     python -m nki_hf.tools.judging.server
 
 It reads requests from standard input and answers on standard output (see plain.py). For each request it forks the kernel's
-process (child.py), which writes its tapes to a file, and after its end the judge's process (stages.py), which reads them. The
-server never runs anything of a kernel's, so both start clean.
+process (child.py), which writes its tapes to a file, and after its end the judge's processes (stages.py, time_stage.py), which
+read them. The server never runs anything of a kernel's, so all of them start clean.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import resource
 import signal
@@ -21,7 +22,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nki_hf.tools.judging import child, plain, stages
+from nki_hf.tools.judging import child, plain, stages, time_stage, verdict
+from nki_hf.tools.judging.findings import finding
 
 __all__ = ["main"]
 
@@ -29,6 +31,8 @@ _SHOWN = 4000
 """Characters of a kernel's own output that are kept of its beginning and of its end."""
 _FILE_BYTES = 1 << 28
 _SUBREAPER = 36
+_PAUSE = 0.02
+_MOST_PROCESSES = 64
 
 
 def main() -> None:
@@ -39,12 +43,16 @@ def main() -> None:
     os.dup2(2, 1)
     with contextlib.suppress(OSError, AttributeError):  # orphans come here, on Linux
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    gc.disable()  # tapes are large and have no cycles: collected between two requests
+    gc.freeze()
     while True:
         try:
             request = plain.receive(requests)
         except EOFError:
             return
         plain.send(answers, _served(request))
+        del request
+        gc.collect()
 
 
 def _served(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,35 +60,63 @@ def _served(request: Mapping[str, Any]) -> dict[str, Any]:
         folder = Path(name)
         limits = float(request["seconds"]), int(request["memory"])
         start = time.perf_counter()
-        began = {**request["child"], "progress": str(folder / "began")}
-        ended = _run(lambda: plain.dump(child.answer(began)), folder, "kernel", *limits)
-        answer = _answer(folder, "kernel", ended)
-        if answer["error"] is not None and answer["stage"] == "load" and (folder / "began").exists():
-            answer["stage"] = "run"
+        answer = _kernel(request["child"], folder, "kernel", *limits)
+        if request["judge"] is None:
+            return {**answer, "printed": _printed(folder)}
         seconds = time.perf_counter() - start
-        request["judge"]["against"] = _against(request, folder, *limits)
-        # what the kernel's process left in the folder is not what the judge reads
-        whole = {**request["judge"], "answer": answer, "printed": _printed(folder), "kernel_seconds": seconds}
-        ended = _run(lambda: plain.dump(stages.judged(whole, folder / "stage")), folder, "judge", *limits)
-        record = _answer(folder, "judge", ended)
-        if "verdict" not in record:
-            at = folder / "stage"
-            record = stages.broken(whole, at.read_text() if at.is_file() else "load", record["error"])
-        return record
+        other = request["judge"]["against"]
+        if other is not None:
+            other = {**other, "answer": _kernel(request["against"], folder, "against", *limits)}
+        whole = {
+            **request["judge"],
+            "against": other,
+            "answer": answer,
+            "printed": _printed(folder),
+            "kernel_seconds": seconds,
+        }
+    with tempfile.TemporaryDirectory(prefix="nki_hf_judge_") as name:  # another: the kernel's process may have left things
+        return _judged(whole, Path(name), *limits)
 
 
-def _against(request: Mapping[str, Any], folder: Path, seconds: float, memory: int) -> dict[str, Any] | None:
-    """The tapes of the kernel that times are compared with, from a process of its own."""
-    if request["against"] is None:
-        return None
-    ended = _run(
-        lambda: plain.dump(child.answer({**request["against"], "progress": os.devnull})), folder, "against", seconds, memory
-    )
-    return {**request["judge"]["against"], "answer": _answer(folder, "against", ended)}
+def _kernel(asked: Mapping[str, Any], folder: Path, name: str, seconds: float, memory: int) -> dict[str, Any]:
+    """The answer of a kernel's own process."""
+    began = folder / f"{name}.began"
+    process = _started(lambda: plain.dump(child.answer({**asked, "progress": str(began)})), folder, name, seconds, memory)
+    answer = _answer(folder, name, _ended(process, seconds))
+    _bury()
+    if answer["error"] is not None and answer["stage"] == "load" and began.exists():
+        answer["stage"] = "run"
+    return answer
 
 
-def _run(body: Callable[[], bytes], folder: Path, name: str, seconds: float, memory: int) -> dict[str, Any]:
-    """Fork, let `body` write its bytes to a file, and wait; how the process ended."""
+def _judged(whole: Mapping[str, Any], folder: Path, seconds: float, memory: int) -> dict[str, Any]:
+    """The record, from two processes that run beside each other: what needs values, and the times."""
+    at = folder / "stage"
+    times = None
+    if whole["until"] == "times" and whole["answer"]["error"] is None:
+        late = folder / "times.stage"
+        times = _started(lambda: plain.dump(time_stage.time_rows(whole, late)), folder, "times", seconds, memory)
+    process = _started(lambda: plain.dump(stages.judged(whole, at)), folder, "judge", seconds, memory)
+    record = _answer(folder, "judge", _ended(process, seconds))
+    if "verdict" not in record:
+        record = verdict.broken(whole, at.read_text() if at.is_file() else "load", record["error"])
+    if times is not None and record["passed"]:
+        found = _answer(folder, "times", _ended(times, seconds))
+        if "rows" not in found:
+            found = {"rows": [], "warnings": [], "seconds": 0.0, "failed": _unfinished("times", found["error"])}
+        record = verdict.timed_too(record, found)
+    elif times is not None:
+        _killed(times)
+    _bury()
+    return record
+
+
+def _unfinished(stage: str, error: Mapping[str, Any]) -> dict[str, Any]:
+    return {"stage": stage, "findings": [finding(stage, error)]}
+
+
+def _started(body: Callable[[], bytes], folder: Path, name: str, seconds: float, memory: int) -> int:
+    """Fork a process that lets `body` write its bytes to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
@@ -99,11 +135,7 @@ def _run(body: Callable[[], bytes], folder: Path, name: str, seconds: float, mem
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-    ended = _wait(process, seconds)
-    with contextlib.suppress(OSError):
-        os.killpg(process, signal.SIGKILL)
-    _bury()
-    return ended
+    return process
 
 
 def _confine(folder: Path, name: str, memory: int, seconds: float) -> None:
@@ -129,23 +161,42 @@ def _confine(folder: Path, name: str, memory: int, seconds: float) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too large raises instead
 
 
-def _wait(process: int, seconds: float) -> dict[str, Any]:
+def _ended(process: int, seconds: float) -> dict[str, Any]:
+    """How the process ended; after `seconds` it is killed, with what it started."""
     end, pause = time.monotonic() + seconds, 0.0005
     while True:
         done, status = os.waitpid(process, os.WNOHANG)
         if done:
-            if os.WIFSIGNALED(status):
-                return {"signal": os.WTERMSIG(status)}
-            return {"code": os.WEXITSTATUS(status)}
-        if time.monotonic() > end:
             with contextlib.suppress(OSError):
                 os.killpg(process, signal.SIGKILL)
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+            return {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
+        if time.monotonic() > end:
+            _killed(process)
             return {"timeout": seconds}
+        if pause >= _PAUSE and _crowded(process):
+            _killed(process)
+            return {"crowd": _MOST_PROCESSES}
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.02)
+        pause = min(pause * 1.5, _PAUSE)
+
+
+def _crowded(process: int) -> bool:
+    """True if the session of a process has more members than a kernel needs: it forks without end."""
+    count = 0
+    with contextlib.suppress(OSError):  # no /proc: the time limit remains
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError):
+                    count += os.getsid(int(name)) == process
+    return count > _MOST_PROCESSES
+
+
+def _killed(process: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(process, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
 
 
 def _bury() -> None:
@@ -179,6 +230,8 @@ def _answer(folder: Path, name: str, ended: Mapping[str, Any]) -> dict[str, Any]
                 return found
         except Exception as error:
             return _error("damaged", f"what the process wrote cannot be read ({error})")
+    if "crowd" in ended:
+        return _error("crowd", f"it started more than {ended['crowd']} processes: a kernel starts none")
     if "timeout" in ended:
         return _error("timeout", f"it was still running after {ended['timeout']:g} s")
     if "signal" in ended:

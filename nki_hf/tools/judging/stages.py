@@ -1,16 +1,15 @@
-"""The stages of a judgement, in a clean process: what is judged comes from tapes, never from the kernel's own process."""
+"""The stages of a judgement but for the times, in a clean process: what is judged comes from tapes, not from the kernel."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nki_hf.chips import get_chip
-from nki_hf.errors import FaultRecord, KernelFault
+from nki_hf.errors import KernelFault
 from nki_hf.observers.accumulation import foreign_accumulation
 from nki_hf.observers.capacity import report as capacity_report
 from nki_hf.observers.races import races
@@ -19,52 +18,25 @@ from nki_hf.sim.faults import SecondWriteWarning, SimulatorWarning
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
 from nki_hf.testing import DISTRIBUTIONS
-from nki_hf.tools.judging import diagnosis
+from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
-from nki_hf.tools.judging.times import sentence, timed
-from nki_hf.tools.judging.values import Checked, Run, checked, drawn, run_tape, strict_read, to_kernel
+from nki_hf.tools.judging.stage_names import STAGES
+from nki_hf.tools.judging.value_stage import add_cases, judge_values
+from nki_hf.tools.judging.values import Checked, Run, checked, drawn, run_tape, to_kernel
+from nki_hf.tools.judging.verdict import empty, fails, passes
 from nki_hf.tools.kernel_lint import RULES, lint
 
-__all__ = ["broken", "judged"]
-
-_KIND_STAGE = {"capacity": "memory", "overlap": "memory", "race": "races", "deadlock": "races", "uninitialized": "values"}
-_RATIOS = {True: 1.3, False: 3.5}
-"""Error of a kernel over that of an ideal one from which it fails, by whether the task states what an ideal one rounds. A good
-kernel of attention in bfloat16 has 0.98 to 1.02, one that rounds its output twice 1.2; accumulators in bfloat16 have 1.34 with
-two blocks of keys, 1.4 with four, 1.6 with eight."""
-
-
-class _Failed(Exception):
-    def __init__(self, stage: str, *findings: dict[str, Any]) -> None:
-        self.stage = stage
-        self.findings = findings
-        super().__init__(stage)
-
-
-@dataclass
-class _State:
-    request: Mapping[str, Any]
-    stage: Callable[[str], None]
-    record: dict[str, Any]
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-def broken(request: Mapping[str, Any], stage: str, error: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a judgement whose own process did not come to its end."""
-    record = _empty(request)
-    _fail(record, stage if stage in STAGES else "load", [_finding(stage, error)])
-    return record
+__all__ = ["judged"]
 
 
 def judged(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
-    """The record, plain data.
+    """The record without times, plain data.
 
     Args:
-      request: the command's options, `answer` (of child.py, or what became of it) and `printed`.
+      request: the command's options, `until` (the last stage), `answer` (of child.py, or what became of it) and `printed`.
       progress: a file that always holds the name of the stage under way.
     """
-    record = _empty(request)
+    record = empty(request)
     began: list[Any] = [time.perf_counter(), "load"]
 
     def stage(name: str) -> None:
@@ -75,84 +47,23 @@ def judged(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
 
     try:
         _stages(request, record, stage)
-        record["verdict"], record["passed"], record["stage"] = "pass", True, None
-        times = record["times"]
-        record["score"] = sum(row["score"] for row in times) / len(times) if times else 1.0
-        record["sentence"] = f"pass: {times[0]['sentence']}" if times else "pass."
-    except _Failed as failed:
-        _fail(record, failed.stage, list(failed.findings))
+        passes(record)
+    except Failed as failed:
+        fails(record, failed.stage, list(failed.findings))
     return record
-
-
-def _empty(request: Mapping[str, Any]) -> dict[str, Any]:
-    answer = request.get("answer") or {}
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "verdict": "",
-        "passed": False,
-        "stage": None,
-        "sentence": "",
-        "file": request["file"],
-        "kernel": answer.get("name") or request["name"],
-        "task": request["task"],
-        "dtype": request["dtype"],
-        "chip": request["chips"][0],
-        "lnc": request["lnc"],
-        "seed": request["seed"],
-        "score": 0.0,
-        "diagnosis": "",
-        "findings": [],
-        "warnings": [],
-        "cases": [],
-        "memory": [],
-        "times": [],
-        "printed": request.get("printed") or {},
-        "seconds": {"kernel": request.get("kernel_seconds", 0.0)},
-    }
-
-
-def _fail(record: dict[str, Any], stage: str, findings: list[dict[str, Any]]) -> None:
-    record.update(verdict=f"failed at stage {stage}", passed=False, stage=stage, score=0.0)
-    record["findings"] += findings
-    first = findings[0] if findings else {"message": "", "advice": ""}
-    limit = f", {first['limit']}" if first.get("limit") and not record["diagnosis"] else ""
-    said = (record["diagnosis"] or f"{first['message'].rstrip('.')}{limit}").rstrip(".")
-    place = f" ({first['file'].rsplit('/', 1)[-1]}:{first['line']})" if first.get("line") else ""
-    advice = f" {first['advice']}" if first.get("advice") else ""
-    record["sentence"] = f"failed at stage {stage}: {said}{place}.{advice}"
-
-
-def _finding(stage: str, error: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "stage": stage if stage in STAGES else "load",
-        "kind": error["kind"],
-        "message": error["message"],
-        "limit": error.get("limit", ""),
-        "advice": error.get("advice", ""),
-        "file": error.get("file", ""),
-        "line": int(error.get("line") or 0),
-    }
-
-
-def _of_fault(stage: str, record: FaultRecord) -> dict[str, Any]:
-    return _finding(stage, {**record.to_dict(), "message": f"{record.instruction}: {record.message}"})
 
 
 def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[[str], None]) -> None:
     stage("load")
     answer = request["answer"]
     task = load_task(request["task"])
-    if answer["error"] is not None:
-        error = answer["error"]
-        at = answer["stage"] if answer["stage"] in STAGES else "load"
-        if error.get("fault"):
-            at = _KIND_STAGE.get(error["kind"], "limits")
-            if "on shapes alone" in error["message"] or "shapes only" in str(error.get("limit")):
-                at = "values"
-                error = {**error, "kind": "not replayable", "message": f"this kernel cannot be replayed: {error['message']}"}
-        raise _Failed(at, _finding(at, error))
+    failed = kernel_failure(answer)
+    if failed is not None:
+        raise failed
     stage("lint")
     _lint(request, record)
+    if STAGES.index(request["until"]) <= STAGES.index("lint"):
+        return
     chip = get_chip(request["chips"][0])
     packed = packed_by(request["file"], answer["name"], task, chip, request["lnc"])
     runs = [
@@ -174,45 +85,18 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         first, arrays = _first(run, trace, options, request, record, stage)
         if not number:
             _orders(first, chip, record, stage)
+            _inputs_kept(first, task, dict(trace["parameters"]))
         stage("values")
         distributions = _distributions(task, number)
         try:
             found = checked(run, trace, options, request["lnc"], request["seed"], distributions, first, arrays)
         except KernelFault as fault:
-            raise _Failed("values", _of_fault("values", fault.record)) from None
+            raise Failed("values", of_fault("values", fault.record)) from None
         checks.append(found)
-        _cases(found, task, record)
+        add_cases(found, task, record)
         if found.count or found.depends_on_memory or any(o.wrong is not None for o in found.outcomes):
             break
-    _values(request, record, task, runs, checks, traces, chip)
-    stage("times")
-    for size in request["at"]:
-        for name in request["chips"]:
-            shapes = task.shapes(size, request["dtype"])
-            if packed is not None:
-                shapes = packed.shapes(size, request["dtype"])
-            shaped = _laid_out(task, request["layout"], shapes) if packed is None else shapes
-            try:
-                row = timed(
-                    task,
-                    size,
-                    request["dtype"],
-                    traces[size, name],
-                    shaped,
-                    get_chip(name),
-                    request["lnc"],
-                    window=request["window"],
-                )
-            except KernelFault as fault:
-                at = _KIND_STAGE.get(fault.record.kind, "limits")
-                raise _Failed(
-                    at, {**_of_fault(at, fault.record), "message": f"at size {size} on {name}: {fault.record.message}"}
-                ) from None
-            except (MemoryError, BadTape) as error:
-                raise _Failed("times", _finding("times", {"kind": type(error).__name__, "message": str(error)})) from None
-            row |= {"sentence": sentence(row), "against_us": None, "speedup": None}
-            record["times"].append(row)
-    _against(request, record, task)
+    judge_values(request, record, task, runs, checks, traces, chip)
     stage("end")
 
 
@@ -231,7 +115,7 @@ def _lint(request: Mapping[str, Any], record: dict[str, Any]) -> None:
             record["warnings"].append(f"lint: {found.rule}: {found.message} (line {found.line}), NKI {', '.join(versions)}")
             if len(versions) == len(row.findings) and RULES[found.rule].word == "refused":
                 refused.append(
-                    _finding(
+                    finding(
                         "lint",
                         {
                             "kind": found.rule,
@@ -243,7 +127,7 @@ def _lint(request: Mapping[str, Any], record: dict[str, Any]) -> None:
                     )
                 )
     if refused:
-        raise _Failed("lint", *refused[:5])
+        raise Failed("lint", *refused[:5])
 
 
 def _first(
@@ -262,12 +146,12 @@ def _first(
             warnings.simplefilter("always")
             found = run_tape(trace, to_kernel(run, arrays), options, request["lnc"])
     except KernelFault as fault:
-        at = _KIND_STAGE.get(fault.record.kind, "limits")
-        raise _Failed(at, _of_fault(at, fault.record)) from None
+        at = KIND_STAGE.get(fault.record.kind, "limits")
+        raise Failed(at, of_fault(at, fault.record)) from None
     except BadTape as error:
-        raise _Failed(
+        raise Failed(
             "run",
-            _finding(
+            finding(
                 "run",
                 {
                     "kind": "tampered",
@@ -294,139 +178,26 @@ def _orders(first: LaunchResult, chip: Any, record: dict[str, Any], stage: Calla
     stage("races")
     found = [race.record() for race in races(first.events)]
     if found:
-        raise _Failed("races", *[_of_fault("races", item) for item in found[:5]])
+        raise Failed("races", *[of_fault("races", item) for item in found[:5]])
+
+
+def _inputs_kept(first: LaunchResult, task: Task, names: Mapping[str, str]) -> None:
+    """A task's inputs are the caller's: a kernel that writes what it reads gives another result when it is called again."""
+    read = {region.buffer.number for event in first.events for region in event.reads if region.buffer.role == "input"}
+    for event in first.events:
+        for region in event.writes:
+            name = region.buffer.name
+            if region.buffer.role == "input" and region.buffer.number in read and names.get(name) not in task.in_place:
+                fault = {
+                    "kind": "input written",
+                    "message": f"{event.opcode} writes the input {name}, which is also read: an output is a tensor of its own",
+                    "advice": "Allocate it with nl.ndarray(..., buffer=nl.shared_hbm).",
+                    "file": event.file,
+                    "line": event.line,
+                }
+                raise Failed("values", finding("values", fault))
 
 
 def _distributions(task: Task, number: int) -> tuple[str, ...]:
-    names = (*DISTRIBUTIONS, "late_maximum") if "k" in task.axes else DISTRIBUTIONS
+    names = (*DISTRIBUTIONS, *(("late_maximum",) if "k" in task.axes else ()), *task.distributions)
     return names if not number else tuple(name for name in names if name in ("normal", "wide", "late_maximum"))
-
-
-def _cases(found: Checked, task: Task, record: dict[str, Any]) -> None:
-    for outcome in found.outcomes:
-        for name, item in zip(task.outputs, outcome.judgements, strict=False):
-            plain = item.to_dict()
-            record["cases"].append(
-                {
-                    "size": found.size,
-                    "distribution": outcome.distribution,
-                    "output": name,
-                    "verdict": item.verdict,
-                    "detail": item.detail,
-                    "row_error": plain["row_error"],
-                    "tolerance": item.tolerance,
-                    "error_ratio": outcome.precision.ratio if outcome.precision and name == task.outputs[0] else None,
-                    "row_factor_ratio": outcome.precision.factor_ratio
-                    if outcome.precision and name == task.outputs[0]
-                    else None,
-                }
-            )
-
-
-def _values(
-    request: Mapping[str, Any],
-    record: dict[str, Any],
-    task: Task,
-    runs: list[Run],
-    checks: list[Checked],
-    traces: Mapping[Any, Any],
-    chip: Any,
-) -> None:
-    counted = next((check.count for check in checks if check.count), "")
-    if counted:
-        raise _Failed("values", _finding("values", {"kind": "outputs", "message": counted}))
-    bad = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
-    if bad or any(check.depends_on_memory for check in checks):
-        check = bad[0][0] if bad else next(item for item in checks if item.depends_on_memory)
-        run = next(item for item in runs if item.size == check.size)
-        strict = SimOptions(chip=chip, third_party=True, uninitialized="error")
-        fault = strict_read(run, traces[run.size, chip.name], drawn(run, "normal", request["seed"]), strict, request["lnc"])
-        unfinished = any(o.judgements[o.wrong or 0].verdict in ("not finite", "never written") for _, o in bad)
-        found = []
-        if fault is not None and (unfinished or not bad or check.depends_on_memory):
-            found.append({**_of_fault("values", fault.record), "kind": "uninitialized"})
-            record["diagnosis"] = f"the result depends on memory that was never written: {found[0]['message']}"
-        elif check.depends_on_memory and not bad:
-            found.append(
-                _finding(
-                    "values",
-                    {
-                        "kind": "leftovers",
-                        "message": "the same inputs gave another result in a second run: "
-                        "the kernel reads what an earlier run left in memory",
-                    },
-                )
-            )
-        slight = all(o.judgements[o.wrong or 0].row_error < 8 * o.judgements[o.wrong or 0].tolerance for _, o in bad)
-        if not record["diagnosis"] and bad and slight and request["dtype"] != "float32":
-            found_words = [diagnosis.imprecision(o, _RATIOS[task.ideal is not None]) for item in checks for o in item.outcomes]
-            record["diagnosis"] = next(filter(None, found_words), "")
-        if not record["diagnosis"] and bad:
-            record["diagnosis"] = diagnosis.named(task, checks)
-        seen = set()
-        for check, outcome in bad:
-            number = outcome.wrong or 0
-            judgement = outcome.judgements[number]
-            if (judgement.verdict, check.size) in seen:
-                continue
-            seen.add((judgement.verdict, check.size))
-            message = f"{task.outputs[number]} at size {check.size}, {outcome.distribution} inputs: {judgement.detail}"
-            found.append(_finding("values", {"kind": judgement.verdict, "message": message}))
-        raise _Failed("values", *found)
-    if all(not reference.any() for check in checks for outcome in check.outcomes for reference in outcome.references):
-        raise _Failed(
-            "values", _finding("values", {"kind": "reference", "message": "every reference is zero: it judges nothing"})
-        )
-    if request["dtype"] in ("bfloat16", "float16") and not request["rtol"]:
-        for check in checks:
-            for outcome in check.outcomes:
-                words = diagnosis.imprecision(outcome, _RATIOS[task.ideal is not None])
-                if words:
-                    record["diagnosis"] = words
-                    message = f"{task.outputs[0]} at size {check.size}: {words}"
-                    raise _Failed(
-                        "values",
-                        _finding(
-                            "values",
-                            {
-                                "kind": "precision",
-                                "message": message,
-                                "advice": "Keep sums in float32, or allow the error with --rtol.",
-                            },
-                        ),
-                    )
-
-
-def _laid_out(task: Task, layout: Mapping[str, str], shapes: Mapping[str, Any]) -> dict[str, Any]:
-    from nki_hf.tools.judging.layouts import layout_of, placed_shape
-
-    found = {}
-    for name, (shape, dtype) in shapes.items():
-        own, wanted = layout_of(task, layout, name)
-        found[name] = (placed_shape(shape, own, wanted) if own else shape, dtype)
-    return found
-
-
-def _against(request: Mapping[str, Any], record: dict[str, Any], task: Task) -> None:
-    """Times of the other kernel beside those of this one."""
-    other = request.get("against")
-    if other is None:
-        return
-    if other["answer"]["error"] is not None:
-        record["warnings"].append(f"--against {other['file']} did not run: {other['answer']['error']['message']}")
-        return
-    for trace, found in zip(other["traces"], other["answer"]["traces"], strict=True):
-        shapes = {name: (shape, dtype) for name, shape, dtype in trace["arrays"]}
-        row = timed(
-            task,
-            trace["size"],
-            request["dtype"],
-            found,
-            shapes,
-            get_chip(trace["chip"]),
-            request["lnc"],
-            window=request["window"],
-        )
-        for mine in record["times"]:
-            if (mine["size"], mine["chip"]) == (row["size"], row["chip"]):
-                mine["against_us"], mine["speedup"] = row["us"], row["us"] / mine["us"]

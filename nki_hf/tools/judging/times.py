@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from nki_hf.chips import Chip
+from nki_hf.chips.measurements import error_band
 from nki_hf.errors import KernelFault
 from nki_hf.observers.timing import critical_path, engine_times, gains, traffic
-from nki_hf.sim import SimOptions, launch
+from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import played
 from nki_hf.tasks import Task
@@ -21,43 +23,37 @@ from nki_hf.tools.judging.counters import counters
 from nki_hf.tools.judging.hints import hints
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["sentence", "timed"]
+__all__ = ["sentence", "stream_of", "timed"]
 
 
 def timed(
     task: Task,
-    size: int,
-    dtype: str,
+    asked: Mapping[str, Any],
     trace: Mapping[str, Any],
-    shapes: Mapping[str, Any],
     chip: Chip,
     lnc: int,
     *,
+    dtype: str,
     window: int | None,
+    launched: tuple[LaunchResult, str] | None = None,
 ) -> dict[str, Any]:
     """One row of the record; times in simulated us.
+
+    Args:
+      task: what the kernel computes.
+      asked: the size and the arrays (name, shape, element type) that the kernel's process was given.
+      trace: what it answered: the tape and the names of its parameters.
+      chip, lnc: what it runs on.
+      dtype: element type of the run.
+      window: order of the schedule; None = as written.
+      launched: what `stream_of` gave, if it is known.
 
     Raises:
       KernelFault: the tape breaks a rule at this size; memory that overflows is spilled instead.
     """
-    names = [parameter for parameter, _ in trace["parameters"]]
-    arguments = {p: np.broadcast_to(np.zeros((), NUMPY_DTYPES[shapes[n][1]]), shapes[n][0]) for p, n in trace["parameters"]}
-    kernel = played(trace["tape"], names)
-
-    def run(checks: bool) -> Any:
-        options = SimOptions(chip=chip, values=False, third_party=True, checks=checks, trip_counts=1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SimulatorWarning)
-            return launch(kernel, (), arguments, options=options, lnc=lnc).events
-
-    spilled = ""
-    try:
-        events = run(True)
-    except KernelFault as fault:
-        if fault.record.kind != "capacity":
-            raise
-        spilled = str(fault)
-        events = run(False)
+    size = int(asked["size"])
+    result, spilled = launched or stream_of(asked, trace, chip, lnc)
+    events = result.events
     plan = schedule(events, chip, window=window, overflow="spill")
     total = plan.total_ns / 1e3
     engines: dict[str, float] = {}
@@ -66,7 +62,7 @@ def timed(
     moved = traffic(plan)
     dma = max((row.active_ns / 1e3 for row in moved), default=0.0)
     floors = {**engines, "dma": dma}
-    least = _least(task, size, dtype, shapes, chip, lnc)
+    least = _least(task, asked, chip, lnc)
     path = critical_path(plan)
     busiest = max(floors, key=lambda name: floors[name])
     top = next((step for step in path if step.engine == busiest), path[0] if path else None)
@@ -91,7 +87,7 @@ def timed(
         "us": total,
         "order": plan.order,
         "instructions": len(events),
-        "band": None,
+        "band": error_band(task.family or task.name, chip.name),
         "floors_us": {name: round(us, 3) for name, us in floors.items()},
         "least_us": least,
         "score": min(1.0, least / total),
@@ -115,12 +111,37 @@ def timed(
     }
 
 
-def _least(task: Task, size: int, dtype: str, shapes: Mapping[str, Any], chip: Chip, lnc: int) -> float:
+def stream_of(asked: Mapping[str, Any], trace: Mapping[str, Any], chip: Chip, lnc: int) -> tuple[LaunchResult, str]:
+    """The launch of a tape, and the sentence about memory that overflows (and is spilled); arguments as for `timed`.
+
+    Raises:
+      KernelFault: the tape breaks another rule.
+      BadTape: it is none.
+    """
+    arrays = {name: (shape, NUMPY_DTYPES[dtype]) for name, shape, dtype in asked["arrays"]}
+    arguments = {p: np.broadcast_to(np.zeros((), arrays[n][1]), arrays[n][0]) for p, n in trace["parameters"]}
+    kernel = played(trace["tape"], list(arguments))
+
+    def run(checks: bool) -> LaunchResult:
+        options = SimOptions(chip=chip, values=False, third_party=True, checks=checks, trip_counts=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SimulatorWarning)
+            return launch(kernel, (), arguments, options=options, lnc=lnc)
+
+    try:
+        return run(True), ""
+    except KernelFault as fault:
+        if fault.record.kind != "capacity":
+            raise
+        return run(False), str(fault)
+
+
+def _least(task: Task, asked: Mapping[str, Any], chip: Chip, lnc: int) -> float:
     """Us that no kernel can be below: useful operations at the 16-bit peak, every input read once at the DMA engines' rate, and
     the fixed cost of a launch.
     """
-    nbytes = sum(int(np.prod(shape)) * NUMPY_DTYPES[kind].itemsize for shape, kind in shapes.values())
-    compute = task.flops(size) / (lnc * float(chip.tensor_peak_tflops)) / 1e6
+    nbytes = sum(math.prod(shape) * NUMPY_DTYPES[kind].itemsize for _, shape, kind in asked["arrays"])
+    compute = task.flops(int(asked["size"])) / (lnc * float(chip.tensor_peak_tflops)) / 1e6
     memory = nbytes / (lnc * float(chip.dma_engines) * float(chip.dma_engine_bytes_per_ns)) / 1e3
     return max(compute, memory) + float(chip.kernel_fixed_ns) / 1e3
 

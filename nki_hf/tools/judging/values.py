@@ -124,7 +124,8 @@ def checked(
             outcomes=outcomes,
             depends_on_memory=False,
             result=first,
-            count=f"the kernel returns {given} outputs, {wanted} are expected ({', '.join(run.task.outputs)})",
+            count=f"the kernel returns {given} outputs, {wanted} are expected ({', '.join(run.task.outputs)})"
+            + (": it returns None" if trace["tape"]["returned"].get("0") is None else ""),
         )
     again = None
     for distribution in distributions[1:]:
@@ -175,7 +176,7 @@ def _outcome(
         dtype = _dtype(run, i)
         best = np.asarray(ideal[i]).astype(NUMPY_DTYPES[dtype]).astype(np.float64)
         size = 0.0 if scale is None or i else np.asarray(scale)
-        tolerance = run.rtol or _tolerance(best, reference, size, dtype)
+        tolerance = run.rtol or _tolerance(task, best, reference, size, dtype)
         written = unwritten[i] if unwritten is not None and i < len(unwritten) else None
         written = None if written is None or written.shape != reference.shape else written
         found.append(judge(output, reference, tolerance=tolerance, unwritten=written, scale=size, dtype=NUMPY_DTYPES[dtype]))
@@ -196,9 +197,9 @@ def _dtype(run: Run, number: int) -> str:
     return run.dtype if kind == FLOAT else kind
 
 
-def _tolerance(best: Array, reference: Array, scale: Any, dtype: str) -> float:
-    """Four times what an ideal kernel errs, and at least four roundings (in float32: 2e-5, for other orders of summation)."""
-    least = 4 * unit_roundoff(dtype) if dtype != "float32" else 2e-5
+def _tolerance(task: Task, best: Array, reference: Array, scale: Any, dtype: str) -> float:
+    """Four times what an ideal kernel errs, and at least four roundings (in float32 what the task says)."""
+    least = 4 * unit_roundoff(dtype) if dtype != "float32" else task.least_rtol
     if best.shape != reference.shape:
         return least
     errors = row_error(np.atleast_1d(best), np.atleast_1d(reference), scale)

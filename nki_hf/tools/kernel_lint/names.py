@@ -9,38 +9,15 @@ from enum import Enum
 from nki_hf import sim
 from nki_hf.sim import isa, language
 from nki_hf.sim.surface import NAMESPACES
+from nki_hf.tools.kernel_lint.instead import GONE, INSTEAD, SINCE, instead
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
 from nki_hf.tools.kernel_lint.source import own_nodes
-
-SINCE = {
-    "0.4": (
-        "nl.abs_max", "nl.abs_min", "nl.prelu", "nl.bypass", "nisa.activate2", "nl.tile_size.psum_bank_fmax",
-        "nl.tile_size.psum_bank_fmax_bytes", "nl.tile_size.sbuf_fmax",
-    ),
-    "0.5": ("nl.float8_e8m0fnu",),
-    "0.6": ("nl.fori_loop", "nl.while_loop", "nisa.topk"),
-    "0.7": (
-        "nisa.scalar_load", "nisa.scalar_store", "nisa.NkiScalar", "nl.NkiScalar", "nl.tiles", "nl.blocks", "nl.alloc_tiles",
-        "nl.alloc_blocks", "nl.NkiGrid", "nl.NkiTileGrid", "nl.NkiBlockGrid", "nl.int64", "nl.VirtualRegister",
-    ),
-}  # fmt: skip
-"""First version of a name -> names."""
 
 VIEWS = (
     "slice", "select", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "rearrange",
     "vector_select", "is_contiguous", "is_indirect", "indirect",
 )  # fmt: skip
 """View methods of tensors, which came with 0.5."""
-
-GONE = {
-    "0.3": (
-        "nl.arange", "nl.mgrid", "nl.par_dim", "nki.benchmark", "nki.profile", "nki.baremetal", "nki.simulate_kernel",
-        "nki.tensor",
-    ),
-    "0.4": ("nisa.tensor_copy_dynamic_src", "nisa.tensor_copy_dynamic_dst"),
-    "0.7": ("nl.dynamic_range",),
-}  # fmt: skip
-"""First version without a name -> names."""
 
 DEPRECATED = (
     "nl.tile_size.psum_fmax",
@@ -67,7 +44,7 @@ def _names_rule(name: str, versions: tuple[str, ...], why: str, names: tuple[str
     def _find(module: Module) -> Found:
         for node, used in module.attributes:
             if used in names:
-                yield node, used
+                yield node, f"{used}: {INSTEAD[used]}" if used in INSTEAD else used
 
 
 for _version, _names in SINCE.items():
@@ -158,7 +135,7 @@ def _unknown_name(module: Module) -> Found:
             continue
         if first not in known:
             if not member:
-                yield node, used
+                yield node, f"{used}: {instead(first, [_MODULES.get(space, sim)], used)}"
         elif member.isidentifier() and first in _MEMBERS[space] and not hasattr(getattr(_MODULES[space], first), member):
             yield node, used
 

@@ -1,0 +1,269 @@
+"""Mistakes of attention kernels: what each gives in place of the right output."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nki_hf.tasks.attention_reference import attention, powers
+
+__all__ = ["mistakes"]
+
+Array = np.ndarray[Any, Any]
+_D = 128
+_TILE = 128
+
+
+def _tiles(values: Array, axis: int, order: Callable[[Array], Array]) -> Array:
+    """The rows of `values` within tiles of 128 along an axis in another order."""
+    count = values.shape[axis] // _TILE
+    if count < 2:
+        return values
+    index = order(np.arange(count * _TILE).reshape(count, _TILE)).reshape(-1)
+    return np.take(values, index, axis=axis)
+
+
+def _transposed_probs(q: Array, k: Array, v: Array, causal: bool) -> Array:
+    """Each 128 x 128 tile of the probabilities used as it stands where its transpose belongs."""
+    power, total = powers(q, k, causal, 1, None, True, None)
+    rows, columns = power.shape[-2] // _TILE, power.shape[-1] // _TILE
+    if not rows or not columns or power.shape[-1] % _TILE or power.shape[-2] % _TILE:
+        return np.full_like(q, np.nan)
+    tiles = power.reshape(*power.shape[:-2], rows, _TILE, columns, _TILE).swapaxes(-1, -3)
+    return np.asarray(tiles.reshape(power.shape) @ v / total)
+
+
+def _last(rows: Array, keys: Array, size: int) -> Array:
+    return keys // size == rows // size
+
+
+_KEYS: dict[str, Callable[[int], Callable[[Array, Array], Array]]] = {
+    "the first block of {size} keys is missing": lambda n: lambda rows, keys: keys >= n,
+    "the last block of {size} keys is missing": lambda n: lambda rows, keys: keys < len(keys) - n,
+    "the first block of {size} keys is missing where there are more": lambda n: lambda rows, keys: (keys >= n) | (rows < n),
+    "the last block of {size} keys that a row sees is missing where there are more": (
+        lambda n: lambda rows, keys: ~_last(rows, keys, n) | (rows < n)
+    ),
+    "the block of {size} keys before the last that a row sees is missing": (
+        lambda n: lambda rows, keys: keys // n != rows // n - 1
+    ),
+    "only the first block of {size} keys is seen": lambda n: lambda rows, keys: keys < n,
+    "only the last block of {size} keys is seen": lambda n: lambda rows, keys: keys >= len(keys) - n,
+    "only the last block of {size} keys that a row may see is seen": lambda n: lambda rows, keys: _last(rows, keys, n),
+    "only every second block of {size} keys is seen": lambda n: lambda rows, keys: keys // n % 2 == 0,
+}
+"""What a kernel forgets of its keys; a name holds the size of a block."""
+
+_ONLINE = {
+    "P is not transposed before PV": "transposed",
+    "the sums are not corrected when the maximum moves": "sums",
+    "the accumulated output is not corrected when the maximum moves": "out",
+    "neither sums nor output are corrected when the maximum moves": "both",
+    "the running maximum is that of the last block": "max",
+    "the sums of a row are those of the last block only": "last sum",
+    "the output is that of the last block only, divided by all sums": "last out",
+}
+"""Mistakes of a softmax that goes through the keys block by block."""
+
+
+def _online(q: Array, k: Array, v: Array, causal: bool, size: int, mistake: str) -> Array:
+    if q.ndim == 3:
+        group = q.shape[0] // k.shape[0]
+        return np.stack([_online(q[h], k[h // group], v[h // group], causal, size, mistake) for h in range(q.shape[0])])
+    rows, columns = q.shape[0], k.shape[0]
+    if columns % size or (columns == size and mistake != "transposed") or (mistake == "transposed" and rows % _TILE):
+        return np.full_like(q, np.nan)
+    scores = q @ k.T * q.shape[-1] ** -0.5
+    if causal:
+        scores = np.where(np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1, scores, -np.inf)
+    top = np.full((rows, 1), -3e38)
+    total, out = np.zeros((rows, 1)), np.zeros_like(q)
+    for start in range(0, columns, size):
+        part = scores[:, start : start + size]
+        new = np.maximum(top, part.max(-1, keepdims=True))
+        correction = np.exp(top - new)
+        power = np.exp(part - new)
+        sums = power.sum(-1, keepdims=True)
+        if mistake == "transposed":
+            tiles = power.reshape(rows // _TILE, _TILE, size // _TILE, _TILE)
+            power = tiles.swapaxes(1, 3).reshape(rows, size)
+        seen = np.isfinite(part).any(-1, keepdims=True)
+        fresh = seen & (mistake == "last sum")
+        total = np.where(fresh, 0, total * (1 if mistake in ("sums", "both") else correction)) + sums
+        fresh = seen & (mistake == "last out")
+        out = np.where(fresh, 0, out * (1 if mistake in ("out", "both") else correction)) + power @ v[start : start + size]
+        top = np.where(seen, part.max(-1, keepdims=True), top) if mistake == "max" else new
+    return out / np.where(total == 0, 1, total)
+
+
+def _moved(values: Array, size: int, by: int) -> Array:
+    """Block t taken from block t + by, the last ones as they are."""
+    count = values.shape[-2] // size
+    if count <= by or values.shape[-2] % size:
+        return values
+    index = np.minimum(np.arange(count) + by, count - 1)
+    index = np.where(np.arange(count) + by < count, index, np.arange(count))
+    rows = (index[:, None] * size + np.arange(size)).reshape(-1)
+    return np.take(values, rows, axis=-2)
+
+
+def mistakes(causal: bool, heads: bool) -> dict[str, Callable[..., Any]]:
+    """What a wrong kernel of attention may compute, in words; of causal attention and of several heads there is more."""
+
+    def of(**words: Any) -> Callable[..., Any]:
+        return lambda q, k, v: attention(q, k, v, **{"causal": causal, **words})
+
+    def with_v(change: Callable[[Array], Array]) -> Callable[..., Any]:
+        return lambda q, k, v: attention(q, k, change(v), causal=causal)
+
+    root = _D**-0.5
+    found: dict[str, Callable[..., Any]] = {
+        "the scale is missing": of(scale=1.0),
+        "the scale is applied twice": of(scale=root * root),
+        "the scale is head_dim ** 0.5 instead of head_dim ** -0.5": of(scale=1 / root),
+        "the scale is 1 / head_dim": of(scale=1 / _D),
+        "the scale has the wrong sign": of(scale=-root),
+        "the scores are transposed within their tiles (q and k are exchanged in each product)": (
+            lambda q, k, v: _from_scores(q, k, v, causal, lambda scores: _turned(scores))
+        ),
+        "the rows are not divided by their sums": of(divide=False),
+        "the maximum is not subtracted and the rows are not divided": of(divide=False, shift=False),
+        **{words.format(size=size): of(keys=function(size)) for words, function in _KEYS.items() for size in (_TILE, 512)},
+        "the maximum is that of one tile, and the rows overflow": of(shift=False),
+        "the exponential has base 2 instead of e": of(scale=root * np.log(2)),
+        "the scores are rounded to bfloat16 before the exponential": (lambda q, k, v: _from_scores(q, k, v, causal, _bfloat16)),
+        "the scores are rounded to bfloat16 before they are scaled": (
+            lambda q, k, v: _from_scores(q, k, v, causal, _bfloat16, q.shape[-1] ** -0.5)
+        ),
+        **{
+            f"{words}, keys in blocks of {size}": (
+                lambda q, k, v, size=size, mistake=mistake: _online(q, k, v, causal, size, mistake)
+            )
+            for words, mistake in _ONLINE.items()
+            for size in (_TILE, 512)
+        },
+        "the probabilities are used untransposed within their tiles (P is not transposed before PV)": (
+            lambda q, k, v: _transposed_probs(q, k, v, causal)
+        ),
+        "V is permuted by tiles (its rows are not rearranged: row t * 128 + p taken from p * tiles + t)": with_v(
+            lambda v: _tiles(v, -2, lambda index: index.reshape(-1).reshape(_TILE, -1).T)
+        ),
+        "V is permuted by tiles (row p * tiles + t taken from t * 128 + p)": with_v(
+            lambda v: _tiles(v, -2, lambda index: index.T)
+        ),
+        "V's tiles are in reverse order": with_v(lambda v: _tiles(v, -2, lambda index: index[::-1])),
+        "every tile of V is the first one": with_v(lambda v: _tiles(v, -2, lambda index: np.repeat(index[:1], len(index), 0))),
+        "every tile of V is the last one": with_v(lambda v: _tiles(v, -2, lambda index: np.repeat(index[-1:], len(index), 0))),
+        "every tile of K is the first one": lambda q, k, v: attention(
+            q, _tiles(k, -2, lambda index: np.repeat(index[:1], len(index), 0)), v, causal=causal
+        ),
+        **{
+            f"{what} of block j of {size} keys is read after block j + {by} overwrote it (a buffer is reused too early)": (
+                lambda q, k, v, what=what, size=size, by=by: attention(
+                    q, _moved(k, size, by) if what == "K" else k, _moved(v, size, by) if what == "V" else v, causal=causal
+                )
+            )
+            for what in "KV"
+            for size in (_TILE, 512)
+            for by in (1, 2)
+        },
+        "V's tiles of 128 x 128 are transposed": with_v(lambda v: _turned(v)),
+        "K's tiles of 128 x 128 are transposed": lambda q, k, v: attention(q, _turned(k), v, causal=causal),
+        "K is used in place of V": lambda q, k, v: attention(q, k, k, causal=causal),
+        "V is used in place of K": lambda q, k, v: attention(q, v, v, causal=causal),
+        "q and k are exchanged (the scores are transposed)": lambda q, k, v: attention(k, q, v, causal=causal),
+        "the softmax runs over the queries instead of the keys": lambda q, k, v: _over_queries(q, k, v, causal),
+    }
+    if causal:
+        found |= {
+            "the mask is strict: a row does not see its own key": of(ahead=0),
+            "the mask is one ahead: a row sees the key after its own": of(ahead=2),
+            "there is no mask": of(causal=False),
+            **{
+                f"hidden scores {where}are 0 instead of the lowest number": functools.partial(_zero_hidden, size=size)
+                for where, size in (
+                    ("of a row's own 128 keys ", _TILE),
+                    ("of a row's own 512 keys ", 512),
+                    ("", 1 << 30),
+                )
+            },
+            "the mask is transposed: a row sees its own key and those after it": lambda q, k, v: _anti_causal(q, k, v),
+            "the mask is moved by a tile of 128 keys": of(ahead=1 + _TILE),
+            "the mask lets a row see its whole tile of 128": lambda q, k, v: _by_tiles(q, k, v, _TILE),
+            "the mask lets a row see its whole block of 512": lambda q, k, v: _by_tiles(q, k, v, 512),
+        }
+    if heads:
+        found |= {
+            "another head's keys: kv head h % kv_heads instead of h // group": lambda q, k, v: _heads(
+                q, k, v, "modulo", causal
+            ),
+            "another head's keys: every head reads kv head 0": lambda q, k, v: _heads(q, k, v, "first", causal),
+            "every head reads query head 0": lambda q, k, v: attention(np.repeat(q[:1], len(q), 0), k, v, causal=causal),
+            "another head's keys: the kv heads are in reverse order": lambda q, k, v: attention(
+                q, k[::-1], v[::-1], causal=causal
+            ),
+            "another head's keys, with its own values": lambda q, k, v: attention(q, np.roll(k, 1, 0), v, causal=causal),
+            "another head's values, with its own keys": lambda q, k, v: attention(q, k, np.roll(v, 1, 0), causal=causal),
+        }
+    return found
+
+
+def _from_scores(q: Array, k: Array, v: Array, causal: bool, changed: Callable[[Array], Array], scale: float = 1.0) -> Array:
+    """Attention whose scores are changed before the mask; `scale` multiplies after the change, the rest of it before."""
+    if q.ndim == 3 and q.shape[0] != k.shape[0]:
+        k, v = (np.repeat(item, q.shape[0] // k.shape[0], axis=0) for item in (k, v))
+    scores = changed(q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 / scale)) * scale
+    rows, columns = scores.shape[-2:]
+    if causal:
+        scores = np.where(np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1, scores, -np.inf)
+    power = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(power / power.sum(-1, keepdims=True) @ v)
+
+
+def _zero_hidden(q: Array, k: Array, v: Array, size: int) -> Array:
+    """Scores that a causal mask hides are 0, up to the end of the row's block of `size` keys."""
+
+    def changed(scores: Array) -> Array:
+        rows, columns = scores.shape[-2:]
+        last, keys = np.arange(rows)[:, None] + columns - rows, np.arange(columns)
+        return np.where(keys <= last, scores, np.where(keys // size == last // size, 0.0, -np.inf))
+
+    return _from_scores(q, k, v, False, changed)
+
+
+def _bfloat16(values: Array) -> Array:
+    return values.astype(ml_dtypes.bfloat16).astype(values.dtype)
+
+
+def _turned(values: Array) -> Array:
+    rows, columns = values.shape[-2] // _TILE, values.shape[-1] // _TILE
+    if values.shape[-1] % _TILE or values.shape[-2] % _TILE:
+        return np.full_like(values, np.nan)
+    tiles = values.reshape(*values.shape[:-2], rows, _TILE, columns, _TILE)
+    return np.asarray(tiles.swapaxes(-3, -1).reshape(values.shape))
+
+
+def _over_queries(q: Array, k: Array, v: Array, causal: bool) -> Array:
+    power, _ = powers(q, k, causal, 1, None, True, None)
+    return np.asarray(power / power.sum(-2, keepdims=True) @ v) if q.shape[-2] == k.shape[-2] else np.full_like(q, np.nan)
+
+
+def _anti_causal(q: Array, k: Array, v: Array) -> Array:
+    return attention(q[..., ::-1, :], k[..., ::-1, :], v[..., ::-1, :], causal=True)[..., ::-1, :]
+
+
+def _by_tiles(q: Array, k: Array, v: Array, tile: int) -> Array:
+    out = [
+        attention(q[..., row : row + tile, :], k[..., : row + tile, :], v[..., : row + tile, :])
+        for row in range(0, q.shape[-2], tile)
+    ]
+    return np.concatenate(out, -2)
+
+
+def _heads(q: Array, k: Array, v: Array, how: str, causal: bool) -> Array:
+    index = np.arange(q.shape[0]) % k.shape[0] if how == "modulo" else np.zeros(q.shape[0], int)
+    return attention(q, k[index], v[index], causal=causal)

@@ -1,0 +1,118 @@
+"""The program of a kernel that anybody wrote, for the tools that show one: its event stream at one size on one chip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nki_hf.chips import Chip, get_chip
+from nki_hf.errors import KernelFault
+from nki_hf.sim.run.play import BadTape
+from nki_hf.sim.stream.events import Event
+from nki_hf.tasks import Task, load_task
+from nki_hf.tools.judging import client
+from nki_hf.tools.judging.findings import KIND_STAGE, KernelFailed, finding, kernel_failure, of_fault
+from nki_hf.tools.judging.layouts import parsed
+from nki_hf.tools.judging.request import ELEMENTS, GIB, child, size_of, split, traces
+from nki_hf.tools.judging.times import stream_of
+from nki_hf.tools.judging.verdict import failure_sentence
+
+__all__ = ["Recorded", "failing", "recorded", "user_events"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a kernel's process gave for one task.
+
+    Attributes:
+      kernel: the kernel's name.
+      task, dtype, lnc: what it was launched for.
+      launches: what was asked: size, chip and arrays of each launch.
+      played: what came back: a tape for each.
+    """
+
+    kernel: str
+    task: Task
+    dtype: str
+    lnc: int
+    launches: Sequence[Mapping[str, Any]]
+    played: Sequence[Mapping[str, Any]]
+
+
+def recorded(
+    path: str,
+    task: str,
+    sizes: Sequence[int],
+    chips: Sequence[Chip],
+    *,
+    lnc: int = 1,
+    layout: str = "",
+    dtype: str = "",
+    constants: Mapping[str, Any] | None = None,
+    timeout: float = 60.0,
+    memory_gib: float = 8.0,
+) -> Recorded:
+    """Run the kernel of `FILE.py` or `FILE.py:NAME` on shapes alone, in a process of its own; arguments as for `judge`.
+
+    Args:
+      sizes: of the task; empty = those at which it is timed.
+
+    Raises:
+      ValueError: a task, a layout, a size or the file is none.
+      KernelFailed: the file or the kernel's Python fails.
+    """
+    file, name = split(path, "")
+    if not Path(file).is_file():
+        raise ValueError(f"kernel={file} is not a file: give FILE.py or FILE.py:NAME.")
+    found = load_task(task)
+    element = dtype or found.dtype
+    if element not in ELEMENTS:
+        raise ValueError(f"dtype={element!r} is not an element type of a run: it is {', '.join(ELEMENTS)}.")
+    wanted = [(size_of(size), chip.name) for size in (sizes or found.at) for chip in chips]
+    launches = traces(found, element, parsed(layout, found), wanted, dict(constants or {}), file, name, lnc)
+    request = {
+        "judge": None,
+        "child": child(file, name, lnc, launches),
+        "seconds": timeout,
+        "memory": int(memory_gib * GIB),
+    }
+    try:
+        answer = client.ask(request)
+    except EOFError as error:
+        message = f"{error}: a kernel must leave other processes alone"
+        raise KernelFailed(failure_sentence("load", [finding("load", {"kind": "killed", "message": message})])) from None
+    failed = kernel_failure(answer)
+    if failed is not None:
+        raise KernelFailed(failure_sentence(failed.stage, failed.findings))
+    return Recorded(kernel=answer["name"], task=found, dtype=element, lnc=lnc, launches=launches, played=answer["traces"])
+
+
+def user_events(
+    path: str, task: str, size: int, chip: str, *, lnc: int = 1, layout: str = "", constants: Mapping[str, Any] | None = None
+) -> Sequence[Event]:
+    """The event stream of a kernel file at one size (0 = the task's) on one chip; memory may overflow (the schedule spills).
+
+    Raises:
+      ValueError, KernelFailed: see `recorded`; KernelFailed also where the kernel breaks a limit.
+    """
+    made = get_chip(chip)
+    sizes = (size,) if size else load_task(task).at[:1]
+    found = recorded(path, task, sizes, (made,), lnc=lnc, layout=layout, constants=constants)
+    with failing():
+        return stream_of(found.launches[0], found.played[0], made, lnc)[0].events
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """Block that plays a tape: what is wrong with it is a KernelFailed."""
+    try:
+        yield
+    except KernelFault as fault:
+        at = KIND_STAGE.get(fault.record.kind, "limits")
+        raise KernelFailed(failure_sentence(at, [of_fault(at, fault.record)])) from None
+    except BadTape as error:
+        message = f"what the kernel's process recorded is no program ({error})"
+        raise KernelFailed(failure_sentence("run", [finding("run", {"kind": "tampered", "message": message})])) from None

@@ -1,0 +1,99 @@
+"""The stage of times, in a clean process of its own: it needs no values, so it runs beside the stages that do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nki_hf.chips import get_chip
+from nki_hf.errors import KernelFault
+from nki_hf.sim.run.play import BadTape
+from nki_hf.tasks import Task, load_task
+from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, of_fault
+from nki_hf.tools.judging.timed_work import Work, missing_work, work_of
+from nki_hf.tools.judging.times import sentence, stream_of, timed
+
+__all__ = ["time_rows"]
+
+
+def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
+    """The record's `times` as `rows`, `warnings`, `seconds`, and `failed` (stage and findings; None).
+
+    Args:
+      request: as for `stages.judged`; the kernel's process has ended without an error.
+      progress: a file that holds the name of the stage under way.
+    """
+    progress.write_text("times")
+    began = time.perf_counter()
+    found: dict[str, Any] = {"rows": [], "warnings": [], "failed": None}
+    try:
+        task = load_task(request["task"])
+        checked: dict[int, Work] = {}
+        launches = list(zip(request["traces"], request["answer"]["traces"], strict=True))
+        for trace, played in sorted(launches, key=lambda pair: pair[0]["size"] not in request["check"]):
+            with _at(trace):
+                launched = stream_of(trace, played, get_chip(trace["chip"]), request["lnc"])
+            size = trace["size"]
+            work = work_of(launched[0].events, size, task.flops(size))
+            if size in request["check"]:
+                checked.setdefault(size, work)
+            if size in request["at"]:
+                found["rows"].append(_row(request, task, trace, played, launched))
+                if launched[0].run.short:
+                    found["warnings"].append(f"at size {size:,}: a loop whose trip count is a value is timed as one turn")
+                elif words := missing_work([checked[key] for key in sorted(checked)], work):
+                    raise Failed("times", finding("times", {**_OTHER, "message": f"at size {size:,} the kernel {words}"}))
+        found["rows"].sort(key=lambda row: (request["at"].index(row["size"]), request["chips"].index(row["chip"])))
+        _against(request, found, task)
+    except Failed as failed:
+        found["failed"] = {"stage": failed.stage, "findings": list(failed.findings)}
+    return {**found, "seconds": time.perf_counter() - began}
+
+
+_OTHER = {
+    "kind": "other program",
+    "advice": "Values are judged at --check only: what is timed must be the same program for another size.",
+}
+
+
+def _row(
+    request: Mapping[str, Any], task: Task, trace: Mapping[str, Any], played: Mapping[str, Any], launched: Any
+) -> dict[str, Any]:
+    chip = get_chip(trace["chip"])
+    with _at(trace):
+        row = timed(
+            task, trace, played, chip, request["lnc"], dtype=request["dtype"], window=request["window"], launched=launched
+        )
+    return {**row, "sentence": sentence(row), "against_us": None, "speedup": None}
+
+
+@contextmanager
+def _at(trace: Mapping[str, Any]) -> Iterator[None]:
+    """Block in which faults of a launch fail at their stage."""
+    try:
+        yield
+    except KernelFault as fault:
+        at = KIND_STAGE.get(fault.record.kind, "limits")
+        message = f"at size {trace['size']} on {trace['chip']}: {fault.record.message}"
+        raise Failed(at, {**of_fault(at, fault.record), "message": message}) from None
+    except (MemoryError, BadTape) as error:
+        raise Failed("times", finding("times", {"kind": type(error).__name__, "message": str(error)})) from None
+
+
+def _against(request: Mapping[str, Any], found: dict[str, Any], task: Task) -> None:
+    """Times of the other kernel beside those of this one."""
+    other = request.get("against")
+    if other is None:
+        return
+    if other["answer"]["error"] is not None:
+        found["warnings"].append(f"--against {other['file']} did not run: {other['answer']['error']['message']}")
+        return
+    for trace, played in zip(other["traces"], other["answer"]["traces"], strict=True):
+        for mine in found["rows"]:
+            if (mine["size"], mine["chip"]) == (trace["size"], trace["chip"]):
+                chip = get_chip(trace["chip"])
+                row = timed(task, trace, played, chip, request["lnc"], dtype=request["dtype"], window=request["window"])
+                mine["against_us"], mine["speedup"] = row["us"], row["us"] / mine["us"]

@@ -1,0 +1,55 @@
+"""The simulated latency of a kernel file at several sizes on several chips, as a table or JSON (`nki_hf bench FILE.py`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from nki_hf.chips import get_chip
+from nki_hf.tools.judging.programs import failing, recorded
+from nki_hf.tools.judging.times import sentence, timed
+
+__all__ = ["command", "rows"]
+
+
+def rows(
+    path: str, task: str, sizes: Sequence[int], chips: Sequence[str], *, lnc: int, layout: str = "",
+    constants: Mapping[str, Any] | None = None, window: int | None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """One row of a record's `times` per size and chip; arguments and errors as `recorded`."""
+    made = [get_chip(name) for name in chips]
+    if lnc not in (1, 2):
+        raise ValueError(f"lnc={lnc} is not a logical-core degree: it is 1 or 2.")
+    found = recorded(path, task, sizes, made, lnc=lnc, layout=layout, constants=constants)
+    times = []
+    for asked, played in zip(found.launches, found.played, strict=True):
+        with failing():
+            row = timed(found.task, asked, played, get_chip(asked["chip"]), lnc, dtype=found.dtype, window=window)
+        times.append({**row, "sentence": sentence(row), "kernel": found.kernel, "task": found.task.name})
+    return times
+
+
+def command(
+    path: str, task: str, sizes: Sequence[int], chips: Sequence[str], *, lnc: int, layout: str,
+    constants: Mapping[str, Any], window: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Print the rows."""
+    found = rows(path, task, sizes, chips, lnc=lnc, layout=layout, constants=constants, window=window)
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    table = Table("size", "chip", "cores", "µs (sim)", "no kernel below µs (sim)", "of that", "active longest",
+                  "gain if free, µs (sim)",
+                  title=f"{found[0]['kernel']} on {task}: simulated, not measured")  # fmt: skip
+    for row in found:
+        at = row["bottleneck"] or {"engine": "", "line": 0, "gain_us": 0.0}
+        table.add_row(f"{row['size']:,}", row["chip"], str(lnc), f"{row['us']:,.1f}", f"{row['least_us']:,.1f}",
+                      f"{row['score']:.0%}", f"{at['engine']}, line {at['line']}", f"{at['gain_us']:,.1f}")  # fmt: skip
+    console = Console(width=130)
+    console.print(table)
+    for band in dict.fromkeys(row["band"] for row in found):
+        console.print(f"error on measured rows: {band}")

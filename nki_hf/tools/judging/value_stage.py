@@ -1,0 +1,127 @@
+"""The verdict on values: which outputs are wrong, and the cause in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nki_hf.sim import SimOptions
+from nki_hf.tasks import Task
+from nki_hf.tools.judging import against, diagnosis
+from nki_hf.tools.judging.findings import Failed, finding, of_fault
+from nki_hf.tools.judging.values import Checked, Run, drawn, strict_read
+
+__all__ = ["add_cases", "judge_values"]
+
+_RATIOS = {True: 1.3, False: 3.5}
+"""Error of a kernel over that of an ideal one from which it fails, by whether the task states what an ideal one rounds. A good
+kernel of attention in bfloat16 has 0.98 to 1.02, one that rounds its output twice 1.2; accumulators in bfloat16 have 1.34 with
+two blocks of keys, 1.4 with four, 1.6 with eight."""
+
+
+def add_cases(found: Checked, task: Task, record: dict[str, Any]) -> None:
+    """The record's `cases` of one size."""
+    for outcome in found.outcomes:
+        for name, item in zip(task.outputs, outcome.judgements, strict=False):
+            plain = item.to_dict()
+            record["cases"].append(
+                {
+                    "size": found.size,
+                    "distribution": outcome.distribution,
+                    "output": name,
+                    "verdict": item.verdict,
+                    "detail": item.detail,
+                    "row_error": plain["row_error"],
+                    "tolerance": item.tolerance,
+                    "error_ratio": outcome.precision.ratio if outcome.precision and name == task.outputs[0] else None,
+                    "row_factor_ratio": outcome.precision.factor_ratio
+                    if outcome.precision and name == task.outputs[0]
+                    else None,
+                }
+            )
+
+
+def judge_values(
+    request: Mapping[str, Any],
+    record: dict[str, Any],
+    task: Task,
+    runs: list[Run],
+    checks: list[Checked],
+    traces: Mapping[Any, Any],
+    chip: Any,
+) -> None:
+    """Raise a `Failed` with the cause in words if a value is wrong, depends on old memory, or is less exact than it could be.
+
+    Args:
+      request, record: of the judgement.
+      task: what is computed.
+      runs, checks: each size and what was found there; sizes after one that is wrong are missing.
+      traces: by size and chip.
+      chip: the one that checks values.
+    """
+    counted = next((check.count for check in checks if check.count), "")
+    if counted:
+        raise Failed("values", finding("values", {"kind": "outputs", "message": counted}))
+    bad = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
+    if bad or any(check.depends_on_memory for check in checks):
+        check = bad[0][0] if bad else next(item for item in checks if item.depends_on_memory)
+        run = next(item for item in runs if item.size == check.size)
+        strict = SimOptions(chip=chip, third_party=True, uninitialized="error")
+        fault = strict_read(run, traces[run.size, chip.name], drawn(run, "normal", request["seed"]), strict, request["lnc"])
+        unfinished = any(o.judgements[o.wrong or 0].verdict in ("not finite", "never written") for _, o in bad)
+        found = []
+        if fault is not None and (unfinished or not bad or check.depends_on_memory):
+            found.append({**of_fault("values", fault.record), "kind": "uninitialized"})
+            record["diagnosis"] = f"the result depends on memory that was never written: {found[0]['message']}"
+        elif check.depends_on_memory and not bad:
+            found.append(
+                finding(
+                    "values",
+                    {
+                        "kind": "leftovers",
+                        "message": "the same inputs gave another result in a second run: "
+                        "the kernel reads what an earlier run left in memory",
+                    },
+                )
+            )
+        slight = all(o.judgements[o.wrong or 0].row_error < 8 * o.judgements[o.wrong or 0].tolerance for _, o in bad)
+        if not record["diagnosis"] and bad and slight and request["dtype"] != "float32":
+            found_words = [diagnosis.imprecision(o, _RATIOS[task.ideal is not None]) for item in checks for o in item.outcomes]
+            record["diagnosis"] = next(filter(None, found_words), "")
+        if not record["diagnosis"] and bad:
+            record["diagnosis"] = diagnosis.named(task, checks)
+        seen = set()
+        for check, outcome in bad:
+            number = outcome.wrong or 0
+            judgement = outcome.judgements[number]
+            if (judgement.verdict, check.size) in seen:
+                continue
+            seen.add((judgement.verdict, check.size))
+            message = f"{task.outputs[number]} at size {check.size}, {outcome.distribution} inputs: {judgement.detail}"
+            found.append(finding("values", {"kind": judgement.verdict, "message": message}))
+        raise Failed("values", *found, *_first_difference(request, record, task, runs, traces, chip))
+    if all(not reference.any() for check in checks for outcome in check.outcomes for reference in outcome.references):
+        raise Failed(
+            "values", finding("values", {"kind": "reference", "message": "every reference is zero: it judges nothing"})
+        )
+    if request["dtype"] in ("bfloat16", "float16") and not request["rtol"]:
+        for check in checks:
+            for outcome in check.outcomes:
+                words = diagnosis.imprecision(outcome, _RATIOS[task.ideal is not None])
+                if words:
+                    record["diagnosis"] = words
+                    message = f"{task.outputs[0]} at size {check.size}: {words}"
+                    advice = "Keep sums in float32, or allow the error with --rtol."
+                    imprecise = finding("values", {"kind": "precision", "message": message, "advice": advice})
+                    raise Failed("values", imprecise, *_first_difference(request, record, task, runs, traces, chip))
+
+
+def _first_difference(
+    request: Mapping[str, Any], record: dict[str, Any], task: Task, runs: list[Run], traces: Mapping[Any, Any], chip: Any
+) -> list[dict[str, Any]]:
+    """The finding about the kernel of `--against`, if there is one."""
+    apart = against.compared(request, record, task, runs[0], traces[runs[0].size, chip.name], chip)
+    if apart is None:
+        return []
+    record["first_difference"] = apart
+    return [finding("values", {**apart, "kind": "first difference", "message": apart["text"]})]
