@@ -1,8 +1,8 @@
 """The name by which Transformers' continuous batching takes this package: a kernel of the `kernels` loader, in a local folder.
 
 `generate_batch` and `transformers serve` accept, besides torch's own, names of the form "owner/name", which the package
-`kernels` resolves. It reads LOCAL_KERNELS ("name=folder:name=folder") before it looks anywhere else, so that our folder is found
-without a download and with nothing patched. `import nki_hf` puts it there; an entry of the user's for the same name is kept.
+`kernels` resolves. It reads LOCAL_KERNELS ("name=folder:name=folder") before it looks anywhere else, so that our folder is
+found without a download and with nothing patched. `import nki_hf` puts it there; a user's own entry for the name is kept.
 """
 
 from __future__ import annotations
