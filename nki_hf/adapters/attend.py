@@ -12,6 +12,7 @@ from nki_hf.adapters.decision import decide_call, falls_back_in_graph, no_kernel
 from nki_hf.adapters.fallback import run_fallback
 from nki_hf.adapters.packed.attend import attend_pieces
 from nki_hf.adapters.torch_op import attention_op_for, attention_unseen, handed_over
+from nki_hf.backends.neuron_eager import warn_of_eager_call
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.dispatch import Decision
 from nki_hf.errors import UnsupportedProblem
@@ -46,6 +47,8 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     if call.segments is not None and not decision.fallback:
         out, lse = attend_pieces(replace(call, sink=None), call.segments, lambda part: attend(part, layer))
         return (out, lse, None) if call.sink is None else (*_add_sink(out, lse, _row_sinks(call.sink)), None)
+    if decision.backend == "neuron" and call.q.device.type == "neuron":  # on xla tensors are lazy: the call is one of a graph
+        warn_of_eager_call(layer)
     turns: dict[str, int] = {}
     result = _run(call, layer, decision, turns, fallback=decision.fallback)
     call_log.record(layer, decision, call.q.device.type, turns)  # only what ran counts

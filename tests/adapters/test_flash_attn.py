@@ -161,9 +161,10 @@ def test_rotary_turns_new_keys_and_queries_at_their_positions(interleaved, causa
     lengths, seqlen, half = [3, 6], 2, 4
     angle = torch.arange(24)[:, None] * (0.7 ** torch.arange(half).double())
     q, k, v = _draw(2, seqlen, 4, 16), _draw(2, seqlen, 2, 16, seed=3), _draw(2, seqlen, 2, 16, seed=4)
+    tables = angle.cos().float(), angle.sin().float()
     out = flash_attn_with_kvcache(
-        q, k_cache, v_cache, k, v, angle.cos().float(), angle.sin().float(), torch.tensor(lengths), cache_batch_idx=torch.tensor([0, 1]),
-        causal=causal, rotary_interleaved=interleaved,
+        q, k_cache, v_cache, k, v, *tables, torch.tensor(lengths), cache_batch_idx=torch.tensor([0, 1]), causal=causal,
+        rotary_interleaved=interleaved,
     )  # fmt: skip
 
     def turned(x, place):  # complex multiplication of pairs; without a mask all queries stand at the first position
