@@ -135,3 +135,22 @@ def test_packed_training_by_positions_equals_each_sequence_alone_and_runs_in_pie
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
     assert report.fallbacks == 0
     assert max(row.seqlens_q[1] for row in report.rows) < sum(lengths)
+
+
+def test_a_batch_in_trls_form_equals_each_sequence_alone():
+    lengths = [90, 1, 240, 60, 300]
+    ids = torch.randint(1, 64, (1, sum(lengths)), generator=torch.Generator().manual_seed(0))
+    cu = starts(lengths)
+    batch = {
+        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None], "cu_seq_lens_q": cu, "cu_seq_lens_k": cu,
+        "max_length_q": max(lengths), "max_length_k": max(lengths),
+        "seq_idx": torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None],
+    }  # fmt: skip
+    model = tiny_qwen3(max_position_embeddings=512)
+    with torch.no_grad():
+        expected = torch.cat([model(part, use_cache=False).logits for part in ids.split(lengths, 1)], 1)
+        model.set_attn_implementation("nki")
+        # The cache that a forward makes by default keeps Transformers from reading positions: the first rows are enough.
+        for use_cache in (False, True):
+            found = model(ids, use_cache=use_cache, **batch).logits
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
