@@ -26,7 +26,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -97,6 +97,7 @@ def main(
     ] = False,
 ) -> None:
     """Serve a model with each implementation, and compare what it answers."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server ends too
     found = serving()
     if not attn and found.name is None:
         raise ValueError(found.problem)
@@ -166,11 +167,12 @@ def running(name: str, model: Path, log: Any) -> Any:
         _await(address, process)
         yield address
     finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        # The second does not wait for open connections; after SIGTERM the server would end without its report.
+        for ending in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
+            process.send_signal(ending)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+                break
 
 
 def _root() -> str:

@@ -47,7 +47,7 @@ def attend_pieces(
 _Index = tuple[torch.Tensor, torch.Tensor, Keys]
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def _indices(pieces: Pieces, device: torch.device) -> tuple[torch.Tensor, list[_Index]]:
     """`pieces` on a device: the slots, and of each launch its rows, its keys and what they see."""
     with torch.inference_mode(False):  # or what is kept could not be used in training

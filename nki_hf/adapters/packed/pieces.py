@@ -139,7 +139,7 @@ class _Piece:
         return -(-self.keys // TILE) if self.kind.rows == 1 else self.kind.tiles
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def cut(segments: Segments) -> Pieces:
     """The pieces of a pack. The layers of a model ask for the same again, so the latest answers are kept."""
     found: list[_Piece] = []
