@@ -127,7 +127,7 @@ def small_model(folder: Path) -> Path:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(vocabulary), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=4096, bos_token_id=None, eos_token_id=1, pad_token_id=1,
+        num_key_value_heads=2, max_position_embeddings=1024, bos_token_id=None, eos_token_id=1, pad_token_id=1,
     )  # fmt: skip
     network = LlamaForCausalLM(config)
     network.lm_head.weight.data[1] = 0.0  # an answer hardly ends before its last token
@@ -246,7 +246,10 @@ def _answers(address: str, model: Path, prompts: list[str], clients: int, new_to
 
 
 def _disturb(address: str, model: Path, prompts: list[str], notes: list[str]) -> None:
-    """Clients that leave in the middle of an answer, that time out, that ask for more than fits, and a crowd of them."""
+    """Clients that leave in the middle of an answer, that time out, that ask for more than the model's positions, and a crowd.
+
+    What does not fit the whole cache ends Transformers' worker, with any attention: docs/serving.md.
+    """
     for prompt in prompts[:3]:
         with _post(address, model, prompt, 64, timeout=60, stream=True) as response:
             response.readline()
