@@ -51,6 +51,17 @@ def build(name):
     return model
 
 
+def listed(model, ours):
+    """The name to ask for: of a model that takes listed kernels only, one of these, which LOCAL_KERNELS then leads to us."""
+    from nki_hf.adapters.hub_kernel import HUB_NAME, set_local_kernels
+
+    names = [name for name in getattr(model, "_compatible_flash_implementations", None) or () if "/" in name]
+    if ours != HUB_NAME or not names:
+        return ours
+    set_local_kernels(name=names[0])
+    return names[0]
+
+
 def prompts(count, most, seed=0):
     """Prompts of 1 to `most` tokens, the logarithms of their lengths evenly spread."""
     import numpy as np
@@ -69,6 +80,8 @@ def configs(new_tokens):
         if hasattr(batching, name):
             setattr(batching, name, BLOCK_TOKENS)
             break
+    if hasattr(batching, "auto_switch_to_flash"):
+        batching.auto_switch_to_flash = False  # the reference stays what it is
     return GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0), batching
 
 
@@ -77,6 +90,7 @@ def compare(name, ours, count, most, new_tokens):
     import nki_hf
 
     model, given = build(name), prompts(count, most)
+    ours = listed(model, ours)
     found, seconds = [], []
     for implementation in (MODELS[name][2], ours):
         nki_hf.explain(reset=True)
@@ -127,6 +141,7 @@ def soak(name, ours, count, new_tokens):
     import numpy as np
 
     model, kinds = build(name), prompts(40, 60, seed=1)
+    ours = listed(model, ours)
     model.set_attn_implementation(MODELS[name][2])
     generation, batching = configs(new_tokens)
     outputs = model.generate_batch(inputs=kinds, generation_config=generation, continuous_batching_config=batching)

@@ -38,19 +38,24 @@ class Serving:
     problem: str = ""
 
 
-def entry() -> str:
-    """What LOCAL_KERNELS has to hold for `HUB_NAME`."""
-    return f"{HUB_NAME}={Path(__file__).parents[1] / 'hub_kernel'}"
+def entry(name: str = HUB_NAME) -> str:
+    """What LOCAL_KERNELS has to hold for a name."""
+    return f"{name}={Path(__file__).parents[1] / 'hub_kernel'}"
 
 
-def set_local_kernels(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Add our folder to LOCAL_KERNELS, unless it names one for `HUB_NAME` already, or cannot hold our path (a colon in it)."""
-    have, ours = environ.get(VARIABLE), entry()
+def set_local_kernels(environ: MutableMapping[str, str] = os.environ, name: str = HUB_NAME) -> None:
+    """Add our folder to LOCAL_KERNELS, unless it names one for that name already, or cannot hold our path (a colon in it).
+
+    Args:
+      environ: where the variable is.
+      name: under which our folder is found. Models that take listed kernels only (GPT-OSS) ask for one of theirs.
+    """
+    have, ours = environ.get(VARIABLE), entry(name)
     if ours.count("=") > 1 or ":" in ours:
         return
     if not have:
         environ[VARIABLE] = ours
-    elif not any(item.partition("=")[0] == HUB_NAME for item in have.split(":")):
+    elif not any(item.partition("=")[0] == name for item in have.split(":")):
         environ[VARIABLE] = f"{have}:{ours}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -15,13 +16,16 @@ def command(
     export: Annotated[
         bool, typer.Option("--export", help=f'Print only the line that sets {VARIABLE}: eval "$(nki_hf serving --export)"')
     ] = False,
+    name: Annotated[str, typer.Option(help="With --export: the kernel name that is to lead to this package.")] = HUB_NAME,
 ) -> None:
     """Say which attn_implementation `generate_batch` and `transformers serve` take here, or why none."""
-    environ: dict[str, str] = {}
-    set_local_kernels(environ)
     if export:
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", name, re.ASCII):
+            raise ValueError(f"name={name!r} is not a kernel's: it is OWNER/NAME of letters, digits, dots and dashes.")
+        environ: dict[str, str] = {}
+        set_local_kernels(environ, name)
         if VARIABLE not in environ:
-            raise ValueError(f"{entry()!r} cannot be put into {VARIABLE}: it has a colon or an equals sign in its path.")
+            raise ValueError(f"{entry(name)!r} cannot be put into {VARIABLE}: it has a colon or an equals sign in its path.")
         print(f"export {VARIABLE}=${{{VARIABLE}:+${VARIABLE}:}}'{environ[VARIABLE]}'")
         return
     found = serving()

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
+from typer.testing import CliRunner
 
 import nki_hf
 from nki_hf.adapters.hub_kernel import HUB_NAME, VARIABLE, entry, serving, set_local_kernels
 from nki_hf.adapters.paged import nki_paged_attention
 from nki_hf.adapters.transformers import nki_attention
+from nki_hf.cli import app
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = ROOT / "tests" / "fakes" / "kernels_loader"
@@ -31,6 +33,16 @@ def test_our_folder_is_added_and_a_users_own_is_kept():
     own = {VARIABLE: f"{HUB_NAME}=/mine:a/b=/c"}
     set_local_kernels(own)
     assert own[VARIABLE] == f"{HUB_NAME}=/mine:a/b=/c"
+
+
+def test_the_line_for_the_shell_is_set_for_any_name_and_keeps_what_there_is():
+    for name, words in ((HUB_NAME, []), ("kernels-community/other", ["--name", "kernels-community/other"])):
+        line = CliRunner().invoke(app, ["serving", "--export", *words]).stdout
+        done = subprocess.run(
+            ["sh", "-c", f'{line}printf %s "$LOCAL_KERNELS"'], env={"LOCAL_KERNELS": "a/b=/c"}, capture_output=True, text=True
+        )  # fmt: skip
+        assert done.stdout == f"a/b=/c:{entry(name)}"
+    assert CliRunner().invoke(app, ["serving", "--export", "--name", "a/b='; ls"]).exit_code == 2
 
 
 def test_the_folder_is_a_kernel_build():
