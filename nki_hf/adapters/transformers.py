@@ -142,7 +142,13 @@ def call_of(
         keys = keys.within_segments(packed[0], packed[-1], seqlen_q=seqlen_q, ahead=ahead, chunk=chunk)
     if hidden:
         segments = None
-    if segments is None and keys.lo is not None and seqlen_q == seqlen_kv and query.shape[0] == 1 and not torch.compiler.is_compiling():
+    if (
+        segments is None
+        and keys.lo is not None
+        and seqlen_q == seqlen_kv
+        and query.shape[0] == 1
+        and not torch.compiler.is_compiling()
+    ):
         segments = segments_of_bounds(keys, seqlen_q)
     return Call(
         q=query,

@@ -1,5 +1,7 @@
 """Packed sequences in pieces: every visible pair of row and key once and no other; packed training; how many programs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ import nki_hf
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.packed.pieces import KINDS, Segments, cut
 from nki_hf.adapters.packed.segments import segments_of, segments_of_bounds
+from nki_hf.adapters.transformers import nki_attention
 from nki_hf.flash_attn import flash_attn_varlen_func
 
 
@@ -154,3 +157,16 @@ def test_a_batch_in_trls_form_equals_each_sequence_alone():
         for use_cache in (False, True):
             found = model(ids, use_cache=use_cache, **batch).logits
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_packed_mask_that_a_batch_shares_holds_for_every_entry():
+    lengths = [300, 90, 250]
+    cu, total = starts(lengths), sum(lengths)
+    keys = Keys().within_segments(cu, cu, seqlen_q=total, ahead=0)
+    mask = keys.dense(total, total, torch.device("cpu"))
+    q, k, v = torch.randn(3, 2, 2, total, 16, generator=torch.Generator().manual_seed(0))
+    module = SimpleNamespace(is_causal=True, training=False)
+    both, _ = nki_attention(module, q, k, v, mask)
+    for entry in range(2):
+        alone, _ = nki_attention(module, *(each[entry : entry + 1] for each in (q, k, v)), mask)
+        torch.testing.assert_close(both[entry], alone[0], rtol=0, atol=1e-6)

@@ -53,7 +53,9 @@ def segments_of_bounds(keys: Keys, seqlen: int) -> Segments | None:
       keys: with bounds on the CPU; without, the answer is None.
       seqlen: rows, and keys.
     """
-    if keys.lo is None or keys.hi is None or keys.bias is not None or keys.lo.shape[0] != 1 or keys.lo.device.type != "cpu":
+    if keys.lo is None or keys.hi is None or keys.bias is not None or keys.lo.shape[0] != 1:
+        return None
+    if keys.lo.device.type != "cpu" or traced(keys.lo):
         return None
     lo, hi = (each[0].numpy() for each in keys.bounds(seqlen, seqlen, keys.lo.device))
     rows = np.arange(seqlen)
