@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from nki_hf.adapters.hub_kernel import set_local_kernels
 from nki_hf.adapters.registration import install_hook
 
 __version__ = "0.1.0"
@@ -29,7 +30,7 @@ _LAZY = {
     "using": "nki_hf.settings",
 }
 
-__all__ = ["__version__", *sorted(_LAZY)]
+__all__ = ["__version__", *sorted([*_LAZY, "flash_attn"])]
 
 
 def __getattr__(name: str) -> Any:
@@ -37,6 +38,11 @@ def __getattr__(name: str) -> Any:
         from nki_hf.errors import require
 
         require(f"nki_hf.{name}", "hf", "torch")
+    if name == "flash_attn":
+        from nki_hf.errors import require
+
+        require("nki_hf.flash_attn", "hf", "torch")
+        return importlib.import_module("nki_hf.flash_attn")
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -47,3 +53,4 @@ def __dir__() -> list[str]:
 
 
 install_hook()
+set_local_kernels()

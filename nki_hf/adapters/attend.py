@@ -10,7 +10,9 @@ from nki_hf.adapters import call_log
 from nki_hf.adapters.call import Call, check_tensors, same_batch
 from nki_hf.adapters.decision import decide_call, falls_back_in_graph, no_kernel
 from nki_hf.adapters.fallback import run_fallback
+from nki_hf.adapters.packed.attend import attend_pieces
 from nki_hf.adapters.torch_op import attention_op_for, attention_unseen, handed_over
+from nki_hf.backends.neuron_eager import warn_of_eager_call
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.dispatch import Decision
 from nki_hf.errors import UnsupportedProblem
@@ -42,6 +44,11 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     decision = decide_call(call)
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
+    if call.segments is not None and not decision.fallback:
+        out, lse = attend_pieces(replace(call, sink=None), call.segments, lambda part: attend(part, layer))
+        return (out, lse, None) if call.sink is None else (*_add_sink(out, lse, _row_sinks(call.sink)), None)
+    if decision.backend == "neuron" and call.q.device.type == "neuron":  # on xla tensors are lazy: the call is one of a graph
+        warn_of_eager_call(layer)
     turns: dict[str, int] = {}
     result = _run(call, layer, decision, turns, fallback=decision.fallback)
     call_log.record(layer, decision, call.q.device.type, turns)  # only what ran counts
@@ -101,8 +108,18 @@ def _decided(call: Call, decision: Decision, turns: dict[str, int]) -> tuple[tor
         return attention_op_for(call)
 
 
+def _row_sinks(sink: torch.Tensor) -> torch.Tensor:
+    """A sink of either shape as one that broadcasts to lse."""
+    return sink[None, :, None] if sink.dim() == 1 else sink[..., 0]
+
+
 def _add_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and lse of the same rows with one more logit each in the denominator."""
+    """Output `[batch, seqlen_q, num_heads_q, head_dim_v]` and lse of the same rows with one more logit each in the denominator.
+
+    Args:
+      out, lse: as `attend` returns them.
+      sink: broadcasts to lse, `[batch, num_heads_q, seqlen_q]`.
+    """
     sink = sink.float().expand_as(lse)
     alive = lse != -torch.inf  # the others have zeros for output, and no difference of two infinities in their gradient
     lse = lse.masked_fill(~alive, 0.0)

@@ -9,6 +9,7 @@ import torch
 from torch.autograd import forward_ad
 
 from nki_hf.adapters.keys import Keys
+from nki_hf.adapters.packed.pieces import Segments
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Mask, Problem
 
@@ -48,6 +49,7 @@ class Call:
       dropout: probability of dropping an attention weight; 0.0 outside training.
       weights: True if the caller wants the attention weights as well.
       refused: what the adapter could not express; any entry sends the call to the fallback.
+      segments: the packed sequences of a batch of one, which `keys` says too: the call then runs in pieces. None = one launch.
     """
 
     q: torch.Tensor
@@ -60,6 +62,7 @@ class Call:
     dropout: float = 0.0
     weights: bool = False
     refused: tuple[Reason, ...] = ()
+    segments: Segments | None = None
 
     @property
     def head_sink(self) -> torch.Tensor | None:

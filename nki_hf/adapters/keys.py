@@ -56,14 +56,22 @@ class Keys(Band):
         )
 
     def within_segments(
-        self, cu_q: torch.Tensor, cu_kv: torch.Tensor, *, seqlen_q: int, causal: bool, chunk: int | None = None
+        self,
+        cu_q: torch.Tensor,
+        cu_kv: torch.Tensor,
+        *,
+        seqlen_q: int,
+        behind: int | None = None,
+        ahead: int | None = None,
+        chunk: int | None = None,
     ) -> Keys:
         """Only keys of each row's own segment of a packed batch of one.
 
         Args:
           cu_q, cu_kv: first row and first key of each segment and the total, int `[num_sequences + 1]`.
           seqlen_q: number of query rows.
-          causal: True = within its segment the last row sees every key, the one before all but one, ...
+          behind, ahead: keys that a row sees before and after its position; None = all. The last row of a segment stands at its
+            last key, the one before at the last but one, ...; causal is `ahead=0`.
           chunk: length of the chunks of keys that rows see their own of, counted from each segment's first; None = none.
         """
         cu_q, cu_kv = _as_int64(cu_q), _as_int64(cu_kv)
@@ -71,11 +79,14 @@ class Keys(Band):
         segment = torch.searchsorted(cu_q, rows, right=True) - 1
         segment = segment.clamp(0, cu_q.shape[0] - 2)
         lo, hi = cu_kv[segment], cu_kv[segment + 1]
-        behind = cu_q[segment + 1] - 1 - rows  # rows of the segment that follow
+        position = rows + hi - cu_q[segment + 1]
+        first, last = lo, hi
         if chunk is not None:
-            lo = lo + ((hi - 1 - behind - lo) // chunk).clamp(min=0) * chunk
-        if causal:
-            hi = torch.minimum(hi, hi - behind)
+            lo = lo + ((position - first) // chunk).clamp(min=0) * chunk
+        if behind is not None:
+            lo = torch.maximum(lo, position - behind)
+        if ahead is not None:
+            hi = torch.minimum(last, position + ahead + 1)
         # Rows behind the last segment belong to nothing.
         hi = torch.where(rows < cu_q[-1], hi, lo)
         return self.within(lo[None], hi[None])

@@ -28,6 +28,7 @@ __all__ = [
     "as_bias",
     "read_mask",
     "restrict_to_indices",
+    "traced",
     "triangle",
     "with_position_bias",
 ]
@@ -221,6 +222,11 @@ def _refuse(field: str, value: torch.dtype | torch.layout, limit: str, advice: s
     raise UnsupportedProblem([Reason(kernel="attention", field=field, value=found, limit=limit, advice=advice)])
 
 
+def traced(tensor: torch.Tensor) -> bool:
+    """True if a tensor has no values yet, or they would become constants of the graph or the transform that is being made."""
+    return _traced() or type(tensor) is not torch.Tensor or tensor.device.type == "meta"
+
+
 def _traced() -> bool:
     """True where what is made of a tensor belongs to a graph or a transform."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -235,10 +241,8 @@ def _traced() -> bool:
 
 
 def _values_unreadable(mask: torch.Tensor) -> bool:
-    if _traced() or mask.requires_grad:
-        return True
     # On a Neuron device reading waits for it, and inside torch_neuronx.trace it would freeze the example's values for good.
-    return type(mask) is not torch.Tensor or mask.device.type == "meta" or device_world(mask.device.type) is not None
+    return traced(mask) or mask.requires_grad or device_world(mask.device.type) is not None
 
 
 def _fit(

@@ -34,11 +34,15 @@ def register() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     from nki_hf.adapters.mask_function import nki_mask
+    from nki_hf.adapters.paged import PAGED, nki_paged_attention
     from nki_hf.adapters.transformers import nki_attention
 
     with _lock:
         AttentionInterface.register(NAME, nki_attention)
         AttentionMaskInterface.register(NAME, nki_mask)
+        if f"{PAGED}sdpa" in AttentionInterface():  # a release whose continuous batching puts this before any name
+            AttentionInterface.register(f"{PAGED}{NAME}", nki_paged_attention)
+            AttentionMaskInterface.register(f"{PAGED}{NAME}", nki_mask)
 
 
 def install_hook() -> None:

@@ -13,10 +13,12 @@ from nki_hf.adapters.attend import attend
 from nki_hf.adapters.call import Call, same_batch
 from nki_hf.adapters.decision import no_kernel
 from nki_hf.adapters.device_mask import DeviceMask
+from nki_hf.adapters.hub_kernel import serving
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, triangle, with_position_bias
 from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
 from nki_hf.adapters.model_classes import declines_sdpa
+from nki_hf.adapters.packed.segments import segments_of, segments_of_bounds, worth
 from nki_hf.adapters.recorded_weights import sink_outside, weights_recorded
 from nki_hf.adapters.scalars import as_float, learned_scale
 from nki_hf.errors import Reason, UnsupportedProblem
@@ -117,8 +119,10 @@ def call_of(
     s_aux, sinks = take("s_aux", None), take("sinks", None)
     cu_q, cu_kv = take("cu_seq_lens_q", None), take("cu_seq_lens_k", None)
     weights = bool(take("output_attentions", False)) or weights_recorded()
+    _refuse_paged(kwargs)
     refused = _unknown(kwargs) if kwargs else []
     packed = [cu for cu in (cu_q, cu_kv) if cu is not None]
+    segments, hidden = None, False
     if packed and query.shape[0] != 1:
         name = "cu_seq_lens_k" if cu_q is None else "cu_seq_lens_q"
         refused.append(no_kernel(name, f"{packed[0].numel()} entries", "needs a batch of 1", "Pass a mask."))
@@ -128,10 +132,24 @@ def call_of(
         raise UnsupportedProblem([no_kernel(name, "None", limit, "Pass both, or a mask.")])
     elif packed:
         chunk = _chunk_of(module)
-        if chunk is not None:
-            # The mask's chunks are counted over the whole pack: they are counted anew in each sequence.
-            keys, causal = Keys(), True
-        keys = keys.within_segments(packed[0], packed[-1], seqlen_q=seqlen_q, causal=causal, chunk=chunk)
+        if chunk is not None or mask is None:
+            # The mask's chunks are counted over the whole pack: they are counted anew in each sequence. No mask means the
+            # triangle of each sequence, whose position among its keys is its own.
+            keys, causal = Keys(), causal or chunk is not None
+        ahead = 0 if causal else None
+        segments = segments_of(packed[0], packed[-1], ahead=ahead, chunk=chunk)
+        hidden = keys.banded or keys.lo is not None or keys.bias is not None
+        keys = keys.within_segments(packed[0], packed[-1], seqlen_q=seqlen_q, ahead=ahead, chunk=chunk)
+    if hidden:
+        segments = None
+    if (
+        segments is None
+        and keys.lo is not None
+        and seqlen_q == seqlen_kv
+        and query.shape[0] == 1
+        and not torch.compiler.is_compiling()
+    ):
+        segments = segments_of_bounds(keys, seqlen_q)
     return Call(
         q=query,
         k=key,
@@ -143,6 +161,7 @@ def call_of(
         dropout=as_float("dropout", dropout) if dropout and getattr(module, "training", False) else 0.0,
         weights=weights,
         refused=tuple(refused),
+        segments=worth(segments, seqlen_q, seqlen_kv),
     )
 
 
@@ -177,6 +196,16 @@ def layer_name(module: Any) -> str:
     number = getattr(module, "layer_idx", None)
     name = type(module).__name__
     return name if number is None else f"{name} {number}"
+
+
+def _refuse_paged(kwargs: dict[str, Any]) -> None:
+    """Refuse a paged cache, whose other keys this function would not see."""
+    if kwargs.get("cache") is None or "read_index" not in kwargs:
+        return
+    found = serving()
+    limit = "must be None: this name is not the one of continuous batching"
+    advice = f"Use attn_implementation={found.name!r}." if found.name else found.problem
+    raise UnsupportedProblem([no_kernel("cache", type(kwargs["cache"]).__name__, limit, advice)])
 
 
 def _unknown(kwargs: dict[str, Any]) -> list[Reason]:

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 import typer
 
 import nki_hf
+from nki_hf.adapters.hub_kernel import serving
 from nki_hf.backends.neuron import NeuronBackend
+from nki_hf.backends.neuron_eager import eager_advice
 from nki_hf.backends.neuron_lnc import find_lnc, find_platform, lnc_sources
 from nki_hf.backends.neuron_world import Host, detect_nki, detect_world, imported
 from nki_hf.lang import traces
@@ -31,6 +33,7 @@ PACKAGES = (
     "nki",
     "nki-library",
     "transformers",
+    "kernels",
     "accelerate",
     "numpy",
     "islpy",
@@ -68,6 +71,7 @@ def report(host: Host | None = None) -> Report:
     devices = sorted(host.glob("/dev/neuron*"))
     registered, registration_problem = _registered(host)
     cpu_tensors, settings_problem = _settings()
+    batching = serving(host.version)
     facts: dict[str, Any] = {
         "nki_hf": nki_hf.__version__,
         "python": platform.python_version(),
@@ -83,6 +87,8 @@ def report(host: Host | None = None) -> Report:
         "lnc": f"{lnc.value} ({lnc.source})" if lnc else "unknown",
         "lnc sources": ", ".join(f"{source}={text}" for source, text in sources.items()) or "none",
         "attn_implementation": registered,
+        "continuous batching": batching.name or f"no: {batching.problem}",
+        **({"eager calls": eager_advice()} if world.name != "none" else {}),
         "variables": {name: value for name, value in sorted(host.environ.items()) if name.startswith(PREFIXES)},
     }
     if world.name == "none" and not devices and not sources:

@@ -128,7 +128,7 @@ def test_bounds_of_any_integer_dtype_and_value_are_cut_to_the_keys(dtype):
 def test_cumulative_lengths_of_any_dtype_and_value_are_the_segments(dtype):
     limit = torch.iinfo(dtype).max
     cu_q, cu_kv = torch.tensor([0, 2, 5], dtype=dtype), torch.tensor([0, 3, limit], dtype=dtype)
-    keys = Keys().within_segments(cu_q, cu_kv, seqlen_q=5, causal=False)
+    keys = Keys().within_segments(cu_q, cu_kv, seqlen_q=5)
     assert keys.lo.tolist() == [[0, 0, 3, 3, 3]]
     assert keys.hi[0, :2].tolist() == [3, 3]
     assert (keys.hi[0, 2:] >= SEQLEN_KV).all()

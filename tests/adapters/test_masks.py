@@ -205,7 +205,7 @@ def test_masks_without_strides_are_refused_by_name(make):
 def test_chunks_of_packed_sequences_are_counted_from_each_ones_start():
     """Two sequences of 5 and 6 tokens behind 0 and 3 cached keys, chunks of 4."""
     cu_q, cu_kv = torch.tensor([0, 5, 11]), torch.tensor([0, 5, 14])
-    keys = Keys().within_segments(cu_q, cu_kv, seqlen_q=11, causal=True, chunk=4)
+    keys = Keys().within_segments(cu_q, cu_kv, seqlen_q=11, ahead=0, chunk=4)
     rows = [(0, position) for position in range(5)] + [(5, position) for position in range(3, 9)]
     expected = [(start + position // 4 * 4, start + position + 1) for start, position in rows]
     assert list(zip(keys.lo[0].tolist(), keys.hi[0].tolist(), strict=True)) == expected
@@ -343,7 +343,7 @@ def test_indices_hide_every_other_key_of_an_integer_mask_which_adds(dtype):
 @pytest.mark.parametrize("causal", [True, False])
 def test_segments_see_only_themselves(causal):
     cu = torch.tensor([0, 3, 7], dtype=torch.int32)
-    keys = Keys().within_segments(cu, cu, seqlen_q=9, causal=causal)
+    keys = Keys().within_segments(cu, cu, seqlen_q=9, ahead=0 if causal else None)
     segment = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 3])
     expected = (segment[:, None] == segment) & (segment < 2)
     if causal:

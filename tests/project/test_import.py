@@ -53,7 +53,7 @@ for name in nki_hf.__all__:
 """
     done = _without("torch transformers", code)
     assert done.stderr == ""
-    assert done.stdout.split() == ["apply", "attention", "merge", "register"]
+    assert done.stdout.split() == ["apply", "attention", "flash_attn", "merge", "register"]
 
 
 _NO_SIMULATION = """

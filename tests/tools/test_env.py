@@ -148,6 +148,9 @@ def test_report_of_a_working_device():
         environ={"NEURON_RT_NUM_CORES": "1", "HOME": "/root"},
     )
     facts = report(host).facts
+    assert "50 ms of host time" in facts["eager calls"]
+    assert "torch.compile" in facts["eager calls"]
+    assert facts["continuous batching"].startswith("no: transformers is missing")
     assert facts["neuron kernels"] == "can be launched"
     assert (facts["world"], facts["nki front end"], facts["devices"]) == ("native", "tracer", "/dev/neuron0")
     assert facts["lnc"] == "2 (torch_neuronx.utils.get_logical_neuron_cores())"

@@ -38,7 +38,7 @@ FILES = (
 QUICK = {
     "bench": ("--shape", "sq=128,skv=128", "--chip", "trn2"), "chip": (), "env": (), "lint": ("folder",),
     "correlate": ("--quick", "--write", "page.md"), "explain": ("--model", "nosuch"),
-    "report": ("--shape", "sq=128,skv=128"), "trace": ("--shape", "sq=128,skv=128", "-o", "x.pftrace"),
+    "report": ("--shape", "sq=128,skv=128"), "serving": (), "trace": ("--shape", "sq=128,skv=128", "-o", "x.pftrace"),
     "judge": ("--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2", "empty.py"),
     "verify": ("--shape", "hq=1,sq=128,skv=128,d=64",),
 }  # fmt: skip

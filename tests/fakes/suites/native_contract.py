@@ -1,5 +1,6 @@
 """The native world, against its fake: launches, the contract's rules, and what happens when our code breaks one."""
 
+import warnings
 from types import SimpleNamespace
 
 import nki
@@ -14,7 +15,7 @@ import nki_hf
 from nki_hf import dispatch, lang
 from nki_hf.adapters import call_log
 from nki_hf.adapters.call_log import FallbackWarning
-from nki_hf.backends import neuron_launch
+from nki_hf.backends import neuron_eager, neuron_launch
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.neuron import NeuronBackend
 from nki_hf.backends.neuron_launch import LaunchFailed
@@ -388,3 +389,13 @@ def test_a_graph_with_an_input_on_the_cpu_is_refused():
     torch._dynamo.reset()
     with pytest.raises(Exception, match="graph-device"):
         torch.compile(lambda x, y: x + y.to("neuron"), backend="neuron", fullgraph=True)(_x(), torch.ones(8, 16))
+
+
+def test_a_call_outside_of_a_graph_is_warned_of_once_with_its_cost_and_the_way_out(monkeypatch):
+    monkeypatch.setattr(neuron_eager, "_warned", False)
+    q = torch.zeros(1, 2, 4, 16).to("neuron")
+    with pytest.warns(neuron_eager.EagerCallWarning, match=r"about 50 ms of host time.*torch\.compile"):
+        nki_hf.attention(q, q, q, causal=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", neuron_eager.EagerCallWarning)
+        nki_hf.attention(q, q, q, causal=True)

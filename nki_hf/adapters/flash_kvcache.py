@@ -1,0 +1,174 @@
+"""`flash_attn_with_kvcache`: new keys and values written into a cache in place, and the attention of new queries over it."""
+
+from __future__ import annotations
+
+import torch
+
+from nki_hf.adapters.attend import attend
+from nki_hf.adapters.call import Call
+from nki_hf.adapters.flash_face import lse_of, read_options, refuse
+from nki_hf.adapters.keys import Keys
+from nki_hf.adapters.scalars import learned_scale
+
+__all__ = ["flash_attn_with_kvcache"]
+
+
+def flash_attn_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    cache_seqlens: int | torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: torch.Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+    *,
+    s_aux: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Attention `[batch, seqlen_q, num_heads_q, head_dim_v]` of new queries over a cache, whose lengths are data.
+
+    Args:
+      q: `[batch, seqlen_q, num_heads_q, head_dim]`.
+      k_cache: `[batch_cache, seqlen_cache, num_heads_kv, head_dim]`; with `block_table` pages
+        `[num_blocks, page_block_size, num_heads_kv, head_dim]`, of any size.
+      v_cache: the same with head_dim_v.
+      k, v: `[batch, seqlen_new, num_heads_kv, ...]`, written in place at `cache_seqlens`; both or neither.
+      rotary_cos, rotary_sin: `[seqlen_rotary, rotary_dim / 2]`, applied to k at its positions, and to q at those from
+        `cache_seqlens` on (all at `cache_seqlens` where the mask is neither causal nor windowed); with k only.
+      cache_seqlens: keys in the cache before the new ones, an int or int `[batch]`; None = `seqlen_cache`, without k only.
+      cache_batch_idx: int `[batch]`: the cache's row of each batch entry; None = the same. Not with `block_table`.
+      cache_leftpad: int `[batch]`: the first key of each sequence; None = 0. Not with `block_table`.
+      block_table: int `[batch, max_blocks]`: the pages of each sequence in order; entries that are not needed may be negative.
+      rotary_interleaved: True pairs neighbouring elements of head_dim, False its two halves.
+      num_splits: accepted; it changes no result.
+      return_softmax_lse: True also returns lse.
+      softmax_scale, causal, window_size, softcap, alibi_slopes, s_aux: as in `flash_attn_func`, seqlen_kv being
+        `cache_seqlens + seqlen_new`.
+
+    Returns:
+      out, or (out, lse) with lse `[batch, num_heads_q, seqlen_q]` float32.
+
+    Raises:
+      UnsupportedProblem: ALiBi; arguments that exclude or need each other; tensors that describe no attention.
+    """
+    for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}={type(tensor).__name__} is not a torch tensor: pass one.")
+        if tensor.dim() != 4:
+            refuse(f"{name}.shape", list(tensor.shape), "must have 4 axes, [batch, seqlen, num_heads, head_dim]")
+    cap, (behind, ahead) = read_options(softcap, causal, window_size, alibi_slopes)
+    del num_splits
+    _check_options(k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
+    batch, seqlen_q = q.shape[0], q.shape[1]
+    capacity = k_cache.shape[1] if block_table is None else block_table.shape[1] * k_cache.shape[1]
+    before = _per_sequence(capacity if cache_seqlens is None else cache_seqlens, batch, q.device)
+    live = before
+    if k is not None and v is not None:
+        if rotary_cos is not None and rotary_sin is not None:
+            one_place = behind is None and ahead is None
+            q = _rotated(q, rotary_cos, rotary_sin, before, rotary_interleaved, one_place=one_place)
+            k = _rotated(k, rotary_cos, rotary_sin, before, rotary_interleaved)
+        live = before + k.shape[1]
+        _write(k_cache, k, before, cache_batch_idx, block_table, "k")
+        _write(v_cache, v, before, cache_batch_idx, block_table, "v")
+    keys, values = (_read(cache, batch, cache_batch_idx, block_table) for cache in (k_cache, v_cache))
+    q, scale = learned_scale(q, softmax_scale, "softmax_scale")
+    position = (live - seqlen_q)[:, None] + torch.arange(seqlen_q, device=q.device)
+    first = torch.zeros_like(live) if cache_leftpad is None else cache_leftpad.to(q.device, torch.int64)
+    lo = first[:, None].expand_as(position) if behind is None else torch.maximum(first[:, None], position - behind)
+    hi = live[:, None].expand_as(position) if ahead is None else torch.minimum(live[:, None], position + ahead + 1)
+    call = Call(
+        q=q.transpose(1, 2), k=keys.transpose(1, 2), v=values.transpose(1, 2),
+        keys=Keys().within(lo.contiguous(), hi.contiguous()), scale=scale, softcap=cap, sink=s_aux,
+    )  # fmt: skip
+    out, lse, _ = attend(call, "flash_attn_with_kvcache")
+    return (out, lse_of(call, lse)) if return_softmax_lse else out
+
+
+def _check_options(
+    k: object, v: object, cos: object, sin: object, seqlens: object, batch_idx: object, leftpad: object, table: object
+) -> None:
+    if (k is None) != (v is None):
+        refuse("k and v", "one of them", "must come together")
+    if (cos is None) != (sin is None):
+        refuse("rotary_cos and rotary_sin", "one of them", "must come together")
+    if cos is not None and k is None:
+        refuse("rotary_cos", "given", "must be None without k: positions are those of new keys", "Rotate q before the call.")
+    if k is not None and seqlens is None:
+        refuse("cache_seqlens", "None", "must be given with k: it says where the new keys go")
+    for name, value in (("cache_batch_idx", batch_idx), ("cache_leftpad", leftpad)):
+        if value is not None and table is not None:
+            refuse(name, "given", "must be None with block_table", "Change the table's rows instead.")
+
+
+def _per_sequence(number: int | torch.Tensor, batch: int, device: torch.device) -> torch.Tensor:
+    if isinstance(number, torch.Tensor):
+        if number.shape != (batch,):
+            refuse("cache_seqlens.shape", list(number.shape), f"must be [batch] = [{batch}]")
+        return number.to(device, torch.int64)
+    return torch.full((batch,), int(number), dtype=torch.int64, device=device)
+
+
+def _rotated(
+    tensor: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    start: torch.Tensor,
+    interleaved: bool,
+    *,
+    one_place: bool = False,
+) -> torch.Tensor:
+    """The first `2 * cos.shape[1]` elements of head_dim turned by the angles of positions `start`, `start + 1`, ... (or of
+    `start` alone), in float32.
+    """
+    steps = torch.arange(tensor.shape[1], device=tensor.device)
+    place = start[:, None] + (steps * 0 if one_place else steps)
+    cosine, sine = (table.to(tensor.device)[place].float()[:, :, None] for table in (cos, sin))  # [batch, seqlen, 1, half]
+    half = cos.shape[1]
+    turned, rest = tensor[..., : 2 * half].float(), tensor[..., 2 * half :]
+    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+    parts = (a * cosine - b * sine, a * sine + b * cosine)
+    both = torch.stack(parts, dim=-1).flatten(-2) if interleaved else torch.cat(parts, dim=-1)
+    return torch.cat([both.to(tensor.dtype), rest], dim=-1)
+
+
+def _write(
+    cache: torch.Tensor, new: torch.Tensor, before: torch.Tensor, batch_idx: torch.Tensor | None, table: torch.Tensor | None,
+    name: str,
+) -> None:  # fmt: skip
+    """Put the new tokens of each sequence into the cache, in place.
+
+    Raises:
+      UnsupportedProblem: shapes that do not fit the cache.
+    """
+    batch, seqlen = new.shape[0], new.shape[1]
+    if new.dim() != 4 or batch != before.shape[0] or new.shape[2:] != cache.shape[2:]:
+        refuse(f"{name}.shape", list(new.shape), f"must be [batch, seqlen_new, {cache.shape[2]}, {cache.shape[3]}]")
+    place = before[:, None] + torch.arange(seqlen, device=cache.device)
+    if table is None:
+        row = torch.arange(batch, device=cache.device) if batch_idx is None else batch_idx.to(cache.device, torch.int64)
+        cache[row[:, None].expand_as(place), place] = new.to(cache.dtype)
+        return
+    page = cache.shape[1]
+    block = table.to(cache.device, torch.int64).gather(1, place // page)
+    cache[block, place % page] = new.to(cache.dtype)
+
+
+def _read(cache: torch.Tensor, batch: int, batch_idx: torch.Tensor | None, table: torch.Tensor | None) -> torch.Tensor:
+    """`[batch, capacity, num_heads_kv, head_dim]`: the cache of each sequence."""
+    if table is not None:
+        return cache[table.to(cache.device, torch.int64).clamp(min=0)].flatten(1, 2)
+    if batch_idx is not None:
+        return cache[batch_idx.to(cache.device, torch.int64)]
+    return cache[:batch]

@@ -1,0 +1,172 @@
+"""Packed sequences in pieces: every visible pair of row and key once and no other; packed training; how many programs."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import tiny_qwen3
+from varlen_reference import starts, visible
+
+import nki_hf
+from nki_hf.adapters.keys import Keys
+from nki_hf.adapters.packed.pieces import KINDS, Segments, cut
+from nki_hf.adapters.packed.segments import segments_of, segments_of_bounds
+from nki_hf.adapters.transformers import nki_attention
+from nki_hf.flash_attn import flash_attn_varlen_func
+
+
+def _segments(lengths, history=None, **reach):
+    kv = [a + b for a, b in zip(lengths, history or [0] * len(lengths), strict=True)]
+    return Segments(cu_q=tuple(starts(lengths).tolist()), cu_kv=tuple(starts(kv).tolist()), **reach)
+
+
+def _seen_by_pieces(pieces, rows, keys):
+    """How often each row of the pack meets each key, by the pieces' own masks."""
+    count, offset = np.zeros((rows, keys), int), 0
+    owner = {}
+    for row, places in enumerate(pieces.slots):
+        owner.update((place, row) for place in places)
+    for launch in pieces.launches:
+        for piece in range(launch.kind.pieces):
+            for i in range(launch.kind.rows):
+                row = owner.get(offset + piece * launch.kind.rows + i)
+                if row is None:
+                    continue
+                assert launch.rows[piece, i] == row
+                if launch.kind.mask == "causal":
+                    seen = np.arange(launch.kind.keys) <= i
+                elif launch.kind.mask == "keys":
+                    seen = launch.seen[piece]
+                else:
+                    seen = (np.arange(launch.kind.keys) >= launch.lo[piece, i]) & (
+                        np.arange(launch.kind.keys) < launch.hi[piece, i]
+                    )
+                np.add.at(count[row], launch.keys[piece][seen], 1)
+        offset += launch.kind.pieces * launch.kind.rows
+    return count
+
+
+sequence = st.tuples(st.integers(0, 700), st.integers(-3, 600))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(sequence, min_size=1, max_size=3),
+    st.sampled_from(
+        [(-1, -1, True), (0, 0, True), (100, 0, True), (530, 0, True), (-1, -1, False), (70, 30, False), (-1, 5, False)]
+    ),
+)
+def test_every_visible_pair_is_met_once_and_no_other(sequences, mask):
+    left, right, causal = mask
+    lengths = [rows for rows, _ in sequences]
+    history = [max(more, -rows) for rows, more in sequences]
+    ahead = 0 if causal else None if right < 0 else right
+    segments = _segments(lengths, history, behind=None if left < 0 else left, ahead=ahead)
+    found = _seen_by_pieces(cut(segments), segments.cu_q[-1], segments.cu_kv[-1])
+    expected = np.zeros_like(found)
+    for n, rows in enumerate(lengths):
+        q, k = slice(*segments.cu_q[n : n + 2]), slice(*segments.cu_kv[n : n + 2])
+        expected[q, k] = visible(rows, k.stop - k.start, causal=causal, window=(left, right)).numpy()
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("count", "tokens"), [(16, 512), (64, 128), (5, 640), (3, 1100)])
+def test_only_tiles_of_a_sequences_own_block_are_visited(count, tokens):
+    pieces = cut(_segments([tokens] * count, ahead=0))
+    tiles = -(-tokens // 128)
+    assert pieces.needed == count * tiles * (tiles + 1) // 2
+    assert pieces.visited <= 1.1 * pieces.needed
+
+
+def test_any_lengths_use_few_kinds_of_pieces():
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(40):
+        lengths = rng.integers(1, 2000, 6).tolist()
+        history = rng.integers(0, 2000, 6).tolist()
+        for behind in (None, 511):
+            seen |= {launch.kind for launch in cut(_segments(lengths, history, ahead=0, behind=behind)).launches}
+            seen |= {launch.kind for launch in cut(_segments([1] * 6, history, ahead=0, behind=behind)).launches}
+    assert seen <= {*KINDS.values()} | {kind for kind in seen if kind.name in ("decode 512", "decode 2048")}
+
+
+def test_a_request_never_meets_what_another_holds():
+    # NaN in the keys and values of one sequence, inf in those of another.
+    lengths = [3, 200, 1, 90]
+    cu = starts(lengths)
+    q, k, v = (torch.randn(294, 2, 16, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    clean = flash_attn_varlen_func(q, k, v, cu, cu, 200, 200, causal=True)
+    k[:3], v[:3], v[204:] = torch.nan, torch.nan, torch.inf
+    found = flash_attn_varlen_func(q, k, v, cu, cu, 200, 200, causal=True)
+    assert torch.equal(found[3:204], clean[3:204])
+
+
+def test_sequences_are_found_in_the_bounds_of_a_mask():
+    for lengths, behind in (([3, 5, 2], None), ([9, 6], 3), ([4], None)):
+        cu = starts(lengths)
+        keys = Keys().within_segments(cu, cu, seqlen_q=sum(lengths), ahead=0, behind=behind)
+        found = segments_of_bounds(keys, sum(lengths))
+        assert found == segments_of(cu, cu, behind=behind, ahead=0)
+    padded = Keys(lo=torch.tensor([[0, 0, 2, 2]], dtype=torch.int32), hi=torch.tensor([[0, 0, 3, 4]], dtype=torch.int32))
+    chunks = Keys().within_segments(starts([9]), starts([9]), seqlen_q=9, ahead=0, chunk=4)
+    both_ways = Keys().within_segments(starts([4, 5]), starts([4, 5]), seqlen_q=9)
+    assert segments_of_bounds(padded, 4) is None
+    assert segments_of_bounds(both_ways, 9) is None
+    assert segments_of_bounds(chunks, 9) == Segments(cu_q=(0, 4, 8, 9), cu_kv=(0, 4, 8, 9), ahead=0)  # the same keys
+
+
+def test_packed_training_by_positions_equals_each_sequence_alone_and_runs_in_pieces():
+    lengths = [200, 300, 5, 120, 260, 400, 150]
+    ids = torch.randint(1, 64, (1, sum(lengths)), generator=torch.Generator().manual_seed(0))
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    grads = []
+    for implementation in ("nki", "eager"):
+        model = tiny_qwen3(max_position_embeddings=512).train()
+        model.set_attn_implementation(implementation)
+        nki_hf.explain(reset=True)
+        if implementation == "nki":
+            logits = [model(ids, position_ids=positions, use_cache=False).logits]
+            report = nki_hf.explain()
+        else:
+            logits = [model(part, use_cache=False).logits for part in ids.split(lengths, 1)]
+        torch.cat(logits, 1).pow(2).mean().backward()
+        grads.append([torch.cat(logits, 1).detach(), *(weight.grad for weight in model.parameters())])
+    for found, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    assert report.fallbacks == 0
+    assert max(row.seqlens_q[1] for row in report.rows) < sum(lengths)
+
+
+def test_a_batch_in_trls_form_equals_each_sequence_alone():
+    lengths = [90, 1, 240, 60, 300]
+    ids = torch.randint(1, 64, (1, sum(lengths)), generator=torch.Generator().manual_seed(0))
+    cu = starts(lengths)
+    batch = {
+        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None], "cu_seq_lens_q": cu, "cu_seq_lens_k": cu,
+        "max_length_q": max(lengths), "max_length_k": max(lengths),
+        "seq_idx": torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None],
+    }  # fmt: skip
+    model = tiny_qwen3(max_position_embeddings=512)
+    with torch.no_grad():
+        expected = torch.cat([model(part, use_cache=False).logits for part in ids.split(lengths, 1)], 1)
+        model.set_attn_implementation("nki")
+        # The cache that a forward makes by default keeps Transformers from reading positions: the first rows are enough.
+        for use_cache in (False, True):
+            found = model(ids, use_cache=use_cache, **batch).logits
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_packed_mask_that_a_batch_shares_holds_for_every_entry():
+    lengths = [300, 90, 250]
+    cu, total = starts(lengths), sum(lengths)
+    keys = Keys().within_segments(cu, cu, seqlen_q=total, ahead=0)
+    mask = keys.dense(total, total, torch.device("cpu"))
+    q, k, v = torch.randn(3, 2, 2, total, 16, generator=torch.Generator().manual_seed(0))
+    module = SimpleNamespace(is_causal=True, training=False)
+    both, _ = nki_attention(module, q, k, v, mask)
+    for entry in range(2):
+        alone, _ = nki_attention(module, *(each[entry : entry + 1] for each in (q, k, v)), mask)
+        torch.testing.assert_close(both[entry], alone[0], rtol=0, atol=1e-6)
