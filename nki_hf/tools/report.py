@@ -187,7 +187,7 @@ def _words(asked: ModelRequest, against: str) -> str:
     if asked.task:
         file = [Path(asked.kernel).name, "--task", Path(asked.task).name, "--at", str(asked.seqlen)]
         words = ["nki_hf", "report", *file, *(["--layout", asked.layout] if asked.layout else []), "--chip", asked.chip]
-    return shlex.join([*words, *(["--against", against] if against else []), "-o", "page.html"])
+    return shlex.join([*words, *(["--against", Path(against).name] if against else []), "-o", "page.html"])
 
 
 def _capital(text: str) -> str:

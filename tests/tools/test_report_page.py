@@ -6,8 +6,10 @@ import re
 import numpy as np
 import pytest
 from headless import Browser, chromium
+from typer.testing import CliRunner
 
 from nki_hf.chips import get_chip
+from nki_hf.cli import app
 from nki_hf.observers.instruction_kinds import WORDS, word_of
 from nki_hf.observers.lanes import FULL, binned, lanes
 from nki_hf.observers.source_lines import source_files
@@ -170,6 +172,70 @@ def test_a_line_of_the_source_shows_its_instructions(browser, made):
     before = browser.value("document.querySelector('canvas').toDataURL()")
     browser.value("document.querySelector('.source [data-line]').click(); new Promise(done => setTimeout(done, 100))")
     assert browser.value("document.querySelector('canvas').toDataURL()") != before
+
+
+OWN = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def rows(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in nl.affine_range(x.shape[0] // 128):
+        tile = nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[i * 128 : (i + 1) * 128, :])
+        power = nl.ndarray((128, x.shape[1]), dtype=nl.float32, buffer=nl.sbuf)
+        total = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=total, op=nl.maximum, data=tile, axis=1)
+        nisa.activation(dst=power, op=nl.exp, data=tile)
+        nisa.tensor_reduce(dst=total, op=nl.add, data=power, axis=1)  # <i>no tag</i>
+        nisa.tensor_scalar(dst=power, data=power, op0=nl.multiply, operand0=total)
+        nisa.dma_copy(dst=out[i * 128 : (i + 1) * 128, :], src=power)
+    return out
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """Pages of a user's kernel: alone, and against another file of the task, from the command itself."""
+    folder = tmp_path_factory.mktemp("own")
+    kernel, fused = folder / "kernel.py", folder / "fused.py"
+    kernel.write_text(OWN)
+    both = "nisa.activation_reduce(dst=power, op=nl.exp, data=tile, reduce_op=nl.add, reduce_res=total)"
+    fused.write_text("\n".join(
+        line.split("nisa.")[0] + both if "nisa.activation(" in line else line
+        for line in OWN.splitlines() if "nl.add" not in line
+    ))  # fmt: skip
+    words = ("--task", "softmax", "--at", "4096", "--chip", "trn2")
+    for name, more in (("own", ()), ("both", ("--against", f"{fused}:rows"))):
+        done = CliRunner().invoke(app, ["report", str(kernel), *words, *more, "-o", str(folder / f"{name}.html")])
+        assert done.exit_code == 0, done.output
+    return folder
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1280, 800, 390])
+@pytest.mark.parametrize("name", ["own", "both"])
+def test_a_page_of_a_users_kernel_fits_and_names_its_line_and_the_chips_best(browser, own, name, width):
+    for dark in (False, True):
+        browser.open(own / f"{name}.html", width=width, dark=dark, ready=DRAWN)
+        assert (browser.overflowing(), browser.complaints) == ([], [])
+    text = " ".join(browser.text().split())
+    line = next(n for n, text in enumerate(OWN.splitlines(), 1) if "nl.add" in text)
+    assert f"making the row sum in the instruction that makes exp (line {line}) would save up to" in text
+    assert "no kernel can be below on this chip" in text
+    assert "of what the chip allows at best." in text
+    assert "# <i>no tag</i>" in text  # the source is shown as it is written
+    assert ("x as fast" in text) == (name == "both")
+    assert str(own) not in (own / f"{name}.html").read_text()  # whose machine it is stays out
+
+
+def test_a_file_to_stand_beside_needs_a_task(own):
+    done = CliRunner().invoke(app, ["report", "--kernel", "v7", "--against", str(own / "fused.py")])
+    assert done.exit_code == 2
+    assert "is compared on a task" in done.stderr
 
 
 # ---- what the page holds --------------------------------------------------------------------------------------------
