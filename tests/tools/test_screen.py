@@ -54,11 +54,12 @@ VERBS = {
     "judge": ("kernel.py:twice", "--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2"),
     "lint": ("kernel.py",),
     "report": ("--kernel", "v11", "--seqlen", "512", "--chip", "trn1", "--against", "v3"),
+    "serving": (),
     "trace": ("--kernel", "v7", "--seqlen", "512", "-o", "x.svg"),
     "verify": ("kernel.py:twice", "--arg", "x=128x64", "--reference", "kernel.py:thrice"),
 }
 """Words with which each verb says much, and soon."""
-QUICK = {"chip", "env", "lint"}
+QUICK = {"chip", "env", "lint", "serving"}
 """Verbs that never take two seconds."""
 
 
@@ -100,7 +101,7 @@ def soon(monkeypatch):
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_what_a_verb_prints_fits_and_is_plain_and_says_what_runs(place, soon, monkeypatch, verb):
-    """60 columns as COLUMNS says, and 80 in a pipe, where `lint` prints a finding a line for editors and grep."""
+    """60 columns as COLUMNS says, and 80 in a pipe, where a finding of `lint` and a command to copy are one line."""
     said = {}
     for columns in (60, PIPED):
         if columns == PIPED:
@@ -110,7 +111,9 @@ def test_what_a_verb_prints_fits_and_is_plain_and_says_what_runs(place, soon, mo
         done = CliRunner().invoke(app, [verb, *VERBS[verb]])
         assert done.exit_code in (0, 1), done.output
         said[columns] = done.stdout
-        assert [line for line in done.stdout.splitlines() if len(line) > columns and not line.startswith("kernel.py:")] == []
+        assert [
+            line for line in done.stdout.splitlines() if len(line) > columns and not line.startswith(("kernel.py:", "shell:"))
+        ] == []
         assert not {"\x1b", "…"} & set(done.stdout)  # nothing is coloured, nothing is cut
         assert not _boxes(done.stdout)
         running = [line for line in done.stderr.splitlines() if line.startswith(f"running nki_hf {verb}") and "so far" in line]
