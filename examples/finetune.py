@@ -19,19 +19,21 @@ import resource
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
 try:
     import typer
-    from rich.console import Console
     from rich.table import Table
 
     from nki_hf.tools.model_bench.device.plan import environment
     from nki_hf.tools.model_bench.options import BenchOptions
     from nki_hf.tools.output_files import check_writable, whole_file, writing
     from nki_hf.tools.program import ProgramCommand
+    from nki_hf.tools.progress import working
+    from nki_hf.tools.screen import Screen
 except ModuleNotFoundError as missing:
     # The words of a clone that was never installed, or of another Python than the one it was installed in.
     print(
@@ -87,7 +89,13 @@ def main(
     from nki_hf.tools.model_bench.worlds import choose_device  # imports torch, after the variables
 
     choose_device(device)
-    rows = {name: train(name, device, steps, seqlen, batch_size, packed=packed, checkpointing=checkpointing) for name in names}
+    rows = {}
+    with working("fine-tuning", len(names) * steps) as work:
+        for name in names:
+            work.begin(name)
+            rows[name] = train(
+                name, device, steps, seqlen, batch_size, packed=packed, checkpointing=checkpointing, step=work.advance
+            )
     show(rows)
     with writing(result, "json"), whole_file(result) as file:
         record = {"steps": steps, "seqlen": seqlen, "batch_size": batch_size, "device": device, "runs": rows}
@@ -163,8 +171,9 @@ def data(steps: int, seqlen: int, batch_size: int, *, packed: bool) -> list[dict
 
 
 def train(
-    attention: str, device: str, steps: int, seqlen: int, batch_size: int, *, packed: bool, checkpointing: bool
-) -> dict[str, Any]:
+    attention: str, device: str, steps: int, seqlen: int, batch_size: int, *, packed: bool, checkpointing: bool,
+    step: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:  # fmt: skip
     """Train with one attention: the loss of each step, seconds, resident memory, and what attention ran."""
     import nki_hf
 
@@ -173,7 +182,10 @@ def train(
         model.gradient_checkpointing_enable({"use_reentrant": False})
     nki_hf.explain(reset=True)
     start = time.perf_counter()
-    losses = by_trainer(model, rows, steps, batch_size) if device == "cpu" else by_loop(model, rows, batch_size, device)
+    if device == "cpu":
+        losses = by_trainer(model, rows, steps, batch_size, step)
+    else:
+        losses = by_loop(model, rows, batch_size, device, step)
     seconds = time.perf_counter() - start
     report = nki_hf.explain(reset=True)
     return {
@@ -183,12 +195,16 @@ def train(
     }  # fmt: skip
 
 
-def by_trainer(model: Any, rows: list[dict[str, Any]], steps: int, batch_size: int) -> list[float]:
+def by_trainer(model: Any, rows: list[dict[str, Any]], steps: int, batch_size: int, step: Callable[[], None]) -> list[float]:
     """Transformers' Trainer, on CPU."""
     import tempfile
 
     from transformers import Trainer, TrainingArguments
-    from transformers.trainer_callback import PrinterCallback
+    from transformers.trainer_callback import PrinterCallback, TrainerCallback
+
+    class Told(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            step()
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
@@ -198,11 +214,12 @@ def by_trainer(model: Any, rows: list[dict[str, Any]], steps: int, batch_size: i
         )  # fmt: skip
         trainer = Trainer(model=model, args=arguments, train_dataset=rows)
         trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(Told())
         trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def by_loop(model: Any, rows: list[dict[str, Any]], batch_size: int, device: str) -> list[float]:
+def by_loop(model: Any, rows: list[dict[str, Any]], batch_size: int, device: str, step: Callable[[], None]) -> list[float]:
     """The steps themselves, on a Neuron device: forward, backward and update are one graph a step in the xla world."""
     import torch
 
@@ -222,6 +239,7 @@ def by_loop(model: Any, rows: list[dict[str, Any]], batch_size: int, device: str
         optimizer.zero_grad()
         sync()
         losses.append(loss.detach().cpu().item())
+        step()
     return losses
 
 
@@ -238,8 +256,7 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
             name, f"{row['losses'][0]:.4f}", f"{row['losses'][-1]:.4f}", f"{difference(rows, name):.1e}",
             f"{row['seconds']:.1f}", f"{row['peak_mib']:.0f}", str(row["calls"]), str(row["gradients"]), str(row["fallbacks"]),
         )  # fmt: skip
-    console = Console()
-    Console(width=max(100, console.width)).print(table)
+    Screen().show(table)
 
 
 def difference(rows: dict[str, dict[str, Any]], name: str) -> float:

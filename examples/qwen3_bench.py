@@ -24,7 +24,6 @@ from typing import Annotated, Any
 try:
     import typer
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from nki_hf.errors import BackendUnavailable, UnsupportedProblem
     from nki_hf.settings import settings
@@ -41,6 +40,8 @@ try:
     )  # fmt: skip
     from nki_hf.tools.output_files import check_writable, writing
     from nki_hf.tools.program import ProgramCommand, finished
+    from nki_hf.tools.progress import working
+    from nki_hf.tools.screen import Screen
 except ModuleNotFoundError as missing:
     # The words of a clone that was never installed, or of another Python than the one it was installed in.
     print(
@@ -164,7 +165,7 @@ def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = F
             return True
         result = run(options, say=say, step=step)
     result.write(options.json)
-    show(result, _console(), json=options.json)
+    show(result, Screen(), json=options.json)
     return result.passed
 
 
@@ -199,24 +200,19 @@ def compile_in_a_process_of_its_own(options: BenchOptions) -> None:
 
 
 @contextmanager
-def progress(options: BenchOptions, errors: Console) -> Iterator[Any]:
-    """`(say, step)`: one prints a line, the other moves the bar on standard error."""
+def progress(options: BenchOptions, errors: Console, total: int | None = None) -> Iterator[Any]:
+    """`(say, step)`: one prints a line, the other tells what begins; `total` steps, or those of a run."""
     calls = 1 + options.warmup + options.iters
-    total = 5 + len(options.attn) * (calls + bool(options.decode_steps) * (calls + 2 * options.decode_steps))
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("starting", total=total)
+    total = total or 5 + len(options.attn) * (calls + bool(options.decode_steps) * (calls + 2 * options.decode_steps))
+    with working("the benchmark", total, file=errors.file) as work:
+        begun = 0
 
         def step(what: str) -> None:
-            bar.update(task, advance=1, description=what)
+            nonlocal begun
+            work.advance(what, count=min(begun, 1))  # one ends where the next begins
+            begun += 1
 
-        yield lambda text: bar.console.print(text, highlight=False, markup=False, soft_wrap=True), step
-
-
-def _console() -> Console:
-    """Standard output; wide enough for the tables where it goes into a file or a pipe."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=110)
+        yield lambda text: work.tell(text), step
 
 
 def _preset(name: str | None) -> dict[str, Any]:

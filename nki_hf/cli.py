@@ -23,6 +23,7 @@ def _program(only: str = "") -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # help in plain letters
     )
 
     @made.callback()

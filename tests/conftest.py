@@ -1,9 +1,12 @@
 """Shared fixtures: every test runs with fixed seeds and no settings from outside."""
 
+import os
 import random
 
 import numpy as np
 import pytest
+
+os.environ["NKI_HF_PROGRESS"] = "0"  # how long a test takes decides nothing that it prints
 
 
 @pytest.fixture(autouse=True)

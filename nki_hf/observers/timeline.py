@@ -1,4 +1,4 @@
-"""A schedule as a picture: one bar per instruction and engine over time, for the README, the docs and the HTML report."""
+"""A schedule as a picture: one bar per instruction and engine over time, for the README and the docs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from nki_hf.errors import BackendUnavailable
 from nki_hf.timing.schedule import Schedule
 
-__all__ = ["draw_roofline", "draw_timeline"]
+__all__ = ["draw_timeline"]
 
 _COLOURS = {
     "nc_matmul": "#1f77b4", "nc_transpose": "#9ecae1", "activation": "#d62728", "activation_reduce": "#d62728",
@@ -75,25 +75,6 @@ def draw_timeline(
         dpi=150,
         metadata={"Title": f"{title}: {said}", **({"Date": None} if _is_svg(target, file_format) else {})},
     )
-
-
-def draw_roofline(plan: Schedule, target: IO[bytes]) -> None:
-    """Draw the kernel's point under its roofs, as SVG."""
-    from nki_hf.observers.timing import roofline
-
-    point = roofline(plan)
-    figure, axes = _figure((5.5, 3.6))
-    slope = point.peak_tflops or plan.chip.tensor_peak_tflops  # of an empty stream
-    bandwidth = plan.chip.dma_engines * plan.chip.dma_engine_bytes_per_ns * max(1, len({q.core for q in plan.work.queues}))
-    ridge = slope * 1e3 / bandwidth
-    reach = [ridge / 100, ridge, ridge * 100]
-    axes.loglog(reach, [min(slope, x * bandwidth / 1e3) for x in reach], color="#333333")
-    if point.flops and point.hbm_bytes:
-        axes.loglog([point.intensity], [point.achieved_tflops], "o", color="#d62728")
-    axes.set_xlabel("flops per HBM byte")
-    axes.set_ylabel("TFLOP/s (simulated)")
-    axes.set_title(f"{point.achieved_tflops:.1f} of {point.attainable_tflops:.1f} TFLOP/s, {point.bound} bound", fontsize=10)
-    figure.savefig(target, format="svg", bbox_inches="tight", metadata={"Date": None})
 
 
 def _is_svg(target: Path | IO[bytes], file_format: str | None) -> bool:

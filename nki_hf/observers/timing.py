@@ -13,7 +13,10 @@ import numpy as np
 from nki_hf.timing.schedule import Schedule, reschedule
 from nki_hf.timing.times import REASONS
 
-__all__ = ["EngineTime", "PathStep", "Roofline", "Traffic", "critical_path", "engine_times", "gains", "roofline", "traffic"]
+__all__ = [
+    "EngineTime", "PathStep", "Roofline", "Traffic", "critical_path", "engine_times", "gains", "path_events", "roofline",
+    "traffic",
+]  # fmt: skip
 
 WAITS = tuple(reason for reason in REASONS if reason not in ("start", "engine"))
 """What an engine can wait for: another engine's result, a DMA, a shared port, on-chip memory, an activation table."""
@@ -157,19 +160,29 @@ def traffic(plan: Schedule) -> list[Traffic]:
     return found
 
 
+def path_events(plan: Schedule) -> list[int]:
+    """The chain of instructions that the latency consists of, last one first."""
+    found: list[int] = []
+    current = int(np.argmax(plan.done_ns)) if len(plan.events) else -1
+    while current >= 0:
+        found.append(current)
+        current = int(plan.cause[current])
+    return found
+
+
 def critical_path(plan: Schedule) -> list[PathStep]:
     """The chain of instructions that the latency consists of, summed by kernel line, largest share first."""
     shares: dict[tuple[str, str, str, int], list[float]] = defaultdict(lambda: [0, 0.0])
-    if not len(plan.events):
+    chain = path_events(plan)
+    if not chain:
         return []
-    current, until = int(np.argmax(plan.done_ns)), plan.total_ns
-    while current >= 0:
+    until = plan.total_ns
+    for current in chain:
         event = plan.events[current]
         share = shares[event.engine, event.opcode, event.file, event.line]
         share[0] += 1
         share[1] += until - float(plan.start_ns[current])
         until = float(plan.start_ns[current])
-        current = int(plan.cause[current])
     shares["launch", "", "", 0] = [1, until]
     steps = [PathStep(engine=k[0], opcode=k[1], file=k[2], line=k[3], count=int(v[0]), ns=v[1]) for k, v in shares.items()]
     return sorted(steps, key=lambda step: -step.ns)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from nki_hf.chips import CHIPS, Chip, get_chip
@@ -21,6 +19,8 @@ from nki_hf.tools.judging.timetable import command as kernel_command
 from nki_hf.tools.latency import EAGER_NOTE, attention_us, eager_like_us, independent_units, one_unit
 from nki_hf.tools.lengths import attention_instructions, check_length
 from nki_hf.tools.modelled import FILE_HELP, LAYOUT_HELP, TASK_HELP, visible_flops, window_of
+from nki_hf.tools.progress import working
+from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import SHAPE_HELP, problem_of
 from nki_hf.tools.subjects import attention_kernels
 
@@ -180,30 +180,29 @@ def command(
     _check_cores(lnc, chips)
     for name in chips:
         _check_length(problem, get_chip(name), lnc)
-    watched = Console(stderr=True)
-    with Progress(console=watched, transient=True, disable=not watched.is_terminal) as bar:
-        under_way = bar.add_task("simulating", total=2 * len(chips))
-        rows = run(problem, chips, window=window_of(order), lnc=lnc, progress=lambda: bar.advance(under_way))
+    with working(f"nki_hf bench of {shape}", 2 * len(chips)) as work:
+        rows = run(problem, chips, window=window_of(order), lnc=lnc, progress=work.advance)
+        more = modelled_rows(problem, layers, window=window_of(order), chips=chips) if layers > 1 and not as_json else []
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("chip", "cores", "nki µs (sim)", "TFLOP/s on visible keys (sim)", "of peak",
-                  "eager-like µs (sim)", "speed-up (sim)",
-                  title=f"{shape}: simulated, not measured")  # fmt: skip
+    table = Table("chip", "cores", "nki µs (sim)", "TFLOP/s (sim)", "of peak", "eager-like µs (sim)", "speed-up (sim)",
+                  title=f"{shape}: simulated, not measured; TFLOP/s on visible keys")  # fmt: skip
     for row in rows:
         table.add_row(row["chip"], str(row["cores"]), f"{row['nki_us_simulated']:,.1f}",
                       f"{row['visible_tflops_simulated']:,.1f}",
                       f"{row['visible_tflops_simulated'] / row['peak_tflops']:.0%}", f"{row['eager_like_us_simulated']:,.0f}",
                       f"{row['speedup_simulated']:,.1f}x")  # fmt: skip
-    console = Console(width=130)
-    console.print(table)
+    screen = Screen()
+    screen.show(table)
+    screen.say("")
     for row in rows:
         if row["extrapolated"]:
             known, asked = row["extrapolated"]
-            console.print(f"{row['chip']}: {known} of {asked} (batch, kv head) units scheduled, the others are alike")
+            screen.say(f"{row['chip']}: {known} of {asked} (batch, kv head) units scheduled, the others are alike")
     for row in rows:
-        console.print(band_of(row["kernel"], row["chip"]))
-    console.print(EAGER_NOTE)
-    if layers > 1:
-        more = modelled_rows(problem, layers, window=window_of(order), chips=chips)
-        console.print(modelled_table(more, layers))
+        screen.say(band_of(row["kernel"], row["chip"]))
+    screen.say(EAGER_NOTE)
+    if more:
+        screen.say("")
+        screen.show(modelled_table(more, layers))

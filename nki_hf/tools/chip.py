@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from typing import Annotated, Any
 
 import typer
 
 from nki_hf.chips import CHIPS, get_chip
+from nki_hf.tools.screen import Screen
 
 __all__ = ["command", "run"]
 
@@ -30,7 +30,8 @@ def command(
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    print(f"{name}: {len(rows)} numbers; each with unit, confidence and source")
+    screen = Screen()
+    screen.say(f"{name}: {len(rows)} numbers; each with unit, confidence and source")
     for row in rows:
-        print(f"\n{row['name']} = {row['value']:,g} {row['unit']} ({row['confidence']})")
-        print(textwrap.fill(row["source"], 76, initial_indent="    ", subsequent_indent="    ", break_long_words=False))
+        screen.say("", f"{row['name']} = {row['value']:,g} {row['unit']} ({row['confidence']})")
+        screen.say(row["source"], indent=4)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
 from nki_hf.chips import Chip, get_chip
@@ -24,6 +23,8 @@ from nki_hf.tools.correlation_page import markdown
 from nki_hf.tools.correlation_rows import DEFAULT_ORDER, run, scheduled_us, store, stored, summary
 from nki_hf.tools.measured import compared, read_rows
 from nki_hf.tools.output_files import check_writable, whole_file, writing
+from nki_hf.tools.progress import working
+from nki_hf.tools.screen import Screen
 from nki_hf.tools.subjects import events_of
 
 __all__ = ["FITTED", "command", "fit"]
@@ -85,23 +86,28 @@ def command(
         if quick or off or measured is not None:
             raise ValueError("write excludes quick, without and measured: the page is written from all rows and laws.")
     if measured is not None:
-        rows = compared(read_rows(measured), off or ())
+        own = read_rows(measured)
+        with working(f"nki_hf correlate, {len(own)} rows of {measured.name}"):
+            rows = compared(own, off or ())
         _show_own(rows, as_json)
         return
     chosen = [item for item in MEASUREMENTS if not quick or (item.family == "attention" and item.size <= 2048)]
     if off:
         for name in off:
             without(get_chip("trn2"), name)  # an unknown one is refused before anything runs
-    noisy = Console(stderr=True)
-    found = run(chosen, program=write is not None, laws=write is not None,
-                progress=lambda row: noisy.print(f"{row.measurement.subject} {row.measurement.size}", style="dim"))  # fmt: skip
+    with working("nki_hf correlate", len(chosen)) as work:
+        found = run(chosen, program=write is not None, laws=write is not None,
+                    progress=lambda row: work.advance(f"after {row.measurement.subject} {row.measurement.size}"))  # fmt: skip
     if off:
         found = [
             replace(row, us=scheduled_us(events_of(m.subject, m.size, get_chip(m.chip)), without(get_chip(m.chip), *off)))
             for row in found
             for m in (row.measurement,)
         ]
-    fitted = fit() if fit_constants or write is not None else None
+    fitted = None
+    if fit_constants or write is not None:
+        with working("nki_hf correlate, the fit on trn1"):
+            fitted = fit()
     if write is not None and fitted is not None:
         store(found)
         with writing(write), whole_file(write) as file:
@@ -118,19 +124,20 @@ def command(
         m = row.measurement
         table.add_row(m.subject, f"{m.size:,}", m.chip, m.standing, f"{m.us:,.0f}", f"{row.us:,.0f}", f"{row.error:+.1%}",
                       "" if m.first_error is None else f"{m.first_error:+.0%}")  # fmt: skip
-    console = Console(width=140)
-    console.print(table)
+    screen = Screen()
+    screen.show(table)
+    screen.say("")
     for name, rows_of in sets:
         if rows_of:
             one = summary(rows_of)
-            console.print(
+            screen.say(
                 f"{name}: {one['rows']} rows, median {one['median']:.1%}, worst {one['worst']:+.1%} ({one['worst_row']}); "
                 f"ranked wrongly: {', '.join(one['misranked']) or 'none'}"
             )
     if fitted is not None:
-        console.print(f"fit on trn1: {fitted}")
+        screen.say(f"fit on trn1: {fitted}")
     if write is not None:
-        console.print(f"wrote {write}; again: nki_hf correlate --write {write}")
+        screen.say(f"wrote {write}; again: nki_hf correlate --write {write}")
 
 
 def _show_own(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
@@ -143,10 +150,10 @@ def _show_own(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     for row in rows:
         table.add_row(row["chip"], row["kernel"], row["shape"], row["versions"], f"{row['us']:,.1f}",
                       f"{row['simulated_us']:,.1f}", f"{row['error']:+.1%}", row["band"])  # fmt: skip
-    console = Console(width=160)
-    console.print(table)
+    screen = Screen()
+    screen.show(table)
     sizes = [abs(row["error"]) for row in rows]
-    console.print(f"own rows: {len(rows)}, median {statistics.median(sizes):.1%}, worst {max(sizes):.1%}")
+    screen.say("", f"own rows: {len(rows)}, median {statistics.median(sizes):.1%}, worst {max(sizes):.1%}")
 
 
 def vars_of(item: Measurement) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from nki_hf.backends.neuron_world import Host, detect_nki, detect_world, importe
 from nki_hf.lang import traces
 from nki_hf.settings import Settings, settings
 from nki_hf.tools.env_rules import Facts, findings
+from nki_hf.tools.screen import Screen
 
 __all__ = ["Report", "command", "front_end", "report"]
 
@@ -41,7 +42,7 @@ PACKAGES = (
 )
 PROGRAMS = ("neuronx-cc", "libneuronpjrt-path")
 """What torch_neuronx starts by name."""
-_OURS = (*(f"NKI_HF_{item.name.upper()}" for item in fields(Settings)), "NKI_HF_TRACEBACK")
+_OURS = (*(f"NKI_HF_{item.name.upper()}" for item in fields(Settings)), "NKI_HF_TRACEBACK", "NKI_HF_PROGRESS")
 PREFIXES = ("NKI_HF_", "NEURON_", "NKI_", "TORCH_NEURONX_", "XLA_", "NKILIB_", "PJRT_")
 
 
@@ -52,12 +53,10 @@ class Report:
     facts: dict[str, Any]
     problems: tuple[str, ...]
 
-    def text(self) -> str:
-        """The report as plain lines, the same on every terminal."""
-        width = max(len(name) for name in self.facts)
-        lines = [f"{name:<{width}}  {_spelled(value)}" for name, value in self.facts.items()]
-        lines += ["", f"{len(self.problems)} to look at:" if self.problems else "nothing known to be wrong"]
-        return "\n".join(lines + [f"- {problem}" for problem in self.problems])
+    def lines(self) -> list[str]:
+        """What there is to look at, a sentence each."""
+        first = f"{len(self.problems)} to look at:" if self.problems else "nothing known to be wrong"
+        return [first, *(f"- {problem}" for problem in self.problems)]
 
 
 def report(host: Host | None = None) -> Report:
@@ -145,7 +144,12 @@ def command(
 ) -> None:
     """Print one paste-able report of this machine: versions, PyTorch world, chip, LNC, devices, known trouble."""
     found = report()
-    print(json.dumps({"facts": found.facts, "problems": found.problems}, indent=1) if as_json else found.text())
+    if as_json:
+        print(json.dumps({"facts": found.facts, "problems": found.problems}, indent=1))
+        return
+    screen = Screen()
+    screen.pairs([(name, _spelled(value)) for name, value in found.facts.items()])
+    screen.say("", *found.lines())
 
 
 def _settings() -> tuple[str, str | None]:

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from nki_hf.errors import require
+from nki_hf.tools.progress import working
+from nki_hf.tools.screen import Screen
 from nki_hf.tools.support_table import support_table
 
 if TYPE_CHECKING:
@@ -110,7 +111,10 @@ def command(
     if support:
         print(support_table(), end="")
         return
-    rows = run(model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded, trust_remote_code=trust_remote_code)
+    with working(f"nki_hf explain --model {model}"):
+        rows = run(
+            model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded, trust_remote_code=trust_remote_code
+        )
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
@@ -120,9 +124,11 @@ def command(
         ran = f"torch {row.kernel}" if row.reasons else row.entry or row.kernel
         said = [tiles, row.why] if row.why else [tiles]
         table.add_row(names, row.phase, ran, str(row.calls), row.shape, row.mask, "; ".join(row.reasons or said))
-    Console().print(table)
+    screen = Screen()
+    screen.show(table)
     fallbacks = sum(row.calls for row in rows if row.reasons)
-    print(f"{sum(row.calls for row in rows):,} attention calls, {fallbacks:,} of them run torch instead of a kernel.")
+    calls = sum(row.calls for row in rows)
+    screen.say("", f"{calls:,} attention calls, {fallbacks:,} of them run torch instead of a kernel.")
 
 
 def _grouped(rows: list[ExplainRow]) -> list[tuple[str, ExplainRow]]:

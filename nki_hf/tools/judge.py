@@ -46,6 +46,8 @@ def command(
     from nki_hf.tools.judging.request import constant_of, sizes_of
     from nki_hf.tools.modelled import window_of
     from nki_hf.tools.output_files import check_writable
+    from nki_hf.tools.progress import working
+    from nki_hf.tools.screen import Screen
 
     if show_schema:
         from nki_hf.tools.judging.record import schema  # pydantic is not needed to judge
@@ -53,19 +55,21 @@ def command(
         print(json.dumps(schema(), indent=1))
         return
     if tasks:
+        screen = Screen()
         for name in task_names():
             found = load_task(name)
             arrays = ", ".join(f"{key} {list(shape)}" for key, (shape, _) in found.arrays(found.check[0]).items())
-            print(f"{name}: {found.about}; at {found.check[0]}: {arrays}; {found.dtype}")
+            screen.say(f"{name}: {found.about}; at {found.check[0]}: {arrays}; {found.dtype}")
         return
     if not kernel or not task:
         raise ValueError("a kernel and a task are needed: nki_hf judge FILE.py --task NAME (--tasks lists the names).")
     if json_file not in ("", "-"):
         check_writable(json_file, "json")
-    record = judge(
-        kernel, task, layout=layout, check=sizes_of(check, "check"), at=sizes_of(at, "at"),
-        chip=[item for item in chip.split(",") if item], lnc=lnc, dtype=dtype, constants=dict(map(constant_of, const)),
-        rtol=rtol, timeout=timeout, memory_gib=memory, against=against,
-        window=window_of(order), seed=None if seed == -1 else seed,
-    )  # fmt: skip
+    with working(f"nki_hf judge of {kernel} on {task}"):
+        record = judge(
+            kernel, task, layout=layout, check=sizes_of(check, "check"), at=sizes_of(at, "at"),
+            chip=[item for item in chip.split(",") if item], lnc=lnc, dtype=dtype, constants=dict(map(constant_of, const)),
+            rtol=rtol, timeout=timeout, memory_gib=memory, against=against,
+            window=window_of(order), seed=None if seed == -1 else seed,
+        )  # fmt: skip
     give(record, json_file)

@@ -9,24 +9,27 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from nki_hf.tools.judging.judgement import judge
 from nki_hf.tools.judging.output import give
 from nki_hf.tools.kernel_lint import KERNELS, RULES, VERSIONS, Row, lint
+from nki_hf.tools.screen import Screen
 
-__all__ = ["command", "markdown", "table"]
+__all__ = ["command", "lines", "markdown"]
 
 
-def table(rows: list[Row]) -> Table:
-    """One line per kernel module, one column per NKI version: the rules that it breaks, or that nothing public refuses it."""
-    shown = Table(
-        "file", "kernels", *rows[0].findings if rows else VERSIONS, title="NKI front ends, static checks by what is public"
-    )
+def lines(rows: list[Row]) -> list[str]:
+    """One line per kernel module: what it breaks in which NKI versions, or that nothing public refuses it."""
+    found = []
     for row in rows:
-        shown.add_row(row.file, ", ".join(row.kernels) or "shared parts", *(_cell([row], version) for version in row.findings))
-    return shown
+        versions: dict[str, list[str]] = {}
+        for version in row.findings:
+            versions.setdefault(_cell([row], version), []).append(version)
+        said = [f"{cell} in {', '.join(names)}" for cell, names in versions.items()]
+        if len(versions) == 1:
+            said = [f"{cell} in any of {', '.join(names)}" for cell, names in versions.items()]
+        found.append(f"{row.file} ({', '.join(row.kernels) or 'shared parts'}): {'; '.join(said)}")
+    return found
 
 
 def markdown(rows: list[Row]) -> str:
@@ -71,16 +74,16 @@ def command(
     elif as_markdown:
         print(markdown(rows))
     else:
-        console = Console()
-        console.print(table(rows))
+        screen = Screen()
+        screen.say("NKI front ends, static checks by what is public:", *lines(rows), "")
         findings = sorted({finding for row in rows for group in row.findings.values() for finding in group})
         for found in findings:
             word = "" if RULES[found.rule].refused else f"{RULES[found.rule].word}, "
             line = f"{found.file}:{found.line}: {word}{found.rule}: {found.message} ({RULES[found.rule].why})"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            screen.line(line)
         clean = sum(row.clean for row in rows)
         said = f"{clean} of {len(rows)} modules break none of {len(RULES)} rules"
-        console.print(f"{said}: not refused by what is public. No compiler has run.")
+        screen.say(f"{said}: not refused by what is public. No compiler has run.")
     raise typer.Exit(0 if all(row.clean for row in rows) else 1)
 
 

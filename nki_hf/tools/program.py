@@ -126,7 +126,13 @@ def _one_line(text: str) -> str:
 
 
 def _say(text: str) -> None:
-    if sys.stderr is not None:
+    if sys.stderr is None:
+        return
+    if sys.stderr.isatty():
+        from nki_hf.tools.screen import Screen  # rich is not needed before
+
+        Screen(sys.stderr).say(text)
+    else:  # one line for what reads it
         print(text, file=sys.stderr, flush=True)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
 from nki_hf.chips import get_chip
-from nki_hf.errors import require
-from nki_hf.observers.report import LONGER, facts, html
-from nki_hf.observers.timing import WAITS
+from nki_hf.observers.report import LONGER, facts
+from nki_hf.observers.timing import gains
+from nki_hf.tasks import load_task
+from nki_hf.timing.schedule import Schedule
+from nki_hf.tools.judging.reasons import reasons, sentence
+from nki_hf.tools.judging.times import least_us
 from nki_hf.tools.modelled import (
     AT_HELP,
     FILE_HELP,
@@ -21,62 +24,94 @@ from nki_hf.tools.modelled import (
     KERNEL_HELP,
     LAYOUT_HELP,
     TASK_HELP,
+    ModelRequest,
     asked_for,
     planned,
     stream,
     window_of,
 )  # fmt: skip
 from nki_hf.tools.output_files import check_writable, whole_file, writing
+from nki_hf.tools.pages.report_page import Side, report_page
+from nki_hf.tools.progress import Work, working
+from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import SHAPE_HELP
+from nki_hf.tools.subjects import SUBJECTS
 
-__all__ = ["command", "show"]
+__all__ = ["command", "show", "side_of"]
 
 
-def show(found: dict[str, Any], title: str, console: Console) -> None:
-    """Print the engine table, the longest lines of the critical path and a verdict."""
-    console.print(f"{title}: ~ {found['total_us']:,.1f} µs (sim, {found['chip']}), {found['order']} order")
-    table = Table("core", "engine", "instructions", "active", *[f"waits: {wait}" for wait in WAITS], "idle",
-                  "µs gained if free",
-                  title="engines, % of the simulated time")  # fmt: skip
+def show(side: Side, screen: Screen) -> None:
+    """Print the verdict, the engine table, the longest lines of the critical path and the working set."""
+    found = side.facts
+    cores = len({row["core"] for row in found["engines"]}) > 1
+    screen.say(f"{side.title}: {sentence(side.reasons)}", "")
+    rows = []
     for row in found["engines"]:
-        waits = [f"{row['waiting'][wait]:.1%}" for wait in WAITS]
-        table.add_row(str(row["core"]), row["engine"], f"{row['instructions']:,}", f"{row['active']:.1%}", *waits,
-                      f"{row['idle']:.1%}", f"{row['gain_us']:,.1f}")  # fmt: skip
+        most = max(row["waiting"], key=lambda name: row["waiting"][name])
+        waits = sum(row["waiting"].values())
+        rows.append([_named(row, row["engine"], cores), f"{row['instructions']:,}", f"{row['active']:.1%}", f"{waits:.1%}",
+                     most if waits else "", f"{row['gain_us']:,.1f}"])  # fmt: skip
     for row in found["dma"]:
-        table.add_row(str(row["core"]), "dma", f"{row['transfers']:,}", f"{row['active']:.1%}", *["" for _ in WAITS], "",
-                      f"{row['gain_us']:,.1f}")  # fmt: skip
-    console.print(table)
+        rows.append([_named(row, "dma", cores), f"{row['transfers']:,}", f"{row['active']:.1%}", "", "",
+                     f"{row['gain_us']:,.1f}"])  # fmt: skip
+    head = ("engine", "instructions", "active", "waits", "most for", "µs gained")
+    screen.table(head, rows, title="engines, % of the simulated time, and µs gained if one took no time", left=(0, 4))
     if any(row["gain_us"] < 0 for row in (*found["engines"], *found["dma"])):
-        console.print(LONGER)
-    path = Table(
-        Column("instruction", no_wrap=True),
-        Column("source", no_wrap=True),
-        "times",
-        "µs (sim)",
-        "share",
-        title="critical path by kernel line",
-    )
-    for row in found["path"][:8]:
-        source = row["source"].rsplit("/", 1)[-1]
-        path.add_row(
-            f"{row['engine']} {row['opcode']}", source, f"{row['count']:,}", f"{row['us']:,.1f}", f"{row['share']:.1%}"
-        )
-    console.print(path)
-    tiles = Table("core", "memory", Column("tile", no_wrap=True), Column("source", no_wrap=True),
-                  "B per partition", "live at once", "total B", "of capacity",
-                  title="working set where each memory is fullest, before spills")  # fmt: skip
+        screen.say(LONGER)
+    path = [
+        [f"{row['engine']} {row['opcode']}".strip(), _last(row["source"]), f"{row['count']:,}", f"{row['us']:,.1f}",
+         f"{row['share']:.1%}"]
+        for row in found["path"][:8]
+    ]  # fmt: skip
+    screen.say("")
+    screen.table(("instruction", "line", "times", "µs (sim)", "share"), path, title="critical path by kernel line", left=(0, 1))
     for row in found["working_set"]:
-        head = (str(row["core"]), row["space"])
-        for tile in row["tiles"]:
-            source = tile["source"].rsplit("/", 1)[-1]
-            tiles.add_row(*head, tile["name"], source, f"{tile['bytes']:,}", f"{tile['live']:,}", f"{tile['total_bytes']:,}",
-                          f"{tile['total_bytes'] / row['capacity_bytes']:.1%}")  # fmt: skip
-        tiles.add_row(*head, "all", "", "", "", f"{row['high_water_bytes']:,} of {row['capacity_bytes']:,}",
-                      f"{row['high_water_bytes'] / row['capacity_bytes']:.1%}", end_section=True)  # fmt: skip
-    console.print(tiles)
+        high, capacity = row["high_water_bytes"], row["capacity_bytes"]
+        where = f" of core {row['core']}" if cores else ""
+        title = (
+            f"{row['space']}{where}, where it is fullest and before spills: {high:,} of {capacity:,} B per partition "
+            f"({high / capacity:.1%})"
+        )
+        tiles = [
+            [tile["name"], _last(tile["source"]), f"{tile['bytes']:,}", f"{tile['live']:,}", f"{tile['total_bytes']:,}",
+             f"{tile['total_bytes'] / capacity:.1%}"]
+            for tile in row["tiles"]
+        ]  # fmt: skip
+        screen.say("")
+        screen.table(("tile", "line", "B per partition", "live at once", "total B", "share"), tiles, title=title, left=(0, 1))
+    screen.say("")
     for row in found["memory"]:
-        console.print(f"core {row['core']}: at most {row['kib']:,.1f} KiB of {row['space']} per partition at once as scheduled")
-    console.print(found["achieved"] + (f". {found['spills']}" if found["spills"] else ""))
+        where = f"core {row['core']}: " if cores else ""
+        screen.say(f"{where}as scheduled, {row['space']} holds at most {row['kib']:,.1f} KiB per partition at once")
+    screen.say(found["achieved"] + (f". {found['spills']}" if found["spills"] else ""))
+    for hint in side.reasons["hints"]:
+        gain = f"up to {hint['gain_us']:,.1f} us: " if hint["gain_us"] else ""
+        screen.say(f"{gain}{_last(hint['file'])}:{hint['line']}: {hint['text']}")
+
+
+def side_of(asked: ModelRequest, *, window: int | None, overflow: str = "spill", work: Work | None = None) -> Side:
+    """What a report says about a kernel; raises as `modelled.stream` and `modelled.planned` do."""
+    step = Work("", None) if work is None else work
+    step.begin(f"tracing {asked}")
+    events = stream(asked)
+    step.advance(f"scheduling {len(events):,} instructions of {asked}")
+    plan = planned(events, get_chip(asked.chip), window=window, overflow=overflow)
+    step.advance(f"scheduling them with each engine free, of {asked}")
+    saved = gains(plan)
+    found = facts(plan, events, asked.useful_flops, saved_ns=saved)
+    step.advance()
+    why = {**reasons(plan, events, saved_ns=saved), **_against_the_chip(asked, plan)}
+    return Side(title=str(asked), plan=plan, facts=found, reasons=why)
+
+
+def _against_the_chip(asked: ModelRequest, plan: Schedule) -> dict[str, Any]:
+    """Size, what no kernel can be below on the chip, and the share of it, where a task says what is asked for."""
+    if not asked.task:
+        return {}
+    task = load_task(asked.task)
+    arrays = [(name, shape, kind) for name, (shape, kind) in task.shapes(asked.seqlen, task.dtype).items()]
+    least = least_us(task, {"size": asked.seqlen, "arrays": arrays}, plan.chip, asked.lnc)
+    return {"size": asked.seqlen, "least_us": least, "score": min(1.0, least * 1e3 / plan.total_ns)}
 
 
 def command(
@@ -91,6 +126,7 @@ def command(
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
     order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
     overflow: Annotated[str, typer.Option(help="Tiles that do not fit: spill (as a compiler would) or error.")] = "spill",
+    against: Annotated[str, typer.Option(help="Another kernel to stand beside this one: FILE.py, or a name such as v7.")] = "",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one self-contained page, a .html file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -106,19 +142,62 @@ def command(
         if output.suffix not in (".html", ".htm"):
             raise ValueError(f"output={output} is not a page: its name ends in .html or .htm.")
         check_writable(output)
-        require("nki_hf report --output", "plot", "jinja2", "matplotlib")
     window = window_of(order)
-    events = stream(asked)
-    plan = planned(events, get_chip(chip), window=window, overflow=overflow)
-    found = facts(plan, events, asked.useful_flops)
-    if output is not None:
-        with writing(output), whole_file(output) as file:
-            file.write(html(plan, str(asked), found).encode())
+    other = _beside(asked, against) if against else None
+    with working("nki_hf report", 3 * (1 + (other is not None))) as work:
+        side = side_of(asked, window=window, overflow=overflow, work=work)
+        beside = None if other is None else side_of(other, window=window, overflow=overflow, work=work)
+        if output is not None:
+            notes = (_capital(f"{asked.band}."), f"Made by {_words(asked, against)}")
+            text = report_page(side, beside, notes=notes)
+            with writing(output), whole_file(output) as file:
+                file.write(text.encode())
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(side.facts, indent=1))
         return
-    console = Console(width=150)
-    show(found, str(asked), console)
-    console.print(asked.band)
+    screen = Screen()
+    show(side, screen)
+    if beside is not None:
+        ratio = beside.reasons["us"] / side.reasons["us"]
+        screen.say("", f"{ratio:,.2f} times as fast as {beside.title}: {sentence(beside.reasons)}")
+    screen.say(asked.band)
     if output is not None:
-        console.print(f"wrote {output}")
+        screen.say(f"wrote {output}")
+
+
+def _beside(asked: ModelRequest, name: str) -> ModelRequest:
+    """What stands beside: another file on the same task, the same problem, or, of a rung, its own task at as many keys."""
+    if name.partition(":")[0].endswith(".py"):
+        if not asked.task:
+            raise ValueError(
+                f"against={name} is a kernel file: it is compared on a task, FILE.py --task NAME --against {name}."
+            )
+        return replace(asked, kernel=name, constants=())
+    if asked.task:
+        return ModelRequest(kernel=name, seqlen=asked.seqlen, chip=asked.chip)
+    rung = name in SUBJECTS
+    seqlen = asked.problem.seqlen_kv if asked.own else asked.seqlen
+    return replace(asked, kernel=name, seqlen=seqlen, shape="" if rung else asked.shape)
+
+
+def _words(asked: ModelRequest, against: str) -> str:
+    """The command that makes the page again, without the options that do not change what it says of a kernel."""
+    size = ["--shape", asked.shape] if asked.shape else ["--seqlen", str(asked.seqlen)]
+    words = ["nki_hf", "report", "--kernel", asked.kernel, *size, "--chip", asked.chip]
+    if asked.task:
+        file = [Path(asked.kernel).name, "--task", Path(asked.task).name, "--at", str(asked.seqlen)]
+        words = ["nki_hf", "report", *file, *(["--layout", asked.layout] if asked.layout else []), "--chip", asked.chip]
+    return shlex.join([*words, *(["--against", Path(against).name] if against else []), "-o", "page.html"])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _named(row: dict[str, Any], name: str, cores: bool) -> str:
+    return f"{row['core']}: {name}" if cores else name
+
+
+def _last(source: str) -> str:
+    """A path's last part, with its line."""
+    return source.rsplit("/", 1)[-1]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nki_hf.adapters.hub_kernel import HUB_NAME, VARIABLE, entry, serving, set_local_kernels
+from nki_hf.tools.screen import Screen
 
 __all__ = ["command"]
 
@@ -28,16 +29,12 @@ def command(
             raise ValueError(f"{entry(name)!r} cannot be put into {VARIABLE}: it has a colon or an equals sign in its path.")
         print(f"export {VARIABLE}=${{{VARIABLE}:+${VARIABLE}:}}'{environ[VARIABLE]}'")
         return
-    found = serving()
+    found, screen = serving(), Screen()
     if found.name is None:
-        print(f"continuous batching: no\n{found.problem}")
+        screen.say("continuous batching: no", str(found.problem))
         raise SystemExit(1)
-    print(f'continuous batching: attn_implementation="{found.name}"')
+    screen.say(f'continuous batching: attn_implementation="{found.name}"')
+    screen.say("python: import nki_hf, then model.generate_batch(...)")
     if found.name == HUB_NAME:
-        print(
-            f"python: import nki_hf, then model.generate_batch(...)\n"
-            f'shell:  eval "$(nki_hf serving --export)" && transformers serve MODEL --continuous-batching '
-            f"--attn-implementation {HUB_NAME}"
-        )
-    else:
-        print("python: import nki_hf, then model.generate_batch(...)")
+        serve = f"transformers serve MODEL --continuous-batching --attn-implementation {HUB_NAME}"
+        screen.line(f'shell:  eval "$(nki_hf serving --export)" && {serve}')

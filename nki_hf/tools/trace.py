@@ -23,6 +23,8 @@ from nki_hf.tools.modelled import (
     window_of,
 )  # fmt: skip
 from nki_hf.tools.output_files import check_writable, whole_file, writing
+from nki_hf.tools.progress import working
+from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import SHAPE_HELP
 
 __all__ = ["check", "command", "run"]
@@ -81,6 +83,9 @@ def command(
     """
     asked = asked_for(kernel_file, task, layout, at, const, kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
     check(output)
-    plan = model(asked, window=window_of(order), overflow=overflow)
-    print(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order; {asked.band}")
-    print(run(plan, output, str(asked)))
+    with working(f"nki_hf trace of {asked}"):
+        plan = model(asked, window=window_of(order), overflow=overflow)
+        wrote = run(plan, output, str(asked))
+    screen = Screen()
+    screen.say(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order; {asked.band}")
+    screen.say(wrote)

@@ -13,16 +13,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from nki_hf.chips import get_chip
 from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.observers.accumulation import foreign_accumulation
 from nki_hf.observers.capacity import report as capacity_report
 from nki_hf.observers.races import Trust, races
+from nki_hf.observers.source_lines import short_path
 from nki_hf.problem import Problem
 from nki_hf.settings import settings
 from nki_hf.sim import LaunchResult, SimOptions, launch
@@ -35,6 +32,8 @@ from nki_hf.tools.kernel_lint import KERNELS
 from nki_hf.tools.lint import command as lint_command
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.program import sentence
+from nki_hf.tools.progress import Work, working
+from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import LARGEST, SHAPE_HELP, problem_of
 from nki_hf.tools.verify_judge import Judgement, judge
 from nki_hf.tools.verify_subject import (
@@ -68,8 +67,9 @@ def run(
     lnc: int = 1,
     seed: int = 0,
     distributions: Sequence[str] = DISTRIBUTIONS,
+    work: Work | None = None,
 ) -> dict[str, Any]:
-    """Verify one kernel.
+    """Verify one kernel; `work` is told of each distribution.
 
     Returns plain JSON types: `passed`, `seed`, `chip`, `lnc`, `cases` (one per distribution, each with the judgement of every
     output or the fault that stopped it), `faults` (records of faults, races and undefined accumulation), `inferred`
@@ -85,7 +85,9 @@ def run(
     unsure: set[str] = set()
     observed = shows = False
     first: LaunchResult | None = None  # whose recorded program runs on the inputs of the other distributions
-    for distribution in distributions:
+    for number, distribution in enumerate(distributions):
+        if work is not None:
+            work.advance(f"{distribution} inputs", count=number - work.done)
         case = subject.case(distribution, seed)
         check_call("kernel", subject.kernel, case.arguments)
         try:
@@ -268,7 +270,9 @@ def command(
                 kernel=loaded, problem=_problem(shape, dtype, causal, window, scale), chip=chosen, lnc=lnc,
                 layout={**LAYOUT, **_layout(layout)}, constants=constants, reference=given, rtol=rtol or None,
             )  # fmt: skip
-        found = {"kernel": kernel, "reference": reference or "oracle", **run(subject, options=options, lnc=lnc, seed=seed)}
+        with working(f"nki_hf verify of {kernel}", len(DISTRIBUTIONS)) as work:
+            judged = run(subject, options=options, lnc=lnc, seed=seed, work=work)
+        found = {"kernel": kernel, "reference": reference or "oracle", **judged}
     except (UsageError, ValueError) as error:
         print(sentence(error), file=sys.stderr)
         raise typer.Exit(2) from None
@@ -283,22 +287,19 @@ def command(
 
 
 def _print(found: dict[str, Any]) -> None:
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 120)
-    titles = ("input", "verdict", "row error", "allowed", "worst row", "worst tile", "size", "cosine")
-    title = f"{found['kernel']} on simulated {found['chip']}, lnc={found['lnc']}, seed={found['seed']}"
-    table = Table(*titles, title=title, box=SIMPLE)
-    for number, column in enumerate(table.columns):
-        column.no_wrap = True
-        column.justify = "right" if number in (2, 3, 6, 7) else "left"
+    screen = Screen()
+    screen.say(f"{found['kernel']} on simulated {found['chip']}, lnc={found['lnc']}, seed={found['seed']}", "")
+    rows = []
     for case in found["cases"]:
         worst: dict[str, Any] = next((o for o in case["outputs"] if o["verdict"] == case["verdict"]), {})
         numbers = [_number(worst.get(key)) for key in ("row_error", "tolerance", "magnitude", "cosine")]
-        places = [escape(str(list(worst[key]))) if worst.get(key) else "" for key in ("worst_row", "worst_tile")]
+        places = [str(list(worst[key])) if worst.get(key) else "" for key in ("worst_row", "worst_tile")]
         verdict = ("✓ " if case["verdict"] == "pass" else "✗ ") + case["verdict"]
-        table.add_row(case["distribution"], verdict, *numbers[:2], *places, *numbers[2:])
-    console.print(table)
+        rows.append([case["distribution"], verdict, *numbers[:2], *places, *numbers[2:]])
+    head = ("input", "verdict", "row error", "allowed", "worst row", "worst tile", "size", "cosine")
+    screen.table(head, rows, left=(0, 1, 4, 5))
     lines = [f"{case['distribution']}: {case['detail']}" for case in found["cases"] if case["verdict"] != "pass"]
-    lines += [f"{f['kind']}: {f['message']}, {f['limit']} ({f['file']}:{f['line']})" for f in found["faults"]]
+    lines += [f"{f['kind']}: {f['message']}, {f['limit']} ({short_path(f['file'])}:{f['line']})" for f in found["faults"]]
     lines += [
         f"order inferred, not promised ({f['details']['cause']}): {f['message']}; to make it sure, {f['limit']}"
         for f in found["inferred"]
@@ -307,8 +308,7 @@ def _print(found: dict[str, Any]) -> None:
         used, size = f"{row['high_water_bytes']:,}", f"{row['capacity_bytes']:,}"
         lines.append(f"{row['space']} of core {row['core']}: {used} of {size} B per partition")
     lines += [f"warning: {warning}" for warning in found["warnings"]]
-    for line in [*lines, "PASS" if found["passed"] else "FAIL"]:
-        console.print(line, markup=False, highlight=False)
+    screen.say("", *lines, "PASS" if found["passed"] else "FAIL")
 
 
 def _number(value: float | None) -> str:

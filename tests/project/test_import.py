@@ -68,8 +68,6 @@ trace.model = report.model = simulated
     [
         ("perfetto", "trace", 'nki_hf trace needs the perfetto package: pip install "nki_hf[trace]"'),
         ("matplotlib", "trace -o x.png", 'nki_hf trace (a picture) needs the matplotlib package: pip install "nki_hf[plot]"'),
-        ("matplotlib", "report -o x.html", 'nki_hf report --output needs the matplotlib package: pip install "nki_hf[plot]"'),
-        ("jinja2", "report -o x.html", 'nki_hf report --output needs the jinja2 package: pip install "nki_hf[plot]"'),
         ("torch", "explain", 'nki_hf explain needs the torch package: pip install "nki_hf[hf]"'),
         ("transformers", "explain", 'nki_hf explain needs the transformers package: pip install "nki_hf[hf]"'),
         ("torch", "explain --support", 'nki_hf explain --support needs the torch package: pip install "nki_hf[hf]"'),

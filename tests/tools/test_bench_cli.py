@@ -199,18 +199,49 @@ def test_an_interrupt_exits_cleanly_and_leaves_no_entry(small, tmp_path):
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_the_progress_bar_is_on_standard_error_and_counts_every_step(script):
-    text = io.StringIO()
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Progress is told at once."""
+    monkeypatch.setenv("NKI_HF_PROGRESS", "1")
+    monkeypatch.setattr("nki_hf.tools.progress.QUIET", 0.0)
+    monkeypatch.setattr("nki_hf.tools.progress._LATER", (0.0, 0.05))
+
+
+def test_the_progress_bar_is_on_standard_error_and_counts_every_step(script, soon, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    text = _Terminal()
     options = BenchOptions(attn=("sdpa",), iters=2, decode_steps=3)
     with script.progress(options, Console(file=text, force_terminal=True, width=100)) as (say, step):
+        time.sleep(0.4)
         say("a line for the user")
         for number in range(5 + (1 + 1 + 2) + (1 + 1 + 2) + 2 * 3):
             step(f"step {number}")
+        time.sleep(0.4)
     assert "a line for the user" in text.getvalue()
     assert "step 18" in text.getvalue()
+    assert "18/19" in text.getvalue()  # the last one is under way
 
 
-def test_no_progress_bar_where_nobody_watches(script):
+def test_where_nobody_watches_lines_say_what_runs(script, soon):
+    text = io.StringIO()
+    with script.progress(BenchOptions(), Console(file=text, force_terminal=False)) as (say, step):
+        step("loading")
+        say("a line for the user")
+        step("nki: first call")
+        time.sleep(0.3)
+    lines = text.getvalue().splitlines()
+    assert "a line for the user" in lines
+    assert any(line.startswith("running the benchmark: nki: first call, 1 of ") for line in lines)
+    assert "\x1b" not in text.getvalue()
+
+
+def test_a_short_run_says_nothing_where_nobody_watches(script):
     text = io.StringIO()
     with script.progress(BenchOptions(), Console(file=text, force_terminal=False)) as (say, step):
         step("loading")

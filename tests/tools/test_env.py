@@ -110,7 +110,7 @@ def test_report_on_a_machine_with_nothing_at_all():
     assert found.facts["lnc"] == "unknown"
     assert found.facts["torch"] == "missing"
     assert [problem.split()[0] for problem in found.problems] == ["torch_neuronx", "nki"]
-    assert "transformers cannot be imported" in found.text()
+    assert "transformers cannot be imported" in " ".join([*map(str, found.facts.values()), *found.lines()])
 
 
 @pytest.mark.parametrize(("tables", "words"), [(("attention",), "attention only"), ((), "not registered")])
@@ -176,7 +176,7 @@ def test_no_kernel_can_be_launched_where_a_launch_would_refuse(environ, words):
     found = report(host)
     assert found.facts["neuron kernels"] == "cannot be launched"
     assert sum(words in problem for problem in found.problems) == 1
-    assert found.text()
+    assert found.lines()
 
 
 def test_verb_prints_json_and_text():

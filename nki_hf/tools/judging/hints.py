@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from nki_hf.observers.timing import critical_path, engine_times
+from nki_hf.observers.timing import critical_path, engine_times, gains
 from nki_hf.observers.working_set import working_sets
 from nki_hf.timing.schedule import Schedule
 from nki_hf.timing.times import REASONS
@@ -45,15 +46,31 @@ class Hint:
 Lines = dict[tuple[str, int], list[int]]
 
 
-def hints(plan: Schedule, events: Sequence[Any], *, most: int = 8) -> list[Hint]:
-    """The largest first; one per rule and line."""
+def hints(plan: Schedule, events: Sequence[Any], *, most: int = 8, saved_ns: Mapping[str, float] | None = None) -> list[Hint]:
+    """The largest first; one per rule and line. `saved_ns` is what `gains` says of every engine, if it is known."""
     path: dict[tuple[str, int], float] = defaultdict(float)
     for step in critical_path(plan):
         path[step.file, step.line] += step.ns / 1e3
     found = [hint for rule in _RULES for hint in rule(plan, path)]
     found += list(_spills(plan, events))
+    found = _bounded(plan, found, saved_ns)
     kept = [hint for hint in found if hint.gain_us >= _WORTH * plan.total_ns / 1e3 or hint.rule == "spills"]
     return sorted(kept, key=lambda hint: -hint.gain_us)[:most]
+
+
+def _bounded(plan: Schedule, found: Sequence[Hint], saved_ns: Mapping[str, float] | None) -> list[Hint]:
+    """No hint about an engine's work gains more than the latency would if that engine took no time."""
+    of_line = {(event.file, event.line): event.engine for event in plan.events}
+    most = dict(saved_ns or {})
+    bounded = []
+    for hint in found:
+        engine = of_line.get((hint.file, hint.line))
+        if engine is not None and hint.gain_us and hint.rule != "one semaphore":
+            if engine not in most:
+                most[engine] = gains(plan, engine).get(engine, 0.0)
+            hint = replace(hint, gain_us=min(hint.gain_us, max(most[engine], 0.0) / 1e3))
+        bounded.append(hint)
+    return bounded
 
 
 def _by_line(plan: Schedule, wanted: Callable[[Any], bool]) -> Lines:
@@ -204,26 +221,31 @@ def _narrow(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint
 
 
 def _semaphore(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
-    code = REASONS.index("semaphore")
-    waits: dict[tuple[str, int, str, str, str], float] = defaultdict(float)
-    ends: dict[int, float] = {}
-    order = np.argsort(plan.start_ns, kind="stable")
-    for number in order.tolist():
-        queue = int(plan.work.queue_of[number])
-        gap = float(plan.start_ns[number]) - ends.get(queue, float(plan.start_ns[number]))
-        ends[queue] = float(plan.free_ns[number])
+    """Waits of the engine that is active longest: without them the latency would be what it is active. Others may wait."""
+    rows = engine_times(plan)
+    if not rows:
+        return
+    busiest = max(rows, key=lambda row: row.active_ns)
+    code, total = REASONS.index("semaphore"), plan.total_ns / 1e3
+    waits: dict[tuple[str, int, str, str], float] = defaultdict(float)
+    mine = [
+        number
+        for number in np.argsort(plan.start_ns, kind="stable").tolist()
+        if (plan.events[number].core, plan.events[number].engine) == (busiest.core, busiest.engine)
+    ]
+    for before, number in pairwise(mine):
+        gap = float(plan.start_ns[number] - plan.free_ns[before])
         if plan.reason[number] == code and gap > 0 and plan.cause[number] >= 0:
             event, cause = plan.events[number], plan.events[int(plan.cause[number])]
-            waits[event.file, event.line, event.engine, cause.engine, f"{cause.opcode} at line {cause.line}"] += gap / 1e3
-    for (file, line, engine, other, what), us in sorted(waits.items(), key=lambda item: -item[1])[:3]:
-        gain = min(us, path.get((file, line), 0.0) + us / 2)
-        if engine != other and us > 0.1 * plan.total_ns / 1e3:
+            waits[event.file, event.line, cause.engine, f"{cause.opcode} at line {cause.line}"] += gap / 1e3
+    for (file, line, other, what), us in sorted(waits.items(), key=lambda item: -item[1])[:3]:
+        if busiest.engine != other and us > 0.05 * total:
             yield Hint(
                 rule="one semaphore",
                 file=file,
                 line=line,
-                gain_us=gain,
-                text=f"{engine} waits {us:,.1f} us here for {other} ({what}): let it work on another tile meanwhile "
+                gain_us=min(us, total - busiest.active_ns / 1e3),
+                text=f"{busiest.engine} waits {us:,.1f} us here for {other} ({what}): let it work on another tile meanwhile "
                 "(a second buffer, or the loop in two stages)",
             )
 

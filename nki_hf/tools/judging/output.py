@@ -6,9 +6,10 @@ import json
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
 
+from nki_hf.observers.source_lines import short_path
 from nki_hf.tools.output_files import whole_file, writing
+from nki_hf.tools.screen import Screen
 
 __all__ = ["give", "show"]
 
@@ -22,19 +23,16 @@ def give(record: dict[str, Any], json_file: str) -> NoReturn:
         if json_file:
             with writing(json_file, "json"), whole_file(json_file) as file:
                 file.write((text + "\n").encode())
-        show(record, Console(soft_wrap=True))
+        show(record, Screen())
     raise typer.Exit(0 if record["passed"] else 1)
 
 
-def show(record: dict[str, Any], console: Console) -> None:
+def show(record: dict[str, Any], screen: Screen) -> None:
     """The record in lines."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False)
-
+    say = screen.say
     say(record["sentence"])
     for finding in record["findings"]:
-        place = f" ({finding['file']}:{finding['line']})" if finding["file"] else ""
+        place = f" ({short_path(finding['file'])}:{finding['line']})" if finding["file"] else ""
         limit = f", {finding['limit']}" if finding["limit"] else ""
         say(f"  {finding['stage']}: {finding['message']}{limit}{place}")
     for row in record["times"]:

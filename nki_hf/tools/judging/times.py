@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 import warnings
 from collections.abc import Mapping
@@ -13,17 +12,16 @@ import numpy as np
 from nki_hf.chips import Chip
 from nki_hf.chips.measurements import error_band
 from nki_hf.errors import KernelFault
-from nki_hf.observers.timing import critical_path, engine_times, gains, traffic
 from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import played
 from nki_hf.tasks import Task
 from nki_hf.timing.schedule import schedule
 from nki_hf.tools.judging.counters import counters
-from nki_hf.tools.judging.hints import hints
+from nki_hf.tools.judging.reasons import reasons, sentence
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["sentence", "stream_of", "timed"]
+__all__ = ["least_us", "sentence", "stream_of", "timed"]
 
 
 def timed(
@@ -55,59 +53,17 @@ def timed(
     result, spilled = launched or stream_of(asked, trace, chip, lnc)
     events = result.events
     plan = schedule(events, chip, window=window, overflow="spill")
-    total = plan.total_ns / 1e3
-    engines: dict[str, float] = {}
-    for row in engine_times(plan):
-        engines[row.engine] = max(engines.get(row.engine, 0.0), row.active_ns / 1e3)
-    moved = traffic(plan)
-    dma = max((row.active_ns / 1e3 for row in moved), default=0.0)
-    floors = {**engines, "dma": dma}
-    least = _least(task, asked, chip, lnc)
-    path = critical_path(plan)
-    busiest = max(floors, key=lambda name: floors[name])
-    top = next((step for step in path if step.engine == busiest), path[0] if path else None)
-    saved = gains(plan, busiest).get(busiest, 0.0) / 1e3
-    bottleneck = None
-    if top is not None:
-        code = linecache.getline(top.file, top.line).strip()
-        bottleneck = {
-            "engine": busiest,
-            "opcode": top.opcode,
-            "file": top.file,
-            "line": top.line,
-            "code": code[:160],
-            "active": floors[busiest] / total,
-            "share": top.ns / plan.total_ns,
-            "gain_us": max(saved, 0.0),
-        }
+    least = least_us(task, asked, chip, lnc)
     return {
         "size": size,
-        "chip": chip.name,
         "lnc": lnc,
-        "us": total,
-        "order": plan.order,
+        **reasons(plan, events),
         "instructions": len(events),
         "band": error_band(task.family or task.name, chip.name),
-        "floors_us": {name: round(us, 3) for name, us in floors.items()},
         "least_us": least,
-        "score": min(1.0, least / total),
-        "bottleneck": bottleneck,
+        "score": min(1.0, least * 1e3 / plan.total_ns),
         "spills": spilled,
-        "path": [
-            {
-                "engine": s.engine,
-                "opcode": s.opcode,
-                "file": s.file,
-                "line": s.line,
-                "us": s.ns / 1e3,
-                "share": s.ns / plan.total_ns,
-            }
-            for s in path[:6]
-        ],
         "counters": counters(plan),
-        "hints": [
-            {"rule": h.rule, "file": h.file, "line": h.line, "text": h.text, "gain_us": h.gain_us} for h in hints(plan, events)
-        ],
     }
 
 
@@ -136,7 +92,7 @@ def stream_of(asked: Mapping[str, Any], trace: Mapping[str, Any], chip: Chip, ln
         return run(False), str(fault)
 
 
-def _least(task: Task, asked: Mapping[str, Any], chip: Chip, lnc: int) -> float:
+def least_us(task: Task, asked: Mapping[str, Any], chip: Chip, lnc: int) -> float:
     """Us that no kernel can be below: useful operations at the 16-bit peak, every input read once at the DMA engines' rate, and
     the fixed cost of a launch.
     """
@@ -144,17 +100,3 @@ def _least(task: Task, asked: Mapping[str, Any], chip: Chip, lnc: int) -> float:
     compute = task.flops(int(asked["size"])) / (lnc * float(chip.tensor_peak_tflops)) / 1e6
     memory = nbytes / (lnc * float(chip.dma_engines) * float(chip.dma_engine_bytes_per_ns)) / 1e3
     return max(compute, memory) + float(chip.kernel_fixed_ns) / 1e3
-
-
-def sentence(row: Mapping[str, Any]) -> str:
-    """The verdict on a time in one sentence, for every tool and page."""
-    text = f"~ {row['us']:,.1f} us simulated on {row['chip']} at size {row['size']:,}"
-    if row.get("band"):
-        text += f" (error band {row['band']})"
-    at = row["bottleneck"]
-    if at:
-        place = f" in {at['opcode']} (line {at['line']})" if at["line"] else ""
-        text += f"; {at['engine']} is active {at['active']:.0%} of it, most of all{place}"
-        if at["gain_us"] > 0.005 * row["us"]:
-            text += f"; {at['gain_us']:,.1f} us shorter if it took no time"
-    return text + f"; {row['score']:.0%} of what the chip allows at best."

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from nki_hf.chips import get_chip
 from nki_hf.tools.judging.programs import failing, recorded
 from nki_hf.tools.judging.times import sentence, timed
+from nki_hf.tools.progress import working
+from nki_hf.tools.screen import Screen
 
 __all__ = ["command", "rows"]
 
@@ -38,7 +39,8 @@ def command(
     constants: Mapping[str, Any], window: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the rows."""
-    found = rows(path, task, sizes, chips, lnc=lnc, layout=layout, constants=constants, window=window)
+    with working(f"nki_hf bench of {path} on {task}"):
+        found = rows(path, task, sizes, chips, lnc=lnc, layout=layout, constants=constants, window=window)
     if as_json:
         print(json.dumps(found, indent=1))
         return
@@ -49,7 +51,7 @@ def command(
         at = row["bottleneck"] or {"engine": "", "line": 0, "gain_us": 0.0}
         table.add_row(f"{row['size']:,}", row["chip"], str(lnc), f"{row['us']:,.1f}", f"{row['least_us']:,.1f}",
                       f"{row['score']:.0%}", f"{at['engine']}, line {at['line']}", f"{at['gain_us']:,.1f}")  # fmt: skip
-    console = Console(width=130)
-    console.print(table)
+    screen = Screen()
+    screen.show(table)
     for band in dict.fromkeys(row["band"] for row in found):
-        console.print(f"error on measured rows: {band}")
+        screen.say(f"error on measured rows: {band}")

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from nki_hf.tools.bench import modelled_table
 from nki_hf.tools.latency import EAGER_NOTE
 from nki_hf.tools.model_bench.record import BenchResult, Row
+from nki_hf.tools.screen import Screen
 
 __all__ = ["TABLES", "accuracy_table", "decode_table", "show", "time_table"]
 
@@ -26,33 +25,30 @@ class Column:
     cell: Callable[[Row], str]
 
 
-def show(result: BenchResult, console: Console, *, json: Path) -> None:
+def show(result: BenchResult, screen: Screen, *, json: Path) -> None:
     """Print the record."""
-    width = max(len(name) for name in result.header)
-    for name, value in result.header.items():
-        console.print(f"{name:<{width}}  {value}", highlight=False, soft_wrap=True)
+    screen.pairs(list(result.header.items()))
     for make in TABLES:
         table = make(result)
         if table is not None:
-            console.print()
-            console.print(table)
+            screen.say("")
+            screen.show(table)
+    screen.say("")
     for row in result.rows:
         if row.skipped:
-            console.print(f"{row.attn} skipped: {row.skipped}", highlight=False, soft_wrap=True)
+            screen.say(f"{row.attn} skipped: {row.skipped}")
         if row.kernel_calls is not None:
-            text = f"{row.attn}: {row.kernel_calls:,} kernel calls, {row.fallbacks:,} fallbacks (strict)"
-            console.print(text, highlight=False, soft_wrap=True)
+            screen.say(f"{row.attn}: {row.kernel_calls:,} kernel calls, {row.fallbacks:,} fallbacks (strict)")
         if row.accuracy is not None and row.accuracy.remark:
-            console.print(f"{row.attn}: {row.accuracy.remark}", highlight=False, soft_wrap=True)
+            screen.say(f"{row.attn}: {row.accuracy.remark}")
     for entry in result.modelled:
-        console.print()
-        console.print(modelled_table(list(entry.rows), entry.layers))
+        screen.say("")
+        screen.show(modelled_table(list(entry.rows), entry.layers))
     if result.modelled:
-        console.print(EAGER_NOTE, highlight=False)
-    console.print()
-    console.print(f"{'PASS' if result.passed else 'FAIL'}: {result.verdict}", highlight=False, soft_wrap=True)
-    console.print(f"results: {json}", highlight=False, soft_wrap=True)
-    console.print(f"repeat:  {result.command}", highlight=False, soft_wrap=True)
+        screen.say(EAGER_NOTE)
+    screen.say("", f"{'PASS' if result.passed else 'FAIL'}: {result.verdict}")
+    screen.line(f"results: {json}")
+    screen.line(f"repeat:  {result.command}")
 
 
 def time_table(result: BenchResult) -> Table | None:
@@ -79,9 +75,9 @@ def _table(title: str, rows: Sequence[Row], columns: Sequence[Column]) -> Table 
     shown = [row for row in rows if row.timing is not None]
     if not shown:
         return None
-    table = Table(title=title, title_justify="left", title_style="", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title)
     for number, column in enumerate(columns):
-        table.add_column(column.title.replace(" ", "\n"), justify="left" if number == 0 else "right", no_wrap=True)
+        table.add_column(column.title, justify="left" if number == 0 else "right", no_wrap=True)
     for row in shown:
         table.add_row(*(column.cell(row) for column in columns))
     return table

@@ -1,0 +1,99 @@
+"""Source lines: what each line of a kernel costs, beside its text."""
+
+from __future__ import annotations
+
+import linecache
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nki_hf.observers.timing import critical_path
+from nki_hf.timing.schedule import Schedule
+
+__all__ = ["SourceFile", "SourceLine", "short_path", "source_files"]
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_NEAR = 2
+"""Lines that are shown before and after one that costs anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceLine:
+    """A line, and what its instructions take.
+
+    Attributes:
+      number: from 1.
+      text: without its end.
+      instructions: how many it issued.
+      path_us: simulated us of the critical path that they take.
+      busy_us: simulated us that they keep an engine or a queue, by its name.
+    """
+
+    number: int
+    text: str
+    instructions: int
+    path_us: float
+    busy_us: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """The lines of a file that cost something and their neighbours, in order; a gap in the numbers is what was left out.
+
+    Attributes:
+      file: its path.
+      path_us: simulated us of the critical path on all of its lines.
+      lines: the lines.
+    """
+
+    file: str
+    path_us: float
+    lines: tuple[SourceLine, ...]
+
+
+def source_files(plan: Schedule) -> list[SourceFile]:
+    """The files of a schedule's instructions, that with the largest part of the critical path first."""
+    path: dict[tuple[str, int], float] = defaultdict(float)
+    for step in critical_path(plan):
+        path[step.file, step.line] += step.ns / 1e3
+    places: dict[tuple[str, int, str], int] = {}
+    where = np.array(
+        [places.setdefault((event.file, event.line, event.engine), len(places)) for event in plan.events], np.int64
+    )
+    count = np.bincount(where, minlength=len(places))
+    moved = plan.work.cost("payload_ns") if len(where) else np.zeros(0)
+    taken = np.where(moved > 0, moved, plan.free_ns - plan.start_ns)
+    busy = np.bincount(where, weights=taken, minlength=len(places)) / 1e3
+    issued: dict[tuple[str, int], int] = defaultdict(int)
+    spent: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    for (file, line, engine), number in places.items():
+        issued[file, line] += int(count[number])
+        spent[file, line][engine] = float(busy[number])
+    found = []
+    for file in dict.fromkeys(file for file, _ in issued if file):
+        text = linecache.getlines(file)
+        hot = {line for name, line in issued if name == file}
+        shown = sorted({n for line in hot for n in range(line - _NEAR, line + _NEAR + 1) if n in hot or 1 <= n <= len(text)})
+        lines = tuple(
+            SourceLine(
+                number=n,
+                text=text[n - 1].rstrip() if n <= len(text) else "",
+                instructions=issued.get((file, n), 0),
+                path_us=path.get((file, n), 0.0),
+                busy_us=spent.get((file, n), {}),
+            )
+            for n in shown
+        )
+        found.append(SourceFile(file=file, path_us=sum(line.path_us for line in lines), lines=lines))
+    return sorted(found, key=lambda item: -item.path_us)
+
+
+def short_path(file: str) -> str:
+    """A path for people: from the package on, from the working directory on, or its last two parts."""
+    path = Path(file)
+    for start in (_PACKAGE, Path.cwd()):
+        if path.is_relative_to(start):
+            return str(path.relative_to(start))
+    return "/".join(path.parts[-2:]) if path.is_absolute() else file

@@ -1,0 +1,109 @@
+"""Reasons: what bounds a schedule, which line costs most, what to change; and the one sentence that says so."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nki_hf.observers.timing import critical_path, engine_times, gains, traffic
+from nki_hf.sim.stream.events import Event
+from nki_hf.timing.schedule import Schedule
+from nki_hf.tools.judging.hints import hints
+
+__all__ = ["reasons", "sentence"]
+
+
+def reasons(plan: Schedule, events: Sequence[Event], *, saved_ns: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """What bounds a schedule and what to change; times in simulated us, and what `sentence` needs.
+
+    Args:
+      plan: the schedule.
+      events: the kernel's own stream, before any spill.
+      saved_ns: what `gains` says of every engine, if it is known.
+    """
+    total = plan.total_ns / 1e3
+    engines: dict[str, float] = {}
+    for row in engine_times(plan):
+        engines[row.engine] = max(engines.get(row.engine, 0.0), row.active_ns / 1e3)
+    floors = {**engines, "dma": max((row.active_ns / 1e3 for row in traffic(plan)), default=0.0)}
+    path = critical_path(plan)
+    busiest = max(floors, key=lambda name: floors[name])
+    top = next((step for step in path if step.engine == busiest), path[0] if path else None)
+    bottleneck = None
+    if top is not None:
+        saved = (saved_ns or gains(plan, busiest)).get(busiest, 0.0) / 1e3
+        bottleneck = {
+            "engine": busiest,
+            "opcode": top.opcode,
+            "file": top.file,
+            "line": top.line,
+            "code": linecache.getline(top.file, top.line).strip()[:160],
+            "active": floors[busiest] / total,
+            "share": top.ns / plan.total_ns,
+            "gain_us": max(saved, 0.0),
+        }
+    return {
+        "chip": plan.chip.name,
+        "us": total,
+        "order": plan.order,
+        "floors_us": {name: round(us, 3) for name, us in floors.items()},
+        "bottleneck": bottleneck,
+        "path": [
+            {
+                "engine": s.engine,
+                "opcode": s.opcode,
+                "file": s.file,
+                "line": s.line,
+                "us": s.ns / 1e3,
+                "share": s.ns / plan.total_ns,
+            }
+            for s in path[:6]
+        ],
+        "hints": [
+            {"rule": h.rule, "file": h.file, "line": h.line, "text": h.text, "gain_us": h.gain_us}
+            for h in hints(plan, events, saved_ns=saved_ns)
+        ],
+    }
+
+
+_LIMIT = 0.5
+"""Share of the latency from which the engine that is active longest is called its limit."""
+_ACTIONS = {
+    "idle engine": "moving every second copy to an idle engine",
+    "exp and sum apart": "making the row sum in the instruction that makes exp",
+    "float32 matmul": "casting the operands to bfloat16",
+    "loads inside the loop": "keeping what was loaded in SBUF",
+    "short DMA rows": "loading rows of 512 B or more",
+    "narrow tiles": "giving each matmul 512 columns",
+    "one semaphore": "working on another tile meanwhile",
+}
+"""What each rule of hints.py asks for, in the words of a sentence."""
+
+
+def sentence(row: Mapping[str, Any]) -> str:
+    """The verdict on a time in one sentence, for every tool and page: what limits it, which line costs most, what to change.
+
+    Args:
+      row: what `reasons` found; `size`, `band` and `score` are said where they are known.
+    """
+    size = f" at size {row['size']:,}" if row.get("size") else ""
+    text = f"~ {row['us']:,.1f} us simulated on {row['chip']}{size}"
+    if row.get("band"):
+        text += f" (error band {row['band']})"
+    at = row["bottleneck"]
+    if at:
+        share = f"{at['active']:.0%}"
+        word = f"is the limit, {share} active" if at["active"] >= _LIMIT else f"is active longest, {share}"
+        text += f": {at['engine']} {word}"
+        if at["line"]:
+            text += f"; {at['opcode']} at line {at['line']} costs {at['share'] * row['us']:,.1f} of {row['us']:,.1f} us"
+        if at["gain_us"] > 0.005 * row["us"]:
+            text += f"; {at['gain_us']:,.1f} us shorter if {at['engine']} took no time"
+    action = next((hint for hint in row["hints"] if hint["rule"] in _ACTIONS), None)
+    if action:
+        text += f"; {_ACTIONS[action['rule']]} (line {action['line']}) would save up to {action['gain_us']:,.1f} us"
+    launch = next((step["us"] for step in row["path"] if step["engine"] == "launch"), 0.0)
+    if launch > 0.25 * row["us"]:
+        text += f"; {launch:,.1f} us are the launch itself"
+    return text + (f"; {row['score']:.0%} of what the chip allows at best." if row.get("score") is not None else ".")

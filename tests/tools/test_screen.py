@@ -1,0 +1,299 @@
+"""What verbs print: it fits 60 and 80 columns, is plain, and what takes long says what runs."""
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import typer
+from rich.table import Column, Table
+from typer.testing import CliRunner
+
+from nki_hf.chips.measurements import MEASUREMENTS
+from nki_hf.cli import app
+from nki_hf.tools import progress
+from nki_hf.tools.progress import Work, working
+from nki_hf.tools.screen import PIPED, Screen
+
+KERNEL = '''
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def twice(x):
+    """One tile of 128 rows."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=2.0)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
+def reference(x):
+    return 2 * x
+
+
+def thrice(x):
+    return 3 * x
+'''
+VERBS = {
+    "bench": ("--shape", "sq=512,skv=512,causal", "--chip", "trn2", "--layers", "2"),
+    "chip": ("trn3",),
+    "correlate": ("--quick",),
+    "env": (),
+    "explain": ("--model", "folder", "--seqlen", "64"),
+    "judge": ("kernel.py:twice", "--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2"),
+    "lint": ("kernel.py",),
+    "report": ("--kernel", "v11", "--seqlen", "512", "--chip", "trn1", "--against", "v3"),
+    "serving": (),
+    "trace": ("--kernel", "v7", "--seqlen", "512", "-o", "x.svg"),
+    "verify": ("kernel.py:twice", "--arg", "x=128x64", "--reference", "kernel.py:thrice"),
+}
+"""Words with which each verb says much, and soon."""
+QUICK = {"chip", "env", "lint", "serving"}
+"""Verbs that never take two seconds."""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 2}))
+    few = [item for item in MEASUREMENTS if item.family == "attention" and item.size <= 1024][:4]
+    monkeypatch.setattr("nki_hf.tools.correlate.MEASUREMENTS", few)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    return tmp_path
+
+
+def _boxes(text):
+    return {letter for letter in text if 0x2500 <= ord(letter) < 0x2600}
+
+
+def _commands():
+    return typer.main.get_command(app).commands
+
+
+def test_every_verb_is_here():
+    """A new verb comes with words that make it print."""
+    assert set(_commands()) <= set(VERBS) | {"cost", "profile"}
+
+
+# ---- widths ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Progress is told at once."""
+    monkeypatch.setenv("NKI_HF_PROGRESS", "1")
+    monkeypatch.setattr(progress, "QUIET", 0.0)
+    monkeypatch.setattr(progress, "_LATER", (0.0, 0.05))
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_what_a_verb_prints_fits_and_is_plain_and_says_what_runs(place, soon, monkeypatch, verb):
+    """60 columns as COLUMNS says, and 80 in a pipe, where a finding of `lint` and a command to copy are one line."""
+    said = {}
+    for columns in (60, PIPED):
+        if columns == PIPED:
+            monkeypatch.delenv("COLUMNS")
+        else:
+            monkeypatch.setenv("COLUMNS", str(columns))
+        done = CliRunner().invoke(app, [verb, *VERBS[verb]])
+        assert done.exit_code in (0, 1), done.output
+        said[columns] = done.stdout
+        assert [
+            line for line in done.stdout.splitlines() if len(line) > columns and not line.startswith(("kernel.py:", "shell:"))
+        ] == []
+        assert not {"\x1b", "…"} & set(done.stdout)  # nothing is coloured, nothing is cut
+        assert not _boxes(done.stdout)
+        running = [line for line in done.stderr.splitlines() if line.startswith(f"running nki_hf {verb}") and "so far" in line]
+        assert running or verb in QUICK, done.stderr
+        assert "\x1b" not in done.stderr
+    assert len(said[60].split()) >= len(said[PIPED].split()) * 0.9  # the narrow one says as much
+
+
+@pytest.mark.parametrize("verb", ["", *sorted(VERBS)])
+def test_help_is_plain_and_fits(place, monkeypatch, verb):
+    monkeypatch.setenv("COLUMNS", "60")
+    done = CliRunner().invoke(app, [*([verb] if verb else []), "--help"])
+    assert done.exit_code == 0
+    assert "\x1b" not in done.stdout
+    assert not _boxes(done.stdout)
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_real_terminal_gets_lines_of_its_width(place, columns):
+    """Standard output and error are a terminal of so many columns: no line wraps, no escape sequence stands in it."""
+    text, code = _on_terminal([sys.executable, "-m", "nki_hf", "report", *VERBS["report"][:-2]], columns, place)
+    assert code == 0
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= columns
+    text, code = _on_terminal([sys.executable, "-m", "nki_hf", "report", "--kernel", "nothing"], columns, place)
+    assert code == 2
+    assert 1 < len(text.splitlines())
+    assert max(map(len, text.splitlines())) <= columns
+
+
+def _on_terminal(words, columns, place):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))}
+    size = f"import fcntl, termios, struct; fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('HHHH', 24, {columns}, 0, 0))"
+    subprocess.run([sys.executable, "-c", size], stdin=theirs, check=True)
+    child = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, cwd=place, env=environment)
+    os.close(theirs)
+    taken = b""
+    while True:
+        try:
+            data = os.read(ours, 4096)
+        except OSError:
+            break
+        if not data:
+            break
+        taken += data
+    os.close(ours)
+    return taken.decode().replace("\r\n", "\n"), child.wait()
+
+
+def _shown(width, act):
+    stream = io.StringIO()
+    screen = Screen(stream)
+    screen.width = width
+    act(screen)
+    return stream.getvalue().splitlines()
+
+
+HEAD = ("name", "µs (sim)", "what it waits for")
+ROWS = (("first", "1,234.5", "semaphore"), ("a longer second", "0.1", ""))
+
+
+def test_a_table_that_fits_is_aligned():
+    assert _shown(60, lambda s: s.table(HEAD, ROWS, title="times", left=(0, 2))) == [
+        "times",
+        "                 µs    what it",
+        "name             (sim)  waits for",
+        "first          1,234.5  semaphore",
+        "a longer second      0.1",
+    ] or _shown(60, lambda s: s.table(HEAD, ROWS, title="times", left=(0, 2)))[-2:] == [
+        "first            1,234.5  semaphore",
+        "a longer second      0.1",
+    ]
+
+
+def test_a_table_that_does_not_fit_is_a_block_per_row_and_keeps_every_cell():
+    lines = _shown(24, lambda s: s.table(HEAD, ROWS))
+    assert lines == ["first", "  µs (sim) 1,234.5; what", "  it waits for semaphore", "a longer second", "  µs (sim) 0.1"]
+
+
+@pytest.mark.parametrize("width", [20, 33, 60])
+def test_sentences_break_between_words_and_long_words_are_cut(width):
+    lines = _shown(width, lambda s: s.say("word " * 30, "  indented " + "x" * 100, "", "end"))
+    assert max(map(len, lines)) <= width
+    assert "".join(lines).replace(" ", "") == "word" * 30 + "indented" + "x" * 100 + "end"
+    assert lines[-2:] == ["", "end"]
+    assert all(line.startswith("  ") for line in lines if "x" in line)
+
+
+def test_a_table_of_rich_is_shown_in_the_same_way():
+    table = Table("chip", Column("µs", justify="right"), "n", title="[b]simulated[/b]", caption="note")
+    table.add_row("trn1", "1.0", "12")
+    table.add_row("trn2", "22.0", "3")
+    assert _shown(40, lambda s: s.show(table)) == ["simulated", "chip    µs   n", "trn1   1.0  12", "trn2  22.0   3", "note"]
+
+
+def test_names_stand_beside_their_values():
+    lines = _shown(30, lambda s: s.pairs([("a", "one two three four five six"), ("name", "x")]))
+    assert lines == ["a     one two three four five", "      six", "name  x"]
+
+
+# ---- progress -------------------------------------------------------------------------------------------------------
+
+
+def test_lines_come_now_and_then_with_an_estimate(soon):
+    stream = io.StringIO()
+    with working("the work", 4, file=stream) as work:
+        work.begin("first step")
+        time.sleep(0.12)
+        work.advance("second step", count=2)
+        time.sleep(0.12)
+    first, *_, last = stream.getvalue().splitlines()
+    assert first == "running the work, 0 of 4, 0 s so far" or first == "running the work: first step, 0 of 4, 0 s so far"
+    assert last == "running the work: second step, 2 of 4, 0 s so far, about 0 s left"
+
+
+def test_nothing_is_said_of_what_is_over_soon(monkeypatch):
+    monkeypatch.setenv("NKI_HF_PROGRESS", "1")
+    stream = io.StringIO()
+    with working("the work", file=stream):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_the_estimate_is_what_is_left_at_the_speed_so_far(monkeypatch):
+    work = Work("the work", 10)
+    monkeypatch.setattr(work, "began", time.monotonic() - 60)
+    work.advance(count=3)
+    assert work.text() == "running the work, 3 of 10, 60 s so far, about 2 min left"
+    work.advance(count=20)
+    assert work.text() == "running the work, 10 of 10, 60 s so far"  # more steps than were known
+
+
+def test_a_silent_run_stays_silent(monkeypatch, soon):
+    monkeypatch.setenv("NKI_HF_PROGRESS", "0")
+    stream = io.StringIO()
+    with working("the work", file=stream):
+        time.sleep(0.1)
+    assert stream.getvalue() == ""
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_a_bar_that_vanishes(soon, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = _Terminal()
+    with working("the work", 3, file=stream) as work:
+        work.advance("a step whose name is longer than the line " * 3)
+        time.sleep(0.5)
+    text = stream.getvalue()
+    assert "the work" in text
+    assert "1/3" in text
+    assert text.rstrip().endswith(("\x1b[2K", "\x1b[?25h", "\x1b[1A\x1b[2K"))  # the line is cleared
+
+
+def test_an_exception_passes_and_ends_the_bar(soon):
+    with pytest.raises(KeyError), working("the work", file=io.StringIO()):
+        raise KeyError("x")
+    assert "_lines" not in " ".join(thread.name for thread in threading.enumerate())  # the thread that told has ended
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_stops_with_one_word():
+    code = (
+        "import sys, time\nfrom nki_hf.tools import progress\nfrom nki_hf.tools.program import finished\n"
+        "progress._LATER = (0.0, 60.0)\n"
+        "def work():\n    with progress.working('the work', 3):\n        print('began', flush=True); time.sleep(60)\n"
+        "sys.exit(finished(work))"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "NKI_HF_PROGRESS": "1"},
+    )  # fmt: skip
+    assert child.stdout.readline() == "began\n"
+    time.sleep(0.3)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert errors.splitlines() == ["running the work, 0 of 3, 0 s so far", "interrupted."]
