@@ -142,10 +142,14 @@ def _run(work: Workload, window: int | None) -> Times:
 
 
 def _fewer_banks(work: Workload) -> list[int]:
-    """Powers of two that are fewer banks of PSUM than there are and hold what lives at once in program order."""
+    """Powers of two that are fewer banks of PSUM than there are and hold what lives at once in program order; none where the
+    kernel pins every instruction that uses PSUM, since nothing is taken ahead then.
+    """
     tiles, bank = work.tiles, int(work.chip.psum_bank_bytes)
-    pools = [number for number, (_, space, _) in enumerate(tiles.pools) if space == "psum"]
-    if not pools:
+    pools = {number for number, (_, space, _) in enumerate(tiles.pools) if space == "psum"}
+    used = [number in pools for number in tiles.pool]
+    pinned = work.no_reorder
+    if not pools or all(pinned[i] for i, touched in enumerate(tiles.touches) if any(used[tile] for tile in touched)):
         return []
     live = max(int(tiles.live(number)[1].max(initial=0)) for number in pools)
     most = max(tiles.pools[number][2] for number in pools)
