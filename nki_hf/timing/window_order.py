@@ -1,8 +1,8 @@
 """The schedule of a kernel whose compiler hoists: each queue may run any of its next `window` instructions.
 
 An event-driven list scheduler. Whenever a queue is free it takes, among its next `window` instructions in program order,
-the most urgent whose operands are ready (the first to become ready if none is). To an instruction of Scalar its activation
-table is an operand: what needs another one is ready when that could be loaded, so that functions of one table run together.
+the most urgent whose operands are ready (the first to become ready if none is). Where Scalar needs several activation tables,
+each is an operand: what needs another one is ready when that could be loaded, so that functions of one table run together.
 Ports and DMA engines are served by arrival. On-chip memory is granted to whichever instruction touches a tile first in
 time, see timing/grants.py.
 """

@@ -123,7 +123,7 @@ class PlainSchedule:
     def _rank(self, i):
         """What can start first; of one queue's events that are ready when it is free, the most urgent."""
         r, queue = self.resources, self.work.engine[i]
-        several = len({self.work.costs[j].table for j in self.lines[queue]} - {""}) > 1
+        several = self._several(queue)
         there = {j: self._there(j) for j in self.entered if self.work.engine[j] == queue}
         at = max(there[i], r.free_at[queue])
 
@@ -139,10 +139,14 @@ class PlainSchedule:
             at = max(at, r.free_at[r.issuer[queue]])
         return (i != best, at, queue)
 
+    def _several(self, queue):
+        """True if its events need several activation tables."""
+        return len({self.work.costs[j].table for j in self.lines[queue]} - {""}) > 1
+
     def _there(self, i):
-        """When the operands and the activation table of an event that has entered are there."""
+        """When the operands of an event that has entered are there, and its activation table if there are several."""
         queue, table = self.work.engine[i], self.work.costs[i].table
-        another = table and table != self.resources.table_of[queue]
+        another = table and table != self.resources.table_of[queue] and self._several(queue)
         return max(self.entered[i], self.resources.table_ready[queue]) if another else self.entered[i]
 
     def _start(self, i):
