@@ -46,6 +46,6 @@ def _along(region: Region, axis: int, shape: tuple[int, ...]) -> tuple[int, int]
     size, step = shape[axis], math.prod(shape[axis + 1 :])
     if region.indirect:
         return 0, size - 1
-    first = region.offset // step % size
-    sides = zip(region.shape, region.strides, strict=True)
-    return first, first + sum((n - 1) * s for n, s in sides if step <= s < step * size) // step
+    first = region.offset % (step * size)
+    last = first + sum((n - 1) * s for n, s in zip(region.shape, region.strides, strict=True) if s < step * size)
+    return first // step, min(last // step, size - 1)

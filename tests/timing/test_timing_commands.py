@@ -192,7 +192,7 @@ def test_an_extrapolated_latency_schedules_less_than_the_whole(monkeypatch):
     found = attention_us(problem, TRN2, budget=2_000, kernel="flash_prefill")
     assert found.extrapolated is not None
     assert found.instructions < whole
-    monkeypatch.setattr("nki_hf.tools.latency._REGULAR", 1000)
+    monkeypatch.setattr("nki_hf.tools.latency._SETTLED", 1000)
     found = attention_us(problem, TRN2, window=None, budget=2_000, kernel="flash_prefill")
     assert found.extrapolated is not None
     assert found.instructions < whole
