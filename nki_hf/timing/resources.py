@@ -66,8 +66,10 @@ class Resources:
       free_at: when each queue can start its next instruction.
       issuer: of each queue of transfers, the queue of the engine that triggers them; -1 if that engine does nothing else.
       shares_psum: True for the queues that exclude each other at PSUM.
-      psum_ns, output_ns: those of each event's cost.
+      psum_ns, output_ns, tables: those of each event's cost.
       psum_free: until when the shared PSUM port of each core is taken.
+      table_of: the activation table that each queue holds.
+      table_ready: when it could hold another one, had it only been idle since the last instruction that needed a table.
       hop_ns: from one engine's semaphore to another engine's start.
     """
 
@@ -88,6 +90,7 @@ class Resources:
         self.psum_ns = work.cost_list("psum_ns")
         cores = max(self.core_of, default=0) + 1
         self.psum_free = [0.0] * cores
+        self.table_of, self.table_ready = [""] * len(queues), [0.0] * len(queues)
         self._psum_user, self._sbuf_user, self._sbuf_free = [-1] * cores, [-1] * cores, [0.0] * cores
         banks = max(work.banks, default=0) + max(work.spans, default=0) + 1
         self._bank_free, self._bank_user, self._bank_queue = [0.0] * banks, [-1] * banks, [-1] * banks
@@ -96,7 +99,7 @@ class Resources:
         self._carriers = [[0.0] * int(chip.dma_engines) for _ in range(cores)]
         self._busy_ns = work.cost_list("busy_ns")
         self._done_ns = work.cost_list("done_ns")
-        self.output_ns = work.cost_list("output_ns")
+        self.output_ns, self.tables = work.cost_list("output_ns"), work.cost_list("table")
         self._sbuf_ns = work.cost_list("sbuf_ns")
         self.place = [self._transfer(k) if dma else self._instruction(k) for k, dma in enumerate(self.is_dma)]
 
@@ -161,24 +164,24 @@ class Resources:
         sustained = float(work.chip.tensor_sustained_fraction)
         slack_ns = (1 / sustained - 1) * float(work.chip.tensor_throttle_ns)
         paced_until = -slack_ns  # when the dense matmuls so far would end at the sustained rate
-        tables = work.cost_list("table") if work.queues[queue].engine == "scalar" else None
+        tables = self.tables if work.queues[queue].engine == "scalar" else None
         shared, psum_free, psum_user = self.shares_psum[queue], self.psum_free, self._psum_user
         banks, bank_free, bank_user, bank_queue = work.banks, self._bank_free, self._bank_user, self._bank_queue
         spans = work.spans
         sbuf_free, sbuf_user = self._sbuf_free, self._sbuf_user
         free_at, last, held = self.free_at, self._last, self._held
-        table, table_ns = "", float(work.chip.scalar_table_load_ns)
-        table_free = 0.0  # when Scalar could have begun to load another table, had it only been idle since
+        table_ns, table_of, table_ready = float(work.chip.scalar_table_load_ns), self.table_of, self.table_ready
+        table_ready[queue] = table_ns
 
         def place(i: int, ready: float) -> float:
-            nonlocal table, table_free, paced_until
+            nonlocal paced_until
             at = ready if weight_ns is None else ready + weight_ns[i]
             if free_at[queue] >= at and free_at[queue]:
                 at, reason[i], cause[i] = free_at[queue], held[queue], last[queue]
-            if tables is not None and tables[i] and tables[i] != table:
-                table = tables[i]
-                if table_free + table_ns > at:
-                    at, reason[i], cause[i] = table_free + table_ns, TABLE, last[queue]
+            if tables is not None and tables[i] and tables[i] != table_of[queue]:
+                table_of[queue] = tables[i]
+                if table_ready[queue] > at:
+                    at, reason[i], cause[i] = table_ready[queue], TABLE, last[queue]
             if psum_ns[i]:
                 if shared:
                     if psum_free[core] > at:
@@ -205,7 +208,7 @@ class Resources:
                     end = paced_until
             free[i] = free_at[queue] = end
             if tables is not None:
-                table_free = end if tables[i] else table_free + busy_ns[i]
+                table_ready[queue] = end + table_ns if tables[i] else table_ready[queue] + busy_ns[i]
             last[queue], held[queue] = i, BUSY
             return end
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from nki_hf.chips import Chip
 from nki_hf.sim.stream.events import Event
+from nki_hf.sim.uncollected import uncollected
 from nki_hf.timing.costs import Cost
 from nki_hf.timing.occupied import occupied
 from nki_hf.timing.program_order import run_in_program_order
@@ -95,11 +96,12 @@ def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAUL
     if overflow not in ("spill", "error"):
         raise ValueError(f"overflow={overflow!r} is not known: it is spill or error.")
     spills = NO_SPILLS
-    work = prepare(events, chip, reorder=window is not None)
-    if overflow == "spill" and work.tiles.overflows():
-        events, spills = spilled(events, chip)
+    with uncollected():
         work = prepare(events, chip, reorder=window is not None)
-    return _finished(work, _run(work, window), window, spills)
+        if overflow == "spill" and work.tiles.overflows():
+            events, spills = spilled(events, chip)
+            work = prepare(events, chip, reorder=window is not None)
+        return _finished(work, _run(work, window), window, spills)
 
 
 def reschedule(plan: Schedule, cost_of_kind: list[Cost]) -> Schedule:
@@ -122,7 +124,36 @@ def _finished(work: Workload, times: Times, window: int | None, spills: Spills) 
 
 
 def _run(work: Workload, window: int | None) -> Times:
-    return run_in_program_order(work, _order(work)) if window is None else run_in_window(work, window)
+    """The times in program order, or the better of the windows' schedules with all of PSUM and with less.
+
+    A list scheduler that may take more memory ahead can end later. But nobody has to take it: a schedule that uses fewer banks
+    is a schedule for more. So every number of banks that is a power of two, and enough in program order, is tried.
+    """
+    if window is None:
+        return run_in_program_order(work, _order(work))
+    best = run_in_window(work, window)
+    for banks in _fewer_banks(work):
+        pools = [(core, space, banks * int(work.chip.psum_bank_bytes) if space == "psum" else capacity)
+                 for core, space, capacity in work.tiles.pools]  # fmt: skip
+        found = run_in_window(replace(work, tiles=replace(work.tiles, pools=pools)), window)
+        if found.done.max() < best.done.max():
+            best = found
+    return best
+
+
+def _fewer_banks(work: Workload) -> list[int]:
+    """Powers of two that are fewer banks of PSUM than there are and hold what lives at once in program order; none where the
+    kernel pins every instruction that uses PSUM, since nothing is taken ahead then.
+    """
+    tiles, bank = work.tiles, int(work.chip.psum_bank_bytes)
+    pools = {number for number, (_, space, _) in enumerate(tiles.pools) if space == "psum"}
+    used = [number in pools for number in tiles.pool]
+    pinned = work.no_reorder
+    if not pools or all(pinned[i] for i, touched in enumerate(tiles.touches) if any(used[tile] for tile in touched)):
+        return []
+    live = max(int(tiles.live(number)[1].max(initial=0)) for number in pools)
+    most = max(tiles.pools[number][2] for number in pools)
+    return [1 << n for n in range(most.bit_length()) if live <= (1 << n) * bank < most]
 
 
 def _order(work: Workload) -> list[int] | None:

@@ -80,7 +80,9 @@ def spilled(events: Sequence[Event], chip: Chip) -> tuple[list[Event], Spills]:
 
 @dataclass(slots=True)
 class _Use:
-    """One instruction's use of one tile: `kind` is read, write (part of it) or overwrite (all of it, reading none)."""
+    """One instruction's use of one tile: `kind` is read, write (part of it), overwrite (all of it, reading none) or update
+    (both reads and writes it).
+    """
 
     index: int
     kind: str
@@ -132,8 +134,10 @@ class _Spiller:
         self.tiles: dict[int, _Tile] = {}
         self.resident: dict[tuple[int, int], _Tile] = {}  # by (core, buffer number)
         for index, event in enumerate(events):
-            for region in (*event.reads, *event.writes):
-                self._note(event, region, index)
+            for region in event.reads:
+                self._note(event, region, index, writes=False)
+            for region in event.writes:
+                self._note(event, region, index, writes=True)
             for region in event.writes if self.recompute else ():
                 self.written.setdefault(region.buffer.number, []).append(index)
 
@@ -162,7 +166,7 @@ class _Spiller:
                     self._drop(tile, index)
         return self.out
 
-    def _note(self, event: Event, region: Region, index: int) -> None:
+    def _note(self, event: Event, region: Region, index: int, *, writes: bool) -> None:
         buffer = region.buffer
         if buffer.space != self.space or buffer.address is not None:
             return
@@ -172,11 +176,11 @@ class _Spiller:
         if tile is None:
             tile = self.tiles[buffer.number] = _Tile(buffer, taken_bytes(buffer, self.chip))
         if tile.positions and tile.positions[-1] == index:
-            if not any(region is other for other in event.writes):
-                tile.uses[-1].kind = "read"
+            if writes and tile.uses[-1].kind == "read":
+                tile.uses[-1].kind = "update"
             return
-        kind = "read" if not any(region is other for other in event.writes) else "write"
-        if kind == "write" and _covers(region) and not (event.opcode == "nc_matmul" and event.attrs.get("accumulate")):
+        kind = "write" if writes else "read"
+        if writes and _covers(region) and not (event.opcode == "nc_matmul" and event.attrs.get("accumulate")):
             kind = "overwrite"
         tile.uses.append(_Use(index, kind))
         tile.positions.append(index)

@@ -1,8 +1,10 @@
 """The schedule of a kernel whose compiler hoists: each queue may run any of its next `window` instructions.
 
 An event-driven list scheduler. Whenever a queue is free it takes, among its next `window` instructions in program order,
-the most urgent whose operands are ready (the first to become ready if none is). Ports and DMA engines are served by
-arrival. On-chip memory is granted to whichever instruction touches a tile first in time, see timing/grants.py.
+the most urgent whose operands are ready (the first to become ready if none is). Where Scalar needs several activation tables,
+each is an operand: what needs another one is ready when that could be loaded, so that functions of one table run together.
+Ports and DMA engines are served by arrival. On-chip memory is granted to whichever instruction touches a tile first in
+time, see timing/grants.py.
 """
 
 from __future__ import annotations
@@ -40,16 +42,18 @@ def run_in_window(work: Workload, window: int) -> Times:
 
 
 def _urgency(work: Workload) -> list[float]:
-    """The longest path from each event's start to the end of the kernel, in ns."""
+    """The longest path from each event's start to the end of the kernel, in ns, transfers included."""
     starts, producers = work.starts.tolist(), work.producers.tolist()
     busy, kinds, of = work.cost("busy_ns"), work.kinds, work.producers
-    done = np.where(kinds == OUTPUT, work.cost("output_ns")[of], work.cost("done_ns")[of])
+    arrives = work.cost("done_ns") + work.cost("lead_ns") + np.maximum(work.cost("payload_ns"), work.cost("software_ns"))
+    arrives += work.cost("tail_ns")
+    done = np.where(kinds == OUTPUT, work.cost("output_ns")[of], arrives[of])
     lasts = np.where((kinds < WAR) & (done != 0), done - busy[of], 0.0).tolist()  # from the producer's end on
     below = [0.0] * len(work.kind)  # from the event's end
-    urgency = busy.tolist()
+    ends, urgency = arrives.tolist(), busy.tolist()
     end = len(producers)
     for i in range(len(below) - 1, -1, -1):
-        urgency[i] = path = below[i] + urgency[i]
+        urgency[i] = path = max(below[i] + urgency[i], ends[i])
         begin = starts[i]
         for e in range(begin, end):
             through, producer = path + lasts[e], producers[e]
@@ -79,6 +83,10 @@ class _Window:
         self.now: list[list[int]] = [[] for _ in range(queues)]  # heaps of ranks: ready when the queue is free
         self.pending: list[list[tuple[float, int]]] = [[] for _ in range(queues)]  # heaps by time of readiness
         self.offer = [_NEVER] * queues  # when the next event of each queue could start
+        tables = np.array(self.resources.tables, object)
+        # Queues whose events need several activation tables: those that entered, and the one to start next.
+        self.entered: list[set[int] | None] = [set() if len({*tables[line], ""}) > 2 else None for line in lines]
+        self.chosen = [-1] * queues
 
     def run(self) -> Times:
         """Start one instruction after the other, always the one that can start first."""
@@ -89,7 +97,7 @@ class _Window:
         left, until, gone = memory.left, memory.until, [False] * len(ready)
         start, free, ends, hop_ns = resources.start, resources.free, resources.done, resources.hop_ns
         output_ns = resources.output_ns
-        places, free_at, rank = resources.place, resources.free_at, self.rank
+        places, free_at, rank, entered, chosen = resources.place, resources.free_at, self.rank, self.entered, self.chosen
         consumers, moment, first_edge = self._consumers()
         enter, renew = self._entrance(), self._renew
         together = [self._together(queue) for queue in range(len(lines))]
@@ -102,7 +110,12 @@ class _Window:
             queue = offer.index(at)
             if at == _NEVER:
                 raise RuntimeError("the window scheduler is stuck: no instruction can start; this is a defect of the model.")
-            i = most_urgent[heappop(now[queue])] if now[queue] else heappop(pending[queue])[1]
+            several = entered[queue]
+            if several is not None:
+                i = chosen[queue]
+                several.remove(i)
+            else:
+                i = most_urgent[heappop(now[queue])] if now[queue] else heappop(pending[queue])[1]
             end = places[queue](i, ready[i])
             gone[i] = True
             if together[queue]:
@@ -159,7 +172,7 @@ class _Window:
         freed_by, freed_at, is_dma, hop_ns = memory.freed_by, memory.freed_at, resources.is_dma, resources.hop_ns
         reason, cause, free_at = resources.reason, resources.cause, resources.free_at
         pinned = work.no_reorder if any(work.no_reorder) else None
-        now, pending, offer = self.now, self.pending, self.offer
+        now, pending, offer, entered = self.now, self.pending, self.offer, self.entered
         bound = [shares or issuer >= 0 for shares, issuer in zip(resources.shares_psum, resources.issuer, strict=True)]
 
         def enter(i: int) -> None:
@@ -179,14 +192,17 @@ class _Window:
                         at, freed = free, user
             if freed >= 0:
                 ready[i], reason[i], cause[i] = at, MEMORY, freed
-            if at <= free_at[queue]:
+            several = entered[queue]
+            if several is not None:
+                several.add(i)
+            elif at <= free_at[queue]:
                 heappush(now[queue], rank[i])
                 offer[queue] = free_at[queue]
             else:
                 heappush(pending[queue], (at, i))
                 if at < offer[queue]:
                     offer[queue] = at
-            if bound[queue]:
+            if bound[queue] or several is not None:
                 self._renew(queue)
 
         return enter
@@ -201,15 +217,18 @@ class _Window:
         touched = {queue, issuers[queue]} - {-1}
         touched |= {k for k in range(len(shares)) if shares[k] and any(shares[t] and core_of[t] == core_of[k] for t in touched)}
         touched |= {k for k, issuer in enumerate(issuers) if issuer in touched}
-        return sorted(touched) if len(touched) > 1 or shares[queue] else []
+        return sorted(touched) if len(touched) > 1 or shares[queue] or self.entered[queue] is not None else []
 
     def _renew(self, queue: int) -> None:
         """Find out when the next event of `queue` could start."""
-        now, pending, resources = self.now[queue], self.pending[queue], self.resources
+        now, pending, resources, several = self.now[queue], self.pending[queue], self.resources, self.entered[queue]
         at = resources.free_at[queue]
         while pending and pending[0][0] <= at:
             heappush(now, self.rank[heappop(pending)[1]])
-        if now:
+        if several:
+            at, _, i = min([(max(at, self._operands(queue, j)), self.rank[j], j) for j in several])
+            self.chosen[queue] = i
+        elif now:
             i = self.most_urgent[now[0]]
         elif pending:
             at, i = pending[0]
@@ -221,6 +240,14 @@ class _Window:
         if resources.issuer[queue] >= 0:
             at = max(at, resources.free_at[resources.issuer[queue]])
         self.offer[queue] = at
+
+    def _operands(self, queue: int, i: int) -> float:
+        """When the operands of an instruction that has entered are there, its activation table among them."""
+        resources = self.resources
+        table = resources.tables[i]
+        if table and table != resources.table_of[queue]:
+            return max(self.ready[i], resources.table_ready[queue])
+        return self.ready[i]
 
     def _advance(self, queue: int, gone: list[bool], enter: Callable[[int], None]) -> None:
         """Move the queue's window on: its first event has started."""

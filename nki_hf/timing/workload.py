@@ -73,6 +73,11 @@ class Workload:
         """The cost of each event."""
         return [self.cost_of_kind[k] for k in self.kind.tolist()]
 
+    def costs_on(self, chip: Chip) -> list[Cost]:
+        """The cost of each form on another chip."""
+        examples = [self.events[i] for i in np.unique(self.kind, return_index=True)[1].tolist()]
+        return _costs(examples, chip, len({queue.core for queue in self.queues}))
+
     def cost(self, name: str) -> np.ndarray[tuple[int], np.dtype[Any]]:
         """One attribute of `Cost`, per event."""
         return np.array([getattr(cost, name) for cost in self.cost_of_kind])[self.kind]

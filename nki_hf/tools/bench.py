@@ -10,10 +10,11 @@ import typer
 from rich.table import Table
 
 from nki_hf.chips import CHIPS, Chip, get_chip
+from nki_hf.chips.measurements import error_band
 from nki_hf.dispatch import decide
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Problem
-from nki_hf.tools.error_bands import band_of
+from nki_hf.tools.error_bands import band_of, family_of
 from nki_hf.tools.judging.request import constant_of, sizes_of
 from nki_hf.tools.judging.timetable import command as kernel_command
 from nki_hf.tools.latency import EAGER_NOTE, attention_us, eager_like_us, independent_units, one_unit
@@ -39,7 +40,7 @@ def run(
     progress: Callable[[], None] | None = None,
 ) -> list[dict[str, Any]]:
     """A row per chip: simulated µs of the kernel that dispatch picks and of the eager-like rung, TFLOP/s on visible keys, how
-    they were found.
+    they were found, and the error band of its kernel's family.
 
     Args:
       problem: the call.
@@ -70,7 +71,7 @@ def run(
             "eager_like_us_simulated": eager,
             "speedup_simulated": eager / ours.us, "visible_tflops_simulated": visible_flops(problem) / ours.us / 1e6,
             "peak_tflops": cores * chip.tensor_peak_tflops, "extrapolated": ours.extrapolated,
-            "instructions": ours.instructions,
+            "instructions": ours.instructions, "band": error_band(family_of(decision.kernel), name),
         })  # fmt: skip
     return rows
 
@@ -106,7 +107,8 @@ def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
     """The rows of `modelled_rows` as a table that holds simulated figures only."""
     table = Table("chip", "cores", "kernel", "µs a layer (sim)", f"ms, {layers} layer{'' if layers == 1 else 's'} (sim)",
                   "prompts/s, attention alone (sim)",
-                  title="attention on Trainium, simulated: no figure here was measured")  # fmt: skip
+                  title="attention on Trainium, simulated: no figure here was measured",
+                  caption="\n".join(f"error on measured rows: {row['band']}" for row in rows))  # fmt: skip
     for row in rows:
         for kind, label in (("nki", f"nki {row['kernel']}"), ("eager_like", "eager-like (ladder v3)")):
             table.add_row(row["chip"], str(row["cores"]), label, f"{row[f'{kind}_us_simulated']:,.0f}",

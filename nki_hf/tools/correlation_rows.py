@@ -14,7 +14,6 @@ from nki_hf.chips.laws import LAWS, without
 from nki_hf.chips.measurements import MEASUREMENTS, SIMULATED, Measurement, simulated_rows
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import DEFAULT_WINDOW, Schedule, schedule
-from nki_hf.timing.workload import prepare
 from nki_hf.tools.subjects import events_of
 
 __all__ = ["DEFAULT_ORDER", "Row", "effects", "misranked", "run", "scheduled_us", "store", "stored", "summary"]
@@ -83,7 +82,7 @@ def effects(events: Sequence[Event], plan: Schedule) -> dict[str, float]:
         elif name == "sustained-clock":
             matters = plan.throttled
         else:
-            matters = prepare(plan.events, other).cost_of_kind != prepare(plan.events, chip).cost_of_kind
+            matters = plan.work.costs_on(other) != plan.work.cost_of_kind
         if matters:
             found[name] = scheduled_us(events, other)
     return found

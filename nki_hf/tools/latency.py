@@ -12,7 +12,9 @@ from nki_hf.chips import Chip
 from nki_hf.kernels.registry import binding
 from nki_hf.problem import Problem
 from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
+from nki_hf.tools.lengths import attention_instructions
 from nki_hf.tools.subjects import attention_candidate, attention_events, events_of
+from nki_hf.tools.unit_ends import unit_ends
 
 __all__ = ["EAGER_NOTE", "Latency", "attention_us", "eager_like_us", "independent_units", "one_unit"]
 
@@ -42,17 +44,17 @@ class Latency:
 
 
 _BUDGET = 300_000
-"""Instructions per core that may be scheduled to know one latency."""
+"""Instructions per core that may be scheduled to know one latency, where units are short."""
 _LONG = 10_000
-"""Instructions from which one unit is so long that what happens at its ends hardly counts."""
+"""Instructions per core from which one unit is long: what happens where units meet hardly counts, and three of them show it."""
+_LONG_UNITS = 3
 _SETTLED = 64_000
-"""Instructions per core below which a window's schedule is not extrapolated. What differs from one number of units to the
-next (how far the last loads and stores lag behind) is tens of microseconds, and 64,000 instructions take some 6 ms."""
-_REGULAR = 16_000
-"""The same in program order, which is regular sooner: up to 1,000 instructions a core of heads of 256 keys, both cores' loads
-fit into each other and a unit takes 6 percent less than later on."""
+"""Instructions per core below which a schedule of short units is not extrapolated. What differs from one number of units to the
+next (how far the last loads and stores lag behind) is tens of microseconds, and 64,000 instructions take 6 ms. Kernels also do
+some work for hundreds of short units together: from 16,000 instructions 9,000 heads of 256 keys came out 3.5 % too fast, from
+64,000 2.1 %, because the kernel has 8 percent more instructions a head with 9,000 heads than with 1,454."""
 _DOUBT = 0.02
-"""Most that two estimates of the latency may differ in, relative to it, for their mean to be taken."""
+"""Most that two estimates of the latency may differ in, relative to it, for one of them to be taken."""
 
 
 def attention_us(
@@ -66,13 +68,14 @@ def attention_us(
 ) -> Latency:
     """The latency of one of our kernels on `lnc` cores; None = the one that dispatch picks.
 
-    Units (entries of the axes that its binding divides: a batch entry and a kv head) are independent and alike. If all of
-    them are more than `budget` instructions a core, some are scheduled and the time per unit is repeated for the rest. A
-    schedule settles slowly, as units overlap and cores share HBM, and is periodic over many units or
-    not at all: of a number of units the first half, three quarters and all are scheduled, and where the time per unit in the
-    third quarter and in the last one would lead to latencies that differ by more than `_DOUBT`, twice as many, and so on. The
-    number is what `_REGULAR` instructions allow in program order, and a third of the budget, at least `_SETTLED`, in a window.
-    That ends, with every unit scheduled, where it would be no less work. `budget=None` schedules every unit.
+    Units (entries of the axes that its binding divides: a batch entry and a kv head) are independent and alike. If they are
+    long, or all of them are more than `budget` instructions a core, some are scheduled, in one schedule, and the time from the
+    end of one unit to that of the next is repeated for the rest. It is taken where units have others before and behind them:
+    of `_LONG_UNITS` long ones from the first to the second, of many short ones over the quarter before the half and over the
+    one behind it (a schedule settles slowly, as units overlap, and is periodic over many units or not at all). Where the time
+    per unit behind that one would lead to a latency that differs by more than `_DOUBT`, twice as many are scheduled, and so
+    on. The first number of short units is what `_SETTLED` instructions allow, in a window a third of the budget if that is
+    more. That ends, with every unit scheduled, where it would be no less work. `budget=None` schedules every unit.
 
     Raises:
       UnsupportedProblem: the kernel does not take the problem.
@@ -83,29 +86,47 @@ def attention_us(
     if budget is None or not independent_units(problem, lnc, kernel):
         return _whole(problem, chip, lnc, window, kernel)
     asked = units // lnc  # per core, as are all numbers of units below
-    start = attention_events(one_unit(problem, kernel, lnc), chip, lnc, kernel=kernel)
-    length = len(start) // lnc
-    if asked * length <= budget:
+    length = _length(problem, chip, lnc, kernel)
+    long = length > _LONG
+    if asked * length <= budget and not (long and asked > _LONG_UNITS):
         return _whole(problem, chip, lnc, window, kernel)
     instructions = 0
-    for known in _doubling(_REGULAR if window is None else max(budget // 3, _SETTLED), length, asked):
-        counts = [1, known] if length > _LONG else [known // 2, known * 3 // 4, known]
-        if instructions + sum(counts) * length >= asked * length:
+    least = _LONG_UNITS if long else max((_SETTLED if window is None else max(budget // 3, _SETTLED)) // length, 4)
+    for known in _doubling(least, asked):
+        if instructions + known * length >= asked * length:
             break
-        problems = [one_unit(problem, kernel, count * lnc) for count in counts]
-        streams = [
-            start if n == 1 else attention_events(p, chip, lnc, kernel=kernel) for n, p in zip(counts, problems, strict=True)
-        ]
-        plans = [schedule(stream, chip, window=window) for stream in streams]
-        instructions += sum(len(plan.events) for plan in plans) // lnc
-        total = [plan.total_ns for plan in plans]
-        steps = [(after - before) / (m - n) for (n, before), (m, after) in pairwise(zip(counts, total, strict=True))]
+        part = one_unit(problem, kernel, known * lnc)
+        plan = schedule(attention_events(part, chip, lnc, kernel=kernel), chip, window=window)
+        instructions += len(plan.events) // lnc
+        ends = unit_ends(plan, part, kernel, lnc)
+        if ends is None:
+            break
+        step, doubt = _step(ends)
         rest = asked - known
-        found = total[-1] + (total[-1] - total[0]) / (known - counts[0]) * rest
-        if (max(steps) - min(steps)) * rest <= _DOUBT * found:
+        found = plan.total_ns + step * rest
+        if doubt * rest <= _DOUBT * found:
             return Latency(us=found / 1e3, extrapolated=(known * lnc, units), instructions=instructions * lnc)
     whole = _whole(problem, chip, lnc, window, kernel)
     return replace(whole, instructions=whole.instructions + instructions * lnc)
+
+
+def _length(problem: Problem, chip: Chip, lnc: int, kernel: str) -> int:
+    """Instructions per core of one unit: estimated if it is certainly long, since tracing it would be a third of the work."""
+    unit = one_unit(problem, kernel, lnc)
+    estimated = attention_instructions(unit, chip, kernel) // lnc
+    return estimated if estimated > 4 * _LONG else len(attention_events(unit, chip, lnc, kernel=kernel)) // lnc
+
+
+def _step(ends: list[float]) -> tuple[float, float]:
+    """Time per unit, in ns, and how much it differs from what the units before or behind give."""
+    count = len(ends)
+    if count <= _LONG_UNITS:  # the last one has nothing behind it that runs at the same time
+        first, last = ends[1] - ends[0], ends[-1] - ends[-2]
+        return first, abs(last - first)
+    quarter = max(count // 4, 1)
+    marks = [ends[n * quarter - 1] for n in (1, 2, 3)]
+    before, behind = ((later - earlier) / quarter for earlier, later in pairwise(marks))
+    return (before + behind) / 2, abs(behind - before)
 
 
 def independent_units(problem: Problem, lnc: int, kernel: str) -> bool:
@@ -127,9 +148,8 @@ def _count(problem: Problem, kernel: str) -> int:
     return math.prod(int(getattr(problem, axis)) for axis in binding(kernel).division.axes)
 
 
-def _doubling(instructions: int, length: int, asked: int) -> Iterator[int]:
-    """Numbers of units to try: what `instructions` allow, at least 2 long or 4 short ones, then twice as many each time."""
-    known = max(instructions // length, 2 if length > _LONG else 4)
+def _doubling(known: int, asked: int) -> Iterator[int]:
+    """Numbers of units to try."""
     while known < asked:
         yield known
         known *= 2

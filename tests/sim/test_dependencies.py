@@ -138,15 +138,16 @@ def plain_edges(events, placement, reorder):
             for i, before, other in memory:
                 if (writes or before) and overlap(other, footprint):
                     kind = WAR if not before else WAW if writes else RAW
-                    lane = (i if reorder else queue[i], kind == WAR)
+                    alone = reorder or events[i].engine == "dma"  # transfers of a queue complete in any order
+                    lane = (i if alone else queue[i], (RAW, WAW, WAR).index(kind))
                     best[lane] = max(best.get(lane, (-1, 0)), (i, -kind))
             noted.append((memory, writes, footprint))
         for memory, writes, footprint in sorted(noted, key=lambda item: item[1]):
             if writes:
                 memory[:] = [item for item in memory if not footprint.covers(item[2])]
             memory.append((j, writes, footprint))
-        for (lane, war), (i, kind) in best.items():
-            if not war or best.get((lane, False), (-1, 0))[0] < i:
+        for (lane, weaker), (i, kind) in best.items():
+            if all(best.get((lane, other), (-1, 0))[0] < i for other in range(weaker)):
                 found.add((i, j, -kind))
     return found
 
@@ -190,6 +191,24 @@ def test_only_the_newest_producer_of_a_queue_is_kept():
     halves = [region(tile, slice(None), slice(0, 4)), region(tile, slice(None), slice(4, 8))]
     events = stream(("vector", [], [halves[0]]), ("vector", [], [halves[1]]), ("scalar", [region(tile)], []))
     assert list(dependencies(events)) == [Edge(1, 2, RAW, 0)]
+
+
+def test_a_newer_write_of_an_engine_does_not_hide_an_older_result_of_it():
+    a, b = make_buffer(0, (8, 8)), make_buffer(1, (8, 8))
+    events = stream(("vector", [], [region(a)]), ("vector", [], [region(b)]), ("vector", [region(a)], [region(b)]))
+    assert set(dependencies(events).of(2)) == {Edge(0, 2, RAW, 0), Edge(1, 2, WAW, 1)}
+
+
+def test_a_newer_transfer_of_a_queue_stands_for_no_older_one():
+    """They use other DMA engines, so the small one may be there first."""
+    tile, source = make_buffer(0, (128, 8)), make_buffer(1, (128, 8), space="hbm")
+    most, last = region(tile, slice(0, 120)), region(tile, slice(120, 128))
+    events = stream(("dma.sync", [], [most]), ("dma.sync", [], [last]), ("vector", [region(tile)], []))
+    assert {edge.producer for edge in dependencies(events).of(2)} == {0, 1}
+    events = stream(
+        ("dma.sync", [region(source)], []), ("dma.sync", [region(source)], []), ("dma.scalar", [], [region(source)])
+    )
+    assert {edge.producer for edge in dependencies(events).of(2)} == {0, 1}
 
 
 def test_a_newer_reader_adds_a_war_edge_beside_the_completion_edge():

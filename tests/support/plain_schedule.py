@@ -57,10 +57,13 @@ class PlainSchedule:
             cost = costs[i]
             behind = [0.0]
             for j, kind in consumers[i]:
-                result = cost.output_ns if kind == OUTPUT else cost.done_ns
+                result = cost.output_ns if kind == OUTPUT else self._arrives(cost)
                 behind.append(longest[j] + (result - cost.busy_ns if kind < WAR and result else 0.0))
-            longest[i] = max(behind) + cost.busy_ns
+            longest[i] = max(max(behind) + cost.busy_ns, self._arrives(cost))
         return longest
+
+    def _arrives(self, cost):
+        return cost.done_ns + cost.lead_ns + max(cost.payload_ns, cost.software_ns) + cost.tail_ns
 
     def _head(self, queue):
         return next((k for k, i in enumerate(self.lines[queue]) if i not in self.started), len(self.lines[queue]))
@@ -120,17 +123,31 @@ class PlainSchedule:
     def _rank(self, i):
         """What can start first; of one queue's events that are ready when it is free, the most urgent."""
         r, queue = self.resources, self.work.engine[i]
-        waits = self.entered[i] > r.free_at[queue]
-        at = self.entered[i] if waits else r.free_at[queue]
-        mine = [j for j in self.entered if self.work.engine[j] == queue]
-        best = min(
-            mine, key=lambda j: (0, -self.urgency[j], j) if self.entered[j] <= r.free_at[queue] else (1, self.entered[j], j)
-        )
+        several = self._several(queue)
+        there = {j: self._there(j) for j in self.entered if self.work.engine[j] == queue}
+        at = max(there[i], r.free_at[queue])
+
+        def key(j):
+            if there[j] <= r.free_at[queue]:
+                return (0, -self.urgency[j], j)
+            return (1, there[j], -self.urgency[j], j) if several else (1, there[j], j)
+
+        best = min(there, key=key)
         if r.shares_psum[queue] and r.psum_ns[i]:
             at = max(at, r.psum_free[r.core_of[queue]])
         if r.issuer[queue] >= 0:
             at = max(at, r.free_at[r.issuer[queue]])
         return (i != best, at, queue)
+
+    def _several(self, queue):
+        """True if its events need several activation tables."""
+        return len({self.work.costs[j].table for j in self.lines[queue]} - {""}) > 1
+
+    def _there(self, i):
+        """When the operands of an event that has entered are there, and its activation table if there are several."""
+        queue, table = self.work.engine[i], self.work.costs[i].table
+        another = table and table != self.resources.table_of[queue] and self._several(queue)
+        return max(self.entered[i], self.resources.table_ready[queue]) if another else self.entered[i]
 
     def _start(self, i):
         queue = self.work.engine[i]

@@ -17,6 +17,7 @@ from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.stream.dependencies import WAR, dependencies
 from nki_hf.sim.stream.events import Buffer, Event, Region
 from nki_hf.sim.tensors.strides import row_major
+from nki_hf.timing.program_order import run_in_program_order
 from nki_hf.timing.schedule import schedule
 from nki_hf.timing.window_order import run_in_window
 from nki_hf.timing.workload import prepare
@@ -94,6 +95,17 @@ def test_no_instruction_starts_before_what_it_needs_is_there(steps, name, window
         else:
             ready = plan.done_ns[edge.producer]
         assert plan.start_ns[edge.consumer] >= ready - 1e-6, edge
+
+
+@pytest.mark.parametrize("name", CHIP_NAMES)
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS)
+def test_program_order_needs_no_edge_that_is_left_out(name, steps):
+    """The edges that a reordering scheduler needs, all pairs that conflict, lead to the same times."""
+    events, chip = build([*steps, ("exp", 0, 1, 16), ("copy", 0, 2, 16), ("copy", 1, 2, 16)]), get_chip(name)
+    found, plain = (run_in_program_order(prepare(events, chip, reorder=every)) for every in (False, True))
+    assert found.start.tolist() == plain.start.tolist()
+    assert found.done.tolist() == plain.done.tolist()
 
 
 @settings(max_examples=60, deadline=None)

@@ -89,6 +89,20 @@ def test_a_tile_holds_nothing_between_its_last_read_and_the_next_whole_write():
     assert schedule(events, SEEING).high_water_bytes[0, "sbuf"] <= TRN1.sbuf_partition_bytes
 
 
+def test_an_instruction_in_place_needs_the_value():
+    """a is scaled in place after b came and went: it must be brought back, which an overwrite of all of it would not need."""
+    stream = Stream().write("a", 120).write("b", 120).read("b", 120)
+    tile = stream.region("a", 120)
+    stream.events.append(Event(3, 0, "vector", "vector", "tensor_scalar", (tile,), (tile,), "k", 3, {}))
+    events = stream.read("a", 120).events
+    after, spills = spilled(events, SEEING)
+    assert (spills.stores, spills.loads) == (1, 1)
+    assert spills.peak_bytes["sbuf"] == (120 + 120 + 1) * 1024
+    scaled = next(event for event in after if event.opcode == "tensor_scalar")
+    assert scaled.reads[0].buffer is scaled.writes[0].buffer
+    assert scaled.reads[0].buffer.name == "a (reload)"
+
+
 def test_overflow_of_one_instruction_alone_is_an_error():
     events = Stream().write("a", 193).read("a", 193).events
     with pytest.raises(MemoryError, match="sbuf overflows"):

@@ -67,9 +67,10 @@ class Storage:
       in_psum: True in PSUM.
       foreign: `bool[elements]`: which elements of PSUM another engine than Tensor wrote last; None if none.
       written: `bool[elements]` of the buffer's own dtype; None = every element counts as written (inputs, constants).
+      whole: patterns (see `NkiTensor.pattern`) all of whose elements are known to have been written.
     """
 
-    __slots__ = ("__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "on_chip", "written")
+    __slots__ = ("__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "on_chip", "whole", "written")
 
     def __init__(
         self, buffer: Buffer, data: np.ndarray[Any, Any] | None, *, tracked: bool, pool: BytePool | None = None
@@ -80,6 +81,7 @@ class Storage:
         self.foreign: np.ndarray[Any, Any] | None = None
         self.data = data
         self.written = np.zeros(buffer.elements, np.bool_) if tracked else None
+        self.whole: set[tuple[object, ...]] = set()
         self._pool = pool
 
     def __del__(self) -> None:

@@ -72,7 +72,10 @@ def written_before(dst: NkiTensor, accumulate: bool | None) -> Any:
     """False, True, or a bool array `[partitions, free_size]`: which elements of `dst` a product is added to."""
     if accumulate is not None:
         return accumulate
-    flags = dst.storage.written if dst.indirection is not None else dst.written()
+    storage = dst.storage
+    if dst.indirection is None and dst.dtype.itemsize == storage.buffer.dtype.itemsize and dst.pattern() in storage.whole:
+        return True
+    flags = storage.written if dst.indirection is not None else dst.written()
     if flags is None:
         return False
     if dst.indirection is not None and flags.any():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from nki_hf.sim.run.memory_use import check_memory
 from nki_hf.sim.run.outputs import check_outputs, warn_second_writes
 from nki_hf.sim.run.program import Program
 from nki_hf.sim.stream.events import Event
+from nki_hf.sim.uncollected import uncollected
 
 __all__ = ["Kernel", "LaunchResult", "jit", "launch", "simulate"]
 
@@ -130,12 +132,13 @@ def launch(
     for name, value in bound.arguments.items():
         bound.arguments[name] = arguments.bind(name, value)
     function = functools.partial(kernel.function, *bound.args, **bound.kwargs)
-    if run.lnc == 1:
-        with entered(run.cores[0]):
-            value = function()
-    else:
-        run.cooperation = Cooperation(run)
-        value = run.cooperation.execute(function)[0]
+    with nullcontext() if run.options.values else uncollected():
+        if run.lnc == 1:
+            with entered(run.cores[0]):
+                value = function()
+        else:
+            run.cooperation = Cooperation(run)
+            value = run.cooperation.execute(function)[0]
     check_closed(run)
     outputs = returned_tensors(value)
     for tensor in outputs:

@@ -39,7 +39,9 @@ class Conflicts(NamedTuple):
     buffers: Ints
 
 
-def conflicts_of(table: AccessTable, placement: Placement, queue_of: Ints | None) -> Conflicts:
+def conflicts_of(
+    table: AccessTable, placement: Placement, queue_of: Ints | None, transfers: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> Conflicts:
     """The conflicts of a stream's accesses with what is not covered by later writes.
 
     Args:
@@ -47,6 +49,7 @@ def conflicts_of(table: AccessTable, placement: Placement, queue_of: Ints | None
       placement: addresses of on-chip buffers without an explicit one; the others are compared by identity.
       queue_of: number of each event's queue, if queues run in program order: then a read that a queue repeats stands for
         its earlier ones. None keeps every read.
+      transfers: True for each queue of DMA transfers, which may complete in any order: every read of theirs is kept.
     """
     memory, footprint, footprints = _memories(table, placement)
     order = np.argsort(memory, kind="stable")
@@ -72,7 +75,7 @@ def conflicts_of(table: AccessTable, placement: Placement, queue_of: Ints | None
             [footprints[k] for k in footprint[accesses].tolist()],
             table.writes[accesses].tolist(),
             new_event[part].tolist(),
-            None if queue_of is None else queue_of[event[part]].tolist(),
+            None if queue_of is None else np.where(transfers[queue_of[event[part]]], -1, queue_of[event[part]]).tolist(),
         )
         if len(found):
             base = np.array(begins, np.int64)[:, None]
@@ -130,7 +133,10 @@ def _memories(table: AccessTable, placement: Placement) -> tuple[Ints, Ints, lis
 def _within(
     footprints: list[Footprint], writes: list[bool], new_event: list[bool], queues: list[int] | None
 ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """The conflicts within one history that has a write, `(later position, earlier position, kind)`, int64[conflicts, 3]."""
+    """The conflicts within one history that has a write, `(later position, earlier position, kind)`, int64[conflicts, 3].
+
+    `queues` is the queue of each access in whose order it completes, -1 if it has none.
+    """
     memory = Memory()
     found: list[tuple[int, int, int]] = []
     last = len(writes) - 1 - writes[::-1].index(True)
@@ -153,7 +159,7 @@ def _within(
             if writes[access.event]:
                 memory.note_write(access)
             else:
-                memory.note_read(access, queues is not None)
+                memory.note_read(access, queues is not None and access.queue >= 0)
         begin = end
     # Nothing waits for the reads that are left, and what they wait for depends on their bytes alone.
     needed: dict[int, list[int]] = {}

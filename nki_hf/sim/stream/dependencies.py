@@ -13,12 +13,14 @@ Bytes are those of a buffer; buffers with an explicit `address=` are compared by
 tiles placed on top of each other depend on each other. With `placement` every on-chip buffer is compared that way, which
 adds the hazards of reusing memory. Overlap is exact but for the cases named in sim/stream/footprint.py.
 
-Queues. Each engine runs its instructions in program order, each DMA queue its transfers. Only the newest producer of a
-queue is kept per consumer, because an in-order queue has finished the older ones by then: one edge that waits for
-completion (RAW, WAW, ORDER), and one WAR edge if its reader is newer. Edges within one queue are kept too: the consumer
+Queues. Each engine runs its instructions in program order, each DMA queue its transfers. Only the newest producer of an
+engine is kept per consumer, because an in-order engine has finished the older ones by then: one edge that waits for a result
+(RAW, ORDER), one WAW edge if its writer is newer, and one WAR edge if its reader is newer than both. (A WAW edge within an
+engine waits for no result, so it cannot stand for an older RAW.) Edges within one queue are kept too: the consumer
 may start after the producer started, but must still wait for its result (`same_queue` tells them apart). With `reorder`
 a queue may run its instructions in another order (a compiler that hoists): then every producer is kept.
-A DMA's edge means its completion: the transfer, not the trigger.
+A DMA's edge means its completion: the transfer, not the trigger. Transfers of one queue may complete in any order, since
+each uses the DMA engines of its partitions: all of them are kept.
 
 Cores. Edges join instructions of one core. Where cores meet (`core_barrier`, `sendrecv`), `meetings` lists the events that
 must all have started before any of them completes. A barrier counts as reading and writing its `data`: it waits for this
@@ -127,8 +129,12 @@ def dependencies(
     numbers: dict[tuple[int, str, str], int] = {}
     queue_of_head = [numbers.setdefault(head[:3], len(numbers)) for head in table.heads]
     queue_of = np.array(queue_of_head, np.int64)[table.head]
-    conflicts = conflicts_of(table, placement or {}, None if reorder else queue_of)
-    producers, consumers, kinds, buffers = _kept(_with_order(events, table, conflicts), None if reorder else queue_of)
+    transfers = np.array([engine == "dma" for _, engine, _ in numbers], np.bool_)
+    conflicts = conflicts_of(table, placement or {}, None if reorder else queue_of, transfers)
+    lanes = np.arange(len(events)) + len(numbers)  # instructions that no later one stands for have a lane of their own
+    if not reorder:
+        lanes = np.where(transfers[queue_of], lanes, queue_of)
+    producers, consumers, kinds, buffers = _kept(_with_order(events, table, conflicts), lanes)
     return Dependencies(
         starts=np.searchsorted(consumers, np.arange(len(events) + 1)).astype(np.int32), producers=producers.astype(np.int32),
         kinds=kinds.astype(np.int8), buffers=buffers.astype(np.int32), queues=tuple(Queue(*name) for name in numbers),
@@ -157,23 +163,27 @@ def _with_order(events: Sequence[Event], table: AccessTable, conflicts: Conflict
     )
 
 
-def _kept(found: Conflicts, queue_of: Ints | None) -> Conflicts:
-    """Of each consumer, the newest producer per queue (per event if `queue_of` is None), completion and WAR apart."""
+def _kept(found: Conflicts, lane_of: Ints) -> Conflicts:
+    """Of each consumer the newest producer per lane: one whose result it needs, one whose write and one whose read is over by
+    the time it starts.
+    """
     producers, consumers, kinds, buffers = found
     if not len(producers):
         return found
     count = int(consumers.max()) + 1
-    lanes = producers if queue_of is None else queue_of[producers]
-    slot = 2 * (consumers * max(count, int(lanes.max()) + 1) + lanes) + (kinds == WAR)
-    age = 0 if queue_of is None else count - producers  # one lane per event: all its entries are of one age
-    order = np.argsort((slot * (1 if queue_of is None else count + 1) + age) * 4 + kinds, kind="stable")
+    lanes = lane_of[producers]
+    step = (kinds == WAW) + 2 * (kinds == WAR)
+    slot = 3 * (consumers * (int(lanes.max()) + 1) + lanes) + step
+    order = np.argsort((slot * (count + 1) + count - producers) * 4 + kinds, kind="stable")
     slot = slot[order]
     first = np.flatnonzero(np.concatenate([[True], slot[1:] != slot[:-1]]))  # the best of each slot
     noticed = np.minimum.reduceat(order, first)  # when the slot was first found: the order of the edges
     slot, best = slot[first], order[first]
-    # A queue that is waited for at a later instruction's completion need not be waited for at an earlier read.
+    # A lane that is waited for at a later instruction's result need not be waited for at an earlier write or read.
     covered = np.zeros(len(best), np.bool_)
-    covered[1:] = (slot[1:] % 2 == 1) & (slot[:-1] == slot[1:] - 1) & (producers[best[:-1]] >= producers[best[1:]])
+    for back in (1, 2):
+        weaker = (slot[back:] // 3 == slot[:-back] // 3) & (producers[best[:-back]] >= producers[best[back:]])
+        covered[back:] |= weaker
     best = best[~covered][np.argsort(noticed[~covered], kind="stable")]
     return Conflicts(producers[best], consumers[best], kinds[best], buffers[best])
 

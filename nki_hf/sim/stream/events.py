@@ -61,7 +61,7 @@ class Buffer:
         return self.elements * self.dtype.itemsize // max(rows, 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that would cost a fifth of a trace, and nothing assigns to one
 class Region:
     """The part of a buffer that an instruction touches, as an access pattern over the buffer's flattened storage.
 
@@ -124,7 +124,7 @@ class Region:
         return run * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, see Region
 class Event:
     """One executed instruction.
 

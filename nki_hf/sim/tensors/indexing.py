@@ -54,11 +54,11 @@ def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int
     """
     keys = key if type(key) is tuple else (key,)
     axes = len(tensor.shape)
-    for position, item in enumerate(keys):
-        if item is Ellipsis:
-            keys = keys[:position] + (_ALL,) * (axes - len(keys) + 1) + keys[position + 1 :]
-            break
     if len(keys) != axes:
+        for position, item in enumerate(keys):
+            if item is Ellipsis:
+                keys = keys[:position] + (_ALL,) * (axes - len(keys) + 1) + keys[position + 1 :]
+                break
         if len(keys) > axes:
             fault("bounds", "index", f"{len(keys)} subscripts on {tensor!r}", limit=f"it has {axes} axes")
         keys = keys + (_ALL,) * (axes - len(keys))
@@ -69,14 +69,18 @@ def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int
     for axis, (item, size, stride) in enumerate(zip(keys, tensor.shape, tensor.strides, strict=True)):
         if type(item) is slice:
             start, stop, step = item.start, item.stop, item.step
-            if start is None and stop is None and step is None:
-                shape.append(size)
-                strides.append(stride)
-                continue
-            start = 0 if start is None else operator.index(start)
-            stop = size if stop is None else operator.index(stop)
-            start = start + size if start < 0 else start
-            stop = stop + size if stop < 0 else stop
+            if type(start) is not int:
+                if start is None and stop is None and step is None:
+                    shape.append(size)
+                    strides.append(stride)
+                    continue
+                start = 0 if start is None else operator.index(start)
+            if type(stop) is not int:
+                stop = size if stop is None else operator.index(stop)
+            if start < 0:
+                start += size
+            if stop < 0:
+                stop += size
             if step is not None and (step := operator.index(step)) != 1:
                 if step < 1:
                     fault("bounds", "index", f"step={step} on axis {axis} of {tensor!r}", limit="steps must be 1 or more")
@@ -100,6 +104,8 @@ def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int
             shape.append(item.size)
             strides.append(stride)
         else:
+            if item is Ellipsis:  # one of as many subscripts as axes: it stands for its own
+                return _normalized(tensor, (*keys[:axis], _ALL, *keys[axis + 1 :]))
             if type(item) is not int and is_register(item):
                 raise RunTimeSubscript
             index = operator.index(item)

@@ -148,6 +148,10 @@ class NkiTensor(Views):
             self._array = self._strided(stored, self.storage.data, stored.itemsize)
         return self._array
 
+    def pattern(self) -> tuple[object, ...]:
+        """Which elements of its storage a direct view stands for, as a key."""
+        return self.offset, self.shape, self.strides, self.dtype.itemsize
+
     def written(self) -> np.ndarray[Any, Any] | None:
         """`bool` view of which elements were written; None if the storage does not track it or the dtype was changed."""
         flags = self.storage.written

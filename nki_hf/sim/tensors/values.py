@@ -148,12 +148,14 @@ def mark_written(tensor: NkiTensor, where: Array | None = None) -> None:
     `where` is a bool array that broadcasts to `[partitions, free_size]`, or None for all. Elements that are seen at another
     width than they are stored with count as written if any is.
     """
-    flags = tensor.storage.written
-    if flags is None or tensor.indirection is not None:
+    storage = tensor.storage
+    flags = storage.written
+    if flags is None or tensor.indirection is not None or (pattern := tensor.pattern()) in storage.whole:
         return
     view = tensor.written()
     if where is None:
         (flags if view is None else view)[...] = True
+        storage.whole.add(pattern)
     elif view is not None:
         view |= np.broadcast_to(where, (tensor.partitions, tensor.free_size)).reshape(view.shape)
     elif where.any():
