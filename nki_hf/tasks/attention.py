@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from nki_hf.tasks.attention_mistakes import mistakes
 from nki_hf.tasks.attention_reference import attention, summed
 from nki_hf.tasks.task import FLOAT, Task
 
-__all__ = ["TASKS"]
+__all__ = ["TASKS", "attention_task"]
 
 Array = np.ndarray[Any, Any]
 _D = 128
@@ -35,47 +36,62 @@ def _inputs(shapes: dict[str, tuple[int, ...]], distribution: str, rng: np.rando
     return found
 
 
-def _attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Callable[[int], int], **words: Any) -> Task:
-    causal, factor = words.pop("causal", False), words.pop("factor", 1.0)
+def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Callable[[int], int], **words: Any) -> Task:
+    """An attention task; `rows` gives the query rows of a size; `words` are `causal`, `factor`, `head_dim`, `ideal`, and fields
+    of `Task`.
+    """
+    causal, factor, head_dim = words.pop("causal", False), words.pop("factor", 1.0), words.pop("head_dim", _D)
+    ideal = words.pop("ideal", lambda q, k, v: attention(q, k, v, causal=causal, rounded=True))
     group = (heads,) if heads > 1 else ()
     kv_group = (kv_heads,) if heads > 1 else ()
     letters = "hsd" if heads > 1 else "sd"
 
     def shapes(size: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        keys = ((*kv_group, size, _D), FLOAT)
-        return {"q": ((*group, rows(size), _D), FLOAT), "k": keys, "v": keys}
+        keys = ((*kv_group, size, head_dim), FLOAT)
+        return {"q": ((*group, rows(size), head_dim), FLOAT), "k": keys, "v": keys}
 
     def flops(size: int) -> int:
         sq = rows(size)
         seen = sum(min(size, row + size - sq + 1) for row in range(sq)) if causal else sq * size
-        return 4 * heads * seen * _D
+        return 4 * heads * seen * head_dim
 
     def scaled(function: Callable[..., Any]) -> Callable[..., Any]:
         return function if factor == 1 else lambda q, k, v: function(q * np.asarray(factor, q.dtype), k, v)
 
-    wrong = {words: scaled(function) for words, function in mistakes(causal, heads > 1).items()}
+    wrong = {words: scaled(function) for words, function in mistakes(causal, heads > 1, head_dim).items()}
     return Task(
         name=name, about=about, arrays=shapes, flops=flops, axes=dict.fromkeys(("q", "k", "v", "out"), letters),
         reference=scaled(lambda q, k, v: attention(q, k, v, causal=causal)),
-        ideal=scaled(lambda q, k, v: attention(q, k, v, causal=causal, rounded=True)),
+        ideal=scaled(ideal),
         inputs=lambda size, distribution, rng: _inputs({n: s for n, (s, _) in shapes(size).items()}, distribution, rng),
         wrong=wrong, scale=scaled(lambda q, k, v: summed(q, k, v, causal)),
         family="decode attention" if name == "attention_decode" else "attention", **words,
     )  # fmt: skip
 
 
+def _diffusion(q: Array, k: Array, v: Array) -> Array:
+    """What a perfect kernel with 16-bit products gives: operands, scores and probabilities in bfloat16."""
+    q, k, v = (array.astype(ml_dtypes.bfloat16).astype(array.dtype) for array in (q, k, v))
+    scores = ((q @ k.T) * np.asarray(q.shape[-1] ** -0.5, q.dtype)).astype(ml_dtypes.bfloat16).astype(q.dtype)
+    power = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(power.astype(ml_dtypes.bfloat16).astype(power.dtype) @ v / power.sum(-1, keepdims=True))
+
+
 TASKS = {
     task.name: task
     for task in (
-        _attention_task("attention", "softmax(q @ k.T * head_dim ** -0.5) @ v, one head, head_dim 128", 1, 1, lambda n: n,
+        attention_task("attention_diffusion", "softmax(q @ k.T / 8) @ v, one head, head_dim 64, float32 in and out; products "
+                       "and scores may be bfloat16", 1, 1, lambda n: n, head_dim=64, dtype="float32", ideal=_diffusion,
+                       check=(512, 1024), at=(4096,)),
+        attention_task("attention", "softmax(q @ k.T * head_dim ** -0.5) @ v, one head, head_dim 128", 1, 1, lambda n: n,
                         check=(512, 1024), at=(4096,)),
-        _attention_task("attention_unscaled", "softmax(q @ k.T) @ v, one head, head_dim 128", 1, 1, lambda n: n,
+        attention_task("attention_unscaled", "softmax(q @ k.T) @ v, one head, head_dim 128", 1, 1, lambda n: n,
                         factor=_D**0.5, check=(512, 1024), at=(4096,)),
-        _attention_task("attention_causal", "attention in which row i sees keys 0 to i, one head, head_dim 128", 1, 1,
+        attention_task("attention_causal", "attention in which row i sees keys 0 to i, one head, head_dim 128", 1, 1,
                         lambda n: n, causal=True, check=(512, 1024), at=(4096,)),
-        _attention_task("attention_gqa", "causal attention, 4 query heads, 2 kv heads, head h reads kv head h // 2", 4, 2,
+        attention_task("attention_gqa", "causal attention, 4 query heads, 2 kv heads, head h reads kv head h // 2", 4, 2,
                         lambda n: n, causal=True, check=(512, 1024), at=(2048,)),
-        _attention_task("attention_decode", "one query row per head, 8 query heads, 1 kv head", 8, 1, lambda n: 1,
+        attention_task("attention_decode", "one query row per head, 8 query heads, 1 kv head", 8, 1, lambda n: 1,
                         check=(512, 1024), at=(4096,)),
     )
 }  # fmt: skip

@@ -65,10 +65,22 @@ _WRONG: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+def _summed(q: Array, k: Array, v: Array, dout: Array) -> Array:
+    """`sqrt(sum of (gradient of a score * key) ** 2)` of each row of dq: where keys are alike the sum
+    cancels, its roundings do not.
+    """
+    scale = np.asarray(_D**-0.5, q.dtype)
+    scores = np.where(np.tri(len(q), len(k)) > 0, q @ k.T * scale, -np.inf)
+    power = np.exp(scores - scores.max(-1, keepdims=True))
+    probs, dprobs = power / power.sum(-1, keepdims=True), np.abs(dout @ v.T)
+    sizes = probs * (dprobs + (probs * dprobs).sum(-1, keepdims=True))
+    return np.asarray(np.sqrt((sizes**2 @ k**2).sum(-1)) * scale)
+
+
 TASKS = {
     "attention_backward": Task(
         name="attention_backward", about="dq, dk, dv of causal attention from q, k, v and dout, one head, head_dim 128",
-        arrays=lambda size: dict.fromkeys(_NAMES, ((size, _D), FLOAT)), reference=_backward,
+        arrays=lambda size: dict.fromkeys(_NAMES, ((size, _D), FLOAT)), reference=_backward, scale=_summed,
         flops=lambda size: 10 * size * (size + 1) // 2 * _D, check=(256, 512), at=(2048,), outputs=("dq", "dk", "dv"),
         family="attention backward",
         axes=dict.fromkeys((*_NAMES, "dq", "dk", "dv"), "sd"),

@@ -111,7 +111,7 @@ def _moved(values: Array, size: int, by: int) -> Array:
     return np.take(values, rows, axis=-2)
 
 
-def mistakes(causal: bool, heads: bool) -> dict[str, Callable[..., Any]]:
+def mistakes(causal: bool, heads: bool, head_dim: int = _D) -> dict[str, Callable[..., Any]]:
     """What a wrong kernel of attention may compute, in words; of causal attention and of several heads there is more."""
 
     def of(**words: Any) -> Callable[..., Any]:
@@ -120,12 +120,12 @@ def mistakes(causal: bool, heads: bool) -> dict[str, Callable[..., Any]]:
     def with_v(change: Callable[[Array], Array]) -> Callable[..., Any]:
         return lambda q, k, v: attention(q, k, change(v), causal=causal)
 
-    root = _D**-0.5
+    root = head_dim**-0.5
     found: dict[str, Callable[..., Any]] = {
         "the scale is missing": of(scale=1.0),
         "the scale is applied twice": of(scale=root * root),
         "the scale is head_dim ** 0.5 instead of head_dim ** -0.5": of(scale=1 / root),
-        "the scale is 1 / head_dim": of(scale=1 / _D),
+        "the scale is 1 / head_dim": of(scale=1 / head_dim),
         "the scale has the wrong sign": of(scale=-root),
         "the scores are transposed within their tiles (q and k are exchanged in each product)": (
             lambda q, k, v: _from_scores(q, k, v, causal, lambda scores: _turned(scores))

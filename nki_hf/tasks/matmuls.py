@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -11,13 +11,14 @@ import numpy as np
 from nki_hf.tasks.rows import rmsnorm
 from nki_hf.tasks.task import FLOAT, Task
 
-__all__ = ["TASKS"]
+__all__ = ["TASKS", "rounded", "scaled"]
 
 Array = np.ndarray[Any, Any]
 _K = 512
 
 
-def _rounded(values: Array) -> Array:
+def rounded(values: Array) -> Array:
+    """Rounded to bfloat16, in the type that it had."""
     return values.astype(ml_dtypes.bfloat16).astype(values.dtype)
 
 
@@ -28,16 +29,23 @@ def _swiglu(x: Array, gate: Array, up: Array, down: Array) -> Array:
 
 def _swiglu_ideal(x: Array, gate: Array, up: Array, down: Array) -> Array:
     g = x @ gate
-    return np.asarray(_rounded(g / (1 + np.exp(-g)) * (x @ up)) @ down)
+    return np.asarray(rounded(g / (1 + np.exp(-g)) * (x @ up)) @ down)
 
 
-def _scaled(shapes: dict[str, tuple[int, ...]], distribution: str, rng: np.random.Generator) -> dict[str, Array]:
-    """Weights are normal with the variance of a layer's, so that no product leaves the range of the type."""
+def scaled(
+    shapes: Mapping[str, tuple[int, ...]],
+    distribution: str,
+    rng: np.random.Generator,
+    first: tuple[str, ...] = ("x", "residual"),
+) -> dict[str, Array]:
+    """Unit normal arrays, the first of `first` as the distribution says; those that are not of `first` are weights, normal with
+    the variance of a layer's, so that no product leaves the range of the type.
+    """
     found = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
     for name, array in found.items():
-        if name not in ("x", "residual"):
-            array *= array.shape[0] ** -0.5
-    x = found["x"]
+        if name not in first:
+            array *= array.shape[-2] ** -0.5
+    x = found[first[0]]
     if distribution == "wide":
         x *= 10
     elif distribution == "outlier_key":
@@ -50,7 +58,7 @@ def _scaled(shapes: dict[str, tuple[int, ...]], distribution: str, rng: np.rando
 
 
 def _shapes_of(arrays: Any) -> Any:
-    return lambda size, distribution, rng: _scaled({n: s for n, (s, _) in arrays(size).items()}, distribution, rng)
+    return lambda size, distribution, rng: scaled({n: s for n, (s, _) in arrays(size).items()}, distribution, rng)
 
 
 def _swiglu_arrays(n: int) -> dict[str, Any]:
@@ -183,7 +191,7 @@ TASKS = {
             arrays=_norm_arrays,
             reference=_norm_matmul,
             inputs=_shapes_of(_norm_arrays),
-            ideal=lambda x, residual, weight: _rounded(rmsnorm(x + residual, np.ones((1, _K), x.dtype))) @ weight,
+            ideal=lambda x, residual, weight: rounded(rmsnorm(x + residual, np.ones((1, _K), x.dtype))) @ weight,
             flops=lambda n: 4 * n * _K * _K,
             check=(128, 256),
             at=(1024,),

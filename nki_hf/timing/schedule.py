@@ -18,7 +18,7 @@ from nki_hf.timing.times import REASONS, Floats, Times
 from nki_hf.timing.window_order import run_in_window
 from nki_hf.timing.workload import Workload, prepare
 
-__all__ = ["DEFAULT_WINDOW", "Schedule", "reschedule", "schedule"]
+__all__ = ["DEFAULT_WINDOW", "Schedule", "floor_ns", "reschedule", "schedule", "schedule_below"]
 
 DEFAULT_WINDOW = 64
 """Instructions a queue may be reordered within unless told otherwise; the evidence is in docs/timing.md."""
@@ -95,13 +95,44 @@ def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAUL
     """
     if overflow not in ("spill", "error"):
         raise ValueError(f"overflow={overflow!r} is not known: it is spill or error.")
-    spills = NO_SPILLS
+    with uncollected():
+        return _scheduled(prepare(events, chip, reorder=window is not None), window, overflow)
+
+
+def schedule_below(
+    events: Sequence[Event], chip: Chip, limit_ns: float, *, window: int | None = DEFAULT_WINDOW
+) -> tuple[float, Schedule | None]:
+    """`floor_ns` of the events, and their schedule unless the floor is `limit_ns` or more; errors as of `schedule`."""
     with uncollected():
         work = prepare(events, chip, reorder=window is not None)
-        if overflow == "spill" and work.tiles.overflows():
-            events, spills = spilled(events, chip)
-            work = prepare(events, chip, reorder=window is not None)
-        return _finished(work, _run(work, window), window, spills)
+        floor = floor_ns(work)
+        return floor, None if floor >= limit_ns else _scheduled(work, window, "spill")
+
+
+def floor_ns(work: Workload) -> float:
+    """Simulated ns that no order of these instructions can be below: the fixed cost of a launch, and what the busiest engine
+    executes, or the DMA engines move, without a gap.
+
+    The longest instruction of an engine counts nothing: its last result may be there before the engine is free.
+    """
+    engines = np.array([queue.engine != "dma" for queue in work.queues], bool)
+    count = len(work.queues)
+    busy = np.bincount(work.queue_of, weights=work.cost("busy_ns"), minlength=count) if len(work.kind) else np.zeros(count)
+    longest = np.zeros(count)
+    np.maximum.at(longest, work.queue_of, work.cost("busy_ns") if len(work.kind) else 0.0)
+    computing = float((busy - longest)[engines].max(initial=0.0))
+    cores = np.array([queue.core for queue in work.queues], np.int64)
+    moved = work.cost("payload_ns") * work.cost("engines") if len(work.kind) else np.zeros(0)
+    moving = np.bincount(cores[work.queue_of], weights=moved) if len(moved) else np.zeros(1)
+    return max(computing, float(moving.max(initial=0.0)) / float(work.chip.dma_engines)) + float(work.chip.kernel_fixed_ns)
+
+
+def _scheduled(work: Workload, window: int | None, overflow: str) -> Schedule:
+    spills = NO_SPILLS
+    if overflow == "spill" and work.tiles.overflows():
+        events, spills = spilled(work.events, work.chip)
+        work = prepare(events, work.chip, reorder=window is not None)
+    return _finished(work, _run(work, window), window, spills)
 
 
 def reschedule(plan: Schedule, cost_of_kind: list[Cost]) -> Schedule:

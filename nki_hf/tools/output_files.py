@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["check_writable", "remove_leftovers", "whole_file", "writing"]
+__all__ = ["LOCKS", "check_writable", "remove_leftovers", "whole_file", "writing"]
 
-_LOCKS: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+LOCKS: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 """Without locks, as on Windows, nothing that a killed process left behind is removed."""
 _ASIDE = re.compile(r"\.writing-[a-z0-9_]{8}")
 
@@ -84,9 +84,9 @@ def whole_file(path: Path | str) -> Iterator[BinaryIO]:
             os.fsync(number)
             if before is not None:
                 os.chmod(aside, stat.S_IMODE(before.st_mode))
-            if _LOCKS is not None:
+            if LOCKS is not None:
                 _move(aside, target)  # while it is locked
-        if _LOCKS is None:
+        if LOCKS is None:
             _move(aside, target)
     except BaseException:  # an interrupt too: nothing half-written may stay
         aside.unlink(missing_ok=True)
@@ -95,14 +95,14 @@ def whole_file(path: Path | str) -> Iterator[BinaryIO]:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the files in `folder` that a killed process had begun to write; one that is being written is locked, and stays."""
-    if _LOCKS is None:
+    if LOCKS is None:
         return
     for entry in folder.iterdir():
         if _ASIDE.fullmatch(entry.name) and not entry.is_symlink() and entry.is_file():
             with suppress(OSError):
                 number = os.open(entry, os.O_RDWR)
                 try:
-                    _LOCKS.flock(number, _LOCKS.LOCK_EX | _LOCKS.LOCK_NB)
+                    LOCKS.flock(number, LOCKS.LOCK_EX | LOCKS.LOCK_NB)
                     entry.unlink()
                 finally:
                     os.close(number)
@@ -116,10 +116,10 @@ def _aside(folder: Path) -> tuple[int, Path]:
             number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         except FileExistsError:
             continue
-        if _LOCKS is None:
+        if LOCKS is None:
             return number, aside
         with suppress(OSError):  # a file system without locks: nobody can tell that it is a leftover either
-            _LOCKS.flock(number, _LOCKS.LOCK_EX)
+            LOCKS.flock(number, LOCKS.LOCK_EX)
         if aside.exists():
             return number, aside
         os.close(number)  # another process took it for a leftover, before it was locked

@@ -40,6 +40,12 @@ QUICK = {
     "correlate": ("--quick", "--write", "page.md"), "explain": ("--model", "nosuch"),
     "report": ("--shape", "sq=128,skv=128"), "serving": (), "trace": ("--shape", "sq=128,skv=128", "-o", "x.pftrace"),
     "judge": ("--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2", "empty.py"),
+    "compare": ("--task", "softmax", "--check", "128", "--at", "128", "empty.py", "empty.py"),
+    "rank": ("--task", "softmax", "--check", "128", "--at", "128", "--timeout", "2", "folder"),
+    "bench-tasks": ("--small", "--tasks", "transpose", "--chip", "trn2", "--cache", "off"),
+    "prompt": ("--task", "softmax"),
+    "loop": ("--run", "run", "--agent", "false", "--task", "softmax", "--check", "128", "--at", "128", "--rounds", "1"),
+    "tune": ("--task", "softmax", "--at", "128", "--const", "x=1", "--cache", "off", "--no-judge", "empty.py"),
     "verify": ("--shape", "hq=1,sq=128,skv=128,d=64",),
 }  # fmt: skip
 

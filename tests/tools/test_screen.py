@@ -46,16 +46,21 @@ def thrice(x):
     return 3 * x
 '''
 VERBS = {
+    "bench-tasks": ("--small", "--tasks", "transpose", "--chip", "trn2", "--processes", "1", "--cache", "off"),
     "bench": ("--shape", "sq=512,skv=512,causal", "--chip", "trn2", "--layers", "2"),
     "chip": ("trn3",),
+    "compare": ("kernel.py:twice", "kernel.py:twice", "--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2"),
     "correlate": ("--quick",),
     "env": (),
     "explain": ("--model", "folder", "--seqlen", "64"),
     "judge": ("kernel.py:twice", "--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2"),
     "lint": ("kernel.py",),
+    "loop": ("--run", "run", "--agent", "false", "--task", "softmax", "--check", "128", "--at", "128", "--rounds", "1"),
+    "rank": (".", "--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2"),
     "report": ("--kernel", "v11", "--seqlen", "512", "--chip", "trn1", "--against", "v3"),
     "serving": (),
     "trace": ("--kernel", "v7", "--seqlen", "512", "-o", "x.svg"),
+    "tune": ("flash_const_max", "--shape", "sq=512", "--const", "group=1,2", "--chip", "trn2", "--cache", "off"),
     "verify": ("kernel.py:twice", "--arg", "x=128x64", "--reference", "kernel.py:thrice"),
 }
 """Words with which each verb says much, and soon."""
@@ -84,8 +89,8 @@ def _commands():
 
 
 def test_every_verb_is_here():
-    """A new verb comes with words that make it print."""
-    assert set(_commands()) <= set(VERBS) | {"cost", "profile"}
+    """A new verb comes with words that make it print; what `prompt` prints is a text for a model, whole lines."""
+    assert set(_commands()) <= set(VERBS) | {"cost", "profile", "prompt"}
 
 
 # ---- widths ---------------------------------------------------------------------------------------------------------

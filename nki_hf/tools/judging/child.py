@@ -25,7 +25,7 @@ from nki_hf.tools.judging import plain
 from nki_hf.tools.judging.explain import explained, place
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["answer"]
+__all__ = ["answer", "bound_arguments", "kernel_in", "module_of"]
 
 
 class _NoKernel(ValueError):
@@ -45,8 +45,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": [], "changed": None}
     with as_nki():
         try:
-            module = _module(str(request["file"]))
-            kernel, name = _kernel(module, str(request["file"]), str(request["name"]))
+            module = module_of(str(request["file"]))
+            kernel, name = kernel_in(module, str(request["file"]), str(request["name"]))
         except BaseException as error:
             return {**found, "error": _described(error)}
         found.update(name=name, stage="run")
@@ -93,7 +93,8 @@ def _entries(tape_: Any) -> list[Any]:
     return [entry for entries in tape_["cores"].values() for entry in entries]
 
 
-def _module(file: str) -> Any:
+def module_of(file: str) -> Any:
+    """The module of a file, run, or of a dotted name; inside `as_nki`."""
     if not file.endswith(".py"):
         return importlib.import_module(file)
     path = Path(file)
@@ -108,7 +109,8 @@ def _module(file: str) -> Any:
     return module
 
 
-def _kernel(module: Any, file: str, name: str) -> tuple[Kernel, str]:
+def kernel_in(module: Any, file: str, name: str) -> tuple[Kernel, str]:
+    """The kernel of that name, or the only one, and its name; a ValueError says what the module has."""
     kernel, name = _named(module, file, name)
     if inspect.isgeneratorfunction(kernel.function) or inspect.iscoroutinefunction(kernel.function):
         raise _NoKernel(f"{name} is a generator or a coroutine (it says yield or async): a kernel is a function that returns.")
@@ -140,7 +142,7 @@ def _named(module: Any, file: str, name: str) -> tuple[Kernel, str]:
 
 def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int) -> dict[str, Any]:
     arrays = {key: np.broadcast_to(np.zeros((), NUMPY_DTYPES[dtype]), shape) for key, shape, dtype in trace["arrays"]}
-    given, names = _bound(kernel.function, name, arrays, ast.literal_eval(trace["constants"]))
+    given, names = bound_arguments(kernel.function, name, arrays, ast.literal_eval(trace["constants"]))
     outputs: dict[int, Any] = {}
     with tape.recording() as recorder:
         options = SimOptions(
@@ -176,7 +178,7 @@ def _kept(function: Callable[..., Any], outputs: dict[int, Any]) -> Callable[...
     return kernel
 
 
-def _bound(
+def bound_arguments(
     function: Callable[..., Any], name: str, arrays: Mapping[str, Any], constants: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The kernel's arguments, and of each array the task's name: by name where they all fit, else by position."""

@@ -1,0 +1,98 @@
+"""`nki_hf compare A B`: two kernels of one task side by side: sources, times, engines and critical paths."""
+
+from __future__ import annotations
+
+import json
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nki_hf.tools.progress import working
+from nki_hf.tools.screen import Screen
+from nki_hf.tools.searching.facts import beside, failed_record, source_diff
+from nki_hf.tools.searching.options import Named, judge_options, named, round_limit
+from nki_hf.tools.searching.workers import Workers, processes_of
+
+__all__ = ["command"]
+
+
+def command(
+    a: Annotated[str, typer.Argument(help="FILE.py, FILE.py:NAME, a rung such as v7, or a kernel of ours.")],
+    b: Annotated[str, typer.Argument(help="The other one.")],
+    task: Annotated[str, typer.Option(help="A task's name, or a file with TASK = Task(...).")],
+    layout: Annotated[str, typer.Option(help="Axes as the kernels take them, e.g. q=ds,k=ds,v=ds.")] = "",
+    layout_b: Annotated[str, typer.Option(help="Those of B, where they differ.")] = "",
+    check: Annotated[str, typer.Option(help="Sizes whose values are judged, e.g. 512,1024.")] = "",
+    at: Annotated[str, typer.Option(help="Sizes that are timed, e.g. 2048,4096.")] = "",
+    chip: Annotated[str, typer.Option(help="Chips, e.g. trn1,trn2.")] = "",
+    lnc: Annotated[int, typer.Option(help="Cores of the launch, 1 or 2.")] = 1,
+    dtype: Annotated[str, typer.Option(help="Element type of the run; default: the task's.")] = "",
+    const: Annotated[list[str], typer.Option(help="A constant of the kernels: NAME=VALUE.")] = [],  # noqa: B006
+    rtol: Annotated[float, typer.Option(help="Allowed relative error of a row; 0 = from an ideal kernel.")] = 0.0,
+    timeout: Annotated[float, typer.Option(help="Seconds for each process of a judgement.")] = 60.0,
+    order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
+    seed: Annotated[int, typer.Option(help="Seed of the inputs; -1 = a new one.")] = -1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare two kernels of a task: the difference of their sources, and per chip and size their times, engines and paths.
+
+    Both are judged first, each in processes of its own. Exit code 0: both pass; 1: one fails; 2: wrong use.
+    """
+    pair = named(a, task, layout), named(b, task, layout_b or layout)
+    options = judge_options(check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, const=const, rtol=rtol, timeout=timeout,
+                            order=order, seed=seed)  # fmt: skip
+    jobs = [{"kind": "judge", "path": item.path, "task": task, "options": {**options, "layout": item.layout}} for item in pair]
+    with working(f"nki_hf compare of {a} and {b} on {task}"), Workers(min(2, processes_of(0))) as workers:
+        answers = dict(workers.run(jobs, round_limit(options)))
+    records = [_record(answers[n], pair[n], task) for n in range(2)]
+    diff = source_diff(_source(pair[0]), _source(pair[1]), (pair[0].label, pair[1].label))
+    rows = beside(*records)
+    passed = all(record["passed"] for record in records)
+    if as_json:
+        sides = {
+            key: {"kernel": item.label, **{name: record[name] for name in ("passed", "verdict", "sentence", "score")}}
+            for key, item, record in zip("ab", pair, records, strict=True)
+        }
+        print(json.dumps({**sides, "diff": diff, "rows": rows}, indent=1))
+    else:
+        _show(pair, records, diff, rows, Screen())
+    raise typer.Exit(0 if passed else 1)
+
+
+def _record(answer: dict[str, Any], item: Named, task: str) -> dict[str, Any]:
+    record: dict[str, Any] = answer.get("record") or failed_record(item.path, task, answer.get("error", "no answer"))
+    return record
+
+
+def _source(item: Named) -> str:
+    path = item.path if item.path.endswith(".py") else item.path.rpartition(":")[0]
+    return Path(path).read_text(encoding="utf-8", errors="replace")
+
+
+def _show(
+    pair: tuple[Named, Named], records: list[dict[str, Any]], diff: str, rows: list[dict[str, Any]], screen: Screen
+) -> None:
+    for line in diff.splitlines() or ["the sources are the same"]:
+        screen.line(line)
+    for item, record in zip(pair, records, strict=True):
+        screen.say(f"{item.label}: {record['sentence']}")
+    for row in rows:
+        faster = "B" if row["speedup"] >= 1 else "A"
+        ratio = max(row["speedup"], 1 / row["speedup"])
+        both = f"A ~ {row['a_us']:,.1f}, B ~ {row['b_us']:,.1f} us (sim)"
+        screen.say("", f"{row['chip']} at size {row['size']:,}: {both}; {faster} is {ratio:.2f} times as fast")
+        screen.table(["engine", "A active", "B active"],
+                     [(engine["engine"], f"{engine['a']:.1%}", f"{engine['b']:.1%}") for engine in row["engines"]])  # fmt: skip
+        cells = []
+        for steps in zip_longest(row["a_path"], row["b_path"]):
+            cells.append([text for step in steps for text in _cells(step)])
+        screen.table(
+            ["A", "at", "us (sim)", "B", "at", "us (sim)"], cells, title="critical path by kernel line", left=(0, 1, 3, 4)
+        )
+    screen.say("PASS" if all(record["passed"] for record in records) else "FAIL")
+
+
+def _cells(step: dict[str, Any] | None) -> tuple[str, str, str]:
+    return (step["what"], step["place"], f"{step['us']:,.1f}") if step else ("", "", "")

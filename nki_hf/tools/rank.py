@@ -1,0 +1,132 @@
+"""`nki_hf rank DIR`: the kernels of a folder, or the rounds of a run, best first, and the picture of the journey."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nki_hf.chips import get_chip
+from nki_hf.chips.measurements import error_band
+from nki_hf.errors import require
+from nki_hf.tasks import load_task
+from nki_hf.tools.output_files import check_writable, whole_file, writing
+from nki_hf.tools.progress import working
+from nki_hf.tools.screen import Screen
+from nki_hf.tools.searching.facts import failed_record, times_of
+from nki_hf.tools.searching.options import judge_options, round_limit
+from nki_hf.tools.searching.picture import FORMATS, ladder_lines, picture
+from nki_hf.tools.searching.run import Run
+from nki_hf.tools.searching.workers import Workers, processes_of
+
+__all__ = ["command"]
+
+_MOST_FILES = 10_000
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="Folder of kernel files, or the --run folder of a loop.")],
+    task: Annotated[str, typer.Option(help="The task of kernel files; a run knows its own.")] = "",
+    layout: Annotated[str, typer.Option(help="Axes as the kernels take them, e.g. q=ds,k=ds,v=ds.")] = "",
+    check: Annotated[str, typer.Option(help="Sizes whose values are judged, e.g. 512,1024.")] = "",
+    at: Annotated[str, typer.Option(help="Sizes that are timed, e.g. 4096.")] = "",
+    chip: Annotated[str, typer.Option(help="Chips, e.g. trn1,trn2.")] = "",
+    lnc: Annotated[int, typer.Option(help="Cores of the launch, 1 or 2.")] = 1,
+    dtype: Annotated[str, typer.Option(help="Element type of the run; default: the task's.")] = "",
+    rtol: Annotated[float, typer.Option(help="Allowed relative error of a row; 0 = from an ideal kernel.")] = 0.0,
+    timeout: Annotated[float, typer.Option(help="Seconds for each process of a judgement.")] = 60.0,
+    order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
+    processes: Annotated[int, typer.Option(help="Kernels judged at a time; 0 = one per core.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the inputs; -1 = a new one.")] = -1,
+    image: Annotated[Path | None, typer.Option("--picture", help="Write the journey's picture, a .png or .svg file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Rank kernels: those of a folder are judged now (in the order of their names), a run's rounds have been.
+
+    Exit code 0: a kernel passes; 1: none does; 2: wrong use.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"folder={folder} is not a folder: give one with kernel files, or the --run of a loop.")
+    if image is not None:
+        if image.suffix[1:] not in FORMATS:
+            raise ValueError(f"picture={image} is no picture: its name ends in .png or .svg.")
+        check_writable(image, "picture")
+        require("nki_hf rank --picture", "plot", "matplotlib")
+    settings = Run(folder).settings
+    if settings is not None:
+        task = settings["task"]
+        rows = [_of_round(item) for item in Run(folder).rounds()]
+    else:
+        if not task:
+            raise ValueError(f"folder={folder} holds no run of a loop: give the --task of its kernels.")
+        options = judge_options(layout=layout, check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, rtol=rtol, timeout=timeout,
+                                order=order, seed=seed)  # fmt: skip
+        rows = _judged(folder, task, options, processes_of(processes))
+    ranked = sorted(rows, key=lambda row: (not row["passed"], -row["score"], row["number"]))
+    if image is not None:
+        panels = _panels(rows, task)
+        if not panels:
+            raise ValueError(f"picture={image}: no kernel passes, there is nothing to draw.")
+        with writing(image, "picture"), whole_file(image) as file:
+            file.write(picture(panels, f"{task}: simulated, not measured", image.suffix[1:]))
+    if as_json:
+        print(json.dumps({"task": task, "kernels": ranked}, indent=1))
+    else:
+        _show(ranked, task, Screen())
+        if image is not None:
+            Screen().say(f"wrote {image}")
+    raise typer.Exit(0 if any(row["passed"] for row in rows) else 1)
+
+
+def _of_round(item: dict[str, Any]) -> dict[str, Any]:
+    name = f"round {item['round']}" + (f" (from {item['parent']})" if item["parent"] is not None else "")
+    return {"number": item["round"], "name": name, **{key: item[key] for key in ("passed", "score", "us", "sentence")}}
+
+
+def _judged(folder: Path, task: str, options: dict[str, Any], processes: int) -> list[dict[str, Any]]:
+    files = sorted(path for path in folder.glob("*.py") if path.is_file())
+    if not files or len(files) > _MOST_FILES:
+        raise ValueError(f"folder={folder} has {len(files)} kernel files (*.py): it needs 1 to {_MOST_FILES:,}.")
+    jobs = [{"kind": "judge", "path": str(path), "task": task, "options": options} for path in files]
+    rows: list[dict[str, Any]] = []
+    with working(f"nki_hf rank of {folder}", len(files)) as work, Workers(min(processes, len(files))) as workers:
+        for number, answer in workers.run(jobs, round_limit(options)):
+            work.advance(f"after {files[number].name}")
+            record = answer.get("record") or failed_record(str(files[number]), task, answer.get("error", "no answer"))
+            rows.append(
+                {
+                    "number": number, "name": files[number].name, "passed": record["passed"], "score": record["score"],
+                    "us": times_of(record), "sentence": record["sentence"],
+                }
+            )  # fmt: skip
+    return sorted(rows, key=lambda row: row["number"])
+
+
+def _panels(rows: list[dict[str, Any]], task: str) -> list[dict[str, Any]]:
+    cases = dict.fromkeys(case for row in rows for case in row["us"])
+    found = []
+    for case in cases:
+        chip, _, size = case.partition("@")
+        points = [(row["number"], row["us"].get(case)) for row in rows]
+        lines = ladder_lines(task, int(size), get_chip(chip).name)
+        found.append({"title": f"{chip}, size {int(size):,}", "points": points, "lines": lines})
+    return found
+
+
+def _show(ranked: list[dict[str, Any]], task: str, screen: Screen) -> None:
+    cases = list(dict.fromkeys(case for row in ranked for case in row["us"]))
+    best = ranked[0]["score"] if ranked and ranked[0]["passed"] else 0.0
+    rows = []
+    for place, row in enumerate(ranked, 1):
+        times = [f"{row['us'][case]:,.1f}" if case in row["us"] else "" for case in cases]
+        share = f"{row['score'] / best:.0%}" if row["passed"] and best else ""
+        verdict = "pass" if row["passed"] else row["sentence"].removeprefix("failed at stage ")[:60]
+        rows.append([f"{place} {row['name']}" if row["passed"] else row["name"], *times, f"{row['score']:.3f}", share, verdict])
+    head = ["kernel", *(f"{case} us (sim)" for case in cases), "score", "of the best", "verdict"]
+    screen.table(head, rows, title=f"{task}: simulated, not measured", left=(0, len(head) - 1))
+    family = load_task(task).family
+    for chip in sorted({case.partition("@")[0] for case in cases}):
+        if family:
+            screen.say(f"error on measured rows: {error_band(family, chip)}")

@@ -1,0 +1,127 @@
+"""A run's folder: what was asked for, every round in a journal, every kernel and its whole judgement in files.
+
+    run.json       what the run is: written once
+    rounds.jsonl   one line per round, only ever added to, on the disk before the next round is asked for
+    kernels/       0007.py of round 7, whole before it is judged
+    judged/        0007.json, its record
+
+The state of a run is a function of `rounds.jsonl`. A run that was killed goes on with the rounds that have no line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nki_hf.tools.output_files import whole_file, writing
+from nki_hf.tools.searching.facts import times_of
+from nki_hf.tools.searching.journal import append, held, mended, read
+
+__all__ = ["Run", "line_of"]
+
+_SETTINGS = "run.json"
+_ROUNDS = "rounds.jsonl"
+
+
+class Run:
+    """The folder of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """What the run is; None if there is none in the folder.
+
+        Raises:
+          ValueError: the file cannot be read.
+        """
+        path = self.folder / _SETTINGS
+        if not path.is_file():
+            return None
+        try:
+            found = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"run={self.folder}: {_SETTINGS} cannot be read ({error}): give another folder.") from None
+        if not isinstance(found, dict) or found.get("kind") != "nki_hf loop":
+            raise ValueError(f"run={self.folder}: {_SETTINGS} is not that of a loop: give another folder.")
+        return found
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The folder, made if it is missing and locked: one loop at a time."""
+        with writing(self.folder, "run"):
+            for folder in (self.folder, self.folder / "kernels", self.folder / "judged"):
+                folder.mkdir(parents=True, exist_ok=True)
+        with held(self.folder / "lock", f"run={self.folder}"):
+            yield
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """Write down what the run is."""
+        self._write(_SETTINGS, {"kind": "nki_hf loop", **settings})
+
+    def rounds(self, *, mend: bool = False) -> list[dict[str, Any]]:
+        """Every round, by its number; `mend` cuts off what a killed process did not finish.
+
+        Raises:
+          ValueError: a line is no round, or a round has two.
+        """
+        path = self.folder / _ROUNDS
+        found = (mended if mend else read)(path)
+        numbers = [item.get("round") for item in found]
+        if len(set(numbers)) < len(numbers) or not all(isinstance(number, int) for number in numbers):
+            raise ValueError(f"{path} is damaged: a round has two lines, or none has its number.")
+        return sorted(found, key=lambda item: item["round"])
+
+    def kernel(self, number: int) -> Path:
+        """The file of a round's kernel."""
+        return self.folder / "kernels" / f"{number:04d}.py"
+
+    def source(self, number: int) -> str:
+        """A round's kernel; empty if it has none."""
+        path = self.kernel(number)
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+    def record(self, number: int) -> dict[str, Any] | None:
+        """The whole judgement of a round."""
+        path = self.folder / "judged" / f"{number:04d}.json"
+        return json.loads(path.read_bytes()) if path.is_file() else None
+
+    def add(self, line: Mapping[str, Any], record: Mapping[str, Any] | None) -> None:
+        """Add a round: its judgement first, so that every line has one."""
+        if record is not None:
+            self._write(f"judged/{line['round']:04d}.json", record)
+        append(self.folder / _ROUNDS, dict(line))
+
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        path = self.folder / name
+        with writing(path, "run"), whole_file(path) as file:
+            file.write((json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def line_of(
+    number: int, generation: int, parent: int | None, source: str, record: Mapping[str, Any] | None, **more: Any
+) -> dict[str, Any]:
+    """The line of a round.
+
+    Args:
+      number, generation, parent: which round, and the round whose kernel it started from.
+      source: its kernel; empty if it has none.
+      record: its judgement; None if it came to none, which `more` says.
+      more: further entries: `sentence` and `stage` where there is no record, `note`, `seconds`, `clock_s`.
+    """
+    line: dict[str, Any] = {
+        "round": number, "generation": generation, "parent": parent,
+        "sha256": hashlib.sha256(source.encode(errors="replace")).hexdigest() if source else "",
+        "passed": False, "stage": "agent", "sentence": "", "score": 0.0, "us": {},
+    }  # fmt: skip
+    if record is not None:
+        line |= {key: record[key] for key in ("passed", "stage", "sentence", "score")} | {"us": times_of(record)}
+    return line | more

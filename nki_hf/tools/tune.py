@@ -1,0 +1,160 @@
+"""`nki_hf tune`: the constants of a kernel with which it is fastest on a chip, simulated; without a device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nki_hf.chips import CHIPS, get_chip
+from nki_hf.tools.modelled import window_of
+from nki_hf.tools.progress import working
+from nki_hf.tools.screen import Screen
+from nki_hf.tools.searching.options import judge_options, named, round_limit
+from nki_hf.tools.searching.workers import Workers, processes_of
+from nki_hf.tools.shape import SHAPE_HELP
+from nki_hf.tools.tuning.cases import file_cases, own_cases
+from nki_hf.tools.tuning.own import TUNED
+from nki_hf.tools.tuning.plan_table import KERNEL, made
+from nki_hf.tools.tuning.samplers import SAMPLERS, Sampled
+from nki_hf.tools.tuning.search import Tuned, exhaustive, sampled
+from nki_hf.tools.tuning.space import space_of
+from nki_hf.tools.tuning.study import cache_folder
+
+__all__ = ["command"]
+
+_JUDGED = 5
+"""Of the fastest, how many are judged at most until one passes."""
+_SHOWN = 10
+
+
+def command(
+    kernel: Annotated[str, typer.Argument(help=f"FILE.py or FILE.py:NAME, or a kernel of ours: {', '.join(TUNED)}.")],
+    const: Annotated[list[str], typer.Option(help="Constant and values: NAME=512,1024, NAME=1..3, NAME=2..16:2.")] = [],  # noqa: B006
+    task: Annotated[str, typer.Option(help="The task of a file.")] = "",
+    shape: Annotated[str, typer.Option(help=f"The problem of a kernel of ours. {SHAPE_HELP}")] = "",
+    layout: Annotated[str, typer.Option(help="Axes as the kernel takes them, e.g. q=ds,k=ds,v=ds.")] = "",
+    at: Annotated[str, typer.Option(help="Sizes of the task that are tuned for, e.g. 2048,4096.")] = "",
+    chip: Annotated[str, typer.Option(help="Chips, e.g. trn1,trn2; each is tuned for by itself.")] = "",
+    lnc: Annotated[int | None, typer.Option(help="Cores, 1 or 2; default: 1 for a file, each chip's own for ours.")] = None,
+    dtype: Annotated[str, typer.Option(help="Element type of the run; default: the task's.")] = "",
+    given: Annotated[list[str], typer.Option(help="A constant that is not tuned: NAME=VALUE.")] = [],  # noqa: B006
+    order: Annotated[str, typer.Option(help="program, or a window; default: 64 for a file, program for ours.")] = "",
+    sampler: Annotated[str, typer.Option(help=f"exhaustive, or one of optuna's: {', '.join(SAMPLERS)}.")] = "exhaustive",
+    trials: Annotated[int, typer.Option(help="Results that a sampler's study is to have.")] = 60,
+    storage: Annotated[str, typer.Option(help="A file or database address that the processes of one study share.")] = "",
+    seed: Annotated[int, typer.Option(help="Seed of a sampler; -1 = a new one.")] = -1,
+    processes: Annotated[int, typer.Option(help="Processes; 0 = one per core.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds for one trial, and for each process of a judgement.")] = 60.0,
+    cache: Annotated[str, typer.Option(help="Folder of results; default: the user's cache folder; off = none.")] = "",
+    judged: Annotated[bool, typer.Option("--judge/--no-judge", help="Judge the fastest: values, limits, races.")] = True,
+    table: Annotated[bool, typer.Option("--table", help=f"Print the plan table of {KERNEL}, for its source.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per case.")] = False,
+) -> None:
+    """Tune the constants of a kernel: each combination is traced on shapes alone and scheduled; the fastest is judged.
+
+    A file is Python: it runs with all of your rights. Exit code 0: tuned; 1: nothing runs, or the fastest fail; 2: wrong use.
+    """
+    folder = None if cache == "off" else Path(cache) if cache else cache_folder()
+    if table:
+        if kernel != KERNEL:
+            raise ValueError(f"table is that of {KERNEL}: kernel={kernel!r} has none.")
+        with working("nki_hf tune --table"), Workers(processes_of(processes)) as workers:
+            print(made(workers, folder))
+        return
+    if not const:
+        raise ValueError("const: nothing is to be tuned: give --const NAME=VALUES, once for each constant.")
+    space = space_of(const)
+    if sampler != "exhaustive" and sampler not in SAMPLERS:
+        raise ValueError(f"sampler={sampler!r} is not known: it is exhaustive, {', '.join(SAMPLERS)}.")
+    if storage and sampler == "exhaustive":
+        raise ValueError("storage is that of a sampler's study: give --sampler tpe too.")
+    if not 1 <= trials <= 1_000_000:
+        raise ValueError(f"trials={trials} is no number of trials: it is 1 to 1,000,000.")
+    own = kernel in TUNED
+    if own == bool(task) or own != bool(shape):
+        raise ValueError("a file is tuned for a --task, a kernel of ours for a --shape: give one of them.")
+    options = judge_options(layout=layout, at=at, chip=chip, lnc=lnc or 1, dtype=dtype, const=given, timeout=timeout,
+                            order=order or "64")  # fmt: skip
+    if own:
+        chips = [get_chip(name).name for name in chip.split(",") if name] or list(CHIPS)
+        cases = own_cases(kernel, shape, chips, lnc, window_of(order or "program"), space, folder)
+    else:
+        item = named(kernel, task, layout)
+        cases = file_cases(item, task, options, folder)
+    failed = False
+    with working(f"nki_hf tune of {kernel}", len(cases)) as work, Workers(processes_of(processes)) as workers:
+        for case in cases:
+            work.begin(case.label)
+            if sampler == "exhaustive":
+                found = exhaustive(case, space, workers, timeout)
+            else:
+                study = Sampled(space, sampler, storage, case.study.name, trials, None if seed == -1 else seed)
+                found = sampled(case, space, study, workers, timeout)
+            verdicts: list[dict[str, Any]] = []
+            if judged and not own:
+                base = {"kind": "judge", "path": item.path, "task": task}
+                size = int(case.label.partition("@")[2])
+                asked = {**options, "layout": item.layout, "at": [size], "chip": [case.job["chip"]]}
+                verdicts = _judged(found, base, asked, workers)
+            work.advance()
+            failed |= not found.ranked or bool(verdicts and not verdicts[-1]["passed"])
+            if as_json:
+                print(json.dumps(_plain(found, verdicts)))
+            else:
+                _show(found, verdicts, Screen())
+    raise typer.Exit(1 if failed else 0)
+
+
+def _judged(found: Tuned, base: dict[str, Any], options: dict[str, Any], workers: Workers) -> list[dict[str, Any]]:
+    """Verdicts of the fastest, until one passes."""
+    verdicts = []
+    for constants, us in found.ranked[:_JUDGED]:
+        asked = {**options, "constants": {**options["constants"], **constants}}
+        answer = next(workers.run([{**base, "options": asked}], round_limit(options)))[1]
+        record = answer.get("record") or {"passed": False, "sentence": answer.get("error", ""), "times": []}
+        times = [row["us"] for row in record["times"]]
+        verdicts.append({"constants": constants, "us": us, "judged_us": times[0] if times else None,
+                         "passed": record["passed"], "sentence": record["sentence"]})  # fmt: skip
+        if record["passed"]:
+            break
+    return verdicts
+
+
+def _plain(found: Tuned, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+    passed = next((row for row in verdicts if row["passed"]), None)
+    best = passed or ({"constants": found.ranked[0][0], "us": found.ranked[0][1]} if found.ranked and not verdicts else None)
+    return {
+        "case": found.case.label, "study": found.case.study.name, "best": best and best["constants"], "us": best and best["us"],
+        "start_us": found.start_us, "trials": [{"constants": c, **_shown(r)} for c, r in found.rows],
+        "reloaded": found.reloaded, "seconds": found.seconds, "judged": verdicts,
+    }  # fmt: skip
+
+
+def _shown(result: Any) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key in ("us", "floor_us", "pruned", "failed")}
+
+
+def _show(found: Tuned, verdicts: list[dict[str, Any]], screen: Screen) -> None:
+    ranked = found.ranked
+    names = list(found.rows[0][0]) if found.rows else []
+    rows = [
+        [*(str(constants[name]) for name in names), f"{us:,.1f}", f"{us / ranked[0][1]:.3f}"]
+        for constants, us in ranked[:_SHOWN]
+    ]
+    screen.table([*names, "us (sim)", "of the fastest"], rows, title=f"{found.case.label}: simulated, not measured", left=())
+    fails = [result["failed"] for _, result in found.rows if "failed" in result]
+    pruned = sum("pruned" in result for _, result in found.rows)
+    screen.say(
+        f"{len(found.rows)} combinations in {found.seconds:,.1f} s: {len(ranked)} scheduled, {pruned} ruled out by their "
+        f"busiest engine, {len(fails)} failed; {found.reloaded} were known"
+    )
+    if fails:
+        screen.say(f"first failure: {fails[0]}")
+    if found.start_us is not None and ranked:
+        gain = found.start_us / ranked[0][1] - 1
+        screen.say(f"without tuning ~ {found.start_us:,.1f} us; tuned ~ {ranked[0][1]:,.1f} us, {gain:+.1%}")
+    for row in verdicts:
+        screen.say(f"{row['constants']}: {row['sentence']}")

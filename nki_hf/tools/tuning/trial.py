@@ -1,0 +1,108 @@
+"""A trial: one kernel with one set of constants, traced on shapes alone and scheduled; no values, no process of its own."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nki_hf.chips import Chip, get_chip
+from nki_hf.errors import KernelFault, UnsupportedProblem
+from nki_hf.sim import Kernel, SimOptions, as_nki, launch
+from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.sim.stream.events import Event
+from nki_hf.timing.schedule import schedule_below
+from nki_hf.tools.judging.child import bound_arguments, kernel_in, module_of
+from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
+from nki_hf.tools.shape import problem_of
+from nki_hf.tools.tuning.own import own_launch
+
+__all__ = ["Trials"]
+
+
+class Trials:
+    """Runs trials; a kernel's file is loaded once for as long as it stays as it is."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[str, str], tuple[float, Kernel, str]] = {}
+
+    def run(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """`us` and `floor_us`; or `floor_us` and `pruned`; or `failed`, a sentence.
+
+        Args:
+          job: `constants` (as text), `chip`, `lnc`, `window`, `best_us` (what a trial must be below to be of interest, or
+            None); and either `kernel` (one of ours), `shape` and `units` (how many per core stand for all; None = all), or
+            `path`, `arrays` (name, shape, element type) and `tuned` (the names of what is tuned).
+        """
+        chip, constants = get_chip(job["chip"]), ast.literal_eval(job["constants"])
+        try:
+            if job.get("kernel"):
+                factor, run = own_launch(job["kernel"], problem_of(job["shape"]), chip, job["lnc"], constants, job["units"])
+            else:
+                factor, run = 1.0, self._launch(job, chip, constants)
+            return _timed(run, factor, chip, job["window"], job["best_us"], spill=not job.get("kernel"))
+        except (KernelFault, UnsupportedProblem, MemoryError) as error:
+            return {"failed": str(error)[:400]}
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # whatever the kernel's own Python raises, SystemExit too
+            return {"failed": f"{type(error).__name__}: {error}"[:400]}
+
+    def _launch(self, job: Mapping[str, Any], chip: Chip, constants: Mapping[str, Any]) -> Callable[[bool], Sequence[Event]]:
+        file, separator, name = job["path"].rpartition(":")
+        file, name = (file, name) if separator and file.endswith(".py") else (job["path"], "")
+        kernel, label = self._kernel(file, name)
+        arrays = {key: np.broadcast_to(np.zeros((), NUMPY_DTYPES[kind]), shape) for key, shape, kind in job["arrays"]}
+        given, _ = bound_arguments(kernel.function, label, arrays, constants)
+        unknown = sorted(set(job["tuned"]) - set(given))
+        if unknown:
+            raise ValueError(f"{label} has no parameter {', '.join(unknown)}")
+
+        def run(checks: bool) -> Sequence[Event]:
+            options = SimOptions(chip=chip, values=False, trip_counts=1, third_party=True, checks=checks)
+            with as_nki():
+                return launch(kernel.function, (), given, options=options, lnc=job["lnc"]).events
+
+        return run
+
+    def _kernel(self, file: str, name: str) -> tuple[Kernel, str]:
+        stamp = Path(file).stat().st_mtime_ns
+        known = self._loaded.get((file, name))
+        if known is None or known[0] != stamp:
+            with as_nki():
+                kernel, label = kernel_in(module_of(file), file, name)
+            known = self._loaded[file, name] = (stamp, kernel, label)
+        return known[1], known[2]
+
+
+def _timed(
+    run: Callable[[bool], Sequence[Event]],
+    factor: float,
+    chip: Chip,
+    window: int | None,
+    best_us: float | None,
+    *,
+    spill: bool,
+) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SimulatorWarning)
+        try:
+            events = run(True)
+        except KernelFault as fault:
+            if not spill or fault.record.kind != "capacity":
+                raise
+            events = run(False)  # what does not fit is spilled by the schedule, as for the judge
+    fixed = float(chip.kernel_fixed_ns)
+
+    def whole_us(ns: float) -> float:
+        return ((ns - fixed) * factor + fixed) / 1e3
+
+    limit = float("inf") if best_us is None else (best_us * 1e3 - fixed) / factor + fixed
+    floor, plan = schedule_below(events, chip, limit, window=window)
+    if plan is None:
+        return {"floor_us": whole_us(floor), "pruned": True}
+    return {"us": whole_us(plan.total_ns), "floor_us": whole_us(floor)}

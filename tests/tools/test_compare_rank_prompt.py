@@ -1,0 +1,141 @@
+"""`nki_hf compare`, `rank` and `prompt`."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+import nki_hf
+from nki_hf.chips.measurements import MEASUREMENTS
+from nki_hf.cli import app
+from nki_hf.sim import isa, language
+from nki_hf.tasks import load_task, task_names
+from nki_hf.tools.searching.facts import source_diff
+from nki_hf.tools.searching.guide import EXAMPLE
+from nki_hf.tools.searching.picture import ladder_lines
+from tests.support.search_agents import KERNEL, extra_work
+
+SMALL = ["--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2"]
+
+
+def said(*words, code=0):
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == code, (done.stdout, done.stderr)
+    return done.stdout
+
+
+def test_compare_says_which_is_faster_and_where_the_time_goes():
+    words = ["--task", "attention_unscaled", "--check", "512", "--at", "512,1024", "--chip", "trn1,trn2", "--json"]
+    found = json.loads(said("compare", "v4", "v7", *words))
+    assert [(row["chip"], row["size"]) for row in found["rows"]] == [
+        ("trn1", 512),
+        ("trn2", 512),
+        ("trn1", 1024),
+        ("trn2", 1024),
+    ]
+    measured = {(m.subject, m.size): m.us for m in MEASUREMENTS if m.chip == "trn1"}
+    for row in found["rows"]:
+        assert row["speedup"] == row["a_us"] / row["b_us"] > 1
+        assert sum(step["us"] for step in row["a_path"]) <= row["a_us"] * 1.0001
+        assert all(0 <= engine[side] <= 1 for engine in row["engines"] for side in "ab")
+        if row["chip"] == "trn1":
+            published = measured["v4", row["size"]] / measured["v7", row["size"]]
+            assert row["speedup"] == pytest.approx(published, rel=0.25)
+    assert "-    v_keys = transposed_values(load(v), nl.float32)" in found["diff"]
+
+
+def test_compare_of_a_kernel_that_fails_says_so_and_ends_with_1(tmp_path):
+    (tmp_path / "a.py").write_text(KERNEL)
+    (tmp_path / "b.py").write_text(KERNEL.replace("op0=nl.multiply", "op0=nl.add"))
+    found = json.loads(said("compare", str(tmp_path / "a.py"), str(tmp_path / "b.py"), *SMALL, "--json", code=1))
+    assert (found["a"]["passed"], found["b"]["passed"], found["rows"]) == (True, False, [])
+    text = said("compare", str(tmp_path / "a.py"), str(tmp_path / "b.py"), *SMALL, code=1)
+    assert "failed at stage values" in text
+    assert text.rstrip().endswith("FAIL")
+    assert "+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=total)" in text
+
+
+def test_a_diff_is_nothing_for_the_same_source():
+    assert source_diff("a\nb\n", "a\nb\n") == ""
+    assert "-b\n+c" in source_diff("a\nb\n", "a\nc\n")
+
+
+def test_rank_sorts_by_score_and_puts_what_fails_last(tmp_path):
+    files = {"a.py": extra_work(4), "b.py": KERNEL, "c.py": "while True: pass", "d.py": extra_work(1), "e.py": "x = (",
+             "note.txt": "", "f.py": KERNEL.replace("op0=nl.multiply", "op0=nl.add")}  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    found = json.loads(said("rank", str(tmp_path), *SMALL, "--timeout", "4", "--json"))["kernels"]
+    assert [row["name"] for row in found] == ["b.py", "d.py", "a.py", "c.py", "e.py", "f.py"]
+    assert [row["passed"] for row in found] == [True, True, True, False, False, False]
+    times = [row["us"]["trn2@128"] for row in found[:3]]
+    assert times == sorted(times)
+    assert "still running" in found[3]["sentence"]
+
+
+@pytest.mark.parametrize(("kind", "magic"), [("png", b"\x89PNG\r\n"), ("svg", b"<?xml")])
+def test_rank_draws_the_journey(tmp_path, kind, magic):
+    pytest.importorskip("matplotlib", reason="the extra `plot`")
+    (tmp_path / "a.py").write_text(extra_work(1))
+    (tmp_path / "b.py").write_text("x = (")
+    picture = tmp_path / f"out.{kind}"
+    said("rank", str(tmp_path), *SMALL, "--picture", str(picture))
+    assert picture.read_bytes().startswith(magic)
+
+
+def test_rank_of_nothing_is_wrong_use(tmp_path):
+    for words in ([str(tmp_path)], [str(tmp_path / "no")]):
+        done = CliRunner().invoke(app, ["rank", *words, *SMALL])
+        assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_the_ladder_is_drawn_where_it_computes_the_task():
+    lines = ladder_lines("attention_unscaled", 4096, "trn1")
+    assert list(lines) == ["v3", "v4", "v5", "v6", "v7", "v8", "v11"]
+    assert lines["v11"] < lines["v7"] < lines["v3"]
+    assert ladder_lines("softmax", 4096, "trn1") == ladder_lines("attention", 4000, "trn1") == {}
+
+
+@pytest.mark.parametrize("task", task_names())
+def test_the_prompt_of_every_task_says_its_arrays_outputs_and_sizes(task):
+    text = said("prompt", "--task", task, "--chip", "trn1,trn3")
+    found = load_task(task)
+    for name, (shape, _) in found.arrays(found.check[0]).items():
+        assert f"* {name} {list(shape)}" in text
+    for name in found.outputs:
+        assert re.search(rf"Outputs: .*\b{name}\b", text)
+    assert "trn1: 128 partitions" in text
+    assert "trn3: 128 partitions" in text
+
+
+def test_a_layout_in_the_prompt_is_that_of_the_kernel():
+    assert "* q [128, 512] bfloat16 (axes ds)" in said("prompt", "--task", "attention", "--layout", "q=ds")
+
+
+def test_every_name_that_the_prompt_offers_exists():
+    text = said("prompt", "--task", "softmax")
+    names = re.findall(r"^\* (nisa|nl)\.([\w.]+)\(", text, re.MULTILINE)
+    assert len(names) > 100
+    for module, name in names:
+        place = isa if module == "nisa" else language
+        for part in name.split("."):
+            if part in (
+                "NkiTensor",
+                "NkiScalar",
+                "VirtualRegister",
+                "NkiGrid",
+                "NkiTileGrid",
+                "NkiBlockGrid",
+                "NkiInstruction",
+            ):
+                break
+            place = getattr(place, part)
+
+
+def test_the_example_of_the_prompt_passes_and_is_in_it():
+    assert EXAMPLE.read_text() in said("prompt", "--task", "softmax")
+    record = nki_hf.judge(EXAMPLE, "softmax", check=(128,), at=(256,), chip=("trn1", "trn2", "trn3"))
+    assert record["passed"], record["sentence"]
