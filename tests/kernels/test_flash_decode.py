@@ -140,11 +140,13 @@ def test_results_are_the_same_bits_in_every_bucket(heads_kv, lnc):
 @pytest.mark.parametrize("seqlen_q", [1, 4])
 @pytest.mark.parametrize("window", [None, 700])
 def test_only_live_keys_are_read(window, seqlen_q):
-    """NaN in all keys that are 16 or more away from those that a row of the sequence sees: reading one would show."""
-    mask = Mask(q_offset=9000 - seqlen_q, ahead=1, window=window, runtime_bounds=True)
-    case = problem(batch=3, seqlen_q=seqlen_q, seqlen_kv=9000, dtype="bfloat16", mask=mask)
+    """NaN in all keys that are a quarter or more behind those that a row of the sequence sees, and before them: reading one
+    would show.
+    """
+    mask = Mask(q_offset=9600 - seqlen_q, ahead=1, window=window, runtime_bounds=True)
+    case = problem(batch=3, seqlen_q=seqlen_q, seqlen_kv=9600, dtype="bfloat16", mask=mask)
     inputs = attention_inputs(case)
-    hi = np.repeat(np.array([[17], [2500], [8985]], np.int32), seqlen_q, axis=1)
+    hi = np.repeat(np.array([[17], [2500], [9080]], np.int32), seqlen_q, axis=1)
     inputs = dataclasses.replace(inputs, lo=np.zeros_like(hi) + np.array([[3], [0], [4000]], np.int32), hi=hi)
     lo, hi = bounds_of(inputs)
     k, v = inputs.k.copy(), inputs.v.copy()
@@ -153,16 +155,32 @@ def test_only_live_keys_are_read(window, seqlen_q):
         first, last = (lo[b][live].min(), hi[b][live].max()) if live.any() else (0, 0)
         for array in (k, v):
             array[b, :, :first] = np.nan
-            array[b, :, last + 15 :] = np.nan
+            array[b, :, last + (511 if live.any() else 0) :] = np.nan
     plan = plan_decode(case, get_chip("trn2"))
     arguments = kernel_arguments(dataclasses.replace(inputs, k=k, v=v), plan, filler=np.nan)
     out, lse = launch(flash_decode, (), arguments, options=SimOptions(chip=get_chip("trn2"))).outputs
     assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
 
 
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("live", [1, 511, 513, 1025, 2048, 2049, 4097, 5000, 17_000])
+def test_keys_read_follow_the_live_length_whatever_the_bucket(live, lnc):
+    """NaN from 511 keys behind the live ones on: reading one would show. So 1.05 x live keys and 512 are never exceeded."""
+    case = problem(num_heads_q=1, num_heads_kv=1, head_dim=128, head_dim_v=128, seqlen_kv=live, dtype="bfloat16")
+    inputs = attention_inputs(case)
+    plan = plan_decode(case, get_chip("trn2"))
+    for chunks in sorted({plan.chunks, bucket_of(plan.chunks * 2048 + 1, 2048)}):
+        taken = dataclasses.replace(plan, chunks=chunks, seqlen_kv=chunks * 2048)
+        arguments = kernel_arguments(inputs, taken)
+        for name in ("k", "v"):
+            arguments[name][:, :, live + 511 :] = np.nan
+        out, lse = launch(flash_decode, (), arguments, options=SimOptions(chip=get_chip("trn2")), lnc=lnc).outputs
+        assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
+
+
 def test_a_cache_that_ends_anywhere_is_read_to_its_end():
-    """Without a bucket behind it: the last gather would leave the cache."""
-    for seqlen_kv in (16, 17, 31, 130, 2047, 2049):
+    """Without a bucket behind it: the last quarter would leave the cache."""
+    for seqlen_kv in (512, 513, 700, 1500, 2047, 2049):
         case = problem(seqlen_kv=seqlen_kv, dtype="bfloat16", batch=2)
         inputs = attention_inputs(case)
         plan = dataclasses.replace(plan_decode(case, get_chip("trn2")), seqlen_kv=seqlen_kv)

@@ -79,7 +79,7 @@ def tops(env, step):
 
 
 def maximum(env, step):
-    """The running maximum of each row [rows, 1], rounded, and minus it on a diagonal for the product that subtracts it."""
+    """The running maximum of each row [rows, 1], and minus it on a diagonal for the product that subtracts it."""
     block = env["blocks"][step["block"]]
     rows = block["rows"]
     bank = nl.ndarray((rows, TILE), dtype=step["tops"].dtype, buffer=nl.psum)
@@ -91,29 +91,16 @@ def maximum(env, step):
         before = env["lowest"][0:rows, 0:1]
     # Small and in a row, so on the engine that has nothing else to do.
     engine = nisa.engine.gpsimd
-    high = nl.ndarray((rows, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
     after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=top, data1=before, data2=top, op=nl.maximum, engine=engine)
-    nisa.tensor_copy(dst=high, src=top, engine=engine)
-    low = nl.ndarray((rows, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=low, data1=top, data2=high, op=nl.subtract, engine=engine)
-    nisa.tensor_tensor(dst=after, data1=high, data2=low, op=nl.add, engine=engine)
-    step["diagonals"] = [_diagonal(env, high, rows), _diagonal(env, low, rows)]
+    nisa.tensor_tensor(dst=after, data1=before, data2=top, op=nl.maximum, engine=engine)
+    step["diagonal"] = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
+    spread = after.ap(pattern=[[1, rows], [0, rows]], offset=0)
+    nisa.tensor_tensor(dst=step["diagonal"], data1=env["negative"][0:rows, 0:rows], data2=spread, op=nl.multiply, engine=engine)
     if not step["first"]:
         step["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=step["correction"], data1=before, data2=after, op=nl.subtract, engine=engine)
     block["maximum"] = after
     step["tops"] = None
-
-
-def _diagonal(env, values, rows):
-    """bfloat16 [rows, rows]: minus `values` [rows, 1] on the diagonal."""
-    diagonal = nl.ndarray((rows, rows), dtype=nl.bfloat16, buffer=nl.sbuf)
-    spread = values.ap(pattern=[[1, rows], [0, rows]], offset=0)
-    nisa.tensor_tensor(
-        dst=diagonal, data1=env["negative"][0:rows, 0:rows], data2=spread, op=nl.multiply, engine=nisa.engine.gpsimd
-    )
-    return diagonal
 
 
 def exponentials(env, step):
@@ -124,9 +111,8 @@ def exponentials(env, step):
     shift = tile
     if softcap != None:  # noqa: E711
         shift = nl.ndarray((TILE, rows, 1), dtype=nl.float32, buffer=nl.psum)
-    for diagonal in step["diagonals"]:
-        moving = diagonal.ap(pattern=[[rows, rows], [1, rows], [0, shift.shape[2]]], offset=0)
-        nisa.nc_matmul(dst=shift, stationary=env["ones"][0:rows, 0:TILE], moving=moving)
+    moving = step["diagonal"].ap(pattern=[[rows, rows], [1, rows], [0, shift.shape[2]]], offset=0)
+    nisa.nc_matmul(dst=shift, stationary=env["ones"][0:rows, 0:TILE], moving=moving)
     if softcap != None:  # noqa: E711
         spread = shift.ap(pattern=[[rows, TILE], [1, rows], [0, tiles]], offset=0)
         nisa.tensor_tensor(dst=tile, data1=tile, data2=spread, op=nl.add, engine=nisa.engine.vector)
