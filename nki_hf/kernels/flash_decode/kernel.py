@@ -47,7 +47,7 @@ from nki_hf.kernels.flash_decode.bounds import (
 )
 from nki_hf.kernels.flash_decode.finish import finish_block, write_lse, write_rows
 from nki_hf.kernels.flash_decode.loads import load_constants, load_keys, load_queries, load_values, open_buffers, turn_queries
-from nki_hf.kernels.flash_decode.stages import accumulate, exponentials, maximum, output, scores, sums, tops, turn
+from nki_hf.kernels.flash_decode.stages import accumulate, exponentials, gathered, maximum, output, scores, sums, tops, turn
 from nki_hf.kernels.flash_decode.work import divided, steps_of
 from nki_hf.lang import nisa, nki, nl
 
@@ -124,7 +124,7 @@ def flash_decode(
     turn_queries(env)
     mask_of(env, steps[0]["batch"])
     count, closed = len(steps), 0
-    for i in range(count + 5):
+    for i in range(count + 6):
         if i >= 4 and i - 4 < count:
             sums(env, steps[i - 4])
         if i < count:
@@ -142,7 +142,6 @@ def flash_decode(
             tops(env, steps[i - 1])
         if i >= 4 and i - 4 < count:
             output(env, steps[i - 4])
-            accumulate(env, steps[i - 4])
             if steps[i - 4]["closes"]:
                 closed = steps[i - 4]["number"] + 1
         # Keys have further to go than values, so values of a step follow its turn; nothing follows the last keys.
@@ -152,9 +151,12 @@ def flash_decode(
         elif i < count and steps[i]["number"] + prefetch + 1 < len(loads):
             opened = steps[i - 1]["number"]
         load_values(env, closed, opened)
-        if i >= 5:
-            if steps[i - 5]["last"]:
-                finish_block(env, blocks[steps[i - 5]["block"]])
+        if i >= 5 and i - 5 < count:
+            gathered(env, steps[i - 5])
+            accumulate(env, steps[i - 5])
+        if i >= 6:
+            if steps[i - 6]["last"]:
+                finish_block(env, blocks[steps[i - 6]["block"]])
     write_rows(env)
     write_lse(env)
     return out, lse

@@ -5,6 +5,8 @@ from nki_hf.lang import nisa, nl
 
 TILE = 128
 BANK_BYTES = 2048
+FEW_ROWS = 64
+"""Rows up to which they stream through the Tensor engine in the least time that an instruction takes."""
 
 
 def turn(env, step):
@@ -136,19 +138,51 @@ def sums(env, step):
 
 
 def output(env, step):
-    """[probs.T @ v | row sums] of the step in PSUM, [rows, head_dim_v + 1]."""
+    """[probs.T @ v | row sums] of the step in PSUM, [rows, head_dim_v + 1].
+
+    Of few rows the product is made turned, [head_dim_v piece, rows]: then rows move instead of values, in half of the time.
+    Such pieces are copied to SBUF here and turned back by `gathered`.
+    """
     rows, tiles, width, probs = env["blocks"][step["block"]]["rows"], step["tiles"], env["v"].shape[3], step["probs"]
-    bank = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.psum)
     load = step["load"]
     values = load["v"]
-    for n in range(tiles):
-        begin = (step["tile"] + n) * width
-        nisa.nc_matmul(
-            dst=bank[0:rows, 0:width], stationary=probs[0:TILE, 0:rows, n], moving=values[0:TILE, begin : begin + width]
-        )
-    nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
-    step["output"] = bank
+    if env["v"].dtype != nl.float32 and rows <= FEW_ROWS:
+        pieces = []
+        for d in range(0, width, TILE):
+            depth = min(TILE, width - d)
+            turned = nl.ndarray((depth, rows), dtype=nl.float32, buffer=nl.psum)
+            for n in range(tiles):
+                begin = (step["tile"] + n) * width + d
+                nisa.nc_matmul(dst=turned, stationary=values[0:TILE, begin : begin + depth], moving=probs[0:TILE, 0:rows, n])
+            piece = nl.ndarray((depth, rows), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=piece, op=nl.copy, data=turned)
+            pieces.append(piece)
+        step["pieces"] = pieces
+    else:
+        bank = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.psum)
+        for n in range(tiles):
+            begin = (step["tile"] + n) * width
+            nisa.nc_matmul(
+                dst=bank[0:rows, 0:width], stationary=probs[0:TILE, 0:rows, n], moving=values[0:TILE, begin : begin + width]
+            )
+        step["output"] = bank
     step["probs"] = None
+
+
+def gathered(env, step):
+    """The output's pieces turned back, if they are turned, and the row sums beside them."""
+    rows, width = env["blocks"][step["block"]]["rows"], env["v"].shape[3]
+    if step["output"] == None:  # noqa: E711
+        step["output"] = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.psum)
+        pieces = step["pieces"]
+        for n in range(len(pieces)):
+            piece = pieces[n]
+            depth = piece.shape[0]
+            target = step["output"]
+            nisa.nc_transpose(dst=target[0:rows, n * TILE : n * TILE + depth], data=piece, engine=nisa.engine.tensor)
+        step["pieces"] = None
+    bank = step["output"]
+    nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
 
 
 def accumulate(env, step):

@@ -82,7 +82,7 @@ def steps_of(
                         "closes": tile + tiles >= per_partition and b == len(blocks) - 1,
                         "first": place == 0 and tile == 0,
                         "last": place == len(numbers) - 1 and tile + tiles >= per_partition,
-                        "scores": None, "probs": None, "correction": None,
+                        "scores": None, "probs": None, "correction": None, "output": None, "pieces": None,
                     }  # fmt: skip
                     steps.append(step)
             loads.append(load)
