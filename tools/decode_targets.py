@@ -66,7 +66,7 @@ def main() -> int:
         lines.append(row_of(name, cores, batch, keys))
         print(lines[-1], flush=True)
     if options.write:
-        replace_block(TIMING, "decode", lines)
+        replace_block(TIMING, "decode", "\n".join(lines))
     return 0
 
 

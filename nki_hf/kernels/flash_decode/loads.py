@@ -51,7 +51,7 @@ def load_keys(env, number):
 def load_values(env, closed, opened):
     """The values of further chunks: into buffers of chunks before `closed`, up to chunk `opened`."""
     buffers = env["buffers"]["v"]
-    stop = min(closed + len(buffers), opened + 1, len(env["loads"]))
+    stop = min(min(closed + len(buffers), opened + 1), len(env["loads"]))
     for number in range(env["loaded"], stop):
         load = env["loads"][number]
         load["v"] = buffers[number % len(buffers)]
