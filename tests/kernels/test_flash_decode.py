@@ -17,9 +17,12 @@ from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels import registry
 from nki_hf.kernels.flash_decode.kernel import flash_decode
 from nki_hf.kernels.flash_decode.plan import bucket_of, decode_reasons, plan_decode
+from nki_hf.observers.races import races
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.testing import DISTRIBUTIONS, assert_matches_reference, attention_inputs
+from nki_hf.timing.schedule import schedule
+from nki_hf.tools.subjects import attention_events
 
 MASKS = {
     "none": lambda sq, skv: Mask(),
@@ -111,6 +114,19 @@ def test_scores_of_any_size_and_values_of_any_size(dtype, size):
     inputs = dataclasses.replace(inputs, k=k, v=v)
     out, lse = outputs(inputs)
     assert_matches_reference(inputs, out, lse)
+
+
+@pytest.mark.parametrize("size", [300.0, 3000.0, 20_000.0])
+def test_a_key_that_outweighs_all_others_gives_its_value_exactly(size):
+    """The maximum is not rounded: the probability of a score of thousands of nats is 1, and so is the sum."""
+    case = problem(seqlen_kv=300, dtype="bfloat16", num_heads_q=2)
+    inputs = attention_inputs(case)
+    q, k = inputs.q.astype(np.float32), inputs.k.astype(np.float32) * 0.01
+    for head in range(2):
+        k[0, head, 77] = q[0, head, 0] * size / (case.scale * (q[0, head, 0] ** 2).sum())
+    out, lse = outputs(dataclasses.replace(inputs, k=k.astype(inputs.k.dtype)))
+    np.testing.assert_array_equal(out[0, :, 0], inputs.v[0, :, 77])
+    np.testing.assert_allclose(lse, size, rtol=0.01)
 
 
 # ---- the live length is data ------------------------------------------------------------------------------------------
@@ -210,6 +226,29 @@ def test_tiles_fit_and_no_value_depends_on_memory_that_was_never_written(chip):
             case = problem(**changes)
             assert decode_reasons(case, get_chip(chip)) == ()
             run(attention_inputs(case), chip, lnc, uninitialized="error")
+
+
+@pytest.mark.parametrize("chip", list(CHIPS))
+@pytest.mark.parametrize("heads_kv", [1, 3])
+def test_nothing_races(heads_kv, chip):
+    """On one core and on two, which share the chunks of an odd kv head and exchange their halves."""
+    case = problem(num_heads_q=2 * heads_kv, num_heads_kv=heads_kv, seqlen_kv=5000, batch=1, seqlen_q=2, dtype="bfloat16")
+    for lnc in (1, 2) if get_chip(chip).default_lnc == 2 else (1,):
+        assert races(attention_events(case, get_chip(chip), lnc, kernel="flash_decode")) == []
+
+
+@pytest.mark.parametrize("chip", list(CHIPS))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_budget_holds_what_the_kernel_keeps_on_chip(dtype, chip):
+    """SBUF in use at one time, by the schedule, within what the plan allows for."""
+    for changes in (
+        {"head_dim": 128, "head_dim_v": 128},
+        {"head_dim": 256, "head_dim_v": 256, "num_heads_q": 16, "seqlen_q": 8},
+    ):
+        case = problem(seqlen_kv=9000, dtype=dtype, **changes)
+        plan = plan_decode(case, get_chip(chip))
+        used = schedule(attention_events(case, get_chip(chip), 1, kernel="flash_decode"), get_chip(chip), window=None)
+        assert used.high_water_bytes[0, "sbuf"] <= plan.sbuf_bytes
 
 
 @pytest.fixture

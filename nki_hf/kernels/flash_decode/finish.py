@@ -42,7 +42,8 @@ def write_rows(env):
         if per_unit == 1:
             while stop < len(blocks):
                 item = blocks[stop]
-                if item["unit"] != first["unit"] + stop - n or item["batch"] != first["batch"]:
+                follows = item["unit"] == first["unit"] + stop - n and item["batch"] == first["batch"]
+                if not follows or item["shared"] != first["shared"]:  # the second core writes no shared rows
                     break
                 stop = stop + 1
         if not (first["shared"] and env["program"] == 1):
