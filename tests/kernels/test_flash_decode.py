@@ -17,9 +17,12 @@ from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels import registry
 from nki_hf.kernels.flash_decode.kernel import flash_decode
 from nki_hf.kernels.flash_decode.plan import bucket_of, decode_reasons, plan_decode
+from nki_hf.observers.races import races
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.testing import DISTRIBUTIONS, assert_matches_reference, attention_inputs
+from nki_hf.timing.schedule import schedule
+from nki_hf.tools.subjects import attention_events
 
 MASKS = {
     "none": lambda sq, skv: Mask(),
@@ -113,6 +116,19 @@ def test_scores_of_any_size_and_values_of_any_size(dtype, size):
     assert_matches_reference(inputs, out, lse)
 
 
+@pytest.mark.parametrize("size", [300.0, 3000.0, 20_000.0])
+def test_a_key_that_outweighs_all_others_gives_its_value_exactly(size):
+    """The maximum is not rounded: the probability of a score of thousands of nats is 1, and so is the sum."""
+    case = problem(seqlen_kv=300, dtype="bfloat16", num_heads_q=2)
+    inputs = attention_inputs(case)
+    q, k = inputs.q.astype(np.float32), inputs.k.astype(np.float32) * 0.01
+    for head in range(2):
+        k[0, head, 77] = q[0, head, 0] * size / (case.scale * (q[0, head, 0] ** 2).sum())
+    out, lse = outputs(dataclasses.replace(inputs, k=k.astype(inputs.k.dtype)))
+    np.testing.assert_array_equal(out[0, :, 0], inputs.v[0, :, 77])
+    np.testing.assert_allclose(lse, size, rtol=0.01)
+
+
 # ---- the live length is data ------------------------------------------------------------------------------------------
 
 
@@ -140,11 +156,13 @@ def test_results_are_the_same_bits_in_every_bucket(heads_kv, lnc):
 @pytest.mark.parametrize("seqlen_q", [1, 4])
 @pytest.mark.parametrize("window", [None, 700])
 def test_only_live_keys_are_read(window, seqlen_q):
-    """NaN in all keys that are 16 or more away from those that a row of the sequence sees: reading one would show."""
-    mask = Mask(q_offset=9000 - seqlen_q, ahead=1, window=window, runtime_bounds=True)
-    case = problem(batch=3, seqlen_q=seqlen_q, seqlen_kv=9000, dtype="bfloat16", mask=mask)
+    """NaN in all keys that are a quarter or more behind those that a row of the sequence sees, and before them: reading one
+    would show.
+    """
+    mask = Mask(q_offset=9600 - seqlen_q, ahead=1, window=window, runtime_bounds=True)
+    case = problem(batch=3, seqlen_q=seqlen_q, seqlen_kv=9600, dtype="bfloat16", mask=mask)
     inputs = attention_inputs(case)
-    hi = np.repeat(np.array([[17], [2500], [8985]], np.int32), seqlen_q, axis=1)
+    hi = np.repeat(np.array([[17], [2500], [9080]], np.int32), seqlen_q, axis=1)
     inputs = dataclasses.replace(inputs, lo=np.zeros_like(hi) + np.array([[3], [0], [4000]], np.int32), hi=hi)
     lo, hi = bounds_of(inputs)
     k, v = inputs.k.copy(), inputs.v.copy()
@@ -153,16 +171,32 @@ def test_only_live_keys_are_read(window, seqlen_q):
         first, last = (lo[b][live].min(), hi[b][live].max()) if live.any() else (0, 0)
         for array in (k, v):
             array[b, :, :first] = np.nan
-            array[b, :, last + 15 :] = np.nan
+            array[b, :, last + (511 if live.any() else 0) :] = np.nan
     plan = plan_decode(case, get_chip("trn2"))
     arguments = kernel_arguments(dataclasses.replace(inputs, k=k, v=v), plan, filler=np.nan)
     out, lse = launch(flash_decode, (), arguments, options=SimOptions(chip=get_chip("trn2"))).outputs
     assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
 
 
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("live", [1, 511, 513, 1025, 2048, 2049, 4097, 5000, 17_000])
+def test_keys_read_follow_the_live_length_whatever_the_bucket(live, lnc):
+    """NaN from 511 keys behind the live ones on: reading one would show. So 1.05 x live keys and 512 are never exceeded."""
+    case = problem(num_heads_q=1, num_heads_kv=1, head_dim=128, head_dim_v=128, seqlen_kv=live, dtype="bfloat16")
+    inputs = attention_inputs(case)
+    plan = plan_decode(case, get_chip("trn2"))
+    for chunks in sorted({plan.chunks, bucket_of(plan.chunks * 2048 + 1, 2048)}):
+        taken = dataclasses.replace(plan, chunks=chunks, seqlen_kv=chunks * 2048)
+        arguments = kernel_arguments(inputs, taken)
+        for name in ("k", "v"):
+            arguments[name][:, :, live + 511 :] = np.nan
+        out, lse = launch(flash_decode, (), arguments, options=SimOptions(chip=get_chip("trn2")), lnc=lnc).outputs
+        assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
+
+
 def test_a_cache_that_ends_anywhere_is_read_to_its_end():
-    """Without a bucket behind it: the last gather would leave the cache."""
-    for seqlen_kv in (16, 17, 31, 130, 2047, 2049):
+    """Without a bucket behind it: the last quarter would leave the cache."""
+    for seqlen_kv in (512, 513, 700, 1500, 2047, 2049):
         case = problem(seqlen_kv=seqlen_kv, dtype="bfloat16", batch=2)
         inputs = attention_inputs(case)
         plan = dataclasses.replace(plan_decode(case, get_chip("trn2")), seqlen_kv=seqlen_kv)
@@ -192,6 +226,29 @@ def test_tiles_fit_and_no_value_depends_on_memory_that_was_never_written(chip):
             case = problem(**changes)
             assert decode_reasons(case, get_chip(chip)) == ()
             run(attention_inputs(case), chip, lnc, uninitialized="error")
+
+
+@pytest.mark.parametrize("chip", list(CHIPS))
+@pytest.mark.parametrize("heads_kv", [1, 3])
+def test_nothing_races(heads_kv, chip):
+    """On one core and on two, which share the chunks of an odd kv head and exchange their halves."""
+    case = problem(num_heads_q=2 * heads_kv, num_heads_kv=heads_kv, seqlen_kv=5000, batch=1, seqlen_q=2, dtype="bfloat16")
+    for lnc in (1, 2) if get_chip(chip).default_lnc == 2 else (1,):
+        assert races(attention_events(case, get_chip(chip), lnc, kernel="flash_decode")) == []
+
+
+@pytest.mark.parametrize("chip", list(CHIPS))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_budget_holds_what_the_kernel_keeps_on_chip(dtype, chip):
+    """SBUF in use at one time, by the schedule, within what the plan allows for."""
+    for changes in (
+        {"head_dim": 128, "head_dim_v": 128},
+        {"head_dim": 256, "head_dim_v": 256, "num_heads_q": 16, "seqlen_q": 8},
+    ):
+        case = problem(seqlen_kv=9000, dtype=dtype, **changes)
+        plan = plan_decode(case, get_chip(chip))
+        used = schedule(attention_events(case, get_chip(chip), 1, kernel="flash_decode"), get_chip(chip), window=None)
+        assert used.high_water_bytes[0, "sbuf"] <= plan.sbuf_bytes
 
 
 @pytest.fixture

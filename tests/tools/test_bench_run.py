@@ -8,6 +8,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
+from nki_hf.chips import CHIPS
 from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench import eager_in_rows
 from nki_hf.tools.model_bench.memory import eager_score_bytes, eager_skip_reason
@@ -267,7 +268,16 @@ def test_nki_runs_strict_without_fallback_and_counts_its_kernel_calls(tiny):
 def test_nki_decodes_with_a_cache(tiny):
     result = _run(tiny(attn=("nki",), decode_steps=3))
     assert result.passed, result.verdict
-    assert result.rows[0].decode.accuracy.passed
+    (row,) = result.rows
+    assert row.decode.accuracy.passed
+    assert row.decode.tokens_per_s == pytest.approx(1 / row.decode.step.mean_s)
+    assert {ran.kernel for ran in row.ran if ran.phase == "decode"} == {"flash_decode"}
+    (steps,) = result.modelled_decode
+    assert steps.layers == 2
+    assert [(step["chip"], step["kernel"]) for step in steps.rows] == [(chip, "flash_decode") for chip in CHIPS]
+    for step in steps.rows:
+        assert step["tokens_per_s_simulated"] == pytest.approx(1e6 / (2 * step["us_simulated"]))
+        assert 0 < step["bandwidth_share_simulated"] < 1
 
 
 @pytest.mark.parametrize(

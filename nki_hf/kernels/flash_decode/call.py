@@ -12,11 +12,13 @@ __all__ = ["BINDING"]
 PER_TILE = 4
 """Instructions of a key tile of 128 keys: turn, scores, output, and its share of a step's."""
 
-STEP_US = 2.5
-"""A chunk of one kv head with few rows, where the DMA engines do not bind."""
-DESCRIPTORS = 256
-"""Rows that the gathers of a chunk fetch, one of keys and one of values a partition: each has a descriptor made by software."""
-EDGES_US = 10.0
+STEP_US = 2.3
+"""The instructions of 16 key tiles of one kv head in 16 bits, head sizes up to 128: Tensor."""
+WIDE_US = 8.4
+"""The same in float32: four passes."""
+ROW_US = 0.057
+"""What a query row adds to that: Vector."""
+EDGES_US = 12.0
 """Bounds and the first load; the last output and lse."""
 
 
@@ -44,17 +46,19 @@ def instructions(problem: Problem) -> int:
 
 
 def cost(problem: Problem, plan: Plan, target: Target) -> Cost:
-    """Keys and values once, at the rate of the DMA engines, the descriptors of the gathers, or the steps of all chunks,
-    whichever is longest; and what stands before the first key and behind the last one. Figures: simulated, program order.
+    """Keys and values once, at the rate of the DMA engines, or the steps of all chunks, whichever is longer; and what stands
+    before the first key and behind the last one. Figures: simulated, program order.
     """
     chip, size = target.chip, 4 if problem.dtype == "float32" else 2
-    units = problem.batch * problem.num_heads_kv
-    nbytes = units * problem.seqlen_kv * (problem.head_dim + problem.head_dim_v) * size
+    units, tiles = problem.batch * problem.num_heads_kv, plan.constants["per_partition"]
+    quarters = -(-problem.seqlen_kv // (32 * tiles))
+    nbytes = units * quarters * 32 * tiles * (problem.head_dim + problem.head_dim_v) * size
     rate = float(chip.dma_engines * chip.dma_engine_bytes_per_ns) * 1e3
+    wide = max(1.0, (problem.head_dim + problem.head_dim_v) / 256)
+    step = (STEP_US if size == 2 else WIDE_US) * wide + ROW_US * problem.group_size * problem.seqlen_q
+    steps = units * plan.constants["chunks"] * step * tiles / 16
     cores = target.lnc if units >= target.lnc else 1
-    steps = units * plan.constants["chunks"] * STEP_US * (1 + problem.group_size * problem.seqlen_q / 128)
-    described = units * plan.constants["chunks"] * DESCRIPTORS * float(chip.dma_software_descriptor_ns) / 1e3
-    us = float(chip.kernel_fixed_ns) / 1e3 + EDGES_US + max(nbytes / rate, steps, described) / cores
+    us = float(chip.kernel_fixed_ns) / 1e3 + EDGES_US + max(nbytes / rate, steps) / cores
     return Cost(us=us, why="keys and values are read once per group")
 
 

@@ -42,7 +42,8 @@ def write_rows(env):
         if per_unit == 1:
             while stop < len(blocks):
                 item = blocks[stop]
-                if item["unit"] != first["unit"] + stop - n or item["batch"] != first["batch"]:
+                follows = item["unit"] == first["unit"] + stop - n and item["batch"] == first["batch"]
+                if not follows or item["shared"] != first["shared"]:  # the second core writes no shared rows
                     break
                 stop = stop + 1
         if not (first["shared"] and env["program"] == 1):
@@ -116,40 +117,33 @@ def _merged(env, block, own, top):
 
 
 def write_lse(env):
-    """The lse of all rows, maximum + log(sum), turned and written; rows without keys get -inf, or the sink."""
+    """The lse of all rows, maximum + log(sum); rows without keys get -inf, or the sink.
+
+    Written where they lie, rows on partitions: few enough for their 4 bytes each to cost less than a transpose.
+    """
     columns = len(env["blocks"])
     lines = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=lines, op=nl.log, data=env["sums"])
-    nisa.tensor_tensor(dst=lines, data1=lines, data2=env["maxima"], op=nl.add, engine=nisa.engine.vector)
-    for begin in range(0, columns, TILE):
-        count = min(TILE, columns - begin)
-        bank = nl.ndarray((count, TILE), dtype=nl.float32, buffer=nl.psum)
-        nisa.nc_transpose(dst=bank, data=lines[0:TILE, begin : begin + count], engine=nisa.engine.tensor)
-        rows = nl.ndarray((count, TILE), dtype=nl.float32, buffer=nl.sbuf)
-        lowest = nl.ndarray((count, TILE), dtype=nl.float32, buffer=nl.sbuf)
-        # Half of the maximum of no keys; twice the lowest value overflows to -inf.
-        nisa.tensor_scalar(
-            dst=lowest, data=bank, op0=nl.less, operand0=0.5 * LOWEST * env["slope"], op1=nl.multiply, operand1=FP32_MIN
-        )
-        nisa.scalar_tensor_tensor(dst=rows, data=lowest, op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=bank)
-        _write_lines(env, rows, begin, count)
-
-
-def _write_lines(env, rows, begin, count):
-    """Blocks of equal size that follow each other in HBM are written together."""
+    tops = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
+    # Half of the maximum of no keys; twice the lowest value overflows to -inf.
+    nisa.tensor_scalar(
+        dst=tops, data=env["maxima"], op0=nl.less, operand0=0.5 * LOWEST * env["slope"], op1=nl.multiply, operand1=FP32_MIN
+    )
+    nisa.scalar_tensor_tensor(dst=tops, data=tops, op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=env["maxima"])
+    nisa.tensor_tensor(dst=lines, data1=lines, data2=tops, op=nl.add, engine=nisa.engine.vector)
     blocks, per_unit = env["blocks"], env["rows"]
     n = 0
-    while n < count:
-        first = blocks[begin + n]
+    while n < columns:
+        first = blocks[n]
         size, stop = first["rows"], n + 1
         at = first["unit"] * per_unit + first["row"]
-        while stop < count:
-            item = blocks[begin + stop]
+        while stop < columns:  # blocks of equal size that follow each other in HBM
+            item = blocks[stop]
             same = item["rows"] == size and item["shared"] == first["shared"]
             if not same or item["unit"] * per_unit + item["row"] != at + (stop - n) * size:
                 break
             stop = stop + 1
         if not (first["shared"] and env["program"] == 1):
-            target = env["lse"].ap(pattern=[[size, stop - n], [1, size]], offset=at)
-            nisa.dma_copy(dst=target, src=rows[n:stop, 0:size])
+            target = env["lse"].ap(pattern=[[1, size], [size, stop - n]], offset=at)
+            nisa.dma_copy(dst=target, src=lines[0:size, n:stop], engine=env["rings"][1])
         n = stop

@@ -10,17 +10,20 @@ block of up to 128 rows:
     exp      Tensor   minus the maximum, as one more product into the scores;  Scalar: probs = exp(slope * scores)
     output   Tensor   probs.T @ v in PSUM, and the row sums;  Vector: accumulator = accumulator * correction + that
 
-The maximum is exact but for its rounding to two bfloat16 numbers, 16 bits, which cancels: no row can overflow or vanish,
-whatever its scores, so nothing has to be certified afterwards. Steps of all chunks and heads follow each
-other in one pipeline; loads are issued `prefetch` chunks ahead.
+The maximum is exact: no row can overflow or vanish, whatever its scores, so nothing has to be certified afterwards. Steps of
+all chunks and heads follow each other in one pipeline; keys are loaded `prefetch` chunks ahead.
 
-The live length is data: partition `p` of chunk `c` reads the `per_partition` keys from `start + (128 c + p) * per_partition`
-with one gather, and partitions behind the last key that any row sees read nothing. What then lies in the tile is zeros or
-older keys, which the mask hides; so of a cache that is not finite, inf and NaN may reach rows of other heads and sequences.
+The live length is data. The transfers of chunk `c` start at a run-time register: at key `start + 128 c per_partition`, counted
+from the first key that any row of the sequence sees, or out of bounds, where nothing is transferred. A chunk is read whole
+where it ends before the last visible key; what is left, the tail, is always the program's last chunk and read in four
+quarters of 32 partitions, those behind the last visible key not at all. So at most `32 * per_partition - 1` keys too many are
+read, whatever `chunks` is, and results do not depend on it. What then lies in a tile is zeros or older keys, which the mask
+hides. Hidden keys must be finite, as in a softmax that is written out: keys of the same sequence within a quarter of visible
+ones, and where parts of a cache are not finite, inf and NaN may reach rows of other heads and sequences too.
 
 Layouts (all HBM, row-major):
     q    [batch, num_heads_q, seqlen_q, head_dim]    seqlen_q 1..16, head_dim 1..256
-    k    [batch, num_heads_kv, seqlen_kv, head_dim]  at least `per_partition` keys
+    k    [batch, num_heads_kv, seqlen_kv, head_dim]  at least `32 * per_partition` keys
     v    [batch, num_heads_kv, seqlen_kv, head_dim_v]  head_dim_v 1..256
     lo, hi  int32 [batch or 1, seqlen_q]: row i sees keys lo <= key < hi; at most `chunks` chunks from the lowest lo to the
             highest hi of a sequence
@@ -28,16 +31,23 @@ Layouts (all HBM, row-major):
 Returns out [batch, seqlen_q, num_heads_q, head_dim_v] (dtype of q) and lse [batch, num_heads_q, seqlen_q] float32, natural
 logarithm. A row without keys gives zeros and lse = -inf (with a sink: the sink).
 
-`kernel[2]` divides the (batch, kv head) units; the chunks of an odd one out are dealt to the cores in turn, and the two
-results are merged by their maxima and sums (the first core takes it where cores exchange nothing: NeuronCore-v2).
+`kernel[2]` divides the (batch, kv head) units; the chunks of an odd one out are dealt to the cores, and the two results are
+merged by their maxima and sums (the first core takes it where cores exchange nothing: NeuronCore-v2).
 
 Source: online softmax, arXiv:2205.14135, algorithm 1; split over keys, arXiv:2311.01282.
 """
 
-from nki_hf.kernels.flash_decode.bounds import load_bounds, mask_of, number_keys
+from nki_hf.kernels.flash_decode.bounds import (
+    load_bounds,
+    mask_of,
+    number_keys,
+    number_rows,
+    place_chunks,
+    place_tail,
+)
 from nki_hf.kernels.flash_decode.finish import finish_block, write_lse, write_rows
-from nki_hf.kernels.flash_decode.loads import load_chunk, load_constants, load_queries, open_buffers, zero_buffers
-from nki_hf.kernels.flash_decode.stages import accumulate, exponentials, maximum, output, scores, sums, tops, turn
+from nki_hf.kernels.flash_decode.loads import load_constants, load_keys, load_queries, load_values, open_buffers, turn_queries
+from nki_hf.kernels.flash_decode.stages import accumulate, exponentials, gathered, maximum, output, scores, sums, tops, turn
 from nki_hf.kernels.flash_decode.work import divided, steps_of
 from nki_hf.lang import nisa, nki, nl
 
@@ -84,34 +94,44 @@ def flash_decode(
     exchange = nisa.get_nc_version() >= nisa.nc_version.gen3
     segments = divided(batch * heads_kv, chunks, program, programs, exchange)
     steps, loads, blocks = steps_of(segments, heads_kv, per_partition, env["rows"], env["block_rows"])
+    # Two rings generate descriptors from NeuronCore-v3 on; before, they lie ready.
+    env["rings"] = [nisa.engine.unknown, nisa.engine.unknown]
+    if exchange:
+        env["rings"] = [nisa.engine.sync, nisa.engine.scalar]
     env["segments"] = segments
     env["loads"] = loads
     env["blocks"] = blocks
     if len(segments) == 0:
         return out, lse
+    # What the first transfer waits for goes first.
     number_keys(env)
     open_buffers(env)
-    zero_buffers(env, 0, 1)
-    load_constants(env)
-    load_bounds(env)
-    mask_of(env, steps[0]["batch"])
+    edges = load_bounds(env)
     load_queries(env)
-    zero_buffers(env, 1, prefetch + 2)
-    for n in range(prefetch + 1):
-        load_chunk(env, "k", n)
-    count = len(steps)
-    values_from = 4 - prefetch
-    for i in range(count + 5):
+    place_chunks(env, edges)
+    whole = loads[0]["chunk"] < chunks - 1
+    if whole:
+        load_keys(env, 0)
+    place_tail(env)
+    if not whole:
+        load_keys(env, 0)
+    load_values(env, 0, 0)
+    for n in range(1, prefetch + 1):
+        load_keys(env, n)
+        load_values(env, 0, min(n, 2))
+    number_rows(env)
+    load_constants(env)
+    turn_queries(env)
+    mask_of(env, steps[0]["batch"])
+    count, closed = len(steps), 0
+    for i in range(count + 6):
         if i >= 4 and i - 4 < count:
             sums(env, steps[i - 4])
-        if i >= values_from and i - values_from < count:
-            if steps[i - values_from]["opens"]:
-                load_chunk(env, "v", steps[i - values_from]["number"])
         if i < count:
             mask_of(env, steps[i]["batch"])
             turn(env, steps[i])
             if steps[i]["closes"]:
-                load_chunk(env, "k", steps[i]["number"] + prefetch + 1)
+                load_keys(env, steps[i]["number"] + prefetch + 1)
         if i >= 1 and i - 1 < count:
             scores(env, steps[i - 1])
         if i >= 2 and i - 2 < count:
@@ -122,10 +142,21 @@ def flash_decode(
             tops(env, steps[i - 1])
         if i >= 4 and i - 4 < count:
             output(env, steps[i - 4])
-            accumulate(env, steps[i - 4])
-        if i >= 5:
-            if steps[i - 5]["last"]:
-                finish_block(env, blocks[steps[i - 5]["block"]])
+            if steps[i - 4]["closes"]:
+                closed = steps[i - 4]["number"] + 1
+        # Keys have further to go than values, so values of a step follow its turn; nothing follows the last keys.
+        opened = len(loads)
+        if i == 0:
+            opened = 0
+        elif i < count and steps[i]["number"] + prefetch + 1 < len(loads):
+            opened = steps[i - 1]["number"]
+        load_values(env, closed, opened)
+        if i >= 5 and i - 5 < count:
+            gathered(env, steps[i - 5])
+            accumulate(env, steps[i - 5])
+        if i >= 6:
+            if steps[i - 6]["last"]:
+                finish_block(env, blocks[steps[i - 6]["block"]])
     write_rows(env)
     write_lse(env)
     return out, lse

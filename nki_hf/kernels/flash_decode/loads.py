@@ -1,6 +1,7 @@
 """What `flash_decode` reads from HBM: chunks of keys and values into a ring of buffers, queries, sinks."""
 
-from nki_hf.kernels.flash_decode.bounds import index_of
+from nki_hf.kernels.flash_decode.bounds import starts_of
+from nki_hf.kernels.flash_decode.work import STAGES
 from nki_hf.lang import nisa, nl
 
 TILE = 128
@@ -9,64 +10,84 @@ LOWEST = -1.0e28
 
 
 def open_buffers(env):
-    """The rings of buffers, for the chunks that are loaded ahead, this one and the one before."""
-    step, count = env["per_partition"], min(len(env["loads"]), env["prefetch"] + 2)
-    env["rings"] = {"k": _ring(env, "k", count), "v": _ring(env, "v", count)}
-    width = step * max(env["k"].shape[3], env["v"].shape[3])
-    env["zeros"] = nl.ndarray((TILE, width), dtype=env["k"].dtype, buffer=nl.sbuf)
-    nisa.memset(dst=env["zeros"], value=0.0, engine=nisa.engine.vector)
-
-
-def _ring(env, name, count):
-    """`count` buffers of one chunk."""
-    ring = []
-    for _ in range(count):
-        ring.append(nl.ndarray((TILE, env["per_partition"] * env[name].shape[3]), dtype=env[name].dtype, buffer=nl.sbuf))
-    return ring
-
-
-def zero_buffers(env, begin, end):
-    """Zero buffers `begin` to `end` of both rings: what a gather leaves out is multiplied by 0 and must be finite.
-
-    By copies, which take the Vector engine half the time of setting 16-bit memory; the Scalar engine has nothing to do yet.
+    """The rings of buffers: of keys for the chunks that are loaded ahead, this one and the one before; of values for the
+    chunks of all stages too. The first buffer of keys is zeroed, and what zeroes the others is made.
     """
-    keys, values = env["rings"]["k"], env["rings"]["v"]
-    for n in range(begin, min(end, len(keys))):
-        zeros = env["zeros"][0:TILE, 0 : keys[n].shape[1]]
-        if n == 0:
-            nisa.activation(dst=keys[n], op=nl.copy, data=zeros)
-        else:
-            nisa.tensor_copy(dst=keys[n], src=zeros, engine=nisa.engine.vector)
-        zeros = env["zeros"][0:TILE, 0 : values[n].shape[1]]
-        if n < 2:
-            nisa.activation(dst=values[n], op=nl.copy, data=zeros)
-        else:
-            nisa.tensor_copy(dst=values[n], src=zeros, engine=nisa.engine.vector)
+    ahead, loads = env["prefetch"], len(env["loads"])
+    env["buffers"] = {
+        "k": _buffers(env, "k", min(loads, ahead + 2)), "v": _buffers(env, "v", min(loads, ahead + STAGES))
+    }  # fmt: skip
+    env["loaded"] = 0
+    env["zero"] = nl.ndarray((TILE, 1), dtype=env["v"].dtype, buffer=nl.sbuf)
+    nisa.memset(dst=env["zero"], value=0.0, engine=nisa.engine.vector)
+    first = env["buffers"]["k"][0]
+    nisa.memset(dst=first, value=0.0, engine=nisa.engine.vector)
+    env["zeros"] = None
+    if loads > 1:
+        env["zeros"] = nl.ndarray((TILE, first.shape[1]), dtype=env["k"].dtype, buffer=nl.sbuf)
+        nisa.memset(dst=env["zeros"], value=0.0, engine=nisa.engine.gpsimd)
 
 
-def load_chunk(env, name, number):
-    """Gather keys or values of one chunk: `per_partition` rows in a row on each partition, nothing where no row sees so far."""
-    if number < 0 or number >= len(env["loads"]):
+def _buffers(env, name, count):
+    """`count` buffers of one chunk."""
+    found = []
+    for _ in range(count):
+        found.append(nl.ndarray((TILE, env["per_partition"] * env[name].shape[3]), dtype=env[name].dtype, buffer=nl.sbuf))
+    return found
+
+
+def load_keys(env, number):
+    """The keys of one chunk, and the registers that say where it begins."""
+    if number >= len(env["loads"]):
         return
-    load, given, ring = env["loads"][number], env[name], env["rings"][name]
-    tile = ring[number % len(ring)]
-    load[name] = tile
+    load, buffers = env["loads"][number], env["buffers"]["k"]
+    load["starts"] = starts_of(env, load)
+    load["k"] = buffers[number % len(buffers)]
+    if 0 < number and number < len(buffers):
+        nisa.tensor_copy(dst=load["k"], src=env["zeros"], engine=nisa.engine.vector)
+    _load(env, env["k"], load["k"], load, 0)
+
+
+def load_values(env, closed, opened):
+    """The values of further chunks: into buffers of chunks before `closed`, up to chunk `opened`."""
+    buffers = env["buffers"]["v"]
+    stop = min(min(closed + len(buffers), opened + 1), len(env["loads"]))
+    for number in range(env["loaded"], stop):
+        load = env["loads"][number]
+        load["v"] = buffers[number % len(buffers)]
+        if number < len(buffers):
+            zeros = env["zero"].ap(pattern=[[1, TILE], [0, load["v"].shape[1]]], offset=0)
+            nisa.activation(dst=load["v"], op=nl.copy, data=zeros)
+        _load(env, env["v"], load["v"], load, 1)
+    env["loaded"] = max(env["loaded"], stop)
+
+
+def _load(env, given, tile, load, ring):
+    """One chunk of `given`, `per_partition` rows in a row on each partition: nothing where no row sees so far.
+
+    Every buffer is zeroed before its first load: what a transfer leaves out is multiplied by 0 and must be finite. The quarters
+    of a tail go through both rings.
+    """
+    starts = load["starts"]
     rows, width = given.shape[0] * given.shape[1] * given.shape[2], given.shape[3]
-    source = given.reshape((rows, width)).ap(
-        pattern=[[width, TILE], [1, env["per_partition"] * width]], offset=load["unit"] * given.shape[2] * width,
-        vector_offset=index_of(env, load), indirect_dim=0,
-    )  # fmt: skip
-    nisa.dma_copy(dst=tile, src=source, oob_mode=nisa.oob_mode.skip)
+    run, size = env["per_partition"] * width, TILE // len(starts)
+    flat, offset = given.reshape((rows, width)), load["unit"] * given.shape[2] * width
+    for n in range(len(starts)):
+        source = flat.ap(pattern=[[run, size], [1, run]], offset=offset, scalar_offset=starts[n], indirect_dim=0)
+        nisa.dma_copy(
+            dst=tile[n * size : (n + 1) * size, 0:run], src=source, oob_mode=nisa.oob_mode.skip,
+            engine=env["rings"][(ring + n) % 2],
+        )  # fmt: skip
 
 
 def load_constants(env):
     """The identity (which turns), its negative, ones, and the sinks as rows of each block."""
-    env["ones"] = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
+    env["ones"] = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["ones"], value=1.0, engine=nisa.engine.gpsimd)
-    env["identity"] = _diagonal(env["ones"])
-    less = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
+    env["identity"] = _diagonal(env["ones"], nl.bfloat16)
+    less = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=less, value=-1.0, engine=nisa.engine.gpsimd)
-    env["negative"] = _diagonal(less)
+    env["negative"] = _diagonal(less, nl.float32)
     env["one"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["one"], value=1.0, engine=nisa.engine.gpsimd)
     env["lowest"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -79,9 +100,9 @@ def load_constants(env):
     nisa.memset(dst=env["maxima"], value=0.0, engine=nisa.engine.gpsimd)
 
 
-def _diagonal(values):
+def _diagonal(values, dtype):
     """`values` where they lie on the diagonal, else 0."""
-    diagonal = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
+    diagonal = nl.ndarray((TILE, TILE), dtype=dtype, buffer=nl.sbuf)
     nisa.affine_select(
         dst=diagonal, pattern=[[-1, TILE]], offset=0, channel_multiplier=1, on_true_tile=values, on_false_value=0.0,
         cmp_op=nl.equal,
@@ -90,42 +111,53 @@ def _diagonal(values):
 
 
 def load_queries(env):
-    """Queries as [head_dim piece, rows of this core's units]: read in rows, 128 at a time, and turned."""
-    q, segments = env["q"], env["segments"]
-    head_dim, rows = q.shape[3], env["rows"]
-    env["queries"] = []
+    """Query rows of this core's units, up to 128 at a time.
+
+    Whole units follow each other in HBM, one that is left over need not.
+    """
+    q, segments, rows = env["q"], env["segments"], env["rows"]
+    head_dim = q.shape[3]
     flat = q.reshape((q.shape[0] * q.shape[1] * q.shape[2], head_dim))
-    for d in range(0, head_dim, TILE):
-        depth = min(TILE, head_dim - d)
-        env["queries"].append(nl.ndarray((depth, len(segments) * rows), dtype=q.dtype, buffer=nl.sbuf))
-    for s in range(len(segments)):
-        segments[s]["column"] = s * rows
-    # Whole units follow each other in HBM, a unit that is left over need not.
+    env["lines"] = []
     begin = 0
     while begin < len(segments):
         end = begin + 1
         while end < len(segments) and segments[end]["unit"] == segments[end - 1]["unit"] + 1:
             end = end + 1
-        _turned(env, flat, segments[begin]["unit"] * rows, begin * rows, (end - begin) * rows)
+        source, count = segments[begin]["unit"] * rows, (end - begin) * rows
+        for row in range(0, count, TILE):
+            size = min(TILE, count - row)
+            even = size + size % 2  # PSUM is written in whole words
+            lines = nl.ndarray((even, head_dim), dtype=q.dtype, buffer=nl.sbuf)
+            if size < even:
+                nisa.memset(dst=lines, value=0.0, engine=nisa.engine.gpsimd)
+            nisa.dma_copy(
+                dst=lines[0:size, 0:head_dim], src=flat[source + row : source + row + size, 0:head_dim], engine=env["rings"][0]
+            )
+            env["lines"].append({"tile": lines, "column": begin * rows + row, "size": size})
         begin = end
 
 
-def _turned(env, flat, source, target, count):
-    """Turn `count` rows of `flat` from `source` on into columns from `target` on."""
-    head_dim = flat.shape[1]
-    for row in range(0, count, TILE):
-        size = min(TILE, count - row)
-        even = size + size % 2  # PSUM is written in whole words
-        lines = nl.ndarray((even, head_dim), dtype=flat.dtype, buffer=nl.sbuf)
-        if size < even:
-            nisa.memset(dst=lines, value=0.0, engine=nisa.engine.gpsimd)
-        nisa.dma_copy(dst=lines[0:size, 0:head_dim], src=flat[source + row : source + row + size, 0:head_dim])
-        for n in range(len(env["queries"])):
-            piece = env["queries"][n]
+def turn_queries(env):
+    """Queries as [head_dim piece, rows of this core's units]."""
+    q, segments, rows = env["q"], env["segments"], env["rows"]
+    head_dim = q.shape[3]
+    for s in range(len(segments)):
+        segments[s]["column"] = s * rows
+    env["queries"] = []
+    for d in range(0, head_dim, TILE):
+        depth = min(TILE, head_dim - d)
+        env["queries"].append(nl.ndarray((depth, len(segments) * rows), dtype=q.dtype, buffer=nl.sbuf))
+    for n in range(len(env["lines"])):
+        lines = env["lines"][n]
+        tile, column, size = lines["tile"], lines["column"], lines["size"]
+        even = tile.shape[0]
+        for p in range(len(env["queries"])):
+            piece = env["queries"][p]
             depth = piece.shape[0]
-            bank = nl.ndarray((depth, even), dtype=flat.dtype, buffer=nl.psum)
-            nisa.nc_transpose(dst=bank, data=lines[0:even, n * TILE : n * TILE + depth], engine=nisa.engine.tensor)
+            bank = nl.ndarray((depth, even), dtype=q.dtype, buffer=nl.psum)
+            nisa.nc_transpose(dst=bank, data=tile[0:even, p * TILE : p * TILE + depth], engine=nisa.engine.tensor)
             nisa.tensor_scalar(
-                dst=piece[0:depth, target + row : target + row + size], data=bank[0:depth, 0:size], op0=nl.multiply,
+                dst=piece[0:depth, column : column + size], data=bank[0:depth, 0:size], op0=nl.multiply,
                 operand0=env["factor"], engine=nisa.engine.vector,
             )  # fmt: skip

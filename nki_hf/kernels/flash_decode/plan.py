@@ -9,6 +9,7 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
+from nki_hf.kernels.flash_decode.work import STAGES
 from nki_hf.problem import Problem
 
 __all__ = ["DecodePlan", "bucket_of", "decode_reasons", "plan_decode"]
@@ -19,9 +20,9 @@ MAX_HEAD_DIM = 256
 MAX_KEYS = 1 << 24
 """Key positions are compared in float32 on the Vector engine, exact below 2^24."""
 CHUNK_BYTES = 8192
-"""Most bytes per partition of a chunk's keys; also what one descriptor of a gather moves."""
-PREFETCH = 1
-"""More gains nothing in the model, and costs zeroing more buffers before the first step."""
+"""Most bytes per partition of a chunk's keys; also what one descriptor of a transfer moves."""
+PREFETCH = 3
+"""Chunks of keys: with 2 the transfers pause at the start, 4 gains nothing in the model and zeroes one more buffer."""
 SLOPES = (1e-20, 1e6)
 """What may multiply scores: below, hidden ones would not be hidden; above, float32's range ends."""
 
@@ -156,13 +157,13 @@ def _budget(problem: Problem, per_partition: int, chunks: int, prefetch: int) ->
     keys = chunks * per_partition
     return {
         "k": (prefetch + 2) * per_partition * problem.head_dim * size,
-        "v": (prefetch + 2) * per_partition * problem.head_dim_v * size,
-        "zeros": per_partition * max(problem.head_dim, problem.head_dim_v) * size,
+        "v": (prefetch + STAGES) * per_partition * problem.head_dim_v * size,
+        "zeros": per_partition * problem.head_dim * size,
         "turned": 3 * -(-problem.head_dim // TILE) * tiles * TILE * size,
         "q": -(-problem.head_dim // TILE) * units * all_rows * size + 2 * problem.head_dim * size,
         "probs": 3 * tiles * rows * (size + 4) + (6 * tiles * rows * 4 if problem.softcap is not None else 0),
         "accumulators": 2 * blocks * (problem.head_dim_v + 2) * 4 + 2 * problem.head_dim_v * size,
-        "statistics": 8 * rows * 4 + 8 * units * blocks * 4 + 6 * TILE * 4,
+        "statistics": 8 * rows * 4 + 8 * units * blocks * 4 + 10 * TILE * 4,
         "masks": entries * keys * problem.seqlen_q * 2 + 2 * keys * problem.seqlen_q * 2 + 2 * keys * 4,
         "bounds": 8 * entries * problem.seqlen_q * 4 + 7 * entries * chunks * 4,
     }

@@ -5,6 +5,8 @@ from nki_hf.lang import nisa, nl
 
 TILE = 128
 BANK_BYTES = 2048
+FEW_ROWS = 64
+"""Rows up to which they stream through the Tensor engine in the least time that an instruction takes."""
 
 
 def turn(env, step):
@@ -79,7 +81,7 @@ def tops(env, step):
 
 
 def maximum(env, step):
-    """The running maximum of each row [rows, 1], rounded, and minus it on a diagonal for the product that subtracts it."""
+    """The running maximum of each row [rows, 1], and minus it on a diagonal for the product that subtracts it."""
     block = env["blocks"][step["block"]]
     rows = block["rows"]
     bank = nl.ndarray((rows, TILE), dtype=step["tops"].dtype, buffer=nl.psum)
@@ -91,29 +93,16 @@ def maximum(env, step):
         before = env["lowest"][0:rows, 0:1]
     # Small and in a row, so on the engine that has nothing else to do.
     engine = nisa.engine.gpsimd
-    high = nl.ndarray((rows, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
     after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=top, data1=before, data2=top, op=nl.maximum, engine=engine)
-    nisa.tensor_copy(dst=high, src=top, engine=engine)
-    low = nl.ndarray((rows, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=low, data1=top, data2=high, op=nl.subtract, engine=engine)
-    nisa.tensor_tensor(dst=after, data1=high, data2=low, op=nl.add, engine=engine)
-    step["diagonals"] = [_diagonal(env, high, rows), _diagonal(env, low, rows)]
+    nisa.tensor_tensor(dst=after, data1=before, data2=top, op=nl.maximum, engine=engine)
+    step["diagonal"] = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
+    spread = after.ap(pattern=[[1, rows], [0, rows]], offset=0)
+    nisa.tensor_tensor(dst=step["diagonal"], data1=env["negative"][0:rows, 0:rows], data2=spread, op=nl.multiply, engine=engine)
     if not step["first"]:
         step["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=step["correction"], data1=before, data2=after, op=nl.subtract, engine=engine)
     block["maximum"] = after
     step["tops"] = None
-
-
-def _diagonal(env, values, rows):
-    """bfloat16 [rows, rows]: minus `values` [rows, 1] on the diagonal."""
-    diagonal = nl.ndarray((rows, rows), dtype=nl.bfloat16, buffer=nl.sbuf)
-    spread = values.ap(pattern=[[1, rows], [0, rows]], offset=0)
-    nisa.tensor_tensor(
-        dst=diagonal, data1=env["negative"][0:rows, 0:rows], data2=spread, op=nl.multiply, engine=nisa.engine.gpsimd
-    )
-    return diagonal
 
 
 def exponentials(env, step):
@@ -124,9 +113,8 @@ def exponentials(env, step):
     shift = tile
     if softcap != None:  # noqa: E711
         shift = nl.ndarray((TILE, rows, 1), dtype=nl.float32, buffer=nl.psum)
-    for diagonal in step["diagonals"]:
-        moving = diagonal.ap(pattern=[[rows, rows], [1, rows], [0, shift.shape[2]]], offset=0)
-        nisa.nc_matmul(dst=shift, stationary=env["ones"][0:rows, 0:TILE], moving=moving)
+    moving = step["diagonal"].ap(pattern=[[rows, rows], [1, rows], [0, shift.shape[2]]], offset=0)
+    nisa.nc_matmul(dst=shift, stationary=env["ones"][0:rows, 0:TILE], moving=moving)
     if softcap != None:  # noqa: E711
         spread = shift.ap(pattern=[[rows, TILE], [1, rows], [0, tiles]], offset=0)
         nisa.tensor_tensor(dst=tile, data1=tile, data2=spread, op=nl.add, engine=nisa.engine.vector)
@@ -150,19 +138,51 @@ def sums(env, step):
 
 
 def output(env, step):
-    """[probs.T @ v | row sums] of the step in PSUM, [rows, head_dim_v + 1]."""
+    """[probs.T @ v | row sums] of the step in PSUM, [rows, head_dim_v + 1].
+
+    Of few rows the product is made turned, [head_dim_v piece, rows]: then rows move instead of values, in half of the time.
+    Such pieces are copied to SBUF here and turned back by `gathered`.
+    """
     rows, tiles, width, probs = env["blocks"][step["block"]]["rows"], step["tiles"], env["v"].shape[3], step["probs"]
-    bank = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.psum)
     load = step["load"]
     values = load["v"]
-    for n in range(tiles):
-        begin = (step["tile"] + n) * width
-        nisa.nc_matmul(
-            dst=bank[0:rows, 0:width], stationary=probs[0:TILE, 0:rows, n], moving=values[0:TILE, begin : begin + width]
-        )
-    nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
-    step["output"] = bank
+    if env["v"].dtype != nl.float32 and rows <= FEW_ROWS:
+        pieces = []
+        for d in range(0, width, TILE):
+            depth = min(TILE, width - d)
+            turned = nl.ndarray((depth, rows), dtype=nl.float32, buffer=nl.psum)
+            for n in range(tiles):
+                begin = (step["tile"] + n) * width + d
+                nisa.nc_matmul(dst=turned, stationary=values[0:TILE, begin : begin + depth], moving=probs[0:TILE, 0:rows, n])
+            piece = nl.ndarray((depth, rows), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=piece, op=nl.copy, data=turned)
+            pieces.append(piece)
+        step["pieces"] = pieces
+    else:
+        bank = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.psum)
+        for n in range(tiles):
+            begin = (step["tile"] + n) * width
+            nisa.nc_matmul(
+                dst=bank[0:rows, 0:width], stationary=probs[0:TILE, 0:rows, n], moving=values[0:TILE, begin : begin + width]
+            )
+        step["output"] = bank
     step["probs"] = None
+
+
+def gathered(env, step):
+    """The output's pieces turned back, if they are turned, and the row sums beside them."""
+    rows, width = env["blocks"][step["block"]]["rows"], env["v"].shape[3]
+    if step["output"] == None:  # noqa: E711
+        step["output"] = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.psum)
+        pieces = step["pieces"]
+        for n in range(len(pieces)):
+            piece = pieces[n]
+            depth = piece.shape[0]
+            target = step["output"]
+            nisa.nc_transpose(dst=target[0:rows, n * TILE : n * TILE + depth], data=piece, engine=nisa.engine.tensor)
+        step["pieces"] = None
+    bank = step["output"]
+    nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
 
 
 def accumulate(env, step):

@@ -7,29 +7,40 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["divided", "steps_of"]
+__all__ = ["STAGES", "divided", "steps_of"]
 
 TILE = 128
 BANK = 512
+STAGES = 4
+"""Steps from the turn of keys to the product with values."""
 Item = dict[str, Any]
 
 
 def divided(units: int, chunks: int, program: int, programs: int, exchange: bool) -> list[Item]:
-    """What one core computes: units of (batch, kv head), and of each its chunks from `first` on, every `stride`-th one.
+    """What one core computes: units of (batch, kv head), and of each its chunks, by number.
 
-    Whole units are dealt out evenly; the chunks of those that are left over are dealt to the cores in turn (`shared`), so that
-    however few of them are live each core has half. With one chunk there is nothing to deal, and without `exchange` between
-    the cores nothing to merge: the first core takes it.
+    Whole units are dealt out evenly; the whole chunks of those that are left over are dealt to the cores in turn (`shared`),
+    and the tail, which is chunk `chunks - 1`, is the second core's: however few are live, each core has half, and which core
+    has one does not depend on `chunks`. With one chunk there is nothing to deal, and without `exchange` between the cores
+    nothing to merge: the first core takes it.
     """
     share = units // programs
+    every, mine = [], []
+    for chunk in range(chunks):
+        every.append(chunk)
+        taker = chunk % programs
+        if chunk == chunks - 1:
+            taker = programs - 1
+        if taker == program:
+            mine.append(chunk)
     segments = []
     for unit in range(program * share, (program + 1) * share):
-        segments.append({"unit": unit, "first": 0, "stride": 1, "shared": False, "chunks": chunks})
+        segments.append({"unit": unit, "shared": False, "chunks": every})
     for unit in range(programs * share, units):
         if chunks > 1 and exchange:
-            segments.append({"unit": unit, "first": program, "stride": programs, "shared": True, "chunks": chunks})
+            segments.append({"unit": unit, "shared": True, "chunks": mine})
         elif program == 0:
-            segments.append({"unit": unit, "first": 0, "stride": 1, "shared": False, "chunks": chunks})
+            segments.append({"unit": unit, "shared": False, "chunks": every})
     return segments
 
 
@@ -57,8 +68,10 @@ def steps_of(
                 "rows": min(block_rows, rows - row), "shared": segment["shared"], "accumulator": None, "maximum": None,
             }  # fmt: skip
             blocks.append(block)
-        for chunk in range(segment["first"], segment["chunks"], segment["stride"]):
-            load = {"unit": unit, "batch": unit // heads_kv, "chunk": chunk, "k": None, "v": None}
+        numbers = segment["chunks"]
+        for place in range(len(numbers)):
+            chunk = numbers[place]
+            load = {"unit": unit, "batch": unit // heads_kv, "chunk": chunk, "k": None, "v": None, "starts": None}
             for tile in range(0, per_partition, tiles):
                 turned: Item = {"k": None}
                 for b in range(first_block, len(blocks)):
@@ -67,9 +80,9 @@ def steps_of(
                         "tiles": min(tiles, per_partition - tile), "turned": turned, "turns": b == first_block,
                         "opens": tile == 0 and b == first_block, "number": len(loads),
                         "closes": tile + tiles >= per_partition and b == len(blocks) - 1,
-                        "first": chunk == segment["first"] and tile == 0,
-                        "last": chunk + segment["stride"] >= segment["chunks"] and tile + tiles >= per_partition,
-                        "scores": None, "probs": None, "correction": None,
+                        "first": place == 0 and tile == 0,
+                        "last": place == len(numbers) - 1 and tile + tiles >= per_partition,
+                        "scores": None, "probs": None, "correction": None, "output": None, "pieces": None,
                     }  # fmt: skip
                     steps.append(step)
             loads.append(load)

@@ -32,7 +32,12 @@ def memset(dst: NkiTensor, value: Any, engine: Engine = Engine.unknown, name: st
         store = storer(dst)
         exact = isinstance(value, int | np.integer) and dst.dtype.is_integer
         fill = cast(np.asarray(value, np.int64 if exact else np.float32), dst.dtype)
-        step = lambda: store(fill)  # noqa: E731
+        if dst.indirection is None:  # NumPy fills with bits faster than with its own floats of 16
+            bits = bit_type(dst)
+            target, word = dst.array().view(bits), np.asarray(fill).view(bits)
+            step = lambda: np.copyto(target, word)  # noqa: E731
+        else:
+            step = lambda: store(fill)  # noqa: E731
 
     return this.issue(
         engine=resolve_engine(engine, "vector"),
@@ -76,6 +81,18 @@ def copy_step(dst: NkiTensor, src: NkiTensor, *, skip: bool | None = None) -> St
 def _indirect_copy(dst: NkiTensor, src: NkiTensor, skip: bool | None) -> Step:
     read, write = access(src, skip=skip).read, access(dst, skip=skip).write
     convert, shape = copy_cast(src.dtype.dtype, dst.dtype), dst.shape
+    if dst.indirection is None and src.dtype == dst.dtype and dst.dtype.name != "tfloat32" and dst.storage.written is None:
+        bits = bit_type(dst)
+        target = dst.array().view(bits)
+
+        def whole() -> None:
+            values, valid = read()
+            if valid is None:
+                target[...] = values.view(bits).reshape(shape)
+            elif valid.any():
+                np.copyto(target, values.view(bits).reshape(shape), where=np.broadcast_to(valid, values.shape).reshape(shape))
+
+        return whole
 
     def step() -> None:
         values, valid = read()

@@ -31,7 +31,9 @@ class Program:
     def __init__(self, run: Run, inputs: Mapping[str, NkiTensor], outputs: Sequence[NkiTensor]) -> None:
         if not run.replayable:
             raise ValueError(f"this run cannot be replayed: {run.why_not_replayable}.")
-        self._inputs = {name: tensor.array() for name, tensor in inputs.items()}
+        free = {name: item.storage for name, item in inputs.items() if not item.storage.seen and item.size}
+        self._lent = {name: item for name, item in free.items() if item.buffer.number not in run.modified}
+        self._inputs = {name: tensor.array() for name, tensor in inputs.items() if name not in self._lent}
         self._modified = [name for name, tensor in inputs.items() if tensor.storage.buffer.number in run.modified]
         self._outputs = [tensor.array() for tensor in outputs]
         self.steps: list[list[Step]] = [run.order] if run.talks else [machine.steps for machine in run.cores]
@@ -47,6 +49,7 @@ class Program:
         """Bytes of the program's own memory: inputs, outputs and tiles."""
         run = self._keep[0]
         moved = sum(array.nbytes for array in (*self._inputs.values(), *self._outputs))
+        moved += sum(storage.data.nbytes for storage in self._lent.values() if storage.data is not None)
         return moved + sum(machine.pool.nbytes for machine in run.cores)
 
     def turns(self) -> dict[str, int]:
@@ -63,20 +66,27 @@ class Program:
         self._keep[0].cores.clear()
         self._keep[0].loops.clear()
         self._inputs.clear()
+        self._lent.clear()
         self._outputs.clear()
 
     def __call__(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> tuple[np.ndarray[Any, Any], ...]:
         """Replay on `inputs` (same names and dtypes as recorded); the outputs are fresh arrays.
 
         Inputs have the recorded shapes, or are shorter and are followed by zeros. Those that the kernel writes in place are
-        updated.
+        updated. Those that it only reads by runs of whole rows from run-time starts are not copied before.
         """
         for name, target in self._inputs.items():
             fill(target, inputs[name])
-        with engine_numerics():
-            for steps in self.steps:
-                for step in steps:
-                    step()
+        for name, storage in self._lent.items():
+            storage.lent = inputs[name]
+        try:
+            with engine_numerics():
+                for steps in self.steps:
+                    for step in steps:
+                        step()
+        finally:
+            for storage in self._lent.values():
+                storage.lent = None
         for name in self._modified:
             inputs[name][...] = self._inputs[name]
         return tuple(array.copy() for array in self._outputs)

@@ -133,8 +133,12 @@ def access(tensor: NkiTensor, *, skip: bool | None = None, group: int = 16) -> A
                 unseen[...] = True
 
         return Access(lambda: (array, None), write_direct)
-    locate = _locator(tensor, indirection, skip, group)
     flat = _flat(tensor)
+    if isinstance(indirection, ScalarOffset) and tensor.storage.buffer.role == "input" and _is_rows(tensor, indirection.stride):
+        read_block = _block_reader(tensor, indirection, skip, flat)
+    else:
+        read_block, tensor.storage.seen = None, True
+    locate = _locator(tensor, indirection, skip, group)
     flags = tensor.storage.written
     same_size = tensor.dtype.itemsize == tensor.storage.buffer.dtype.itemsize
 
@@ -156,7 +160,7 @@ def access(tensor: NkiTensor, *, skip: bool | None = None, group: int = 16) -> A
         if flags is not None:
             flags[elements if same_size else ...] = True
 
-    return Access(read, write)
+    return Access(read_block or read, write)
 
 
 def _flat(tensor: NkiTensor) -> Array:
@@ -233,6 +237,62 @@ def _checker(tensor: NkiTensor, indirection: Any, skip: bool | None) -> Callable
         return ~bad
 
     return check
+
+
+def _is_rows(tensor: NkiTensor, stride: int) -> bool:
+    """True if the view is a run of whole rows of its buffer, in a row, wherever steps of `stride` move it."""
+    width, run = tensor.storage.buffer.shape[-1] if tensor.storage.buffer.shape else 0, 1
+    for size, step in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
+        if size != 1 and step != run:
+            return False
+        run *= size
+    whole = width and not any(number % width for number in (run, tensor.offset, stride))
+    return bool(whole) and tensor.dtype == tensor.storage.buffer.dtype
+
+
+def _block_reader(
+    tensor: NkiTensor, indirection: ScalarOffset, skip: bool | None, flat: Array
+) -> Callable[[], tuple[Array, Array | None]]:
+    """Reader of a run of whole rows of an input, from what the caller lent in its place if there is such."""
+    storage, shape, buffer = tensor.storage, tensor.shape, tensor.storage.buffer.shape
+    size, width = math.prod(shape), buffer[-1]
+    check, read_index = _checker(tensor, indirection, skip), _index_reader(indirection.index)
+    nothing, out = np.zeros(shape, flat.dtype), np.zeros((1,) * len(shape), np.bool_)
+
+    def read() -> tuple[Array, Array | None]:
+        index = read_index().reshape(1)
+        start = tensor.offset + index * indirection.stride
+        if check(index, start, size - 1) is not None:
+            return nothing, out
+        first = int(start[0])
+        if storage.lent is None:
+            return flat[first : first + size].reshape(shape), None
+        return _lent_rows(storage.lent, buffer, first // width, size // width).reshape(shape), None
+
+    return read
+
+
+def _lent_rows(lent: Array, shape: tuple[int, ...], first: int, count: int) -> Array:
+    """Rows `first` to `first + count` of an array `[..., keys, width]` of that shape, of which `lent` holds the beginning of
+    every axis; the rest is 0.
+    """
+    length = shape[-2] if len(shape) > 1 else 1
+    plane, row = divmod(first, length)
+    index = np.unravel_index(plane, shape[:-2]) if len(shape) > 2 else ()
+    inside = all(place < size for place, size in zip(index, lent.shape, strict=False))
+    if len(shape) > 1 and row + count <= length and inside and lent.shape[-1] == shape[-1]:
+        found = lent[tuple(index)][row : row + count]
+        if len(found) == count:
+            return found
+        rows = np.zeros((count, shape[-1]), lent.dtype)
+        rows[: len(found)] = found
+        return rows
+    rows = np.zeros((count, shape[-1]), lent.dtype)
+    for number in range(count):  # over the end of a plane
+        places = np.unravel_index(first + number, shape[:-1])
+        if all(place < size for place, size in zip(places, lent.shape, strict=False)):
+            rows[number, : lent.shape[-1]] = lent[places]
+    return rows
 
 
 def _row_starts(tensor: NkiTensor, indirection: VectorOffset, skip: bool | None) -> Callable[[], tuple[Array, Array | None]]:

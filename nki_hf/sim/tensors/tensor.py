@@ -145,6 +145,7 @@ class NkiTensor(Views):
                     advice="Copy the view into a tile first",
                 )
             stored = self.dtype.dtype
+            self.storage.seen = True
             self._array = self._strided(stored, self.storage.data, stored.itemsize)
         return self._array
 

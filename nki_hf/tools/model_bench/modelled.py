@@ -9,8 +9,9 @@ from typing import Any
 from nki_hf.adapters.call_log import LedgerRow
 from nki_hf.problem import Problem
 from nki_hf.tools.bench import modelled_rows
+from nki_hf.tools.decode_latency import decode_rows
 
-__all__ = ["Modelled", "modelled"]
+__all__ = ["Modelled", "ModelledDecode", "modelled", "modelled_decode"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,21 @@ class Modelled:
       problem: the attention call, as text.
       layers: how many layers of the model run it.
       rows: one per chip, as `nki_hf.tools.bench.modelled_rows` gives them; every time's name ends in `_simulated`.
+    """
+
+    problem: str
+    layers: int
+    rows: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelledDecode:
+    """Simulated times of the layers whose decode steps run one problem.
+
+    Attributes:
+      problem: the attention call of the last step, as text.
+      layers: how many layers of the model run it.
+      rows: one per chip, as `nki_hf.tools.decode_latency.decode_rows` gives them; simulated figures end in `_simulated`.
     """
 
     problem: str
@@ -41,5 +57,17 @@ def modelled(ran: Sequence[LedgerRow], *, prompts: int) -> tuple[Modelled, ...]:
             layers[row.first.problem] = layers.get(row.first.problem, 0) + 1
     return tuple(
         Modelled(problem=str(problem), layers=count, rows=tuple(modelled_rows(problem, count, prompts=prompts)))
+        for problem, count in layers.items()
+    )
+
+
+def modelled_decode(ran: Sequence[LedgerRow]) -> tuple[ModelledDecode, ...]:
+    """An entry for each distinct decode problem that went through a kernel; `ran` as in `modelled`."""
+    layers: dict[Problem, int] = {}
+    for row in ran:
+        if row.phase == "decode" and row.first.plan is not None:
+            layers[row.first.problem] = layers.get(row.first.problem, 0) + 1
+    return tuple(
+        ModelledDecode(problem=str(problem), layers=count, rows=tuple(decode_rows(problem, count)))
         for problem, count in layers.items()
     )

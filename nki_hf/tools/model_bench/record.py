@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from nki_hf.tools.model_bench.accuracy import Accuracy
 from nki_hf.tools.model_bench.measure import Timing
-from nki_hf.tools.model_bench.modelled import Modelled
+from nki_hf.tools.model_bench.modelled import Modelled, ModelledDecode
 from nki_hf.tools.output_files import whole_file
 
 __all__ = ["BenchResult", "DecodeTimes", "Ran", "Row", "schema"]
@@ -23,11 +23,13 @@ class DecodeTimes:
     Attributes:
       prefill: times of the prompt's pass.
       step: times of the single-token passes; `first_s` is the first step ever taken, the iterations are all later ones.
+      tokens_per_s: decoded tokens of the whole batch over the mean time of a step.
       accuracy: of the hidden states of the last prompt token and of every decoded token, against the same reference.
     """
 
     prefill: Timing
     step: Timing
+    tokens_per_s: float
     accuracy: Accuracy
 
 
@@ -99,6 +101,7 @@ class BenchResult:
       baseline_rms: RMS error of eager on CPU in the run's dtype against the reference.
       rows: one per attention.
       modelled: what the timing model says of the nki row's attention on each chip; simulated, never measured.
+      modelled_decode: the same of its decode steps; empty without such.
       passed: the verdict. Accuracy and fallbacks decide, speed never does.
       verdict: the verdict in words.
     """
@@ -109,6 +112,7 @@ class BenchResult:
     baseline_rms: float
     rows: tuple[Row, ...]
     modelled: tuple[Modelled, ...]
+    modelled_decode: tuple[ModelledDecode, ...]
     passed: bool
     verdict: str
 

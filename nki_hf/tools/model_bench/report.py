@@ -11,10 +11,11 @@ from rich.table import Table
 
 from nki_hf.tools.bench import modelled_table
 from nki_hf.tools.latency import EAGER_NOTE
+from nki_hf.tools.model_bench.modelled import ModelledDecode
 from nki_hf.tools.model_bench.record import BenchResult, Row
 from nki_hf.tools.screen import Screen
 
-__all__ = ["TABLES", "accuracy_table", "decode_table", "show", "time_table"]
+__all__ = ["TABLES", "accuracy_table", "decode_table", "modelled_decode_table", "show", "time_table"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ def show(result: BenchResult, screen: Screen, *, json: Path) -> None:
     for entry in result.modelled:
         screen.say("")
         screen.show(modelled_table(list(entry.rows), entry.layers))
+    for steps in result.modelled_decode:
+        screen.say("")
+        screen.show(modelled_decode_table(steps))
     if result.modelled:
         screen.say(EAGER_NOTE)
     screen.say("", f"{'PASS' if result.passed else 'FAIL'}: {result.verdict}")
@@ -60,6 +64,17 @@ def decode_table(result: BenchResult) -> Table | None:
     """Times of prefill and decode with a cache, apart."""
     rows = [row for row in result.rows if row.decode is not None]
     return _table("prefill, then decode steps with a cache", rows, _DECODE_COLUMNS) if rows else None
+
+
+def modelled_decode_table(steps: ModelledDecode) -> Table:
+    """What a decode step costs on each chip, simulated."""
+    layers = f"{steps.layers} layer{'' if steps.layers == 1 else 's'}"
+    titles = ("chip", "cores", "kernel", "µs a layer (sim)", "of the bandwidth (sim)", f"tokens/s, attention of {layers} (sim)")
+    table = Table(*titles, title="attention of a decode step on Trainium, simulated: no figure here was measured")
+    for row in steps.rows:
+        table.add_row(row["chip"], str(row["cores"]), row["kernel"], f"{row['us_simulated']:,.1f}",
+                      f"{row['bandwidth_share_simulated']:.0%}", f"{row['tokens_per_s_simulated']:,.0f}")  # fmt: skip
+    return table
 
 
 def accuracy_table(result: BenchResult) -> Table | None:
@@ -143,6 +158,8 @@ _DECODE_COLUMNS = (
     Column("median s", _of("decode.step.median_s")),
     Column("min s", _of("decode.step.min_s")),
     Column("max s", _of("decode.step.max_s")),
+    Column("tokens /s", _of("decode.tokens_per_s", lambda value: _number(value, 1))),
+    Column("kernel", lambda row: ", ".join(sorted({ran.kernel for ran in row.ran if ran.phase == "decode"})) or "-"),
     Column("RMS /eager", _of("decode.accuracy.rms_ratio")),
     Column("ok", _of("decode.accuracy.passed", _mark)),
 )

@@ -28,7 +28,7 @@ from nki_hf.tools.model_bench.generation import generate
 from nki_hf.tools.model_bench.measure import measure
 from nki_hf.tools.model_bench.memory import available_bytes, eager_skip_reason
 from nki_hf.tools.model_bench.model import Subject, load_subject
-from nki_hf.tools.model_bench.modelled import modelled
+from nki_hf.tools.model_bench.modelled import modelled, modelled_decode
 from nki_hf.tools.model_bench.options import BenchOptions
 from nki_hf.tools.model_bench.profile import write_events
 from nki_hf.tools.model_bench.record import BenchResult, DecodeTimes, Ran, Row
@@ -104,7 +104,8 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
         count = write_events(options.profile_path, launches)
         say(f"{count:,} events of {len(launches)} launches: {options.profile_path}")
     step("simulated times of the attention on each chip")
-    simulated = modelled(explain().rows, prompts=options.batch_size) if "nki" in options.attn else ()
+    ran = explain().rows if "nki" in options.attn else ()
+    simulated, of_steps = modelled(ran, prompts=options.batch_size), modelled_decode(ran)
     rows = _against_eager(rows)
     passed, verdict = _verdict(rows)
     return BenchResult(
@@ -114,6 +115,7 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
         baseline_rms=references.of_eager(slice(None)).rms_error,
         rows=tuple(rows),
         modelled=simulated,
+        modelled_decode=of_steps,
         passed=passed,
         verdict=verdict,
     )
@@ -197,7 +199,8 @@ def _decode(
         valid=references.valid[:, rows],
         against=references.of_eager(rows),
     )
-    return DecodeTimes(prefill=made.prefill, step=made.step, accuracy=accuracy)
+    tokens = options.batch_size / made.step.mean_s
+    return DecodeTimes(prefill=made.prefill, step=made.step, tokens_per_s=tokens, accuracy=accuracy)
 
 
 def _eager_on_cpu(subject: Subject, dtype: str) -> Array:
