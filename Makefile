@@ -16,7 +16,7 @@ help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: bench
-bench: ready-hf ## set up and run the Qwen3 benchmark; ARGS="--seqlen 512" passes flags on
+bench: ready-bench ## set up and run the Qwen3 benchmark, with its page; ARGS="--seqlen 512" passes flags on
 	$(BIN)/python examples/qwen3_bench.py $(ARGS)
 
 .PHONY: test
