@@ -38,6 +38,10 @@ lint: ready-test ## lint, types and the import-layer contract; the tests run the
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: docs
+docs: ready-docs ## build the documentation site into out/site, strictly, links checked
+	$(BIN)/python tools/docs_site.py
+
 .PHONY: clean
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -2,9 +2,9 @@
 
     python tools/utilisation.py [--write]
 
-Shares are operations on visible keys over the 16-bit peak of the cores that ran. Measured ones are published by others; simulated
-ones come from the timing model, with its error band. `--write` puts the table into docs/utilisation.md and the picture, light and
-dark, into docs/images.
+Shares are operations on visible keys over the 16-bit peak of the cores that ran. Measured ones are published by others;
+simulated ones come from the timing model, with its error band. `--write` puts the table into docs/utilisation.md and the
+picture, light and dark, into docs/images.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of shares of peak: figures worked out by hand, marks for what is measured and simulated, the command that made it."""
+"""The page of shares of peak: figures worked out by hand, marks for measured and simulated, the command that made it."""
 
 import re
 

@@ -1,0 +1,136 @@
+"""The tutorial's steps: judged, timed, and a report page of each.
+
+    python tools/tutorial.py [--write] [--pages FOLDER]
+
+`--write` puts the table into docs/tutorial.md, `--pages` writes one report page per step into a folder. Every time is
+simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import ml_dtypes
+import numpy as np
+
+import nki_hf
+from nki_hf import sim
+from nki_hf.chips import get_chip
+from nki_hf.observers.report import facts, html
+from nki_hf.timing.schedule import schedule
+from nki_hf.tools.program import finished
+from tools.page_block import replace_block
+
+__all__ = ["LAYOUT", "PAGE", "SIZE", "STEPS", "Step", "judged", "markdown", "write_pages"]
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "tutorial.md"
+STEPS = tuple(sorted((ROOT / "examples" / "tutorial").glob("step*.py")))
+LAYOUT = "q=ds,k=ds,v=sd"
+SIZE, CHIPS = 2048, ("trn2", "trn1")
+_CHECK = (512, 1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step as judged.
+
+    Attributes:
+      name: its file.
+      us: simulated microseconds by chip.
+      score: share of what the chip allows at best, on the first chip.
+      limit: the busiest engine there, and its share of the time.
+      hint: the judge's first hint, which the next step follows or leaves alone.
+    """
+
+    name: str
+    us: dict[str, float]
+    score: float
+    limit: str
+    hint: str
+
+
+def judged(path: Path) -> Step:
+    """Judge one step.
+
+    Raises:
+      ValueError: it does not pass; the message is the verdict.
+    """
+    record = nki_hf.judge(str(path), "attention", layout=LAYOUT, check=_CHECK, at=(SIZE,), chip=CHIPS, seed=0)
+    if not record["passed"]:
+        raise ValueError(f"{path.name} does not pass: {record['sentence']}")
+    first, at = record["times"][0], record["times"][0]["bottleneck"]
+    hints = first["hints"]
+    return Step(
+        name=path.name, us={row["chip"]: row["us"] for row in record["times"]}, score=first["score"],
+        limit=f"{at['engine']}, {at['active']:.0%}",
+        hint=f"line {hints[0]['line']}: {hints[0]['text']}" if hints else "",
+    )  # fmt: skip
+
+
+def markdown(steps: Sequence[Step]) -> str:
+    """The table of docs/tutorial.md."""
+    lines = [f"| step | {CHIPS[0]}, µs (sim) | {CHIPS[1]}, µs (sim) | of the best possible, {CHIPS[0]} | busiest engine |",
+             "|---|---:|---:|---:|---|"]  # fmt: skip
+    for step in steps:
+        times = " | ".join(f"{step.us[chip]:,.0f}" for chip in CHIPS)
+        lines.append(f"| `{step.name}` | {times} | {step.score:.0%} | {step.limit} |")
+    return "\n".join(lines)
+
+
+def write_pages(folder: Path) -> list[Path]:
+    """A report page per step, on the first chip."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for path in STEPS:
+        target = folder / f"{path.stem}.html"
+        target.write_text(_report(path), encoding="utf-8")
+        written.append(target)
+    return written
+
+
+def _report(path: Path) -> str:
+    chip = get_chip(CHIPS[0])
+    tensors: dict[str, Any] = {
+        "q": np.broadcast_to(np.zeros((), ml_dtypes.bfloat16), (128, SIZE)),
+        "k": np.broadcast_to(np.zeros((), ml_dtypes.bfloat16), (128, SIZE)),
+        "v": np.broadcast_to(np.zeros((), ml_dtypes.bfloat16), (SIZE, 128)),
+    }
+    with sim.as_nki():
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
+            raise ValueError(f"{path} is no Python file.")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        events = sim.launch(module.attention, (), tensors, options=sim.SimOptions(chip=chip, values=False, checks=False)).events
+    plan = schedule(events, chip)
+    return html(plan, f"{path.name}, {SIZE:,} keys", facts(plan, events, 4 * SIZE * SIZE * 128))
+
+
+def main() -> int:
+    """Judge all steps and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/tutorial.md")
+    parser.add_argument("--pages", type=Path, help="write a report page per step into this folder")
+    asked = parser.parse_args()
+    steps = [judged(path) for path in STEPS]
+    print(markdown(steps))
+    for step in steps:
+        print(f"{step.name}: {step.hint}")
+    if asked.write:
+        replace_block(PAGE, "tutorial", markdown(steps))
+    if asked.pages is not None:
+        print(*write_pages(asked.pages), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(finished(main))
