@@ -8,6 +8,7 @@ from pathlib import Path
 import bench_results
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from nki_hf.chips import get_chip
@@ -16,6 +17,7 @@ from nki_hf.tools.model_bench.options import BenchOptions, WrongUse
 from nki_hf.tools.model_bench.page import page, write_page
 from nki_hf.tools.model_bench.published import published_for, published_lines
 from nki_hf.tools.model_bench.record import BenchResult
+from nki_hf.tools.model_bench.report import show
 from nki_hf.tools.model_bench.sweep import lengths_of, model_problem, sweep, write_sweep
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "qwen3_bench.py"
@@ -23,16 +25,16 @@ TIMES = (1.0, 1.1, 1.2, 1.3, 1.4)
 
 
 @pytest.fixture(scope="module")
-def app():
+def module():
     spec = importlib.util.spec_from_file_location("qwen3_bench_pages", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.app
+    return module
 
 
 @pytest.fixture
-def run(app):
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+def run(module):
+    return lambda *words: CliRunner().invoke(module.app, [str(word) for word in words])
 
 
 def _result(**changes):
@@ -123,6 +125,14 @@ def test_aim414_has_its_published_figures_labelled(html):
     assert one_core in _text(html)
 
 
+def test_published_figures_are_printed_beside_the_run(capsys):
+    show(_result(published=True), Console(width=100), json=Path("r.json"))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "published: eager 0.35 prompts/s" in printed
+    assert "published: nki 2.99 prompts/s" in printed
+    assert "simulated: one trn2 core spends 8.0 ms" in printed
+
+
 @pytest.mark.parametrize(
     "changes", [{"seqlen": 8192}, {"layers": 5}, {"batch_size": 2}, {"padded": True}, {"window": 64}, {"dtype": "fp32"},
                 {"model": "other"}]
@@ -176,6 +186,24 @@ def test_a_sweep_that_means_nothing_is_refused(text, run):
         lengths_of(text)
     if text:
         assert run("--sweep", text).exit_code == 2
+
+
+@pytest.mark.parametrize(("device", "lengths"), [("cpu", []), ("neuron", [128, 256])])
+def test_a_sweep_runs_the_model_at_each_length_on_a_device_only(module, monkeypatch, tmp_path, device, lengths):
+    ran = []
+
+    def benchmark(options, *_, **__):
+        ran.append((options.seqlen, options.json.name))
+        return options.seqlen < 256
+
+    monkeypatch.setattr("nki_hf.tools.model_bench.worlds.choose_device", lambda _: device)
+    monkeypatch.setattr("nki_hf.tools.model_bench.sweep.sweep", lambda *_, **__: [])
+    monkeypatch.setattr("nki_hf.tools.model_bench.sweep.write_sweep", lambda points, path, command: (path, command))
+    monkeypatch.setattr(module, "benchmark", benchmark)
+    done = CliRunner().invoke(module.app, ["--sweep", "seqlen=128..256", "--json", str(tmp_path / "r.json")])
+    assert done.exit_code == (1 if lengths else 0), done.output  # a run that failed is said
+    assert ran == [(seqlen, f"r_{seqlen}.json") for seqlen in lengths]
+    assert "--sweep seqlen=128..256 --json" in done.output
 
 
 def test_the_sweep_holds_published_rows_and_ours(tmp_path):

@@ -100,7 +100,7 @@ def _simulated(axes: Any, theme: Theme, result: BenchResult) -> None:
 
 
 def _shares(axes: Any, theme: Theme, result: BenchResult) -> None:
-    title = "share of attention in a layer, SIMULATED, at most; grey: projections, MLP at their floor"
+    title = "share of attention in a layer, SIMULATED, at most"
     rows = [row for entry in result.modelled for row in entry.rows if "nki_share_simulated" in row]
     if not rows:
         _nothing(axes, theme, title, "the layer's matrix products are not known")
@@ -109,13 +109,30 @@ def _shares(axes: Any, theme: Theme, result: BenchResult) -> None:
     for place, row in enumerate(rows):
         for side, kind in ((-0.2, "nki"), (0.2, "eager_like")):
             share = 100 * row[f"{kind}_share_simulated"]
+            band = error_range(family_of(row["kernel"] if kind == "nki" else "v3"), row["chip"])
             colour = colour_of("nki" if kind == "nki" else "eager")
             axes.bar(place + side, share, width=0.36, color=colour, hatch="//", edgecolor=theme.back, linewidth=0)
             axes.bar(place + side, 100 - share, width=0.36, bottom=share, color=theme.grid)
-            axes.text(place + side, share + 1, f"{share:.0f} %", ha="center", va="bottom", color=theme.text, fontsize=8)
+            ends = [share] if band is None else [_erring(share, error) for error in band[:2]]
+            axes.plot([place + side] * len(ends), ends, color=theme.text, linewidth=1.4)
+            axes.text(
+                place + side,
+                max(ends) + 1,
+                f"{share:.0f} %" + ("" if band else " ?"),
+                ha="center",
+                va="bottom",
+                color=theme.text,
+                fontsize=8,
+            )
     axes.set_xticks(range(len(rows)), [f"{row['chip']}, {_cores(row['cores'])}" for row in rows])
     axes.set_ylim(0, 108)
-    style(axes, theme, title=title, y="% of the layer (simulated)")
+    style(axes, theme, title=title, y="% of the layer (simulated); grey: the rest")
+
+
+def _erring(share: float, error: float) -> float:
+    """The share in % if the simulated attention is off by `error` and the rest is not."""
+    attention = share / (1 + error)
+    return 100 * attention / (attention + 100 - share)
 
 
 def _nothing(axes: Any, theme: Theme, title: str, why: str) -> None:
