@@ -206,15 +206,15 @@ def compare_results(old: Path, new: Path) -> int:
     from nki_hf.tools.model_bench.record import BenchResult
 
     before, after = BenchResult.read(old), BenchResult.read(new)
-    show_comparison(before, after, Console(width=80))
+    show_comparison(before, after, Screen())
     path = new.with_name(f"{new.stem}_against_{old.stem}.html")
     try:
         with writing(path, "page"):
             write_comparison(before, after, path)
     except BackendUnavailable as error:
-        print(f"page: none: {error}")
+        Screen().line(f"page: none: {error}")
     else:
-        print(f"page: {path}")
+        Screen().line(f"page: {path}")
     return 0
 
 
@@ -241,7 +241,7 @@ def sweep_lengths(text: str, options: BenchOptions, errors: Console, *, warmup_g
         points = sweep(lengths, lambda seqlen: model_problem(config, seqlen, options), step=step)
     words = ["--sweep", text, *options.arguments()]
     written = write_sweep(points, page, shlex.join(["python", "examples/qwen3_bench.py", *words]))
-    print(f"simulated on a CPU, published rows beside it: {written[0]}, {written[1]}")
+    Screen().line(f"simulated, with published rows beside it: {written[0]}, {written[1]}")
     return 0 if passed else 1
 
 

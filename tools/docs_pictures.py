@@ -2,8 +2,8 @@
 
     python tools/docs_pictures.py [--only NAME]
 
-NAME is scaling (attention by length, about five minutes), utilisation, or timelines. Light and dark files stand beside each
-other in docs/images. All times in them are simulated but for the published rows, which the pictures mark.
+NAME is scaling (attention by length, about five minutes), utilisation, timelines, or report. Light and dark files stand
+beside each other in docs/images. All times in them are simulated but for the published rows, which the pictures mark.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ def timelines() -> None:
         _run("-m", "nki_hf", "trace", *words, "--seqlen", "1024", "-o", str(IMAGES / f"{name}.png"))
 
 
-PICTURES = {"scaling": scaling, "utilisation": utilisation, "timelines": timelines}
+def report() -> None:
+    """The first screen of a report page, light and dark; needs a headless browser."""
+    _run(str(ROOT / "tools" / "report_pictures.py"), "--docs")
+
+
+PICTURES = {"scaling": scaling, "utilisation": utilisation, "timelines": timelines, "report": report}
 
 
 def _run(*words: str) -> None:

@@ -35,7 +35,7 @@ def build(folder: Path) -> int:
     Raises:
       BackendUnavailable: the extra `docs` is not installed.
     """
-    require("the site", "docs", "mkdocs", "material", "mkdocstrings", "mkdocstrings_handlers.python", "matplotlib", "jinja2")
+    require("the site", "docs", "mkdocs", "material", "mkdocstrings", "mkdocstrings_handlers.python")
     with tempfile.TemporaryDirectory() as work:
         pages = Path(work) / "docs"
         shutil.copytree(ROOT / "docs", pages)

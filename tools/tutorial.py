@@ -24,8 +24,11 @@ import numpy as np
 import nki_hf
 from nki_hf import sim
 from nki_hf.chips import get_chip
-from nki_hf.observers.report import facts, html
+from nki_hf.observers.report import facts
 from nki_hf.timing.schedule import schedule
+from nki_hf.tools.error_bands import band_of
+from nki_hf.tools.judging.reasons import reasons
+from nki_hf.tools.pages.report_page import Side, report_page
 from nki_hf.tools.program import finished
 from tools.page_block import replace_block
 
@@ -112,7 +115,11 @@ def _report(path: Path) -> str:
         spec.loader.exec_module(module)
         events = sim.launch(module.attention, (), tensors, options=sim.SimOptions(chip=chip, values=False, checks=False)).events
     plan = schedule(events, chip)
-    return html(plan, f"{path.name}, {SIZE:,} keys", facts(plan, events, 4 * SIZE * SIZE * 128))
+    side = Side(
+        title=f"{path.name}, {SIZE:,} keys", plan=plan, facts=facts(plan, events, 4 * SIZE * SIZE * 128),
+        reasons=reasons(plan, events),
+    )  # fmt: skip
+    return report_page(side, notes=(f"{band_of('attention', chip.name)}.",))
 
 
 def main() -> int:

@@ -87,10 +87,9 @@ def drawn(draw: Draw, theme: Theme, size: tuple[float, float], file_format: str)
 
 
 def picture_element(draw: Draw, size: tuple[float, float], alt: str) -> str:
-    """An HTML `<picture>` that holds the chart in both themes, as SVG; the reader's system chooses."""
-    light, dark = (base64.b64encode(drawn(draw, theme, size, "svg")).decode() for theme in (LIGHT, DARK))
-    head = "data:image/svg+xml;base64,"
-    return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{head}{dark}">'
-        f'<img src="{head}{light}" alt="{alt}"></picture>'
+    """The chart in both themes for a page, as SVG; the page's theme shows one of them (pages/charts.css)."""
+    return "".join(
+        f'<img class="chart {theme.name}" alt="{alt}" src="data:image/svg+xml;base64,'
+        f'{base64.b64encode(drawn(draw, theme, size, "svg")).decode()}">'
+        for theme in (LIGHT, DARK)
     )

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.chips.prices import Instance, instances, parse_prices, with_own
@@ -18,6 +16,8 @@ from nki_hf.tools.costing.text import as_json, show
 from nki_hf.tools.costing.times import measured_times, simulated_times
 from nki_hf.tools.input_files import check_regular
 from nki_hf.tools.modelled import window_of
+from nki_hf.tools.progress import working
+from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import SHAPE_HELP, problem_of
 
 __all__ = ["command"]
@@ -59,19 +59,15 @@ def command(
         check_cores(lnc, tuple(priced))
         for name in priced:
             check_shape_length(problem, get_chip(name), lnc)
-        watched = Console(stderr=True)
-        with Progress(console=watched, transient=True, disable=not watched.is_terminal) as bar:
-            task = bar.add_task("simulating", total=len(priced))
-            times = simulated_times(
-                problem, priced, what=shape, lnc=lnc, window=window, step=lambda name: bar.update(task, advance=0.5)
-            )
+        with working(f"nki_hf cost of {shape}", len(priced)) as work:
+            times = simulated_times(problem, priced, what=shape, lnc=lnc, window=window, work=work)
     rows = cost_rows(times, known, layers=layers, cores=cores)
     if not rows:
         raise ValueError("no instance with a price fits: fewer --cores, another --chip, or your own --price or --prices.")
     if json_:
         print(json.dumps(as_json(rows, layers), indent=1))
         return
-    show(times, rows, known, layers, Console(width=80))
+    show(times, rows, known, layers, Screen())
 
 
 def _own(path: Path) -> tuple[Instance, ...]:

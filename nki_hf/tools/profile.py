@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from nki_hf.tools.input_files import check_regular
+from nki_hf.tools.screen import Screen
 
 __all__ = ["Launch", "command", "read_launches", "shape_of"]
 
@@ -90,9 +89,10 @@ def shape_of(head: dict[str, Any]) -> str | None:
     problem, mask = head["problem"], head["mask"]
     if mask.get("runtime_bounds") or mask.get("bias"):
         return None
-    names = (("b", "batch"), ("hq", "num_heads_q"), ("hkv", "num_heads_kv"), ("sq", "seqlen_q"), ("skv", "seqlen_kv"),
-             ("d", "head_dim"), ("dv", "head_dim_v"))  # fmt: skip
-    words = [f"{short}={problem[name]}" for short, name in names if problem.get(name)]
+    heads, keys, width = problem["num_heads_q"], problem["seqlen_q"], problem["head_dim"]
+    sizes = (("b", "batch", 1), ("hq", "num_heads_q", 1), ("hkv", "num_heads_kv", heads), ("sq", "seqlen_q", 0),
+             ("skv", "seqlen_kv", keys), ("d", "head_dim", 128), ("dv", "head_dim_v", width))  # fmt: skip
+    words = [f"{short}={problem[name]}" for short, name, usual in sizes if problem[name] != usual]
     if mask.get("q_offset", 0) != (problem["seqlen_kv"] - problem["seqlen_q"] if mask.get("ahead") is not None else 0):
         return None
     if mask.get("ahead") is not None:
@@ -123,38 +123,31 @@ def command(
     if as_json:
         print(json.dumps([_plain(launch) for launch in launches], indent=1))
         return
-    console = Console(width=80)
+    screen = Screen()
     for number, launch in enumerate(launches, 1):
-        show(launch, f"launch {number} of {len(launches)}", console)
+        show(launch, f"launch {number} of {len(launches)}", screen)
 
 
-def show(launch: Launch, title: str, console: Console) -> None:
+def show(launch: Launch, title: str, screen: Screen) -> None:
     """Print one launch."""
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
     head = launch.head
-    say(f"{title}: {head['kernel']} on {head['chip']}, {head['lnc']} core(s), {launch.count:,} instructions, "
-        f"HBM {_mib(launch.hbm['reads'])} MiB read, {_mib(launch.hbm['writes'])} MiB written")  # fmt: skip
-    table = Table("engine", "opcode", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for title_ in ("count", "share"):
-        table.add_column(title_, justify="right")
-    for (engine, opcode), count in sorted(launch.opcodes.items(), key=lambda item: (item[0][0], -item[1])):
-        table.add_row(engine, opcode, f"{count:,}", f"{count / launch.count:.1%}")
-    console.print(table)
-    lines = Table("kernel line", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    lines.add_column("instructions", justify="right")
-    for (name, line), count in launch.lines.most_common(_LINES):
-        lines.add_row(f"{os.path.basename(name)}:{line}", f"{count:,}")
-    console.print(lines)
+    cores = f"{head['lnc']} core{'s' * (head['lnc'] > 1)}"
+    screen.say(f"{title}: {head['kernel']} on {head['chip']}, {cores}, {launch.count:,} instructions, "
+               f"HBM {_mib(launch.hbm['reads'])} MiB read, {_mib(launch.hbm['writes'])} MiB written", "")  # fmt: skip
+    opcodes = sorted(launch.opcodes.items(), key=lambda item: (item[0][0], -item[1]))
+    rows = [[engine, opcode, f"{count:,}", f"{count / launch.count:.1%}"] for (engine, opcode), count in opcodes]
+    screen.table(("engine", "opcode", "instructions", "share"), rows, left=(0, 1))
+    screen.say("")
+    lines = [[f"{os.path.basename(name)}:{line}", f"{count:,}"] for (name, line), count in launch.lines.most_common(_LINES)]
+    screen.table(("kernel line", "instructions"), lines)
+    screen.say("")
     shape = shape_of(head)
     if shape is None:
-        say("its masks are data, which no command line says: nki_hf report has no page of it")
+        screen.say("its masks are data, which no command line says: nki_hf report has no page of it")
     else:
-        say(f"where its simulated time goes: nki_hf report --kernel {head['kernel']} --shape {shape} --chip {head['chip']} "
-            "-o page.html")  # fmt: skip
-    say("")
+        screen.say("where its simulated time goes:")
+        screen.line(f"nki_hf report --kernel {head['kernel']} --shape {shape} --chip {head['chip']} -o page.html")
+    screen.say("")
 
 
 def _plain(launch: Launch) -> dict[str, Any]:

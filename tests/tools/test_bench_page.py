@@ -8,7 +8,6 @@ from pathlib import Path
 import bench_results
 import pytest
 import torch
-from rich.console import Console
 from typer.testing import CliRunner
 
 from nki_hf.chips import get_chip
@@ -19,6 +18,7 @@ from nki_hf.tools.model_bench.published import published_for, published_lines
 from nki_hf.tools.model_bench.record import BenchResult
 from nki_hf.tools.model_bench.report import show
 from nki_hf.tools.model_bench.sweep import lengths_of, model_problem, sweep, write_sweep
+from nki_hf.tools.screen import Screen
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "qwen3_bench.py"
 TIMES = (1.0, 1.1, 1.2, 1.3, 1.4)
@@ -71,7 +71,9 @@ def test_a_run_leaves_page_and_picture_beside_its_result(run, tiny_folder, tmp_p
 
 def test_the_page_opens_offline_in_both_themes(html):
     assert not re.search(r"""(?:src|href|srcset)=["'](?!data:)""", html)
-    assert "prefers-color-scheme: dark" in html
+    assert "prefers-color-scheme:dark" in html  # and a button
+    assert 'class="chart light"' in html
+    assert 'class="chart dark"' in html
     assert html.count("data:image/svg+xml") == 2
 
 
@@ -85,8 +87,8 @@ def test_the_page_labels_every_modelled_figure(html):
 
 
 def test_hostile_text_of_a_record_is_shown_not_run(html):
-    assert "<script" not in html
-    assert "alert(1)" in html
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;alert(1)" in html
     assert "<img src=x>" not in html
 
 
@@ -126,7 +128,7 @@ def test_aim414_has_its_published_figures_labelled(html):
 
 
 def test_published_figures_are_printed_beside_the_run(capsys):
-    show(_result(published=True), Console(width=100), json=Path("r.json"))
+    show(_result(published=True), Screen(), json=Path("r.json"))
     printed = " ".join(capsys.readouterr().out.split())
     assert "published: eager 0.35 prompts/s" in printed
     assert "published: nki 2.99 prompts/s" in printed

@@ -96,7 +96,8 @@ def test_the_text_says_what_is_simulated_what_is_missing_and_where_the_published
     assert done.exit_code == 0, done.stderr
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     text = " ".join(done.stdout.split())
-    for words in ("simulated, flash_", "error on measured rows: attention, trn2", "(sim)", "on demand 26-06", "block 26-05",
+    for words in ("simulated, flash_", "error on measured rows: attention, trn2", "(sim)", "x0.92-1.16",
+                  "on demand 26-06", "block 26-05",
                   "trn2.3xlarge", "inf2.xlarge", "No price was found for trn2u.48xlarge, trn3",
                   "Not in it: the rest of the model", "idle hours", "A100 (p4d.24xlarge): 23 $/h, called spot; 0.115",
                   "the price of eight GPUs by the rate of one", "is about the on-demand price of trn1.2xlarge"):  # fmt: skip

@@ -47,8 +47,8 @@ def test_a_file_that_was_written_is_read(tmp_path):
     assert stored >= 2 * 128 * 128 * 2  # the output: two heads of 128 x 128 bfloat16
     done = _profile(path)
     assert done.exit_code == 0, done.stderr
-    assert f"launch 1 of 2: {decision.kernel} on trn2, 1 core(s), {first.count:,} instructions" in done.stdout
-    assert f"nki_hf report --kernel {decision.kernel} --shape b=1,hq=2,hkv=1,sq=128" in done.stdout
+    assert f"launch 1 of 2: {decision.kernel} on trn2, 1 core, {first.count:,} instructions" in done.stdout
+    assert f"nki_hf report --kernel {decision.kernel} --shape hq=2,hkv=1,sq=128,causal --chip trn2 " in done.stdout
     body = json.loads(_profile(path, "--json").stdout)
     assert [launch["instructions"] for launch in body] == [first.count, second.count]
     assert sum(row["count"] for row in body[0]["opcodes"]) == first.count

@@ -1,4 +1,4 @@
-"""The text of `nki_hf cost`, at most 80 columns wide, and its JSON."""
+"""The text of `nki_hf cost`, and its JSON."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from nki_hf.chips.prices import Instance, economics
 from nki_hf.tools.costing.dollars import CostRow, dollars_per_pflop
 from nki_hf.tools.costing.times import CallTime
 from nki_hf.tools.error_bands import band_of
+from nki_hf.tools.screen import Screen
 
 __all__ = ["NOT_IN_IT", "SLIP", "as_json", "show"]
 
@@ -21,8 +19,8 @@ NOT_IN_IT = (
     "other (all of them are taken to run at the speed of one alone), idle hours, disks, traffic, taxes."
 )
 LEGEND = (
-    "$/Mtok: dollars for a million query tokens. block: an EC2 capacity block; 3-year: effective, by the hour. Date: when the "
-    "price was read. All figures: --json."
+    "$/Mtok: dollars for a million query tokens. Band: times that, if the model errs as on its best and worst measured row. "
+    "block: an EC2 capacity block; 3-year: effective, by the hour. Date: when the price was read. All figures: --json."
 )
 SLIP = (
     "What slips there: 1.33 $ is about the on-demand price of trn1.2xlarge, not a spot price; its rate is that of both cores, "
@@ -32,33 +30,26 @@ SLIP = (
 )
 
 
-def show(times: Sequence[CallTime], rows: Sequence[CostRow], known: Sequence[Instance], layers: int, console: Console) -> None:
+def show(times: Sequence[CallTime], rows: Sequence[CostRow], known: Sequence[Instance], layers: int, screen: Screen) -> None:
     """Print times, costs, what is not in them, and the published table beside."""
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False)
-
+    say = screen.say
     for time in times:
         mark = "~" if time.simulated else ""
         kind = "simulated" if time.simulated else "measured (yours)"
-        say(f"{time.what} on {time.chip}: {mark}{time.us:,.1f} µs a call, {kind}, {time.kernel}, {time.lnc} core(s), "
+        cores = f"{time.lnc} core{'s' * (time.lnc > 1)}"
+        say(f"{time.what} on {time.chip}: {mark}{time.us:,.1f} µs a call, {kind}, {time.kernel}, {cores}, "
             f"{time.tflops:,.1f} TFLOP/s on visible keys, {time.of_peak:.0%} of peak")  # fmt: skip
         if time.simulated:
-            say(f"  {band_of(time.kernel, time.chip)}")
+            say(band_of(time.kernel, time.chip), indent=2)
     say("")
-    kinds = {"sim" if time.simulated else "measured" for time in times}
-    say(f"dollars of attention, {layers} layer{'s' * (layers > 1)}, {' and '.join(sorted(kinds))}; in brackets what it is if "
-        "the model errs as on its best and its worst measured row")  # fmt: skip
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    kind = f"\n({' or '.join(sorted(kinds))})"
-    for title in ("instance", "$/h", "price", "cores", f"$/Mtok{kind}", f"$/PFLOP{kind}"):
-        table.add_column(title, justify="left" if title in ("instance", "price") else "right", no_wrap=True)
-    for row in sorted(rows, key=lambda row: (row.time.what, row.per_pflop)):
-        table.add_row(
-            row.instance.name, f"{row.price.dollars:,.4g}", _price(row),
-            f"{row.cores}/{row.instance.cores}", _figures(row.per_million_tokens), f"{_figures(row.per_pflop)} {_span(row)}",
-        )  # fmt: skip
-    console.print(table)
+    kind = " or ".join(sorted({"sim" if time.simulated else "measured" for time in times}))
+    head = ("instance", "$/h", "price", "cores", f"$/Mtok ({kind})", f"$/PFLOP ({kind})", "band")
+    cells = [
+        [row.instance.name, f"{row.price.dollars:,.4g}", _price(row), f"{row.cores}/{row.instance.cores}",
+         _figures(row.per_million_tokens), _figures(row.per_pflop), _span(row)]
+        for row in sorted(rows, key=lambda row: (row.time.what, row.per_pflop))
+    ]  # fmt: skip
+    screen.table(head, cells, title=f"dollars of attention, {layers} layer{'s' * (layers > 1)}", left=(0, 2))
     say(LEGEND)
     shown = {row.instance.name for row in rows}
     silent = [item.name for item in known if item.modelled and item.prices and item.name not in shown]
@@ -77,8 +68,8 @@ def show(times: Sequence[CallTime], rows: Sequence[CostRow], known: Sequence[Ins
     say("")
     say("Beside it, published in a blog post of 2026 (dollars per attention TFLOP/s and hour):")
     for line in economics():
-        say(f"  {line.what}: {line.dollars:g} $/h, called {line.called}; {line.dollars_per_tflops_hour:g}, which is "
-            f"{line.dollars_per_pflop:.4f} $ per PFLOP")  # fmt: skip
+        say(f"{line.what}: {line.dollars:g} $/h, called {line.called}; {line.dollars_per_tflops_hour:g}, which is "
+            f"{line.dollars_per_pflop:.4f} $ per PFLOP", indent=2)  # fmt: skip
     gpu = economics()[1]
     say(SLIP.format(fair=gpu.dollars_per_tflops_hour / 8, pflop=gpu.dollars_per_pflop / 8))
 
@@ -122,6 +113,4 @@ def _figures(value: float) -> str:
 def _span(row: CostRow) -> str:
     if not row.time.simulated:
         return ""
-    if row.span is None:
-        return "(band not known)"
-    return "({}-{})".format(*(f"{row.per_pflop * factor:.2g}" for factor in row.span))
+    return "not known" if row.span is None else f"x{row.span[0]:.2f}-{row.span[1]:.2f}"

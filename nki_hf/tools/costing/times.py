@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from nki_hf.tools.error_bands import family_of
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.measured import read_rows
 from nki_hf.tools.modelled import visible_flops
+from nki_hf.tools.progress import Work
 from nki_hf.tools.shape import problem_of
 from nki_hf.tools.subjects import attention_candidate, attention_kernels, subject
 
@@ -57,7 +58,7 @@ class CallTime:
 
 
 def simulated_times(
-    problem: Problem, chips: Iterable[str], *, what: str, lnc: int | None, window: int | None, step: Callable[[str], None]
+    problem: Problem, chips: Iterable[str], *, what: str, lnc: int | None, window: int | None, work: Work
 ) -> list[CallTime]:
     """One per chip, of the kernel that dispatch picks.
 
@@ -66,7 +67,7 @@ def simulated_times(
     """
     found = []
     for name in chips:
-        step(name)
+        work.begin(f"simulating on {name}")
         chip = get_chip(name)
         cores = chip.default_lnc if lnc is None else lnc
         kernel = attention_candidate(problem, chip, cores).binding.name
@@ -85,6 +86,7 @@ def simulated_times(
                 band=None if band is None else band[:2],
             )
         )
+        work.advance()
     return found
 
 

@@ -8,14 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from nki_hf.tools.charting import SERIES, Theme, picture_element, style
 from nki_hf.tools.model_bench.options import WrongUse
 from nki_hf.tools.model_bench.rank_interval import CONFIDENCE, Ratio, ratio_of
 from nki_hf.tools.model_bench.record import BenchResult
 from nki_hf.tools.output_files import whole_file
+from nki_hf.tools.screen import Screen
 from nki_hf.tools.web_page import Page
 
 __all__ = ["Compared", "compared", "show_comparison", "write_comparison"]
@@ -107,20 +105,15 @@ def _kernels(result: BenchResult) -> str:
     return ", ".join(sorted({row["kernel"] for entry in result.modelled for row in entry.rows}))
 
 
-def show_comparison(old: BenchResult, new: BenchResult, console: Console) -> None:
+def show_comparison(old: BenchResult, new: BenchResult, screen: Screen) -> None:
     """Print the lines, what differs between the machines, and both verdicts."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for title in _TITLES:
-        table.add_column(title, justify="left" if title in ("", "verdict") else "right", no_wrap=title != "")
-    for line in compared(old, new):
-        table.add_row(*_cells(line))
-    console.print(table)
+    screen.table(_TITLES, [_cells(line) for line in compared(old, new)], left=(0, 5))
+    screen.say("")
     for name, before, after in differences(old, new):
-        console.print(f"{name}: {before} | {after}", highlight=False, markup=False, soft_wrap=True)
+        screen.say(f"{name}: {before} | {after}")
     for label, result in (("old", old), ("new", new)):
-        text = f"{label}: {'PASS' if result.passed else 'FAIL'}: {result.verdict}"
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-    console.print(NOTE, highlight=False, markup=False)
+        screen.say(f"{label}: {'PASS' if result.passed else 'FAIL'}: {result.verdict}")
+    screen.say(NOTE)
 
 
 def write_comparison(old: BenchResult, new: BenchResult, path: Path) -> None:
@@ -139,10 +132,10 @@ def write_comparison(old: BenchResult, new: BenchResult, path: Path) -> None:
         made.lead(f"{'PASS' if result.passed else 'FAIL'}: {result.verdict}", good=result.passed)
         made.code(result.command)
     with whole_file(path) as file:
-        file.write(made.bytes())
+        file.write(made.text().encode())
 
 
-_TITLES = ("", "old", "new", "new / old", "interval", "verdict")
+_TITLES = ("what", "old", "new", "new / old", "interval", "verdict")
 
 
 def _cells(line: Compared) -> list[str]:

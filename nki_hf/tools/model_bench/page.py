@@ -60,7 +60,7 @@ def page(result: BenchResult) -> bytes:
     made.facts(result.header.items())
     made.heading("repeat")
     made.code(result.command)
-    return made.bytes()
+    return made.text().encode()
 
 
 def _simulated(made: Page, entry: Modelled) -> None:

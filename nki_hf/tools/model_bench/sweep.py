@@ -143,7 +143,7 @@ def write_sweep(points: Sequence[Point], path: Path, command: str) -> tuple[Path
     for chip in CHIPS:
         made.say(f"error of simulated times on measured rows: {error_band('attention', chip)}.", note=True)
     made.code(command)
-    for target, content in ((path, made.bytes()), (picture, drawn(partial(draw, points), LIGHT, SIZE, "png"))):
+    for target, content in ((path, made.text().encode()), (picture, drawn(partial(draw, points), LIGHT, SIZE, "png"))):
         with whole_file(target) as file:
             file.write(content)
     return path, picture
