@@ -2,7 +2,7 @@
 
     python tools/tutorial.py [--write] [--pages FOLDER]
 
-`--write` puts the table into docs/tutorial.md, `--pages` writes one report page per step into a folder. Every time is
+`--write` puts table and hints into docs/tutorial.md, `--pages` writes one report page per step into a folder. Every time is
 simulated.
 """
 
@@ -32,12 +32,14 @@ from nki_hf.tools.pages.report_page import Side, report_page
 from nki_hf.tools.program import finished
 from tools.page_block import replace_block
 
-__all__ = ["LAYOUT", "PAGE", "SIZE", "STEPS", "Step", "judged", "markdown", "write_pages"]
+__all__ = ["LAYOUT", "PAGE", "SIZE", "STEPS", "Step", "blocks", "judged", "markdown", "write_pages"]
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "tutorial.md"
 STEPS = tuple(sorted((ROOT / "examples" / "tutorial").glob("step*.py")))
 LAYOUT = "q=ds,k=ds,v=sd"
+QUOTED = (("were loaded before",), ("the row sum reads", "in float32 take"), ("evictions from PSUM",), ())
+"""Of each step, words of the hints that the page quotes, which the next step follows."""
 SIZE, CHIPS = 2048, ("trn2", "trn1")
 _CHECK = (512, 1024)
 
@@ -51,14 +53,14 @@ class Step:
       us: simulated microseconds by chip.
       score: share of what the chip allows at best, on the first chip.
       limit: the busiest engine there, and its share of the time.
-      hint: the judge's first hint, which the next step follows or leaves alone.
+      hints: what the judge says could be gained on the first chip.
     """
 
     name: str
     us: dict[str, float]
     score: float
     limit: str
-    hint: str
+    hints: tuple[str, ...]
 
 
 def judged(path: Path) -> Step:
@@ -71,11 +73,10 @@ def judged(path: Path) -> Step:
     if not record["passed"]:
         raise ValueError(f"{path.name} does not pass: {record['sentence']}")
     first, at = record["times"][0], record["times"][0]["bottleneck"]
-    hints = first["hints"]
     return Step(
         name=path.name, us={row["chip"]: row["us"] for row in record["times"]}, score=first["score"],
         limit=f"{at['engine']}, {at['active']:.0%}",
-        hint=f"line {hints[0]['line']}: {hints[0]['text']}" if hints else "",
+        hints=tuple(f"up to {h['gain_us']:,.1f} us: line {h['line']}: {h['text']}" for h in first["hints"]),
     )  # fmt: skip
 
 
@@ -87,6 +88,22 @@ def markdown(steps: Sequence[Step]) -> str:
         times = " | ".join(f"{step.us[chip]:,.0f}" for chip in CHIPS)
         lines.append(f"| `{step.name}` | {times} | {step.score:.0%} | {step.limit} |")
     return "\n".join(lines)
+
+
+def blocks(steps: Sequence[Step]) -> dict[str, str]:
+    """What stands between the markers of docs/tutorial.md, by name: the table, and the quoted hints of each step.
+
+    Raises:
+      ValueError: a step has no hint of the kind that the page quotes any more: the page has to be thought over.
+    """
+    found = {"tutorial": markdown(steps)}
+    for number, (step, words) in enumerate(zip(steps, QUOTED, strict=True), 1):
+        quoted = [next((hint for hint in step.hints if word in hint), "") for word in words]
+        if not all(quoted):
+            raise ValueError(f"{step.name} has no hint with {words[quoted.index('')]!r}: docs/tutorial.md quotes one.")
+        if quoted:
+            found[f"hints-{number}"] = "\n" + "".join(f"    {hint}\n" for hint in quoted)  # blank lines around: a code block
+    return found
 
 
 def write_pages(folder: Path) -> list[Path]:
@@ -131,9 +148,10 @@ def main() -> int:
     steps = [judged(path) for path in STEPS]
     print(markdown(steps))
     for step in steps:
-        print(f"{step.name}: {step.hint}")
+        print(step.name, *step.hints, sep="\n    ")
     if asked.write:
-        replace_block(PAGE, "tutorial", markdown(steps))
+        for name, body in blocks(steps).items():
+            replace_block(PAGE, name, body)
     if asked.pages is not None:
         print(*write_pages(asked.pages), sep="\n")
     return 0

@@ -152,14 +152,9 @@ def test_no_version_of_nki_refuses_a_step(step):
 @pytest.mark.slow
 def test_every_step_passes_and_the_page_says_what_the_judge_says():
     steps = [tutorial.judged(path) for path in tutorial.STEPS]
-    assert tutorial.markdown(steps) == block_of(tutorial.PAGE, "tutorial")
-    hints = set()
-    for path in tutorial.STEPS:
-        record = nki_hf.judge(str(path), "attention", layout=tutorial.LAYOUT, check=(512,), at=(tutorial.SIZE,), chip=("trn2",))
-        hints |= {f"up to {h['gain_us']:,.1f} us: line {h['line']}: {h['text']}" for h in record["times"][0]["hints"]}
-    quoted = re.findall(r"^ {4}(up to .*)$", tutorial.PAGE.read_text(), flags=re.MULTILINE)
-    assert len(quoted) >= 3
-    assert set(quoted) <= hints
+    for name, body in tutorial.blocks(steps).items():
+        assert body.strip("\n") == block_of(tutorial.PAGE, name)
+    assert len(re.findall(r"^ {4}up to .* us: line", tutorial.PAGE.read_text(), flags=re.MULTILINE)) == 4
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 import bench_results
 import pytest
 import torch
+from headless import Browser, chromium
 from typer.testing import CliRunner
 
 from nki_hf.chips import get_chip
@@ -77,6 +78,18 @@ def test_the_page_opens_offline_in_both_themes(html):
     assert html.count("data:image/svg+xml") == 2
 
 
+@pytest.mark.skipif(chromium() is None, reason="no Chromium is installed")
+def test_a_browser_shows_one_chart_of_the_two_and_complains_of_nothing(html, tmp_path):
+    (tmp_path / "r.html").write_text(html)
+    shown = "[...document.querySelectorAll('img.chart')].filter(i => i.offsetWidth && i.naturalWidth).map(i => i.className)"
+    with Browser() as browser:
+        for width in (1280, 390):
+            for dark in (False, True):
+                browser.open(tmp_path / "r.html", width=width, dark=dark, ready="document.readyState === 'complete'")
+                assert [*browser.complaints, *browser.overflowing()] == []
+                assert browser.value(shown) == [f"chart {'dark' if dark else 'light'}"]
+
+
 def test_the_page_labels_every_modelled_figure(html):
     text = _text(html)
     table = text[text.index("simulated, no figure here was measured") : text.index("machine and versions")]
@@ -123,7 +136,7 @@ def test_aim414_has_its_published_figures_labelled(html):
     assert nki.startswith("published: nki 2.99 prompts/s")
     # 4 layers of 2,000 us; a prompt at 2.99 a second takes 334 ms, at 0.35 2,857 ms
     assert one_core.startswith("simulated: one trn2 core spends 8.0 ms on attention (flash_const_max, 4 layers) of the 334 ms")
-    assert "of 2,857 ms; error on measured rows: attention, trn2" in one_core
+    assert "with eager takes 2,857 ms; error on measured rows: attention, trn2" in one_core
     assert one_core in _text(html)
 
 

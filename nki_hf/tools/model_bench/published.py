@@ -51,10 +51,12 @@ def published_lines(published: Sequence[Published], modelled: Sequence[Modelled]
     for entry in modelled:
         if entry.one_core is not None:
             row = entry.one_core
+            ours, eager = row["nki_model_ms_simulated"], row["eager_like_model_ms_simulated"]
+            whole = [1e3 / line.prompts_per_s for line in published]  # ms a prompt
             lines.append(
-                f"simulated: one {row['chip']} core spends {row['nki_model_ms_simulated']:,.1f} ms on attention "
-                f"({row['kernel']}, {entry.layers} layers) of the {1e3 / published[-1].prompts_per_s:,.0f} ms that a "
-                f"published prompt takes with NKI attention; {row['eager_like_model_ms_simulated']:,.0f} ms eager-like of "
-                f"{1e3 / published[0].prompts_per_s:,.0f} ms; {band_of(row['kernel'], row['chip'])}"
+                f"simulated: one {row['chip']} core spends {ours:,.1f} ms on attention ({row['kernel']}, {entry.layers} "
+                f"layers) of the {whole[-1]:,.0f} ms that a published prompt takes with NKI attention; the eager-like rung takes "
+                f"{eager:,.0f} ms, where a whole published prompt with eager takes {whole[0]:,.0f} ms; "
+                f"{band_of(row['kernel'], row['chip'])}"
             )
     return lines
