@@ -55,8 +55,8 @@ def published_lines(published: Sequence[Published], modelled: Sequence[Modelled]
             whole = [1e3 / line.prompts_per_s for line in published]  # ms a prompt
             lines.append(
                 f"simulated: one {row['chip']} core spends {ours:,.1f} ms on attention ({row['kernel']}, {entry.layers} "
-                f"layers) of the {whole[-1]:,.0f} ms that a published prompt takes with NKI attention; the eager-like rung takes "
-                f"{eager:,.0f} ms, where a whole published prompt with eager takes {whole[0]:,.0f} ms; "
+                f"layers) of the {whole[-1]:,.0f} ms that a published prompt takes with NKI attention; the eager-like rung "
+                f"takes {eager:,.0f} ms, where a whole published prompt with eager takes {whole[0]:,.0f} ms; "
                 f"{band_of(row['kernel'], row['chip'])}"
             )
     return lines
