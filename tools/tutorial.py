@@ -9,26 +9,15 @@ simulated.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import ml_dtypes
-import numpy as np
-
 import nki_hf
-from nki_hf import sim
-from nki_hf.chips import get_chip
-from nki_hf.observers.report import facts
-from nki_hf.timing.schedule import schedule
-from nki_hf.tools.error_bands import band_of
-from nki_hf.tools.judging.reasons import reasons
-from nki_hf.tools.pages.report_page import Side, report_page
 from nki_hf.tools.program import finished
 from tools.page_block import replace_block
 
@@ -107,36 +96,14 @@ def blocks(steps: Sequence[Step]) -> dict[str, str]:
 
 
 def write_pages(folder: Path) -> list[Path]:
-    """A report page per step, on the first chip."""
+    """A report page per step, on the first chip, as `nki_hf report` makes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for path in STEPS:
-        target = folder / f"{path.stem}.html"
-        target.write_text(_report(path), encoding="utf-8")
-        written.append(target)
+    words = ["--task", "attention", "--layout", LAYOUT, "--at", str(SIZE), "--chip", CHIPS[0]]
+    written = [folder / f"{path.stem}.html" for path in STEPS]
+    for path, target in zip(STEPS, written, strict=True):
+        command = [sys.executable, "-m", "nki_hf", "report", str(path.relative_to(ROOT)), *words, "-o", str(target.resolve())]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     return written
-
-
-def _report(path: Path) -> str:
-    chip = get_chip(CHIPS[0])
-    tensors: dict[str, Any] = {
-        "q": np.broadcast_to(np.zeros((), ml_dtypes.bfloat16), (128, SIZE)),
-        "k": np.broadcast_to(np.zeros((), ml_dtypes.bfloat16), (128, SIZE)),
-        "v": np.broadcast_to(np.zeros((), ml_dtypes.bfloat16), (SIZE, 128)),
-    }
-    with sim.as_nki():
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None:
-            raise ValueError(f"{path} is no Python file.")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        events = sim.launch(module.attention, (), tensors, options=sim.SimOptions(chip=chip, values=False, checks=False)).events
-    plan = schedule(events, chip)
-    side = Side(
-        title=f"{path.name}, {SIZE:,} keys", plan=plan, facts=facts(plan, events, 4 * SIZE * SIZE * 128),
-        reasons=reasons(plan, events),
-    )  # fmt: skip
-    return report_page(side, notes=(f"{band_of('attention', chip.name)}.",))
 
 
 def main() -> int:
