@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nki_hf.chips import get_chip
+from nki_hf.chips.measurements import error_range
 from nki_hf.chips.prices import PRICES, Instance, Price, economics, instances, parse_prices, with_own
 from nki_hf.cli import app
 from nki_hf.tools.costing.dollars import cost_rows, dollars_per_pflop
@@ -96,7 +97,8 @@ def test_the_text_says_what_is_simulated_what_is_missing_and_where_the_published
     assert done.exit_code == 0, done.stderr
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     text = " ".join(done.stdout.split())
-    for words in ("simulated, flash_", "error on measured rows: attention, trn2", "(sim)", "x0.92-1.16",
+    low, high, _ = error_range("attention", "trn2")
+    for words in ("simulated, flash_", "error on measured rows: attention, trn2", "(sim)", f"x{1 / (1 + high):.2f}-{1 / (1 + low):.2f}",
                   "on demand 26-06", "block 26-05",
                   "trn2.3xlarge", "inf2.xlarge", "No price was found for trn2u.48xlarge, trn3",
                   "Not in it: the rest of the model", "idle hours", "A100 (p4d.24xlarge): 23 $/h, called spot; 0.115",
