@@ -98,7 +98,8 @@ def test_the_text_says_what_is_simulated_what_is_missing_and_where_the_published
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     text = " ".join(done.stdout.split())
     low, high, _ = error_range("attention", "trn2")
-    for words in ("simulated, flash_", "error on measured rows: attention, trn2", "(sim)", f"x{1 / (1 + high):.2f}-{1 / (1 + low):.2f}",
+    for words in ("simulated, flash_", "error on measured rows: attention, trn2", "(sim)",
+                  f"x{1 / (1 + high):.2f}-{1 / (1 + low):.2f}",
                   "on demand 26-06", "block 26-05",
                   "trn2.3xlarge", "inf2.xlarge", "No price was found for trn2u.48xlarge, trn3",
                   "Not in it: the rest of the model", "idle hours", "A100 (p4d.24xlarge): 23 $/h, called spot; 0.115",
