@@ -2,7 +2,7 @@
 
     python tools/docs_pictures.py [--only NAME]
 
-NAME is scaling (attention by length, about five minutes), utilisation, timelines, or report. Light and dark files stand
+NAME is scaling (attention by length, about five minutes), utilisation, timelines, report, or journeys. Light and dark files stand
 beside each other in docs/images. All times in them are simulated but for the published rows, which the pictures mark.
 """
 
@@ -55,7 +55,12 @@ def report() -> None:
     _run(str(ROOT / "tools" / "report_pictures.py"), "--docs")
 
 
-PICTURES = {"scaling": scaling, "utilisation": utilisation, "timelines": timelines, "report": report}
+def journeys() -> None:
+    """The pictures and tables of docs/journeys.md; several minutes."""
+    _run(str(ROOT / "tools" / "journeys.py"), "--write")
+
+
+PICTURES = {"scaling": scaling, "utilisation": utilisation, "timelines": timelines, "report": report, "journeys": journeys}
 
 
 def _run(*words: str) -> None:

@@ -100,7 +100,8 @@ def test_the_reference_has_every_public_name():
 
 def test_every_picture_is_made_by_a_command():
     made = {"scaling": ("scaling.png", "scaling_dark.png"), "utilisation": ("utilisation.png", "utilisation_dark.png"),
-            "timelines": ("flash_prefill_trn2.png", "v11_trn1.png"), "report": ("report.png", "report_dark.png")}  # fmt: skip
+            "timelines": ("flash_prefill_trn2.png", "v11_trn1.png"), "report": ("report.png", "report_dark.png"),
+            "journeys": ("journey_ladder.svg", "journey_agent.svg", "journey_autocomp.svg")}  # fmt: skip
     assert set(made) == set(docs_pictures.PICTURES)
     assert {name for names in made.values() for name in names} == {path.name for path in (DOCS / "images").iterdir()}
 
