@@ -2,8 +2,8 @@
 
     python tools/docs_pictures.py [--only NAME]
 
-NAME is scaling (attention by length, about five minutes), utilisation, timelines, report, or journeys. Light and dark files stand
-beside each other in docs/images. All times in them are simulated but for the published rows, which the pictures mark.
+NAME is scaling (attention by length, about five minutes), utilisation, timelines, report, or journeys. Light and dark files
+stand beside each other in docs/images. All times in them are simulated but for the published rows, which the pictures mark.
 """
 
 from __future__ import annotations
