@@ -16,7 +16,7 @@ help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: bench
-bench: ready-hf ## set up and run the Qwen3 benchmark; ARGS="--seqlen 512" passes flags on
+bench: ready-bench ## set up and run the Qwen3 benchmark, with its page; ARGS="--seqlen 512" passes flags on
 	$(BIN)/python examples/qwen3_bench.py $(ARGS)
 
 .PHONY: test
@@ -37,6 +37,10 @@ lint: ready-test ## lint, types and the import-layer contract; the tests run the
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+.PHONY: docs
+docs: ready-docs ## build the documentation site into out/site, strictly, links checked
+	$(BIN)/python tools/docs_site.py
 
 .PHONY: clean
 clean: ## remove the environment and everything generated

@@ -5,14 +5,18 @@
     python examples/qwen3_bench.py --model Qwen/Qwen3-0.6B --padded --decode-steps 16
     python examples/qwen3_bench.py --device neuron       # on Trainium: compiles in a process of its own, then times
     python examples/qwen3_bench.py --dry-run             # anywhere: what both Neuron worlds would set, compile and call
+    python examples/qwen3_bench.py --compare OLD.json NEW.json      # two results: faster, slower, or no difference
+    python examples/qwen3_bench.py --sweep seqlen=512..16384        # attention by length, with the published ladder
 
-Only the last hidden state is computed. Accuracy is judged against fp32 eager on CPU, whose output is cached on disk.
+A run leaves a result file (`--json`), and beside it a page (.html) and a picture (.png). Only the last hidden state is
+computed. Accuracy is judged against fp32 eager on CPU, whose output is cached on disk.
 Exit code 0: PASS, 1: FAIL, 2: wrong use, or something that was asked for is not here.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +29,7 @@ try:
     import typer
     from rich.console import Console
 
-    from nki_hf.errors import BackendUnavailable, UnsupportedProblem
+    from nki_hf.errors import BackendUnavailable, UnsupportedProblem, require
     from nki_hf.settings import settings
     from nki_hf.tools.model_bench.device.plan import COMPILE_ONLY, environment, path_with_own_programs, plan
     from nki_hf.tools.model_bench.options import (
@@ -76,7 +80,12 @@ def main(
     cache_dir: Annotated[Path | None, typer.Option(help=f"CPU references. [default: {DEFAULTS.reference_dir}]")] = None,
     window: Annotated[int | None, typer.Option(help="Sliding window of every layer, in keys.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Also write what was executed, beside the JSON.")] = False,
-    json: Annotated[Path, typer.Option("--json", help="Result file.")] = DEFAULTS.json,
+    json: Annotated[Path, typer.Option("--json", help="Result file; page and picture stand beside it.")] = DEFAULTS.json,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Write neither page nor picture.")] = False,
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="Run nothing: two result files, old and new.", metavar="OLD NEW")
+    ] = None,
+    sweep: Annotated[str | None, typer.Option(help="Attention by length instead, e.g. seqlen=512..16384.")] = None,
     seed: Annotated[int, typer.Option(help="Of the random weights and token ids.")] = DEFAULTS.seed,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what a run on Neuron would set and call.")] = False,
     compile_only: Annotated[bool, typer.Option("--compile-only", help="Fill the cache of compiled models.")] = False,
@@ -95,11 +104,15 @@ def main(
         return BenchOptions(
             model=model, attn=names, dtype=dtype, device=device, iters=iters, padded=padded,
             decode_steps=decode_steps, cache_dir=cache_dir, window=window, profile=profile, json=json, seed=seed,
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=trust_remote_code, no_page=no_page,
             **{**_preset(preset), **{name: value for name, value in given.items() if value is not None}},
         )  # fmt: skip
 
     def judged() -> int:
+        if compare is not None:
+            return compare_results(*compare)
+        if sweep is not None:
+            return sweep_lengths(sweep, options(), Console(stderr=True), warmup_given=warmup is not None)
         if dry_run:
             return 0 if show_plans(options(), warmup_given=warmup is not None) else 1
         errors = Console(stderr=True)
@@ -166,7 +179,70 @@ def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = F
         result = run(options, say=say, step=step)
     result.write(options.json)
     show(result, Screen(), json=options.json)
+    for line in leave_page(result, options):
+        Screen().line(line)
     return result.passed
+
+
+def leave_page(result: Any, options: BenchOptions) -> list[str]:
+    """Write page and picture beside the result file; lines that say where, or why not."""
+    from nki_hf.tools.model_bench.page import write_page
+
+    if options.no_page:
+        return []
+    if options.json.exists() and not options.json.is_file():
+        return [f"page:    none, because {options.json} is no file that another could stand beside"]
+    try:
+        with writing(options.json.with_suffix(".html"), "page"):
+            written = write_page(result, options.json)
+    except BackendUnavailable as error:
+        return [f"page:    none: {error}"]
+    return [f"page:    {written[0]}", f"picture: {written[1]}"]
+
+
+def compare_results(old: Path, new: Path) -> int:
+    """Print two results side by side and leave a page beside the new one."""
+    from nki_hf.tools.model_bench.compare import show_comparison, write_comparison
+    from nki_hf.tools.model_bench.record import BenchResult
+
+    before, after = BenchResult.read(old), BenchResult.read(new)
+    show_comparison(before, after, Screen())
+    path = new.with_name(f"{new.stem}_against_{old.stem}.html")
+    try:
+        with writing(path, "page"):
+            write_comparison(before, after, path)
+    except BackendUnavailable as error:
+        Screen().line(f"page: none: {error}")
+    else:
+        Screen().line(f"page: {path}")
+    return 0
+
+
+def sweep_lengths(text: str, options: BenchOptions, errors: Console, *, warmup_given: bool) -> int:
+    """Draw attention by length: simulated on a CPU; on a device the model is also run at each length. 1 if a run failed."""
+    from nki_hf.tools.model_bench.sweep import lengths_of, model_problem, sweep, write_sweep
+
+    lengths = lengths_of(text)
+    page = options.json.with_name(f"{options.json.stem}_sweep.html")
+    with writing(page, "page"):
+        page.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(page, "page")
+    require("--sweep", "plot", "matplotlib")
+    prepare_environment(options)
+    from nki_hf.tools.model_bench.model import text_config
+    from nki_hf.tools.model_bench.worlds import choose_device
+
+    config, passed = text_config(options), True
+    if choose_device(options.device) != "cpu":
+        for seqlen in lengths:
+            of_length = options.json.with_name(f"{options.json.stem}_{seqlen}.json")
+            passed &= benchmark(replace(options, seqlen=seqlen, json=of_length), errors, warmup_given=warmup_given)
+    with progress(options, errors, total=6 * len(lengths)) as (_, step):
+        points = sweep(lengths, lambda seqlen: model_problem(config, seqlen, options), step=step)
+    words = ["--sweep", text, *options.arguments()]
+    written = write_sweep(points, page, shlex.join(["python", "examples/qwen3_bench.py", *words]))
+    Screen().line(f"simulated, with published rows beside it: {written[0]}, {written[1]}")
+    return 0 if passed else 1
 
 
 def check_files(options: BenchOptions) -> None:
@@ -175,6 +251,8 @@ def check_files(options: BenchOptions) -> None:
     Raises:
       ValueError: a file cannot be written.
     """
+    if options.json.suffix in (".html", ".png") and not options.no_page:
+        raise WrongUse(f"json={options.json} would be overwritten by its own page: give it another ending, or --no-page.")
     with writing(options.json, "json"):
         options.json.parent.mkdir(parents=True, exist_ok=True)
     check_writable(options.json, "json")

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FAMILIES", "MEASUREMENTS", "SIMULATED", "STANDINGS", "Measurement", "error_band", "simulated_rows"]
+__all__ = ["FAMILIES", "MEASUREMENTS", "SIMULATED", "STANDINGS", "Measurement", "error_band", "error_range", "simulated_rows"]
 
 SIMULATED = Path(__file__).parent / "simulated_rows.json"
 """Where the simulated side is kept, so that bands and tables need no run."""
@@ -156,11 +156,18 @@ def simulated_rows() -> Mapping[str, Mapping[str, Any]]:
     return dict(json.loads(SIMULATED.read_text(encoding="utf-8")))
 
 
-def error_band(family: str, chip: str) -> str:
-    """How far the model was off on a family's rows, e.g. `attention, trn2: -14 .. +10 % (3 rows)`; says so if it has none."""
+def error_range(family: str, chip: str) -> tuple[float, float, int] | None:
+    """Smallest and largest simulated / measured - 1 of a family's rows on a chip, and how many there are; None if none."""
     known = simulated_rows()
     rows = [m for m in MEASUREMENTS if m.family == family and m.chip == chip and m.key in known]
-    errors = [100 * (known[m.key]["us"] / m.us - 1) for m in rows]
-    if not errors:
+    errors = [known[m.key]["us"] / m.us - 1 for m in rows]
+    return (min(errors), max(errors), len(errors)) if errors else None
+
+
+def error_band(family: str, chip: str) -> str:
+    """How far the model was off on a family's rows, e.g. `attention, trn2: -14 .. +10 % (3 rows)`; says so if it has none."""
+    found = error_range(family, chip)
+    if found is None:
         return f"{family}, {chip}: no measured rows"
-    return f"{family}, {chip}: {min(errors):+.0f} .. {max(errors):+.0f} % ({len(errors)} measured row{'s' * (len(errors) > 1)})"
+    low, high, count = found
+    return f"{family}, {chip}: {100 * low:+.0f} .. {100 * high:+.0f} % ({count} measured row{'s' * (count > 1)})"

@@ -25,7 +25,7 @@ from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import SHAPE_HELP, problem_of
 from nki_hf.tools.subjects import attention_kernels
 
-__all__ = ["command", "modelled_rows", "modelled_table", "run"]
+__all__ = ["check_cores", "check_shape_length", "command", "modelled_rows", "modelled_table", "run"]
 
 _MOST_LAYERS = 1_000_000
 
@@ -82,6 +82,7 @@ def modelled_rows(
     *,
     window: int | None = 64,
     chips: tuple[str, ...] = tuple(CHIPS),
+    lnc: int | None = None,
     prompts: int | None = None,
     budget: int = 60_000,
 ) -> list[dict[str, Any]]:
@@ -90,10 +91,10 @@ def modelled_rows(
     Args:
       problem: the attention call of one layer for one batch of prompts.
       layers: attention layers of the model.
-      window, chips, budget: as in `run`; the default budget is for tables beside other work.
+      window, chips, lnc, budget: as in `run`; the default budget is for tables beside other work.
       prompts: prompts per batch; default is the problem's batch.
     """
-    rows = run(problem, chips, window=window, budget=budget)
+    rows = run(problem, chips, window=window, lnc=lnc, budget=budget)
     count = problem.batch if prompts is None else prompts
     for row in rows:
         for kind in ("nki", "eager_like"):
@@ -117,14 +118,15 @@ def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
     return table
 
 
-def _check_cores(lnc: int | None, chips: tuple[str, ...]) -> None:
+def check_cores(lnc: int | None, chips: tuple[str, ...]) -> None:
+    """Refuse a number of cores that a launch on one of the chips cannot have: ValueError."""
     for name in chips:
         allowed = range(1, get_chip(name).default_lnc + 1)
         if lnc is not None and lnc not in allowed:
             raise ValueError(f"lnc={lnc} is not possible on {name}: it is {' or '.join(map(str, allowed))}.")
 
 
-def _check_length(problem: Problem, chip: Chip, lnc: int | None) -> None:
+def check_shape_length(problem: Problem, chip: Chip, lnc: int | None) -> None:
     """Refuse what is too long for every kernel: even one of its units, or all of them where none stands for the others."""
     cores = chip.default_lnc if lnc is None else lnc
     counts: list[tuple[int, bool]] = []
@@ -179,9 +181,9 @@ def command(
     chips = (get_chip(chip).name,) if chip else tuple(CHIPS)
     if not 1 <= layers <= _MOST_LAYERS:
         raise ValueError(f"layers={layers} is not a number of layers: it is 1 or more, and at most {_MOST_LAYERS:,}.")
-    _check_cores(lnc, chips)
+    check_cores(lnc, chips)
     for name in chips:
-        _check_length(problem, get_chip(name), lnc)
+        check_shape_length(problem, get_chip(name), lnc)
     with working(f"nki_hf bench of {shape}", 2 * len(chips)) as work:
         rows = run(problem, chips, window=window_of(order), lnc=lnc, progress=work.advance)
         more = modelled_rows(problem, layers, window=window_of(order), chips=chips) if layers > 1 and not as_json else []

@@ -18,6 +18,7 @@ from nki_hf.chips.laws import without
 from nki_hf.chips.measurements import error_band
 from nki_hf.timing.schedule import schedule
 from nki_hf.tools.error_bands import family_of
+from nki_hf.tools.input_files import check_regular
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.shape import problem_of
 from nki_hf.tools.subjects import attention_kernels, events_of
@@ -34,6 +35,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
       ValueError: it cannot be read, lacks a column, has no rows, or a row's chip or time is none; the message says which.
     """
     try:
+        check_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = list(csv.DictReader(file))
     except (OSError, UnicodeError, csv.Error) as error:

@@ -46,6 +46,7 @@ QUICK = {
     "prompt": ("--task", "softmax"),
     "loop": ("--run", "run", "--agent", "false", "--task", "softmax", "--check", "128", "--at", "128", "--rounds", "1"),
     "tune": ("--task", "softmax", "--at", "128", "--const", "x=1", "--cache", "off", "--no-judge", "empty.py"),
+    "cost": ("--shape", "hq=1,sq=128,skv=128", "--chip", "trn2"), "profile": (),
     "verify": ("--shape", "hq=1,sq=128,skv=128,d=64",),
 }  # fmt: skip
 

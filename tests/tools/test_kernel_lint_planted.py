@@ -4,7 +4,9 @@ The source of each is the public parser's (leanprover/KLR) or the stubs'; see th
 """
 
 import pytest
+from typer.testing import CliRunner
 
+from nki_hf.cli import app
 from nki_hf.tools.kernel_lint import RULES, lint
 
 HEAD = "import math\n\nfrom nki_hf.lang import nisa, nki, nl\n\nTILE = 128\n"
@@ -364,3 +366,44 @@ def test_an_old_import_that_kernel_code_uses_is_refused(tmp_path):
     body = "a = nt.tensor"
     (tmp_path / "kernel.py").write_text("import neuronxcc.nki.typing as nt\n" + HEAD + KERNEL.replace("# BODY", body))
     assert "old-namespace" in rules_of(tmp_path / "kernel.py")
+
+
+NAMED_PARTS = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+def product(dst, left, wide, keys):
+    nisa.nc_matmul(dst=dst, stationary=left, moving=wide[:, keys])
+
+
+@nki.jit
+def kernel(q, k):
+    left = nl.ndarray((128, 128), nl.bfloat16, buffer=nl.sbuf)
+    wide = nl.ndarray((128, 2048), nl.bfloat16, buffer=nl.sbuf)
+    out = nl.ndarray((128, 2048), nl.float32, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=left, src=q)
+    nisa.dma_copy(dst=wide, src=k)
+    rows = nl.ds(0, {rows})
+    for j in range(2):
+        keys = slice(j * 512, (j + 1) * 512)
+        scores = nl.ndarray((128, 512), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=scores, stationary=left[:, rows], moving=wide[:, keys])
+        product(scores, left, wide, keys)
+        held = nl.ndarray((128, 512), nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=held, src=scores)
+        nisa.dma_copy(dst=out[:, keys], src=held)
+    for keys in (slice(0, 512), slice(512, 1024)):
+        scores = nl.ndarray((128, 512), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=scores, stationary=left, moving=wide[:, keys])
+    return out
+"""
+
+
+def test_a_name_that_holds_a_part_of_an_axis_is_no_single_place(tmp_path):
+    """`keys = slice(...)`, `rows = nl.ds(...)`, a loop over slices, a parameter: NumPy's and NKI's ways to say a part."""
+    path = tmp_path / "kernel.py"
+    path.write_text(NAMED_PARTS.format(rows=128))
+    done = CliRunner().invoke(app, ["lint", str(path)])
+    assert done.exit_code == 0, done.stdout

@@ -17,9 +17,12 @@ from typer.testing import CliRunner
 
 from nki_hf.chips.measurements import MEASUREMENTS
 from nki_hf.cli import app
+from nki_hf.dispatch import decide
 from nki_hf.tools import progress
+from nki_hf.tools.model_bench.profile import write_events
 from nki_hf.tools.progress import Work, working
 from nki_hf.tools.screen import PIPED, Screen
+from nki_hf.tools.shape import problem_of
 
 KERNEL = '''
 import nki
@@ -51,11 +54,13 @@ VERBS = {
     "chip": ("trn3",),
     "compare": ("kernel.py:twice", "kernel.py:twice", "--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2"),
     "correlate": ("--quick",),
+    "cost": ("--shape", "hq=2,sq=512,causal"),
     "env": (),
     "explain": ("--model", "folder", "--seqlen", "64"),
     "judge": ("kernel.py:twice", "--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2"),
     "lint": ("kernel.py",),
     "loop": ("--run", "run", "--agent", "false", "--task", "softmax", "--check", "128", "--at", "128", "--rounds", "1"),
+    "profile": ("x.events.jsonl",),
     "rank": (".", "--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2"),
     "report": ("--kernel", "v11", "--seqlen", "512", "--chip", "trn1", "--against", "v3"),
     "serving": (),
@@ -64,13 +69,14 @@ VERBS = {
     "verify": ("kernel.py:twice", "--arg", "x=128x64", "--reference", "kernel.py:thrice"),
 }
 """Words with which each verb says much, and soon."""
-QUICK = {"chip", "env", "lint", "serving"}
+QUICK = {"chip", "env", "lint", "profile", "serving"}
 """Verbs that never take two seconds."""
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     (tmp_path / "kernel.py").write_text(KERNEL)
+    write_events(tmp_path / "x.events.jsonl", [decide(problem_of("sq=128"), backend="simulator", chip="trn2", lnc=1)])
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 2}))
     few = [item for item in MEASUREMENTS if item.family == "attention" and item.size <= 1024][:4]
@@ -90,7 +96,7 @@ def _commands():
 
 def test_every_verb_is_here():
     """A new verb comes with words that make it print; what `prompt` prints is a text for a model, whole lines."""
-    assert set(_commands()) <= set(VERBS) | {"cost", "profile", "prompt"}
+    assert set(_commands()) == set(VERBS) | {"prompt"}
 
 
 # ---- widths ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nki_hf.tools.kernel_lint.calls import calls_of
 from nki_hf.tools.kernel_lint.places import Tile
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
-from nki_hf.tools.kernel_lint.sizes import Size, number, view_of
+from nki_hf.tools.kernel_lint.sizes import Size, number
 from nki_hf.tools.kernel_lint.source import last_name
 
 WIDTHS = {
@@ -106,9 +106,7 @@ def operands(module: Module, name: str | None = None) -> Iterator[tuple[str, ast
 def _operand(module: Module, function: ast.FunctionDef, node: ast.expr, tile: Tile) -> Operand:
     if isinstance(node, ast.Subscript):
         whole = module.places.tile(function, node.value)
-        view = (
-            view_of(whole.shape, node.slice, module.places.constants(function)) if whole is not None and whole.shape else None
-        )
+        view = module.places.view(function, whole, node.slice)
         if view is not None:
             return Operand(node, tile, *view)
     return Operand(node, tile, tile.shape, (0,) * len(tile.shape) if isinstance(node, ast.Call) else (None,) * len(tile.shape))

@@ -57,6 +57,7 @@ class Places:
           constants: by function (its id), the names that hold one whole number.
         """
         self._callee = callee
+        self._cuts: dict[int, frozenset[str]] = {}
         self._constants = constants
         self._tiles: dict[Key, Tile | None] = {}
         self._held: dict[Key, list[Tile]] = {}  # of a container whose tiles lie in several memories too
@@ -73,6 +74,33 @@ class Places:
         """Names that hold one whole number in a function."""
         return self._constants.get(id(function), {})
 
+    def cuts(self, function: ast.FunctionDef) -> frozenset[str]:
+        """Names of a function that hold a part of an axis, made by `slice` or `ds`."""
+        if id(function) not in self._cuts:
+            places: list[ast.expr] = []
+            for node in own_nodes(function):
+                if isinstance(node, ast.Assign) and any(_is_cut(part) for part in ast.walk(node.value)):
+                    places += node.targets
+                elif isinstance(node, ast.For) and any(_is_cut(part) for part in ast.walk(node.iter)):
+                    places.append(node.target)
+            names = {name.id for place in places for name in ast.walk(place) if isinstance(name, ast.Name)}
+            self._cuts[id(function)] = frozenset(names)
+        return self._cuts[id(function)]
+
+    def view(
+        self, function: ast.FunctionDef, whole: Tile | None, index: ast.expr
+    ) -> tuple[tuple[Size, ...], tuple[Size, ...]] | None:
+        """Shape and first places of `whole[index]` (see `view_of`); None too if a parameter stands in the brackets alone: it
+        may be given a place or a part.
+        """
+        if whole is None or not whole.shape:
+            return None
+        items = index.elts if isinstance(index, ast.Tuple) else [index]
+        given = {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)} - set(self.constants(function))
+        if any(isinstance(item, ast.Name) and item.id in given for item in items):
+            return None
+        return view_of(whole.shape, index, self.constants(function), self.cuts(function))
+
     def tile(self, function: ast.FunctionDef, node: ast.AST) -> Tile | None:
         """What an expression in a function stands for; None if it is no tile or that is not known."""
         if isinstance(node, ast.Name):
@@ -83,7 +111,7 @@ class Places:
             viewed = element or self.tile(function, node.value)
             if element or viewed is None:
                 return viewed
-            view = view_of(viewed.shape, node.slice, self.constants(function)) if viewed.shape else None
+            view = self.view(function, viewed, node.slice)
             return replace(viewed, rank=0, shape=() if view is None else view[0])
         if isinstance(node, ast.Attribute):
             return self._tiles.get((0, f".{node.attr}"))
@@ -247,6 +275,10 @@ def _allocated(call: ast.Call, constants: Mapping[str, int]) -> Tile:
         rank=len(shape.elts) if isinstance(shape, ast.Tuple | ast.List) else 0,
         shape=tuple(number(size, constants) for size in shape.elts) if isinstance(shape, ast.Tuple | ast.List) else (),
     )
+
+
+def _is_cut(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) in ("slice", "ds")
 
 
 def _element_key(function: ast.FunctionDef, node: ast.Subscript) -> Key:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from nki_hf.tools.kernel_lint.source import last_name, own_nodes
 
@@ -65,9 +65,16 @@ def number(node: ast.expr | None, constants: Mapping[str, int]) -> Size:
 
 
 def view_of(
-    shape: tuple[Size, ...], index: ast.expr, constants: Mapping[str, int]
+    shape: tuple[Size, ...], index: ast.expr, constants: Mapping[str, int], cuts: Collection[str] = ()
 ) -> tuple[tuple[Size, ...], tuple[Size, ...]] | None:
-    """Shape and first places, by axis of the whole, of a view `tile[index]`; None if its axes cannot be told."""
+    """Shape and first places, by axis of the whole, of a view `tile[index]`; None if its axes cannot be told.
+
+    Args:
+      shape: of the whole.
+      index: what stands in the brackets.
+      constants: names that hold one whole number.
+      cuts: names that hold, or may hold, a part of an axis (`slice`, `nl.ds`): their axis stays, its size is not known.
+    """
     items = list(index.elts) if isinstance(index, ast.Tuple) else [index]
     if len(items) > len(shape) or any(isinstance(item, ast.Constant) and item.value in (None, ...) for item in items):
         return None
@@ -81,6 +88,9 @@ def view_of(
             known = None not in (first, last) and item.step is None
             starts.append(first)
             sizes.append(last - first if known and last is not None and first is not None else None)
+        elif isinstance(item, ast.Name) and item.id in cuts:
+            starts.append(None)
+            sizes.append(None)
         elif isinstance(item, ast.Call) and last_name(item.func) == "ds" and len(item.args) == 2:
             starts.append(number(item.args[0], constants))
             sizes.append(number(item.args[1], constants))

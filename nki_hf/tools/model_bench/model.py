@@ -17,7 +17,7 @@ from nki_hf.errors import BackendUnavailable
 from nki_hf.tools.model_bench.memory import available_bytes, check_memory
 from nki_hf.tools.model_bench.options import OFFLINE_LAYERS, OFFLINE_MODEL, BenchOptions, WrongUse
 
-__all__ = ["QWEN3_0_6B", "LastHidden", "Prompt", "Subject", "english_text", "load_subject", "random_weight"]
+__all__ = ["QWEN3_0_6B", "LastHidden", "Prompt", "Subject", "english_text", "load_subject", "random_weight", "text_config"]
 
 QWEN3_0_6B: dict[str, Any] = {
     "vocab_size": 151936,
@@ -135,6 +135,19 @@ def load_subject(options: BenchOptions) -> Subject:
     return Subject(
         name=options.model, model=model, prompt=Prompt(input_ids=ids, attention_mask=_padding(options), source=source)
     )
+
+
+def text_config(options: BenchOptions) -> Any:
+    """The decoder's configuration alone, without weights; errors as of `load_subject`."""
+    if options.model == OFFLINE_MODEL:
+        from transformers import Qwen3Config
+
+        return Qwen3Config(**{**QWEN3_0_6B, "num_hidden_layers": options.layers})
+    from transformers import AutoConfig
+
+    with _loading(options.model):
+        loading = loading_options(options.model, trust_remote_code=options.trust_remote_code)
+        return AutoConfig.from_pretrained(options.model, **loading).get_text_config()
 
 
 def english_text() -> str:

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from nki_hf.adapters.call_log import LedgerRow
+from nki_hf.chips import get_chip
 from nki_hf.problem import Problem
 from nki_hf.tools.bench import modelled_rows
 from nki_hf.tools.decode_latency import decode_rows
+from nki_hf.tools.model_bench.layer_share import LinearWork, shares
 
 __all__ = ["Modelled", "ModelledDecode", "modelled", "modelled_decode"]
+
+_ONE_CORE = "trn2"
+"""The chip of which one core stands beside published figures of one core."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +26,15 @@ class Modelled:
     Attributes:
       problem: the attention call, as text.
       layers: how many layers of the model run it.
-      rows: one per chip, as `nki_hf.tools.bench.modelled_rows` gives them; every time's name ends in `_simulated`.
+      rows: one per chip, as `nki_hf.tools.bench.modelled_rows` gives them; every time's name ends in `_simulated`. Where the
+        layer's matrix products are known, with the share of attention in it (layer_share.py).
+      one_core: the same on one core of trn2, if it was asked for.
     """
 
     problem: str
     layers: int
     rows: tuple[dict[str, Any], ...]
+    one_core: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +52,22 @@ class ModelledDecode:
     rows: tuple[dict[str, Any], ...]
 
 
-def modelled(ran: Sequence[LedgerRow], *, prompts: int) -> tuple[Modelled, ...]:
+def modelled(
+    ran: Sequence[LedgerRow], *, prompts: int, linear: LinearWork | None = None, one_core: bool = False
+) -> tuple[Modelled, ...]:
     """An entry for each distinct prefill problem that went through a kernel.
 
     Args:
       ran: what `nki_hf.explain()` reports of one pass or several; one row per layer.
       prompts: prompts per pass.
+      linear: the matrix products of a layer; None if they are not known.
+      one_core: True adds one core of trn2.
     """
     layers: dict[Problem, int] = {}
     for row in ran:
         if row.phase == "prefill" and row.first.plan is not None:
             layers[row.first.problem] = layers.get(row.first.problem, 0) + 1
-    return tuple(
-        Modelled(problem=str(problem), layers=count, rows=tuple(modelled_rows(problem, count, prompts=prompts)))
-        for problem, count in layers.items()
-    )
+    return tuple(_entry(problem, count, prompts, linear, one_core) for problem, count in layers.items())
 
 
 def modelled_decode(ran: Sequence[LedgerRow]) -> tuple[ModelledDecode, ...]:
@@ -71,3 +80,13 @@ def modelled_decode(ran: Sequence[LedgerRow]) -> tuple[ModelledDecode, ...]:
         ModelledDecode(problem=str(problem), layers=count, rows=tuple(decode_rows(problem, count)))
         for problem, count in layers.items()
     )
+
+
+def _entry(problem: Problem, layers: int, prompts: int, linear: LinearWork | None, one_core: bool) -> Modelled:
+    rows = modelled_rows(problem, layers, prompts=prompts)
+    alone = modelled_rows(problem, layers, prompts=prompts, chips=(_ONE_CORE,), lnc=1) if one_core else []
+    if linear is not None:
+        tokens = problem.batch * problem.seqlen_q
+        for row in (*rows, *alone):
+            row.update(shares(row, linear, tokens, get_chip(row["chip"])))
+    return Modelled(problem=str(problem), layers=layers, rows=tuple(rows), one_core=alone[0] if alone else None)

@@ -60,6 +60,7 @@ class BenchOptions:
       json: the result file. Default: out/qwen3_bench.json.
       seed: seed of the random weights and token ids. Default: 0.
       trust_remote_code: True lets code that comes with the model run. Default: False.
+      no_page: True leaves neither page nor picture beside the result file. Default: False.
 
     Raises:
       WrongUse: a value that means nothing; the message names it.
@@ -82,6 +83,7 @@ class BenchOptions:
     json: Path = Path("out/qwen3_bench.json")
     seed: int = 0
     trust_remote_code: bool = False
+    no_page: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("layers", 1), ("seqlen", 2), ("batch_size", 1), ("warmup", 0), ("iters", 1), ("decode_steps", 0)):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from nki_hf.tools.input_files import check_regular
 from nki_hf.tools.model_bench.accuracy import Accuracy
 from nki_hf.tools.model_bench.measure import Timing
 from nki_hf.tools.model_bench.modelled import Modelled, ModelledDecode
+from nki_hf.tools.model_bench.published import Published
 from nki_hf.tools.output_files import whole_file
 
 __all__ = ["BenchResult", "DecodeTimes", "Ran", "Row", "schema"]
@@ -104,6 +108,7 @@ class BenchResult:
       modelled_decode: the same of its decode steps; empty without such.
       passed: the verdict. Accuracy and fallbacks decide, speed never does.
       verdict: the verdict in words.
+      published: figures that others published for a run of these sizes.
     """
 
     command: str
@@ -112,14 +117,43 @@ class BenchResult:
     baseline_rms: float
     rows: tuple[Row, ...]
     modelled: tuple[Modelled, ...]
-    modelled_decode: tuple[ModelledDecode, ...]
     passed: bool
     verdict: str
+    modelled_decode: tuple[ModelledDecode, ...] = ()
+    published: tuple[Published, ...] = ()
 
     def write(self, path: Path) -> None:
         """Write the record as JSON; the file is complete or absent. NaN is written as null."""
         with whole_file(path) as file:
             file.write(_ADAPTER.dump_json(self, indent=1) + b"\n")
+
+    @classmethod
+    def read(cls, path: Path) -> BenchResult:
+        """The record of a file that `write` wrote.
+
+        Raises:
+          ValueError: it cannot be read, or is no record; the message says where.
+        """
+        try:
+            check_regular(path)
+            text = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"result={path} cannot be read ({error.strerror or error}).") from None
+        try:
+            return _ADAPTER.validate_python(_with_nan(json.loads(text)))
+        except (ValueError, RecursionError) as error:  # pydantic's error is one
+            errors = error.errors() if isinstance(error, ValidationError) else []
+            where = f" ({'.'.join(map(str, errors[0]['loc']))}: {errors[0]['msg']})" if errors else ""
+            raise ValueError(f"result={path} is no result of this benchmark{where}: give a file that --json wrote.") from None
+
+
+def _with_nan(value: Any) -> Any:
+    """The numbers of an `Accuracy` that were written as null are NaN; elsewhere null is None."""
+    if isinstance(value, dict):
+        inside = "mse" in value
+        return {key: math.nan if inside and item is None and key != "worst_row" else _with_nan(item)
+                for key, item in value.items()}  # fmt: skip
+    return [_with_nan(item) for item in value] if isinstance(value, list) else value
 
 
 _ADAPTER: TypeAdapter[BenchResult] = TypeAdapter(BenchResult)

@@ -12,10 +12,13 @@ from rich.table import Table
 from nki_hf.tools.bench import modelled_table
 from nki_hf.tools.latency import EAGER_NOTE
 from nki_hf.tools.model_bench.modelled import ModelledDecode
+from nki_hf.tools.model_bench.published import published_lines
 from nki_hf.tools.model_bench.record import BenchResult, Row
 from nki_hf.tools.screen import Screen
 
-__all__ = ["TABLES", "accuracy_table", "decode_table", "modelled_decode_table", "show", "time_table"]
+__all__ = [
+    "TABLES", "Column", "accuracy_table", "decode_table", "modelled_decode_table", "show", "table_rows", "time_table",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,22 @@ def show(result: BenchResult, screen: Screen, *, json: Path) -> None:
         screen.show(modelled_decode_table(steps))
     if result.modelled:
         screen.say(EAGER_NOTE)
+    screen.say(*published_lines(result.published, result.modelled))
     screen.say("", f"{'PASS' if result.passed else 'FAIL'}: {result.verdict}")
     screen.line(f"results: {json}")
     screen.line(f"repeat:  {result.command}")
+
+
+def table_rows(result: BenchResult) -> list[tuple[str, Sequence[Column], list[Row]]]:
+    """Title, columns and rows of each table that has something to say."""
+    ran = [row for row in result.rows if row.timing is not None]
+    decoded = [row for row in ran if row.decode is not None]
+    tables = [
+        ("forward pass", _TIME_COLUMNS, ran),
+        ("prefill, then decode steps with a cache", _DECODE_COLUMNS, decoded),
+        (f"last hidden state against {result.reference['what']}", _ACCURACY_COLUMNS, ran),
+    ]
+    return [table for table in tables if table[2]]
 
 
 def time_table(result: BenchResult) -> Table | None:

@@ -25,12 +25,14 @@ from nki_hf.tools.model_bench import eager_in_rows
 from nki_hf.tools.model_bench.accuracy import MAX_RMS_RATIO, MAX_WORST_ROW_RATIO, Baseline, baseline, compare
 from nki_hf.tools.model_bench.device.plan import check
 from nki_hf.tools.model_bench.generation import generate
+from nki_hf.tools.model_bench.layer_share import linear_work
 from nki_hf.tools.model_bench.measure import measure
 from nki_hf.tools.model_bench.memory import available_bytes, eager_skip_reason
 from nki_hf.tools.model_bench.model import Subject, load_subject
 from nki_hf.tools.model_bench.modelled import modelled, modelled_decode
 from nki_hf.tools.model_bench.options import BenchOptions
 from nki_hf.tools.model_bench.profile import write_events
+from nki_hf.tools.model_bench.published import published_for
 from nki_hf.tools.model_bench.record import BenchResult, DecodeTimes, Ran, Row
 from nki_hf.tools.model_bench.reference_cache import cached_array
 from nki_hf.tools.model_bench.worlds import Prepared, choose_device, device_notes, prepare
@@ -104,8 +106,10 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
         count = write_events(options.profile_path, launches)
         say(f"{count:,} events of {len(launches)} launches: {options.profile_path}")
     step("simulated times of the attention on each chip")
+    known = published_for(options)
     ran = explain().rows if "nki" in options.attn else ()
-    simulated, of_steps = modelled(ran, prompts=options.batch_size), modelled_decode(ran)
+    simulated = modelled(ran, prompts=options.batch_size, linear=linear_work(subject.model), one_core=bool(known))
+    of_steps = modelled_decode(ran)
     rows = _against_eager(rows)
     passed, verdict = _verdict(rows)
     return BenchResult(
@@ -118,6 +122,7 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
         modelled_decode=of_steps,
         passed=passed,
         verdict=verdict,
+        published=known,
     )
 
 

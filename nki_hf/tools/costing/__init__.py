@@ -1,0 +1,1 @@
+"""The parts of `nki_hf cost`: times, dollars, and the text."""
