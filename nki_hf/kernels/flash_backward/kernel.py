@@ -268,7 +268,7 @@ def _is_masked(env, step):
 def _gradient(env, step, tile, work):
     """Stage 2: probabilities, and dS = P * (dprobs - delta), through the cap times 1 - tanh^2."""
     rows, width = step_shape(step, tile)
-    probs = probabilities(env, step, tile, work)
+    probs = probabilities(env, step, tile, work, env["q"].dtype)
     even = rows + rows % 2
     dscores = nl.ndarray((even, width), dtype=env["q"].dtype, buffer=nl.sbuf)
     if rows % 2 == 1:
