@@ -87,7 +87,8 @@ def _delta_rounding(inputs, dout, dlse):
     slope = 1.0 if tanh is None else 1 - tanh**2
     moved = probs * slope * case.scale
     dprobs = grads @ v_heads.swapaxes(-1, -2)
-    full = probs * (dprobs - (probs * dprobs).sum(-1, keepdims=True)) * case.scale * (0.0 if tanh is None else 1.0)
+    delta = (probs * dprobs).sum(-1, keepdims=True) - (0 if dlse is None else dlse[..., None])
+    full = probs * (dprobs - delta) * case.scale * (0.0 if tanh is None else 1.0)
     by_delta = {
         "dq": rms((moved @ k_heads) * change[..., None]),
         "dk": rms(np.sqrt(fold(case, np.square(moved * change[..., None]).swapaxes(-1, -2) @ np.square(q64)))),
