@@ -2,6 +2,7 @@
 
     python examples/finetune.py                      # CPU, Transformers' Trainer: a small Qwen3 on the text of this project
     python examples/finetune.py --packed             # sequences of many lengths in one row, apart by their positions
+    python examples/finetune.py --trl                # TRL's SFTTrainer, which packs and checkpoints (pip install trl), on CPU
     python examples/finetune.py --device neuron      # on Trainium, TorchNeuron: the same steps in a plain loop
     python examples/finetune.py --device xla         # on Trainium, torch-neuronx: lazy tensors, one graph a step
     python examples/finetune.py --dry-run            # anywhere: the commands of both worlds
@@ -59,6 +60,7 @@ def main(
     device: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = "cpu",
     packed: Annotated[bool, typer.Option("--packed", help="Pack sequences of many lengths into each row.")] = False,
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Recompute layers in the backward pass.")] = False,
+    trl: Annotated[bool, typer.Option("--trl", help="TRL's SFTTrainer with packing, if installed; on CPU.")] = False,
     tolerance: Annotated[float, typer.Option(help="Largest difference of a loss from eager's.")] = 1e-3,
     result: Annotated[Path, typer.Option("--json", help="Result file; the picture lies beside it.")] = Path(
         "out/finetune.json"
@@ -71,6 +73,8 @@ def main(
         raise ValueError(f"attn={attn!r} is not known: it is a subset of {','.join(ATTENTIONS)}.")
     if device not in DEVICES:
         raise ValueError(f"device={device!r} is not known: device is one of {', '.join(DEVICES)}.")
+    if trl and (device != "cpu" or dry_run):
+        raise ValueError("trl=True is not known for Trainium here: pass --packed, or run it with --device cpu.")
     if dry_run:
         for each in DEVICES[1:] if device == "cpu" else (device,):
             print(f"# world: {'native' if each == 'neuron' else 'xla'} (device {each})")
@@ -85,17 +89,17 @@ def main(
     with writing(result, "json"):
         result.parent.mkdir(parents=True, exist_ok=True)
     check_writable(result, "json")
-    warnings.filterwarnings("ignore", module="torch.utils.data")
+    for module in ("torch.utils.data", "transformers.training_args"):  # names that Trainer and TRL still pass to them
+        warnings.filterwarnings("ignore", module=module)
     from nki_hf.tools.model_bench.worlds import choose_device  # imports torch, after the variables
 
     choose_device(device)
+    how = {"packed": packed, "checkpointing": checkpointing, "trl": trl}
     rows = {}
     with working("fine-tuning", len(names) * steps) as work:
         for name in names:
             work.begin(name)
-            rows[name] = train(
-                name, device, steps, seqlen, batch_size, packed=packed, checkpointing=checkpointing, step=work.advance
-            )
+            rows[name] = train(name, device, steps, seqlen, batch_size, **how, step=work.advance)
     show(rows)
     with writing(result, "json"), whole_file(result) as file:
         record = {"steps": steps, "seqlen": seqlen, "batch_size": batch_size, "device": device, "runs": rows}
@@ -147,12 +151,16 @@ def lora(linear: Any) -> Any:
     return Lora()
 
 
+def text_bytes() -> bytes:
+    """The text that ships with the benchmark."""
+    return resources.files("nki_hf.tools.model_bench").joinpath("alice_chapter_1.txt").read_bytes()
+
+
 def data(steps: int, seqlen: int, batch_size: int, *, packed: bool) -> list[dict[str, Any]]:
-    """Rows of bytes of the text that ships with the benchmark; packed ones are sentences, each with positions of its own."""
+    """Rows of bytes of the text; packed ones are sentences, each with positions of its own."""
     import torch
 
-    text = resources.files("nki_hf.tools.model_bench").joinpath("alice_chapter_1.txt").read_bytes()
-    rows = []
+    text, rows = text_bytes(), []
     for number in range(steps * batch_size):
         start = number * seqlen % (len(text) - seqlen)
         ids = torch.tensor(list(text[start : start + seqlen]))
@@ -171,21 +179,23 @@ def data(steps: int, seqlen: int, batch_size: int, *, packed: bool) -> list[dict
 
 
 def train(
-    attention: str, device: str, steps: int, seqlen: int, batch_size: int, *, packed: bool, checkpointing: bool,
+    attention: str, device: str, steps: int, seqlen: int, batch_size: int, *, packed: bool, checkpointing: bool, trl: bool,
     step: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Train with one attention: the loss of each step, seconds, resident memory, and what attention ran."""
     import nki_hf
 
-    model, rows = small_model(attention), data(steps, seqlen, batch_size, packed=packed)
+    model = small_model(attention)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     nki_hf.explain(reset=True)
     start = time.perf_counter()
-    if device == "cpu":
-        losses = by_trainer(model, rows, steps, batch_size, step)
+    if trl:
+        losses = by_trl(model, steps, seqlen, batch_size, step)
+    elif device == "cpu":
+        losses = by_trainer(model, data(steps, seqlen, batch_size, packed=packed), steps, batch_size, step)
     else:
-        losses = by_loop(model, rows, batch_size, device, step)
+        losses = by_loop(model, data(steps, seqlen, batch_size, packed=packed), batch_size, device, step)
     seconds = time.perf_counter() - start
     report = nki_hf.explain(reset=True)
     return {
@@ -200,23 +210,62 @@ def by_trainer(model: Any, rows: list[dict[str, Any]], steps: int, batch_size: i
     import tempfile
 
     from transformers import Trainer, TrainingArguments
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(**settings(folder, steps, batch_size))
+        return losses_of(Trainer(model=model, args=arguments, train_dataset=rows), step)
+
+
+def by_trl(model: Any, steps: int, seqlen: int, batch_size: int, step: Callable[[], None]) -> list[float]:
+    """TRL's SFTTrainer: the sentences of the text, packed into rows of `seqlen` and flattened into one."""
+    import tempfile
+
+    try:
+        from datasets import Dataset, disable_progress_bars
+        from trl import SFTConfig, SFTTrainer
+    except ModuleNotFoundError as missing:
+        raise ValueError(f"trl=True needs TRL, and {missing.name} is missing: pip install trl.") from None
+    disable_progress_bars()
+    sentences = [list(sentence + b".") for sentence in text_bytes().split(b".") if sentence]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = SFTConfig(**settings(folder, steps, batch_size), packing=True, max_length=seqlen, bf16=False)
+        rows = Dataset.from_dict({"input_ids": sentences})
+        trainer = SFTTrainer(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer_of_bytes())
+        return losses_of(trainer, step)
+
+
+def settings(folder: str, steps: int, batch_size: int) -> dict[str, Any]:
+    """What both trainers are told."""
+    return {
+        "output_dir": folder, "max_steps": steps, "per_device_train_batch_size": batch_size, "learning_rate": 3e-3,
+        "logging_steps": 1, "report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "seed": 0,
+        "dataloader_pin_memory": False, "lr_scheduler_type": "constant",
+    }  # fmt: skip
+
+
+def losses_of(trainer: Any, step: Callable[[], None]) -> list[float]:
+    """The loss of each step; `step` is told of its end."""
     from transformers.trainer_callback import PrinterCallback, TrainerCallback
 
     class Told(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, *_: Any, **__: Any) -> None:
             step()
 
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder, max_steps=steps, per_device_train_batch_size=batch_size, learning_rate=3e-3, logging_steps=1,
-            report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, seed=0, dataloader_pin_memory=False,
-            lr_scheduler_type="constant",
-        )  # fmt: skip
-        trainer = Trainer(model=model, args=arguments, train_dataset=rows)
-        trainer.remove_callback(PrinterCallback)
-        trainer.add_callback(Told())
-        trainer.train()
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(Told())
+    trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def tokenizer_of_bytes() -> Any:
+    """A token per byte; byte 0, which the text has not, ends and pads."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = {chr(256 + byte): byte for byte in range(256)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE(vocab=tokens, merges=[])), pad_token=chr(256), eos_token=chr(256)
+    )
 
 
 def by_loop(model: Any, rows: list[dict[str, Any]], batch_size: int, device: str, step: Callable[[], None]) -> list[float]:

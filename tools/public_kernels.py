@@ -5,6 +5,7 @@
 * `--library`: aws-neuron/nki-library (release 2.29 of April 2026): attention_cte, attention_tkg and rmsnorm_quant on trn2.
 * `--samples`: a folder with attention_kernels.py of aws-neuron/nki-samples (attention_fwd_performance, commit a2927a51),
   attn_fwd_v1 to v10.
+* `--backward`, with --library: attention_bwd and flash_backward of this package, one head of 128, and nothing else.
 * `--docs`: nki/examples of aws-neuron/aws-neuron-sdk: the tutorial's matrix multiplications and the fused Mamba kernels.
 
 The kernels leave the engine of a copy to their compiler; `--copies` says which engine it is taken to have chosen. All
@@ -21,6 +22,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +34,16 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from nki_hf import sim
-from nki_hf.chips import Chip, get_chip
+from nki_hf.chips import CHIPS, Chip, get_chip
 from nki_hf.chips.measurements import MEASUREMENTS, Measurement
+from nki_hf.problem import Mask
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import schedule
 from nki_hf.tools.correlate import FITTED
 from nki_hf.tools.correlation_page import markdown as correlation_page
 from nki_hf.tools.correlation_rows import Row, effects, scheduled_us, store, stored
 from nki_hf.tools.program import finished
+from nki_hf.tools.subjects import attention_events, causal
 from tools.page_block import TIMING, replace_block
 
 CORRELATION = TIMING.parent / "correlation.md"
@@ -62,6 +66,7 @@ class Case:
       events: makes its event stream.
       scale: the published case is that many times the simulated one (heads or tiles that are alike).
       row: the measurement that it stands for; None if it is not among them.
+      open_copies: the source leaves the engine of its PSUM copies to the compiler.
     """
 
     kernel: str
@@ -71,6 +76,7 @@ class Case:
     events: Callable[[], Sequence[Event]]
     scale: int = 1
     row: Measurement | None = None
+    open_copies: bool = True
 
 
 def _shape(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
@@ -124,6 +130,23 @@ def library(checkout: Path) -> Iterator[Case]:
             )  # fmt: skip
     yield Case(kernel="attention_tkg, batch 16, 80/8 heads, flat cache", size=4096, chip="trn2", measured_us=_NO_FIGURE,
                events=lambda: _tkg(checkout, 16, 10, 4096, 0), scale=8)  # fmt: skip
+
+
+def backward(checkout: Path) -> Iterator[Case]:
+    """attention_bwd and ours, bfloat16, one head, no mask, on each chip; nothing is published of either."""
+    sys.path.insert(0, str(checkout / "src"))
+    kernel = importlib.import_module("nkilib_src.nkilib.core.attention.attention_bwd").attention_bwd
+    for name in CHIPS:
+        chip = get_chip(name)
+        for size in (4096, 8192):
+            problem, turned = replace(causal(size), mask=Mask()), _shape((1, 1, 128, size), ml_dtypes.bfloat16)
+            operands = (*(turned,) * 5, _shape((1, 1, 128, size // 128), np.float32))
+            public = partial(_events, kernel, operands, {"mixed_precision": True}, chip)
+            ours = partial(attention_events, problem, chip, kernel="flash_backward")
+            for title, events in (("attention_bwd", public), ("flash_backward of this package", ours)):
+                yield Case(
+                    kernel=title, size=size, chip=name, measured_us=_NO_FIGURE, events=events, open_copies=events is public
+                )
 
 
 def _measured(row: Measurement, events: Callable[[], Sequence[Event]], scale: int = 1) -> Case:
@@ -222,7 +245,9 @@ class Result:
 
 def simulate(case: Case, copies: str) -> Result:
     """Both orders of one case, and what each law does to a measured row."""
-    events, chip = placed(case.events(), copies), get_chip(case.chip)
+    events, chip = case.events(), get_chip(case.chip)
+    if case.open_copies:
+        events = placed(events, copies)
 
     def scaled(us: float) -> float:
         return (us - chip.kernel_fixed_ns / 1e3) * case.scale + chip.kernel_fixed_ns / 1e3
@@ -260,7 +285,10 @@ def main() -> int:
     parser.add_argument(
         "--write", action="store_true", help="put measured rows into docs/correlation.md, the table into timing.md"
     )
+    parser.add_argument("--backward", action="store_true", help="the backward kernels alone")
     asked = parser.parse_args()
+    if asked.backward and (asked.write or not asked.library):
+        parser.error("--backward needs --library, and writes nothing.")
     everything = bool(asked.library and asked.docs)
     if asked.write and not asked.library:
         parser.error("--write needs --library, and for the table of docs/timing.md --docs as well.")
@@ -270,8 +298,10 @@ def main() -> int:
                   title=f"public kernels, unmodified; PSUM copies on {asked.copies}")  # fmt: skip
     results, failed = [], 0
     with sim.as_nki():
-        cases = [case for read, folder in ((library, asked.library), (samples, asked.samples), (docs, asked.docs)) if folder
-                 for case in read(folder)]  # fmt: skip
+        readers = ((library, asked.library), (samples, asked.samples), (docs, asked.docs))
+        if asked.backward:
+            readers = ((backward, asked.library),)
+        cases = [case for read, folder in readers if folder for case in read(folder)]
         for case in cases:
             if case.row is None and case.size > asked.longest:
                 continue

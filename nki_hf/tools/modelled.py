@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nki_hf.chips import Chip, get_chip
+from nki_hf.kernels.registry import binding
 from nki_hf.observers.working_set import working_sets
 from nki_hf.problem import Problem
 from nki_hf.sim.stream.events import Event
@@ -19,16 +20,16 @@ from nki_hf.tools.judging.programs import user_events
 from nki_hf.tools.judging.request import constant_of
 from nki_hf.tools.lengths import attention_instructions, check_length, subject_instructions
 from nki_hf.tools.shape import LARGEST, problem_of
-from nki_hf.tools.subjects import attention_events, attention_kernels, events_of, subject
+from nki_hf.tools.subjects import attention_events, events_of, own_kernels, subject
 
 __all__ = [
     "AT_HELP", "FILE_HELP", "KERNEL", "KERNEL_HELP", "LAYOUT_HELP", "TASK_HELP", "ModelRequest", "asked_for", "model",
     "planned", "stream", "visible_flops", "window_of",
 ]  # fmt: skip
 
-KERNEL = attention_kernels()[0]
+KERNEL = own_kernels()[0]
 """The kernel that is modelled if none is named."""
-KERNEL_HELP = f"{', '.join(attention_kernels())}, or a rung of the ladder such as v7."
+KERNEL_HELP = f"{', '.join(own_kernels())}, or a rung of the ladder such as v7."
 _LONG = 50_000
 """Instructions from which a run takes so long that it says what it is about."""
 _BENCH = "; nki_hf bench schedules some (batch, kv head) units and repeats them"
@@ -63,7 +64,7 @@ class ModelRequest:
     @property
     def own(self) -> bool:
         """True if it is an attention kernel of ours, which takes a problem."""
-        return not self.task and self.kernel in attention_kernels()
+        return not self.task and self.kernel in own_kernels()
 
     @property
     def band(self) -> str:
@@ -80,7 +81,9 @@ class ModelRequest:
         """Operations that attention asks for: those on visible keys (a task or a subject that is a matmul: all of its own)."""
         if self.task:
             return load_task(self.task).flops(self.seqlen)
-        return visible_flops(self.problem) if self.own else subject(self.kernel).flops(self.seqlen)
+        if not self.own:
+            return subject(self.kernel).flops(self.seqlen)
+        return visible_flops(self.problem, backward=binding(self.kernel).kind == "backward")
 
 
 FILE_HELP = "A kernel of yours, FILE.py or FILE.py:NAME, with --task."
@@ -105,7 +108,7 @@ def asked_for(
     if not file or not task:
         raise ValueError("a kernel file and a task go together: FILE.py --task NAME (nki_hf judge --tasks lists the names).")
     if shape:
-        raise ValueError(f"shape={shape!r} describes {' or '.join(attention_kernels())}: a kernel file takes --at SIZE.")
+        raise ValueError(f"shape={shape!r} describes {' or '.join(own_kernels())}: a kernel file takes --at SIZE.")
     size = at or load_task(task).at[0]
     return ModelRequest(
         kernel=file, seqlen=size, chip=chip, task=task, layout=layout, constants=tuple(constant_of(text) for text in const)
@@ -127,7 +130,7 @@ def stream(asked: ModelRequest) -> Sequence[Event]:
             constants=dict(asked.constants),
         )  # fmt: skip
     if asked.shape and not asked.own:
-        ours = " or ".join(attention_kernels())
+        ours = " or ".join(own_kernels())
         raise ValueError(f"shape={asked.shape!r} describes {ours}: kernel={asked.kernel} takes --seqlen instead.")
     if asked.seqlen > LARGEST:
         raise ValueError(f"seqlen={asked.seqlen} is not a size: it is at most {LARGEST:,}.")
@@ -162,11 +165,13 @@ def model(asked: ModelRequest, *, window: int | None, overflow: str = "spill") -
     return planned(stream(asked), get_chip(asked.chip), window=window, overflow=overflow)
 
 
-def visible_flops(problem: Problem) -> int:
-    """Operations on visible keys: two matmuls over head_dim and head_dim_v."""
+def visible_flops(problem: Problem, *, backward: bool = False) -> int:
+    """Operations on visible keys: two matmuls over head_dim and head_dim_v; backward five: scores, dq, dk and dprobs, dv."""
     mask, keys = problem.mask, problem.seqlen_kv
     visible = sum(max(0, hi - lo) for lo, hi in (mask.interval(row, keys) for row in range(problem.seqlen_q)))
-    return 2 * problem.batch * problem.num_heads_q * visible * (problem.head_dim + problem.head_dim_v)
+    width, width_v = problem.head_dim, problem.head_dim_v
+    per_key = 3 * width + 2 * width_v if backward else width + width_v
+    return 2 * problem.batch * problem.num_heads_q * visible * per_key
 
 
 def window_of(order: str) -> int | None:

@@ -15,14 +15,17 @@ from nki_hf.chips import Chip
 from nki_hf.dispatch import Candidate, candidates
 from nki_hf.errors import UnsupportedProblem
 from nki_hf.kernels.binding import Target
-from nki_hf.kernels.registry import bindings
+from nki_hf.kernels.registry import binding, bindings
 from nki_hf.lang import features
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.stream.events import Event
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["SUBJECTS", "Subject", "attention_candidate", "attention_events", "attention_kernels", "events_of", "subject"]
+__all__ = [
+    "SUBJECTS", "Subject", "attention_candidate", "attention_events", "attention_kernels", "events_of", "own_kernels",
+    "subject",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +123,7 @@ def _gemm_rows(size: int) -> int:
 def subject(name: str) -> Subject:
     """The subject of that name; a ValueError lists the known ones."""
     if name not in SUBJECTS:
-        known = (*attention_kernels(), *SUBJECTS)
+        known = (*own_kernels(), *SUBJECTS)
         raise ValueError(f"kernel={name!r} is not known: it is one of {', '.join(known)}.")
     return SUBJECTS[name]
 
@@ -142,15 +145,23 @@ def events_of(name: str, size: int, chip: Chip) -> Sequence[Event]:
     return launch(kernel, found.arguments(size), dict(found.constants), options=options).events
 
 
+def own_kernels() -> tuple[str, ...]:
+    """Names of our own kernels, which take a problem in place of a size."""
+    return tuple(item.name for item in bindings())
+
+
 def attention_kernels() -> tuple[str, ...]:
-    """Names of our own kernels of the forward, which take a problem in place of a size."""
-    return tuple(binding.name for binding in bindings("forward"))
+    """Those of the forward."""
+    return tuple(item.name for item in bindings("forward"))
 
 
 def attention_candidate(problem: Problem, chip: Chip, lnc: int = 1, *, kernel: str | None = None) -> Candidate:
     """One of our kernels with its plan for a problem on the simulator; arguments and errors as `attention_events`."""
     target = Target(chip=chip, lnc=lnc, features=features("simulator"))
-    taken, rejected = candidates(problem, target, names=None if kernel is None else (kernel,))
+    found = None if kernel is None else binding(kernel)
+    taken, rejected = candidates(
+        problem, target, kind=found.kind if found else "forward", names=None if found is None else (found.name,)
+    )
     if not taken:
         raise UnsupportedProblem(rejected)
     return taken[0]
@@ -168,10 +179,10 @@ def attention_events(problem: Problem, chip: Chip, lnc: int = 1, *, kernel: str 
       UnsupportedProblem: the kernel, or every kernel, refuses the problem.
     """
     candidate = attention_candidate(problem, chip, lnc, kernel=kernel)
-    binding, plan = candidate.binding, candidate.plan
-    shapes = binding.shapes(problem, plan)
+    plan = candidate.plan
+    shapes = candidate.binding.shapes(problem, plan)
     tensors = {name: None if item is None else _shape(item[0], NUMPY_DTYPES[item[1]]) for name, item in shapes.items()}
-    source = getattr(importlib.import_module(binding.module), plan.entry or binding.name)
+    source = getattr(importlib.import_module(candidate.binding.module), plan.entry or candidate.binding.name)
     # The rules are held by the tests of the kernel.
     options = SimOptions(chip=chip, values=False, checks=False, trip_counts=plan.trip_counts)
     return launch(source, (), {**tensors, **plan.constants}, options=options, lnc=lnc).events

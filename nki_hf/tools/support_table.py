@@ -22,6 +22,8 @@ _BASE = {
     "mask": Mask(ahead=1),
 }
 
+_GRADIENTS = "gradients of any of these, head_dim up to 256"
+
 _CASES: tuple[tuple[str, dict[str, object]], ...] = (
     ("bfloat16, causal, grouped heads, head_dim 128", {}),
     ("float16", {"dtype": "float16"}),
@@ -50,7 +52,7 @@ _CASES: tuple[tuple[str, dict[str, object]], ...] = (
     ("softcap", {"softcap": 50.0}),
     ("attention sinks", {"sink": True}),
     ("softmax scale of the model's own", {"softmax_scale": 0.3}),
-    ("gradients (in torch, from the kernel's log-sum-exp)", {}),
+    (_GRADIENTS, {}),
     ("no queries or no keys", {"seqlen_kv": 0}),
 )
 
@@ -77,6 +79,9 @@ def support_table() -> str:
         "by name. The fallback computes q, k and v of different dtypes in the dtype that torch promotes them to, integers and "
         "8-bit floats in float32, and returns q's dtype; where q holds integers it returns the dtype of the computation, since "
         "averages are no integers. Complex, bool and packed tensors are refused, strict or not.",
+        "Dropout needs an instruction that the documented ones lack: random numbers that follow from a seed and an element's "
+        "position alone. `nisa.rng`, `nisa.rand2` and `nisa.dropout` advance a state per partition, and the backward pass lays "
+        "the scores out in another order than the forward pass, so it could not drop the same weights again.",
         "Derivatives: `backward()` and `torch.autograd.grad` follow a kernel. The transforms of `torch.func` (`grad`, `jvp`, "
         "`vmap`, `hessian`, ...) and forward-mode AD run torch, counted like any fallback. A gradient of a gradient "
         "(`create_graph=True`, as gradient penalties use) cannot be foreseen in the forward, so it raises `UnsupportedProblem` "
@@ -138,7 +143,7 @@ def _row(name: str, changes: dict[str, object]) -> tuple[str, ...]:
     problem = Problem(**{**_BASE, **changes})  # type: ignore[arg-type]
     cells = []
     for chip in CHIPS:
-        decision = decide(problem, backend="simulator", chip=chip)
+        decision = decide(problem, backend="simulator", chip=chip, kind="backward" if name == _GRADIENTS else "forward")
         # Those of the first kernel, which takes the widest range of calls: the others' would only repeat what they are for.
         nearest = [reason for reason in decision.rejected if reason.kernel == decision.rejected[0].kernel]
         why = "; ".join(f"{reason.field} {reason.limit}" for reason in nearest)

@@ -1,6 +1,8 @@
 """flash_backward against the float64 oracle, over its whole envelope, on all chips and on one and two cores."""
 
+import itertools
 import random
+import statistics
 
 import pytest
 from backward_cases import check
@@ -47,7 +49,7 @@ def grid_case(dtype, heads, batch, mask, softcap, sink, scale, head_dim, lengths
         head_dim=head_dim[0], head_dim_v=head_dim[1], dtype=dtype, softmax_scale=scale, mask=MASKS[mask](*lengths),
         softcap=softcap, sink=sink,
     )  # fmt: skip
-    check(case, chip, lnc, distribution, seed, with_lse)
+    return check(case, chip, lnc, distribution, seed, with_lse)
 
 
 DRAW = random.Random(18)
@@ -63,8 +65,11 @@ def test_random_problems_match_the_reference(start):
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(200, 5000, 100))
 def test_any_problem_matches_the_reference(start):
-    for number in range(start, start + 100):
-        grid_case(**ANY[number], seed=number)
+    found = [(ANY[number]["dtype"], grid_case(**ANY[number], seed=number)) for number in range(start, start + 100)]
+    # Luck that a single problem may have, a hundred of them do not.
+    for kind in itertools.product(AXES["dtype"], ("dq", "dk", "dv", "d_sink", "d_bias")):
+        ratios = [each[kind[1]] for dtype, each in found if dtype == kind[0] and kind[1] in each]
+        assert len(ratios) < 4 or statistics.median(ratios) <= 1.5, (kind, ratios)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

@@ -22,7 +22,7 @@ from nki_hf.tools.bench import run
 from nki_hf.tools.judging.reasons import reasons
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.lengths import MOST_INSTRUCTIONS, attention_instructions, subject_instructions
-from nki_hf.tools.modelled import ModelRequest, visible_flops
+from nki_hf.tools.modelled import ModelRequest, stream, visible_flops
 from nki_hf.tools.output_files import check_writable
 from nki_hf.tools.pages.report_page import Side, report_page
 from nki_hf.tools.report import side_of
@@ -159,6 +159,17 @@ def test_the_estimate_for_flash_prefill_is_near(shape):
     problem = problem_of(shape)
     events = attention_events(problem, TRN2, kernel="flash_prefill")
     assert 0.75 < attention_instructions(problem, TRN2, "flash_prefill") / len(events) < 1.65
+
+
+@pytest.mark.parametrize("shape", ["sq=2048,skv=1024", "hq=2,hkv=1,sq=500,skv=900,d=256,causal", "sq=600,dtype=float32"])
+def test_the_backward_kernel_is_modelled_by_its_name(shape):
+    asked = ModelRequest(kernel="flash_backward", shape=shape)
+    problem, events = asked.problem, stream(asked)
+    assert 0.75 < attention_instructions(problem, TRN2, "flash_backward") / len(events) < 1.65
+    pairs = sum(hi - lo for lo, hi in (problem.mask.interval(row, problem.seqlen_kv) for row in range(problem.seqlen_q)))
+    # Scores, dprobs, dq, dk and dv: the products of arXiv:2205.14135, algorithm 4.
+    assert asked.useful_flops == 2 * 5 * problem.num_heads_q * pairs * problem.head_dim
+    assert "attention backward" in asked.band
 
 
 @pytest.mark.parametrize(("name", "size"), [("v3", 4096), ("v7", 4096), ("sd_baseline", 4096), ("matmul_blocked", 4096)])

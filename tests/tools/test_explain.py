@@ -194,4 +194,5 @@ def test_support_table_says_what_calls_meet():
     rows = {line.split(" | ")[0].strip("| "): line for line in support_table().splitlines() if line.startswith("| ")}
     assert rows["head_dim 256"].count("`flash_") == 3
     assert rows["head_dim 257"].count("torch: head_dim must be 1 to 256") == 1  # trn1 has no kernel of 512
+    assert rows["gradients of any of these, head_dim up to 256"].count("`flash_backward`") == 3
     assert rows["head_dim 513"].count("torch: head_dim must be 1 to 256") == 3

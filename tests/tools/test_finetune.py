@@ -35,6 +35,17 @@ def test_a_packed_checkpointed_run_has_the_losses_of_eager(tmp_path):
     assert (tmp_path / "r.png").stat().st_size > 1000
 
 
+@pytest.mark.timeout(300)
+def test_trls_trainer_packs_and_has_the_losses_of_eager(tmp_path):
+    pytest.importorskip("trl", reason="TRL is not installed; it brings pandas and pyarrow, and no other test needs it")
+    done = _run(["examples/finetune.py", *SMALL, "--trl", "--seqlen", "200", "--json", tmp_path / "r.json"])
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    runs = json.loads((tmp_path / "r.json").read_text())["runs"]
+    assert runs["nki"]["losses"] == pytest.approx(runs["eager"]["losses"], abs=1e-3)
+    assert len(set(runs["eager"]["losses"])) == 2
+    assert (runs["nki"]["gradients"], runs["nki"]["fallbacks"]) == (4, 0)
+
+
 def test_wrong_words_are_said_in_one_line():
     done = _run(["examples/finetune.py", "--attn", "flash"])
     assert done.returncode == 2

@@ -175,7 +175,7 @@ def _budget(problem: Problem, block: int, recompute: bool, bounds: bool) -> dict
         "probabilities": 3 * block * size,
         "gradients": 3 * block * size + 3 * block * size,
         "results": 2 * key_tiles * both * 4 + 2 * problem.head_dim * size + 4 * problem.head_dim_v * 4,
-        "bias_gradient": 2 * 4096 * 4 + 2 * block * 4 if problem.bias_gradient else 0,
+        "bias_gradient": 2 * 4096 * 4 + 4 * block * 4 if problem.bias_gradient else 0,
         "sink": 4 * problem.num_heads_q + 4 * problem.group_size + 64 if problem.sink else 0,
         "columns": 4 * 1024,
     }

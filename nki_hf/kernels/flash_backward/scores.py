@@ -107,13 +107,13 @@ def _select(rows, width, predicate, scores, top):
     return chosen
 
 
-def probabilities(env, step, tile, work):
-    """P [rows, width] in the dtype of the inputs: exp of scores against the row's shift, divided by the row sum if that is
-    known, else at most 1: rounded twice, a score may lie above its row's lse, and no probability does.
+def probabilities(env, step, tile, work, dtype):
+    """P [rows, width] in `dtype`: exp of scores against the row's shift, divided by the row sum if that is known,
+    else at most 1: rounded twice, a score may lie above its row's lse, and no probability does.
     """
     rows, width = step_shape(step, tile)
     scores = work["scores"]
-    probs = nl.ndarray((rows, width), dtype=env["q"].dtype, buffer=nl.sbuf)
+    probs = nl.ndarray((rows, width), dtype=dtype, buffer=nl.sbuf)
     if env["recompute"]:
         weights = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
         nisa.activation(dst=weights, op=nl.exp, data=scores, bias=tile["shift"], scale=env["slope"])
