@@ -126,7 +126,7 @@ def test_a_planted_fault_of_a_front_door_is_found_and_made_small(tmp_path, monke
     assert found.files
     text = found.files[0].read_text()
     assert "'window'" in text
-    assert text.count("': ") <= 6  # of the 27 fields few are left
+    assert text.count("': ") <= 6  # few of the fields are left
 
 
 def test_the_model_rounds_to_nearest_even_and_saturates():

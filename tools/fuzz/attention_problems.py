@@ -116,7 +116,9 @@ def simpler_problems(case: Case) -> list[Case]:
             continue
         found.append({**case, name: plain})
         if type(value) is int and type(plain) is int and abs(value - plain) > 1 and name not in ("window", "ahead", "q_offset"):
-            found += [{**case, name: (value + plain) // 2}, {**case, name: value - 1}]
+            found.append({**case, name: (value + plain) // 2})
+            if value > plain:
+                found.append({**case, name: value - 1})
     batches = (1, case["batch_q"], case["batch_kv"])
     found.append({**case, "batch_q": min(batches[1:]), "batch_kv": min(batches[1:])})
     return [

@@ -118,15 +118,15 @@ def wrong_with(kind: Kind, case: Any) -> str:
 
 
 def simplest(kind: Kind, case: Any) -> Any:
-    """The case made simpler for as long as something is wrong with it."""
-    end = time.monotonic() + _PATIENCE_S
+    """The case made simpler for as long as the same is wrong with it, by the first word that says so."""
+    end, first_word = time.monotonic() + _PATIENCE_S, wrong_with(kind, case).partition(" ")[0]
     progress = True
     while progress and time.monotonic() < end:
         progress = False
         for simpler in kind.simpler(case):
             if time.monotonic() > end:
                 break
-            if wrong_with(kind, simpler):
+            if wrong_with(kind, simpler).partition(" ")[0] == first_word:
                 case, progress = simpler, True
                 break
     return case
