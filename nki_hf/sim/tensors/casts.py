@@ -31,8 +31,11 @@ def cast(values: Array, dtype: DType) -> Array:
         return values != 0
     if dtype.is_integer:
         info = np.iinfo(target)
-        if values.dtype.kind in "iub":
-            return np.clip(values, info.min, info.max).astype(target)
+        if values.dtype.kind == "b":
+            return values.astype(target)
+        if values.dtype.kind in "iu":
+            own = np.iinfo(values.dtype)  # NumPy before 2.1 refuses limits that the values' own type does not hold
+            return np.clip(values, max(info.min, own.min), min(info.max, own.max)).astype(target)
         wide = np.rint(values.astype(np.float64 if target.itemsize == 4 else np.float32))
         return np.where(np.isnan(wide), 0, np.clip(wide, info.min, info.max)).astype(target)
     if target.itemsize == 1 and dtype.is_float:

@@ -1,0 +1,146 @@
+"""Random problems and random kernels: a sample of fixed seeds, and the search itself, which must find what is planted."""
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nki_hf
+from nki_hf.sim.isa.operators import OPERATORS
+from tools.fuzz import attention_check, kernel_programs
+from tools.fuzz.attention_problems import PLAIN, draw_problem, refused
+from tools.fuzz.kernel_check import check_program, without_refused
+from tools.fuzz.kernel_model import rounded
+from tools.fuzz.search import KINDS, search
+
+ROOT = Path(__file__).parents[2]
+
+
+def nothing_wrong(name, first, count):
+    kind = KINDS[name]
+    for seed in range(first, first + count):
+        case = kind.draw(seed)
+        if case is not None:
+            why = kind.check(case)
+            assert not why, f"seed {seed}: {why}\n{case}"
+
+
+@pytest.mark.parametrize("first", [0, 10, 20])
+def test_random_problems(first):
+    nothing_wrong("attention", first, 10)
+
+
+@pytest.mark.parametrize("first", [0, 20])
+def test_random_kernels(first):
+    nothing_wrong("kernels", first, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 3000, 100))
+def test_many_random_problems(first):
+    nothing_wrong("attention", first, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 6000, 250))
+def test_many_random_kernels(first):
+    nothing_wrong("kernels", first, 250)
+
+
+FOUND = {
+    "a softcap that float32 cannot multiply a gradient by": {
+        "seed": 1352, "front": "transformers", "batch_q": 3, "batch_kv": 3, "heads_kv": 3, "seqlen_q": 2, "seqlen_kv": 2,
+        "head_dim": 25, "head_dim_v": 42, "gradients": True, "softcap": 3e38,
+    },
+    "the same under strict settings that refuse first": {
+        "seed": 1161, "batch_q": 2, "batch_kv": 2, "heads_kv": 3, "group": 2, "seqlen_q": 1, "seqlen_kv": 64, "head_dim": 128,
+        "head_dim_v": 128, "scale_as": "learned", "gradients": True, "softcap": 3e38, "strict": True,
+    },
+}  # fmt: skip
+"""Problems that a search found something wrong with, made small."""
+
+
+@pytest.mark.parametrize("case", FOUND.values(), ids=FOUND)
+def test_what_a_search_once_found(case):
+    assert not attention_check.check_problem(case)
+
+
+def test_equal_seeds_give_equal_problems_and_every_field_is_known():
+    for seed in range(200):
+        assert repr(draw_problem(seed)) == repr(draw_problem(seed))
+        assert draw_problem(seed).keys() == {"seed", *PLAIN}
+        assert kernel_programs.draw_program(seed) == kernel_programs.draw_program(seed)
+    drawn = [draw_problem(seed) for seed in range(400)]
+    assert 0 < sum(map(refused, drawn)) < 60
+    for name, plain in PLAIN.items():
+        assert any(case[name] != plain for case in drawn), name
+
+
+def test_most_steps_are_taken_by_the_rules_and_every_instruction_is_reached():
+    kept, reached, lost = 0, set(), 0
+    for seed in range(100, 160):
+        program, out = without_refused(kernel_programs.draw_program(seed))
+        lost += len(out)
+        for step in program["steps"] if program else []:
+            inner = [step, *step.get("body", [])]
+            reached.update(one["op"] for one in inner)
+            kept += len(inner)
+    assert lost < kept / 3
+    assert reached >= {
+        "loop",
+        "sendrecv",
+        "meet",
+        "matmul",
+        "transpose",
+        "activation",
+        "scan",
+        "affine_select",
+        "partition_reduce",
+    }
+
+
+def test_a_planted_fault_of_an_operator_is_found_made_small_and_reproduced(tmp_path, monkeypatch):
+    monkeypatch.setattr(OPERATORS["subtract"], "compute", lambda x, y, out=None: np.subtract(y, x, out=out))
+    found = search(["kernels"], 0, tmp_path, count=40, say=lambda line: None)
+    assert found.files
+    text = found.files[0].read_text()
+    assert text.count("'op':") <= 2
+    assert "'subtract'" in text
+    monkeypatch.undo()
+    again = subprocess.run([sys.executable, found.files[0]], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (again.returncode, again.stdout) == (0, "nothing is wrong\n"), again.stderr
+
+
+def test_a_planted_fault_of_a_front_door_is_found_and_made_small(tmp_path, monkeypatch):
+    right = nki_hf.attention
+
+    @functools.wraps(right)
+    def off_by_one(*args, window=None, **options):
+        return right(*args, window=window + 1 if type(window) is int and 1 <= window < 60 else window, **options)
+
+    monkeypatch.setattr(attention_check.nki_hf, "attention", off_by_one)
+    found = search(["attention"], 0, tmp_path, count=40, say=lambda line: None)
+    assert found.files
+    text = found.files[0].read_text()
+    assert "'window'" in text
+    assert text.count("': ") <= 6  # few of the fields are left
+
+
+def test_the_model_rounds_to_nearest_even_and_saturates():
+    values = np.array([0.5, 1.5, -2.5, 300, -1, np.nan, np.inf])
+    assert rounded(values, np.uint8).tolist() == [0, 2, 0, 255, 0, 0, 255]
+    assert rounded(values, np.int8).tolist() == [0, 2, -2, 127, -1, 0, 127]
+
+
+def test_a_replay_that_differs_is_found(monkeypatch):
+    """The first value that a loop's tile has is kept from the recording."""
+    program, _ = without_refused(kernel_programs.draw_program(3))
+    assert not check_program(program)
+    from nki_hf.sim.run.program import Program
+
+    right = Program.__call__
+    monkeypatch.setattr(Program, "__call__", lambda self, inputs: [each + 1 for each in right(self, inputs)])
+    assert "replay" in check_program(program)

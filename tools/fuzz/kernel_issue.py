@@ -1,0 +1,246 @@
+"""A program of `kernel_programs` as an NKI kernel: every step issued, and what it wrote stored."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from nki_hf.errors import KernelFault
+from nki_hf.sim import SimOptions, launch
+from nki_hf.sim import isa as nisa
+from nki_hf.sim import language as nl
+from tools.fuzz.kernel_model import Array
+from tools.fuzz.kernel_programs import COLUMNS, MOST_TURNS, RESULTS, TILES, Step
+
+__all__ = ["Refused", "changed", "launched"]
+
+
+class Refused(Exception):
+    """The simulator's rules refuse a step; `path` leads to it."""
+
+    def __init__(self, path: tuple[int, ...], fault: KernelFault) -> None:
+        super().__init__(str(fault))
+        self.path = path
+
+
+def launched(program: Step, inputs: dict[str, Array], *, record: bool = False) -> Any:
+    """The program as a kernel, launched on its inputs; see `nki_hf.sim.launch` for what it gives.
+
+    Raises:
+      Refused: a step breaks a rule.
+    """
+    path: tuple[int, ...] = ()
+
+    def kernel(t0: Any, t1: Any, t2: Any, t3: Any, c0: Any, c1: Any, counts: Any) -> Any:
+        nonlocal path
+        core = nl.program_id(0) if program["cores"] == 2 else 0
+        tiles, outputs = {}, []
+        for name, source in zip((*TILES, *COLUMNS), (t0, t1, t2, t3, c0, c1), strict=True):
+            tiles[name] = nl.ndarray(source.shape[1:], source.dtype)
+            nisa.dma_copy(dst=tiles[name], src=source[core])
+        loops = 0
+        for index, step in enumerate(program["steps"]):
+            path = (index,)
+            if step["op"] != "loop":
+                outputs += [_stored(tile, core, program) for tile in _issue(step, tiles, core, program)]
+                continue
+            turns: Any = step["turns"][0]
+            if step["register"] and step["kind"] != "static":
+                turns = nisa.register_alloc()
+                nisa.register_load(turns, counts[0:1, loops : loops + 1])
+            loops += 1
+            outputs += _loop(step, turns, tiles, core, program, lambda inner, index=index: _set((index, inner)))
+        return tuple(outputs)
+
+    def _set(at: tuple[int, ...]) -> None:
+        nonlocal path
+        path = at
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            return launch(kernel, tuple(inputs.values()), options=SimOptions(record=record), lnc=program["cores"])
+        except KernelFault as fault:
+            raise Refused(path, fault) from None
+
+
+def _loop(step: Step, turns: Any, tiles: dict[str, Any], core: Any, program: Step, at: Any) -> list[Any]:
+    """The steps of a loop; its outputs have an axis of turns, of which those that do not run hold the tile before the loop."""
+    logs: dict[tuple[int, str], Any] = {}
+    for inner, one in enumerate(step["body"]):
+        for name in changed(one):
+            tile = tiles[name]
+            log = nl.ndarray((program["cores"], MOST_TURNS, *tile.shape), tile.dtype, buffer=nl.shared_hbm)
+            logs[inner, name] = log
+            for turn in range(MOST_TURNS):
+                nisa.dma_copy(dst=log[core, turn], src=tile)
+
+    def body(i: Any) -> None:
+        for inner, one in enumerate(step["body"]):
+            at(inner)
+            _issue(one, tiles, core, program)
+            for name in changed(one):
+                nisa.dma_copy(dst=logs[inner, name][core].select(0, i), src=tiles[name])
+
+    if step["kind"] == "fori":
+        nl.fori_loop(0, turns, body)
+    else:
+        for i in nl.dynamic_range(turns) if step["kind"] == "dynamic" else nl.static_range(turns):
+            body(i)
+    return list(logs.values())
+
+
+def changed(step: Step) -> list[str]:
+    """The tiles that a step changes."""
+    if step["op"] in ("sendrecv", "meet"):
+        return [step["dst"]]
+    found = [] if step["op"] == "reduce" else [step["dst"]["tile"]]
+    return found + ([step["column"]] if step.get("column") else [])
+
+
+def _stored(tile: Any, core: Any, program: Step) -> Any:
+    out = nl.ndarray((program["cores"], *tile.shape), tile.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out[core], src=tile)
+    return out
+
+
+def _view(tiles: dict[str, Any], view: Step) -> Any:
+    tile, (start, stop) = tiles[view["tile"]], view["partitions"]
+    (a, rows, row_step), (b, columns, column_step) = view["axes"]
+    row_end, column_end = a + (rows - 1) * row_step + 1, b + (columns - 1) * column_step + 1
+    if view["form"] == "subscript":
+        tile = tile[start:stop, a:row_end:row_step, b:column_end:column_step]
+    elif view["form"] == "slice":
+        tile = tile.slice(0, start, stop).slice(1, a, row_end, row_step).slice(2, b, column_end, column_step)
+    else:
+        width, row = tile.shape[2], tile.shape[1] * tile.shape[2]
+        pattern = [[row, stop - start], [width * row_step, rows], [column_step, columns]]
+        tile = tile.ap(pattern=pattern, offset=start * row + a * width + b)
+    if "broadcast" in view:
+        axis = 1 + view["broadcast"]
+        tile = tile.slice(axis, 0, 1).broadcast(axis, (rows, columns)[view["broadcast"]])
+    if view["order"] == "permute":
+        return tile.permute((0, 2, 1))
+    if view["order"] == "flatten":
+        return tile.flatten_dims(1, 2)
+    return tile.expand_dim(1) if view["order"] == "expand" else tile
+
+
+def _issue(step: Step, tiles: dict[str, Any], core: Any, program: Step) -> list[Any]:
+    """Issue one instruction; the tiles that it wrote."""
+    op = step["op"]
+    if op == "sendrecv":
+        nisa.sendrecv(
+            src=tiles[step["data"]], dst=tiles[step["dst"]], send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=0
+        )
+        return [tiles[step["dst"]]]
+    if op == "meet":
+        tile = tiles[step["data"]]
+        shared = nl.ndarray((2, *tile.shape), tile.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=shared[core], src=tile)
+        nisa.core_barrier(data=shared, cores=(0, 1))
+        nisa.dma_copy(dst=tiles[step["dst"]], src=shared[1 - core])
+        return [tiles[step["dst"]]]
+    start, stop = step["dst"]["partitions"]
+
+    def operand(name: str) -> Any:
+        value = step[name]
+        return tiles[value][start:stop, 0:1] if isinstance(value, str) else value
+
+    def alu(name: str = "alu") -> Any:
+        return getattr(nl, step[name])
+
+    dst = None if op in RESULTS else _view(tiles, step["dst"])
+    data = _view(tiles, step["data"]) if isinstance(step.get("data"), dict) else step.get("data")
+    other = _view(tiles, step["other"]) if "other" in step else None
+    column = tiles[step["column"]][start:stop, 0:1] if step.get("column") else None
+    if op == "copy":
+        nisa.tensor_copy(dst=dst, src=data)
+    elif op == "dma":
+        nisa.dma_copy(dst=dst, src=data)
+    elif op == "memset":
+        nisa.memset(dst=dst, value=step["value"])
+    elif op == "tensor_tensor":
+        nisa.tensor_tensor(dst=dst, data1=data, data2=other, op=alu())
+    elif op == "tensor_scalar":
+        second = (
+            {} if step["alu1"] is None else {"op1": alu("alu1"), "operand1": operand("operand1"), "reverse1": step["reverse1"]}
+        )
+        nisa.tensor_scalar(dst=dst, data=data, op0=alu(), operand0=operand("operand"), reverse0=step["reverse"], **second)
+    elif op == "scalar_tensor_tensor":
+        nisa.scalar_tensor_tensor(dst=dst, data=data, op0=alu(), operand0=operand("operand"), op1=alu("alu1"), operand1=other,
+                                  reverse0=step["reverse"], reverse1=step["reverse1"])  # fmt: skip
+    elif op == "iota":
+        nisa.iota(dst=dst, pattern=_pattern(step), offset=step["offset"], channel_multiplier=step["multiplier"])
+    elif op == "affine_select":
+        nisa.affine_select(dst=dst, pattern=_pattern(step), channel_multiplier=step["multiplier"], on_true_tile=data,
+                           on_false_value=step["value"], cmp_op=alu(), offset=step["offset"])  # fmt: skip
+    elif op == "reduce":
+        nisa.tensor_reduce(dst=column, op=alu(), data=data, axis=tuple(range(1, len(data.shape))), negate=step["negate"])
+    elif op == "partition_reduce":
+        row = _view(tiles, {**step["dst"], "partitions": (start, start + 1)})
+        nisa.tensor_partition_reduce(dst=row, op=alu(), data=data)
+    elif op == "predicated":
+        nisa.tensor_copy_predicated(dst=dst, src=data, predicate=_view(tiles, step["mask"]), reverse_pred=step["reverse"])
+    elif op == "activation":
+        reduced = (
+            {"reduce_op": nl.add, "reduce_res": column, "reduce_cmd": nisa.reduce_cmd.reset_reduce}
+            if column is not None
+            else {}
+        )
+        bias = None if step["bias"] is None else operand("bias")
+        nisa.activation(dst=dst, op=getattr(nl, step["function"]), data=data, bias=bias, scale=operand("scale"), **reduced)
+    elif op == "reciprocal":
+        nisa.reciprocal(dst=dst, data=data)
+    elif op == "select":
+        command = nisa.reduce_cmd.idle if column is None else nisa.reduce_cmd.reset_reduce
+        nisa.select_reduce(dst=dst, predicate=_view(tiles, step["mask"]), on_true=data, on_false=operand("operand"),
+                           reduce_res=column, reduce_cmd=command, reduce_op=nl.maximum,
+                           reverse_pred=step["reverse"])  # fmt: skip
+    elif op == "range_select":
+        bounds = [tiles[name][start:stop, 0:1] for name in COLUMNS]
+        nisa.range_select(dst=dst, on_true_tile=data, comp_op0=alu(), comp_op1=alu("alu1"), bound0=bounds[0], bound1=bounds[1],
+                          reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=column, reduce_op=nl.maximum,
+                          range_start=step["first"])  # fmt: skip
+    elif op == "scan":
+        nisa.tensor_tensor_scan(dst=dst, data0=data, data1=other, initial=operand("operand"), op0=alu(), op1=alu("alu1"),
+                                reverse0=step["reverse"], reverse1=step["reverse1"])  # fmt: skip
+    elif op == "scalar_reduce":
+        nisa.tensor_scalar_reduce(dst=dst, data=data, op0=alu(), operand0=operand("operand"), reduce_op=alu("alu1"),
+                                  reduce_res=column, reduce_res_negate=step["negate"])  # fmt: skip
+    elif op == "cumulative":
+        nisa.tensor_scalar_cumulative(dst=dst, src=data, op0=alu(), op1=alu("alu1"), imm0=operand("operand"))
+    else:
+        return [_result(step, data, other)]
+    return [tiles[name] for name in changed(step)]
+
+
+def _result(step: Step, data: Any, other: Any) -> Any:
+    size = int(np.prod(data.shape[1:]))
+    if step["op"] == "max8":
+        found = nl.ndarray((data.shape[0], 8), data.dtype)
+        nisa.max8(dst=found, src=data)
+        return found
+    if step["op"] == "bn_stats":
+        found = nl.ndarray((data.shape[0], 6), nl.float32)
+        nisa.bn_stats(dst=found, data=data)
+        return found
+    if step["op"] == "transpose":
+        psum = nl.ndarray((size, data.shape[0]), data.dtype, buffer=nl.psum)
+        nisa.nc_transpose(dst=psum, data=data)
+    else:
+        psum = nl.ndarray((size, int(np.prod(other.shape[1:]))), nl.float32, buffer=nl.psum)
+        flat = [each.reshape((each.shape[0], int(np.prod(each.shape[1:])))) for each in (data, other)]
+        for time in range(2 if step["twice"] else 1):
+            accumulate = step["accumulate"] if time or step["accumulate"] is None else False
+            nisa.nc_matmul(dst=psum, stationary=flat[0], moving=flat[1], accumulate=accumulate)
+    found = nl.ndarray(psum.shape, psum.dtype)
+    nisa.tensor_copy(dst=found, src=psum)
+    return found
+
+
+def _pattern(step: Step) -> list[list[int]]:
+    (_, rows, _), (_, columns, _) = step["dst"]["axes"]
+    return [[step["strides"][0], rows], [step["strides"][1], columns]]

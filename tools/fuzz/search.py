@@ -1,0 +1,174 @@
+"""Random problems and random kernels from new seeds for some minutes; each failure becomes a small file that reproduces it.
+
+python -m tools.fuzz.search --minutes 30            from the repository's root; `make fuzz MINUTES=30` does that
+python -m tools.fuzz.search --first 100 --count 50  the problems and kernels of these seeds, whatever the time
+
+Attention goes through both front doors and is compared with two references in float64 (attention_check.py); kernels are judged
+instruction by instruction by a model in NumPy (kernel_check.py). Exit code 1 if something was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pprint
+import secrets
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tools.fuzz.attention_check import check_problem
+from tools.fuzz.attention_problems import PLAIN, draw_problem, simpler_problems
+from tools.fuzz.kernel_check import check_program, without_refused
+from tools.fuzz.kernel_issue import Refused
+from tools.fuzz.kernel_programs import draw_program, simpler_programs
+
+__all__ = ["KINDS", "Found", "Kind", "main", "search", "simplest", "written"]
+
+_PATIENCE_S = 60.0
+"""Spent on making one failure smaller."""
+_ENOUGH = 20
+"""Failures of a kind after which the search goes on with the other kind only."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is searched: how a case of a seed is drawn, what is wrong with it (empty = nothing), and simpler cases."""
+
+    draw: Callable[[int], Any]
+    check: Callable[[Any], str]
+    simpler: Callable[[Any], list[Any]]
+    module: str
+    function: str
+
+
+@dataclass
+class Found:
+    """What a search did: cases tried of each kind, and the files of failures."""
+
+    tried: Counter[str] = field(default_factory=Counter)
+    files: list[Path] = field(default_factory=list)
+
+
+def _drawn_program(seed: int) -> Any:
+    return without_refused(draw_program(seed))[0]
+
+
+def _checked_program(program: Any) -> str:
+    try:
+        return check_program(program)
+    except Refused:
+        return ""
+
+
+KINDS = {
+    "attention": Kind(draw_problem, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
+    "kernels": Kind(_drawn_program, _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
+}
+
+
+def search(
+    kinds: list[str], first: int, folder: Path, *, seconds: float | None = None, count: int | None = None,
+    say: Callable[[str], None] = print,
+) -> Found:  # fmt: skip
+    """Try seeds from `first` on, until the time or the count is used up.
+
+    Args:
+      kinds: of `KINDS`; each seed is a case of each.
+      first: the first seed.
+      folder: where failures are written.
+      seconds, count: the end of the search; one of them.
+      say: takes lines for the user.
+    """
+    found, start, failures = Found(), time.monotonic(), Counter[str]()
+    seed, told = first, start
+    while (count is None or seed < first + count) and (seconds is None or time.monotonic() - start < seconds):
+        for name in kinds:
+            if failures[name] >= _ENOUGH:
+                continue
+            kind = KINDS[name]
+            case = kind.draw(seed)
+            if case is None:
+                continue
+            found.tried[name] += 1
+            why = wrong_with(kind, case)
+            if why:
+                failures[name] += 1
+                path = written(kind, simplest(kind, case), folder / f"{name}_{seed}.py")
+                found.files.append(path)
+                say(f"{name}, seed {seed}: {why}\n  reproduced by {path}")
+        seed += 1
+        if time.monotonic() - told > 60:
+            told = time.monotonic()
+            say(f"{_counts(found)}, seeds {first} to {seed - 1}")
+    return found
+
+
+def wrong_with(kind: Kind, case: Any) -> str:
+    """What is wrong with a case, an exception included."""
+    try:
+        return kind.check(case)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        return f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {error}"
+
+
+def simplest(kind: Kind, case: Any) -> Any:
+    """The case made simpler for as long as the same is wrong with it, by the first word that says so."""
+    end, first_word = time.monotonic() + _PATIENCE_S, wrong_with(kind, case).partition(" ")[0]
+    progress = True
+    while progress and time.monotonic() < end:
+        progress = False
+        for simpler in kind.simpler(case):
+            if time.monotonic() > end:
+                break
+            if wrong_with(kind, simpler).partition(" ")[0] == first_word:
+                case, progress = simpler, True
+                break
+    return case
+
+
+def written(kind: Kind, case: Any, path: Path) -> Path:
+    """A file that checks the case again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = {name: value for name, value in case.items() if name not in PLAIN or PLAIN[name] != value}
+    path.write_text(
+        f'"""{wrong_with(kind, case).splitlines()[0]}. Run it from the repository\'s root."""\n\n'
+        "import sys\nfrom math import inf, nan  # noqa: F401\n\nsys.path.insert(0, '.')\n"
+        f"from {kind.module} import {kind.function}\n\n"
+        f"CASE = {pprint.pformat(told, width=120, sort_dicts=False)}\n"
+        f"why = {kind.function}(CASE)\nprint(why or 'nothing is wrong')\nsys.exit(bool(why))\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+def _counts(found: Found) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in found.tried.items()) + f": {len(found.files)} failures"
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command line; 0 if nothing was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--first", type=int, default=None, help="the first seed; a new one if it is not given")
+    parser.add_argument("--count", type=int, default=None, help="seeds to try, instead of minutes")
+    parser.add_argument("--only", choices=sorted(KINDS), default=None)
+    parser.add_argument("--folder", type=Path, default=Path("out/fuzz"), help="where failures are written")
+    options = parser.parse_args(words)
+    first = secrets.randbelow(10**9) * 1000 if options.first is None else options.first
+    print(f"seeds from {first} on", flush=True)
+    found = search(
+        list(KINDS) if options.only is None else [options.only], first, options.folder, count=options.count,
+        seconds=60 * options.minutes if options.count is None else None, say=lambda line: print(line, flush=True),
+    )  # fmt: skip
+    print(_counts(found))
+    return bool(found.files)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
