@@ -223,7 +223,8 @@ def test_rows_with_and_without_keys_beside_a_sink_of_any_value(scale, softcap, l
     for sinks in SINKS:
         given = dataclasses.replace(inputs, sink=np.array(sinks, np.float32))
         out, lse = outputs(given, chip, lnc)
-        want, want_lse = reference.attention(case, given.q, given.k, given.v, lo=lo, hi=hi, sink=given.sink)
+        with np.errstate(invalid="ignore"):  # of a sink of inf
+            want, want_lse = reference.attention(case, given.q, given.k, given.v, lo=lo, hi=hi, sink=given.sink)
         np.testing.assert_allclose(out, want, atol=2e-3 if scale == 1e5 else 2e-5)
         # Without keys the lse is the sink; the kernel calls what is near float32's lowest -inf.
         want_lse = np.where(want_lse < -2.4e38, -np.inf, want_lse)
