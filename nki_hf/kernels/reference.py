@@ -6,7 +6,9 @@ Written for clarity: it forms all scores of a block of rows. Formula, per batch 
     visible = static interval & run-time bounds & boolean bias & (additive bias is not -inf)
     out = softmax(scores over the visible keys and the sink) @ v
 
-A row that sees no key gives zeros, lse = -inf (with a sink: lse = sink) and zero gradients.
+A row that sees no key gives zeros, lse = -inf (with a sink: lse = sink) and zero gradients. A sink of NaN or +inf makes every
+row of its head NaN here. Kernels do the same for rows that see a key, and touch no other head; a row that sees none is NaN too
+where it is computed, and zeros where its whole tile is skipped: callers may rely on neither.
 """
 
 from __future__ import annotations

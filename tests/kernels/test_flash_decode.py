@@ -14,7 +14,7 @@ from nki_hf import dispatch
 from nki_hf.adapters import decision as made
 from nki_hf.backends.simulator import simulator_backend
 from nki_hf.chips import CHIPS, get_chip
-from nki_hf.kernels import registry
+from nki_hf.kernels import reference, registry
 from nki_hf.kernels.flash_decode.kernel import flash_decode
 from nki_hf.kernels.flash_decode.plan import bucket_of, decode_reasons, plan_decode
 from nki_hf.observers.races import races
@@ -201,6 +201,52 @@ def test_a_cache_that_ends_anywhere_is_read_to_its_end():
         inputs = attention_inputs(case)
         plan = dataclasses.replace(plan_decode(case, get_chip("trn2")), seqlen_kv=seqlen_kv)
         assert_matches_reference(inputs, *outputs(inputs, plan=plan))
+
+
+# ---- sinks of any value, rows without keys ------------------------------------------------------------------------------
+
+SINKS = ((-np.inf, -3.4e38, -3e38), (-2e38, -1e30, -1e28), (-1e27, -1e8, 3e38), (np.inf, np.nan, 2.0))
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(("scale", "softcap"), [(None, None), (1e-9, None), (1e5, None), (None, 3.0)])
+def test_rows_with_and_without_keys_beside_a_sink_of_any_value(scale, softcap, lnc, chip):
+    """One kv head, so that two cores share its chunks; a sequence without keys, and one whose first row alone has none."""
+    mask = Mask(q_offset=2297, ahead=1, runtime_bounds=True)
+    case = problem(
+        batch=3, num_heads_q=3, num_heads_kv=1, seqlen_q=2, seqlen_kv=2300, sink=True, mask=mask, softmax_scale=scale,
+        softcap=softcap, head_dim=16, head_dim_v=16,
+    )  # fmt: skip
+    lo, hi = np.zeros((3, 2), np.int32), np.array([[0, 2300], [0, 0], [70, 300]], np.int32)
+    inputs = dataclasses.replace(attention_inputs(case), lo=lo, hi=hi)
+    for sinks in SINKS:
+        given = dataclasses.replace(inputs, sink=np.array(sinks, np.float32))
+        out, lse = outputs(given, chip, lnc)
+        with np.errstate(invalid="ignore"):  # of a sink of inf
+            want, want_lse = reference.attention(case, given.q, given.k, given.v, lo=lo, hi=hi, sink=given.sink)
+        np.testing.assert_allclose(out, want, atol=2e-3 if scale == 1e5 else 2e-5)
+        # Without keys the lse is the sink; the kernel calls what is near float32's lowest -inf.
+        want_lse = np.where(want_lse < -2.4e38, -np.inf, want_lse)
+        np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+def test_a_row_whose_every_score_is_minus_infinite_is_a_row_without_keys(chip):
+    """Through the front door, with the lse of every sink: that of float32's lowest values too."""
+    q, k, v = torch.rand(1, 5, 3, 32), torch.randn(1, 1, 300, 32), torch.randn(1, 1, 300, 32)
+    k[:, :, :4] = -torch.inf
+    lo, hi = torch.tensor([[0, 0, 0]]), torch.tensor([[0, 4, 300]])
+    sink = torch.tensor([-torch.inf, -3.4e38, -2e38, -1e30, 1.5])
+    for given in (None, sink):
+        with torch.no_grad(), nki_hf.using(strict=True, backend="simulator", chip=chip):
+            out, lse = nki_hf.attention(q, k, v, lo=lo, hi=hi, sink=given, return_lse=True)
+        assert torch.equal(out[:, :, :2], torch.zeros(1, 5, 2, 32))
+        assert torch.equal(lse[0, :, :2], (torch.full_like(sink, -torch.inf) if given is None else sink)[:, None].expand(5, 2))
+        scores = (q.double() @ k.double().mT)[:, :, 2] * 32**-0.5
+        joined = scores if given is None else torch.cat([scores, given.double().view(1, 5, 1)], -1)
+        torch.testing.assert_close(out[:, :, 2].double(), joined.softmax(-1)[..., :300] @ v[0, 0].double(), atol=2e-6, rtol=0)
 
 
 # ---- the envelope and the machine ---------------------------------------------------------------------------------------

@@ -59,6 +59,9 @@ FOUND = {
         "seed": 1161, "batch_q": 2, "batch_kv": 2, "heads_kv": 3, "group": 2, "seqlen_q": 1, "seqlen_kv": 64, "head_dim": 128,
         "head_dim_v": 128, "scale_as": "learned", "gradients": True, "softcap": 3e38, "strict": True,
     },
+    "rows without keys in flash_decode, beside a sink of -inf": {
+        "seed": 1000749, "ahead": 5, "q_offset": -36, "sink": "minus_inf", "kernel": "flash_decode", "strict": True,
+    },
 }  # fmt: skip
 """Problems that a search found something wrong with, made small."""
 

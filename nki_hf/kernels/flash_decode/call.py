@@ -71,7 +71,7 @@ BINDING = Binding(
         Argument(name="v", axes=("batch", "num_heads_kv", "seqlen_kv", "head_dim_v"), padding=0.0),
         Argument(name="lo", axes=("batch", "seqlen_q"), dtype="int32", broadcast=("batch",)),
         Argument(name="hi", axes=("batch", "seqlen_q"), dtype="int32", broadcast=("batch",)),
-        Argument(name="sink", axes=("1", "num_heads_q"), dtype="float32", lowest=-1e30, optional=True),
+        Argument(name="sink", axes=("1", "num_heads_q"), dtype="float32", optional=True),
     ),
     outputs=(
         Output(name="out", axes=("batch", "seqlen_q", "num_heads_q", "head_dim_v")),

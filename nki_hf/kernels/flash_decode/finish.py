@@ -7,6 +7,10 @@ TILE = 128
 FP32_MIN = -3.4028235e38
 LEAST = 1.0e-30
 """What divides a row without keys."""
+NO_KEYS = -3.3e38
+"""Added to the maximum of a row without keys before the sink joins: below `NO_SINK`, and finite with what it is added to."""
+NO_SINK = -3.0e38
+"""Sinks are raised to this, so that -inf and what is near it has a weight of 1 in a row without keys, as any sink."""
 
 
 def finish_block(env, block):
@@ -22,7 +26,7 @@ def finish_block(env, block):
     nisa.tensor_scalar(dst=sums, data=total[0:rows, width : width + 1], op0=nl.maximum, operand0=LEAST)
     nisa.tensor_scalar(dst=env["maxima"][0:rows, place : place + 1], data=top, op0=nl.multiply, operand0=env["slope"])
     if env["sink"] != None:  # noqa: E711
-        total = _joined(env, block, total)
+        total = _joined(env, block, total, top)
     target = env["normal"][0:rows, place, 0:width]
     nisa.tensor_scalar(dst=target, data=total[0:rows, 0:width], op0=nl.divide, operand0=sums, engine=nisa.engine.vector)
 
@@ -57,19 +61,27 @@ def write_rows(env):
         n = stop
 
 
-def _joined(env, block, total):
-    """The sink joins: the maximum becomes that of both, and the sum gets the sink's share."""
+def _joined(env, block, total, top):
+    """The sink joins: the maximum becomes that of both, and the sum gets the sink's share.
+
+    One of the two weights is 1, whatever the sink: without that a row without keys would be 0 / 0.
+    """
     rows, seqlen_q, place, width = block["rows"], env["q"].shape[2], block["place"], env["v"].shape[3]
     head = block["unit"] % env["k"].shape[1] * env["group_size"] + block["row"] // seqlen_q
     sink = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     source = env["sink"].ap(pattern=[[1, rows // seqlen_q], [0, seqlen_q], [1, 1]], offset=head)
     nisa.dma_copy(dst=sink, src=source)
     before, sums = env["maxima"][0:rows, place : place + 1], env["sums"][0:rows, place : place + 1]
+    empty = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=empty, data=top, op0=nl.less, operand0=0.5 * LOWEST, op1=nl.multiply, operand1=NO_KEYS)
+    nisa.tensor_tensor(dst=before, data1=before, data2=empty, op=nl.add, engine=nisa.engine.vector)
     after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=after, data1=before, data2=sink, op=nl.maximum, engine=nisa.engine.vector)
+    nisa.scalar_tensor_tensor(dst=after, data=sink, op0=nl.maximum, operand0=NO_SINK, op1=nl.maximum, operand1=before)
     weights = nl.ndarray((rows, 2), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(dst=weights[0:rows, 0:1], data1=before, data2=after, op=nl.subtract, engine=nisa.engine.vector)
-    nisa.tensor_tensor(dst=weights[0:rows, 1:2], data1=sink, data2=after, op=nl.subtract, engine=nisa.engine.vector)
+    nisa.scalar_tensor_tensor(
+        dst=weights[0:rows, 1:2], data=sink, op0=nl.maximum, operand0=NO_SINK, op1=nl.subtract, operand1=after
+    )
     nisa.activation(dst=weights, op=nl.exp, data=weights)
     joined = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=joined, data=total, op0=nl.multiply, operand0=weights[0:rows, 0:1])
@@ -117,7 +129,7 @@ def _merged(env, block, own, top):
 
 
 def write_lse(env):
-    """The lse of all rows, maximum + log(sum); rows without keys get -inf, or the sink.
+    """The lse of all rows, maximum + log(sum); rows without keys get -inf, or the sink (-inf if it is below 5/6 of `NO_SINK`).
 
     Written where they lie, rows on partitions: few enough for their 4 bytes each to cost less than a transpose.
     """
@@ -125,10 +137,11 @@ def write_lse(env):
     lines = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=lines, op=nl.log, data=env["sums"])
     tops = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
-    # Half of the maximum of no keys; twice the lowest value overflows to -inf.
-    nisa.tensor_scalar(
-        dst=tops, data=env["maxima"], op0=nl.less, operand0=0.5 * LOWEST * env["slope"], op1=nl.multiply, operand1=FP32_MIN
-    )
+    lowest = 0.5 * LOWEST * env["slope"]
+    if env["sink"] != None:  # noqa: E711
+        lowest = 5.0 / 6.0 * NO_SINK
+    # Twice the lowest value overflows to -inf.
+    nisa.tensor_scalar(dst=tops, data=env["maxima"], op0=nl.less, operand0=lowest, op1=nl.multiply, operand1=FP32_MIN)
     nisa.scalar_tensor_tensor(dst=tops, data=tops, op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=env["maxima"])
     nisa.tensor_tensor(dst=lines, data1=lines, data2=tops, op=nl.add, engine=nisa.engine.vector)
     blocks, per_unit = env["blocks"], env["rows"]
