@@ -74,9 +74,9 @@ def support_table() -> str:
         "Also torch on every chip: dropout above 0 in training, attention weights asked for (`output_attentions`), tensor "
         "subclasses, devices other than cpu, neuron and xla, and context parallelism (which replaces torch's "
         "`scaled_dot_product_attention`; a kernel would see one shard only). Continuous batching takes a name of its own: "
-        "docs/serving.md. The fallback computes q, k and v of different dtypes in the dtype that torch promotes them to, integers and "
-        "8-bit floats in float32, and returns q's dtype; where q holds integers it returns the dtype of the computation, since "
-        "averages are no integers. Complex, bool and packed tensors are refused, strict or not.",
+        "docs/serving.md. The fallback computes q, k and v of different dtypes in the dtype that torch promotes them to, "
+        "integers and 8-bit floats in float32, and returns q's dtype; where q holds integers it returns the dtype of the "
+        "computation, since averages are no integers. Complex, bool and packed tensors are refused, strict or not.",
         "Derivatives: `backward()` and `torch.autograd.grad` follow a kernel. The transforms of `torch.func` (`grad`, `jvp`, "
         "`vmap`, `hessian`, ...) and forward-mode AD run torch, counted like any fallback. A gradient of a gradient "
         "(`create_graph=True`, as gradient penalties use) cannot be foreseen in the forward, so it raises `UnsupportedProblem` "
