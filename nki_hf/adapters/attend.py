@@ -61,7 +61,7 @@ def check_call(call: Call) -> None:
       UnsupportedProblem: as `attend`.
     """
     _check(call)
-    if settings().strict and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and settings().strict:
         decision = decide_call(_same_dtype(_same_batch(call)))
         if decision.fallback:
             raise UnsupportedProblem(decision.rejected)

@@ -190,3 +190,18 @@ def test_without_a_visible_key_gradients_are_zeros(rows):
         out.sum().backward()
         for each in given:
             assert torch.equal(each.grad, torch.zeros_like(each))
+
+
+@pytest.mark.parametrize("lengths", [3, I(3, 2)], ids=["int", "tensor"])
+@pytest.mark.parametrize("table", [None, TABLE], ids=["rows", "pages"])
+def test_a_cache_is_written_by_one_graph_as_without(lengths, table):
+    def step(q, k_cache, v_cache, k, lengths):
+        return flash_attn_with_kvcache(q, k_cache, v_cache, k, k, cache_seqlens=lengths, block_table=table, causal=True)
+
+    shape = (2, 8, 2, 16) if table is None else (4, 4, 2, 16)
+    caches, others = [torch.zeros(shape), torch.ones(shape)], [torch.zeros(shape), torch.ones(shape)]
+    q, k = _draw(2, 1, 4, 16), _draw(2, 1, 2, 16)
+    expected = step(q, *caches, k, lengths)
+    found = torch.compile(step, backend="eager", fullgraph=True)(q, *others, k, lengths)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert all(map(torch.equal, caches, others))
