@@ -18,7 +18,7 @@ from nki_hf.dispatch import Decision
 from nki_hf.errors import UnsupportedProblem
 from nki_hf.settings import settings
 
-__all__ = ["attend"]
+__all__ = ["attend", "check_call"]
 
 _LARGEST = 3.4028234663852886e38  # of float32, in which scores are computed
 _SMALLEST = 1e-45  # float32's smallest number above zero, to one digit
@@ -36,8 +36,7 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     Raises:
       UnsupportedProblem: the tensors describe no attention; or no kernel takes the call and the settings are strict.
     """
-    check_tensors(call.q, call.k, call.v, call.sink)
-    _check_scalars(call)
+    _check(call)
     call = _same_dtype(_same_batch(call))
     if torch.compiler.is_compiling():
         return _run(call, layer, None, None, fallback=falls_back_in_graph(call))
@@ -53,6 +52,24 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     result = _run(call, layer, decision, turns, fallback=decision.fallback)
     call_log.record(layer, decision, call.q.device.type, turns)  # only what ran counts
     return result
+
+
+def check_call(call: Call) -> None:
+    """Refuse what `attend` would refuse, for a caller that changes something before it.
+
+    Raises:
+      UnsupportedProblem: as `attend`.
+    """
+    _check(call)
+    if not torch.compiler.is_compiling() and settings().strict:
+        decision = decide_call(_same_dtype(_same_batch(call)))
+        if decision.fallback:
+            raise UnsupportedProblem(decision.rejected)
+
+
+def _check(call: Call) -> None:
+    check_tensors(call.q, call.k, call.v, call.sink)
+    _check_scalars(call)
 
 
 def _check_scalars(call: Call) -> None:

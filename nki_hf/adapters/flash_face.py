@@ -8,15 +8,21 @@ import torch
 
 from nki_hf.adapters.attend import attend
 from nki_hf.adapters.call import Call
-from nki_hf.adapters.decision import no_kernel
 from nki_hf.adapters.fallback import run_fallback_with_lse
+from nki_hf.adapters.flash_checks import (
+    check_index,
+    check_pages,
+    check_starts,
+    check_tensor,
+    read_longest,
+    refuse,
+)
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.packed.pieces import Segments
-from nki_hf.adapters.packed.segments import segments_of
+from nki_hf.adapters.packed.segments import first_rows
 from nki_hf.adapters.scalars import as_float, as_int, learned_scale
-from nki_hf.errors import UnsupportedProblem
 
-__all__ = ["flash_attn_func", "flash_attn_varlen_func", "lse_of", "read_options", "refuse"]
+__all__ = ["flash_attn_func", "flash_attn_varlen_func", "lse_of", "read_options"]
 
 
 def flash_attn_func(
@@ -59,7 +65,11 @@ def flash_attn_func(
     Raises:
       UnsupportedProblem: ALiBi; the dropped probabilities; tensors that describe no attention.
     """
-    _tensors({"q": q, "k": k, "v": v}, 4, "[batch, seqlen, num_heads, head_dim]")
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, tensor, "[batch, seqlen, num_heads, head_dim]")
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.shape[0] != q.shape[0]:
+            refuse(f"{name}.shape", list(tensor.shape), f"must begin with q's batch, {q.shape[0]}: nothing is broadcast")
     softcap_, reach = read_options(softcap, causal, window_size, alibi_slopes)
     _refuse_probs(dropout_p, return_attn_probs)
     del deterministic
@@ -104,9 +114,10 @@ def flash_attn_varlen_func(
       k: `[total_k, num_heads_kv, head_dim]`; with `block_table` `[num_blocks, page_block_size, num_heads_kv, head_dim]`.
       v: `[total_k, num_heads_kv, head_dim_v]`, or pages as k.
       cu_seqlens_q, cu_seqlens_k: first row and first key of each sequence and the total, int `[num_sequences + 1]`. They are
-        read on the host, once per call.
-      max_seqlen_q, max_seqlen_k: accepted; `cu_seqlens` tell it.
-      block_table: int `[num_sequences, max_blocks]`: the pages of each sequence in order. None = k and v hold the keys.
+        read on the host, once per call, and checked; on `xla` and in a graph only their type and shape are.
+      max_seqlen_q, max_seqlen_k: change nothing, since `cu_seqlens` tell it; below the longest sequence they are refused.
+      block_table: int `[num_sequences, max_blocks]`: the pages of each sequence in order; those that no row sees may be any
+        number. None = k and v hold the keys.
       dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs, s_aux: as in
         `flash_attn_func`, with the lengths of each sequence.
 
@@ -114,22 +125,29 @@ def flash_attn_varlen_func(
       out, or (out, lse, None) with lse `[num_heads_q, total_q]` float32.
 
     Raises:
-      UnsupportedProblem: as `flash_attn_func`.
-      ValueError: `cu_seqlens` that are no first rows or keys.
+      UnsupportedProblem: as `flash_attn_func`; `cu_seqlens` that are no integers from 0 on, fall, or end behind the tokens;
+        pages that do not exist. (It is a ValueError.)
     """
-    _tensors({"q": q, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}, None, "")
-    _tensors({"q": q}, 3, "[total_q, num_heads_q, head_dim]")
+    check_tensor("q", q, "[total_q, num_heads_q, head_dim]")
     softcap_, reach = read_options(softcap, causal, window_size, alibi_slopes)
-    _refuse_probs(dropout_p, return_attn_probs)
-    del deterministic, max_seqlen_q, max_seqlen_k
-    if block_table is not None:
-        _tensors({"k": k, "v": v}, 4, "[num_blocks, page_block_size, num_heads_kv, head_dim]")
-        k, v = (_of_pages(pages, block_table, cu_seqlens_k) for pages in (k, v))
-    _tensors({"k": k, "v": v}, 3, "[total_k, num_heads_kv, head_dim]")
-    q, scale = learned_scale(q, softmax_scale, "softmax_scale")
     behind, ahead = reach
-    segments = segments_of(cu_seqlens_q, cu_seqlens_k, behind=behind, ahead=ahead)
-    _check_segments(segments, q.shape[0], k.shape[0])
+    _refuse_probs(dropout_p, return_attn_probs)
+    del deterministic
+    layout = (
+        "[total_k, num_heads_kv, head_dim]" if block_table is None else "[num_blocks, page_block_size, num_heads_kv, head_dim]"
+    )
+    for name, tensor in (("k", k), ("v", v)):
+        check_tensor(name, tensor, layout)
+    starts_q, starts_k = _starts(
+        cu_seqlens_q, cu_seqlens_k, q.shape[0], k.shape[0] if block_table is None else None, max_seqlen_q, max_seqlen_k
+    )
+    if block_table is not None:
+        _check_table(block_table, k, v, cu_seqlens_q, starts_q, starts_k, behind)
+        k, v = (_of_pages(pages, block_table, cu_seqlens_k) for pages in (k, v))
+    q, scale = learned_scale(q, softmax_scale, "softmax_scale")
+    segments = None
+    if starts_q is not None and starts_k is not None:
+        segments = Segments(cu_q=starts_q, cu_kv=starts_k, behind=behind, ahead=ahead)
     keys = Keys().within_segments(
         cu_seqlens_q.to(q.device), cu_seqlens_k.to(q.device), seqlen_q=q.shape[0], behind=behind, ahead=ahead
     )
@@ -162,17 +180,12 @@ def read_options(
 
 def _reach(causal: bool, window_size: tuple[int, int]) -> tuple[int | None, int | None]:
     """How many keys a row sees behind and ahead of its position; None = all."""
-    if len(window_size) != 2:
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise ValueError(f"window_size={window_size!r} is not a window: it must be (left, right), -1 for no limit.")
     left, right = (as_int(f"window_size[{n}]", size) for n, size in enumerate(window_size))
     behind = None if left < 0 else left
     ahead = 0 if causal else None if right < 0 else right
     return behind, ahead
-
-
-def refuse(field: str, value: object, limit: str, advice: str = "") -> None:
-    """Raise `UnsupportedProblem` with one reason."""
-    raise UnsupportedProblem([no_kernel(field, value, limit, advice)])
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:
@@ -201,25 +214,49 @@ def _band(reach: tuple[int | None, int | None], seqlen_q: int, seqlen_kv: int) -
     return keys if torch.compiler.is_compiling() else keys.narrowed(seqlen_q, seqlen_kv)
 
 
-def _tensors(given: dict[str, Any], axes: int | None, layout: str) -> None:
-    for name, tensor in given.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name}={type(tensor).__name__} is not a torch tensor: pass one.")
-        if axes is not None and tensor.dim() != axes:
-            refuse(f"{name}.shape", list(tensor.shape), f"must have {axes} axes, {layout}")
-
-
-def _check_segments(segments: Segments | None, tokens_q: int, tokens_k: int) -> None:
-    """Refuse sequences that end behind the tokens.
+def _starts(
+    cu_q: torch.Tensor, cu_k: torch.Tensor, tokens_q: int, tokens_k: int | None, longest_q: Any, longest_k: Any
+) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """The values of both `cu_seqlens`, checked; None where they must not be read.
 
     Raises:
-      ValueError: they do.
+      TypeError, ValueError: they are no first rows and keys, or the longest sequences are no lengths of them.
     """
-    if segments is None:
-        return
-    for name, end, tokens in (("cu_seqlens_q", segments.cu_q[-1], tokens_q), ("cu_seqlens_k", segments.cu_kv[-1], tokens_k)):
-        if end > tokens:
-            raise ValueError(f"{name}[-1]={end:,} is not supported: there are {tokens:,} tokens.")
+    check_index("cu_seqlens_q", cu_q, "[num_sequences + 1]", (None,))
+    if cu_q.shape[0] < 2:
+        refuse("cu_seqlens_q.shape", list(cu_q.shape), "must be [num_sequences + 1], 2 entries or more", "Pass [0, total_q].")
+    check_index("cu_seqlens_k", cu_k, "[num_sequences + 1]", (cu_q.shape[0],))
+    starts_q, starts_k = first_rows(cu_q), first_rows(cu_k)
+    for name, starts, tokens, longest in (("q", starts_q, tokens_q, longest_q), ("k", starts_k, tokens_k, longest_k)):
+        if starts is not None:
+            check_starts(f"cu_seqlens_{name}", starts, tokens)
+        read_longest(f"max_seqlen_{name}", longest, starts)
+    return starts_q, starts_k
+
+
+def _check_table(
+    table: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_q: torch.Tensor, starts_q: tuple[int, ...] | None,
+    starts_k: tuple[int, ...] | None, behind: int | None,
+) -> None:  # fmt: skip
+    """Refuse pages that do not hold the keys that rows see.
+
+    Raises:
+      TypeError, UnsupportedProblem: they do not.
+    """
+    check_index("block_table", table, "[num_sequences, max_blocks]", (cu_q.shape[0] - 1, None))
+    if v.shape[:3] != k.shape[:3]:
+        refuse("v.shape", list(v.shape), f"must begin with k's pages, page size and heads, {list(k.shape[:3])}")
+    if 0 in k.shape[:2]:
+        refuse("k.shape", list(k.shape), "must have 1 page or more, of 1 key or more")
+    if starts_q is not None and starts_k is not None:
+        lengths = [(b - a, d - c) for a, b, c, d in zip(starts_q, starts_q[1:], starts_k, starts_k[1:], strict=False)]
+        # Every key is copied out of its page, so that the table must reach them all.
+        longest = max(keys for _, keys in lengths)
+        if longest > table.shape[1] * k.shape[1]:
+            limit = f"must have pages for {longest:,} keys, the longest sequence, {-(-longest // k.shape[1])} of {k.shape[1]}"
+            refuse("block_table.shape", list(table.shape), limit, "Pass a longer table.")
+        needed = [(0 if behind is None else max(0, keys - rows - behind), keys if rows else 0) for rows, keys in lengths]
+        check_pages(table, needed, k.shape[1], k.shape[0])
 
 
 def _of_pages(pages: torch.Tensor, block_table: torch.Tensor, cu_seqlens_k: torch.Tensor) -> torch.Tensor:
@@ -230,4 +267,5 @@ def _of_pages(pages: torch.Tensor, block_table: torch.Tensor, cu_seqlens_k: torc
     sequence = torch.searchsorted(starts.to(pages.device), token, right=True) - 1
     place = token - starts.to(pages.device)[sequence]
     found = block_table.to(pages.device, torch.int64)[sequence, place // page]
+    found = found.clamp(0, pages.shape[0] - 1)  # pages that no row sees may be anything
     return pages.flatten(0, 1).index_select(0, found * page + place % page)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from nki_hf.adapters.attend import attend
+from nki_hf.adapters.attend import attend, check_call
 from nki_hf.adapters.call import Call
-from nki_hf.adapters.flash_face import lse_of, read_options, refuse
+from nki_hf.adapters.flash_cache_checks import NewTokens, check_lengths, check_options, check_shapes
+from nki_hf.adapters.flash_checks import check_pages, check_values, readable
+from nki_hf.adapters.flash_face import lse_of, read_options
 from nki_hf.adapters.keys import Keys
-from nki_hf.adapters.scalars import learned_scale
+from nki_hf.adapters.scalars import as_int, learned_scale
 
 __all__ = ["flash_attn_with_kvcache"]
 
@@ -38,18 +42,23 @@ def flash_attn_with_kvcache(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention `[batch, seqlen_q, num_heads_q, head_dim_v]` of new queries over a cache, whose lengths are data.
 
+    Everything is checked before anything is written. Values of index tensors are read on the CPU only: on a device that would
+    wait for it, and a graph has none, so that there their types and shapes are checked and the values are the caller's affair.
+
     Args:
       q: `[batch, seqlen_q, num_heads_q, head_dim]`.
       k_cache: `[batch_cache, seqlen_cache, num_heads_kv, head_dim]`; with `block_table` pages
         `[num_blocks, page_block_size, num_heads_kv, head_dim]`, of any size.
       v_cache: the same with head_dim_v.
-      k, v: `[batch, seqlen_new, num_heads_kv, ...]`, written in place at `cache_seqlens`; both or neither.
+      k, v: `[batch, seqlen_new, num_heads_kv, ...]` in the caches' dtype, written in place at `cache_seqlens`; both or neither.
       rotary_cos, rotary_sin: `[seqlen_rotary, rotary_dim / 2]`, applied to k at its positions, and to q at those from
         `cache_seqlens` on (all at `cache_seqlens` where the mask is neither causal nor windowed); with k only.
-      cache_seqlens: keys in the cache before the new ones, an int or int `[batch]`; None = `seqlen_cache`, without k only.
-      cache_batch_idx: int `[batch]`: the cache's row of each batch entry; None = the same. Not with `block_table`.
+      cache_seqlens: keys in the cache before the new ones, an int or int `[batch]`, at most `seqlen_cache - seqlen_new`;
+        None = `seqlen_cache`, without k only.
+      cache_batch_idx: int `[batch]`: the cache's row of each batch entry; None = the same, of the first rows. Of entries that
+        share a row, whose new keys stay is undefined. Not with `block_table`.
       cache_leftpad: int `[batch]`: the first key of each sequence; None = 0. Not with `block_table`.
-      block_table: int `[batch, max_blocks]`: the pages of each sequence in order; entries that are not needed may be negative.
+      block_table: int `[batch, max_blocks]`: the pages of each sequence in order; entries that no row sees may be any number.
       rotary_interleaved: True pairs neighbouring elements of head_dim, False its two halves.
       num_splits: accepted; it changes no result.
       return_softmax_lse: True also returns lse.
@@ -60,64 +69,55 @@ def flash_attn_with_kvcache(
       out, or (out, lse) with lse `[batch, num_heads_q, seqlen_q]` float32.
 
     Raises:
-      UnsupportedProblem: ALiBi; arguments that exclude or need each other; tensors that describe no attention.
+      UnsupportedProblem: ALiBi; arguments that exclude or need each other; tensors that describe no attention; lengths, rows
+        or pages beyond the cache. The caches are unchanged then. (It is a ValueError.)
     """
-    for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name}={type(tensor).__name__} is not a torch tensor: pass one.")
-        if tensor.dim() != 4:
-            refuse(f"{name}.shape", list(tensor.shape), "must have 4 axes, [batch, seqlen, num_heads, head_dim]")
     cap, (behind, ahead) = read_options(softcap, causal, window_size, alibi_slopes)
     del num_splits
-    _check_options(k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
-    batch, seqlen_q = q.shape[0], q.shape[1]
-    capacity = k_cache.shape[1] if block_table is None else block_table.shape[1] * k_cache.shape[1]
+    new = NewTokens(k, v, rotary_cos, rotary_sin)
+    check_options(new, cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
+    check_shapes(q, k_cache, v_cache, new, cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
+    batch, seqlen_q, page = q.shape[0], q.shape[1], k_cache.shape[1]
+    capacity = page if block_table is None else block_table.shape[1] * page
+    seqlen_new = 0 if k is None else k.shape[1]
+    one_place = behind is None and ahead is None
+    check_lengths(cache_seqlens, capacity, seqlen_new, 1 if one_place else seqlen_q, rotary_cos)
     before = _per_sequence(capacity if cache_seqlens is None else cache_seqlens, batch, q.device)
-    live = before
-    if k is not None and v is not None:
-        if rotary_cos is not None and rotary_sin is not None:
-            one_place = behind is None and ahead is None
-            q = _rotated(q, rotary_cos, rotary_sin, before, rotary_interleaved, one_place=one_place)
-            k = _rotated(k, rotary_cos, rotary_sin, before, rotary_interleaved)
-        live = before + k.shape[1]
-        _write(k_cache, k, before, cache_batch_idx, block_table, "k")
-        _write(v_cache, v, before, cache_batch_idx, block_table, "v")
-    keys, values = (_read(cache, batch, cache_batch_idx, block_table) for cache in (k_cache, v_cache))
-    q, scale = learned_scale(q, softmax_scale, "softmax_scale")
+    if cache_batch_idx is not None:
+        check_values("cache_batch_idx", cache_batch_idx, 0, k_cache.shape[0] - 1, "a row of the cache", "Pass existing rows.")
+    if cache_leftpad is not None:
+        check_values("cache_leftpad", cache_leftpad, 0, capacity, "a key of the cache", "Pass the first key of each sequence.")
+    if block_table is not None and readable(before):
+        seen = [(max(0, n + seqlen_new - seqlen_q - behind) if behind is not None else 0, n) for n in before.tolist()]
+        check_pages(block_table, [(min(first, n), n + seqlen_new) for first, n in seen], page, k_cache.shape[0])
+    live = before + seqlen_new
     position = (live - seqlen_q)[:, None] + torch.arange(seqlen_q, device=q.device)
     first = torch.zeros_like(live) if cache_leftpad is None else cache_leftpad.to(q.device, torch.int64)
     lo = first[:, None].expand_as(position) if behind is None else torch.maximum(first[:, None], position - behind)
     hi = live[:, None].expand_as(position) if ahead is None else torch.minimum(live[:, None], position + ahead + 1)
+    q, scale = learned_scale(q, softmax_scale, "softmax_scale")
+    alike = [cache.new_empty(()).expand(batch, cache.shape[2], capacity, cache.shape[3]) for cache in (k_cache, v_cache)]
     call = Call(
-        q=q.transpose(1, 2), k=keys.transpose(1, 2), v=values.transpose(1, 2),
-        keys=Keys().within(lo.contiguous(), hi.contiguous()), scale=scale, softcap=cap, sink=s_aux,
+        q=q.transpose(1, 2), k=alike[0], v=alike[1], keys=Keys().within(lo.contiguous(), hi.contiguous()), scale=scale,
+        softcap=cap, sink=s_aux,
     )  # fmt: skip
+    check_call(call)  # the last that may refuse: from here on the caches change
+    if k is not None and v is not None:
+        if rotary_cos is not None and rotary_sin is not None:
+            q = _rotated(q, rotary_cos, rotary_sin, before, rotary_interleaved, one_place=one_place)
+            k = _rotated(k, rotary_cos, rotary_sin, before, rotary_interleaved)
+        for cache, tokens in ((k_cache, k), (v_cache, v)):
+            _write(cache, tokens, before, cache_batch_idx, block_table)
+    keys, values = (_read(cache, batch, cache_batch_idx, block_table) for cache in (k_cache, v_cache))
+    call = replace(call, q=q.transpose(1, 2), k=keys.transpose(1, 2), v=values.transpose(1, 2))
     out, lse, _ = attend(call, "flash_attn_with_kvcache")
     return (out, lse_of(call, lse)) if return_softmax_lse else out
 
 
-def _check_options(
-    k: object, v: object, cos: object, sin: object, seqlens: object, batch_idx: object, leftpad: object, table: object
-) -> None:
-    if (k is None) != (v is None):
-        refuse("k and v", "one of them", "must come together")
-    if (cos is None) != (sin is None):
-        refuse("rotary_cos and rotary_sin", "one of them", "must come together")
-    if cos is not None and k is None:
-        refuse("rotary_cos", "given", "must be None without k: positions are those of new keys", "Rotate q before the call.")
-    if k is not None and seqlens is None:
-        refuse("cache_seqlens", "None", "must be given with k: it says where the new keys go")
-    for name, value in (("cache_batch_idx", batch_idx), ("cache_leftpad", leftpad)):
-        if value is not None and table is not None:
-            refuse(name, "given", "must be None with block_table", "Change the table's rows instead.")
-
-
 def _per_sequence(number: int | torch.Tensor, batch: int, device: torch.device) -> torch.Tensor:
     if isinstance(number, torch.Tensor):
-        if number.shape != (batch,):
-            refuse("cache_seqlens.shape", list(number.shape), f"must be [batch] = [{batch}]")
         return number.to(device, torch.int64)
-    return torch.full((batch,), int(number), dtype=torch.int64, device=device)
+    return torch.full((batch,), as_int("cache_seqlens", number), dtype=torch.int64, device=device)
 
 
 def _rotated(
@@ -144,31 +144,25 @@ def _rotated(
 
 
 def _write(
-    cache: torch.Tensor, new: torch.Tensor, before: torch.Tensor, batch_idx: torch.Tensor | None, table: torch.Tensor | None,
-    name: str,
-) -> None:  # fmt: skip
-    """Put the new tokens of each sequence into the cache, in place.
-
-    Raises:
-      UnsupportedProblem: shapes that do not fit the cache.
-    """
+    cache: torch.Tensor, new: torch.Tensor, before: torch.Tensor, batch_idx: torch.Tensor | None, table: torch.Tensor | None
+) -> None:
+    """Put the new tokens of each sequence into the cache, in place; what they are was checked."""
     batch, seqlen = new.shape[0], new.shape[1]
-    if new.dim() != 4 or batch != before.shape[0] or new.shape[2:] != cache.shape[2:]:
-        refuse(f"{name}.shape", list(new.shape), f"must be [batch, seqlen_new, {cache.shape[2]}, {cache.shape[3]}]")
     place = before[:, None] + torch.arange(seqlen, device=cache.device)
     if table is None:
         row = torch.arange(batch, device=cache.device) if batch_idx is None else batch_idx.to(cache.device, torch.int64)
-        cache[row[:, None].expand_as(place), place] = new.to(cache.dtype)
+        cache[row[:, None].expand_as(place), place] = new
         return
     page = cache.shape[1]
     block = table.to(cache.device, torch.int64).gather(1, place // page)
-    cache[block, place % page] = new.to(cache.dtype)
+    cache[block, place % page] = new
 
 
 def _read(cache: torch.Tensor, batch: int, batch_idx: torch.Tensor | None, table: torch.Tensor | None) -> torch.Tensor:
     """`[batch, capacity, num_heads_kv, head_dim]`: the cache of each sequence."""
     if table is not None:
-        return cache[table.to(cache.device, torch.int64).clamp(min=0)].flatten(1, 2)
+        pages = table.to(cache.device, torch.int64).clamp(0, cache.shape[0] - 1)  # those that no row sees may be anything
+        return cache[pages].flatten(1, 2)
     if batch_idx is not None:
         return cache[batch_idx.to(cache.device, torch.int64)]
     return cache[:batch]

@@ -10,11 +10,21 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FLOOR", "HUB_NAME", "VARIABLE", "Serving", "entry", "serving", "set_local_kernels"]
+__all__ = [
+    "FLOOR",
+    "HUB_NAME",
+    "VARIABLE",
+    "Serving",
+    "entry",
+    "folder_of",
+    "local_problem",
+    "serving",
+    "set_local_kernels",
+]
 
 HUB_NAME = "nki-hf/flash-attention"
 """The documented name."""
@@ -44,29 +54,80 @@ def entry(name: str = HUB_NAME) -> str:
 
 
 def set_local_kernels(environ: MutableMapping[str, str] = os.environ, name: str = HUB_NAME) -> None:
-    """Add our folder to LOCAL_KERNELS, unless it names one for that name already, or cannot hold our path (a colon in it).
+    """Add our folder to LOCAL_KERNELS, unless it names one for that name already or `local_problem` finds a fault in it.
 
     Args:
       environ: where the variable is.
       name: under which our folder is found. Models that take listed kernels only (GPT-OSS) ask for one of theirs.
     """
-    have, ours = environ.get(VARIABLE), entry(name)
-    if ours.count("=") > 1 or ":" in ours:
+    have, ours = environ.get(VARIABLE, "").removesuffix(":"), entry(name)
+    if ":" in ours or _malformed(have) is not None:
         return
-    if not have:
+    if have:  # without the colon at the end, which kernels refuses
+        environ[VARIABLE] = have if name in _folders(have) else f"{have}:{ours}"
+    else:
         environ[VARIABLE] = ours
-    elif not any(item.partition("=")[0] == name for item in have.split(":")):
-        environ[VARIABLE] = f"{have}:{ours}"
+
+
+def local_problem(environ: Mapping[str, str] = os.environ, name: str = HUB_NAME) -> str:
+    """Why LOCAL_KERNELS, as it is, leads to no folder for a name, and what to do; empty if it does.
+
+    Args:
+      environ: where the variable is.
+      name: the kernel's name.
+    """
+    have = environ.get(VARIABLE, "")
+    wrong = _malformed(have)
+    if wrong is not None:
+        return (
+            f"{VARIABLE}={have!r} has the entry {wrong!r}, so that kernels refuses every name: entries are OWNER/NAME=FOLDER, "
+            f"joined by single colons. Mend it, or unset it."
+        )
+    if name not in _folders(have):
+        ours = entry(name).partition("=")[2]
+        if ":" in ours:
+            return (
+                f"{VARIABLE} cannot lead to {ours!r}: colons separate its entries, and this path has one. "
+                "Install nki_hf in a folder without a colon."
+            )
+        return f'{VARIABLE} has no entry for {name}: import nki_hf, or eval "$(nki_hf serving --export)".'
+    folder = _folders(have)[name]
+    if not (Path(folder) / "__init__.py").is_file() and not any(Path(folder).glob("*/")):
+        return (
+            f"{VARIABLE} leads {name} to {folder!r}, which is no folder of a kernel. "
+            "Name one, or remove the entry: import nki_hf then adds its own."
+        )
+    return ""
+
+
+def folder_of(name: str = HUB_NAME, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The folder that LOCAL_KERNELS has for a name; None if it has none."""
+    return _folders(environ.get(VARIABLE, "")).get(name)
+
+
+def _malformed(value: str) -> str | None:
+    """The first entry that `kernels` refuses, None if there is none; it splits at colons, and each entry at its first "="."""
+    if not value:
+        return None
+    return next((item for item in value.split(":") if "=" not in item), None)
+
+
+def _folders(value: str) -> dict[str, str]:
+    """Folder of each name; of entries for the same name the last counts."""
+    return {name: folder for name, _, folder in (item.partition("=") for item in value.split(":")) if folder}
 
 
 def serving(
-    version: Callable[[str], str | None] | None = None, requires: Callable[[str], list[str] | None] | None = None
+    version: Callable[[str], str | None] | None = None,
+    requires: Callable[[str], list[str] | None] | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Serving:
-    """Which name continuous batching takes with the versions that are installed, or why none.
+    """Which name continuous batching takes with the versions that are installed and LOCAL_KERNELS as it is, or why none.
 
     Args:
       version: the version of a distribution, or None; default: the installed one's.
       requires: its requirements; default: the installed one's.
+      environ: where LOCAL_KERNELS is.
     """
     version, requires = version or _version, requires or _requires
     transformers = version("transformers")
@@ -95,7 +156,8 @@ def serving(
             f'pip install "{wanted}", or a Transformers that takes this version (5.20 to 5.22 take kernels 0.17.2).'
         )
         return Serving(name=None, problem=problem)
-    return Serving(name=HUB_NAME)
+    problem = local_problem(environ)
+    return Serving(name=None if problem else HUB_NAME, problem=problem)
 
 
 def _kernels_range(requirements: list[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -13,12 +13,13 @@ from nki_hf.adapters.attend import attend
 from nki_hf.adapters.call import Call, same_batch
 from nki_hf.adapters.decision import no_kernel
 from nki_hf.adapters.device_mask import DeviceMask
+from nki_hf.adapters.flash_checks import check_index, check_starts, refuse
 from nki_hf.adapters.hub_kernel import serving
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, triangle, with_position_bias
 from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
 from nki_hf.adapters.model_classes import declines_sdpa
-from nki_hf.adapters.packed.segments import segments_of, segments_of_bounds, worth
+from nki_hf.adapters.packed.segments import first_rows, segments_of, segments_of_bounds, worth
 from nki_hf.adapters.recorded_weights import sink_outside, weights_recorded
 from nki_hf.adapters.scalars import as_float, learned_scale
 from nki_hf.errors import Reason, UnsupportedProblem
@@ -137,6 +138,7 @@ def call_of(
             # triangle of each sequence, whose position among its keys is its own.
             keys, causal = Keys(), causal or chunk is not None
         ahead = 0 if causal else None
+        _check_packed(cu_q, cu_kv, seqlen_q, seqlen_kv)
         segments = segments_of(packed[0], packed[-1], ahead=ahead, chunk=chunk)
         hidden = keys.banded or keys.lo is not None or keys.bias is not None
         keys = keys.within_segments(packed[0], packed[-1], seqlen_q=seqlen_q, ahead=ahead, chunk=chunk)
@@ -179,6 +181,24 @@ def _causal_without_mask(module: Any, is_causal: bool | None) -> bool:
         advice = "Pass a mask, or set _supports_sdpa = True in the model class if None is to mean causal."
         raise UnsupportedProblem([no_kernel("is_causal", f"True for {type(module).__name__}", limit, advice)])
     return False
+
+
+def _check_packed(cu_q: Any, cu_kv: Any, seqlen_q: int, seqlen_kv: int) -> None:
+    """Refuse first rows and keys that describe no packed sequences, as far as they can be read.
+
+    Raises:
+      TypeError, UnsupportedProblem: see `flash_checks`.
+    """
+    entries = None
+    for name, cu, tokens in (("cu_seq_lens_q", cu_q, seqlen_q), ("cu_seq_lens_k", cu_kv, seqlen_kv)):
+        if cu is None:
+            continue
+        check_index(name, cu, "[num_sequences + 1]", (entries,))
+        if cu.shape[0] < 2:
+            refuse(f"{name}.shape", list(cu.shape), "must be [num_sequences + 1], 2 entries or more")
+        entries, starts = cu.shape[0], first_rows(cu)
+        if starts is not None:
+            check_starts(name, starts, tokens)
 
 
 def _chunk_of(module: Any) -> int | None:

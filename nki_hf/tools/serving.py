@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from typing import Annotated
 
 import typer
 
-from nki_hf.adapters.hub_kernel import HUB_NAME, VARIABLE, entry, serving, set_local_kernels
+from nki_hf.adapters.hub_kernel import HUB_NAME, VARIABLE, entry, folder_of, local_problem, serving, set_local_kernels
 from nki_hf.tools.screen import Screen
 
 __all__ = ["command"]
@@ -23,11 +25,7 @@ def command(
     if export:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", name, re.ASCII):
             raise ValueError(f"name={name!r} is not a kernel's: it is OWNER/NAME of letters, digits, dots and dashes.")
-        environ: dict[str, str] = {}
-        set_local_kernels(environ, name)
-        if VARIABLE not in environ:
-            raise ValueError(f"{entry(name)!r} cannot be put into {VARIABLE}: it has a colon or an equals sign in its path.")
-        print(f"export {VARIABLE}=${{{VARIABLE}:+${VARIABLE}:}}'{environ[VARIABLE]}'")
+        print(_shell_line(name))
         return
     found, screen = serving(), Screen()
     if found.name is None:
@@ -36,5 +34,25 @@ def command(
     screen.say(f'continuous batching: attn_implementation="{found.name}"')
     screen.say("python: import nki_hf, then model.generate_batch(...)")
     if found.name == HUB_NAME:
+        folder = folder_of()
+        if folder != entry().partition("=")[2]:
+            screen.say(f"note: {VARIABLE} leads {HUB_NAME} to {folder}, not to this package: your own entry is kept.")
         serve = f"transformers serve MODEL --continuous-batching --attn-implementation {HUB_NAME}"
         screen.line(f'shell:  eval "$(nki_hf serving --export)" && {serve}')
+
+
+def _shell_line(name: str) -> str:
+    """The line that adds our entry for a name to the variable of a POSIX shell, where none is there for that name yet.
+
+    The shell decides, since a variable that is not exported is unknown here.
+
+    Raises:
+      ValueError: the variable does not parse, or cannot hold our path.
+    """
+    environ = {VARIABLE: os.environ.get(VARIABLE, "")}
+    set_local_kernels(environ, name)
+    if folder_of(name, environ) is None:
+        raise ValueError(local_problem(environ, name))
+    bare = f'{VARIABLE}="${{{VARIABLE}:-}}"; {VARIABLE}="${{{VARIABLE}%:}}"'  # a colon at the end is refused by kernels
+    add = f'{VARIABLE}="${{{VARIABLE}:+${VARIABLE}:}}"{shlex.quote(entry(name))}'
+    return f"{bare}; case \":${VARIABLE}\" in *':{name}='*) ;; *) {add} ;; esac; export {VARIABLE}"

@@ -75,10 +75,10 @@ def support_table() -> str:
         _table(("call", *CHIPS), (_row(name, changes) for name, changes in _CASES)),
         "Also torch on every chip: dropout above 0 in training, attention weights asked for (`output_attentions`), tensor "
         "subclasses, devices other than cpu, neuron and xla, and context parallelism (which replaces torch's "
-        "`scaled_dot_product_attention`; a kernel would see one shard only). Continuous batching is refused by Transformers, "
-        "by name. The fallback computes q, k and v of different dtypes in the dtype that torch promotes them to, integers and "
-        "8-bit floats in float32, and returns q's dtype; where q holds integers it returns the dtype of the computation, since "
-        "averages are no integers. Complex, bool and packed tensors are refused, strict or not.",
+        "`scaled_dot_product_attention`; a kernel would see one shard only). Continuous batching takes a name of its own: "
+        "docs/serving.md. The fallback computes q, k and v of different dtypes in the dtype that torch promotes them to, "
+        "integers and 8-bit floats in float32, and returns q's dtype; where q holds integers it returns the dtype of the "
+        "computation, since averages are no integers. Complex, bool and packed tensors are refused, strict or not.",
         "Dropout needs an instruction that the documented ones lack: random numbers that follow from a seed and an element's "
         "position alone. `nisa.rng`, `nisa.rand2` and `nisa.dropout` advance a state per partition, and the backward pass lays "
         "the scores out in another order than the forward pass, so it could not drop the same weights again.",

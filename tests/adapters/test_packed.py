@@ -104,6 +104,42 @@ def test_a_request_never_meets_what_another_holds():
     assert torch.equal(found[3:204], clean[3:204])
 
 
+@pytest.mark.parametrize("decoded", [False, True])
+def test_nan_in_one_sequence_reaches_no_gradient_of_another(decoded):
+    # The first keys of the pack belong to a sequence without rows: its key 0 and row 0 are of different sequences.
+    rows, keys = ([0, 5, 1, 9], [3, 5, 700, 9]) if decoded else ([0, 5, 295], [3, 5, 295])
+    drawn = [torch.randn(sum(n), 2, 16, generator=torch.Generator().manual_seed(s)) for s, n in enumerate((rows, keys, keys))]
+    for sick in range(len(keys)):
+        found = []
+        k = slice(sum(keys[:sick]), sum(keys[: sick + 1]))
+        q = slice(sum(rows[:sick]), sum(rows[: sick + 1]))
+        for value in (None, torch.nan):
+            given = [each.clone() for each in drawn]
+            if value is not None:
+                given[1][k], given[2][k] = value, value
+            given = [each.requires_grad_() for each in given]
+            out = flash_attn_varlen_func(*given, starts(rows), starts(keys), causal=True)
+            (out * out).sum().backward()
+            found.append((out.detach(), *(each.grad for each in given)))
+        for clean, other, own in zip(*found, (q, q, k, k), strict=True):
+            well = torch.ones(len(clean), dtype=torch.bool)
+            well[own] = False
+            assert torch.equal(clean[well], other[well])
+
+
+def test_first_rows_that_are_none_are_refused_by_the_name_that_models_pass():
+    q = torch.zeros(1, 2, 10, 16)
+    module = SimpleNamespace(is_causal=True, training=False, config=None)
+    good = torch.tensor([0, 10])
+    for bad in ([0, 7, 5, 10], [3, 10], [0, 12], [0, -2, 10], [0], []):
+        with pytest.raises(ValueError, match="cu_seq_lens_q"):
+            nki_attention(module, q, q, q, None, cu_seq_lens_q=torch.tensor(bad, dtype=torch.int32))
+    with pytest.raises(ValueError, match="cu_seq_lens_k"):
+        nki_attention(module, q, q, q, None, cu_seq_lens_q=good, cu_seq_lens_k=torch.tensor([0, 5, 10]))
+    with pytest.raises(ValueError, match=r"cu_seq_lens_q\.dtype=float"):
+        nki_attention(module, q, q, q, None, cu_seq_lens_q=good.float())
+
+
 def test_sequences_are_found_in_the_bounds_of_a_mask():
     for lengths, behind in (([3, 5, 2], None), ([9, 6], 3), ([4], None)):
         cu = starts(lengths)

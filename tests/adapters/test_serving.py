@@ -13,7 +13,7 @@ import transformers
 from typer.testing import CliRunner
 
 import nki_hf
-from nki_hf.adapters.hub_kernel import HUB_NAME, VARIABLE, entry, serving, set_local_kernels
+from nki_hf.adapters.hub_kernel import HUB_NAME, VARIABLE, entry, local_problem, serving, set_local_kernels
 from nki_hf.adapters.paged import nki_paged_attention
 from nki_hf.adapters.transformers import nki_attention
 from nki_hf.cli import app
@@ -35,14 +35,67 @@ def test_our_folder_is_added_and_a_users_own_is_kept():
     assert own[VARIABLE] == f"{HUB_NAME}=/mine:a/b=/c"
 
 
-def test_the_line_for_the_shell_is_set_for_any_name_and_keeps_what_there_is():
-    for name, words in ((HUB_NAME, []), ("kernels-community/other", ["--name", "kernels-community/other"])):
-        line = CliRunner().invoke(app, ["serving", "--export", *words]).stdout
-        done = subprocess.run(
-            ["sh", "-c", f'{line}printf %s "$LOCAL_KERNELS"'], env={"LOCAL_KERNELS": "a/b=/c"}, capture_output=True, text=True
-        )  # fmt: skip
-        assert done.stdout == f"a/b=/c:{entry(name)}"
+OTHER = "kernels-community/other"
+LINES = {  # what the variable held before, and what it holds after the line was evaluated, once or twice
+    "nothing": (None, HUB_NAME, entry()),
+    "empty": ("", HUB_NAME, entry()),
+    "another kernel": ("a/b=/c", HUB_NAME, f"a/b=/c:{entry()}"),
+    "another kernel and a colon": ("a/b=/c:", HUB_NAME, f"a/b=/c:{entry()}"),
+    "the user's own": (f"{HUB_NAME}=/mine", HUB_NAME, f"{HUB_NAME}=/mine"),
+    "the user's own behind another": (f"a/b=/c:{HUB_NAME}=/mine:", HUB_NAME, f"a/b=/c:{HUB_NAME}=/mine"),
+    "a name that ends alike": (f"x{HUB_NAME}=/mine", HUB_NAME, f"x{HUB_NAME}=/mine:{entry()}"),
+    "another name": (entry(), OTHER, f"{entry()}:{entry(OTHER)}"),
+}
+
+
+@pytest.mark.parametrize("exported", [True, False])
+@pytest.mark.parametrize("case", LINES)
+def test_the_line_for_the_shell_keeps_what_there_is_and_can_be_repeated(case, exported):
+    before, name, after = LINES[case]
+    words = ["serving", "--export", *(() if name == HUB_NAME else ("--name", name))]
+    line = CliRunner().invoke(app, words, env={VARIABLE: before if exported else None}).stdout
+    given = "" if before is None else f"{VARIABLE}='{before}'; {f'export {VARIABLE}; ' if exported else ''}"
+    script = f"set -u; {given}{line}{line}sh -c 'printf %s \"${VARIABLE}\"'"
+    assert (
+        subprocess.run(["sh", "-c", script], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True).stdout == after
+    )
+
+
+def test_a_line_that_could_not_work_is_refused():
     assert CliRunner().invoke(app, ["serving", "--export", "--name", "a/b='; ls"]).exit_code == 2
+    found = CliRunner().invoke(app, ["serving", "--export"], env={VARIABLE: "foo"})
+    assert found.exit_code == 2
+    assert "'foo'" in found.output
+
+
+BROKEN = {
+    "foo": "the entry 'foo'",
+    f"a/b=/c::{entry()}": "the entry ''",
+    f"{entry()}:": "the entry ''",
+    f"{HUB_NAME}=/nowhere": "'/nowhere', which is no folder",
+    f"{entry()}:{HUB_NAME}=/nowhere": "'/nowhere', which is no folder",  # of two entries the last counts
+    f"{HUB_NAME}=": "has no entry",
+    "a/b=/c": "has no entry",
+    "": "has no entry",
+}
+
+
+@pytest.mark.parametrize("value", BROKEN)
+def test_a_variable_that_leads_nowhere_is_no_yes(value):
+    versions = {"transformers": "5.24.0", "kernels": "0.18.2"}
+    found = serving(versions.get, lambda _: [NEEDS], {VARIABLE: value})
+    assert found.name is None
+    assert BROKEN[value] in found.problem
+    assert serving(versions.get, lambda _: [NEEDS], {VARIABLE: entry()}).name == HUB_NAME
+
+
+def test_a_path_with_a_colon_is_refused_by_name_and_one_with_an_equals_sign_is_not(monkeypatch):
+    for folder, told in (("/a:b", "colon"), ("/a=b", "no folder of a kernel")):
+        monkeypatch.setattr("nki_hf.adapters.hub_kernel.__file__", f"{folder}/adapters/hub_kernel.py")
+        environ = {}
+        set_local_kernels(environ)
+        assert told in local_problem(environ)
+        assert bool(environ) == (folder == "/a=b")
 
 
 def test_the_folder_is_a_kernel_build():
@@ -67,7 +120,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_versions_decide_the_name_and_a_refusal_names_the_floor(case):
     versions, name, words = CASES[case]
-    found = serving(versions.get, lambda _: ["numpy>=2", NEEDS])
+    found = serving(versions.get, lambda _: ["numpy>=2", NEEDS], {VARIABLE: entry()})
     assert found.name == name
     assert words in found.problem
     assert bool(found.problem) == (name is None)

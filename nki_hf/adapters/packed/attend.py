@@ -41,6 +41,11 @@ def attend_pieces(
             raise RuntimeError(f"{launch.kind.name}: a piece ran torch where its pack runs a kernel.")
         outs.append(out.flatten(0, 1))
         lses.append(lse.transpose(1, 2).flatten(0, 1))
+    if not outs:  # no row sees a key: zeros, of q, k and v as far as gradients know
+        for each in (q, k, v):
+            none = each[:0, :1, :1].expand(0, q.shape[1], v.shape[2])
+            outs.append(none.to(q.dtype))
+            lses.append(none[..., 0].float())
     return _together(call, outs, lses, slots)
 
 

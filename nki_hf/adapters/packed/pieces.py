@@ -89,7 +89,8 @@ class Launch:
     Attributes:
       kind: of all of them.
       rows: row of the pack of each row of each piece, int64 `[pieces, kind.rows]`; where there is none, another of the same
-        sequence (or 0), whose result nobody reads.
+        sequence, whose result nobody reads. Idle pieces repeat the last one's rows and keys: their gradients are zero times
+        what those hold, and NaN of one sequence must not reach another.
       keys: the same of the keys, `[pieces, kind.keys]`.
       lo, hi: int32 `[pieces, kind.rows]` for `bounds`: the keys of the piece that each row sees.
       seen: bool `[pieces, kind.keys]` for `keys`.
@@ -270,15 +271,18 @@ def _launch(kind: Kind, group: Sequence[_Piece], lo: Array, hi: Array) -> Launch
     rows = np.zeros((kind.pieces, kind.rows), np.int64)
     keys = np.zeros((kind.pieces, kind.keys), np.int64)
     low, high = np.zeros((kind.pieces, kind.rows), np.int32), np.zeros((kind.pieces, kind.rows), np.int32)
-    seen = np.ones((kind.pieces, kind.keys), np.bool_)  # idle pieces see something: rows that see nothing are computed twice
+    seen = np.ones((kind.pieces, kind.keys), np.bool_)
     for number, piece in enumerate(group):
-        _, last, _, end = piece.sequence
-        rows[number] = np.minimum(np.arange(piece.row, piece.row + kind.rows), last - 1)
+        _, stop, _, end = piece.sequence
+        rows[number] = np.minimum(np.arange(piece.row, piece.row + kind.rows), stop - 1)
         keys[number] = np.minimum(np.arange(piece.key, piece.key + kind.keys), end - 1)
         seen[number, piece.keys :] = False
         own = slice(piece.row, piece.row + piece.rows)
         low[number, : piece.rows] = np.clip(lo[own] - piece.key, 0, piece.keys)
         high[number, : piece.rows] = np.clip(hi[own] - piece.key, 0, piece.keys)
+    last = len(group) - 1
+    rows[last + 1 :], keys[last + 1 :] = rows[last], keys[last]
+    seen[last + 1 :] = seen[last]
     if kind.mask == "bounds":
         return Launch(kind=kind, rows=rows, keys=keys, lo=low, hi=high)
     return Launch(kind=kind, rows=rows, keys=keys, seen=seen if kind.mask == "keys" else None)

@@ -12,7 +12,7 @@ from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import traced
 from nki_hf.adapters.packed.pieces import TILE, Segments, cut
 
-__all__ = ["segments_of", "segments_of_bounds", "worth"]
+__all__ = ["first_rows", "segments_of", "segments_of_bounds", "worth"]
 
 
 def segments_of(
@@ -32,12 +32,15 @@ def segments_of(
       cu_q, cu_kv: first row and first key of each sequence and the total, int `[num_sequences + 1]`.
       behind, ahead, chunk: as in `Segments`.
     """
-    if any(traced(each) or each.device.type == "xla" for each in (cu_q, cu_kv)):
-        return None
-    rows, keys = (tuple(map(int, each.tolist())) for each in (cu_q, cu_kv))
-    if len(rows) != len(keys) or not all(_rise(numbers) for numbers in (rows, keys)):
+    rows, keys = first_rows(cu_q), first_rows(cu_kv)
+    if rows is None or keys is None or len(rows) != len(keys) or not all(_rise(numbers) for numbers in (rows, keys)):
         return None
     return Segments(cu_q=rows, cu_kv=keys, behind=behind, ahead=ahead, chunk=chunk)
+
+
+def first_rows(cu: torch.Tensor) -> tuple[int, ...] | None:
+    """The values of first rows or keys; None if they must not be read: in a graph, and on `xla`."""
+    return None if traced(cu) or cu.device.type == "xla" else tuple(map(int, cu.tolist()))
 
 
 def _rise(numbers: Sequence[int]) -> bool:

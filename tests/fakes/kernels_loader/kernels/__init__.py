@@ -20,12 +20,14 @@ def get_kernel(
     """The module of a local kernel."""
     if (revision is None) == (version is None):
         raise ValueError("either a revision or a version must be given")
-    for entry in filter(None, os.environ.get("LOCAL_KERNELS", "").split(":")):
+    folders = {}
+    for entry in os.environ.get("LOCAL_KERNELS", "=").split(":"):
         name, equals, folder = entry.partition("=")
         if not equals:
             raise ValueError(f"Invalid LOCAL_KERNELS entry: {entry}")
-        if name == repo_id:
-            return _loaded(Path(folder))
+        folders[name] = folder  # of entries for one name the last counts
+    if repo_id in folders:
+        return _loaded(Path(folders[repo_id]))
     raise FileNotFoundError(f"{repo_id}: this stand-in downloads nothing")
 
 
