@@ -120,7 +120,10 @@ import nki_hf
 print(sorted(name for name in set(sys.modules) - before if name.startswith(("nki_hf.sim", "nki_hf.kernels", "transformers"))))
 print(sorted(name for name in set(sys.modules) - before if name.startswith("nki_hf.adapters.")))
 """
-    assert _run(code).splitlines() == ["[]", "['nki_hf.adapters.op_definition', 'nki_hf.adapters.registration']"]
+    assert _run(code).splitlines() == [
+        "[]",
+        "['nki_hf.adapters.hub_kernel', 'nki_hf.adapters.op_definition', 'nki_hf.adapters.registration']",
+    ]
 
 
 @pytest.mark.parametrize("first", ["import nki_hf", "from torch.utils.flop_counter import FlopCounterMode\nimport nki_hf"])
