@@ -108,7 +108,10 @@ def flash_attn_with_kvcache(
             k = _rotated(k, rotary_cos, rotary_sin, before, rotary_interleaved)
         for cache, tokens in ((k_cache, k), (v_cache, v)):
             _write(cache, tokens, before, cache_batch_idx, block_table)
-    keys, values = (_read(cache, batch, cache_batch_idx, block_table) for cache in (k_cache, v_cache))
+    slots = torch.arange(capacity, device=q.device)
+    filled = ((slots >= first[:, None]) & (slots < live[:, None]))[:, :, None, None]
+    # an unfilled slot may hold NaN, which no weight of zero takes away from a sum
+    keys, values = (_read(cache, batch, cache_batch_idx, block_table).masked_fill(~filled, 0) for cache in (k_cache, v_cache))
     call = replace(call, q=q.transpose(1, 2), k=keys.transpose(1, 2), v=values.transpose(1, 2))
     out, lse, _ = attend(call, "flash_attn_with_kvcache")
     return (out, lse_of(call, lse)) if return_softmax_lse else out

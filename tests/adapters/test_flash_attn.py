@@ -229,3 +229,19 @@ def test_what_no_kernel_takes_runs_torch_is_counted_and_has_its_lse():
     assert nki_hf.explain(reset=True).fallbacks == 1
     with pytest.warns(match="dropout"):
         flash_attn_func(Q4, Q4, Q4, dropout_p=0.5)
+
+
+@pytest.mark.parametrize("poisoned", ["k", "v"])
+def test_slots_beyond_the_length_of_a_sequence_may_hold_anything(poisoned):
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 1, 4, 16, generator=generator)
+    caches = {name: torch.randn(2, 8, 2, 16, generator=generator) for name in "kv"}
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), caches["k"].double().repeat_interleave(2, 2)) * 16**-0.5
+    lengths, leftpad = torch.tensor([6, 4], dtype=torch.int32), torch.tensor([0, 1], dtype=torch.int32)
+    slots = torch.arange(8)
+    filled = (slots < lengths[:, None]) & (slots >= leftpad[:, None])
+    weights = scores.masked_fill(~filled[:, None, None], -torch.inf).softmax(-1)
+    expected = torch.einsum("bhqk,bkhd->bqhd", weights, caches["v"].double().repeat_interleave(2, 2))
+    caches[poisoned][~filled] = torch.nan
+    out = flash_attn_with_kvcache(q, caches["k"], caches["v"], cache_seqlens=lengths, cache_leftpad=leftpad)
+    assert torch.allclose(out.double(), expected, atol=1e-5)
