@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -13,6 +14,14 @@ os.environ["NKI_HF_PROGRESS"] = "0"  # how long a test takes decides nothing tha
 def _fixed_seed():
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (some libraries under test draw from the global state)
+
+
+@pytest.fixture
+def interrupts():
+    """SIGINT interrupts this process and those it starts; a shell's background jobs ignore it, and pass that on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

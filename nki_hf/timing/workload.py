@@ -91,9 +91,9 @@ class Workload:
 def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Workload:
     """The workload of an event stream on `chip`; `reorder` keeps the edges that a reordering scheduler needs."""
     table = AccessTable(events)
-    edges = dependencies(events, reorder=reorder, table=table)
     kind, examples = _instructions(events, table)
-    cost_of_kind = _costs(examples, chip, len({queue.core for queue in edges.queues}))
+    cost_of_kind = _costs(examples, chip, len({core for core, _, _, _ in table.heads}))
+    edges = dependencies(events, reorder=reorder, table=table, latency=_latency(kind, examples, cost_of_kind))
     pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
     columns = (edges.starts, edges.producers, edges.kinds, edges.queue_of)
     starts, producers, kinds, queue_of = (np.array(column, np.int64) for column in columns)
@@ -119,6 +119,26 @@ def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, li
     rows = alike.view(f"V{alike.shape[1] * alike.itemsize}").reshape(-1).tolist()
     found: Ints = np.array([kinds.setdefault(row, len(kinds)) for row in rows], np.int64)
     return found, [events[i] for i in np.unique(found, return_index=True)[1].tolist()]
+
+
+def _latency(kind: Ints, examples: Sequence[Event], costs: Sequence[Cost]) -> Ints:
+    """The `latency` of `dependencies`: 0 where the result is there before that of any later instruction of the engine.
+
+    A later instruction starts after `busy_ns` of this one, so its result comes later if it takes at least this one's
+    `done_ns - busy_ns` from its start, or if it follows its own instruction by as much.
+    """
+    soonest: dict[str, float] = {}  # from an instruction's start to what is usable first, of each engine
+    for event, cost in zip(examples, costs, strict=True):
+        soonest[event.engine] = min(soonest.get(event.engine, np.inf), cost.output_ns or cost.done_ns)
+    numbers: dict[object, int] = {}
+    found = []
+    for place, (event, cost) in enumerate(zip(examples, costs, strict=True)):
+        behind = round(cost.done_ns - cost.busy_ns, 6)
+        if behind <= soonest[event.engine]:
+            found.append(0)
+        else:
+            found.append(numbers.setdefault((behind, place if cost.output_ns else -1), len(numbers) + 1))
+    return np.array(found, np.int64)[kind]
 
 
 def _attribute_ids(events: Sequence[Event]) -> list[int]:

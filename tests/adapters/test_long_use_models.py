@@ -138,7 +138,7 @@ def test_a_fork_after_use_gives_the_same_numbers():
     assert torch.equal(got, expected)
 
 
-def test_an_interrupt_inside_a_kernel_leaves_model_and_process_usable(monkeypatch):
+def test_an_interrupt_inside_a_kernel_leaves_model_and_process_usable(monkeypatch, interrupts):
     target = simulator_backend("trn2")
     target.clear()
     model, ids = tiny_qwen3(num_hidden_layers=1), token_ids(1, 33)

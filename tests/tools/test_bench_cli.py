@@ -181,7 +181,7 @@ def test_a_missing_package_is_one_line(package):
     assert done.stderr.strip() == f'the benchmark needs the {package} package: pip install "nki_hf[hf]"'
 
 
-def test_an_interrupt_exits_cleanly_and_leaves_no_entry(small, tmp_path):
+def test_an_interrupt_exits_cleanly_and_leaves_no_entry(small, tmp_path, interrupts):
     words = [str(word) for word in (*small, "--seqlen", 1024, "--iters", 100_000, "--attn", "sdpa")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen(

@@ -291,7 +291,7 @@ def test_an_exception_passes_and_ends_the_bar(soon):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_ctrl_c_stops_with_one_word():
+def test_ctrl_c_stops_with_one_word(interrupts):
     code = (
         "import sys, time\nfrom nki_hf.tools import progress\nfrom nki_hf.tools.program import finished\n"
         "progress._LATER = (0.0, 60.0)\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -23,6 +24,7 @@ from nki_hf.tools.tuning import study as studies
 from nki_hf.tools.tuning.cases import file_cases, own_cases
 from nki_hf.tools.tuning.own import part_of
 from nki_hf.tools.tuning.plan_table import CASES, SPACES, replaced
+from nki_hf.tools.tuning.samplers import Sampled
 from nki_hf.tools.tuning.search import every, exhaustive
 from nki_hf.tools.tuning.space import combinations, key_of, space_of
 from nki_hf.tools.tuning.study import source_digest, study_of
@@ -62,6 +64,27 @@ def test_the_fewest_instructions_are_the_fastest_and_are_judged(file, tmp_path):
     ruled_out = [row for row in found["trials"] if row.get("pruned")]
     assert {row["constants"]["extra"] for row in ruled_out} >= {99}
     assert all(row["floor_us"] >= found["us"] for row in ruled_out)
+
+
+def test_a_slow_disk_costs_no_pruning(file, tmp_path, monkeypatch):
+    """What the first trial took is known to the next ones, though keeping it ends only after the last."""
+    one, keep, last = Workers._one, studies.Study.keep, threading.Event()
+
+    def answered(self, job, limit):
+        answer = one(self, job, limit)
+        if "99" in job["constants"]:
+            last.set()
+        return answer
+
+    def kept(self, key, result):
+        if key == key_of({"extra": 0}):
+            assert last.wait(60)
+        keep(self, key, result)
+
+    monkeypatch.setattr(Workers, "_one", answered)
+    monkeypatch.setattr(studies.Study, "keep", kept)
+    (found,) = tuned(str(file), *SMALL, "--const", "extra=0,99", "--cache", str(tmp_path / "cache"), "--no-judge")
+    assert [row["constants"]["extra"] for row in found["trials"] if row.get("pruned")] == [99]
 
 
 def test_results_are_kept_and_nothing_runs_again(file, tmp_path, monkeypatch):
@@ -277,6 +300,18 @@ def test_two_processes_share_a_study(file, tmp_path, address):
     for row in found:
         assert {t["constants"]["extra"]: t["us"] for t in row["trials"]}.items() <= times.items()
         assert len(row["trials"]) >= 9
+
+
+def test_a_trial_that_another_process_ended_first_keeps_its_result(tmp_path):
+    """SQLite locks no rows, so that one queued trial may run in two processes."""
+    optuna = pytest.importorskip("optuna", reason="the extra `tune`")
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    first, second = (Sampled({"a": [1, 2, 3]}, "random", storage, "one", 3, seed) for seed in (1, 2))
+    for number, (trial, constants) in enumerate(first.asked()):
+        second.told(optuna.trial.Trial(second._study, trial._trial_id), float(number))
+        first.told(trial, None if number else 9.0)
+        assert first.results()[key_of(constants)] == number
+    assert len(first.results()) == 3
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])

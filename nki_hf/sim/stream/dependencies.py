@@ -14,7 +14,8 @@ tiles placed on top of each other depend on each other. With `placement` every o
 adds the hazards of reusing memory. Overlap is exact but for the cases named in sim/stream/footprint.py.
 
 Queues. Each engine runs its instructions in program order, each DMA queue its transfers. Only the newest producer of an
-engine is kept per consumer, because an in-order engine has finished the older ones by then: one edge that waits for a result
+engine is kept per consumer, because an in-order engine has finished the older ones by then (`latency` names those that it may
+not have): one edge that waits for a result
 (RAW, ORDER), one WAW edge if its writer is newer, and one WAR edge if its reader is newer than both. (A WAW edge within an
 engine waits for no result, so it cannot stand for an older RAW.) Edges within one queue are kept too: the consumer
 may start after the producer started, but must still wait for its result (`same_queue` tells them apart). With `reorder`
@@ -114,7 +115,12 @@ class Dependencies:
 
 
 def dependencies(
-    events: Sequence[Event], *, placement: Placement | None = None, reorder: bool = False, table: AccessTable | None = None
+    events: Sequence[Event],
+    *,
+    placement: Placement | None = None,
+    reorder: bool = False,
+    table: AccessTable | None = None,
+    latency: Ints | None = None,
 ) -> Dependencies:
     """The dependency edges of an event stream (see the module for the rule).
 
@@ -124,6 +130,8 @@ def dependencies(
         buffers by identity, as if each had memory of its own.
       reorder: keep every producer, for queues that need not run in program order.
       table: the accesses of `events`, if they are known.
+      latency: a number for how late each event's result follows its instruction, int64[events], if that differs: a newer
+        instruction then stands for older ones of the same number alone, since the result of another may come later.
     """
     table = AccessTable(events) if table is None else table
     numbers: dict[tuple[int, str, str], int] = {}
@@ -133,7 +141,8 @@ def dependencies(
     conflicts = conflicts_of(table, placement or {}, None if reorder else queue_of, transfers)
     lanes = np.arange(len(events)) + len(numbers)  # instructions that no later one stands for have a lane of their own
     if not reorder:
-        lanes = np.where(transfers[queue_of], lanes, queue_of)
+        in_order = queue_of if latency is None else latency * len(numbers) + queue_of
+        lanes = np.where(transfers[queue_of], lanes + int(in_order.max(initial=0)), in_order)
     producers, consumers, kinds, buffers = _kept(_with_order(events, table, conflicts), lanes)
     return Dependencies(
         starts=np.searchsorted(consumers, np.arange(len(events) + 1)).astype(np.int32), producers=producers.astype(np.int32),

@@ -8,7 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -41,8 +41,12 @@ class Workers:
         for _ in range(processes):
             self._idle.put(None)
 
-    def run(self, jobs: Iterable[dict[str, Any]], limit: float) -> Iterator[tuple[int, dict[str, Any]]]:
+    def run(
+        self, jobs: Iterable[dict[str, Any]], limit: float, heard: Callable[[dict[str, Any]], None] | None = None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Number and answer of each job, as they end. An answer has `error` if its process hung for `limit` s or died.
+
+        `heard` is called with each answer before its process takes another job, which may be made from what it heard.
 
         Raises:
           ValueError: a job says that it was asked for something that is not possible.
@@ -57,7 +61,11 @@ class Workers:
                         number, job = next(waiting, (-1, {}))
                     if number < 0:
                         return
-                    done.put((number, self._one(job, limit)))
+                    answer = self._one(job, limit)
+                    if heard is not None:
+                        with self._taking:
+                            heard(answer)
+                    done.put((number, answer))
             finally:
                 done.put(None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import time
@@ -84,20 +85,30 @@ class Sampled:
             if len(tried) >= min(self._trials, whole):
                 return
             trial = self._study.ask()
-            indices = {name: trial.suggest_int(name, 0, len(values) - 1) for name, values in self._space.items()}
+            try:
+                indices = {name: trial.suggest_int(name, 0, len(values) - 1) for name, values in self._space.items()}
+            except self._optuna.exceptions.UpdateFinishedTrialError:
+                continue  # another process took the same queued trial and is through with it
             constants = self._constants(indices)
             if key_of(constants) not in tried:
                 yield trial, constants
                 continue
-            self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
+            self._tell(trial, state="PRUNED")
             self._enqueue(tried)  # the sampler is sure: take what nobody has tried, so that every trial counts
 
     def told(self, trial: Any, us: float | None) -> None:
         """The result of a trial; None = it failed."""
         if us is None:
-            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+            self._tell(trial, state="FAIL")
         else:
-            self._study.tell(trial, us)
+            self._tell(trial, us)
+
+    def _tell(self, trial: Any, us: float | None = None, state: str = "COMPLETE") -> None:
+        """Ends a trial. A database without row locks (SQLite) may hand a queued trial to two processes: the first one's word
+        stands, since both ran the same constants.
+        """
+        with contextlib.suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+            self._study.tell(trial, us, state=self._optuna.trial.TrialState[state], skip_if_finished=True)
 
     def results(self) -> dict[str, float]:
         """Times of all processes by `key_of`."""

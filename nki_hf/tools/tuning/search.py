@@ -152,11 +152,13 @@ def _run(
             own = constants_of[key]
             yield {**case.job, "constants": repr({**case.job["given"], **own}), "tuned": list(own), "best_us": limit_us}
 
-    for number, answer in workers.run(jobs(), limit):
+    def heard(answer: Mapping[str, Any]) -> None:  # at once: keeping results may take longer than the next trials
+        best[0] = min(best[0], answer.get("us", float("inf")))
+
+    for number, answer in workers.run(jobs(), limit, heard):
         if "error" in answer:  # of the process: another time it may do
             result = {"failed": answer["error"]}
         else:
             result = answer
             case.study.keep(keys[number], result)
-        best[0] = min(best[0], result.get("us", float("inf")))
         yield keys[number], result
