@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 os.environ["NKI_HF_PROGRESS"] = "0"  # how long a test takes decides nothing that it prints
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background with SIGINT ignored, and every child of it inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -147,7 +147,7 @@ def check_shape_length(problem: Problem, chip: Chip, lnc: int | None) -> None:
 
 def command(
     kernel_file: Annotated[str, typer.Argument(help=FILE_HELP)] = "",
-    shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = "",
+    shape: Annotated[str | None, typer.Option(help=SHAPE_HELP)] = None,
     task: Annotated[str, typer.Option(help=TASK_HELP)] = "",
     layout: Annotated[str, typer.Option(help=LAYOUT_HELP)] = "",
     at: Annotated[str, typer.Option(help="Sizes of the task, e.g. 1024,4096; default: those at which it is timed.")] = "",
@@ -165,7 +165,7 @@ def command(
     Exit code 1: the kernel file fails.
     """
     if kernel_file or task:
-        if not kernel_file or not task or shape or layers != 1:
+        if not kernel_file or not task or shape is not None or layers != 1:
             raise ValueError("a kernel file and a task go together, without --shape and --layers: bench FILE.py --task NAME.")
         chips = (chip,) if chip else tuple(CHIPS)
         kernel_command(
@@ -173,7 +173,7 @@ def command(
             constants=dict(map(constant_of, const)), window=window_of(order), as_json=as_json,
         )  # fmt: skip
         return
-    if not shape:
+    if shape is None:
         raise ValueError("shape is missing: give --shape b=1,hq=16,hkv=8,sq=4096, or a kernel FILE.py with --task NAME.")
     if layout or at or const:
         raise ValueError("layout, at and const describe a kernel file: give FILE.py --task NAME with them.")

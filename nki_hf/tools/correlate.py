@@ -137,7 +137,7 @@ def command(
     if fitted is not None:
         screen.say(f"fit on trn1: {fitted}")
     if write is not None:
-        screen.say(f"wrote {write}; again: nki_hf correlate --write {write}")
+        screen.line(f"wrote {write}; again: nki_hf correlate --write {write}")
 
 
 def _show_own(rows: Sequence[dict[str, Any]], as_json: bool) -> None:

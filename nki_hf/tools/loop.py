@@ -109,7 +109,7 @@ def command(
         screen.say(f"{why}.")
         if best is not None:
             screen.say(f"best: round {best['round']}, {folder.kernel(best['round'])}: {best['sentence']}")
-            screen.say(f"nki_hf rank {run} shows the whole run")
+            screen.line(f"nki_hf rank {run} shows the whole run")
         screen.say("PASS" if best else "FAIL")
     raise typer.Exit(0 if best else 1)
 

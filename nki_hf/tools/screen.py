@@ -26,7 +26,7 @@ class Screen:
     """Where a verb prints: standard output unless told otherwise.
 
     Attributes:
-      width: columns that a line may take: the terminal's, else those of COLUMNS, else `PIPED`.
+      width: columns that a line of prose may take: the terminal's, else those of COLUMNS, else `PIPED`.
     """
 
     def __init__(self, file: IO[str] | None = None) -> None:
@@ -38,7 +38,6 @@ class Screen:
         self.console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
         self.width = max(self.console.width, _NARROW)
         self.console.width = self.width
-        self.wraps = terminal or known
 
     def say(self, *paragraphs: str, indent: int = 0) -> None:
         """Print paragraphs, wrapped between words; one that begins with spaces keeps them on every line."""
@@ -49,14 +48,11 @@ class Screen:
             body = text.lstrip(" ")
             left = indent + len(text) - len(body)
             for line in _wrapped(body, self.width - left):
-                self._line(" " * left + line)
+                self.line(" " * left + line)
 
     def line(self, text: str) -> None:
-        """Print something that other programs read line by line: whole, unless a terminal has to show it."""
-        if self.wraps:
-            self.say(text)
-        else:
-            self._line(text)
+        """Print what is copied or read by other programs (a path, a command, a finding) as one line, whatever the width."""
+        self.console.print(Text(text), soft_wrap=True)
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", left: Sequence[int] = (0,)) -> None:
         """Print rows under their names, or, where a row is wider than the screen, a block for each.
@@ -78,7 +74,7 @@ class Screen:
             high = max(map(len, names))
             top = zip(*([""] * (high - len(name)) + name for name in names), strict=True)
             for row in (*top, *rows):
-                self._line(_GAP.join(_placed(row[n], widths[n], n in left) for n in range(len(head))).rstrip())
+                self.line(_GAP.join(_placed(row[n], widths[n], n in left) for n in range(len(head))).rstrip())
             return
         for row in rows:
             first, *rest = [(name, cell) for name, cell in zip(head, row, strict=True) if cell]
@@ -90,9 +86,9 @@ class Screen:
         wide = max((cell_len(name) for name, _ in pairs), default=0) + len(_GAP)
         for name, value in pairs:
             first, *rest = _wrapped(value, max(self.width - wide, _NARROW))
-            self._line((name + " " * (wide - cell_len(name)) + first).rstrip())
+            self.line((name + " " * (wide - cell_len(name)) + first).rstrip())
             for line in rest:
-                self._line(" " * wide + line)
+                self.line(" " * wide + line)
 
     def show(self, table: Table) -> None:
         """Print a table of rich in the same way: its cells' texts, without lines and colours."""
@@ -105,9 +101,6 @@ class Screen:
         if table.caption:
             self.say(_plain(table.caption))
 
-    def _line(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
-
 
 def _plain(item: Any) -> str:
     return item.plain if isinstance(item, Text) else Text.from_markup(str(item)).plain
@@ -118,16 +111,13 @@ def _is_number(text: str) -> bool:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` letters; a word that is longer is cut."""
+    """Lines of at most `width` letters; a word that is longer (a path) stands whole on a line of its own."""
     lines: list[str] = [""]
     for word in text.split():
         if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
             lines[-1] += f" {word}"
             continue
         if lines[-1]:
-            lines.append("")
-        while len(word) > width:
-            lines[-1], word = word[:width], word[width:]
             lines.append("")
         lines[-1] = word
     return lines

@@ -11,7 +11,6 @@ import time
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import nki_hf
 from nki_hf.kernels import reference
@@ -20,6 +19,7 @@ from nki_hf.tasks import load_task, task_names
 from nki_hf.tools.judging.output import show
 from nki_hf.tools.judging.record import Record, schema
 from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
+from nki_hf.tools.screen import Screen
 from tests.support.judged_kernels import CHEATS, OPTIONS, RIGHT, TIMED, WRONG, planted
 
 HANGING = [name for name in CHEATS if "hangs" in name]
@@ -192,9 +192,11 @@ def test_one_json_and_the_exit_code(tmp_path):
 
 
 def test_the_lines_of_a_record_that_passed(judged):
-    console = Console(file=io.StringIO(), width=200)
-    show(judged(RIGHT), console)
-    lines = console.file.getvalue().splitlines()
+    stream = io.StringIO()
+    screen = Screen(stream)
+    screen.width = 200
+    show(judged(RIGHT), screen)
+    lines = stream.getvalue().splitlines()
     assert "us simulated on trn2 at size 256" in lines[0]
     assert lines[-1] == "PASS"
 

@@ -69,6 +69,8 @@ VERBS = {
     "verify": ("kernel.py:twice", "--arg", "x=128x64", "--reference", "kernel.py:thrice"),
 }
 """Words with which each verb says much, and soon."""
+WHOLE = ("kernel.py:", "shell:", "nki_hf report ", "+", "-", "@@")
+"""How a line begins that is copied, or read by another program."""
 QUICK = {"chip", "env", "lint", "profile", "serving"}
 """Verbs that never take two seconds."""
 
@@ -112,7 +114,7 @@ def soon(monkeypatch):
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_what_a_verb_prints_fits_and_is_plain_and_says_what_runs(place, soon, monkeypatch, verb):
-    """60 columns as COLUMNS says, and 80 in a pipe, where a finding of `lint` and a command to copy are one line."""
+    """60 columns as COLUMNS says, and 80 in a pipe; a finding, a line of a diff, a path and a command to copy are whole."""
     said = {}
     for columns in (60, PIPED):
         if columns == PIPED:
@@ -122,9 +124,8 @@ def test_what_a_verb_prints_fits_and_is_plain_and_says_what_runs(place, soon, mo
         done = CliRunner().invoke(app, [verb, *VERBS[verb]])
         assert done.exit_code in (0, 1), done.output
         said[columns] = done.stdout
-        assert [
-            line for line in done.stdout.splitlines() if len(line) > columns and not line.startswith(("kernel.py:", "shell:"))
-        ] == []
+        long = [line for line in done.stdout.splitlines() if len(line) > columns and not line.startswith(WHOLE)]
+        assert [line for line in long if len(line.split()[-1]) <= columns // 2] == []  # a path or a name is never cut
         assert not {"\x1b", "…"} & set(done.stdout)  # nothing is coloured, nothing is cut
         assert not _boxes(done.stdout)
         running = [line for line in done.stderr.splitlines() if line.startswith(f"running nki_hf {verb}") and "so far" in line]
@@ -206,12 +207,24 @@ def test_a_table_that_does_not_fit_is_a_block_per_row_and_keeps_every_cell():
 
 
 @pytest.mark.parametrize("width", [20, 33, 60])
-def test_sentences_break_between_words_and_long_words_are_cut(width):
-    lines = _shown(width, lambda s: s.say("word " * 30, "  indented " + "x" * 100, "", "end"))
-    assert max(map(len, lines)) <= width
-    assert "".join(lines).replace(" ", "") == "word" * 30 + "indented" + "x" * 100 + "end"
+def test_sentences_break_between_words_and_a_path_is_never_cut(width):
+    path = "/" + "x" * 100
+    lines = _shown(width, lambda s: s.say("word " * 30, f"  indented {path}", "", "end"))
+    assert max(len(line) for line in lines if "x" not in line) <= width
+    assert " ".join(" ".join(lines).split()) == "word " * 30 + f"indented {path} end"
+    assert f"  {path}" in lines
     assert lines[-2:] == ["", "end"]
-    assert all(line.startswith("  ") for line in lines if "x" in line)
+    assert f"      {path}" in _shown(width, lambda s: s.pairs([("name", f"in {path}")]))
+
+
+@pytest.mark.parametrize("columns", ["", "40"])
+@pytest.mark.parametrize("stream", [io.StringIO, lambda: _Terminal()])
+def test_a_command_to_copy_is_one_line_everywhere(monkeypatch, stream, columns):
+    """A terminal folds it without a line break, so that a copy of it is whole."""
+    monkeypatch.setenv("COLUMNS", columns)
+    command, file = "nki_hf report --shape " + "sq=128," * 20 + " -o page.html", stream()
+    Screen(file).line(command)
+    assert file.getvalue() == command + "\n"
 
 
 def test_a_table_of_rich_is_shown_in_the_same_way():
