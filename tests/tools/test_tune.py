@@ -23,6 +23,7 @@ from nki_hf.tools.tuning import study as studies
 from nki_hf.tools.tuning.cases import file_cases, own_cases
 from nki_hf.tools.tuning.own import part_of
 from nki_hf.tools.tuning.plan_table import CASES, SPACES, replaced
+from nki_hf.tools.tuning.samplers import Sampled
 from nki_hf.tools.tuning.search import every, exhaustive
 from nki_hf.tools.tuning.space import combinations, key_of, space_of
 from nki_hf.tools.tuning.study import source_digest, study_of
@@ -286,6 +287,28 @@ def test_a_sampler_that_may_try_all_finds_the_best(file, sampler):
     (found,) = tuned(str(file), *SMALL, "--const", "extra=0..5", *words)
     assert found["best"] == {"extra": 0}
     assert len(found["trials"]) == 6
+
+
+def test_a_storage_gives_no_result_of_another_space(tmp_path):
+    """optuna keeps places in the list of values: those of another list, order or type mean other constants."""
+    pytest.importorskip("optuna")
+    storage = str(tmp_path / "s.log")
+
+    def results(*const):
+        space = space_of(const)
+        study = Sampled(space, "random", storage, "one", 9, 0)
+        before = study.results()
+        for trial, constants in study.asked():
+            study.told(trial, float(sum(float(value) for value in constants.values())))
+        return before, study.results()
+
+    first = results("rep=1..4")[1]
+    assert first == {key_of({"rep": value}): float(value) for value in range(1, 5)}
+    for const in (["rep=4,3,2,1"], ["rep=5..8"], ["rep=1..9"], ["rep=1..2"], ["rep=1.0,2,3,4"], ["bad=0..3"]):
+        before, after = results(*const)
+        assert before == {}
+        assert after == {key_of(found): float(sum(found.values())) for found in combinations(space_of(const))}
+    assert results("rep=1..4") == (first, first)
 
 
 def test_without_optuna_the_extra_is_named(file, monkeypatch):
