@@ -1,6 +1,6 @@
 """A run's folder: what was asked for, every round in a journal, every kernel and its whole judgement in files.
 
-    run.json       what the run is: written once
+    run.json       what the run is: written once, and again if its agent or a limit is another
     rounds.jsonl   one line per round, only ever added to, on the disk before the next round is asked for
     kernels/       0007.py of round 7, whole before it is judged
     judged/        0007.json, its record
@@ -26,6 +26,8 @@ __all__ = ["Run", "line_of"]
 
 _SETTINGS = "run.json"
 _ROUNDS = "rounds.jsonl"
+_TRANSIENT = {"timeout", "killed", "crowd", "damaged", "crashed", "exit"}
+"""Kinds of a process that did not come to its end."""
 
 
 class Run:
@@ -120,8 +122,15 @@ def line_of(
     line: dict[str, Any] = {
         "round": number, "generation": generation, "parent": parent,
         "sha256": hashlib.sha256(source.encode(errors="replace")).hexdigest() if source else "",
-        "passed": False, "stage": "agent", "sentence": "", "score": 0.0, "us": {},
+        "passed": False, "stage": "agent", "sentence": "", "score": 0.0, "us": {}, "transient": False,
     }  # fmt: skip
     if record is not None:
-        line |= {key: record[key] for key in ("passed", "stage", "sentence", "score")} | {"us": times_of(record)}
+        line |= {key: record[key] for key in ("passed", "stage", "sentence", "score")}
+        line |= {"us": times_of(record), "transient": _transient(record)}
     return line | more
+
+
+def _transient(record: Mapping[str, Any]) -> bool:
+    """True if a judgement says how its process ended, which may be otherwise another time, and nothing of the kernel."""
+    kinds = {finding["kind"] for finding in record["findings"]}
+    return not record["passed"] and (not kinds or bool(kinds & _TRANSIENT))
