@@ -63,8 +63,8 @@ def command(
     """Search for a fast kernel: each round your command writes a kernel and the judge says what it is worth.
 
     The command and the kernels run with all of your rights. A round whose command hangs, dies or writes junk costs its
-    own time. A run that was interrupted or killed goes on with the same --run; the agent and the limits may be others, and hold from then on. What else makes the run
-    stays as it was: another value is refused.
+    own time. A run that was interrupted or killed goes on with the same --run; the agent and the limits may be others, and
+    hold from then on. What else makes the run stays as it was: another value is refused.
 
     Exit code 0: a kernel passes; 1: none does; 2: wrong use.
     """
@@ -117,6 +117,8 @@ def command(
                 else:
                     screen.say(f"round {line['round']}: {line['sentence']}")
 
+            folder.rounds(mend=True)
+            folder.check()
             why = loop(folder, settings, workers, rounds=rounds, budget=allowed, say=say)
             best = best_of(folder.rounds())
     if not as_json:

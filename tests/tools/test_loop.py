@@ -176,6 +176,35 @@ def test_options_given_to_a_run_hold_or_are_refused(tmp_path):
     assert (settings["timeout"], settings["judge"]["timeout"], settings["beam"]) == (600, 60, 2)
 
 
+def test_a_run_damaged_by_hand_is_refused_and_its_ranking_has_its_own_options(tmp_path):
+    run, command = tmp_path / "run", agent(tmp_path, "say(extra_work(number))")
+    looped(run, command, "--rounds", "1")
+
+    def said(*words):
+        done = CliRunner().invoke(app, [*words])
+        assert done.exit_code == 2, done.stdout
+        return " ".join(done.stderr.split())
+
+    for words in (["--chip", "trn1"], ["--at", "256"], ["--task", "rmsnorm"], ["--lnc", "1"]):
+        assert words[0][2:] in said("rank", str(run), *words)
+    assert CliRunner().invoke(app, ["rank", str(run), "--task", "softmax"]).exit_code == 0
+    path = Run(run).kernel(1)
+    source = path.read_text()
+    path.write_text(source + "# by hand\n")
+    assert "is not what was judged" in said("loop", "--run", str(run))
+    path.unlink()
+    assert "is missing" in said("loop", "--run", str(run))
+    path.write_text(source)
+    assert CliRunner().invoke(app, ["loop", "--run", str(run), "--rounds", "1"]).exit_code == 0
+    (run / "rounds.jsonl").unlink()
+    assert "no rounds.jsonl" in said("loop", "--run", str(run))
+
+
+def test_a_kernel_may_begin_with_a_byte_order_mark():
+    for text in ("\ufeffimport nki\n", "```python\n\ufeffimport nki\n```"):
+        assert kernel_of(text) == ("import nki\n", "", "")
+
+
 def test_a_budget_ends_a_run_and_more_time_goes_on(tmp_path):
     command = agent(tmp_path, "time.sleep(0.6); say(extra_work(9 - number))")
     rounds = looped(tmp_path / "run", command, "--rounds", "50", "--budget", "3s")

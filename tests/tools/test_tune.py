@@ -95,6 +95,34 @@ def test_another_source_import_chip_size_or_law_is_another_study(file, tmp_path,
     assert study_of(facts, file, None).name != same
 
 
+IMPORTS = {
+    "beside another": ("import os, helper", "helper.py"),
+    "after a semicolon": ("import sys; import helper", "helper.py"),
+    "in a try": ("try: import helper\nexcept ImportError: pass", "helper.py"),
+    "over lines": ("from pkg import (\n    sub,\n)", "pkg/sub.py"),
+    "a package on the way": ("import pkg.sub", "pkg/__init__.py"),
+    "in turn": ("import between", "helper.py"),
+    "relative, in turn": ("import pkg.near", "pkg/sub.py"),
+    "by a function": ("import importlib\nhelper = importlib.import_module('hel' + 'per')", "helper.py"),
+    "data": ("import numpy as np\nWIDTH = np.load('width.npy')", "width.npy"),
+    "a text": ("WIDTH = int(open('width.npy').read())", "width.npy"),
+}
+
+
+@pytest.mark.parametrize(("text", "changed"), IMPORTS.values(), ids=IMPORTS)
+def test_whatever_a_kernel_imports_or_reads_beside_it_is_in_its_digest(tmp_path, text, changed):
+    (tmp_path / "pkg").mkdir()
+    for name in ("helper.py", "pkg/sub.py", "pkg/__init__.py", "width.npy"):
+        (tmp_path / name).write_text("X = 1\n")
+    (tmp_path / "between.py").write_text("def f():\n    import helper\n")
+    (tmp_path / "pkg/near.py").write_text("from . import sub\n")
+    (tmp_path / "kernel.py").write_text(text + "\n")
+    before = source_digest(tmp_path / "kernel.py")
+    assert source_digest(tmp_path / "kernel.py") == before
+    (tmp_path / changed).write_text("X = 2\n")
+    assert source_digest(tmp_path / "kernel.py") != before
+
+
 def test_the_laws_are_the_sources_of_the_model_and_the_simulator():
     """A kernel of ours is digested with all of its modules."""
     assert studies.laws() == studies.laws()

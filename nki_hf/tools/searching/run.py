@@ -80,6 +80,21 @@ class Run:
             raise ValueError(f"{path} is damaged: a round has two lines, or none has its number.")
         return sorted(found, key=lambda item: item["round"])
 
+    def check(self) -> None:
+        """Compare the kernels' files with the journal.
+
+        Raises:
+          ValueError: a round's kernel is not what was judged, or there are judged kernels and no round.
+        """
+        found = self.rounds()
+        if not found and any((self.folder / "judged").glob("*.json")):
+            raise ValueError(f"run={self.folder} is damaged: it has judged kernels and no {_ROUNDS}: give another --run.")
+        for item in found:
+            if item.get("sha256") and _digest(self.source(item["round"])) != item["sha256"]:
+                path = self.kernel(item["round"])
+                what = "is not what was judged" if path.is_file() else "is missing"
+                raise ValueError(f"run={self.folder} is damaged: {path} {what}: put it back, or give another --run.")
+
     def kernel(self, number: int) -> Path:
         """The file of a round's kernel."""
         return self.folder / "kernels" / f"{number:04d}.py"
@@ -121,13 +136,17 @@ def line_of(
     """
     line: dict[str, Any] = {
         "round": number, "generation": generation, "parent": parent,
-        "sha256": hashlib.sha256(source.encode(errors="replace")).hexdigest() if source else "",
+        "sha256": _digest(source),
         "passed": False, "stage": "agent", "sentence": "", "score": 0.0, "us": {}, "transient": False,
     }  # fmt: skip
     if record is not None:
         line |= {key: record[key] for key in ("passed", "stage", "sentence", "score")}
         line |= {"us": times_of(record), "transient": _transient(record)}
     return line | more
+
+
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.encode(errors="replace")).hexdigest() if source else ""
 
 
 def _transient(record: Mapping[str, Any]) -> bool:
