@@ -180,9 +180,18 @@ def test_trials_that_fail_hang_or_die_cost_themselves(file):
     assert found["best"] == {"extra": 6}
 
 
-def test_a_constant_that_the_kernel_does_not_take_is_said(file):
-    (found,) = tuned(str(file), *SMALL, "--const", "nonsense=1,2", "--cache", "off", "--no-judge", code=1)
-    assert all("no parameter nonsense" in row["failed"] for row in found["trials"])
+def test_a_constant_that_the_kernel_has_not_or_that_is_given_too_is_wrong_use(file):
+    for words, said in ((["nonsense=1,2"], "no parameter nonsense"), (["extra=1..2", "--given", "extra=9"], "extra is tuned")):
+        done = CliRunner().invoke(app, ["tune", str(file), *SMALL, "--const", *words, "--cache", "off", "--no-judge"])
+        assert done.exit_code == 2
+        assert said in " ".join(done.stderr.split())
+
+
+def test_a_tuning_that_gains_nothing_says_so(file):
+    words = ["tune", str(file), *SMALL, "--cache", "off", "--no-judge", "--const"]
+    done = CliRunner().invoke(app, [*words, "extra=5..6"])  # the kernel's own is 3
+    assert "the kernel's own constants stay best" in " ".join(done.stdout.split())
+    assert "stay best" not in " ".join(CliRunner().invoke(app, [*words, "extra=1..2"]).stdout.split())
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -315,6 +324,16 @@ def test_a_sampler_that_may_try_all_finds_the_best(file, sampler):
     (found,) = tuned(str(file), *SMALL, "--const", "extra=0..5", *words)
     assert found["best"] == {"extra": 0}
     assert len(found["trials"]) == 6
+
+
+def test_values_that_python_calls_equal_are_values_of_their_own(tmp_path):
+    space = space_of(["rep=1,1.0,True,1"])
+    assert [repr(value) for value in space["rep"]] == ["1", "1.0", "True"]
+    pytest.importorskip("optuna")
+    study = Sampled(space, "random", "", "one", 9, 0)
+    for trial, _ in study.asked():
+        study.told(trial, 1.0)
+    assert len(study.results()) == 3
 
 
 def test_a_storage_gives_no_result_of_another_space(tmp_path):

@@ -111,7 +111,8 @@ class Sampled:
         return {name: values[indices[name]] for name, values in self._space.items()}
 
     def _enqueue(self, tried: set[str]) -> None:
-        for constants in combinations(self._space):
-            if key_of(constants) not in tried:
-                self._study.enqueue_trial({name: list(values).index(constants[name]) for name, values in self._space.items()})
+        places = {name: range(len(values)) for name, values in self._space.items()}
+        for indices in combinations(places):
+            if key_of(self._constants(indices)) not in tried:
+                self._study.enqueue_trial(indices)
                 return

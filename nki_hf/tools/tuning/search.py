@@ -153,6 +153,8 @@ def _run(
             yield {**case.job, "constants": repr({**case.job["given"], **own}), "tuned": list(own), "best_us": limit_us}
 
     for number, answer in workers.run(jobs(), limit):
+        if "unknown" in answer:
+            raise ValueError(answer["unknown"])
         if "error" in answer:  # of the process: another time it may do
             result = {"failed": answer["error"]}
         else:
