@@ -23,14 +23,20 @@ from nki_hf.tools.searching.request import remembered
 from nki_hf.tools.searching.rounds import best_of
 from nki_hf.tools.searching.run import Run
 from nki_hf.tools.searching.workers import Workers, processes_of
+from nki_hf.tools.tuning.study import source_digest
 
 __all__ = ["command"]
 
 _MOST_ROUNDS = 1_000_000
+_FIXED = ("task", "start", "beam", "tries", "seed", "remember")
+_JUDGED = {**{name: name for name in ("layout", "check", "at", "chip", "lnc", "dtype", "rtol")}, "order": "window"}
+_ANY = (("seed", -1), ("task", ""), ("start", ""))
+"""Values that ask for nothing."""
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def command(
+    context: typer.Context,
     run: Annotated[Path, typer.Option(help="Folder of the run; one that holds a run goes on with it.")],
     agent: Annotated[str, typer.Option(help="Command that reads a request (JSON) and writes a kernel; no shell.")] = "",
     task: Annotated[str, typer.Option(help="A task's name, or a file with TASK = Task(...).")] = "",
@@ -57,7 +63,8 @@ def command(
     """Search for a fast kernel: each round your command writes a kernel and the judge says what it is worth.
 
     The command and the kernels run with all of your rights. A round whose command hangs, dies or writes junk costs its
-    own time. A run that was interrupted or killed goes on with the same --run; what makes the run stays as it was.
+    own time. A run that was interrupted or killed goes on with the same --run; the agent and the limits may be others, and
+    hold from then on. What else makes the run stays as it was: another value is refused.
 
     Exit code 0: a kernel passes; 1: none does; 2: wrong use.
     """
@@ -79,9 +86,11 @@ def command(
     asked = {
         "agent": words_of(agent) if agent else [], "task": task, "beam": beam, "tries": tries, "judge": options,
         "timeout": timeout, "start": _source(start, task) if start else "",
+        "remember": [str(path.resolve()) for path in remember], "seed": seed,
     }  # fmt: skip
     if known is None:
         parsed(layout, load_task(task))
+        asked["task_digest"] = _digest(task)
     screen = Screen()
     with working(f"nki_hf loop in {run}", rounds or None) as work, Workers(count) as workers:
         if known is None:
@@ -94,7 +103,12 @@ def command(
                 folder.begin(asked)
                 settings = asked
             else:
-                settings = _same(run, settings, asked)
+                given = {
+                    name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+                }
+                before, settings = settings, _same(run, settings, asked, given)
+                if settings != before:
+                    folder.begin(settings)
 
             def say(line: Mapping[str, Any]) -> None:
                 work.advance(f"after round {line['round']}")
@@ -103,6 +117,8 @@ def command(
                 else:
                     screen.say(f"round {line['round']}: {line['sentence']}")
 
+            folder.rounds(mend=True)
+            folder.check()
             why = loop(folder, settings, workers, rounds=rounds, budget=allowed, say=say)
             best = best_of(folder.rounds())
     if not as_json:
@@ -114,21 +130,39 @@ def command(
     raise typer.Exit(0 if best else 1)
 
 
-def _same(run: Path, settings: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run that goes on: the agent and its limit may be others, what makes the run comparable may not."""
-    found = dict(settings)
-    if asked["agent"]:
-        found["agent"] = asked["agent"]
-    for name in ("task", "start", "beam", "tries"):
-        default = {"beam": 1, "tries": 1}.get(name, "")
-        if asked[name] not in (default, settings[name]):
-            shown = "another kernel" if name == "start" else f"{asked[name]!r}"
+def _same(run: Path, settings: dict[str, Any], asked: Mapping[str, Any], given: set[str]) -> dict[str, Any]:
+    """The settings of a run that goes on, with the agent and the limits that are `given` by name.
+
+    Raises:
+      ValueError: what makes the run comparable is given and another, or its task's file is another by now.
+    """
+    found = {**settings, "judge": dict(settings["judge"])}
+    for name in ("agent", "timeout"):
+        if name in given and asked[name]:
+            found[name] = asked[name]
+    if "judge_timeout" in given:
+        found["judge"]["timeout"] = asked["judge"]["timeout"]
+    pairs = {name: (asked[name], settings.get(name, asked[name])) for name in _FIXED}
+    pairs |= {name: (asked["judge"][key], settings["judge"][key]) for name, key in _JUDGED.items()}
+    for name, (value, own) in pairs.items():
+        if name in given and value != own and (name, value) not in _ANY:
+            shown = "another kernel" if name == "start" else f"{value!r}"
             raise ValueError(f"{name}={shown} is not that of run={run}, which goes on as it began: give another --run.")
-    usual = judge_options()
-    for name, value in asked["judge"].items():
-        if value not in (usual[name], settings["judge"][name]):
-            raise ValueError(f"{name}={value!r} is not that of run={run}, which goes on as it began: give another --run.")
+    digest = settings.get("task_digest", "")
+    if digest and _digest(settings["task"]) != digest:
+        raise ValueError(
+            f"task={settings['task']} is not what it was when run={run} began: the file or what it imports is another, and its "
+            "rounds would not compare: restore it, or give another --run."
+        )
     return found
+
+
+def _digest(task: str) -> str:
+    """Of a task's file and what it imports; empty for a task of ours."""
+    file, separator, _ = task.partition(".py")
+    return (
+        source_digest(Path(file + separator)) if separator and Path(file + separator).is_file() else "gone" if separator else ""
+    )
 
 
 def _try(task: str, options: dict[str, Any], workers: Workers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,9 +25,12 @@ from nki_hf.tools.searching.workers import Workers, processes_of
 __all__ = ["command"]
 
 _MOST_FILES = 10_000
+_JUDGED = ("task", "layout", "check", "at", "chip", "lnc", "dtype", "rtol", "timeout", "order", "seed")
+"""Options of judging now."""
 
 
 def command(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of kernel files, or the --run folder of a loop.")],
     task: Annotated[str, typer.Option(help="The task of kernel files; a run knows its own.")] = "",
     layout: Annotated[str, typer.Option(help="Axes as the kernels take them, e.g. q=ds,k=ds,v=ds.")] = "",
@@ -56,6 +60,12 @@ def command(
         require("nki_hf rank --picture", "plot", "matplotlib")
     settings = Run(folder).settings
     if settings is not None:
+        given = [name for name in _JUDGED if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+        if given and (given != ["task"] or task != settings["task"]):
+            raise ValueError(
+                f"{', '.join(given)}: the rounds of run={folder} were judged with the run's own options: leave these out, or "
+                f"rank its kernels anew: nki_hf rank {folder / 'kernels'} --task {settings['task']}."
+            )
         task = settings["task"]
         rows = [_of_round(item) for item in Run(folder).rounds()]
     else:
@@ -122,7 +132,11 @@ def _show(ranked: list[dict[str, Any]], task: str, screen: Screen) -> None:
     for place, row in enumerate(ranked, 1):
         times = [f"{row['us'][case]:,.1f}" if case in row["us"] else "" for case in cases]
         share = f"{row['score'] / best:.0%}" if row["passed"] and best else ""
-        verdict = "pass" if row["passed"] else row["sentence"].removeprefix("failed at stage ")[:60]
+        verdict = (
+            "pass"
+            if row["passed"]
+            else textwrap.shorten(row["sentence"].removeprefix("failed at stage "), 90, placeholder=" ...")
+        )
         rows.append([f"{place} {row['name']}" if row["passed"] else row["name"], *times, f"{row['score']:.3f}", share, verdict])
     head = ["kernel", *(f"{case} us (sim)" for case in cases), "score", "of the best", "verdict"]
     screen.table(head, rows, title=f"{task}: simulated, not measured", left=(0, len(head) - 1))

@@ -78,6 +78,9 @@ def command(
         raise ValueError("a file is tuned for a --task, a kernel of ours for a --shape: give one of them.")
     options = judge_options(layout=layout, at=at, chip=chip, lnc=lnc or 1, dtype=dtype, const=given, timeout=timeout,
                             order=order or "64")  # fmt: skip
+    twice = sorted(set(space) & set(options["constants"]))
+    if twice:
+        raise ValueError(f"given: {', '.join(twice)} is tuned (--const) and given (--given): name it once.")
     if own:
         chips = [get_chip(name).name for name in chip.split(",") if name] or list(CHIPS)
         cases = own_cases(kernel, shape, chips, lnc, window_of(order or "program"), space, folder)
@@ -155,6 +158,7 @@ def _show(found: Tuned, verdicts: list[dict[str, Any]], screen: Screen) -> None:
         screen.say(f"first failure: {fails[0]}")
     if found.start_us is not None and ranked:
         gain = found.start_us / ranked[0][1] - 1
-        screen.say(f"without tuning ~ {found.start_us:,.1f} us; tuned ~ {ranked[0][1]:,.1f} us, {gain:+.1%}")
+        best = f"{gain:+.1%}" if gain > 0 else "no gain: the kernel's own constants stay best"
+        screen.say(f"without tuning ~ {found.start_us:,.1f} us; tuned ~ {ranked[0][1]:,.1f} us, {best}")
     for row in verdicts:
         screen.say(f"{row['constants']}: {row['sentence']}")

@@ -11,8 +11,10 @@ import time
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import nki_hf
+from nki_hf.cli import app
 from nki_hf.kernels import reference
 from nki_hf.problem import Mask, Problem
 from nki_hf.tasks import load_task, task_names
@@ -264,3 +266,11 @@ def test_kernels_of_the_package_pass_as_their_bindings_call_them(module, name, t
     file = importlib.util.find_spec(f"nki_hf.kernels.{module}.kernel").origin
     record = nki_hf.judge(file, task, name=name, check=(256,), until="values", seed=2, timeout=120)
     assert record["passed"], said(record)
+
+
+def test_a_kernel_of_ours_is_judged_by_its_name():
+    words = ["--task", "attention_unscaled", "--check", "512", "--at", "512", "--chip", "trn1"]
+    assert CliRunner().invoke(app, ["judge", "v7", *words]).exit_code == 0
+    done = CliRunner().invoke(app, ["judge", "v99", *words])
+    assert done.exit_code == 2
+    assert "kernel='v99' is not a kernel" in " ".join(done.stderr.split())

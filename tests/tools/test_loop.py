@@ -133,6 +133,78 @@ def test_a_kernel_that_was_judged_is_not_judged_again(tmp_path):
     assert rounds[0]["us"] == rounds[1]["us"]
 
 
+def test_a_judgement_that_ran_out_of_time_is_made_again(tmp_path):
+    """The kernel's file hangs the first time that it is loaded, and is the example afterwards."""
+    mark = str(tmp_path / "mark")
+    hangs = f"import os, time\nif not os.path.exists({mark!r}):\n    open({mark!r}, 'w').close()\n    time.sleep(60)\n"
+    command = agent(tmp_path, f"say({hangs!r} + KERNEL)")
+    rounds = looped(tmp_path / "run", command, "--rounds", "3", "--judge-timeout", "3")
+    assert "still running after 3 s" in rounds[0]["sentence"]
+    assert [r["same_as"] for r in rounds] == [None, None, 2]
+    assert [r["passed"] for r in rounds] == [False, True, True]
+
+
+def test_a_task_file_that_changed_does_not_go_on(tmp_path):
+    task, helper = tmp_path / "own_task.py", tmp_path / "own_factor.py"
+    helper.write_text("FACTOR = 1\n")
+    task.write_text(
+        "import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\n"
+        "import own_factor\nfrom nki_hf.tasks import load_task\nTASK = load_task('softmax')\n"
+    )
+    words = ["loop", "--run", str(tmp_path / "run"), "--agent", agent(tmp_path, "say(KERNEL)"), *TASK, "--rounds", "1"]
+    words[words.index("softmax")] = str(task)
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert CliRunner().invoke(app, words).exit_code == 0
+    helper.write_text("FACTOR = 2\n")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert f"task={task} is not what it was" in " ".join(done.stderr.split())
+
+
+def test_options_given_to_a_run_hold_or_are_refused(tmp_path):
+    run, command = tmp_path / "run", agent(tmp_path, "say(KERNEL)")
+    words = ["--beam", "2", "--order", "16", "--timeout", "50", "--judge-timeout", "50"]
+    looped(run, command, "--rounds", "1", *words)
+    for more in (["--beam", "1"], ["--seed", "6"], ["--order", "64"], ["--remember", str(run)], ["--rtol", "0.5"]):
+        done = CliRunner().invoke(app, ["loop", "--run", str(run), "--rounds", "1", *more])
+        assert done.exit_code == 2, more
+        assert f"{more[0][2:]}=" in done.stderr
+        assert "goes on as it began" in done.stderr
+    for more in ([], ["--timeout", "600", "--judge-timeout", "60"], []):
+        assert CliRunner().invoke(app, ["loop", "--run", str(run), "--rounds", "1", *more]).exit_code == 0
+    settings = Run(run).settings
+    assert (settings["timeout"], settings["judge"]["timeout"], settings["beam"]) == (600, 60, 2)
+
+
+def test_a_run_damaged_by_hand_is_refused_and_its_ranking_has_its_own_options(tmp_path):
+    run, command = tmp_path / "run", agent(tmp_path, "say(extra_work(number))")
+    looped(run, command, "--rounds", "1")
+
+    def said(*words):
+        done = CliRunner().invoke(app, [*words])
+        assert done.exit_code == 2, done.stdout
+        return " ".join(done.stderr.split())
+
+    for words in (["--chip", "trn1"], ["--at", "256"], ["--task", "rmsnorm"], ["--lnc", "1"]):
+        assert words[0][2:] in said("rank", str(run), *words)
+    assert CliRunner().invoke(app, ["rank", str(run), "--task", "softmax"]).exit_code == 0
+    path = Run(run).kernel(1)
+    source = path.read_text()
+    path.write_text(source + "# by hand\n")
+    assert "is not what was judged" in said("loop", "--run", str(run))
+    path.unlink()
+    assert "is missing" in said("loop", "--run", str(run))
+    path.write_text(source)
+    assert CliRunner().invoke(app, ["loop", "--run", str(run), "--rounds", "1"]).exit_code == 0
+    (run / "rounds.jsonl").unlink()
+    assert "no rounds.jsonl" in said("loop", "--run", str(run))
+
+
+def test_a_kernel_may_begin_with_a_byte_order_mark():
+    for text in ("\ufeffimport nki\n", "```python\n\ufeffimport nki\n```"):
+        assert kernel_of(text) == ("import nki\n", "", "")
+
+
 def test_a_budget_ends_a_run_and_more_time_goes_on(tmp_path):
     command = agent(tmp_path, "time.sleep(0.6); say(extra_work(9 - number))")
     rounds = looped(tmp_path / "run", command, "--rounds", "50", "--budget", "3s")

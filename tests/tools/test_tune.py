@@ -117,6 +117,34 @@ def test_another_source_import_chip_size_or_law_is_another_study(file, tmp_path,
     assert study_of(facts, file, None).name != same
 
 
+IMPORTS = {
+    "beside another": ("import os, helper", "helper.py"),
+    "after a semicolon": ("import sys; import helper", "helper.py"),
+    "in a try": ("try: import helper\nexcept ImportError: pass", "helper.py"),
+    "over lines": ("from pkg import (\n    sub,\n)", "pkg/sub.py"),
+    "a package on the way": ("import pkg.sub", "pkg/__init__.py"),
+    "in turn": ("import between", "helper.py"),
+    "relative, in turn": ("import pkg.near", "pkg/sub.py"),
+    "by a function": ("import importlib\nhelper = importlib.import_module('hel' + 'per')", "helper.py"),
+    "data": ("import numpy as np\nWIDTH = np.load('width.npy')", "width.npy"),
+    "a text": ("WIDTH = int(open('width.npy').read())", "width.npy"),
+}
+
+
+@pytest.mark.parametrize(("text", "changed"), IMPORTS.values(), ids=IMPORTS)
+def test_whatever_a_kernel_imports_or_reads_beside_it_is_in_its_digest(tmp_path, text, changed):
+    (tmp_path / "pkg").mkdir()
+    for name in ("helper.py", "pkg/sub.py", "pkg/__init__.py", "width.npy"):
+        (tmp_path / name).write_text("X = 1\n")
+    (tmp_path / "between.py").write_text("def f():\n    import helper\n")
+    (tmp_path / "pkg/near.py").write_text("from . import sub\n")
+    (tmp_path / "kernel.py").write_text(text + "\n")
+    before = source_digest(tmp_path / "kernel.py")
+    assert source_digest(tmp_path / "kernel.py") == before
+    (tmp_path / changed).write_text("X = 2\n")
+    assert source_digest(tmp_path / "kernel.py") != before
+
+
 def test_the_laws_are_the_sources_of_the_model_and_the_simulator():
     """A kernel of ours is digested with all of its modules."""
     assert studies.laws() == studies.laws()
@@ -174,9 +202,18 @@ def test_trials_that_fail_hang_or_die_cost_themselves(file):
     assert found["best"] == {"extra": 6}
 
 
-def test_a_constant_that_the_kernel_does_not_take_is_said(file):
-    (found,) = tuned(str(file), *SMALL, "--const", "nonsense=1,2", "--cache", "off", "--no-judge", code=1)
-    assert all("no parameter nonsense" in row["failed"] for row in found["trials"])
+def test_a_constant_that_the_kernel_has_not_or_that_is_given_too_is_wrong_use(file):
+    for words, said in ((["nonsense=1,2"], "no parameter nonsense"), (["extra=1..2", "--given", "extra=9"], "extra is tuned")):
+        done = CliRunner().invoke(app, ["tune", str(file), *SMALL, "--const", *words, "--cache", "off", "--no-judge"])
+        assert done.exit_code == 2
+        assert said in " ".join(done.stderr.split())
+
+
+def test_a_tuning_that_gains_nothing_says_so(file):
+    words = ["tune", str(file), *SMALL, "--cache", "off", "--no-judge", "--const"]
+    done = CliRunner().invoke(app, [*words, "extra=5..6"])  # the kernel's own is 3
+    assert "the kernel's own constants stay best" in " ".join(done.stdout.split())
+    assert "stay best" not in " ".join(CliRunner().invoke(app, [*words, "extra=1..2"]).stdout.split())
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -321,6 +358,38 @@ def test_a_sampler_that_may_try_all_finds_the_best(file, sampler):
     (found,) = tuned(str(file), *SMALL, "--const", "extra=0..5", *words)
     assert found["best"] == {"extra": 0}
     assert len(found["trials"]) == 6
+
+
+def test_values_that_python_calls_equal_are_values_of_their_own(tmp_path):
+    space = space_of(["rep=1,1.0,True,1"])
+    assert [repr(value) for value in space["rep"]] == ["1", "1.0", "True"]
+    pytest.importorskip("optuna")
+    study = Sampled(space, "random", "", "one", 9, 0)
+    for trial, _ in study.asked():
+        study.told(trial, 1.0)
+    assert len(study.results()) == 3
+
+
+def test_a_storage_gives_no_result_of_another_space(tmp_path):
+    """optuna keeps places in the list of values: those of another list, order or type mean other constants."""
+    pytest.importorskip("optuna")
+    storage = str(tmp_path / "s.log")
+
+    def results(*const):
+        space = space_of(const)
+        study = Sampled(space, "random", storage, "one", 9, 0)
+        before = study.results()
+        for trial, constants in study.asked():
+            study.told(trial, float(sum(float(value) for value in constants.values())))
+        return before, study.results()
+
+    first = results("rep=1..4")[1]
+    assert first == {key_of({"rep": value}): float(value) for value in range(1, 5)}
+    for const in (["rep=4,3,2,1"], ["rep=5..8"], ["rep=1..9"], ["rep=1..2"], ["rep=1.0,2,3,4"], ["bad=0..3"]):
+        before, after = results(*const)
+        assert before == {}
+        assert after == {key_of(found): float(sum(found.values())) for found in combinations(space_of(const))}
+    assert results("rep=1..4") == (first, first)
 
 
 def test_without_optuna_the_extra_is_named(file, monkeypatch):

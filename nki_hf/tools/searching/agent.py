@@ -96,6 +96,7 @@ def answered(words: list[str], request: Mapping[str, Any], seconds: float, alive
 
 def kernel_of(text: str) -> tuple[str, str, str]:
     """Kernel, note and what is wrong: the last fenced block that speaks of nki, else the last one, else the whole text."""
+    text = text.removeprefix("\ufeff")
     if not text.strip():
         return "", "", "the command wrote nothing"
     blocks = [match for match in _FENCE.finditer(text) if match.group(1).lower() in ("", "py", "python", "python3")]
@@ -103,7 +104,7 @@ def kernel_of(text: str) -> tuple[str, str, str]:
     if blocks:
         chosen = next((match for match in reversed(blocks) if "nki" in match.group(2)), blocks[-1])
         note = " ".join((text[: chosen.start()] + text[chosen.end() :]).split())[:_NOTE]
-        text = chosen.group(2)
+        text = chosen.group(2).removeprefix("\ufeff")
     try:
         ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -55,7 +55,11 @@ def loop(
         missing = [number for number in range(first, min(first + width, rounds + 1)) if number not in done]
         if not missing:
             continue
-        known = {r["sha256"]: r["round"] for r in done.values() if r["generation"] < generation_of(first, width)}
+        known = {
+            r["sha256"]: r["round"]
+            for r in done.values()
+            if r["generation"] < generation_of(first, width) and not r.get("transient", False)
+        }
         known.pop("", None)
         jobs = _jobs(run, settings, list(done.values()), missing, text, known, lambda: budget is not None and clock() >= budget)
         asked = 0

@@ -1,6 +1,6 @@
 """A run's folder: what was asked for, every round in a journal, every kernel and its whole judgement in files.
 
-    run.json       what the run is: written once
+    run.json       what the run is: written once, and again if its agent or a limit is another
     rounds.jsonl   one line per round, only ever added to, on the disk before the next round is asked for
     kernels/       0007.py of round 7, whole before it is judged
     judged/        0007.json, its record
@@ -26,6 +26,8 @@ __all__ = ["Run", "line_of"]
 
 _SETTINGS = "run.json"
 _ROUNDS = "rounds.jsonl"
+_TRANSIENT = {"timeout", "killed", "crowd", "damaged", "crashed", "exit"}
+"""Kinds of a process that did not come to its end."""
 
 
 class Run:
@@ -78,6 +80,21 @@ class Run:
             raise ValueError(f"{path} is damaged: a round has two lines, or none has its number.")
         return sorted(found, key=lambda item: item["round"])
 
+    def check(self) -> None:
+        """Compare the kernels' files with the journal.
+
+        Raises:
+          ValueError: a round's kernel is not what was judged, or there are judged kernels and no round.
+        """
+        found = self.rounds()
+        if not found and any((self.folder / "judged").glob("*.json")):
+            raise ValueError(f"run={self.folder} is damaged: it has judged kernels and no {_ROUNDS}: give another --run.")
+        for item in found:
+            if item.get("sha256") and _digest(self.source(item["round"])) != item["sha256"]:
+                path = self.kernel(item["round"])
+                what = "is not what was judged" if path.is_file() else "is missing"
+                raise ValueError(f"run={self.folder} is damaged: {path} {what}: put it back, or give another --run.")
+
     def kernel(self, number: int) -> Path:
         """The file of a round's kernel."""
         return self.folder / "kernels" / f"{number:04d}.py"
@@ -119,9 +136,20 @@ def line_of(
     """
     line: dict[str, Any] = {
         "round": number, "generation": generation, "parent": parent,
-        "sha256": hashlib.sha256(source.encode(errors="replace")).hexdigest() if source else "",
-        "passed": False, "stage": "agent", "sentence": "", "score": 0.0, "us": {},
+        "sha256": _digest(source),
+        "passed": False, "stage": "agent", "sentence": "", "score": 0.0, "us": {}, "transient": False,
     }  # fmt: skip
     if record is not None:
-        line |= {key: record[key] for key in ("passed", "stage", "sentence", "score")} | {"us": times_of(record)}
+        line |= {key: record[key] for key in ("passed", "stage", "sentence", "score")}
+        line |= {"us": times_of(record), "transient": _transient(record)}
     return line | more
+
+
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.encode(errors="replace")).hexdigest() if source else ""
+
+
+def _transient(record: Mapping[str, Any]) -> bool:
+    """True if a judgement says how its process ended, which may be otherwise another time, and nothing of the kernel."""
+    kinds = {finding["kind"] for finding in record["findings"]}
+    return not record["passed"] and (not kinds or bool(kinds & _TRANSIENT))

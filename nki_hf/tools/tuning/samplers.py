@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import math
 import time
@@ -29,7 +30,7 @@ class Sampled:
       sampler: one of `SAMPLERS`.
       storage: a file for optuna's journal, the address of a database (`sqlite:///FILE`, `postgresql://...`), or empty: this
         process alone.
-      name: the study; commands that give the same name and storage share it.
+      name: the study; commands that give the same name, space (values in the same order) and storage share it.
       trials: how many results the study is to have, those of other processes included.
       seed: of the sampler; each process should have its own.
 
@@ -48,6 +49,8 @@ class Sampled:
             "tpe": lambda: classes.TPESampler(seed=seed, n_startup_trials=min(10, max(2, trials // 4)), constant_liar=True),
             "random": lambda: classes.RandomSampler(seed=seed),
         }
+        values = repr(sorted((constant, list(values)) for constant, values in space.items()))
+        name = f"{name}-{hashlib.sha256(values.encode()).hexdigest()[:8]}"  # it stores places in the space, no values
         for left in reversed(range(_ATTEMPTS)):
             try:
                 self._study = self._optuna.create_study(
@@ -119,7 +122,8 @@ class Sampled:
         return {name: values[indices[name]] for name, values in self._space.items()}
 
     def _enqueue(self, tried: set[str]) -> None:
-        for constants in combinations(self._space):
-            if key_of(constants) not in tried:
-                self._study.enqueue_trial({name: list(values).index(constants[name]) for name, values in self._space.items()})
+        places = {name: range(len(values)) for name, values in self._space.items()}
+        for indices in combinations(places):
+            if key_of(self._constants(indices)) not in tried:
+                self._study.enqueue_trial(indices)
                 return

@@ -156,6 +156,8 @@ def _run(
         best[0] = min(best[0], answer.get("us", float("inf")))
 
     for number, answer in workers.run(jobs(), limit, heard):
+        if "unknown" in answer:
+            raise ValueError(answer["unknown"])
         if "error" in answer:  # of the process: another time it may do
             result = {"failed": answer["error"]}
         else:

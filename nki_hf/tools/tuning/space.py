@@ -31,7 +31,9 @@ def space_of(texts: Sequence[str]) -> Space:
             raise ValueError(f"const={text[:200]!r} is not a constant with values: write --const NAME=1,2,4 or NAME=1..3.")
         if name in found:
             raise ValueError(f"const={text[:200]!r}: {name} has values already: name each constant once.")
-        found[name] = list(dict.fromkeys(value for part in values.split(",") for value in _values(text, part)))
+        found[name] = list(
+            {repr(v): v for part in values.split(",") for v in _values(text, part)}.values()
+        )  # 1, 1.0, True: three
     if math.prod(len(values) for values in found.values()) > MOST:
         raise ValueError(f"const: there are more than {MOST:,} combinations: give fewer values.")
     return found

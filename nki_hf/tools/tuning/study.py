@@ -7,11 +7,12 @@ of the timing model and of the chips.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import json
 import os
-import re
+import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,12 @@ __all__ = ["Study", "cache_folder", "laws", "source_digest", "study_of"]
 
 _PACKAGE = Path(nki_hf.__file__).parent
 _LAWS = ("chips", "timing", "sim")
-_IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))", re.MULTILINE)
+_DYNAMIC = frozenset(
+    ("importlib", "import_module", "__import__", "runpy", "exec", "eval", "open", "read_text", "read_bytes", "fromfile",
+     "loadtxt", "genfromtxt", "memmap")
+)  # fmt: skip
+"""Names by which a source imports or reads what its text does not name."""
+_MOST_FILES, _MOST_BYTES = 2_000, 1 << 26
 
 
 def cache_folder() -> Path:
@@ -47,36 +53,86 @@ def laws() -> str:
 
 
 def source_digest(path: Path) -> str:
-    """Digest of a file, and of what it imports from its own folder and from this package's kernels, in turn."""
-    found, waiting = {}, [path.resolve()]
+    """Digest of a file, and of what it imports from its own folder and from this package's kernels, in turn.
+
+    Of a source that imports by a name made while it runs, or reads files, every file of its folder and every .py file of the
+    folders below count too; where these are too many, the digest is new each time, so that no result is found again.
+    """
+    found: dict[Path, bytes] = {}
+    waiting = [path.resolve()]
     while waiting:
         current = waiting.pop()
         if current in found:
             continue
         found[current] = data = current.read_bytes()
-        for match in _IMPORT.finditer(data):
-            base = (match[1] or match[3]).decode()
-            names = [base, *(f"{base}.{name.strip()}" for name in (match[2] or b"").decode().split(",") if name.strip())]
-            waiting += [other for name in names for other in _files(name, current.parent) if other not in found]
+        if current.suffix == ".py":
+            modules, more = _needs(data)
+            roots = {current.parent, path.resolve().parent}  # Python looks in the folder of the file that is run
+            waiting += [other for name, level in modules for root in roots for other in _files(name, level, root)]
+            beside = _beside(current.parent) if more and not current.is_relative_to(_PACKAGE) else []
+            if beside is None:
+                found[current.with_name("too many files")] = secrets.token_bytes(16)
+            waiting += beside or []
     digest = hashlib.sha256()
     for current in sorted(found):
         digest.update(current.name.encode() + b"\0" + found[current] + b"\0")
     return digest.hexdigest()[:16]
 
 
-def _files(module: str, folder: Path) -> list[Path]:
-    parts = module.split(".")
-    if parts[0] == "nki_hf":
+def _needs(data: bytes) -> tuple[list[tuple[str, int]], bool]:
+    """Modules that a source imports anywhere, each with the dots before it; and whether it may import or read others."""
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [], True
+    found: list[tuple[str, int]] = []
+    more = False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(item.name, 0) for item in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            found += [(base, node.level), *((f"{base}.{item.name}".lstrip("."), node.level) for item in node.names)]
+        elif isinstance(node, ast.Name):
+            more |= node.id in _DYNAMIC
+        elif isinstance(node, ast.Attribute):
+            more |= node.attr in _DYNAMIC
+            more |= node.attr == "load" and isinstance(node.value, ast.Name) and node.value.id not in ("nl", "language")
+    more |= any(name.partition(".")[0] in _DYNAMIC for name, _ in found)
+    return found, more
+
+
+def _beside(folder: Path) -> list[Path] | None:
+    """Files of a folder and .py files below it; None if there are too many."""
+    found: list[Path] = []
+    size = 0
+    for at, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        for name in names:
+            path = Path(at) / name
+            if path.is_file() and not name.startswith(".") and (Path(at) == folder or name.endswith(".py")):
+                found.append(path.resolve())
+                size += path.stat().st_size
+                if len(found) > _MOST_FILES or size > _MOST_BYTES:
+                    return None
+    return found
+
+
+def _files(module: str, level: int, folder: Path) -> list[Path]:
+    """The files of a module as a source in `folder` imports it: it, and the packages that it is in."""
+    parts = [part for part in module.split(".") if part]
+    root = folder
+    if parts[:1] == ["nki_hf"] and not level:
         if parts[1:2] not in (["kernels"], ["ladder"], ["tasks"]):
             return []  # the laws cover the language, nothing else reaches a kernel
-        roots = [_PACKAGE.parent]
-    else:
-        roots = [folder]
-    found = []
-    for root in roots:
-        at = root.joinpath(*parts)
-        found += [item.resolve() for item in (at.with_suffix(".py"), at / "__init__.py") if item.is_file()]
-    return found
+        root = _PACKAGE.parent
+    for _ in range(level - 1):
+        root = root.parent
+    found = [root / "__init__.py"] if level else []
+    for count in range(1, len(parts) + 1):
+        at = root.joinpath(*parts[:count])
+        found += [at.with_suffix(".py"), at / "__init__.py"]
+    return [item.resolve() for item in found if item.is_file()]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,10 @@ from nki_hf.tools.tuning.own import own_launch
 __all__ = ["Trials"]
 
 
+class _Unknown(Exception):
+    """A constant is tuned that the kernel has not."""
+
+
 class Trials:
     """Runs trials; a kernel's file is loaded once for as long as it stays as it is."""
 
@@ -31,7 +35,7 @@ class Trials:
         self._loaded: dict[tuple[str, str], tuple[float, Kernel, str]] = {}
 
     def run(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """`us` and `floor_us`; or `floor_us` and `pruned`; or `failed`, a sentence.
+        """`us` and `floor_us`; or `floor_us` and `pruned`; or `failed`, a sentence; or `unknown`, one.
 
         Args:
           job: `constants` (as text), `chip`, `lnc`, `window`, `best_us` (what a trial must be below to be of interest, or
@@ -45,6 +49,8 @@ class Trials:
             else:
                 factor, run = 1.0, self._launch(job, chip, constants)
             return _timed(run, factor, chip, job["window"], job["best_us"], spill=not job.get("kernel"))
+        except _Unknown as error:  # wrong use: no other combination does better
+            return {"unknown": str(error)}
         except (KernelFault, UnsupportedProblem, MemoryError) as error:
             return {"failed": str(error)[:400]}
         except (KeyboardInterrupt, GeneratorExit):
@@ -60,7 +66,7 @@ class Trials:
         given, _ = bound_arguments(kernel.function, label, arrays, constants)
         unknown = sorted(set(job["tuned"]) - set(given))
         if unknown:
-            raise ValueError(f"{label} has no parameter {', '.join(unknown)}")
+            raise _Unknown(f"const: {label} has no parameter {', '.join(unknown)}: name one that it has.")
 
         def run(checks: bool) -> Sequence[Event]:
             options = SimOptions(chip=chip, values=False, trip_counts=1, third_party=True, checks=checks)
