@@ -121,7 +121,7 @@ def check_lengths(
     if most < 0:
         limit = f"must be at most {capacity:,} keys, what a sequence's cache holds"
         refuse("k.shape[1]", seqlen_new, limit, "Pass a larger cache, or fewer new keys.")
-    meaning = f"so that it and {seqlen_new:,} new keys fit the cache of {capacity:,}"
+    meaning = f"so that it and {seqlen_new} new keys fit the cache of {capacity}"
     _check_each("cache_seqlens", lengths, most, meaning, "Pass a larger cache, or a longer block_table.")
     if cos is not None:
         reach = max(seqlen_new, turned)
