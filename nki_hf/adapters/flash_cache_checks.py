@@ -119,13 +119,13 @@ def check_lengths(
         return
     lengths = seqlens if isinstance(seqlens, torch.Tensor) else as_int("cache_seqlens", seqlens)
     if most < 0:
-        limit = f"must be at most {capacity:,} keys, what a sequence's cache holds"
+        limit = f"must be at most {capacity} keys, what a sequence's cache holds"
         refuse("k.shape[1]", seqlen_new, limit, "Pass a larger cache, or fewer new keys.")
     meaning = f"so that it and {seqlen_new} new keys fit the cache of {capacity}"
     _check_each("cache_seqlens", lengths, most, meaning, "Pass a larger cache, or a longer block_table.")
     if cos is not None:
         reach = max(seqlen_new, turned)
-        meaning = f"so that {reach:,} positions from there on are among the {cos.shape[0]:,} of rotary_cos"
+        meaning = f"so that {reach} positions from there on are among the {cos.shape[0]} of rotary_cos"
         _check_each("cache_seqlens", lengths, cos.shape[0] - reach, meaning, "Pass longer rotary tables.")
 
 
@@ -133,4 +133,4 @@ def _check_each(name: str, lengths: int | torch.Tensor, most: int, meaning: str,
     if isinstance(lengths, torch.Tensor):
         check_values(name, lengths, 0, most, meaning, advice)
     elif not 0 <= lengths <= most:
-        refuse(name, f"{lengths:,}", f"must be 0 to {most:,}, {meaning}", advice)
+        refuse(name, f"{lengths}", f"must be 0 to {most}, {meaning}", advice)

@@ -12,6 +12,7 @@ from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.report import facts
 from nki_hf.sim.stream.dependencies import dependencies
 from nki_hf.timing.schedule import schedule
+from nki_hf.timing.workload import prepare
 from nki_hf.tools.shape import problem_of
 from nki_hf.tools.subjects import attention_events, events_of
 
@@ -95,7 +96,9 @@ def _index(packet):
 
 
 def _flows(packets, reorder, events):
-    """The flows of a trace as (producer, consumer), and the edges that sim/stream/dependencies.py finds in the same stream."""
+    """The flows of a trace as (producer, consumer), and the edges of the same stream: all that sim/stream/dependencies.py finds
+    for a reordering scheduler; in program order, where results of an engine may come in another order, those of the schedule.
+    """
     leaves, arrives = {}, {}
     for packet in _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN):
         for found, flows in ((leaves, packet.track_event.flow_ids), (arrives, packet.track_event.terminating_flow_ids)):
@@ -105,7 +108,7 @@ def _flows(packets, reorder, events):
                 found[flow] = (_index(packet), packet.timestamp)
     assert leaves.keys() == arrives.keys()
     assert all(leaves[flow][1] <= arrives[flow][1] for flow in leaves), "a flow goes back in time"
-    edges = dependencies(events, reorder=reorder)
+    edges = dependencies(events, reorder=True) if reorder else prepare(events, get_chip("trn2"))
     expected = [
         (producer, consumer)
         for consumer, (begin, end) in enumerate(pairwise(edges.starts.tolist()))

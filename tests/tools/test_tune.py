@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -145,14 +146,25 @@ def test_whatever_a_kernel_imports_or_reads_beside_it_is_in_its_digest(tmp_path,
     assert source_digest(tmp_path / "kernel.py") != before
 
 
-def test_the_laws_are_the_sources_of_the_model_and_the_simulator():
-    """A kernel of ours is digested with all of its modules."""
-    assert studies.laws() == studies.laws()
-    origin = studies._PACKAGE / "kernels" / "flash_const_max" / "kernel.py"
-    files = {origin}
-    for name in ("pipeline", "loads", "lse", "finish", "masks"):
-        assert studies._files(f"nki_hf.kernels.flash_const_max.{name}", 0, origin.parent)
-        files.add(name)
+def test_a_kernel_of_ours_is_digested_with_its_modules_and_no_other_kernels(tmp_path, monkeypatch):
+    package = tmp_path / "nki_hf"
+    shutil.copytree(studies._PACKAGE / "kernels", package / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "__init__.py").touch()
+    monkeypatch.setattr(studies, "_PACKAGE", package)
+    kernel = package / "kernels" / "flash_const_max" / "kernel.py"
+
+    def changes(module):
+        path = package / "kernels" / module
+        before, text = source_digest(kernel), path.read_text()
+        path.write_text(text + "\n# changed\n")
+        after = source_digest(kernel)
+        path.write_text(text)
+        assert source_digest(kernel) == before
+        return after != before
+
+    parts = ("kernel", "pipeline", "loads", "lse", "finish", "masks", "work", "worklist", "exact", "certificate")
+    assert [name for name in parts if not changes(f"flash_const_max/{name}.py")] == []
+    assert not changes("flash_decode/kernel.py")
 
 
 def test_a_damaged_file_of_results_is_no_obstacle(file, tmp_path):
