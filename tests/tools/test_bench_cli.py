@@ -187,11 +187,14 @@ def test_an_interrupt_exits_cleanly_and_leaves_no_entry(small, tmp_path, interru
     process = subprocess.Popen(
         [sys.executable, str(SCRIPT), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline and len(list((tmp_path / "cache").glob("*.ref"))) < 2:
-        time.sleep(0.1)  # until it is inside the endless iterations
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=90)
+    try:
+        deadline = time.monotonic() + 200
+        while time.monotonic() < deadline and len(list((tmp_path / "cache").glob("*.ref"))) < 2:
+            time.sleep(0.1)  # until it is inside the endless iterations
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=90)
+    finally:
+        process.kill()  # if it did not stop, its iterations would outlive the tests
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert "interrupted" in errors
