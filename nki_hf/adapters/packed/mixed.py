@@ -60,9 +60,9 @@ def warn_if_mixed(positions: object, keys: Keys, seqlen: int, layer: Callable[[]
 def _restarts(positions: torch.Tensor) -> list[tuple[int, int]]:
     """Batch entry and row of the first restart of each entry: the first position once more, after a greater one."""
     global _latest
-    version = None if positions.is_inference() else positions._version
+    version = None if positions.is_inference() else positions._version  # those of inference mode have none
     known, then, found = _latest
-    if known() is not positions or then != version or version is None:
+    if known() is not positions or then != version:
         again = (positions[:, 1:] == positions[:, :1]) & (positions[:, :-1] > positions[:, 1:])
         found = []
         if again.any():
@@ -74,6 +74,8 @@ def _restarts(positions: torch.Tensor) -> list[tuple[int, int]]:
 
 def _mixed(keys: Keys, batch: int, row: int, seqlen: int) -> bool:
     """True if a row sees itself and the key before it, and none behind it: padding sees not itself, encoders see all."""
+    if keys.lo is not None and int(keys.lo[min(batch, keys.lo.shape[0] - 1), row]) >= row:
+        return False  # the usual case, in each layer, without the costs of the others
     seen = [_sees(keys, batch, row, key) for key in (row - 1, row)]
     return all(seen) and not (row + 1 < seqlen and _sees(keys, batch, row, row + 1))
 
