@@ -120,7 +120,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):  # it may have ended by itself
         process.stdin.close()
     try:
-        process.wait(20)
+        process.wait(60)
     except BaseException:  # an interrupt too
         process.kill()
         process.wait()
