@@ -19,6 +19,7 @@ from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, triangle, with_position_bias
 from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
 from nki_hf.adapters.model_classes import declines_sdpa
+from nki_hf.adapters.packed.mixed import warn_if_mixed
 from nki_hf.adapters.packed.segments import first_rows, segments_of, segments_of_bounds, worth
 from nki_hf.adapters.recorded_weights import sink_outside, weights_recorded
 from nki_hf.adapters.scalars import as_float, learned_scale
@@ -121,6 +122,7 @@ def call_of(
     cu_q, cu_kv = take("cu_seq_lens_q", None), take("cu_seq_lens_k", None)
     weights = bool(take("output_attentions", False)) or weights_recorded()
     _refuse_paged(kwargs)
+    positions = kwargs.get("position_ids")
     refused = _unknown(kwargs) if kwargs else []
     packed = [cu for cu in (cu_q, cu_kv) if cu is not None]
     segments, hidden = None, False
@@ -152,6 +154,8 @@ def call_of(
         and not torch.compiler.is_compiling()
     ):
         segments = segments_of_bounds(keys, seqlen_q)
+    if positions is not None and not packed and segments is None and seqlen_q == seqlen_kv > 1:
+        warn_if_mixed(positions, keys, seqlen_q, lambda: layer_name(module))
     return Call(
         q=query,
         k=key,

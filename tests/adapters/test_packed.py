@@ -1,5 +1,6 @@
 """Packed sequences in pieces: every visible pair of row and key once and no other; packed training; how many programs."""
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,10 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import tiny_qwen3
+from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 from varlen_reference import starts, visible
 
 import nki_hf
 from nki_hf.adapters.keys import Keys
+from nki_hf.adapters.packed.mixed import MixedSequencesWarning
 from nki_hf.adapters.packed.pieces import KINDS, Segments, cut
 from nki_hf.adapters.packed.segments import segments_of, segments_of_bounds
 from nki_hf.adapters.transformers import nki_attention
@@ -206,3 +209,37 @@ def test_a_packed_mask_that_a_batch_shares_holds_for_every_entry():
     for entry in range(2):
         alone, _ = nki_attention(module, *(each[entry : entry + 1] for each in (q, k, v)), mask)
         torch.testing.assert_close(both[entry], alone[0], rtol=0, atol=1e-6)
+
+
+def _padded(batch):
+    longest = max(len(each["input_ids"]) for each in batch)
+    ids, seen = torch.zeros(len(batch), longest, dtype=torch.long), torch.zeros(len(batch), longest, dtype=torch.long)
+    labels = torch.full_like(ids, -100)
+    for n, each in enumerate(batch):
+        row = torch.tensor(each["input_ids"])
+        ids[n, : len(row)], seen[n, : len(row)], labels[n, 1 : len(row)] = row, 1, row[1:]
+    return {"input_ids": ids, "attention_mask": seen, "labels": labels}
+
+
+@pytest.mark.parametrize("first_rows", [False, True])
+def test_a_trainer_with_the_padding_free_collator_has_the_losses_of_a_padded_run_with_eager(first_rows, tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    data = [{"input_ids": torch.randint(1, 64, (n,), generator=draw).tolist()} for n in (60, 130, 5, 90, 1, 40, 170, 30)]
+    runs = {}
+    for name, collator in (("eager", _padded), ("nki", DataCollatorWithFlattening(return_flash_attn_kwargs=first_rows))):
+        nki_hf.explain(reset=True)
+        model = tiny_qwen3(max_position_embeddings=512).train()
+        model.set_attn_implementation(name)
+        given = TrainingArguments(
+            output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=2, learning_rate=1e-2, logging_steps=1,
+            report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        trainer = Trainer(model, given, train_dataset=data, data_collator=collator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", MixedSequencesWarning)
+            trainer.train()
+        runs[name] = [step["loss"] for step in trainer.state.log_history if "loss" in step]
+    assert runs["nki"] == pytest.approx(runs["eager"], rel=1e-5)
+    assert len(set(runs["eager"])) == 2
+    report = nki_hf.explain(reset=True)
+    assert (report.calls >= 4, report.gradients, report.fallbacks) == (True, 4, 0)
