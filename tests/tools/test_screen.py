@@ -235,6 +235,12 @@ def test_a_table_of_rich_is_shown_in_the_same_way():
     assert _shown(40, lambda s: s.show(table)) == ["simulated", "chip    µs   n", "trn1   1.0  12", "trn2  22.0   3", "note"]
 
 
+def test_the_lines_of_a_caption_stay_lines():
+    table = Table("chip", caption="the first sentence\nthe second")
+    table.add_row("trn1")
+    assert _shown(40, lambda s: s.show(table))[-2:] == ["the first sentence", "the second"]
+
+
 def test_names_stand_beside_their_values():
     lines = _shown(30, lambda s: s.pairs([("a", "one two three four five six"), ("name", "x")]))
     assert lines == ["a     one two three four five", "      six", "name  x"]
