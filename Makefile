@@ -67,7 +67,10 @@ $(VENV)/.ready-%: pyproject.toml constraints.txt | $(VENV)/.created
 	@touch $@
 
 $(VENV)/.created:
-	@for candidate in $(PYTHON); do \
+	@if $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11) or sys.prefix == sys.base_prefix)' 2>/dev/null; then \
+	    echo "set-up: $(VENV) is here already, and is used"; touch $@; exit 0; \
+	fi; \
+	for candidate in $(PYTHON); do \
 	    $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && found=$$candidate && break; \
 	done; \
 	if [ -z "$$found" ]; then \

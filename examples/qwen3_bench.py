@@ -15,6 +15,7 @@ Exit code 0: PASS, 1: FAIL, 2: wrong use, or something that was asked for is not
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import subprocess
@@ -54,6 +55,8 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 DEFAULTS = BenchOptions()
+CPU_LIMIT_S = 120.0
+"""Seconds of an attention's calls on a CPU after which one timed call is enough: their wall clock says nothing of Trainium."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -74,7 +77,13 @@ def main(
             help=f"Untimed calls after the first, which is apart. [default: {DEFAULTS.warmup}, on a device {DEVICE_WARMUP}]",
         ),
     ] = None,
-    iters: Annotated[int, typer.Option(help="Timed calls.")] = DEFAULTS.iters,
+    iters: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Timed calls. [default: {DEFAULTS.iters}; on a CPU fewer, and no warm-up, once an attention's calls took "
+            f"{CPU_LIMIT_S:.0f} s]"
+        ),
+    ] = None,
     padded: Annotated[bool, typer.Option("--padded", help="Left-pad the prompts, each by another length.")] = False,
     decode_steps: Annotated[int, typer.Option(help="Also time prefill and this many cached decode steps, apart.")] = 0,
     cache_dir: Annotated[Path | None, typer.Option(help=f"CPU references. [default: {DEFAULTS.reference_dir}]")] = None,
@@ -100,9 +109,9 @@ def main(
         unknown = [name for name in names if name not in ATTENTIONS]
         if unknown:
             raise WrongUse(f"attn={unknown[0]!r} is not known: attn is any of {', '.join(ATTENTIONS)}.")
-        given = {"layers": layers, "seqlen": seqlen, "batch_size": batch_size, "warmup": warmup}
+        given = {"layers": layers, "seqlen": seqlen, "batch_size": batch_size, "warmup": warmup, "iters": iters}
         return BenchOptions(
-            model=model, attn=names, dtype=dtype, device=device, iters=iters, padded=padded,
+            model=model, attn=names, dtype=dtype, device=device, padded=padded,
             decode_steps=decode_steps, cache_dir=cache_dir, window=window, profile=profile, json=json, seed=seed,
             trust_remote_code=trust_remote_code, no_page=no_page,
             **{**_preset(preset), **{name: value for name, value in given.items() if value is not None}},
@@ -117,7 +126,9 @@ def main(
             return 0 if show_plans(options(), warmup_given=warmup is not None) else 1
         errors = Console(stderr=True)
         try:
-            return 0 if benchmark(options(), errors, compiles_only=compile_only, warmup_given=warmup is not None) else 1
+            limit_s = CPU_LIMIT_S if iters is None else math.inf
+            passed = benchmark(options(), errors, compiles_only=compile_only, warmup_given=warmup is not None, limit_s=limit_s)
+            return 0 if passed else 1
         except UnsupportedProblem as error:  # the nki row runs strict
             errors.print(f"FAIL: {error}", highlight=False, markup=False, soft_wrap=True)
             return 1
@@ -148,7 +159,14 @@ def with_warmup(options: BenchOptions, device: str, given: bool) -> BenchOptions
     return options if given or device == "cpu" else replace(options, warmup=DEVICE_WARMUP)
 
 
-def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = False, warmup_given: bool = False) -> bool:
+def benchmark(
+    options: BenchOptions,
+    errors: Console,
+    *,
+    compiles_only: bool = False,
+    warmup_given: bool = False,
+    limit_s: float = math.inf,
+) -> bool:
     """Run, print and write everything; returns the verdict. On a device, a process of its own has compiled before."""
     settings()  # a variable that cannot be read is known before minutes of work
     prepare_environment(options)
@@ -176,7 +194,7 @@ def benchmark(options: BenchOptions, errors: Console, *, compiles_only: bool = F
         if compiles_only:
             compile_only(options, say=say, step=step)
             return True
-        result = run(options, say=say, step=step)
+        result = run(options, say=say, step=step, limit_s=limit_s)
     result.write(options.json)
     show(result, Screen(), json=options.json)
     for line in leave_page(result, options):

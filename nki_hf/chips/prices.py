@@ -135,8 +135,16 @@ def with_own(known: Sequence[Instance], given: Iterable[str]) -> tuple[Instance,
         name, equals, value = text.partition("=")
         if not equals or name not in found:
             raise ValueError(f"price={text!r} is not NAME=DOLLARS with NAME one of {', '.join(found)}.")
-        found[name] = replace(found[name], prices=(Price(dollars=_dollars(value), kind=OWN, date="-", source="--price"),))
+        try:
+            dollars = _dollars(value)
+        except ValueError as error:
+            raise ValueError(f"price={text!r}: {error}.") from None
+        found[name] = replace(found[name], prices=(Price(dollars=dollars, kind=OWN, date="-", source="--price"),))
     return tuple(found.values())
+
+
+_MOST = 1e6
+"""Dollars an hour, and TFLOP/s of a GPU, beyond which a number is a slip of the pen."""
 
 
 @cache
@@ -163,8 +171,8 @@ def _dollars(value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{str(value)[:40]!r} is no price: it is a number above 0")
+    if not 0 < number <= _MOST:
+        raise ValueError(f"{str(value)[:40]!r} is no price: it is a number above 0, and at most {_MOST:,.0f}")
     return number
 
 

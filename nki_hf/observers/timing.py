@@ -174,8 +174,6 @@ def critical_path(plan: Schedule) -> list[PathStep]:
     """The chain of instructions that the latency consists of, summed by kernel line, largest share first."""
     shares: dict[tuple[str, str, str, int], list[float]] = defaultdict(lambda: [0, 0.0])
     chain = path_events(plan)
-    if not chain:
-        return []
     until = plan.total_ns
     for current in chain:
         event = plan.events[current]

@@ -120,11 +120,23 @@ class Grants:
         waiting.sort()
         for _, tile in waiting:
             self._waited[tile] = False
+        freed_by, pools, sizes, ranks, waited = self.freed_by, self._pool, self.nbytes, self._rank, self._waited
+        refused: dict[_Shared, tuple[int, int]] = {}  # bytes and rank of a tile that did not fit, since anything was taken
         for event, tile in waiting:
-            if self.freed_by[tile] != UNTAKEN or self._fits(tile):
-                yield event
-            else:
-                self._block(event, tile)
+            if freed_by[tile] == UNTAKEN:
+                pool, nbytes, rank = pools[tile], sizes[tile], ranks[tile]
+                least = refused.get(pool)
+                # A tile as large as one that does not fit, and no earlier, does not fit either.
+                known = least is not None and nbytes >= least[0] and rank >= least[1]
+                if known or not self._fits(tile):
+                    if not known:
+                        refused[pool] = nbytes, rank
+                    pool.blocked.append((event, tile))
+                    pool.least = min(pool.least, nbytes)
+                    waited[tile] = True
+                    continue
+            refused.clear()
+            yield event
 
     def _block(self, event: int, tile: int) -> None:
         pool = self._pool[tile]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class Schedule:
       total_ns: launch to completion, with the kernel's fixed cost.
       spills: what the compiler would have added because memory overflowed; its events are part of `events`.
       throttled: 16-bit matmuls were dense enough for the Tensor engine to be clocked down at least once.
+      banks: banks of PSUM that the compiler was given, of all that there are; None = all.
     """
 
     chip: Chip
@@ -55,6 +57,7 @@ class Schedule:
     total_ns: float
     spills: Spills
     throttled: bool
+    banks: int | None
 
     @property
     def order(self) -> str:
@@ -132,16 +135,29 @@ def _scheduled(work: Workload, window: int | None, overflow: str) -> Schedule:
     if overflow == "spill" and work.tiles.overflows():
         events, spills = spilled(work.events, work.chip)
         work = prepare(events, work.chip, reorder=window is not None)
-    return _finished(work, _run(work, window), window, spills)
+    times, banks = _run(work, window)
+    return _finished(work, times, window, spills, banks)
 
 
 def reschedule(plan: Schedule, cost_of_kind: list[Cost]) -> Schedule:
-    """The same events in the same order option with other costs, one per `Workload.kind`."""
+    """The same events in the same order option with other costs, one per `Workload.kind`.
+
+    PSUM has the banks that `plan` was given; where that ends no earlier than `plan`, all numbers of banks are tried.
+    """
     work = replace(plan.work, cost_of_kind=cost_of_kind)
-    return _finished(work, _run(work, plan.window), plan.window, plan.spills)
+    with uncollected():
+        if plan.window is not None:
+            own = _with_banks(work, plan.window, plan.banks)
+            again = _finished(work, own, plan.window, plan.spills, plan.banks)
+            if again.total_ns < plan.total_ns:
+                return again
+            times, banks = _run(work, plan.window, {plan.banks: own})
+        else:
+            times, banks = _run(work, None)
+        return _finished(work, times, plan.window, plan.spills, banks)
 
 
-def _finished(work: Workload, times: Times, window: int | None, spills: Spills) -> Schedule:
+def _finished(work: Workload, times: Times, window: int | None, spills: Spills, banks: int | None) -> Schedule:
     chip = work.chip
     fixed = float(chip.kernel_fixed_ns)
     done = times.done + fixed
@@ -150,26 +166,42 @@ def _finished(work: Workload, times: Times, window: int | None, spills: Spills) 
         chip=chip, window=window, work=work, start_ns=times.start + fixed, moves_ns=times.moves + fixed,
         free_ns=times.free + fixed, done_ns=done, reason=times.reason, cause=times.cause,
         total_ns=float(done.max(initial=fixed)), spills=spills,
-        throttled=bool(np.any(times.free - times.start > busy * (1 + 1e-9) + 1e-6)),
+        throttled=bool(np.any(times.free - times.start > busy * (1 + 1e-9) + 1e-6)), banks=banks,
     )  # fmt: skip
 
 
-def _run(work: Workload, window: int | None) -> Times:
+def _run(
+    work: Workload, window: int | None, known: Mapping[int | None, Times] = MappingProxyType({})
+) -> tuple[Times, int | None]:
     """The times in program order, or the better of the windows' schedules with all of PSUM and with less.
 
     A list scheduler that may take more memory ahead can end later. But nobody has to take it: a schedule that uses fewer banks
     is a schedule for more. So every number of banks that is a power of two, and enough in program order, is tried.
+
+    Args:
+      work, window: as of `schedule`.
+      known: times by number of banks, None for all, that were found before.
+
+    Returns:
+      The times, and the number of banks if they are fewer than all.
     """
     if window is None:
-        return run_in_program_order(work, _order(work))
-    best = run_in_window(work, window)
+        return run_in_program_order(work, _order(work)), None
+    best, least = known.get(None) or _with_banks(work, window, None), None
     for banks in _fewer_banks(work):
-        pools = [(core, space, banks * int(work.chip.psum_bank_bytes) if space == "psum" else capacity)
-                 for core, space, capacity in work.tiles.pools]  # fmt: skip
-        found = run_in_window(replace(work, tiles=replace(work.tiles, pools=pools)), window)
+        found = known.get(banks) or _with_banks(work, window, banks)
         if found.done.max() < best.done.max():
-            best = found
-    return best
+            best, least = found, banks
+    return best, least
+
+
+def _with_banks(work: Workload, window: int, banks: int | None) -> Times:
+    """The times in a window, with so many banks of PSUM; None = all."""
+    if banks is None:
+        return run_in_window(work, window)
+    pools = [(core, space, banks * int(work.chip.psum_bank_bytes) if space == "psum" else capacity)
+             for core, space, capacity in work.tiles.pools]  # fmt: skip
+    return run_in_window(replace(work, tiles=replace(work.tiles, pools=pools)), window)
 
 
 def _fewer_banks(work: Workload) -> list[int]:

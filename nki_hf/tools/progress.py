@@ -20,6 +20,8 @@ QUIET = 2.0
 """Seconds before the first word."""
 _LATER = (2.0, 10.0, 30.0, 60.0)
 """Seconds at which lines are printed without a terminal; then each time that the last one has passed again."""
+_WITH_BAR = 90
+"""Columns of a terminal from which there is room for a bar beside the words."""
 
 
 class Work:
@@ -30,6 +32,7 @@ class Work:
       total: steps that there are, or None.
       done: steps that have ended.
       step: the step under way.
+      began, advanced: when the work began, and when the latest step ended, on the clock of `time.monotonic`.
       tell: prints a line that stays, above the bar if there is one.
     """
 
@@ -37,7 +40,7 @@ class Work:
         self.what, self.total = what, total
         self.done = 0
         self.step = ""
-        self.began = time.monotonic()
+        self.began = self.advanced = time.monotonic()
         self.tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
 
     def begin(self, step: str) -> None:
@@ -48,17 +51,30 @@ class Work:
         """`count` steps have ended; `step` begins."""
         self.done += count
         self.step = step or self.step
+        self.advanced = time.monotonic()
+
+    def name(self) -> str:
+        """What runs."""
+        return self.what + (f": {self.step}" if self.step else "")
+
+    def state(self) -> str:
+        """How far it is, since when it runs, and about how long it will.
+
+        What is left is counted from the last step that ended, at the speed up to there, and never less than the steps after
+        the one under way.
+        """
+        now = time.monotonic()
+        parts = [f"{min(self.done, self.total)} of {self.total}"] if self.total else []
+        parts.append(f"{_span(now - self.began)} so far")
+        if self.total and 0 < self.done < self.total:
+            a_step = (self.advanced - self.began) / self.done
+            left = max(a_step * (self.total - self.done) - (now - self.advanced), a_step * (self.total - self.done - 1))
+            parts.append(f"about {_span(left)} left" if left >= 0.5 else "nearly done")
+        return ", ".join(parts)
 
     def text(self) -> str:
         """One line: what runs, since when, and about how long it will."""
-        seconds = time.monotonic() - self.began
-        parts = [f"running {self.what}" + (f": {self.step}" if self.step else "")]
-        if self.total:
-            parts.append(f"{min(self.done, self.total)} of {self.total}")
-        parts.append(f"{_span(seconds)} so far")
-        if self.total and 0 < self.done < self.total:
-            parts.append(f"about {_span(seconds / self.done * (self.total - self.done))} left")
-        return ", ".join(parts)
+        return f"running {self.name()}, {self.state()}"
 
 
 @contextmanager
@@ -114,31 +130,29 @@ def _bar(work: Work, over: threading.Event, stream: IO[str]) -> None:
     if over.wait(QUIET):
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.text import Text
 
     console = Console(file=stream)
-    columns = (
-        SpinnerColumn("line"), TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(),
-        TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    shown = columns if work.total else (columns[0], columns[1], columns[4])
-    with Progress(*shown, console=console, transient=True, expand=True) as bar:
-        task = bar.add_task(work.what, total=work.total, start=True)
+    columns = [SpinnerColumn("line"), TextColumn("{task.description}", markup=False)]
+    if work.total and console.width >= _WITH_BAR:
+        columns.append(BarColumn(bar_width=16))
+    with Progress(*columns, TextColumn("{task.fields[state]}"), console=console, transient=True) as bar:
+        task = bar.add_task(work.name(), total=work.total, start=True, state=work.state())
         before, work.tell = work.tell, lambda text: bar.console.print(Text(text), soft_wrap=True)
         while not over.wait(0.2):
-            room = max(10, console.width - 46 if work.total else console.width - 14)
-            text = work.what + (f": {work.step}" if work.step else "")
-            bar.update(task, completed=work.done, description=text if len(text) <= room else f"{text[: room - 3]}...")
+            state = work.state()
+            room = max(10, console.width - len(state) - (22 if len(columns) > 2 else 5))
+            bar.update(task, completed=work.done, description=_shortened(work, room), state=state)
         work.tell = before
+
+
+def _shortened(work: Work, room: int) -> str:
+    """What runs, in `room` letters: the step, which changes, before the name of the command."""
+    for text in (work.name(), work.step or work.what):
+        if len(text) <= room:
+            return text
+    return f"{(work.step or work.what)[: room - 3]}..."
 
 
 def _span(seconds: float) -> str:

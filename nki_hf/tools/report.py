@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from nki_hf.tools.pages.report_page import Side, report_page
 from nki_hf.tools.progress import Work, working
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import SHAPE_HELP
-from nki_hf.tools.subjects import SUBJECTS
+from nki_hf.tools.subjects import SUBJECTS, own_kernels
 
 __all__ = ["command", "show", "side_of"]
 
@@ -55,7 +56,8 @@ def show(side: Side, screen: Screen) -> None:
         rows.append([_named(row, "dma", cores), f"{row['transfers']:,}", f"{row['active']:.1%}", "", "",
                      f"{row['gain_us']:,.1f}"])  # fmt: skip
     head = ("engine", "instructions", "active", "waits", "most for", "µs gained")
-    screen.table(head, rows, title="engines, % of the simulated time, and µs gained if one took no time", left=(0, 4))
+    if rows:
+        screen.table(head, rows, title="engines, % of the simulated time, and µs gained if one took no time", left=(0, 4))
     if any(row["gain_us"] < 0 for row in (*found["engines"], *found["dma"])):
         screen.say(LONGER)
     path = [
@@ -63,7 +65,8 @@ def show(side: Side, screen: Screen) -> None:
          f"{row['share']:.1%}"]
         for row in found["path"][:8]
     ]  # fmt: skip
-    screen.say("")
+    if rows:
+        screen.say("")
     screen.table(("instruction", "line", "times", "µs (sim)", "share"), path, title="critical path by kernel line", left=(0, 1))
     for row in found["working_set"]:
         high, capacity = row["high_water_bytes"], row["capacity_bytes"]
@@ -108,6 +111,8 @@ def _against_the_chip(asked: ModelRequest, plan: Schedule) -> dict[str, Any]:
     """Size, what no kernel can be below on the chip, and the share of it, where a task says what is asked for."""
     if not asked.task:
         return {}
+    if not plan.events:  # it has not done what was asked for
+        return {"size": asked.seqlen}
     task = load_task(asked.task)
     arrays = [(name, shape, kind) for name, (shape, kind) in task.shapes(asked.seqlen, task.dtype).items()]
     least = least_us(task, {"size": asked.seqlen, "arrays": arrays}, plan.chip, asked.lnc)
@@ -147,6 +152,10 @@ def command(
     with working("nki_hf report", 3 * (1 + (other is not None))) as work:
         side = side_of(asked, window=window, overflow=overflow, work=work)
         beside = None if other is None else side_of(other, window=window, overflow=overflow, work=work)
+        if beside is not None and side.title == beside.title and asked.task:
+            ours, theirs = _told_apart(asked.kernel, against)
+            side = replace(side, title=f"{ours} {asked.seqlen}")
+            beside = replace(beside, title=f"{theirs} {asked.seqlen}")
         if output is not None:
             notes = (_capital(f"{asked.band}."), f"Made by {_words(asked, against)}")
             text = report_page(side, beside, notes=notes)
@@ -165,6 +174,15 @@ def command(
         screen.say(f"wrote {output}")
 
 
+def _told_apart(one: str, other: str) -> tuple[str, str]:
+    """Two files of one name, each with as many of its folders as tell them apart."""
+    ours, theirs = (Path(os.path.abspath(name)).parts for name in (one, other))
+    if ours == theirs:
+        return Path(one).name, Path(other).name
+    alike = next(count for count, (a, b) in enumerate(zip(reversed(ours), reversed(theirs), strict=False)) if a != b)
+    return "/".join(ours[-alike - 1 :]), "/".join(theirs[-alike - 1 :])
+
+
 def _beside(asked: ModelRequest, name: str) -> ModelRequest:
     """What stands beside: another file on the same task, the same problem, or, of a rung, its own task at as many keys."""
     if name.partition(":")[0].endswith(".py"):
@@ -173,10 +191,17 @@ def _beside(asked: ModelRequest, name: str) -> ModelRequest:
                 f"against={name} is a kernel file: it is compared on a task, FILE.py --task NAME --against {name}."
             )
         return replace(asked, kernel=name, constants=())
-    if asked.task:
-        return ModelRequest(kernel=name, seqlen=asked.seqlen, chip=asked.chip)
+    if name not in (*own_kernels(), *SUBJECTS):
+        raise ValueError(
+            f"against={name!r} is not known: it is FILE.py with --task, or one of {', '.join((*own_kernels(), *SUBJECTS))}."
+        )
     rung = name in SUBJECTS
     seqlen = asked.problem.seqlen_kv if asked.own else asked.seqlen
+    if rung and seqlen % SUBJECTS[name].multiple:
+        multiple, option = SUBJECTS[name].multiple, "at" if asked.task else "shape" if asked.shape else "seqlen"
+        raise ValueError(f"against={name} has no size {seqlen}: it takes multiples of {multiple}; give such a --{option}.")
+    if asked.task:
+        return ModelRequest(kernel=name, seqlen=asked.seqlen, chip=asked.chip)
     return replace(asked, kernel=name, seqlen=seqlen, shape="" if rung else asked.shape)
 
 
@@ -184,10 +209,13 @@ def _words(asked: ModelRequest, against: str) -> str:
     """The command that makes the page again, without the options that do not change what it says of a kernel."""
     size = ["--shape", asked.shape] if asked.shape else ["--seqlen", str(asked.seqlen)]
     words = ["nki_hf", "report", "--kernel", asked.kernel, *size, "--chip", asked.chip]
+    file_name, other = Path(asked.kernel).name, Path(against).name
+    if asked.task and file_name == other:
+        file_name, other = _told_apart(asked.kernel, against)
     if asked.task:
-        file = [Path(asked.kernel).name, "--task", Path(asked.task).name, "--at", str(asked.seqlen)]
+        file = [file_name, "--task", Path(asked.task).name, "--at", str(asked.seqlen)]
         words = ["nki_hf", "report", *file, *(["--layout", asked.layout] if asked.layout else []), "--chip", asked.chip]
-    return shlex.join([*words, *(["--against", Path(against).name] if against else []), "-o", "page.html"])
+    return shlex.join([*words, *(["--against", other] if against else []), "-o", "page.html"])
 
 
 def _capital(text: str) -> str:

@@ -99,7 +99,7 @@ class Screen:
         self.table(head, list(zip(*columns, strict=True)), title=_plain(table.title or ""),
                    left=[n for n in left if n not in numbers])  # fmt: skip
         if table.caption:
-            self.say(_plain(table.caption))
+            self.say(*_plain(table.caption).splitlines())
 
 
 def _plain(item: Any) -> str:

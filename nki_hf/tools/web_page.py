@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from nki_hf.tools.pages.shell import page
+from nki_hf.tools.pages.shell import long_cell, page
 
 __all__ = ["Page"]
 
@@ -39,7 +39,7 @@ class Page:
         head = "".join(f"<th>{escape(title)}</th>" for title in titles)
         body = "".join(
             "<tr>"
-            + "".join(f'<td data-name="{escape(t)}">{escape(c)}</td>' for t, c in zip(titles, row, strict=True))
+            + "".join(f'<td data-name="{escape(t)}"{long_cell(c)}>{escape(c)}</td>' for t, c in zip(titles, row, strict=True))
             + "</tr>"
             for row in rows
         )
@@ -62,7 +62,7 @@ class Page:
     @staticmethod
     def _cells(titles: Sequence[str], row: Sequence[str]) -> str:
         pairs = zip(titles, row, strict=True)
-        return "".join(f'<td data-name="{escape(title)}">{escape(cell)}</td>' for title, cell in pairs)
+        return "".join(f'<td data-name="{escape(title)}"{long_cell(cell)}>{escape(cell)}</td>' for title, cell in pairs)
 
     def _add(self, part: str) -> None:
         self._sections[-1].append(part)

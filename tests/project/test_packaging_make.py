@@ -4,6 +4,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -81,6 +82,17 @@ def test_without_a_python_it_says_what_to_do(project):
     assert done.returncode != 0
     assert "No Python >= 3.11 among: no-such-python" in done.stderr
     assert not (project / ".venv").exists()
+
+
+def test_an_environment_that_is_there_is_used_and_not_made_anew(project):
+    """Somebody made it by hand, as README's first lines have it, and has installed things."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project / ".venv"], check=True)
+    own = next((project / ".venv" / "lib").glob("python*")) / "site-packages" / "pip.py"
+    own.write_text("# stands in for pip\n")
+    done = _make(project, ".venv/.created")
+    assert done.returncode == 0, done.stderr
+    assert ".venv is here already, and is used" in done.stdout
+    assert own.exists()
 
 
 def test_it_says_what_it_does_and_where(project):

@@ -1,6 +1,7 @@
 """What a schedule says: the parts add up, the critical path is the latency, gains are gains, extrapolation holds."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from nki_hf.observers.timing import critical_path, engine_times, gains, roofline
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
-from nki_hf.timing.schedule import schedule
+from nki_hf.timing.schedule import _fewer_banks, _with_banks, schedule
 from nki_hf.tools.bench import modelled_rows, run
 from nki_hf.tools.latency import attention_us, eager_like_us
 from nki_hf.tools.modelled import window_of
@@ -142,6 +143,31 @@ def test_what_bounds_the_kernel_gains_most():
     v6, v3 = (gains(schedule(events_of(name, 1024, chip), chip)) for name in ("v6", "v3"))
     assert max(v6, key=v6.get) == "tensor"
     assert max(v3, key=v3.get) == "dma"
+
+
+@pytest.mark.parametrize("name", ["v7", "v11"])
+def test_a_gain_is_that_of_the_plans_own_banks_and_none_is_lost_by_it(name):
+    """Each gain is one of a schedule with some number of banks, at most the best of them; a loss is the best of all."""
+    chip = get_chip("trn2")
+    plan = schedule(events_of(name, 1024, chip), chip)
+    found = gains(plan)
+    sizes = [None, *_fewer_banks(plan.work)]
+    assert plan.banks in sizes
+    assert len(sizes) > 1
+    _, examples = np.unique(plan.work.kind, return_index=True)
+    for engine, gain in found.items():
+        free = {cost: 0.0 for cost in ("busy_ns", "done_ns", "output_ns", "weight_ns", "lead_ns", "payload_ns", "tail_ns",
+                                       "psum_ns", "sbuf_ns")}  # fmt: skip
+        costs = [
+            replace(cost, **free, table="") if plan.events[example].engine == engine else cost
+            for cost, example in zip(plan.work.cost_of_kind, examples.tolist(), strict=True)
+        ]
+        if engine == "sync" and not any(event.engine == "sync" for event in plan.events):
+            continue  # it only triggers
+        work = replace(plan.work, cost_of_kind=costs)
+        fixed = float(chip.kernel_fixed_ns)
+        each = {banks: plan.total_ns - float(_with_banks(work, 64, banks).done.max()) - fixed for banks in sizes}
+        assert gain == pytest.approx(each[plan.banks] if each[plan.banks] > 0 else max(each.values()), abs=1e-6)
 
 
 ALIKE = [("flash_prefill", "trn1", 1, 512, 40, None)]

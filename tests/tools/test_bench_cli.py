@@ -228,7 +228,7 @@ def test_the_progress_bar_is_on_standard_error_and_counts_every_step(script, soo
         time.sleep(0.4)
     assert "a line for the user" in text.getvalue()
     assert "step 18" in text.getvalue()
-    assert "18/19" in text.getvalue()  # the last one is under way
+    assert "18 of 19" in text.getvalue()  # the last one is under way
 
 
 def test_where_nobody_watches_lines_say_what_runs(script, soon):

@@ -49,6 +49,24 @@ def test_warmup_does_not_change_the_steady_time():
     assert _measure(0)[2].mean_s == _measure(3)[2].mean_s
 
 
+@pytest.mark.parametrize(
+    ("limit_s", "calls", "timed"),
+    [
+        (100.0, 8, 4),  # all of them
+        (1.0, 2, 1),  # the first call alone takes 1.25 s: no warm-up, one timed call
+        (1.5, 3, 1),  # 1.25 s, one warm-up, and then the one that is always timed
+        (2.3, 6, 2),  # 1.25 s, three warm-ups, two timed calls: 2.5 s
+    ],
+)
+def test_calls_that_take_long_are_fewer_but_every_step_is_told(limit_s, calls, timed):
+    clock, told = Clock(), []
+    kernel = FakeKernel(clock)
+    _, timing = measure(kernel, wait=lambda: None, warmup=3, iters=4, clock=clock, limit_s=limit_s, step=told.append)
+    assert (kernel.calls, len(timing.iterations_s)) == (calls, timed)
+    assert len(told) == 1 + 3 + 4  # the progress knows of all
+    assert sum("left out" in text for text in told) == 8 - calls
+
+
 def test_each_reading_waits_for_the_device():
     log = []
     measure(lambda: log.append("call"), wait=lambda: log.append("wait"), warmup=0, iters=1)

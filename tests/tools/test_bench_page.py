@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 from nki_hf.chips import get_chip
 from nki_hf.tools.model_bench.layer_share import linear_work, shares
 from nki_hf.tools.model_bench.options import BenchOptions, WrongUse
-from nki_hf.tools.model_bench.page import page, write_page
+from nki_hf.tools.model_bench.page import _words, page, write_page
 from nki_hf.tools.model_bench.published import published_for, published_lines
 from nki_hf.tools.model_bench.record import BenchResult
 from nki_hf.tools.model_bench.report import show
 from nki_hf.tools.model_bench.sweep import lengths_of, model_problem, sweep, write_sweep
 from nki_hf.tools.screen import Screen
+from nki_hf.tools.shape import problem_of
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "qwen3_bench.py"
 TIMES = (1.0, 1.1, 1.2, 1.3, 1.4)
@@ -240,3 +241,12 @@ def test_the_sweep_holds_published_rows_and_ours(tmp_path):
     text = _text(html.read_text())
     assert "Lines are SIMULATED, dots published" in text
     assert "attention, trn3: no measured rows" in text
+
+
+def test_the_page_says_what_a_layer_runs_in_words():
+    problem = problem_of("b=2,hq=16,hkv=8,sq=100,skv=2048,window=64")
+    assert _words(str(problem)) == (
+        "2 x 16 query heads on 8 key heads, 100 queries, 2,048 keys, window 64, head_dim 128, bfloat16"
+    )
+    assert "window" not in _words(str(problem_of("sq=128,causal")))
+    assert _words("something else") == "something else"

@@ -157,7 +157,8 @@ def test_a_file_of_prices_that_means_nothing_is_one_sentence(tmp_path, body, why
     ("words", "why"),
     [
         (("--price", "trn9=1"), "is not NAME=DOLLARS"),
-        (("--price", "trn3=free"), "is no price"),
+        (("--price", "trn3=free"), "price='trn3=free': 'free' is no price: it is a number above 0, and at most 1,000,000."),
+        (("--price", "trn2.3xlarge=1e308"), "price='trn2.3xlarge=1e308': '1e308' is no price"),
         (("--cores", "0"), "cores=0 is not a number of cores"),
         (("--layers", "0"), "layers=0 is not a number of layers"),
         (("--chip", "trn3"), "no price is known for trn3: give one"),

@@ -149,6 +149,64 @@ def test_buttons_keys_and_wheel_zoom_and_pan_within_the_kernel(browser, made):
 
 
 @in_browser
+def test_the_range_has_the_digits_that_tell_its_ends_apart(browser, made):
+    browser.open(made / "one.html", width=1280, ready=DRAWN)
+    for _ in range(13):
+        browser.value("document.querySelector('[data-do=closer]').click()")
+        browser.value("new Promise(done => setTimeout(done, 40))")
+        begin, end = re.match(
+            r"([\d,.]+) to ([\d,.]+) ", browser.value("document.getElementById('range').textContent")
+        ).groups()
+        assert float(end.replace(",", "")) > float(begin.replace(",", ""))
+
+
+@in_browser
+def test_what_the_tip_says_lies_under_the_pointer_after_a_zoom(browser, made):
+    """Keys move the picture below a pointer that stays: the tip names what is there now, or goes."""
+    browser.open(made / "one.html", width=1280, ready=DRAWN)
+    left, top, wide, high = _box(browser)
+    tip = "(t => t.hidden ? '' : t.innerText)(document.querySelector('.tip'))"
+    browser.mouse("mouseMoved", left + 0.6 * wide, top + high - 10)
+    before = browser.value(tip)
+    assert before
+    browser.value("document.querySelector('[data-do=closer]').click(); new Promise(done => setTimeout(done, 100))")
+    browser.value("document.querySelector('[data-do=right]').click(); new Promise(done => setTimeout(done, 100))")
+    after = browser.value(tip)
+    browser.mouse("mouseMoved", left + 0.6 * wide + 1, top + high - 10)
+    browser.mouse("mouseMoved", left + 0.6 * wide, top + high - 10)
+    assert after == browser.value(tip) != before
+
+
+@in_browser
+def test_two_fingers_zoom_and_one_pans_sideways(browser, made):
+    browser.open(made / "one.html", width=390, ready=DRAWN)
+    browser.ask("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
+    try:
+        browser.open(made / "one.html", width=390, ready=DRAWN)  # whether there are fingers is asked as the page begins
+        browser.value("document.querySelector('.pad').scrollIntoView()")
+        left, top, wide, high = _box(browser)
+        x, y = left + wide / 2, top + high / 2
+
+        def touch(*steps):
+            for number, points in enumerate((*steps, ()) if steps else ()):
+                kind = "touchEnd" if not points else "touchMove" if number else "touchStart"
+                found = [{"x": px, "y": py, "id": n} for n, (px, py) in enumerate(points)]
+                browser.ask("Input.dispatchTouchEvent", type=kind, touchPoints=found)
+            browser.value("new Promise(done => setTimeout(done, 100))")
+            words = browser.value("document.getElementById('range').textContent")
+            return [float(part.replace(",", "")) for part in re.findall(r"[\d,.]+", words)]
+
+        begin, end = touch()
+        closer = touch(*[((x - d, y), (x + d, y)) for d in range(20, 110, 10)])
+        assert closer[1] - closer[0] < 0.5 * (end - begin)
+        moved = touch(*[((x + d, y),) for d in range(0, 100, 10)])
+        assert moved[0] < closer[0]
+        assert moved[1] - moved[0] == pytest.approx(closer[1] - closer[0], rel=0.05)
+    finally:
+        browser.ask("Emulation.setTouchEmulationEnabled", enabled=False)
+
+
+@in_browser
 def test_what_is_under_the_pointer_is_named_with_its_line(browser, made, side):
     browser.open(made / "one.html", width=1280, ready=DRAWN)
     browser.value("document.querySelector('[data-do=one]').click()")
@@ -230,6 +288,78 @@ def test_a_page_of_a_users_kernel_fits_and_names_its_line_and_the_chips_best(bro
     assert "# <i>no tag</i>" in text  # the source is shown as it is written
     assert ("x as fast" in text) == (name == "both")
     assert str(own) not in (own / f"{name}.html").read_text()  # whose machine it is stays out
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_long_name_leaves_the_figures_in_sight(browser, own, tmp_path, width):
+    kernel = tmp_path / f"{'a_name_that_goes_on_' * 5}.py"
+    kernel.write_text(OWN)
+    side = side_of(ModelRequest(kernel=str(kernel), seqlen=1024, chip="trn2", task="softmax"), window=64)
+    (tmp_path / "page.html").write_text(report_page(side))
+    browser.open(tmp_path / "page.html", width=width, ready=DRAWN)
+    assert (browser.overflowing(), browser.complaints) == ([], [])
+    moved = "[...document.querySelectorAll('.wide')].filter(box => box.scrollWidth > box.clientWidth + 1).length"
+    assert browser.value(moved) == 0
+    lines = "[...document.querySelectorAll('td[data-name=line]')].map(td => td.innerText)"
+    assert any(kernel.name in text for text in browser.value(lines))
+
+
+@in_browser
+def test_a_kernel_without_an_instruction_says_so(browser, tmp_path):
+    kernel = tmp_path / "empty.py"
+    body = [line for line in OWN.splitlines() if not line.startswith("    ") or ("out" in line and "nisa" not in line)]
+    kernel.write_text("\n".join(body))
+    side = side_of(ModelRequest(kernel=str(kernel), seqlen=1024, chip="trn2", task="softmax"), window=64)
+    assert (side.facts["instructions"], len(side.plan.events)) == (0, 0)
+    (tmp_path / "page.html").write_text(report_page(side))
+    for width in (1280, 390):
+        browser.open(tmp_path / "page.html", width=width, ready=DRAWN)
+        assert (browser.overflowing(), browser.complaints) == ([], [])
+    text = browser.text()
+    assert "the kernel runs no instruction" in text
+    assert "of what the chip allows" not in text
+    assert browser.value("document.querySelectorAll('tbody:empty').length") == 0
+    assert browser.value("document.querySelector('canvas').clientHeight") > 40  # room for the word launch
+
+
+@in_browser
+def test_files_of_one_name_are_told_apart_by_their_folders(browser, tmp_path):
+    for folder in ("old", "new"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "kernel.py").write_text(OWN)
+    new, old = tmp_path / "new" / "kernel.py", tmp_path / "old" / "kernel.py"
+    page_file = tmp_path / "page.html"
+    words = ["report", str(new), "--task", "softmax", "--at", "1024", "--against", str(old), "-o", str(page_file)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "times as fast as old/kernel.py" in " ".join(done.output.split())
+    browser.open(page_file, width=800, ready=DRAWN)
+    assert browser.value("document.querySelector('h1').innerText").startswith("new/kernel.py 1024 against old/kernel.py 1024")
+    headings = browser.value("[...document.querySelectorAll('h2,h3,summary b')].map(item => item.innerText)")
+    assert len(headings) == len(set(headings))
+    assert str(tmp_path) not in page_file.read_text()
+    assert "nki_hf report new/kernel.py" in browser.text()
+    assert "--against old/kernel.py" in browser.text()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--shape", "sq=128", "--against", "nix"), "against='nix' is not known"),
+        (
+            ("--shape", "sq=100", "--against", "v7"),
+            "against=v7 has no size 100: it takes multiples of 512; give such a --shape.",
+        ),
+        (("--kernel", "v7", "--seqlen", "512", "--against", "gemm_bf16"), "multiples of 1024; give such a --seqlen."),
+        (("KERNEL", "--task", "softmax", "--at", "64", "--against", "v7"), "against=v7 has no size 64"),
+    ],
+)
+def test_what_cannot_stand_beside_is_one_sentence(own, words, why):
+    kernel = str(own / "kernel.py")
+    done = CliRunner().invoke(app, ["report", *(kernel if word == "KERNEL" else word for word in words)])
+    assert done.exit_code == 2
+    assert why in done.stderr
 
 
 def test_a_file_to_stand_beside_needs_a_task(own):

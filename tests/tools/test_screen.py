@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -234,6 +235,12 @@ def test_a_table_of_rich_is_shown_in_the_same_way():
     assert _shown(40, lambda s: s.show(table)) == ["simulated", "chip    µs   n", "trn1   1.0  12", "trn2  22.0   3", "note"]
 
 
+def test_the_lines_of_a_caption_stay_lines():
+    table = Table("chip", caption="the first sentence\nthe second")
+    table.add_row("trn1")
+    assert _shown(40, lambda s: s.show(table))[-2:] == ["the first sentence", "the second"]
+
+
 def test_names_stand_beside_their_values():
     lines = _shown(30, lambda s: s.pairs([("a", "one two three four five six"), ("name", "x")]))
     assert lines == ["a     one two three four five", "      six", "name  x"]
@@ -251,7 +258,7 @@ def test_lines_come_now_and_then_with_an_estimate(soon):
         time.sleep(0.12)
     first, *_, last = stream.getvalue().splitlines()
     assert first == "running the work, 0 of 4, 0 s so far" or first == "running the work: first step, 0 of 4, 0 s so far"
-    assert last == "running the work: second step, 2 of 4, 0 s so far, about 0 s left"
+    assert last == "running the work: second step, 2 of 4, 0 s so far, nearly done"
 
 
 def test_nothing_is_said_of_what_is_over_soon(monkeypatch):
@@ -269,6 +276,36 @@ def test_the_estimate_is_what_is_left_at_the_speed_so_far(monkeypatch):
     assert work.text() == "running the work, 3 of 10, 60 s so far, about 2 min left"
     work.advance(count=20)
     assert work.text() == "running the work, 10 of 10, 60 s so far"  # more steps than were known
+
+
+def test_the_estimate_counts_down_while_a_step_lasts(monkeypatch):
+    """Three steps of 10 s were done when the fourth of five began; 4 s and 30 s later."""
+    work = Work("the work", 5)
+    now = time.monotonic()
+    monkeypatch.setattr(work, "began", now - 34)
+    work.done = 3
+    monkeypatch.setattr(work, "advanced", now - 4)
+    assert work.state() == "3 of 5, 34 s so far, about 16 s left"
+    monkeypatch.setattr(work, "began", now - 60)
+    monkeypatch.setattr(work, "advanced", now - 30)
+    assert work.state() == "3 of 5, 60 s so far, about 10 s left"  # the last step is still to come
+    work.done, work.total = 3, 4
+    assert work.state() == "3 of 4, 60 s so far, nearly done"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_narrow_terminal_shows_the_step_and_the_same_estimate_as_a_pipe(soon, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    stream = _Terminal()
+    with working("nki_hf cost of hq=16,hkv=8,sq=4096,causal", 3, file=stream) as work:
+        monkeypatch.setattr(work, "began", time.monotonic() - 20)
+        work.advance("on trn2")
+        time.sleep(0.5)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert "on trn2" in text
+    assert "1 of 3, 20 s so far, about 40 s left" in text
+    assert max(map(len, re.split(r"[\r\n]+", text))) <= columns
 
 
 def test_a_silent_run_stays_silent(monkeypatch, soon):
@@ -293,7 +330,7 @@ def test_a_terminal_gets_a_bar_that_vanishes(soon, monkeypatch):
         time.sleep(0.5)
     text = stream.getvalue()
     assert "the work" in text
-    assert "1/3" in text
+    assert "1 of 3" in text
     assert text.rstrip().endswith(("\x1b[2K", "\x1b[?25h", "\x1b[1A\x1b[2K"))  # the line is cleared
 
 

@@ -29,9 +29,9 @@ def reasons(plan: Schedule, events: Sequence[Event], *, saved_ns: Mapping[str, f
     floors = {**engines, "dma": max((row.active_ns / 1e3 for row in traffic(plan)), default=0.0)}
     path = critical_path(plan)
     busiest = max(floors, key=lambda name: floors[name])
-    top = next((step for step in path if step.engine == busiest), path[0] if path else None)
     bottleneck = None
-    if top is not None:
+    if len(plan.events):
+        top = next((step for step in path if step.engine == busiest), path[0])
         saved = (saved_ns or gains(plan, busiest)).get(busiest, 0.0) / 1e3
         bottleneck = {
             "engine": busiest,
@@ -92,14 +92,15 @@ def sentence(row: Mapping[str, Any]) -> str:
     if row.get("band"):
         text += f" (error band {row['band']})"
     at = row["bottleneck"]
-    if at:
-        share = f"{at['active']:.0%}"
-        word = f"is the limit, {share} active" if at["active"] >= _LIMIT else f"is active longest, {share}"
-        text += f": {at['engine']} {word}"
-        if at["line"]:
-            text += f"; {at['opcode']} at line {at['line']} costs {at['share'] * row['us']:,.1f} of {row['us']:,.1f} us"
-        if at["gain_us"] > 0.005 * row["us"]:
-            text += f"; {at['gain_us']:,.1f} us shorter if {at['engine']} took no time"
+    if not at:
+        return f"{text}: the kernel runs no instruction, all of it is the launch."
+    share = f"{at['active']:.0%}"
+    word = f"is the limit, {share} active" if at["active"] >= _LIMIT else f"is active longest, {share}"
+    text += f": {at['engine']} {word}"
+    if at["line"]:
+        text += f"; {at['opcode']} at line {at['line']} costs {at['share'] * row['us']:,.1f} of {row['us']:,.1f} us"
+    if at["gain_us"] > 0.005 * row["us"]:
+        text += f"; {at['gain_us']:,.1f} us shorter if {at['engine']} took no time"
     action = next((hint for hint in row["hints"] if hint["rule"] in _ACTIONS), None)
     if action:
         text += f"; {_ACTIONS[action['rule']]} (line {action['line']}) would save up to {action['gain_us']:,.1f} us"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ def measure(
     iters: int,
     step: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
+    limit_s: float = math.inf,
 ) -> tuple[Any, Timing]:
     """The first call's result and the times of all calls.
 
@@ -68,6 +70,7 @@ def measure(
       iters: timed calls, at least 1.
       step: told before each call what it is, for a progress bar.
       clock: seconds.
+      limit_s: once the calls have taken so long, no warm-up and no timed call but the first begins.
     """
     memory = PeakMemory()
 
@@ -79,10 +82,21 @@ def measure(
         wait()
         return result, clock() - start
 
+    begun = clock()
     result, first = timed("first call")
     for number in range(warmup):
-        timed(f"warm-up {number + 1}/{warmup}")
-    seconds = [timed(f"iteration {number + 1}/{iters}")[1] for number in range(iters)]
+        name = f"warm-up {number + 1}/{warmup}"
+        if clock() - begun < limit_s:
+            timed(name)
+        else:
+            step(f"{name} is left out")
+    seconds: list[float] = []
+    for number in range(iters):
+        name = f"iteration {number + 1}/{iters}"
+        if not seconds or clock() - begun < limit_s:
+            seconds.append(timed(name)[1])
+        else:
+            step(f"{name} is left out")
     return result, Timing.of(first, seconds, memory.growth_bytes())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -63,9 +64,24 @@ def page(result: BenchResult) -> bytes:
     return made.text().encode()
 
 
+def _words(problem: str) -> str:
+    """What a problem asks for, of the text that a result file holds; the text itself if it is another one."""
+    found = dict(re.findall(r"(\w+)='?([\w.]+)", problem))
+    try:
+        heads, keys_heads, dtype = found["num_heads_q"], found["num_heads_kv"], found["dtype"]
+        queries, keys = int(found["seqlen_q"]), int(found["seqlen_kv"])
+        window = "" if found.get("window", "None") == "None" else f", window {int(found['window']):,}"
+        return (
+            f"{found['batch']} x {heads} query heads on {keys_heads} key heads, {queries:,} queries, {keys:,} keys{window}, "
+            f"head_dim {found['head_dim']}, {dtype}"
+        )
+    except (KeyError, ValueError):
+        return problem
+
+
 def _simulated(made: Page, entry: Modelled) -> None:
     made.heading("attention on Trainium: simulated, no figure here was measured")
-    made.say(f"{entry.layers} layers run {entry.problem}.", note=True)
+    made.say(f"{entry.layers} layers run {_words(entry.problem)}.", note=True)
     titles = ["chip", "cores", "kernel", "µs a layer (sim)", f"ms, {entry.layers} layers (sim)",
               "prompts/s, attention alone (sim)", "share of the layer, at most (sim)"]  # fmt: skip
     rows = []

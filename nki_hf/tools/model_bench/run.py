@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import platform
 import sys
@@ -76,13 +77,14 @@ class _References:
         }
 
 
-def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> BenchResult:
+def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None, limit_s: float = math.inf) -> BenchResult:
     """Everything the benchmark finds out. The process's `nki_hf.explain()` report starts anew with the nki row.
 
     Args:
       options: what to run. Attention names beyond eager, sdpa and nki may be given if Transformers knows them.
       say: takes one line for the user.
       step: told what starts now, for a progress bar.
+      limit_s: of each attention's calls on a CPU, see `measure`.
 
     Raises:
       WrongUse: a model folder that does not exist.
@@ -91,6 +93,7 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
     """
     device = choose_device(options.device)
     check(options, device)
+    limit_s = limit_s if device == "cpu" else math.inf
     step("loading the model")
     subject = load_subject(options)
     references = _References(subject, options, say, step)
@@ -98,7 +101,9 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
     for attn in options.attn:
         reason = eager_skip_reason(subject, device, available_bytes(device)) if attn == "eager" else ""
         rows.append(
-            Row(attn=attn, skipped=reason) if reason else _run_row(attn, device, subject, references, options, say, step)
+            Row(attn=attn, skipped=reason)
+            if reason
+            else _run_row(attn, device, subject, references, options, say, step, limit_s)
         )
     if options.profile and device == "cpu":
         step("event file")
@@ -114,7 +119,7 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None) -> Bench
     passed, verdict = _verdict(rows)
     return BenchResult(
         command=options.command(_interpreter()),
-        header={**_header(options, device, subject), **device_notes(device)},
+        header={**_header(options, device, subject, limit_s), **device_notes(device)},
         reference=references.describe(options),
         baseline_rms=references.of_eager(slice(None)).rms_error,
         rows=tuple(rows),
@@ -144,7 +149,14 @@ def compile_only(options: BenchOptions, *, say: Say, step: Say = lambda _: None)
 
 
 def _run_row(
-    attn: str, device: str, subject: Subject, references: _References, options: BenchOptions, say: Say, step: Say
+    attn: str,
+    device: str,
+    subject: Subject,
+    references: _References,
+    options: BenchOptions,
+    say: Say,
+    step: Say,
+    limit_s: float,
 ) -> Row:
     subject.model.set_attn_implementation(attn)
     if attn == "nki":
@@ -152,8 +164,15 @@ def _run_row(
     with nki_hf.using(strict=True):
         ready = prepare(device, subject, options, say)
         out, timing = measure(
-            ready.call, wait=ready.wait, warmup=options.warmup, iters=options.iters, step=lambda what: step(f"{attn}: {what}")
-        )
+            ready.call, wait=ready.wait, warmup=options.warmup, iters=options.iters, limit_s=limit_s,
+            step=lambda what: step(f"{attn}: {what}"),
+        )  # fmt: skip
+        left_out = options.iters - len(timing.iterations_s)
+        if left_out:
+            say(
+                f"{attn}: {len(timing.iterations_s)} timed in place of {options.iters}, since its calls took more than "
+                f"{limit_s:.0f} s; --iters {options.iters} asks for all."
+            )
         accuracy = compare(
             ready.to_host(out).numpy(),
             references.reference,
@@ -259,7 +278,7 @@ def _problems(row: Row) -> list[str]:
     return found
 
 
-def _header(options: BenchOptions, device: str, subject: Subject) -> dict[str, str]:
+def _header(options: BenchOptions, device: str, subject: Subject, limit_s: float) -> dict[str, str]:
     config, prompt = subject.text_config, subject.prompt
     batch, seqlen = prompt.input_ids.shape
     times = {
@@ -279,7 +298,8 @@ def _header(options: BenchOptions, device: str, subject: Subject) -> dict[str, s
         "model": f"{options.model}, {_layers(config.num_hidden_layers)}, {config.num_attention_heads}/"
         f"{config.num_key_value_heads} heads, head_dim {getattr(config, 'head_dim', None) or '?'}, {options.dtype}",
         "input": f"{batch} x {seqlen:,} tokens, {prompt.tokens:,} of them real; {prompt.source}",
-        "calls": f"first call apart, {options.warmup} warm-up, {options.iters} timed",
+        "calls": f"first call apart, {options.warmup} warm-up, {options.iters} timed"
+        + ("" if math.isinf(limit_s) else f"; fewer where they take more than {limit_s:.0f} s, one timed at least"),
     }
 
 

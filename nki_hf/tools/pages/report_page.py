@@ -14,7 +14,7 @@ from nki_hf.observers.source_lines import SourceFile, short_path, source_files
 from nki_hf.observers.timing import WAITS
 from nki_hf.timing.schedule import Schedule
 from nki_hf.tools.judging.reasons import sentence
-from nki_hf.tools.pages.shell import D3_ZOOM, page
+from nki_hf.tools.pages.shell import D3_ZOOM, long_cell, page
 from nki_hf.tools.pages.timeline_data import timeline_data
 
 __all__ = ["Side", "report_page"]
@@ -56,7 +56,12 @@ def report_page(side: Side, against: Side | None = None, *, notes: Sequence[str]
     title = side.title if against is None else f"{side.title} against {against.title}"
     named = against is not None
     parts = [_verdict(side, against), _changes(side), _timeline(sides)]
-    parts += ['<div class="columns">', _floors(sides), _path(side), "</div>"]
+    columns = [_path(item, named) for item in sides]
+    if named:
+        parts.append(_floors(sides))
+    else:
+        columns.insert(0, _floors(sides))
+    parts += ['<div class="columns">', *columns, "</div>"]
     parts += [_source(item, named) for item in sides] + [_tables(item, named) for item in sides] + [_foot(notes)]
     return page(
         f"{title} (simulated)",
@@ -164,7 +169,7 @@ def _floors(sides: Sequence[Side]) -> str:
     limit = (sides[0].reasons["bottleneck"] or {}).get("engine")
     bars = "".join(
         f'<span>{escape(name)}</span><span class="bar{" hot" if name == limit else ""}">'
-        + "".join(f'<i style="width:{100 * us / most:.2f}%"></i>' for us in values)
+        + "".join(f'<i style="width:{min(100.0, 100 * us / most):.2f}%"></i>' for us in values)
         + f'</span><span class="value">{" / ".join(f"{us:,.1f}" for us in values)} µs</span>'
         for name, values in rows
     )
@@ -175,20 +180,23 @@ def _floors(sides: Sequence[Side]) -> str:
     )
 
 
-def _path(side: Side) -> str:
+def _path(side: Side, named: bool) -> str:
     rows = [
         [f"{row['engine']} {row['opcode']}".strip(), _source_name(row["source"]), f"{row['count']:,}", f"{row['us']:,.1f}",
          f"{row['share']:.1%}"]
         for row in side.facts["path"][:8]
     ]  # fmt: skip
+    of = f" of {escape(side.title)}" if named else ""
     return (
-        '<section><h2>Critical path by kernel line</h2><div class="wide">'
+        f'<section><h2>Critical path{of} by kernel line</h2><div class="wide">'
         f"{_table(['instruction', 'line', 'times', 'µs', 'share'], rows)}</div></section>"
     )
 
 
 def _source(side: Side, named: bool) -> str:
     files = source_files(side.plan)
+    if not files:
+        return ""
     most = max((line.path_us for item in files for line in item.lines), default=0.0)
     parts = "".join(_file(item, most, number < _OPEN) for number, item in enumerate(files))
     title = f"Source of {escape(side.title)}" if named else "Source"
@@ -230,6 +238,8 @@ def _lines(item: SourceFile, most: float) -> Iterator[str]:
 
 def _tables(side: Side, named: bool) -> str:
     found = side.facts
+    if not found["instructions"]:
+        return ""
     head = ["engine", "instructions", "active", *[f"waits: {wait}" for wait in WAITS], "idle", "µs less if free"]
     rows = [
         [_core(row, found, row["engine"]), f"{row['instructions']:,}", f"{row['active']:.1%}",
@@ -278,7 +288,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(
         "<tr>"
-        + "".join(f'<td data-name="{escape(name)}">{escape(cell)}</td>' for name, cell in zip(head, row, strict=True))
+        + "".join(
+            f'<td data-name="{escape(name)}"{long_cell(cell)}>{escape(cell)}</td>' for name, cell in zip(head, row, strict=True)
+        )
         + "</tr>"
         for row in rows
     )

@@ -8,11 +8,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-__all__ = ["D3_ZOOM", "page", "part"]
+__all__ = ["D3_ZOOM", "long_cell", "page", "part"]
 
 _FOLDER = Path(__file__).parent
 D3_ZOOM = "vendor/d3_zoom.js"
 """The script that makes `d3.select` and `d3.zoom` known."""
+
+_LONG_WORD = 24
+"""Letters of a word from which a table breaks it."""
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
@@ -29,6 +32,11 @@ img-src data:">
 def part(name: str) -> str:
     """The text of a file beside this one."""
     return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def long_cell(text: str) -> str:
+    """The attribute of a table's cell whose word may be broken anywhere: names that would push figures out of sight."""
+    return ' class="long"' if max(map(len, text.split()), default=0) > _LONG_WORD else ""
 
 
 def page(

@@ -15,6 +15,12 @@
   const number = (value, digits = 1) => value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   const us = ns => ns >= 1e6 ? `${number(ns / 1e6, 2)} ms` : ns >= 1000 ? `${number(ns / 1e3, ns < 1e4 ? 2 : 1)} µs` : `${number(ns, 0)} ns`;
 
+  const span = (from, to) => { // two ends with so many digits that they differ by more than their rounding
+    const [size, unit] = to >= 1e6 ? [1e6, "ms"] : to >= 1000 ? [1e3, "µs"] : [1, "ns"];
+    const digits = Math.min(6, Math.max(size > 1 ? 1 : 0, 2 - Math.floor(Math.log10(Math.max(to - from, 1e-3) / size))));
+    return `${number(from / size, digits)} to ${number(to / size, digits)} ${unit}`;
+  };
+
   async function unpacked(plan) {
     const bytes = Uint8Array.from(atob(plan.columns), letter => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -78,6 +84,7 @@
           if (item.core === core) row("memory", 46, item.space.toUpperCase(), { item });
         });
       }
+      if (!this.rows.length) row("empty", 40, "", {}); // no instruction: the launch alone
       this.height = y + 4;
       const ratio = devicePixelRatio || 1;
       this.canvas.width = Math.round(this.width * ratio); this.canvas.height = Math.round(this.height * ratio);
@@ -116,6 +123,7 @@
         if (row.kind === "memory") this.memory(row);
       }
       if (shown) this.pathLine();
+      for (const row of this.rows) if (row.kind === "lane") this.names(row);
       this.ending();
       pen.restore();
     }
@@ -170,6 +178,7 @@
       const columns = Math.ceil((this.width - this.gutter) * this.ratio), scale = this.scale * this.ratio;
       const bars = new Shades(columns), gaps = new Shades(columns), along = new Shades(columns);
       const grey = rgb(this.inks.line), ink = rgb(this.inks.path), labels = [];
+      row.labels = labels;
       for (let i = this.firstOf(span); i < span.to && start[i] < this.to; i++) {
         const [, word, file, line] = this.plan.kinds[kind[i]];
         const dim = this.marked && (this.marked.line !== line || this.marked.file !== file);
@@ -187,13 +196,18 @@
         pen.globalAlpha = 1;
       }
       if (shown) along.paint(pen, this.gutter, row.y + 0.5, 2.5, this.ratio);
+    }
+
+    names(row) { // after the path's line, which would strike them through
+      const { start, length, kind } = this.columns, pen = this.pen;
       pen.textAlign = "left"; pen.font = "11px system-ui,sans-serif";
-      for (const i of labels) {
+      for (const i of row.labels) {
         const left = Math.max(this.x(start[i]), this.gutter), right = this.x(start[i] + length[i]);
         pen.fillStyle = this.inks.card; pen.fillRect(Math.round(this.x(start[i])), row.y + 4, 1, 20);
         const [name, word] = this.plan.kinds[kind[i]];
         if (right - left < 34) continue;
         pen.save(); pen.beginPath(); pen.rect(left, row.y, right - left - 3, 27); pen.clip();
+        pen.fillStyle = `rgb(${this.inks.words[word]})`; pen.fillRect(left + 2, row.y + 7, pen.measureText(name).width + 4, 14);
         pen.fillStyle = dark(this.inks.words[word]) ? "#fff" : "#111"; pen.fillText(name, left + 4, row.y + 14.5); pen.restore();
       }
       pen.font = "12px system-ui,sans-serif";
@@ -309,7 +323,7 @@
         let i = time.findIndex(t => t > hit.time); i = i < 0 ? time.length - 1 : Math.max(0, i - 1);
         return [`${hit.row.label} at ${us(hit.time * tick)}`, `${number(high[i], 0)} of ${number(capacity, 0)} B a partition`];
       }
-      if (hit.spans) return hit.spans.slice(0, 3).map(s => `iteration ${s.number + 1}: ${us(s.from * tick)} to ${us(s.to * tick)}`);
+      if (hit.spans) return hit.spans.slice(0, 3).map(s => `iteration ${s.number + 1}: ${span(s.from * tick, s.to * tick)}`);
       const i = hit.found ? hit.found[0] : hit.waits;
       if (hit.waits !== undefined) {
         const why = this.plan.reasons[reason[i]];
@@ -342,6 +356,8 @@
     }
 
     show(event) {
+      this.pointer = event && { x: event.clientX, y: event.clientY };
+      if (!event) { this.tip.hidden = true; return null; }
       const box = this.canvas.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
       const hit = this.at(px, py);
       this.tip.hidden = !hit;
@@ -411,8 +427,11 @@
     const range = document.getElementById("range");
     const draw = () => {
       queued = false;
-      views.forEach(view => view.draw(shownFrom, shownTo));
-      range.textContent = `${us(shownFrom)} to ${us(shownTo)}`;
+      views.forEach(view => {
+        view.draw(shownFrom, shownTo);
+        if (view.pointer) view.show({ clientX: view.pointer.x, clientY: view.pointer.y }); // what lies there now
+      });
+      range.textContent = span(shownFrom, shownTo);
       root.dataset.drawn = "yes";
     };
     const later = () => { if (!queued) { queued = true; requestAnimationFrame(draw); } };
@@ -459,7 +478,7 @@
     const keys = { ArrowLeft: "left", ArrowRight: "right", "+": "closer", "=": "closer", "-": "wider", 0: "all", a: "left", d: "right", w: "closer", s: "wider" };
     views.forEach(view => {
       view.pad.addEventListener("pointermove", event => view.show(event));
-      view.pad.addEventListener("pointerleave", () => { view.tip.hidden = true; });
+      view.pad.addEventListener("pointerleave", () => view.show(null));
       view.pad.addEventListener("click", event => {
         const hit = view.show(event);
         if (hit && hit.found && view.plan.exact) reveal(view, view.plan.kinds[view.columns.kind[hit.found[0]]]);
