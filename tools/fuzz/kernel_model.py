@@ -161,7 +161,12 @@ def _folded(alu: str, values: Array) -> tuple[Array, Any]:
         return total, 0
     count = values.shape[-1]
     size = np.abs(wide).sum(-1, keepdims=True) if alu == "add" else np.abs(total)
-    return total, _UNIT * count * size + 2.0**-126
+    slack = _UNIT * count * size + 2.0**-126
+    if alu == "multiply":  # factors that leave float32's range when they come first may not come back into it
+        powers = np.log2(np.where(wide == 0, 1.0, np.abs(wide)))
+        far = np.maximum(powers.clip(0).sum(-1, keepdims=True), -powers.clip(max=0).sum(-1, keepdims=True)) > 120
+        slack = np.where(far, np.inf, slack)
+    return total, slack
 
 
 def _reduce(step: Step, state: State) -> Result:
