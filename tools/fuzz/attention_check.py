@@ -221,6 +221,8 @@ def _compared(case: Case, given: Given, found: dict[str, Any]) -> str:
         want, low = exact.get(name), plain.get(name)
         if have is None or want is None or low is None or (name.startswith("d") and not smooth):
             continue  # a gradient of NaN has no value to agree on
+        if name == "dsink" and case["sink"] == "lowest":
+            continue  # beside no key, a sink near float32's lowest value counts as none
         have = have.double()
         if have.shape != want.shape:
             return f"{name} has shape {list(have.shape)}, not {list(want.shape)}"
