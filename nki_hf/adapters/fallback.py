@@ -13,12 +13,24 @@ from nki_hf.errors import Reason, UnsupportedProblem
 
 __all__ = ["fallback_name", "run_fallback", "run_fallback_with_lse"]
 
+_FUSED_SCALE = 1e3  # the largest of a model is 1 (head_dim^-0.5, or q and k normed)
+
 
 def fallback_name(call: Call) -> str:
-    """`sdpa`, or `eager` for what sdpa lacks: softcap, sinks, attention weights, derivatives of any kind and order."""
-    if call.softcap is not None or call.sink is not None or call.weights:
+    """`sdpa`, or `eager` for what sdpa lacks: softcap, sinks, attention weights, derivatives of any kind and order, and
+    gradients under a scale far above those of any model.
+    """
+    if call.softcap is not None or call.sink is not None or call.weights or _beyond_fused_gradients(call):
         return "eager"
     return "eager" if not torch.compiler.is_compiling() and call.transformed else "sdpa"
+
+
+def _beyond_fused_gradients(call: Call) -> bool:
+    """Torch's fused sdpa makes P again as exp(score - lse) in its backward pass, with scores that are rounded otherwise than
+    in the forward pass: at a score of 1e8 the two differ by more than exp can take, and dv is infinite.
+    """
+    scale = 0.0 if call.scale is None else abs(call.scale)
+    return scale > _FUSED_SCALE and torch.is_grad_enabled() and any(each.requires_grad for each in (call.q, call.k, call.v))
 
 
 def run_fallback(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:

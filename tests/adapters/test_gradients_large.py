@@ -6,6 +6,9 @@ import pytest
 import torch
 
 import nki_hf
+from nki_hf.adapters.call import Call
+from nki_hf.adapters.fallback import run_fallback
+from nki_hf.adapters.keys import Keys
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +70,20 @@ def test_gradients_of_any_large_scores_err_no_more_than_eagers_in_float32(size):
     for ours, theirs, true in zip(found, plain, exact, strict=True):
         assert (ours - true).norm() <= 2 * (theirs - true).norm() + 1e-6 * true.norm()
         assert ours.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("scale", [1e8, -1e12, 1e16])
+def test_the_fallbacks_gradients_under_a_huge_scale_are_those_of_the_softmax(scale, dtype):
+    """torch's fused backward pass gives an infinite dv here."""
+    generator = torch.Generator().manual_seed(3)
+    given = [torch.randn(1, 2, length, 8, generator=generator).to(dtype) for length in (64, 12, 12)]
+    found = gradients(
+        lambda q, k, v: run_fallback(Call(q=q, k=k, v=v, keys=Keys(), scale=scale))[0].transpose(1, 2), given, dtype
+    )
+    exact = gradients(lambda *qkv: eager(*qkv, scale=scale), given, torch.float64)
+    torch.testing.assert_close(found[2], exact[2], rtol=2**-6 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
+    assert all(each.isfinite().all() for each in found)
 
 
 def test_gradients_beside_a_large_sink():

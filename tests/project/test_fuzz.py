@@ -62,6 +62,13 @@ FOUND = {
     "rows without keys in flash_decode, beside a sink of -inf": {
         "seed": 1000749, "ahead": 5, "q_offset": -36, "sink": "minus_inf", "kernel": "flash_decode", "strict": True,
     },
+    "gradients under a scale that torch's fused backward cannot take": {
+        "seed": 463368741199, "dtype": "bfloat16", "heads_kv": 2, "seqlen_q": 1, "seqlen_kv": 12, "head_dim": 5,
+        "head_dim_v": 5, "scale": 1e20, "gradients": True, "kernel": "flash_decode",
+    },
+    "a bias of NaN on one key, which a comparison hid in the repair loop": {
+        "seed": 463368752302, "dtype": "bfloat16", "seqlen_q": 33, "mask": "nan",
+    },
 }  # fmt: skip
 """Problems that a search found something wrong with, made small."""
 

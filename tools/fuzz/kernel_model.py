@@ -161,7 +161,12 @@ def _folded(alu: str, values: Array) -> tuple[Array, Any]:
         return total, 0
     count = values.shape[-1]
     size = np.abs(wide).sum(-1, keepdims=True) if alu == "add" else np.abs(total)
-    return total, _UNIT * count * size + 2.0**-126
+    slack = np.where(size < 1e37, _UNIT * count * size + 2.0**-126, np.inf)  # partial sums may overflow
+    if alu == "multiply":  # factors that leave float32's range when they come first may not come back into it
+        powers = np.log2(np.where(wide == 0, 1.0, np.abs(wide)))
+        far = np.maximum(powers.clip(0).sum(-1, keepdims=True), -powers.clip(max=0).sum(-1, keepdims=True)) > 120
+        slack = np.where(far, np.inf, slack)
+    return total, slack
 
 
 def _reduce(step: Step, state: State) -> Result:
@@ -247,7 +252,8 @@ def _matmul(step: Step, state: State) -> Result:
     one, two = (_read(state, step[name]).astype(np.float64) for name in ("data", "other"))
     # The second product adds to the first where it says so, or where nothing is said of what was written before.
     times = 2 if step["twice"] and step["accumulate"] is not False else 1
-    slack = _UNIT * (2 * len(one) + 2) * times * (np.abs(one).T @ np.abs(two)) + 2.0**-126
+    size = np.abs(one).T @ np.abs(two)
+    slack = np.where(size < 1e37, _UNIT * (2 * len(one) + 2) * times * size + 2.0**-126, np.inf)  # partial sums may overflow
     return [(state["result"], times * (one.T @ two), slack)]
 
 

@@ -267,5 +267,6 @@ def _sha256(tensors: Iterable[torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(json.dumps([str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        flat = tensor.detach().reshape(-1).clone(memory_format=torch.contiguous_format)  # a stride of 1, of one element too
+        digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
