@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -133,20 +134,22 @@ def library(checkout: Path) -> Iterator[Case]:
 
 
 def backward(checkout: Path) -> Iterator[Case]:
-    """attention_bwd and ours, bfloat16, one head, no mask, on each chip; nothing is published of either."""
+    """attention_bwd and ours, bfloat16, one head, without a mask and causal, on each chip; nothing is published of either."""
     sys.path.insert(0, str(checkout / "src"))
     kernel = importlib.import_module("nkilib_src.nkilib.core.attention.attention_bwd").attention_bwd
     for name in CHIPS:
         chip = get_chip(name)
-        for size in (4096, 8192):
-            problem, turned = replace(causal(size), mask=Mask()), _shape((1, 1, 128, size), ml_dtypes.bfloat16)
+        for size, masked in itertools.product((4096, 8192), (False, True)):
+            problem, turned = causal(size), _shape((1, 1, 128, size), ml_dtypes.bfloat16)
+            problem = problem if masked else replace(problem, mask=Mask())
             operands = (*(turned,) * 5, _shape((1, 1, 128, size // 128), np.float32))
-            public = partial(_events, kernel, operands, {"mixed_precision": True}, chip)
+            public = partial(_events, kernel, operands, {"mixed_precision": True, "use_causal_mask": masked}, chip)
             ours = partial(attention_events, problem, chip, kernel="flash_backward")
             for title, events in (("attention_bwd", public), ("flash_backward of this package", ours)):
                 yield Case(
-                    kernel=title, size=size, chip=name, measured_us=_NO_FIGURE, events=events, open_copies=events is public
-                )
+                    kernel=title + ", causal" * masked, size=size, chip=name, measured_us=_NO_FIGURE, events=events,
+                    open_copies=events is public,
+                )  # fmt: skip
 
 
 def _measured(row: Measurement, events: Callable[[], Sequence[Event]], scale: int = 1) -> Case:

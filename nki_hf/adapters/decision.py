@@ -7,6 +7,7 @@ what the same call outside of a graph would.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -91,7 +92,7 @@ def _known_in_graph(call: Call, where: Where | None) -> tuple[Any, ...]:
     q, k, v, keys = call.q, call.k, call.v, call.keys
     return (
         tuple(str(each.dtype).removeprefix("torch.") for each in (q, k, v)),
-        (q.shape[3], v.shape[3]),
+        (operator.index(q.shape[3]), operator.index(v.shape[3])),  # constants, also where every size is a symbol (dynamic=True)
         (keys.window is not None, keys.ahead is not None, keys.lo is not None, None if keys.bias is None else keys.hides),
         (call.softcap is not None, call.head_sink is not None),
         (where.backend, where.chip, where.lnc),

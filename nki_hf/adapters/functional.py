@@ -54,8 +54,8 @@ def attention(
       return_lse: True also returns lse.
 
     Returns:
-      out, or (out, lse) with lse `[batch, num_heads_q, seqlen_q]` float32, natural log, -inf for rows that see no key;
-      None in its place after a fallback. Rows that see no key are zeros.
+      out, or (out, lse) with lse `[batch, num_heads_q, seqlen_q]` float32, natural log, the sink included; None in its
+      place after a fallback. Rows that see no key are zeros, and their lse is the sink, or -inf without one.
 
     Raises:
       UnsupportedProblem: the tensors describe no attention; or no kernel takes them and the settings are strict.

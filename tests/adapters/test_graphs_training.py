@@ -1,4 +1,4 @@
-"""Training through the adapter: arguments that come with a loss, and labels of rows that are padding."""
+"""Training through the adapter: arguments that come with a loss, labels of rows that are padding, and gradients in a graph."""
 
 import copy
 
@@ -74,3 +74,21 @@ def test_under_left_padding_the_last_padded_row_predicts_the_first_real_token_an
         expected, wanted = found[name][other]
         apart = max(abs(float(loss - expected)), *map(worst, gradients, wanted))
         assert apart < 1e-6 if same else apart > 1e-3, (name, other, apart)
+
+
+def test_gradients_in_one_graph_whose_every_size_is_a_symbol_are_float64s():
+    """dynamic=True makes head_dim a symbol too, which decides what runs; another head_dim is another graph."""
+    torch.compiler.reset()
+    draw = torch.Generator().manual_seed(0)
+    graph = torch.compile(nki_hf.attention, backend="aot_eager", dynamic=True, fullgraph=True)
+    for length, head_dim, head_dim_v in ((9, 16, 16), (12, 24, 8)):
+        shapes = {"q": (2, 4, 9, head_dim), "k": (2, 2, length, head_dim), "v": (2, 2, length, head_dim_v)}
+        given = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+        given["mask"] = torch.randn(1, 4, 9, length, generator=draw)
+        ours = {name: value.clone().requires_grad_() for name, value in given.items()}
+        exact = {name: value.double().requires_grad_() for name, value in given.items()}
+        graph(**ours).square().sum().backward()
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        sdpa(exact["q"], exact["k"], exact["v"], exact["mask"], enable_gqa=True).square().sum().backward()
+        for name, value in exact.items():
+            torch.testing.assert_close(ours[name].grad.double(), value.grad, rtol=2e-5, atol=2e-5)

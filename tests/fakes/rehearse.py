@@ -20,14 +20,18 @@ WORLDS = ("native", "xla", "placeholder", "container", "no_path")
 
 
 def environment(world, folder, before=os.environ):
-    """Variables of a process in that world, over those of `before`; caches, core and log of compilations are in `folder`."""
+    """Variables of a process in that world, over those of `before`; caches, core and log of compilations are in `folder`, also
+    where `before` names another cache: what a stand-in builds must neither lie in a user's nor be found there.
+    """
     path = [ROOT, FAKES / "rehearsal", FAKES / world]
     if world != "placeholder":  # an empty nki must not find the fake one
         path.append(FAKES / "common")
     models = Path(before.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    kept = {name: str(folder / "neff") for name in ("TORCH_NEURONX_NEFF_CACHE_DIR",) if name in before}
     return {
         "HF_HOME": str(models),
         **before,
+        **kept,
         "PYTHONPATH": os.pathsep.join(map(str, path)),
         "FAKE_NEURON_WORLD": world,
         "FAKE_NEURON_CORE": str(folder / "core"),

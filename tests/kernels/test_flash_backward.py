@@ -2,9 +2,9 @@
 
 import itertools
 import random
-import statistics
 
 import pytest
+from backward_bar import above_by_luck
 from backward_cases import check
 
 from nki_hf.chips import CHIPS
@@ -69,7 +69,8 @@ def test_any_problem_matches_the_reference(start):
     # Luck that a single problem may have, a hundred of them do not.
     for kind in itertools.product(AXES["dtype"], ("dq", "dk", "dv", "d_sink", "d_bias")):
         ratios = [each[kind[1]] for dtype, each in found if dtype == kind[0] and kind[1] in each]
-        assert len(ratios) < 4 or statistics.median(ratios) <= 1.5, (kind, ratios)
+        above = sum(ratio > 1.5 for ratio, _ in ratios)
+        assert len(ratios) < 4 or above <= above_by_luck(ratios, 1.5), (kind, ratios)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

@@ -63,6 +63,17 @@ def test_equal_keys_share_a_row_whatever_its_lse(size):
     assert np.abs(got["dv"] - want.dv).max() <= 1e-5 * max(1.0, np.abs(want.dv).max()) + 1e-3 * (size == 1e4)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("size", [1.0, 1e2, 1e4])
+def test_equal_keys_share_a_row_in_16_bits_up_to_the_score_that_the_docs_name(size, dtype):
+    case = problem(dtype=dtype, seqlen_q=100, seqlen_kv=50, head_dim=16, head_dim_v=16, softmax_scale=size / 4)
+    drawn = attention_inputs(case)
+    inputs = replace(drawn, k=np.broadcast_to(drawn.k[:, :, :1], drawn.k.shape).copy())
+    dout, _ = upstream(inputs, with_lse=False)
+    dout = (dout.astype(np.float32) / max(1.0, size)).astype(dout.dtype)  # float16 ends at 65,504
+    assert_right(inputs, gradients(inputs, dout), dout)
+
+
 def test_a_bias_of_the_lowest_number_leaves_equal_weights():
     case = problem(seqlen_q=64, seqlen_kv=128, mask=Mask(bias="additive", bias_rows=True), dtype="bfloat16")
     inputs = attention_inputs(case)

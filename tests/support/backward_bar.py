@@ -1,5 +1,7 @@
 """What gradients may err by: what an eager implementation in the same dtype does, but for luck, and roundings it has not."""
 
+import math
+
 import ml_dtypes
 import numpy as np
 from backward_plain import Terms, exact_terms, fold, rms, runs_of, shared_axes, spread_of
@@ -45,12 +47,28 @@ def luck(numbers):
     return (1 - spread + SIGMAS * spread**0.5) ** 1.5
 
 
+def above_by_luck(ratios, factor):
+    """How many of several problems' errors, `(error / plain run's, numbers that the plain error is the mean of)`, may lie above
+    `factor`: half of them, or what one in a million cases exceeds if the kernel errs as much as the plain run. An RMS of one
+    number is above 1.5 times its size in 13 of 100 cases, of ten in 1.3, of sixty in none.
+    """
+    shares = [_share_above(factor, numbers) for _, numbers in ratios]
+    return max(len(shares) / 2, sum(shares) + SIGMAS * sum(share * (1 - share) for share in shares) ** 0.5)
+
+
+def _share_above(factor, numbers):
+    """Of RMS values of that many normal numbers of size 1, the share above `factor`; the approximation of `luck`."""
+    spread = 2 / (9 * numbers)
+    return math.erfc((factor ** (2 / 3) - 1 + spread) / (2 * spread) ** 0.5) / 2
+
+
 def assert_right(inputs, got, dout, dlse=None, factor=1.5):
     """Every gradient errs at most `factor` times as much as the plain runs (RMS), or as luck has it where that is the mean of
     few numbers; plus what no plain run shows: the gradient's own rounding; that of float32 scores, which moves a
     probability by as many units as the score is large (up to 1,000: beyond, only the plain run counts); that of out, from which
     delta comes; that of tanh near 1; that of probabilities below the dtype's smallest normal number, which the kernel
-    multiplies in that dtype and the plain run in float32. Returns the errors in multiples of the plain runs', by gradient.
+    multiplies in that dtype and the plain run in float32. Returns, by gradient, the error in multiples of the plain runs' and
+    how many numbers that is the mean of.
     """
     lse = np.abs(inputs.expected[1][np.isfinite(inputs.expected[1])])
     score = min(1000.0, float(lse.max(initial=0.0)))
@@ -65,7 +83,7 @@ def assert_right(inputs, got, dout, dlse=None, factor=1.5):
             f"{name}: RMS error {error:.3g}, at most {limit:.3g} (plain {plain:.3g} of {numbers:.1f} numbers, size {size:.3g})"
         )
         if plain > 0:
-            ratios[name] = error / plain
+            ratios[name] = error / plain, numbers
     return ratios
 
 

@@ -64,4 +64,5 @@ def test_the_commands_of_the_dry_run_train_on_the_stand_ins(world, device, tmp_p
     done = _run(shlex.split(command)[1:], **REHEARSE["environment"](world, tmp_path, {**plain, **variables}))
     assert done.returncode == 0, (done.stdout, done.stderr)
     (process,) = REHEARSE["processes"](tmp_path)
-    assert process["compiled"] == {"flash_prefill": 1, "flash_backward": 1}
+    assert (process["compiled"], process["loaded"]) == ({"flash_prefill": 1, "flash_backward": 1}, {})
+    assert len(list((tmp_path / "neff").glob("*.neff"))) == (2 if world == "native" else 0)

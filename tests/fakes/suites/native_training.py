@@ -1,0 +1,49 @@
+"""Training steps of a Qwen3 model on the native fake, op by op and in a compiled graph: the gradients are eager's."""
+
+import copy
+
+import pytest
+import torch
+from fake_neuron import MACHINE
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+import nki_hf
+from nki_hf.backends.neuron import neuron_backend
+
+STEPS, LAYERS = 2, 2
+
+
+@pytest.fixture(autouse=True)
+def _strict():
+    torch._dynamo.reset()
+    neuron_backend().compiled.clear()
+    with nki_hf.using(strict=True):
+        yield
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_training_step_has_eagers_gradients_and_builds_each_kernel_once(compiled, counted):
+    torch.manual_seed(0)
+    on_cpu = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=LAYERS, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=16, attn_implementation="eager", use_cache=False,
+        )
+    )  # fmt: skip
+    on_device = copy.deepcopy(on_cpu)
+    on_device.set_attn_implementation("nki")
+    run = on_device.to("neuron")
+    if compiled:
+        run = torch.compile(run, backend="neuron", fullgraph=True, dynamic=False)
+    ids = torch.randint(1, 64, (1, 32), generator=torch.Generator().manual_seed(1))
+    for _ in range(STEPS):
+        on_cpu(ids).logits.square().mean().backward()
+        run(ids.int().to("neuron")).logits.float().square().mean().backward()
+    for (name, one), other in zip(on_cpu.named_parameters(), on_device.parameters(), strict=True):
+        torch.testing.assert_close(
+            other.grad.cpu(), one.grad, rtol=5e-2, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    words = f"Qwen3, {STEPS} training steps{', torch.compile' * compiled}"
+    assert counted(words, MACHINE.count("graph"), "graphs") == int(compiled)
+    assert (MACHINE.count("kernel"), MACHINE.count("flash_backward")) == (2, 1)
+    assert sum(key[0] == "flash_backward" for key, _ in MACHINE.launches) == STEPS * LAYERS
