@@ -33,9 +33,11 @@ from nki_hf.chips import Chip, get_chip
 from nki_hf.errors import UnsupportedProblem
 from nki_hf.kernels.spans import spans_of
 from nki_hf.problem import Mask, Problem
+from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.program import finished
+from nki_hf.tools.subjects import attention_events
 from nki_hf.tools.tuning.own import own_launch
 from nki_hf.tools.tuning.plan_table import laws
 from tools.page_block import TIMING, replace_block
@@ -46,7 +48,7 @@ TILE, BLOCK = 128, 512
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One problem and the most that a target allows, if it has one: microseconds, or microseconds a block. Long ones take
-    minutes and run if they are asked for.
+    minutes and run if they are asked for. `before` is what flash_prefill was given for the same work before.
     """
 
     name: str
@@ -55,11 +57,12 @@ class Case:
     most_us: float | None = None
     most_block_us: float | None = None
     long: bool = False
+    before: Problem | None = None
 
 
 def _problem(seqlen: int, heads: int = 1, heads_kv: int | None = None, head_dim: int = 128, head_dim_v: int | None = None,
-             **mask: Any) -> Problem:  # fmt: skip
-    return Problem(batch=1, num_heads_q=heads, num_heads_kv=heads_kv or heads, seqlen_q=seqlen, seqlen_kv=seqlen,
+             batch: int = 1, **mask: Any) -> Problem:  # fmt: skip
+    return Problem(batch=batch, num_heads_q=heads, num_heads_kv=heads_kv or heads, seqlen_q=seqlen, seqlen_kv=seqlen,
                    head_dim=head_dim, head_dim_v=head_dim_v or head_dim, mask=Mask(**mask))  # fmt: skip
 
 
@@ -73,8 +76,9 @@ CASES = (
     Case(name="4K causal, d 256", problem=_problem(4096, head_dim=256, ahead=1)),
     Case(name="2K causal, 8:1", problem=_problem(2048, 8, 1, ahead=1)),
     Case(name="8K", problem=_problem(8192), chips=("trn2", "trn3"), most_block_us=0.50),
-    Case(name="8K causal", problem=_problem(8192, ahead=1), most_us=300),
+    Case(name="8K causal", problem=_problem(8192, ahead=1), chips=("trn1", "trn2", "trn3"), most_us=300),
     Case(name="8K bounds per row", problem=_problem(8192, runtime_bounds=True)),
+    Case(name="packed 16 x 512", problem=_problem(512, batch=16, ahead=1), before=_problem(8192, runtime_bounds=True)),
     Case(name="16K", problem=_problem(16384), chips=("trn2", "trn3"), most_block_us=0.50, long=True),
     Case(name="32K window 4,096", problem=_problem(32768, window=4096, ahead=1), long=True),
 )
@@ -104,17 +108,20 @@ def floor_us(problem: Problem, chip: Chip) -> tuple[float, str]:
     columns = cells * (-(-problem.head_dim // TILE) + problem.head_dim_v / TILE)
     rows = problem.seqlen_q * problem.num_heads_q + problem.seqlen_kv * problem.num_heads_kv
     moved = 2 * problem.batch * rows * (problem.head_dim + problem.head_dim_v)
+    # A score is exponentiated from PSUM, or from SBUF after Vector has copied it: the best division of both.
+    direct, copied, copy = chip.scalar_table_psum_cycles / chip.scalar_ghz, 1 / chip.scalar_ghz, 1 / chip.vector_ghz
+    share = 0.0 if chip.psum_exclusive else min(1.0, direct / (copy + direct - copied))
     found = {
         "Tensor": columns / chip.tensor_ghz,
-        "Scalar": cells * chip.scalar_table_psum_cycles / chip.scalar_ghz,
+        "Scalar": cells * (direct - share * (direct - copied)),
         "DMA": moved / (chip.dma_engines * chip.dma_engine_bytes_per_ns),
     }
     engine = max(found, key=lambda name: found[name])
     return found[engine] / 1e3, engine
 
 
-def public_us(problem: Problem, chip: Chip, checkout: Path) -> tuple[float, float] | None:
-    """attention_cte in program order and in a window; None where it takes no such mask or size."""
+def public_events(problem: Problem, chip: Chip, checkout: Path) -> Sequence[Event] | None:
+    """The event stream of attention_cte; None where it takes no such mask or size."""
     if problem.mask.runtime_bounds or problem.head_dim != problem.head_dim_v or problem.head_dim > TILE or chip.generation < 3:
         return None
     sys.path.insert(0, str(checkout / "src"))
@@ -130,32 +137,35 @@ def public_us(problem: Problem, chip: Chip, checkout: Path) -> tuple[float, floa
         asked: dict[str, Any] = {"causal_mask": problem.mask.ahead is not None}
         if problem.mask.window is not None:
             asked["sliding_window"] = problem.mask.window
-        options = sim.SimOptions(chip=chip, values=False, foreign=True, checks=False)
-        events = sim.launch(kernel, (), {**tensors, **asked}, options=options, lnc=1).events
-    program, window = (schedule(events, chip, window=order).total_ns / 1e3 for order in (None, DEFAULT_WINDOW))
-    return program, window
+        options = sim.SimOptions(chip=chip, values=False, third_party=True, checks=False)
+        return sim.launch(kernel, (), {**tensors, **asked}, options=options, lnc=1).events
 
 
-def _const_max_us(problem: Problem, chip: Chip) -> list[float]:
-    """flash_const_max in program order and in a window: the entry with the loop where dispatch takes it, else the other one."""
+def const_max_events(problem: Problem, chip: Chip) -> Sequence[Event]:
+    """The event stream of flash_const_max: the entry with the loop where dispatch takes it, else the other one."""
     if chip.generation >= 3:
-        return [attention_us(problem, chip, 1, window=window, kernel="flash_const_max").us for window in (None, DEFAULT_WINDOW)]
-    events = own_launch("flash_const_max", problem, chip, 1, {}, None)[1](False)
+        return attention_events(problem, chip, kernel="flash_const_max")
+    return own_launch("flash_const_max", problem, chip, 1, {}, None)[1](False)
+
+
+def _both_us(events: Sequence[Event], chip: Chip) -> list[float]:
+    """Simulated microseconds in program order and in a window."""
     return [schedule(events, chip, window=window).total_ns / 1e3 for window in (None, DEFAULT_WINDOW)]
 
 
 def row_of(case: Case, chip: Chip, library: Path | None) -> tuple[str, ...]:
     """One line of the table."""
     problem = case.problem
-    ours = _const_max_us(problem, chip)
-    before = [attention_us(problem, chip, 1, window=window, kernel="flash_prefill").us for window in (None, DEFAULT_WINDOW)]
-    public = None if library is None else public_us(problem, chip, library)
+    ours = _both_us(const_max_events(problem, chip), chip)
+    old = case.before or problem
+    before = [attention_us(old, chip, 1, window=window, kernel="flash_prefill").us for window in (None, DEFAULT_WINDOW)]
+    public = None if library is None or case.before else public_events(problem, chip, library)
     fixed = chip.kernel_fixed_ns / 1e3
     block = (ours[0] - fixed) / blocks_of(problem)
     least, engine = floor_us(problem, chip)
     most = case.most_us if (case.name, chip.name) != ("4K", "trn1") else TRN1_4K_US
     target = f"{most:,.0f}" if most else f"{case.most_block_us:.2f} a block" if case.most_block_us else "-"
-    theirs = ["-", "-"] if public is None else [f"{us:,.1f}" for us in public]
+    theirs = ["-", "-"] if public is None else [f"{us:,.1f}" for us in _both_us(public, chip)]
     return (
         *(case.name, chip.name, *(f"{us:,.1f}" for us in ours), target, f"{block:.3f}", *(f"{us:,.1f}" for us in before)),
         *(f"{min(before) / ours[0]:.2f}", *theirs, f"{least:,.1f}", engine, f"{least / (ours[0] - fixed):.0%}"),

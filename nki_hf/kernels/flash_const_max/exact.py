@@ -51,11 +51,14 @@ def exact_tile(env, place):
         nisa.dma_copy(dst=sink, src=_at(env, "sink", place, "sink", [[0, TILE], [1, 1]], 0))
         nisa.tensor_tensor(dst=top, data1=top, data2=sink, op=nl.maximum, engine=nisa.engine.vector)
     seqlen_kv = env["k"].shape[3]
+    part = _keys(env, place, 0, min(CHUNK, seqlen_kv))
     for chunk in range(0, seqlen_kv, CHUNK):
         stop = min(chunk + CHUNK, seqlen_kv)
-        part = _keys(env, place, chunk, stop)
+        loaded = part
+        if stop < seqlen_kv:
+            part = _keys(env, place, stop, min(stop + CHUNK, seqlen_kv))
         for key in range(chunk, stop, BLOCK):
-            _scores(env, place, queries, bounds, part, chunk, key, min(BLOCK, stop - key), top)
+            _scores(env, place, queries, bounds, loaded, chunk, key, min(BLOCK, stop - key), top)
     shift = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-1.0)
 
@@ -65,29 +68,78 @@ def exact_tile(env, place):
     else:
         nisa.memset(dst=total, value=0.0)
     result = nl.ndarray((TILE, width), dtype=nl.float32, buffer=nl.psum)
-    for chunk in range(0, seqlen_kv, CHUNK):
-        stop = min(chunk + CHUNK, seqlen_kv)
-        part = _keys(env, place, chunk, stop)
-        values = _values(env, place, chunk, stop)
-        for key in range(chunk, stop, BLOCK):
-            keys = min(BLOCK, stop - key)
-            scores = _scores(env, place, queries, bounds, part, chunk, key, keys, None)
-            probs = nl.ndarray((TILE, keys), dtype=env["v"].dtype, buffer=nl.sbuf)
-            share = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.activation(
-                dst=probs, op=nl.exp, data=scores, bias=shift, scale=1.0, reduce_op=nl.add, reduce_res=share,
-                reduce_cmd=nisa.reduce_cmd.reset_reduce,
-            )  # fmt: skip
-            nisa.tensor_tensor(dst=total, data1=total, data2=share, op=nl.add, engine=nisa.engine.vector)
-            for first in range(0, keys, TILE):
-                count = min(TILE, keys - first)
-                bank = nl.ndarray((count, TILE), dtype=probs.dtype, buffer=nl.psum)
-                nisa.nc_transpose(dst=bank, data=probs[0:TILE, first : first + count], engine=nisa.engine.tensor)
-                turned = nl.ndarray((count, TILE), dtype=probs.dtype, buffer=nl.sbuf)
-                nisa.tensor_copy(dst=turned, src=bank, engine=nisa.engine.vector)
-                slot = (key + first - chunk) // TILE
-                nisa.nc_matmul(dst=result, stationary=turned, moving=values[0:count, slot, 0:width])
+    blocks = []
+    for key in range(0, seqlen_kv, BLOCK):
+        blocks.append({"key": key, "keys": min(BLOCK, seqlen_kv - key)})
+    # Each part of a block's work stands a block behind the part before it, so that engines do not wait for each other.
+    for i in range(len(blocks) + 3):
+        if i < len(blocks):
+            block = blocks[i]
+            key = block["key"]
+            if key == 0:
+                ahead = _chunk(env, place, 0)
+            if key % CHUNK == 0:
+                chunk = ahead
+                if key + CHUNK < seqlen_kv:
+                    ahead = _chunk(env, place, key + CHUNK)
+            block["values"] = chunk[1]
+            block["slot"] = key % CHUNK // TILE
+            block["scores"] = _scores(env, place, queries, bounds, chunk[0], key // CHUNK * CHUNK, key, block["keys"], None)
+        if i >= 1 and i - 1 < len(blocks):
+            _exponentials(env, blocks[i - 1], shift)
+        if i >= 2 and i - 2 < len(blocks):
+            _turn(blocks[i - 2], total)
+        if i >= 3:
+            _multiply(blocks[i - 3], result)
     _write(env, place, rows, result, total, top)
+
+
+def _exponentials(env, block, shift):
+    """Probabilities of the block in the dtype of v, and their row sums."""
+    scores = block["scores"]
+    block["probs"] = nl.ndarray(scores.shape, dtype=env["v"].dtype, buffer=nl.sbuf)
+    block["share"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(
+        dst=block["probs"], op=nl.exp, data=scores, bias=shift, scale=1.0, reduce_op=nl.add, reduce_res=block["share"],
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+    )  # fmt: skip
+    block["scores"] = None
+
+
+def _turn(block, total):
+    """Turn the block's probabilities into [keys, rows], and add its row sums to `total`."""
+    probs, keys = block["probs"], block["keys"]
+    full, rest = keys // TILE, keys % TILE
+    slots = full + (rest > 0)
+    nisa.tensor_tensor(dst=total, data1=total, data2=block["share"], op=nl.add, engine=nisa.engine.vector)
+    bank = nl.ndarray((TILE, slots, TILE), dtype=probs.dtype, buffer=nl.psum)
+    turned = nl.ndarray((TILE, slots, TILE), dtype=probs.dtype, buffer=nl.sbuf)
+    for slot in range(slots):
+        count = min(TILE, keys - slot * TILE)
+        source = probs[0:TILE, slot * TILE : slot * TILE + count]
+        nisa.nc_transpose(dst=bank[0:count, slot, 0:TILE], data=source, engine=nisa.engine.tensor)
+    if full > 0:
+        nisa.tensor_copy(dst=turned[0:TILE, 0:full, 0:TILE], src=bank[0:TILE, 0:full, 0:TILE], engine=nisa.engine.vector)
+    if rest > 0:
+        nisa.tensor_copy(dst=turned[0:rest, full, 0:TILE], src=bank[0:rest, full, 0:TILE], engine=nisa.engine.vector)
+    block["probs"] = None
+    block["turned"] = turned
+
+
+def _multiply(block, result):
+    """Add the block's product with its values to `result`."""
+    turned, values, keys = block["turned"], block["values"], block["keys"]
+    for slot in range(turned.shape[1]):
+        count = min(TILE, keys - slot * TILE)
+        moving = values[0:count, block["slot"] + slot, 0 : values.shape[2]]
+        nisa.nc_matmul(dst=result, stationary=turned[0:count, slot, 0:TILE], moving=moving)
+    block["turned"] = None
+
+
+def _chunk(env, place, begin):
+    """Keys and values of up to CHUNK keys from `begin` on."""
+    end = min(begin + CHUNK, env["k"].shape[3])
+    return _keys(env, place, begin, end), _values(env, place, begin, end)
 
 
 def _keys(env, place, begin, end):
@@ -182,20 +234,22 @@ def _scores(env, place, queries, bounds, part, chunk, key, keys, top):
         moving = part[n][0:depth, key - chunk : key - chunk + keys]
         nisa.nc_matmul(dst=bank, stationary=queries[n], moving=moving)
     scores = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=scores, data=bank, op0=nl.multiply, operand0=env["scale"])
+    nisa.activation(dst=scores, op=nl.copy, data=bank, scale=env["scale"])  # on Scalar, which has less to do than Vector
     if env["bias"] != None:  # noqa: E711
         scores = _biased(env, place, scores, key, keys)
+    highest = None
     if env["lo"] != None or env["window"] != None or env["ahead"] != None:  # noqa: E711
-        scores = _within(scores, bounds, key, keys)
+        scores, highest = _within(scores, bounds, key, keys)
     if top != None:  # noqa: E711
-        highest = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_reduce(dst=highest, op=nl.maximum, data=scores, axis=(1,))
+        if highest == None:  # noqa: E711
+            highest = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_reduce(dst=highest, op=nl.maximum, data=scores, axis=(1,))
         nisa.tensor_tensor(dst=top, data1=top, data2=highest, op=nl.maximum, engine=nisa.engine.vector)
     return scores
 
 
 def _within(scores, bounds, key, keys):
-    """The scores of keys within the bounds of their row."""
+    """The scores of keys within the bounds of their row, and their row maximum where it comes along, else None."""
     chosen = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
     if nisa.get_nc_version() >= nisa.nc_version.gen3:
         highest = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -204,7 +258,7 @@ def _within(scores, bounds, key, keys):
             reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=highest, reduce_op=nl.maximum, range_start=key,
             on_false_value=FP32_MIN,
         )  # fmt: skip
-        return chosen
+        return chosen, highest
     numbers = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
     nisa.iota(dst=numbers, pattern=[[1, keys]], offset=key, channel_multiplier=0)
     above = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
@@ -213,7 +267,7 @@ def _within(scores, bounds, key, keys):
     nisa.scalar_tensor_tensor(dst=seen, data=numbers, op0=nl.less, operand0=bounds[1], op1=nl.multiply, operand1=above)
     nisa.memset(dst=chosen, value=FP32_MIN)
     nisa.tensor_copy_predicated(dst=chosen, src=scores, predicate=seen)
-    return chosen
+    return chosen, None
 
 
 def _biased(env, place, scores, key, keys):

@@ -142,7 +142,8 @@ def _setup(
     env = {
         "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "sink": sink, "out": out, "lse": lse, "failed": failed,
         "spans": spans, "scale": softmax_scale, "shift": shift, "q_offset": q_offset, "window": window, "ahead": ahead,
-        "lag": lag, "late": late, "copied": copied, "group_size": num_heads_q // k.shape[1], "piece": (columns + pieces - 1) // pieces,
+        "lag": lag, "late": late, "copied": copied, "group_size": num_heads_q // k.shape[1],
+        "piece": (columns + pieces - 1) // pieces,
         "pieces": pieces, "may_be_empty": _may_be_empty(q, k, lo, q_offset, window, ahead), "flags": None,
     }  # fmt: skip
     load_constants(env)

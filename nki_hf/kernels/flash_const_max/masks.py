@@ -4,9 +4,10 @@ Static bounds are affine in key and query: after exp, `affine_select` on GpSimd 
 were.
 
 Bounds per row are compared with key numbers where a row is a partition: mask[queries, keys], 0 where a key is seen and
--HIDE where it is hidden, which is where it is further from the middle of the seen keys than half their number. As the stationary operand of a product with the identity it is turned and added to the scores in
-one go, so that exp gives 0. The heads of a group share it (those of a batch entry, by `share_masks`). A hidden score that
-is inf or NaN stays so, and its row fails the certificate.
+-HIDE where it is hidden, which is where it is further from the middle of the seen keys than half their number. As the
+stationary operand of a product with the identity it is turned and added to the scores in one go, so that exp gives 0. The
+heads of a group share it (those of a batch entry, by `share_masks`). A hidden score that is inf or NaN stays so, and its row
+fails the certificate.
 """
 
 from nki_hf.lang import nisa, nl

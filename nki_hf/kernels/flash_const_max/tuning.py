@@ -25,32 +25,32 @@ class Tuning:
 
 
 KINDS = ("short", "long", "longest", "wide", "widest")
-"""Query tiles that visit up to 1,536 keys on average; up to 3,072; more; head_dim_v of 256 to 511, whose accumulators take a bank
-each; 512, two of them."""
+"""Query tiles that visit up to 1,536 keys on average; up to 3,072; more; head_dim_v of 256 to 511, whose accumulators take a
+bank each; 512, two of them."""
 
 # begin table
 LAWS = "3753757d6e5676fb"
 TABLE: dict[str, dict[str, Tuning]] = {
     "trn1": {
-        "short": Tuning(block_tiles=4, group=2, lag=3, late=1, prefetch=8, chunk=2048),
-        "long": Tuning(block_tiles=4, group=2, lag=4, late=1, prefetch=8, chunk=2048),
-        "longest": Tuning(block_tiles=4, group=2, lag=4, late=1, prefetch=8, chunk=2048),
-        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, prefetch=16, chunk=2048),
-        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, prefetch=16, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "long": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "longest": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, copied=0, prefetch=16, chunk=2048),
+        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, copied=0, prefetch=16, chunk=2048),
     },
     "trn2": {
-        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=16, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, copied=0, prefetch=16, chunk=2048),
         "long": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=1, prefetch=8, chunk=2048),
         "longest": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=2, prefetch=8, chunk=2048),
-        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, prefetch=16, chunk=2048),
-        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, prefetch=8, chunk=2048),
+        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, copied=0, prefetch=16, chunk=2048),
+        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
     },
     "trn3": {
-        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=8, chunk=2048),
-        "long": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=1, prefetch=8, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
+        "long": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=2, prefetch=8, chunk=2048),
         "longest": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=2, prefetch=8, chunk=2048),
-        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, prefetch=8, chunk=2048),
-        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, prefetch=8, chunk=2048),
+        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
     },
 }
 # end table
