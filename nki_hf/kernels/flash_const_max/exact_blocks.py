@@ -41,7 +41,7 @@ def load(env, place, begin, values):
 
 
 def scores(env, place, queries, block, top):
-    """Scaled and biased scores of the block, float32's lowest value where hidden; their row maximum goes into `top`, if given."""
+    """Scaled and biased scores of the block, float32's lowest value where hidden; their maximum goes into `top`, if given."""
     keys, loaded = block["keys"], block["loaded"]
     first = block["key"] - loaded["begin"]
     bank = _block_tile(env, "bank", block, nl.float32, nl.psum)
