@@ -6,8 +6,8 @@ Every figure is simulated. `program` is the engines' order as the kernel issues,
 docs/timing.md); no query tile fails the certificate. On trn1, which has no loops at run time, flash_const_max is the entry
 without loop, which dispatch does not take. A block is 128 queries x 512 keys of which some cell is visible, without
 the fixed cost of a launch. The floor is the algorithm's: the greatest of the Tensor columns of both products on visible cells,
-their exps from PSUM, and q, k, v and out once, each at its engine's rate. `--write`, with --library, puts all cases into
-docs/timing.md.
+their exps (from PSUM, or from SBUF after a copy by Vector, in the best division), and q, k, v and out once, each at its
+engine's rate. `--write`, with --library, puts all cases into docs/timing.md, which takes minutes.
 """
 
 from __future__ import annotations
