@@ -1,6 +1,7 @@
 """flash_const_max against the float64 oracle, over its whole envelope, on all chips and on one and two cores."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from allpairspy import AllPairs
 from const_max_cases import outputs
 
 from nki_hf.chips import CHIPS, get_chip
-from nki_hf.kernels.flash_const_max.plan import const_max_reasons
+from nki_hf.kernels.flash_const_max.plan import const_max_reasons, plan_const_max
+from nki_hf.kernels.flash_const_max.tuning import tuning_of
 from nki_hf.problem import Mask, Problem
 from nki_hf.testing import assert_matches_reference, attention_inputs, plain_attention
 
@@ -34,10 +36,11 @@ AXES = {
     "chip": tuple(CHIPS),
     "lnc": (1, 2),
     "distribution": ("normal", "outlier_key", "equal", "negative"),
+    "copied": (0, 2, 3),
 }
 
 
-def grid_case(heads, batch, mask, sink, scale, head_dim, lengths, chip, lnc, distribution):
+def grid_case(heads, batch, mask, sink, scale, head_dim, lengths, chip, lnc, distribution, copied):
     case = Problem(
         batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=lengths[0], seqlen_kv=lengths[1],
         head_dim=head_dim[0], head_dim_v=head_dim[1], softmax_scale=scale, mask=MASKS[mask](*lengths), sink=sink,
@@ -45,7 +48,9 @@ def grid_case(heads, batch, mask, sink, scale, head_dim, lengths, chip, lnc, dis
     # Dispatch gives calls of few rows to another kernel; this one computes them as well.
     assert {reason.field for reason in const_max_reasons(case, get_chip(chip))} <= {"seqlen_q"}
     inputs = attention_inputs(case, distribution=distribution)
-    out, lse, failed = outputs(inputs, chip, lnc, uninitialized="error")
+    tuning = replace(tuning_of(case, get_chip(chip)), copied=copied)
+    plan = plan_const_max(case, get_chip(chip), lnc, tuning)
+    out, lse, failed = outputs(inputs, chip, lnc, plan, uninitialized="error")
     if failed.any():
         # What failed is not this kernel's result: only the other query tiles are held to the oracle.
         rows = np.repeat(failed > 0, 128, axis=2)[:, :, : case.seqlen_q]
@@ -64,6 +69,48 @@ PAIRWISE = [tuple(case) for case in AllPairs(list(AXES.values()))]
 @pytest.mark.parametrize("case", PAIRWISE, ids=lambda case: "-".join(str(value).replace(" ", "") for value in case))
 def test_every_pair_of_options_matches_the_reference(case):
     grid_case(*case)
+
+
+@pytest.mark.parametrize("rows", [33, 128, 129])
+@pytest.mark.parametrize("mask", ["none", "causal", "window"])
+@pytest.mark.parametrize("distribution", ["normal", "outlier_key"])
+def test_heads_whose_keys_take_two_transfers_at_the_start(rows, mask, distribution):
+    """The second transfer must not be taken for all that the heads behind it need."""
+    for keys in (513, 700, 1025):
+        grid_case((2, 2), 2, mask, False, None, (8, 8), (rows, keys), "trn2", 1, distribution, 0)
+
+
+@pytest.mark.parametrize("bounds", ["hidden", "one_key", "edges", "far", "crossed", "all"])
+@pytest.mark.parametrize("scale", [None, -0.2])
+def test_bounds_at_the_edges_of_what_one_mask_covers(bounds, scale):
+    """Masks of bounds per row are made 1,024 keys at a time, from the middle and the size of what is seen of them."""
+    rows, keys = 128, 2300
+    case = Problem(batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=rows, seqlen_kv=keys, head_dim=8, head_dim_v=8,
+                   softmax_scale=scale, mask=Mask(runtime_bounds=True))  # fmt: skip
+    inputs = attention_inputs(case)
+    row = np.arange(rows)
+    step = row * keys // rows
+    edges = np.array([0, 1, 1023, 1024, 1025, 2047, 2048, 2049, keys - 1, keys])
+    lo, hi = {
+        "hidden": (step, step),
+        "one_key": (step, step + 1),
+        "edges": (edges[row % 10], np.maximum(edges[row % 10], edges[(row // 10) % 10])),
+        "far": (np.full(rows, -(2**23)), np.where(row % 2, 2**23, row)),
+        "crossed": (step + 50, step),
+        "all": (0 * row, 0 * row + keys),
+    }[bounds]
+    inputs.lo[:], inputs.hi[:] = lo, hi
+    out, lse, failed = outputs(inputs, uninitialized="error")
+    assert not failed.any()
+    scores = (inputs.q.astype(np.float64) @ inputs.k.astype(np.float64).swapaxes(2, 3))[0, 0] * case.scale
+    seen = (np.arange(keys) >= lo[:, None]) & (np.arange(keys) < hi[:, None])
+    weights = np.where(seen, np.exp(scores), 0.0)
+    total = weights.sum(1, keepdims=True)
+    want = weights @ inputs.v[0, 0].astype(np.float64) / np.where(total > 0, total, 1)
+    spread = weights @ np.abs(inputs.v[0, 0].astype(np.float64)) / np.where(total > 0, total, 1)
+    assert (np.abs(out[0, 0].astype(np.float64) - want) <= 3 * 2.0**-8 * spread).all()
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(lse[0, 0], np.log(total[:, 0]), atol=4e-3)
 
 
 DRAW = random.Random(20)

@@ -7,14 +7,18 @@ element, not to the largest output of the call.
 """
 
 import random
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 from const_max_cases import exact_outputs, loop_outputs, outputs
 
+from nki_hf.chips import get_chip
 from nki_hf.kernels import reference
 from nki_hf.kernels.flash_const_max import certificate
+from nki_hf.kernels.flash_const_max.plan import plan_const_max
+from nki_hf.kernels.flash_const_max.tuning import tuning_of
 from nki_hf.problem import Mask, Problem
 from nki_hf.testing import AttentionInputs
 
@@ -109,8 +113,10 @@ def tiles_of(rows):
 def check(seed):
     """Returns whether any tile failed the certificate."""
     inputs, chip = draw(seed)
+    tuning = replace(tuning_of(inputs.problem, get_chip(chip)), copied=seed % 3)
+    plan = plan_const_max(inputs.problem, get_chip(chip), 1, tuning)
     with np.errstate(all="ignore"):
-        out, lse, failed = outputs(inputs, chip, uninitialized="error")
+        out, lse, failed = outputs(inputs, chip, plan=plan, uninitialized="error")
         silent = tiles_of(wrong_rows(inputs, out, lse)) & (failed == 0)
         assert not silent.any(), f"seed {seed}: tiles {np.argwhere(silent).tolist()} are wrong and certified: {inputs.problem}"
         if failed.any():

@@ -11,9 +11,11 @@ from nki_hf.chips import CHIPS, get_chip
 from nki_hf.dispatch import decide
 from nki_hf.kernels.binding import Plan, Target
 from nki_hf.kernels.flash_const_max.call import BINDING
-from nki_hf.kernels.flash_const_max.kernel import flash_const_max
+from nki_hf.kernels.flash_const_max.kernel import flash_const_max, flash_const_max_loop
 from nki_hf.kernels.flash_const_max.plan import estimated_us, plan_const_max
 from nki_hf.kernels.flash_const_max.tuning import KINDS, LAWS, TABLE
+from nki_hf.lang import features
+from nki_hf.observers.races import races
 from nki_hf.observers.working_set import working_sets
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
@@ -73,6 +75,41 @@ def test_what_lives_at_once_is_within_the_plan_and_instructions_are_about_as_man
         assert taken <= (plan.sbuf_bytes if item.space == "sbuf" else 8 * 2048)
     assert plan.sbuf_bytes <= chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes
     assert 0.6 <= plan.instructions / len(found) <= 2
+
+
+LOOPS = {
+    "causal": case(600, heads=(3, 3), ahead=1),
+    "many keys": case(200, 8192),
+    "uneven keys": case(200, 4500, heads=(2, 1), head_dim=64, ahead=1, window=300),
+    "bounds of a batch": case(600, heads=(2, 2), batch=2, runtime_bounds=True),
+    "key bias": case(200, 1500, heads=(4, 2), head_dim=192, head_dim_v=128, batch=2, bias="boolean", bias_batch=True),
+    "512": case(512, 2100, head_dim=512),
+}
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("chip", ["trn2", "trn3"])
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_loop_over_failed_tiles_fits_the_chip_and_races_with_nothing(name, chip, lnc):
+    """What the body of a loop at run time allocates stays allocated for all of its turns, however many keys it visits.
+
+    Rows that a register names count as the whole tensor: that cores name their own is held by the values on two cores.
+    """
+    chip, problem = get_chip(chip), LOOPS[name]
+    found = BINDING.plan(problem, Target(chip=chip, lnc=lnc, features=features("simulator")))
+    shapes = BINDING.shapes(problem, found)
+    dtypes = {"bfloat16": ml_dtypes.bfloat16}
+    tensors = {
+        key: None if item is None else np.broadcast_to(np.zeros((), dtypes.get(item[1], item[1])), item[0])
+        for key, item in shapes.items()
+    }
+    options = SimOptions(chip=chip, values=False, trip_counts=2)
+    events = launch(flash_const_max_loop, (), {**tensors, **found.constants}, options=options, lnc=lnc).events
+    limits = {"sbuf": chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes, "psum": 8 * 2048}
+    for item in working_sets(events, chip):
+        assert sum(tile.nbytes * tile.live for tile in item.tiles) <= limits[item.space]
+    known = [race for race in races(events) if not (race.first_region.indirect or race.second_region.indirect)]
+    assert known == []
 
 
 @pytest.mark.parametrize("chip", ["trn2", "trn3"])

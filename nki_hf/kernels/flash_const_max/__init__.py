@@ -2,8 +2,8 @@
 contract.
 
 `kernel.py` is the NKI source with its two entries, `pipeline.py` the main pass, `work.py` its order of work; `certificate.py`
-judges the shift, `worklist.py` and `exact.py` compute again what failed. `plan.py` turns a Problem into constants, `tuning.py`
-holds those that depend on the chip.
+judges the shift, `worklist.py`, `exact.py` and `exact_blocks.py` compute again what failed. `plan.py` turns a Problem into
+constants, `tuning.py` holds those that depend on the chip.
 """
 
 from __future__ import annotations

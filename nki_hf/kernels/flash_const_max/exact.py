@@ -8,11 +8,11 @@ registers. So the tile is always TILE rows: the last one of a head starts early 
 padding.
 """
 
+from nki_hf.kernels.flash_const_max.exact_blocks import BLOCK, CHUNK, exponentials, load, multiply, scores, turn
+from nki_hf.kernels.flash_const_max.places import at
 from nki_hf.lang import nisa, nl
 
 TILE = 128
-BLOCK = 512
-CHUNK = 2048
 FP32_MIN = -3.4028235e38
 LOWEST = -2.0e38
 """Row maxima are raised to this: hidden scores, float32's lowest value, are then as far below it as exp needs, and a row
@@ -40,22 +40,21 @@ def static_place(env, batch, head, tile):
 
 def exact_tile(env, place):
     """Compute, and write over, the rows of `out` and `lse` at `place`."""
-    q, width = env["q"], env["v"].shape[3]
+    q, width, seqlen_kv = env["q"], env["v"].shape[3], env["k"].shape[3]
     rows = min(TILE, q.shape[3])
+    env["tiles"] = {}
+    env["bounds"] = _bounds(env, place, rows)
     queries = _queries(env, place, rows)
-    bounds = _bounds(env, place, rows)
     top = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=top, value=LOWEST)
     if env["sink"] != None:  # noqa: E711
         sink = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.dma_copy(dst=sink, src=_at(env, "sink", place, "sink", [[0, TILE], [1, 1]], 0))
+        nisa.dma_copy(dst=sink, src=at(env, "sink", place, "sink", [[0, TILE], [1, 1]], 0))
         nisa.tensor_tensor(dst=top, data1=top, data2=sink, op=nl.maximum, engine=nisa.engine.vector)
-    seqlen_kv = env["k"].shape[3]
-    for chunk in range(0, seqlen_kv, CHUNK):
-        stop = min(chunk + CHUNK, seqlen_kv)
-        part = _keys(env, place, chunk, stop)
-        for key in range(chunk, stop, BLOCK):
-            _scores(env, place, queries, bounds, part, chunk, key, min(BLOCK, stop - key), top)
+    blocks = _blocks(seqlen_kv)
+    for i in range(len(blocks)):
+        _load_ahead(env, place, blocks, i, False)
+        scores(env, place, queries, blocks[i], top)
     shift = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-1.0)
 
@@ -65,64 +64,40 @@ def exact_tile(env, place):
     else:
         nisa.memset(dst=total, value=0.0)
     result = nl.ndarray((TILE, width), dtype=nl.float32, buffer=nl.psum)
-    for chunk in range(0, seqlen_kv, CHUNK):
-        stop = min(chunk + CHUNK, seqlen_kv)
-        part = _keys(env, place, chunk, stop)
-        values = _values(env, place, chunk, stop)
-        for key in range(chunk, stop, BLOCK):
-            keys = min(BLOCK, stop - key)
-            scores = _scores(env, place, queries, bounds, part, chunk, key, keys, None)
-            probs = nl.ndarray((TILE, keys), dtype=env["v"].dtype, buffer=nl.sbuf)
-            share = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.activation(
-                dst=probs, op=nl.exp, data=scores, bias=shift, scale=1.0, reduce_op=nl.add, reduce_res=share,
-                reduce_cmd=nisa.reduce_cmd.reset_reduce,
-            )  # fmt: skip
-            nisa.tensor_tensor(dst=total, data1=total, data2=share, op=nl.add, engine=nisa.engine.vector)
-            for first in range(0, keys, TILE):
-                count = min(TILE, keys - first)
-                bank = nl.ndarray((count, TILE), dtype=probs.dtype, buffer=nl.psum)
-                nisa.nc_transpose(dst=bank, data=probs[0:TILE, first : first + count], engine=nisa.engine.tensor)
-                turned = nl.ndarray((count, TILE), dtype=probs.dtype, buffer=nl.sbuf)
-                nisa.tensor_copy(dst=turned, src=bank, engine=nisa.engine.vector)
-                slot = (key + first - chunk) // TILE
-                nisa.nc_matmul(dst=result, stationary=turned, moving=values[0:count, slot, 0:width])
+    blocks = _blocks(seqlen_kv)
+    # Each part of a block's work stands a block behind the part before it, so that engines do not wait for each other.
+    for i in range(len(blocks) + 3):
+        if i < len(blocks):
+            _load_ahead(env, place, blocks, i, True)
+            scores(env, place, queries, blocks[i], None)
+        if i >= 1 and i - 1 < len(blocks):
+            exponentials(env, blocks[i - 1], shift)
+        if i >= 2 and i - 2 < len(blocks):
+            turn(env, blocks[i - 2], total)
+        if i >= 3:
+            multiply(blocks[i - 3], result)
     _write(env, place, rows, result, total, top)
 
 
-def _keys(env, place, begin, end):
-    """Keys `begin` to `end` as [head_dim piece, keys] tiles."""
-    k = env["k"]
-    pieces = []
-    for d in range(0, k.shape[2], TILE):
-        depth = min(TILE, k.shape[2] - d)
-        piece = nl.ndarray((depth, end - begin), dtype=k.dtype, buffer=nl.sbuf)
-        source = _at(env, "k", place, "k", [[k.shape[3], depth], [1, end - begin]], d * k.shape[3] + begin)
-        nisa.dma_copy(dst=piece, src=source)
-        pieces.append(piece)
-    return pieces
+def _blocks(seqlen_kv):
+    """The blocks of keys, first to last."""
+    blocks = []
+    for key in range(0, seqlen_kv, BLOCK):
+        blocks.append({"number": len(blocks), "key": key, "keys": min(BLOCK, seqlen_kv - key), "loaded": None})
+    return blocks
 
 
-def _values(env, place, begin, end):
-    """Values of keys `begin` to `end` as a [TILE, key tiles, head_dim_v] tile."""
-    v, width = env["v"], env["v"].shape[3]
-    full, rest = (end - begin) // TILE, (end - begin) % TILE
-    values = nl.ndarray((TILE, full + (rest > 0), width), dtype=v.dtype, buffer=nl.sbuf)
-    if full > 0:
-        source = _at(env, "v", place, "v", [[width, TILE], [TILE * width, full], [1, width]], begin * width)
-        nisa.dma_copy(dst=values[0:TILE, 0:full, 0:width], src=source)
-    if rest > 0:
-        source = _at(env, "v", place, "v", [[width, rest], [1, width]], (begin + full * TILE) * width)
-        nisa.dma_copy(dst=values[0:rest, full, 0:width], src=source)
-    return values
-
-
-def _at(env, tensor, place, name, pattern, offset):
-    """An access to a tensor of `env` relative to the place."""
-    whole = env[tensor]
-    if place["registers"] == None:  # noqa: E711
-        return whole.ap(pattern=pattern, offset=place[name] + offset)
-    return env["flat_" + tensor].ap(pattern=pattern, offset=offset, scalar_offset=place["registers"][name], indirect_dim=0)
+def _load_ahead(env, place, blocks, i, values):
+    """Before the first block of a chunk of keys the chunk behind it is loaded (before the very first, both)."""
+    per_chunk = CHUNK // BLOCK
+    if i % per_chunk == 0:
+        first = i + per_chunk
+        if i == 0:
+            first = 0
+        for begin in range(first, min(i + 2 * per_chunk, len(blocks)), per_chunk):
+            loaded = load(env, place, blocks[begin]["key"], values)
+            for block in blocks[begin : begin + per_chunk]:
+                block["loaded"] = loaded
 
 
 def _queries(env, place, rows):
@@ -135,7 +110,7 @@ def _queries(env, place, rows):
         piece = nl.ndarray((depth, TILE), dtype=q.dtype, buffer=nl.sbuf)
         if rows < TILE:
             nisa.memset(dst=piece, value=0.0)
-        source = _at(env, "q", place, "q", [[seqlen_q, depth], [1, rows]], d * seqlen_q)
+        source = at(env, "q", place, "q", [[seqlen_q, depth], [1, rows]], d * seqlen_q)
         nisa.dma_copy(dst=piece[0:depth, 0:rows], src=source)
         pieces.append(piece)
     return pieces
@@ -149,7 +124,7 @@ def _bounds(env, place, rows):
             raw = nl.ndarray((TILE, 1), dtype=nl.int32, buffer=nl.sbuf)
             if rows < TILE:
                 nisa.memset(dst=raw, value=0)
-            nisa.dma_copy(dst=raw[0:rows, 0:1], src=_at(env, name, place, "bounds", [[1, rows], [1, 1]], 0))
+            nisa.dma_copy(dst=raw[0:rows, 0:1], src=at(env, name, place, "bounds", [[1, rows], [1, 1]], 0))
             bound = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
             nisa.tensor_copy(dst=bound, src=raw, engine=nisa.engine.vector)
             bounds.append(bound)
@@ -172,67 +147,6 @@ def _bounds(env, place, rows):
     return [lower, upper]
 
 
-def _scores(env, place, queries, bounds, part, chunk, key, keys, top):
-    """Scaled and biased scores [TILE, keys] of a block of keys, float32's lowest value where hidden; their row maximum goes
-    into `top`, unless that is None.
-    """
-    bank = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.psum)
-    for n in range(len(queries)):
-        depth = queries[n].shape[0]
-        moving = part[n][0:depth, key - chunk : key - chunk + keys]
-        nisa.nc_matmul(dst=bank, stationary=queries[n], moving=moving)
-    scores = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=scores, data=bank, op0=nl.multiply, operand0=env["scale"])
-    if env["bias"] != None:  # noqa: E711
-        scores = _biased(env, place, scores, key, keys)
-    if env["lo"] != None or env["window"] != None or env["ahead"] != None:  # noqa: E711
-        scores = _within(scores, bounds, key, keys)
-    if top != None:  # noqa: E711
-        highest = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_reduce(dst=highest, op=nl.maximum, data=scores, axis=(1,))
-        nisa.tensor_tensor(dst=top, data1=top, data2=highest, op=nl.maximum, engine=nisa.engine.vector)
-    return scores
-
-
-def _within(scores, bounds, key, keys):
-    """The scores of keys within the bounds of their row."""
-    chosen = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
-    if nisa.get_nc_version() >= nisa.nc_version.gen3:
-        highest = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.range_select(
-            dst=chosen, on_true_tile=scores, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=bounds[0], bound1=bounds[1],
-            reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=highest, reduce_op=nl.maximum, range_start=key,
-            on_false_value=FP32_MIN,
-        )  # fmt: skip
-        return chosen
-    numbers = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.iota(dst=numbers, pattern=[[1, keys]], offset=key, channel_multiplier=0)
-    above = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=above, data=numbers, op0=nl.greater_equal, operand0=bounds[0])
-    seen = nl.ndarray((TILE, keys), dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.scalar_tensor_tensor(dst=seen, data=numbers, op0=nl.less, operand0=bounds[1], op1=nl.multiply, operand1=above)
-    nisa.memset(dst=chosen, value=FP32_MIN)
-    nisa.tensor_copy_predicated(dst=chosen, src=scores, predicate=seen)
-    return chosen
-
-
-def _biased(env, place, scores, key, keys):
-    """The scores plus the bias of their key, or those of visible keys alone."""
-    bias = env["bias"]
-    raw = nl.ndarray((TILE, keys), dtype=bias.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=raw, src=_at(env, "bias", place, "bias", [[0, TILE], [1, keys]], key))
-    limit = 0.0
-    if bias.dtype == nl.float32:
-        limit = 0.9 * FP32_MIN
-        nisa.tensor_tensor(dst=scores, data1=scores, data2=raw, op=nl.add, engine=nisa.engine.vector)
-    seen = nl.ndarray((TILE, keys), dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=seen, data=raw, op0=nl.greater, operand0=limit)
-    chosen = nl.ndarray((TILE, keys), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=chosen, value=FP32_MIN)
-    nisa.tensor_copy_predicated(dst=chosen, src=scores, predicate=seen)
-    return chosen
-
-
 def _write(env, place, rows, result, total, top):
     """Normalised rows and lse = top + log(total); rows without keys: zeros, and -inf."""
     out, width = env["out"], env["v"].shape[3]
@@ -243,11 +157,11 @@ def _write(env, place, rows, result, total, top):
     nisa.reciprocal(dst=factor, data=total)
     normal = nl.ndarray((TILE, width), dtype=out.dtype, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=normal, data=result, op0=nl.multiply, operand0=factor)
-    target = _at(env, "out", place, "out", [[out.shape[2] * width, rows], [1, width]], 0)
+    target = at(env, "out", place, "out", [[out.shape[2] * width, rows], [1, width]], 0)
     nisa.dma_copy(dst=target, src=normal[0:rows, 0:width])
     column = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=column, op=nl.log, data=total)
     nisa.tensor_tensor(dst=column, data1=column, data2=top, op=nl.add, engine=nisa.engine.vector)
     for _ in range(2):  # twice the lowest value is -inf
         nisa.scalar_tensor_tensor(dst=column, data=empty, op0=nl.multiply, operand0=FP32_MIN, op1=nl.add, operand1=column)
-    nisa.dma_copy(dst=_at(env, "lse", place, "lse", [[1, rows], [1, 1]], 0), src=column[0:rows, 0:1])
+    nisa.dma_copy(dst=at(env, "lse", place, "lse", [[1, rows], [1, 1]], 0), src=column[0:rows, 0:1])

@@ -49,6 +49,7 @@ def flash_const_max(
     group=3,
     lag=3,
     late=1,
+    copied=0,
     prefetch=16,
     chunk=2048,
     resident=True,
@@ -69,8 +70,8 @@ def flash_const_max(
     (exact.py).
     """
     env = _setup(
-        q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
-        room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
+        q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, copied, prefetch, chunk,
+        resident, room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
     )  # fmt: skip
     run_steps(env)
     for place in exact:
@@ -99,6 +100,7 @@ def flash_const_max_loop(
     group=3,
     lag=3,
     late=1,
+    copied=0,
     prefetch=16,
     chunk=2048,
     resident=True,
@@ -113,8 +115,8 @@ def flash_const_max_loop(
 ):
     """`flash_const_max` whose failed query tiles are computed again with their exact row maximum, in a loop at run time."""
     env = _setup(
-        q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident,
-        room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
+        q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, copied, prefetch, chunk,
+        resident, room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
     )  # fmt: skip
     open_places(env)
     run_steps(env)
@@ -125,8 +127,8 @@ def flash_const_max_loop(
 
 
 def _setup(
-    q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, prefetch, chunk, resident, room,
-    share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
+    q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, copied, prefetch, chunk, resident,
+    room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
 ):  # fmt: skip
     """What all parts of a launch share: outputs, constants on chip, and the order of this core's work."""
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
@@ -140,7 +142,8 @@ def _setup(
     env = {
         "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "sink": sink, "out": out, "lse": lse, "failed": failed,
         "spans": spans, "scale": softmax_scale, "shift": shift, "q_offset": q_offset, "window": window, "ahead": ahead,
-        "lag": lag, "late": late, "group_size": num_heads_q // k.shape[1], "piece": (columns + pieces - 1) // pieces,
+        "lag": lag, "late": late, "copied": copied, "group_size": num_heads_q // k.shape[1],
+        "piece": (columns + pieces - 1) // pieces,
         "pieces": pieces, "may_be_empty": _may_be_empty(q, k, lo, q_offset, window, ahead), "flags": None,
     }  # fmt: skip
     load_constants(env)
@@ -152,7 +155,7 @@ def _setup(
     env["segments"] = segments
     env["ledgers"] = ledgers_of(segments, env["group_size"])
     env["blocks"] = blocks_of(segments, k.shape[1], env["group_size"], block_tiles)
-    env["steps"] = steps_of(env["blocks"], spans, k.shape[3], group, bias == None)  # noqa: E711  (there is no `is`)
+    env["steps"] = steps_of(env["blocks"], spans, k.shape[3], group, bias == None, copied)  # noqa: E711  (there is no `is`)
     key_bytes = 2 * ((q.shape[2] + TILE - 1) // TILE * TILE + columns)
     masked = 0
     if lo != None:  # noqa: E711

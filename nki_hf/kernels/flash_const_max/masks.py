@@ -4,9 +4,10 @@ Static bounds are affine in key and query: after exp, `affine_select` on GpSimd 
 were.
 
 Bounds per row are compared with key numbers where a row is a partition: mask[queries, keys], 0 where a key is seen and
--HIDE where it is hidden. As the stationary operand of a product with the identity it is turned and added to the scores in
-one go, so that exp gives 0. The heads of a group share it (those of a batch entry, by `share_masks`). A hidden score that
-is inf or NaN stays so, and its row fails the certificate.
+-HIDE where it is hidden, which is where it is further from the middle of the seen keys than half their number. As the
+stationary operand of a product with the identity it is turned and added to the scores in one go, so that exp gives 0. The
+heads of a group share it (those of a batch entry, by `share_masks`). A hidden score that is inf or NaN stays so, and its row
+fails the certificate.
 """
 
 from nki_hf.lang import nisa, nl
@@ -21,8 +22,8 @@ engine."""
 
 
 def load_identity(env):
-    """The identity, and the numbers 0 to WIDE on every partition, 16-bit: the Vector engine compares those four times as
-    fast.
+    """The identity, and the even numbers below 2 * WIDE on every partition, 16-bit: the Vector engine compares those four times
+    as fast.
     """
     ones = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.memset(dst=ones, value=1.0)
@@ -31,9 +32,8 @@ def load_identity(env):
         dst=env["identity"], pattern=[[-1, TILE]], offset=0, channel_multiplier=1, on_true_tile=ones, on_false_value=0.0,
         cmp_op=nl.equal,
     )  # fmt: skip
-    env["unjoined"] = []
     env["numbers"] = nl.ndarray((TILE, WIDE), dtype=nl.int16, buffer=nl.sbuf)
-    nisa.iota(dst=env["numbers"], pattern=[[1, WIDE]], offset=0, channel_multiplier=0)
+    nisa.iota(dst=env["numbers"], pattern=[[2, WIDE]], offset=0, channel_multiplier=0)
 
 
 def make_masks(env, step, block, most):
@@ -72,35 +72,40 @@ def _mask(env, rows, block, t, wide):
     """
     span, start = env["spans"][block["tile"] + t], wide * WIDE
     first, last = max(span[0], start), min((span[1] + TILE - 1) // TILE * TILE, start + WIDE)
-    hide, join = -HIDE, nl.minimum
+    hide = -HIDE
     if env["scale"] < 0.0:
-        hide, join = HIDE, nl.maximum
-    relative = block["relative"]
-    if relative[wide] == None:  # noqa: E711
-        edges = nl.ndarray((TILE, 2, block["tiles"]), dtype=nl.float32, buffer=nl.sbuf)
-        first_tile = block["tile"] - rows["begin"]
-        source = rows["edges"][0:TILE, 0:2, first_tile : first_tile + block["tiles"]]
-        nisa.tensor_scalar(dst=edges, data=source, op0=nl.subtract, operand0=float(start))
-        relative[wide] = edges
-    lower, upper = relative[wide][0:TILE, 0, t : t + 1], relative[wide][0:TILE, 1, t : t + 1]
-    mask = nl.ndarray((TILE, last - first), dtype=nl.bfloat16, buffer=nl.sbuf)
+        hide = HIDE
+    seen = block["relative"]
+    if seen[wide] == None:  # noqa: E711
+        seen[wide] = _seen(rows, block, start)
+    middle, size = seen[wide]
     numbers = env["numbers"][0:TILE, first - start : last - start]
-    other = nl.ndarray((TILE, last - first), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=mask, data=numbers, op0=nl.less, operand0=lower, op1=nl.multiply, operand1=hide)
-    nisa.tensor_scalar(dst=other, data=numbers, op0=nl.greater_equal, operand0=upper, op1=nl.multiply, operand1=hide)
-    env["unjoined"].append((mask, other, join))
+    distance = nl.ndarray((TILE, last - first), dtype=nl.int16, buffer=nl.sbuf)
+    nisa.tensor_scalar(
+        dst=distance, data=numbers, op0=nl.subtract, operand0=middle[0:TILE, t : t + 1], op1=nl.abs, operand1=0.0
+    )
+    mask = nl.ndarray((TILE, last - first), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.tensor_scalar(
+        dst=mask, data=distance, op0=nl.greater, operand0=size[0:TILE, t : t + 1], op1=nl.multiply, operand1=hide
+    )
     return {"tile": mask, "key": first}
 
 
-def join_masks(env, keep):
-    """Join the two sides of the masks that were made, but for the last `keep`: whose sides are not there yet, so that another
-    instruction should go first.
+def _seen(rows, block, start):
+    """Of the WIDE keys from `start` on, `lo` to `hi - 1` are seen: float32 [TILE, query tiles] of lo + hi - 1 and hi - lo - 1,
+    twice the middle and twice the distance of its ends.
     """
-    count = max(0, len(env["unjoined"]) - keep)
-    for n in range(count):
-        target, other, join = env["unjoined"][n]
-        nisa.tensor_tensor(dst=target, data1=target, data2=other, op=join, engine=nisa.engine.vector)
-    env["unjoined"] = env["unjoined"][count:]
+    tiles, first_tile = block["tiles"], block["tile"] - rows["begin"]
+    edges = nl.ndarray((TILE, 2, tiles), dtype=nl.float32, buffer=nl.sbuf)
+    source = rows["edges"][0:TILE, 0:2, first_tile : first_tile + tiles]
+    nisa.tensor_scalar(dst=edges, data=source, op0=nl.subtract, operand0=float(start), op1=nl.maximum, operand1=0.0)
+    nisa.tensor_scalar(dst=edges, data=edges, op0=nl.minimum, operand0=float(WIDE))
+    middle = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
+    size = nl.ndarray((TILE, tiles), dtype=nl.float32, buffer=nl.sbuf)
+    lower, upper = edges[0:TILE, 0, 0:tiles], edges[0:TILE, 1, 0:tiles]
+    nisa.scalar_tensor_tensor(dst=middle, data=lower, op0=nl.subtract, operand0=1.0, op1=nl.add, operand1=upper)
+    nisa.scalar_tensor_tensor(dst=size, data=lower, op0=nl.add, operand0=1.0, op1=nl.subtract, operand1=upper, reverse1=True)
+    return middle, size
 
 
 def hide_edges(env, step, block):

@@ -2,11 +2,12 @@
 
 from nki_hf.kernels.flash_const_max.finish import finish_block
 from nki_hf.kernels.flash_const_max.loads import load_keys, load_queries, load_rows, turn_rows
-from nki_hf.kernels.flash_const_max.masks import MASKS_AHEAD, add_masks, hide_edges, join_masks, make_masks
+from nki_hf.kernels.flash_const_max.masks import MASKS_AHEAD, add_masks, hide_edges, make_masks
 from nki_hf.kernels.flash_const_max.places import write_places
 from nki_hf.lang import nisa, nl
 
 TILE = 128
+BANK = 512
 PLACES_AT = 4
 """The step before which the table of places is written: not before the first loads."""
 
@@ -35,7 +36,6 @@ def run_steps(env):
                     if block["rows"]["edges"] == None:  # noqa: E711
                         turn_rows(env, block["rows"])
                     make_masks(env, step, block, 1000)
-                    join_masks(env, 0)
                     more = 1
                     for n in range(i + 1, min(i + MASKS_AHEAD + 1, count)):
                         more = make_masks(env, steps[n], blocks[steps[n]["block"]], more)
@@ -60,12 +60,21 @@ def run_steps(env):
 
 
 def _scores(env, step, block):
-    """scores[keys, columns] = k.T @ q of each cell, head_dim contracted in pieces of 128."""
+    """scores[keys, columns] = k.T @ q of each cell, head_dim contracted in pieces of 128.
+
+    They share a tile of PSUM, so that one exp can read all; those of a copied step have a bank each, which is free earlier.
+    """
     cells = step["cells"]
     if len(cells) == 0:
         return
-    tile = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=nl.float32, buffer=nl.psum)
+    shared = len(cells)
+    if step["copied"]:
+        shared = min(shared, BANK // block["pitch"])
+    step["scores"] = []
     for n in range(len(cells)):
+        if n % shared == 0:
+            step["scores"].append(nl.ndarray((TILE, shared, block["pitch"]), dtype=nl.float32, buffer=nl.psum))
+        tile, slot = step["scores"][-1], n % shared
         cell = cells[n]
         keys, begin, end = cell["keys"], cell["begin"], cell["end"]
         load = cell["load"]
@@ -75,13 +84,12 @@ def _scores(env, step, block):
             queries = block["q"][piece]
             depth = part.shape[0]
             nisa.nc_matmul(
-                dst=tile[0:keys, n, begin:end],
+                dst=tile[0:keys, slot, begin:end],
                 stationary=part[0:depth, cell["unit"], place : place + keys],
                 moving=queries[0:depth, begin:end],
             )
         if env["lo"] != None and len(cell["edges"]) > 0:  # noqa: E711
-            add_masks(env, tile[0:keys, n, 0 : block["columns"]], block, cell)
-    step["scores"] = tile
+            add_masks(env, tile[0:keys, slot, 0 : block["columns"]], block, cell)
 
 
 def _exponentials(env, step, block):
@@ -89,7 +97,9 @@ def _exponentials(env, step, block):
     cells, runs = step["cells"], step["runs"]
     if len(cells) == 0:
         return
-    scores = step["scores"]
+    scores = step["scores"][0]
+    if step["copied"]:
+        scores = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=nl.float32, buffer=nl.sbuf)
     probs = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=env["v"].dtype, buffer=nl.sbuf)
     for n in range(len(runs)):
         first, last = runs[n][0], runs[n][1]
@@ -99,6 +109,12 @@ def _exponentials(env, step, block):
         if env["bias"] != None:  # noqa: E711
             number = cell["key"] // TILE
             offset = env["key_bias"][min(block["batch"], env["bias"].shape[0] - 1)][0:keys, number : number + 1]
+        if step["copied"]:
+            shared = step["scores"][0].shape[1]
+            for bank in range(first // shared, (last - 1) // shared + 1):
+                start, stop = max(first, bank * shared), min(last, (bank + 1) * shared)
+                source = step["scores"][bank][0:keys, start - bank * shared : stop - bank * shared, begin:end]
+                nisa.tensor_copy(dst=scores[0:keys, start:stop, begin:end], src=source, engine=nisa.engine.vector)
         nisa.activation(
             dst=probs[0:keys, first:last, begin:end],
             op=nl.exp,

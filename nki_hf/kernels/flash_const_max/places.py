@@ -102,3 +102,11 @@ def _fill(env, lines, f, segment, units):
         pattern = [[by_unit, units], [by_head, group_size]]
         target = lines.ap(pattern=[[lines.shape[1] * count, 1], [tiles, units * group_size]], offset=f * count + tiles - 1)
         nisa.iota(dst=target, pattern=pattern, offset=last, channel_multiplier=0)
+
+
+def at(env, tensor, place, name, pattern, offset):
+    """An access to a tensor of `env` relative to the place."""
+    whole = env[tensor]
+    if place["registers"] == None:  # noqa: E711
+        return whole.ap(pattern=pattern, offset=place[name] + offset)
+    return env["flat_" + tensor].ap(pattern=pattern, offset=offset, scalar_offset=place["registers"][name], indirect_dim=0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.kernels.flash_const_max.tuning import Tuning, tuning_of
+from nki_hf.kernels.flash_const_max.work import COPIES
 from nki_hf.kernels.spans import TILE, Span, blocks_of, half_of, spans_of
 from nki_hf.problem import Problem
 
@@ -38,6 +39,7 @@ class ConstMaxPlan:
       block_tiles: column tiles of a block.
       group: key tiles of a step (of 512 columns each).
       lag: steps that the output product is behind the scores.
+      copied: of every three steps, those whose scores Vector copies to SBUF before exp, which reads faster there.
       late: steps that a block's end is behind its last output product.
       prefetch: steps that a load may be ahead of its use.
       chunk: keys of a load.
@@ -57,6 +59,7 @@ class ConstMaxPlan:
     group: int
     lag: int
     late: int
+    copied: int
     prefetch: int
     chunk: int
     resident: bool
@@ -87,6 +90,7 @@ class ConstMaxPlan:
             "group": self.group,
             "lag": self.lag,
             "late": self.late,
+            "copied": self.copied,
             "prefetch": self.prefetch,
             "chunk": self.chunk,
             "resident": self.resident,
@@ -152,6 +156,8 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
     bounds = mask.runtime_bounds
     spans = spans_of(problem, problem.seqlen_kv)
     tuned = tuning or tuning_of(problem, chip)
+    if bounds:
+        tuned = replace(tuned, copied=0)  # Vector makes masks
     budget, room = _budget(problem, tuned), _sbuf_limit(chip)
     room -= sum(budget.values())
     needed = _kept_keys(problem, spans, tuned.chunk) // TILE * _key_bytes(problem)
@@ -170,6 +176,7 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
         group=tuned.group,
         lag=tuned.lag,
         late=tuned.late,
+        copied=tuned.copied,
         prefetch=tuned.prefetch,
         chunk=tuned.chunk,
         resident=resident,
@@ -196,9 +203,10 @@ def _instructions(problem: Problem, spans: tuple[Span, ...], tuned: Tuning, boun
         cells = max((last for _, last in seen), default=0) - min((first for first, _ in seen), default=0)
         ragged = min(cells, 2 * len(seen))  # near an edge each key tile has columns, and so an exp, of its own
         edges = sum(_edge_tiles(span) for span in tiles)
-        masks += 3 * edges * TILE / WIDE + (len(tiles) if edges else 0)
+        masks += 2 * edges * TILE / WIDE + (len(tiles) if edges else 0)
         runs = cells if problem.mask.bias is not None else (cells - ragged) / tuned.group + ragged
-        per_block = cells * depth + runs + rows * (sum(last - first for first, last in seen) * pieces + edges)
+        copies = cells * tuned.copied / COPIES
+        per_block = cells * depth + runs + copies + rows * (sum(last - first for first, last in seen) * pieces + edges)
         end = len(tiles) * pieces + (len(tiles) + 1 if rows > 1 else 0)
         total += (per_block + rows * end + 8) * problem.group_size / rows
     if problem.seqlen_q % TILE:
@@ -284,6 +292,7 @@ def _budget(problem: Problem, tuned: Tuning) -> dict[str, int]:
     return {
         "q": 4 * -(-problem.head_dim // TILE) * columns * 2,
         "probs": (tuned.lag + 2) * tuned.group * BANK * 2,
+        "scores": (2 * tuned.group * BANK * 4 if tuned.copied else 0),
         "accumulators": 2 * tuned.block_tiles * (width + 1) * 4,
         "out": 3 * tuned.block_tiles * width * 2,
         "statistics": 9 * slots * 4 + 8 * TILE * 4 + 2048,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nki_hf.chips import Chip
+from nki_hf.kernels.spans import spans_of
 from nki_hf.problem import Problem
 
 __all__ = ["KINDS", "LAWS", "TABLE", "Tuning", "kind_of", "tuning_of"]
@@ -18,33 +19,38 @@ class Tuning:
     group: int = 2
     lag: int = 3
     late: int = 1
+    copied: int = 0
     prefetch: int = 16
     chunk: int = 2048
 
 
-KINDS = ("short", "long", "wide", "widest")
-"""Up to 2,048 keys; more; head_dim_v of 256 to 511, whose accumulators take a bank each; 512, two of them."""
+KINDS = ("short", "long", "longest", "wide", "widest")
+"""Query tiles that visit up to 1,536 keys on average; up to 3,072; more; head_dim_v of 256 to 511, whose accumulators take a
+bank each; 512, two of them."""
 
 # begin table
 LAWS = "3753757d6e5676fb"
 TABLE: dict[str, dict[str, Tuning]] = {
     "trn1": {
-        "short": Tuning(block_tiles=4, group=2, lag=3, late=1, prefetch=8, chunk=2048),
-        "long": Tuning(block_tiles=4, group=2, lag=4, late=1, prefetch=8, chunk=2048),
-        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, prefetch=16, chunk=2048),
-        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, prefetch=16, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "long": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "longest": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, copied=0, prefetch=16, chunk=2048),
+        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, copied=0, prefetch=16, chunk=2048),
     },
     "trn2": {
-        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=16, chunk=2048),
-        "long": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=8, chunk=2048),
-        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, prefetch=16, chunk=2048),
-        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, prefetch=8, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, copied=0, prefetch=16, chunk=2048),
+        "long": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=1, prefetch=8, chunk=2048),
+        "longest": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=2, prefetch=8, chunk=2048),
+        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, copied=0, prefetch=16, chunk=2048),
+        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
     },
     "trn3": {
-        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=8, chunk=2048),
-        "long": Tuning(block_tiles=4, group=2, lag=2, late=1, prefetch=8, chunk=2048),
-        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, prefetch=8, chunk=2048),
-        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, prefetch=8, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
+        "long": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=2, prefetch=8, chunk=2048),
+        "longest": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=2, prefetch=8, chunk=2048),
+        "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
     },
 }
 # end table
@@ -56,7 +62,9 @@ def kind_of(problem: Problem) -> str:
         return "widest"
     if problem.head_dim_v + 1 > 256:
         return "wide"
-    return "short" if problem.seqlen_kv <= 2048 else "long"
+    visited = [last - first for first, last, _, _ in spans_of(problem, problem.seqlen_kv)]
+    mean = sum(visited) / max(1, len(visited))
+    return "short" if mean <= 1536 else "long" if mean <= 3072 else "longest"
 
 
 def tuning_of(problem: Problem, chip: Chip) -> Tuning:

@@ -28,6 +28,8 @@ PACK = 2048
 """Columns of a pack at most: 4 KiB of 16-bit queries per partition."""
 WIDE = 1024
 """Keys of a mask of bounds per row."""
+COPIES = 3
+"""Steps among which `copied` are copied."""
 LEDGER = 512
 """Slots of a ledger, unless one segment has more: switching the Scalar engine's table to the logarithm costs about a step."""
 
@@ -137,7 +139,7 @@ def _cells(block: Item, spans: tuple[Span, ...], seqlen_kv: int) -> list[Item]:
     return cells
 
 
-def steps_of(blocks: list[Item], spans: tuple[Span, ...], seqlen_kv: int, group: int, joined: bool) -> list[Item]:
+def steps_of(blocks: list[Item], spans: tuple[Span, ...], seqlen_kv: int, group: int, joined: bool, copied: int) -> list[Item]:
     """The steps of all blocks in order; a block without keys has one step without cells, so that its rows are written too.
 
     Args:
@@ -146,6 +148,7 @@ def steps_of(blocks: list[Item], spans: tuple[Span, ...], seqlen_kv: int, group:
       seqlen_kv: number of keys.
       group: key tiles per step, of 512 columns each; narrower blocks take as many more.
       joined: False if every key tile needs an exp of its own (a bias per key).
+      copied: of every `COPIES` steps, those whose scores the Vector engine copies to SBUF before exp.
     """
     steps: list[Item] = []
     for b in range(len(blocks)):
@@ -165,7 +168,7 @@ def steps_of(blocks: list[Item], spans: tuple[Span, ...], seqlen_kv: int, group:
             part = cells[begin : begin + size]
             steps.append({
                 "block": b, "cells": part, "runs": _runs(part, joined), "opens": begin == 0,
-                "closes": begin + size >= len(cells), "number": len(steps),
+                "closes": begin + size >= len(cells), "copied": len(steps) % COPIES < copied,
             })  # fmt: skip
     return steps
 
@@ -305,7 +308,8 @@ def _chunk(
             end = key
     units = 1
     whole = -(-(end - first) // TILE) * TILE
-    if resident and end == last and steps[i]["opens"] and not short:
+    begins = steps[i]["opens"] and steps[i]["cells"][0]["key"] == first
+    if resident and begins and end == last and not short:
         for n in range(steps[i]["block"], len(blocks)):
             other = blocks[n]
             behind = other["segment"] - block["segment"]

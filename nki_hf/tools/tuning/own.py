@@ -76,8 +76,8 @@ def own_launch(
         raise ValueError(f"{kernel} has no plan constant {', '.join(unknown)}: it has {', '.join(rule)}.")
     traced, factor = part_of(problem, lnc, units)
     for name, value in constants.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name}={value!r} is no plan constant: it is 1 or more.")
+        if not isinstance(value, int) or isinstance(value, bool) or value < (name != "copied"):
+            raise ValueError(f"{name}={value!r} is no plan constant: it is 1 or more (copied: 0 or more).")
     tuned = Tuning(**{**rule, **constants})
     if tuned.block_tiles > 4 or tuned.chunk % TILE:
         value, allowed = f"{tuned.block_tiles}, {tuned.chunk}", f"must be at most 4, and a multiple of {TILE}"

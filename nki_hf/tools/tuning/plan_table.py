@@ -28,15 +28,17 @@ _SECONDS = 120.0
 
 CASES: Mapping[str, tuple[str, ...]] = {
     "short": ("hq=16,sq=512,causal", "hq=4,sq=2048,causal", "hq=4,sq=1024,d=64,causal"),
-    "long": ("sq=4096,causal", "sq=4096", "sq=4096,d=64,causal"),
+    "long": ("sq=4096,causal", "sq=2048", "sq=4096,d=64,causal"),
+    "longest": ("sq=4096", "sq=8192,causal", "sq=4096,d=64"),
     "wide": ("sq=2048,d=256,causal", "hq=4,sq=1024,d=256,causal"),
     "widest": ("sq=2048,d=512,causal", "hq=4,sq=512,d=512,causal"),
 }
 """Shapes by kind, on one core."""
 
 SPACES: Mapping[str, tuple[str, ...]] = {
-    "short": ("group=1..3", "lag=2..4", "prefetch=8,16", "block_tiles=4"),
-    "long": ("group=1..3", "lag=2..4", "prefetch=8,16", "block_tiles=4"),
+    "short": ("group=1..3", "lag=2..4", "copied=0,1", "prefetch=8,16", "block_tiles=4"),
+    "long": ("group=1..2", "lag=2,3,5", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
+    "longest": ("group=1..2", "lag=2,3,5", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
     "wide": ("group=1..2", "lag=2..4", "prefetch=8,16", "block_tiles=4"),
     "widest": ("group=1..2", "lag=2..4", "prefetch=8,16", "block_tiles=2"),
 }
@@ -58,7 +60,7 @@ def made(workers: Workers, folder: Path | None) -> str:
             t = _best(kind, chip, workers, folder)
             lines.append(
                 f'        "{kind}": Tuning(block_tiles={t.block_tiles}, group={t.group}, lag={t.lag}, late={t.late}, '
-                f"prefetch={t.prefetch}, chunk={t.chunk}),"
+                f"copied={t.copied}, prefetch={t.prefetch}, chunk={t.chunk}),"
             )
         lines.append("    },")
     return "\n".join([*lines, "}"])
