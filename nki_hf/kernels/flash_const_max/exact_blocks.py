@@ -136,12 +136,13 @@ def _biased(env, place, block, values):
     if bias.dtype == nl.float32:
         limit = 0.9 * FP32_MIN
         nisa.tensor_tensor(dst=values, data1=values, data2=raw, op=nl.add, engine=nisa.engine.vector)
-    seen = _block_tile(env, "seen", block, nl.uint8, nl.sbuf)
-    nisa.tensor_scalar(dst=seen, data=raw, op0=nl.greater, operand0=limit)
-    chosen = _block_tile(env, "biased", block, nl.float32, nl.sbuf)
-    nisa.memset(dst=chosen, value=FP32_MIN)
-    nisa.tensor_copy_predicated(dst=chosen, src=values, predicate=seen)
-    return chosen
+    # Hidden keys are told by <=, which is false for NaN: a bias of NaN makes its rows NaN.
+    hidden = _block_tile(env, "hidden", block, nl.uint8, nl.sbuf)
+    nisa.tensor_scalar(dst=hidden, data=raw, op0=nl.less_equal, operand0=limit)
+    lowest = _block_tile(env, "lowest", block, nl.float32, nl.sbuf)
+    nisa.memset(dst=lowest, value=FP32_MIN)
+    nisa.tensor_copy_predicated(dst=values, src=lowest, predicate=hidden)
+    return values
 
 
 def _block_tile(env, name, block, dtype, buffer):
