@@ -266,8 +266,11 @@ def _show(rows: list[dict[str, Any]], screen: Screen) -> None:
 
 
 def _bands(rows: list[dict[str, Any]]) -> list[str]:
-    """The error bands of the times, each once, by family."""
-    return sorted({row["band"] for row in rows if row["us"] is not None})
+    """The error bands of the times, each once; families and chips without measured rows in one sentence."""
+    found = sorted({row["band"] for row in rows if row["us"] is not None})
+    known = [band for band in found if not band.endswith("no measured rows")]
+    rest = ["No row of any other family and chip above was ever measured."] if len(known) < len(found) else []
+    return [*known, *rest]
 
 
 def _beside(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
