@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nki_hf.timing.resources import Resources, moments
+from nki_hf.timing.resources import LANDED, Resources, moments
 from nki_hf.timing.times import MEMORY, Pool, Times
 from nki_hf.timing.workload import Workload
 
@@ -30,6 +30,7 @@ def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> 
     engine, moment = work.engine, moments(work).tolist()
     starts, producers = work.starts.tolist(), work.producers.tolist()
     cause, place, hop_ns, is_dma = resources.cause, resources.place, resources.hop_ns, resources.is_dma
+    lands_ns = resources.lands_ns
     moments_of: list[tuple[float, ...]] = [()] * len(work.kind)
     pools = [Pool(capacity) for _, _, capacity in tiles.pools]
     left = tiles.uses.copy()
@@ -41,6 +42,8 @@ def run_in_program_order(work: Workload, order: Sequence[int] | None = None) -> 
         ready = 0.0
         for e in range(starts[i], starts[i + 1]):
             at = moments_of[producers[e]][moment[e]]
+            if moment[e] == LANDED:
+                at -= lands_ns[i]
             if at > ready:
                 ready, cause[i] = at, producers[e]
         for tile in tiles.touches[i]:

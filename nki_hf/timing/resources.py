@@ -29,14 +29,15 @@ from nki_hf.sim.stream.dependencies import WAR, WAW
 from nki_hf.timing.times import BUSY, DEPENDENCY, DMA, PORT, START, TABLE, Times
 from nki_hf.timing.workload import OUTPUT, Workload
 
-__all__ = ["Place", "Resources", "moments"]
+__all__ = ["LANDED", "Place", "Resources", "lands_ns", "moments"]
 
 Place = Callable[[int, float], float]
 """`place(event, ready)` starts an instruction of one queue, whose operands are `ready`, as soon as queue and ports allow, and
 returns when it has finished with its operands' memory. Where it had to wait longer it overwrites the event's cause."""
 
-START_OF, DONE, DONE_HOP, FREE_HOP, OUTPUT_HOP = range(5)
-"""Moments of a producer that an edge waits for, see `moments` and `Resources.moments_of`."""
+START_OF, DONE, DONE_HOP, FREE_HOP, OUTPUT_HOP, LANDED = range(6)
+"""Moments of a producer that an edge waits for, see `moments` and `Resources.moments_of`. `LANDED` is when its result is there,
+and the consumer's must not be there before: the consumer starts its own `Resources.lands_ns` earlier, see `landing`."""
 
 
 def moments(work: Workload) -> Ints:
@@ -50,8 +51,26 @@ def moments(work: Workload) -> Ints:
     found[kinds == OUTPUT] = OUTPUT_HOP
     found[kinds == WAR] = FREE_HOP
     found[((kinds == WAR) | (kinds == WAW)) & same] = START_OF  # one engine reads and writes in order: its queue binds
+    found[(kinds == WAW) & same & landing(work)] = LANDED
     found[dma] = DONE  # the notification of a transfer is part of its time
     return found
+
+
+def landing(work: Workload) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """True for each edge whose producer's result may come after the consumer's, if one engine runs them back to back.
+
+    Results of one engine land in order where they meet in memory: a quick instruction that overwrites what a slow one makes
+    starts late enough to be the last.
+    """
+    behind = work.cost("done_ns") - work.cost("busy_ns")
+    consumers = np.repeat(np.arange(len(work.kind)), work.starts[1:] - work.starts[:-1])
+    return np.asarray(behind[work.producers] > lands_ns(work)[consumers])
+
+
+def lands_ns(work: Workload) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """From an instruction's start to its first result, of every event."""
+    output, done = work.cost("output_ns"), work.cost("done_ns")
+    return np.where(output > 0, output, done)
 
 
 class Resources:
@@ -70,6 +89,7 @@ class Resources:
       psum_free: until when the shared PSUM port of each core is taken.
       table_of: the activation table that each queue holds.
       table_ready: when it could hold another one, had it only been idle since the last instruction that needed a table.
+      lands_ns: from each event's start to its first result.
       hop_ns: from one engine's semaphore to another engine's start.
     """
 
@@ -101,12 +121,13 @@ class Resources:
         self._done_ns = work.cost_list("done_ns")
         self.output_ns, self.tables = work.cost_list("output_ns"), work.cost_list("table")
         self._sbuf_ns = work.cost_list("sbuf_ns")
+        self.lands_ns = lands_ns(work).tolist()
         self.place = [self._transfer(k) if dma else self._instruction(k) for k, dma in enumerate(self.is_dma)]
 
-    def moments_of(self, i: int) -> tuple[float, float, float, float, float]:
+    def moments_of(self, i: int) -> tuple[float, float, float, float, float, float]:
         """The moments of a placed instruction, by number."""
         start, done, hop = self.start[i], self.done[i], self.hop_ns
-        return start, done, done + hop, self.free[i] + hop, start + self.output_ns[i] + hop
+        return start, done, done + hop, self.free[i] + hop, start + self.output_ns[i] + hop, done
 
     def times(self) -> Times:
         """The times of every event, all of which have been placed."""

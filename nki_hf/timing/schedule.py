@@ -84,7 +84,14 @@ class Schedule:
         return [REASONS[code] for code in self.reason]
 
 
-def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAULT_WINDOW, overflow: str = "spill") -> Schedule:
+def schedule(
+    events: Sequence[Event],
+    chip: Chip,
+    *,
+    window: int | None = DEFAULT_WINDOW,
+    overflow: str = "spill",
+    cores: int | None = None,
+) -> Schedule:
     """The schedule of `events` on `chip`.
 
     Args:
@@ -92,6 +99,7 @@ def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAUL
       chip: the chip; it need not be the one the run was checked against.
       window: None runs every queue as written, n lets the compiler reorder within n instructions of each queue.
       overflow: what happens to tiles that do not fit: `spill` (see timing/spills.py) or `error`.
+      cores: how many cores of the launch share HBM; default: those that have events.
 
     Raises:
       MemoryError: SBUF or PSUM overflows and `overflow` is `error`, or nothing that may be spilled is left.
@@ -99,15 +107,20 @@ def schedule(events: Sequence[Event], chip: Chip, *, window: int | None = DEFAUL
     if overflow not in ("spill", "error"):
         raise ValueError(f"overflow={overflow!r} is not known: it is spill or error.")
     with uncollected():
-        return _scheduled(prepare(events, chip, reorder=window is not None), window, overflow)
+        return _scheduled(prepare(events, chip, reorder=window is not None, cores=cores), window, overflow)
 
 
 def schedule_below(
-    events: Sequence[Event], chip: Chip, limit_ns: float, *, window: int | None = DEFAULT_WINDOW
+    events: Sequence[Event],
+    chip: Chip,
+    limit_ns: float,
+    *,
+    window: int | None = DEFAULT_WINDOW,
+    cores: int | None = None,
 ) -> tuple[float, Schedule | None]:
     """`floor_ns` of the events, and their schedule unless the floor is `limit_ns` or more; errors as of `schedule`."""
     with uncollected():
-        work = prepare(events, chip, reorder=window is not None)
+        work = prepare(events, chip, reorder=window is not None, cores=cores)
         floor = floor_ns(work)
         return floor, None if floor >= limit_ns else _scheduled(work, window, "spill")
 
@@ -134,7 +147,7 @@ def _scheduled(work: Workload, window: int | None, overflow: str) -> Schedule:
     spills = NO_SPILLS
     if overflow == "spill" and work.tiles.overflows():
         events, spills = spilled(work.events, work.chip)
-        work = prepare(events, work.chip, reorder=window is not None)
+        work = prepare(events, work.chip, reorder=window is not None, cores=work.cores)
     times, banks = _run(work, window)
     return _finished(work, times, window, spills, banks)
 

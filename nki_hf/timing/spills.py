@@ -17,6 +17,7 @@ Whole tiles move: a kernel that wants to spill less makes its tiles smaller.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -91,10 +92,10 @@ class _Use:
 class _Tile:
     """A tile under way: where its value is now (`resident`: on chip; `stored`: HBM has it too)."""
 
-    __slots__ = ("buffer", "home", "made", "maker", "nbytes", "now", "positions", "resident", "stored", "uses")
+    __slots__ = ("buffer", "core", "home", "made", "maker", "nbytes", "now", "positions", "resident", "stored", "uses")
 
-    def __init__(self, buffer: Buffer, nbytes: int) -> None:
-        self.buffer, self.nbytes = buffer, nbytes
+    def __init__(self, buffer: Buffer, nbytes: int, core: int) -> None:
+        self.buffer, self.nbytes, self.core = buffer, nbytes, core
         self.uses: list[_Use] = []
         self.positions: list[int] = []
         self.now = buffer  # the buffer that accesses go to: the tile itself or its latest reincarnation
@@ -122,7 +123,8 @@ class _Spiller:
         self.events, self.chip, self.space, self.capacity = events, chip, space, capacity
         self.out: list[Event] = []
         self.places: dict[int, int] = {}  # of each event, in the new stream
-        self.stores = self.stored_bytes = self.loads = self.loaded_bytes = self.peak = self.used = self.recomputed = 0
+        self.stores = self.stored_bytes = self.loads = self.loaded_bytes = self.peak = self.recomputed = 0
+        self.used: Counter[int] = Counter()  # bytes, by core: each has a memory of its own
         self.held = space == "sbuf" and bool(chip.sbuf_spill_held)
         self.recompute = space == "psum" and bool(chip.psum_recompute)
         self.written: dict[int, list[int]] = {}  # where each buffer is written
@@ -132,7 +134,7 @@ class _Spiller:
         self.named = {i for e in events for i in e.attrs.get("depends_on", ())}  # places that other events name
         self.number = 1 + max((r.buffer.number for e in events for r in (*e.reads, *e.writes)), default=0)
         self.tiles: dict[int, _Tile] = {}
-        self.resident: dict[tuple[int, int], _Tile] = {}  # by (core, buffer number)
+        self.resident: dict[int, dict[int, _Tile]] = {}  # by core and buffer number
         for index, event in enumerate(events):
             for region in event.reads:
                 self._note(event, region, index, writes=False)
@@ -174,7 +176,7 @@ class _Spiller:
             self.touched_at.setdefault((buffer.file, buffer.line), []).append(index)
         tile = self.tiles.get(buffer.number)
         if tile is None:
-            tile = self.tiles[buffer.number] = _Tile(buffer, taken_bytes(buffer, self.chip))
+            tile = self.tiles[buffer.number] = _Tile(buffer, taken_bytes(buffer, self.chip), event.core)
         if tile.positions and tile.positions[-1] == index:
             if writes and tile.uses[-1].kind == "read":
                 tile.uses[-1].kind = "update"
@@ -186,19 +188,19 @@ class _Spiller:
         tile.positions.append(index)
 
     def _peak(self, split: bool) -> int:
-        """Most bytes live at once by the rule of the module; without `split` a tile lives from its first to its last use."""
-        changes: list[tuple[int, int]] = []
+        """Most bytes live at once on a core by the rule of the module; without `split` a tile lives from first to last use."""
+        changes: list[tuple[int, int, int]] = []
         for tile in self.tiles.values():
             begin: int | None = None
             for use in tile.uses:
                 begin = use.index if begin is None else begin
                 if tile.next_need(use.index, self.held) == _NEVER if split else use is tile.uses[-1]:
-                    changes += [(begin, tile.nbytes), (use.index + 1, -tile.nbytes)]
+                    changes += [(begin, tile.nbytes, tile.core), (use.index + 1, -tile.nbytes, tile.core)]
                     begin = None
-        live = peak = 0
-        for _, change in sorted(changes):
-            live += change
-            peak = max(peak, live)
+        live, peak = Counter[int](), 0
+        for _, change, core in sorted(changes):
+            live[core] += change
+            peak = max(peak, live[core])
         return peak
 
     def _touched(self, event: Event) -> list[_Tile]:
@@ -216,11 +218,11 @@ class _Spiller:
                 f"{self.space} overflows at event {index} ({event.opcode}, {event.file}:{event.line}): tile {tile.buffer.name} "
                 f"alone takes {tile.nbytes:,} B of {self.capacity:,} B per partition; make it smaller."
             )
-        while self.used + tile.nbytes > self.capacity:
+        while self.used[tile.core] + tile.nbytes > self.capacity:
             self._evict(event, index, pinned)
-        self.used += tile.nbytes
+        self.used[tile.core] += tile.nbytes
         tile.resident = True
-        self.resident[event.core, tile.buffer.number] = tile
+        self.resident.setdefault(tile.core, {})[tile.buffer.number] = tile
         use = tile.uses[bisect_right(tile.positions, index - 1)]
         if tile.maker is not None and use.kind != "overwrite":
             tile.now = self._fresh(tile.buffer, self.space, "again")
@@ -242,8 +244,8 @@ class _Spiller:
         """Its value is not needed again: its memory is free."""
         if tile.resident:
             tile.resident = False
-            self.used -= tile.nbytes
-            self.resident = {key: other for key, other in self.resident.items() if other is not tile}
+            self.used[tile.core] -= tile.nbytes
+            del self.resident[tile.core][tile.buffer.number]
 
     def _postponed(self, event: Event, index: int) -> bool:
         """True if the event makes a tile of a dropped line, which it will do where the tile is needed."""
@@ -264,11 +266,12 @@ class _Spiller:
                     self._leave(tile)
 
     def _evict(self, event: Event, index: int, pinned: set[int]) -> None:
-        candidates = [tile for tile in self.resident.values() if id(tile) not in pinned and self._movable(tile, index)]
+        resident = self.resident.get(event.core, {}).values()
+        candidates = [tile for tile in resident if id(tile) not in pinned and self._movable(tile, index)]
         if not candidates:
             raise MemoryError(
-                f"{self.space} overflows at event {index} ({event.opcode}, {event.file}:{event.line}): {self.used:,} B of "
-                f"{self.capacity:,} B per partition are used by tiles that cannot be spilled now."
+                f"{self.space} overflows at event {index} ({event.opcode}, {event.file}:{event.line}): "
+                f"{self.used[event.core]:,} B of {self.capacity:,} B per partition are used by tiles that cannot go now."
             )
         if self.held:
             tile = min(candidates, key=lambda item: item.latest(index))

@@ -16,7 +16,7 @@ import numpy as np
 
 from nki_hf.sim.stream.dependencies import WAR
 from nki_hf.timing.grants import UNTAKEN, Grants
-from nki_hf.timing.resources import Resources, moments
+from nki_hf.timing.resources import LANDED, Resources, moments
 from nki_hf.timing.times import MEMORY, Times
 from nki_hf.timing.workload import OUTPUT, Workload
 
@@ -96,7 +96,7 @@ class _Window:
         now, pending, offer, most_urgent = self.now, self.pending, self.offer, self.most_urgent
         left, until, gone = memory.left, memory.until, [False] * len(ready)
         start, free, ends, hop_ns = resources.start, resources.free, resources.done, resources.hop_ns
-        output_ns = resources.output_ns
+        output_ns, lands_ns = resources.output_ns, resources.lands_ns
         places, free_at, rank, entered, chosen = resources.place, resources.free_at, self.rank, self.entered, self.chosen
         consumers, moment, first_edge = self._consumers()
         enter, renew = self._entrance(), self._renew
@@ -133,10 +133,12 @@ class _Window:
                 if not left[tile]:
                     memory.close(tile, i)
             begin, done = start[i], ends[i]
-            moments_of = begin, done, done + hop_ns, free[i] + hop_ns, begin + output_ns[i] + hop_ns
+            moments_of = begin, done, done + hop_ns, free[i] + hop_ns, begin + output_ns[i] + hop_ns, done
             for e in range(first_edge[i], first_edge[i + 1]):
                 j = consumers[e]
                 at = moments_of[moment[e]]
+                if moment[e] == LANDED:
+                    at -= lands_ns[j]
                 if at > ready[j]:
                     ready[j], cause[j] = at, i
                 missing[j] -= 1

@@ -37,6 +37,7 @@ class Workload:
     Attributes:
       events: the stream.
       chip: the chip whose costs these are.
+      cores: how many cores share HBM.
       kind: a number for the form of each event, int64[events].
       cost_of_kind: the cost of each form.
       queue_of: index of the in-order resource: a core's engine, or a DMA queue (see `queues`), int64[events].
@@ -51,6 +52,7 @@ class Workload:
 
     events: Sequence[Event]
     chip: Chip
+    cores: int
     kind: Ints
     cost_of_kind: list[Cost]
     queue_of: Ints
@@ -76,7 +78,7 @@ class Workload:
     def costs_on(self, chip: Chip) -> list[Cost]:
         """The cost of each form on another chip."""
         examples = [self.events[i] for i in np.unique(self.kind, return_index=True)[1].tolist()]
-        return _costs(examples, chip, len({queue.core for queue in self.queues}))
+        return _costs(examples, chip, self.cores)
 
     def cost(self, name: str) -> np.ndarray[tuple[int], np.dtype[Any]]:
         """One attribute of `Cost`, per event."""
@@ -88,11 +90,19 @@ class Workload:
         return [values[k] for k in self.kind.tolist()]
 
 
-def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Workload:
-    """The workload of an event stream on `chip`; `reorder` keeps the edges that a reordering scheduler needs."""
+def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False, cores: int | None = None) -> Workload:
+    """The workload of an event stream on `chip`.
+
+    Args:
+      events: the stream.
+      chip: whose costs are taken.
+      reorder: keep the edges that a reordering scheduler needs.
+      cores: how many share HBM; default: those that have events.
+    """
     table = AccessTable(events)
     kind, examples = _instructions(events, table)
-    cost_of_kind = _costs(examples, chip, len({core for core, _, _, _ in table.heads}))
+    cores = len({core for core, _, _, _ in table.heads}) if cores is None else cores
+    cost_of_kind = _costs(examples, chip, cores)
     edges = dependencies(events, reorder=reorder, table=table, latency=_latency(kind, examples, cost_of_kind))
     pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
     columns = (edges.starts, edges.producers, edges.kinds, edges.queue_of)
@@ -102,7 +112,7 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False) -> Wo
         starts, producers, kinds = _meet(edges, starts, producers, kinds)
     banks, spans = _banks(table, kind, examples, cost_of_kind, chip)
     return Workload(
-        events=events, chip=chip, kind=kind, cost_of_kind=cost_of_kind, queue_of=queue_of, queues=edges.queues,
+        events=events, chip=chip, cores=cores, kind=kind, cost_of_kind=cost_of_kind, queue_of=queue_of, queues=edges.queues,
         starts=starts, producers=producers, kinds=kinds, tiles=Tiles.of(table, chip),
         no_reorder=np.array(pinned, bool)[kind].tolist(),
         banks=banks, spans=spans,

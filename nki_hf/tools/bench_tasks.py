@@ -18,6 +18,7 @@ from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels.registry import bindings
 from nki_hf.problem import Problem
 from nki_hf.tasks import Task, load_task, task_names
+from nki_hf.tools.error_bands import task_band
 from nki_hf.tools.judging.ours import Packed
 from nki_hf.tools.judging.times import least_us
 from nki_hf.tools.latency import attention_us
@@ -186,7 +187,7 @@ class _Entry:
                 {
                     "task": self.task.name, "which": self.which, "kernel": self.kernel, "chip": chip, "size": size, "us": us,
                     "least_us": least, "score": min(1.0, least / us) if us else 0.0, "passed": passed and us is not None,
-                    "sentence": sentence if us is not None else why,
+                    "sentence": sentence if us is not None else why, "band": task_band(self.task, chip),
                 }
             )  # fmt: skip
         return found
@@ -257,9 +258,19 @@ def _dispatched(task: Task, size: int, chip: str) -> str:
 def _show(rows: list[dict[str, Any]], screen: Screen) -> None:
     head = ["task", "size", "chip", "least us", "baseline us (sim)", "best us (sim)", "best kernel", "of the least"]
     screen.table(head, _beside(rows), title="simulated, not measured", left=(0, 2, 6))
+    for band in _bands(rows):
+        screen.say(band)
     for row in rows:
         if not row["passed"]:
             screen.say(f"{row['task']} {row['which']}: {row['sentence']}")
+
+
+def _bands(rows: list[dict[str, Any]]) -> list[str]:
+    """The error bands of the times, each once; families and chips without measured rows in one sentence."""
+    found = sorted({row["band"] for row in rows if row["us"] is not None})
+    known = [band for band in found if not band.endswith("no measured rows")]
+    rest = ["No row of any other family and chip above was ever measured."] if len(known) < len(found) else []
+    return [*known, *rest]
 
 
 def _beside(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -290,6 +301,8 @@ def _page(rows: list[dict[str, Any]], chips: list[str]) -> str:
         "| task | size | chip | least us | baseline us (sim) | best us (sim) | best kernel | of the least |",
         "|---|---:|---|---:|---:|---:|---|---:|",
         *(f"| {' | '.join(cells)} |" for cells in _beside(rows)),
+        "",
+        *(f"* {band}" for band in _bands(rows)),
         *(["", "Failed:", "", *failed] if failed else []),
     ]
     return "\n".join(lines) + "\n"

@@ -91,6 +91,8 @@ def _show(
         screen.table(
             ["A", "at", "us (sim)", "B", "at", "us (sim)"], cells, title="critical path by kernel line", left=(0, 1, 3, 4)
         )
+    for band in dict.fromkeys(row["band"] for row in rows):
+        screen.say(f"error on measured rows: {band}")
     screen.say("PASS" if all(record["passed"] for record in records) else "FAIL")
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nki_hf.chips import CHIPS, Chip, get_chip
+from nki_hf.chips.measurements import error_band
 from nki_hf.kernels.flash_decode.plan import plan_decode
 from nki_hf.problem import Problem
 from nki_hf.sim.stream.events import Event, Region
 from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
+from nki_hf.tools.error_bands import family_of
 from nki_hf.tools.subjects import attention_candidate, attention_events
 
 __all__ = ["DecodeStep", "bandwidth_us", "decode_rows", "decode_step", "live_events"]
@@ -70,6 +72,7 @@ def decode_rows(problem: Problem, layers: int) -> list[dict[str, Any]]:
             "chip": name, "cores": step.cores, "kernel": step.kernel, "us_simulated": step.us,
             "bandwidth_share_simulated": step.share,
             "tokens_per_s_simulated": problem.batch * problem.seqlen_q / (layers * step.us / 1e6),
+            "band": error_band(family_of(step.kernel), name),
         })  # fmt: skip
     return rows
 

@@ -11,9 +11,9 @@ from itertools import pairwise
 from nki_hf.chips import Chip
 from nki_hf.kernels.registry import binding
 from nki_hf.problem import Problem
-from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
+from nki_hf.timing.schedule import DEFAULT_WINDOW, Schedule, schedule
 from nki_hf.tools.lengths import attention_instructions
-from nki_hf.tools.subjects import attention_candidate, attention_events, events_of
+from nki_hf.tools.subjects import attention_candidate, events_of, telling_events
 from nki_hf.tools.unit_ends import unit_ends
 
 __all__ = ["EAGER_NOTE", "Latency", "attention_us", "eager_like_us", "independent_units", "one_unit"]
@@ -35,7 +35,8 @@ class Latency:
     Attributes:
       us: simulated microseconds of the whole call.
       extrapolated: from how many to how many independent units, or None if every unit was scheduled.
-      instructions: how many instructions were scheduled to know it, attempts that had not settled included.
+      instructions: how many instructions were scheduled to know it, attempts that had not settled included; those of a core
+        that does the same as one that was scheduled count too.
     """
 
     us: float
@@ -96,8 +97,8 @@ def attention_us(
         if instructions + known * length >= asked * length:
             break
         part = one_unit(problem, kernel, known * lnc)
-        plan = schedule(attention_events(part, chip, lnc, kernel=kernel), chip, window=window)
-        instructions += len(plan.events) // lnc
+        plan = _scheduled(part, chip, lnc, window, kernel)
+        instructions += len(plan.events) // _cores(plan)
         ends = unit_ends(plan, part, kernel, lnc)
         if ends is None:
             break
@@ -114,7 +115,10 @@ def _length(problem: Problem, chip: Chip, lnc: int, kernel: str) -> int:
     """Instructions per core of one unit: estimated if it is certainly long, since tracing it would be a third of the work."""
     unit = one_unit(problem, kernel, lnc)
     estimated = attention_instructions(unit, chip, kernel) // lnc
-    return estimated if estimated > 4 * _LONG else len(attention_events(unit, chip, lnc, kernel=kernel)) // lnc
+    if estimated > 4 * _LONG:
+        return estimated
+    events, _ = telling_events(unit, chip, lnc, kernel=kernel)
+    return len(events) // len({event.core for event in events})
 
 
 def _step(ends: list[float]) -> tuple[float, float]:
@@ -156,8 +160,18 @@ def _doubling(known: int, asked: int) -> Iterator[int]:
 
 
 def _whole(problem: Problem, chip: Chip, lnc: int, window: int | None, kernel: str) -> Latency:
-    plan = schedule(attention_events(problem, chip, lnc, kernel=kernel), chip, window=window)
-    return Latency(us=plan.total_ns / 1e3, extrapolated=None, instructions=len(plan.events))
+    plan = _scheduled(problem, chip, lnc, window, kernel)
+    return Latency(us=plan.total_ns / 1e3, extrapolated=None, instructions=len(plan.events) * lnc // _cores(plan))
+
+
+def _scheduled(problem: Problem, chip: Chip, lnc: int, window: int | None, kernel: str) -> Schedule:
+    events, cores = telling_events(problem, chip, lnc, kernel=kernel)
+    return schedule(events, chip, window=window, cores=cores)
+
+
+def _cores(plan: Schedule) -> int:
+    """Cores whose events were scheduled."""
+    return len({queue.core for queue in plan.work.queues})
 
 
 def eager_like_us(problem: Problem, chip: Chip, lnc: int = 1) -> float:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from nki_hf.chips import get_chip
-from nki_hf.chips.measurements import error_band
 from nki_hf.errors import require
 from nki_hf.tasks import load_task
+from nki_hf.tools.error_bands import task_band
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
@@ -82,7 +82,7 @@ def command(
         with writing(image, "picture"), whole_file(image) as file:
             file.write(picture(panels, f"{task}: simulated, not measured", image.suffix[1:]))
     if as_json:
-        print(json.dumps({"task": task, "kernels": ranked}, indent=1))
+        print(json.dumps({"task": task, "bands": _bands(ranked, task), "kernels": ranked}, indent=1))
     else:
         _show(ranked, task, Screen())
         if image is not None:
@@ -125,6 +125,12 @@ def _panels(rows: list[dict[str, Any]], task: str) -> list[dict[str, Any]]:
     return found
 
 
+def _bands(ranked: list[dict[str, Any]], task: str) -> dict[str, str]:
+    """The error band of the times on each chip."""
+    chips = sorted({case.partition("@")[0] for row in ranked for case in row["us"]})
+    return {chip: task_band(load_task(task), chip) for chip in chips}
+
+
 def _show(ranked: list[dict[str, Any]], task: str, screen: Screen) -> None:
     cases = list(dict.fromkeys(case for row in ranked for case in row["us"]))
     best = ranked[0]["score"] if ranked and ranked[0]["passed"] else 0.0
@@ -140,7 +146,5 @@ def _show(ranked: list[dict[str, Any]], task: str, screen: Screen) -> None:
         rows.append([f"{place} {row['name']}" if row["passed"] else row["name"], *times, f"{row['score']:.3f}", share, verdict])
     head = ["kernel", *(f"{case} us (sim)" for case in cases), "score", "of the best", "verdict"]
     screen.table(head, rows, title=f"{task}: simulated, not measured", left=(0, len(head) - 1))
-    family = load_task(task).family
-    for chip in sorted({case.partition("@")[0] for case in cases}):
-        if family:
-            screen.say(f"error on measured rows: {error_band(family, chip)}")
+    for band in _bands(ranked, task).values():
+        screen.say(band)

@@ -162,7 +162,7 @@ def command(
             with writing(output), whole_file(output) as file:
                 file.write(text.encode())
     if as_json:
-        print(json.dumps(side.facts, indent=1))
+        print(json.dumps({"band": asked.band, **side.facts}, indent=1))
         return
     screen = Screen()
     show(side, screen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,13 @@ from nki_hf.kernels.registry import binding, bindings
 from nki_hf.lang import features
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions, launch
+from nki_hf.sim.execution.cores import CoresMeet
 from nki_hf.sim.stream.events import Event
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
 __all__ = [
-    "SUBJECTS", "Subject", "attention_candidate", "attention_events", "attention_kernels", "events_of", "own_kernels",
-    "subject",
+    "SUBJECTS", "Subject", "alike", "attention_candidate", "attention_events", "attention_kernels", "events_of", "own_kernels",
+    "subject", "telling_events",
 ]  # fmt: skip
 
 
@@ -167,16 +169,20 @@ def attention_candidate(problem: Problem, chip: Chip, lnc: int = 1, *, kernel: s
     return taken[0]
 
 
-def attention_events(problem: Problem, chip: Chip, lnc: int = 1, *, kernel: str | None = None) -> Sequence[Event]:
+def attention_events(
+    problem: Problem, chip: Chip, lnc: int = 1, *, kernel: str | None = None, first_core: bool = False
+) -> Sequence[Event]:
     """The event stream of one of our kernels on one problem, run on shapes alone.
 
     Args:
       problem: the call.
       chip, lnc: what it is planned for.
       kernel: its name; None = the one that dispatch picks.
+      first_core: only that of core 0, for problems whose cores are `alike`.
 
     Raises:
       UnsupportedProblem: the kernel, or every kernel, refuses the problem.
+      CoresMeet: `first_core`, and the cores meet.
     """
     candidate = attention_candidate(problem, chip, lnc, kernel=kernel)
     plan = candidate.plan
@@ -185,7 +191,31 @@ def attention_events(problem: Problem, chip: Chip, lnc: int = 1, *, kernel: str 
     source = getattr(importlib.import_module(candidate.binding.module), plan.entry or candidate.binding.name)
     # The rules are held by the tests of the kernel.
     options = SimOptions(chip=chip, values=False, checks=False, trip_counts=plan.trip_counts)
-    return launch(source, (), {**tensors, **plan.constants}, options=options, lnc=lnc).events
+    return launch(source, (), {**tensors, **plan.constants}, options=options, lnc=lnc, first_core=first_core).events
+
+
+def alike(problem: Problem, kernel: str, lnc: int) -> bool:
+    """True if the cores of a launch have the same units each, (batch, kv head) pairs in this order, and share none.
+
+    Then each core issues the same instructions on tiles of its own, and where cores do not meet either the time of one is the
+    time of both: what they share, HBM, is part of the costs (`timing.schedule`, `cores`). The gradient of a bias is summed over
+    units, so that its work is divided otherwise.
+    """
+    if problem.bias_gradient:
+        return False
+    outer, inner = (int(getattr(problem, axis)) for axis in binding(kernel).division.axes[-2:])
+    return lnc > 1 and (outer % lnc == 0 or (outer == 1 and inner % lnc == 0))
+
+
+def telling_events(problem: Problem, chip: Chip, lnc: int, *, kernel: str) -> tuple[Sequence[Event], int | None]:
+    """The events that tell the time of a launch, and how many cores share HBM if they do not show it.
+
+    They are those of core 0 where its cores are `alike` and do not meet, else all.
+    """
+    if alike(problem, kernel, lnc):
+        with suppress(CoresMeet):
+            return attention_events(problem, chip, lnc, kernel=kernel, first_core=True), lnc
+    return attention_events(problem, chip, lnc, kernel=kernel), None
 
 
 def causal(seqlen: int, heads: int = 1, head_dim: int = 128) -> Problem:

@@ -130,8 +130,9 @@ def _plain(found: Tuned, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
     passed = next((row for row in verdicts if row["passed"]), None)
     best = passed or ({"constants": found.ranked[0][0], "us": found.ranked[0][1]} if found.ranked and not verdicts else None)
     return {
-        "case": found.case.label, "study": found.case.study.name, "best": best and best["constants"], "us": best and best["us"],
-        "start_us": found.start_us, "trials": [{"constants": c, **_shown(r)} for c, r in found.rows],
+        "case": found.case.label, "band": found.case.band, "study": found.case.study.name,
+        "best": best and best["constants"], "us": best and best["us"], "start_us": found.start_us,
+        "trials": [{"constants": c, **_shown(r)} for c, r in found.rows],
         "reloaded": found.reloaded, "seconds": found.seconds, "judged": verdicts,
     }  # fmt: skip
 
@@ -160,5 +161,6 @@ def _show(found: Tuned, verdicts: list[dict[str, Any]], screen: Screen) -> None:
         gain = found.start_us / ranked[0][1] - 1
         best = f"{gain:+.1%}" if gain > 0 else "no gain: the kernel's own constants stay best"
         screen.say(f"without tuning ~ {found.start_us:,.1f} us; tuned ~ {ranked[0][1]:,.1f} us, {best}")
+    screen.say(found.case.band)
     for row in verdicts:
         screen.say(f"{row['constants']}: {row['sentence']}")

@@ -17,6 +17,8 @@ __all__ = ["unit_ends"]
 def unit_ends(plan: Schedule, problem: Problem, kernel: str, cores: int) -> list[float] | None:
     """Of the n-th unit of every core the simulated ns at which it is written on all of them; None if a unit is not written.
 
+    A schedule of one core of several, all of which do the same, has the units of that core.
+
     Args:
       plan: the schedule of `problem`, whose units lie along the innermost axis that the kernel's binding divides.
       problem: the call.
@@ -38,7 +40,9 @@ def unit_ends(plan: Schedule, problem: Problem, kernel: str, cores: int) -> list
                 first, last = _along(region, axis, shape)
                 for unit in range(first // width, last // width + 1):
                     ends[unit] = max(ends[unit], float(plan.done_ns[i]))
-    return sorted(ends)[cores - 1 :: cores] if min(ends) >= 0 else None
+    traced = len({queue.core for queue in plan.work.queues})
+    written = sorted(end for end in ends if end >= 0)
+    return written[traced - 1 :: traced] if len(written) * cores == len(ends) * traced else None
 
 
 def _along(region: Region, axis: int, shape: tuple[int, ...]) -> tuple[int, int]:

@@ -34,12 +34,15 @@ class PlainSchedule:
     def _hop(self, other, queue):
         return 0.0 if other == queue or self.work.queues[other].engine == "dma" else self.resources.hop_ns
 
-    def _available(self, producer, kind, queue):
-        r, other = self.resources, self.work.engine[producer]
+    def _available(self, producer, kind, consumer):
+        r, other, queue = self.resources, self.work.engine[producer], self.work.engine[consumer]
         if self.work.queues[other].engine == "dma":
             return r.done[producer]
-        if other == queue and kind in (WAR, WAW):
+        if other == queue and kind == WAR:
             return r.start[producer]
+        if other == queue and kind == WAW:  # the younger result is the last
+            cost = self.work.costs[consumer]
+            return max(r.start[producer], r.done[producer] - (cost.output_ns or cost.done_ns))
         if kind == WAR:
             return r.free[producer] + r.hop_ns
         if kind == OUTPUT:
@@ -84,7 +87,7 @@ class PlainSchedule:
         for i in candidates:
             if self._may_enter(i) and self._open(i):
                 queue = self.work.engine[i]
-                ready = max([0.0, *(self._available(p, kind, queue) for p, kind in self.edges(i))])
+                ready = max([0.0, *(self._available(p, kind, i) for p, kind in self.edges(i))])
                 for tile in self.tiles.touches[i]:
                     at, user = self.granted[tile]
                     ready = max(ready, at + (self._hop(self.work.engine[user], queue) if user >= 0 else 0.0))

@@ -98,7 +98,7 @@ def test_what_a_store_waits_for_is_more_urgent_than_what_nobody_needs():
 
 def test_few_small_kernels_are_slower_with_less_work_and_by_how_little():
     """A list scheduler is no optimum. Of 160 times that a random kernel of 10 to 40 us has one instruction less, or a shorter
-    one: at most 4 % end more than 2 % later, and none by more than 12 %; docs/timing.md says so.
+    one: at most 1 % end more than 2 % later, and none by more than 5 %; docs/timing.md says so.
     """
     rng, later = random.Random(5), []
     for _ in range(80):
@@ -108,5 +108,5 @@ def test_few_small_kernels_are_slower_with_less_work_and_by_how_little():
         shorter = [*steps[:at], (*steps[at][:3], 16), *steps[at + 1 :]]
         before = schedule(build(steps), chip).total_ns
         later += [schedule(build(other), chip).total_ns / before - 1 for other in (steps[:at] + steps[at + 1 :], shorter)]
-    assert sum(share > 0.02 for share in later) <= 0.04 * len(later)
-    assert max(later) < 0.12
+    assert sum(share > 0.02 for share in later) <= 0.01 * len(later)
+    assert max(later) < 0.05

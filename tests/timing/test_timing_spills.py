@@ -1,5 +1,7 @@
 """Spills: the liveness rule, what is added when memory overflows, and that values still flow as they did."""
 
+from dataclasses import replace
+
 import pytest
 
 from nki_hf.chips import get_chip
@@ -48,6 +50,23 @@ def test_what_fits_is_left_alone():
     after, spills = spilled(events, TRN1)
     assert after == events
     assert not spills
+
+
+def test_each_core_has_a_memory_of_its_own():
+    """Two cores whose instructions alternate, one of which needs more than there is: what is added is what it needs alone."""
+    full = Stream().write("a", 90).write("b", 90).write("c", 60).read("a", 90).read("b", 90).read("c", 60).events
+    small = Stream().write("d", 60).write("e", 60).write("f", 30).read("d", 60).read("e", 60).read("f", 30).events
+    other = [replace(event, core=1, reads=_moved(event.reads), writes=_moved(event.writes)) for event in small]
+    mixed = [event for pair in zip(full, other, strict=True) for event in pair]
+    after, spills = spilled([replace(event, index=i) for i, event in enumerate(mixed)], TRN1)
+    _, alone = spilled(full, TRN1)
+    assert alone.stores > 0
+    assert (spills.stores, spills.loads, spills.peak_bytes) == (alone.stores, alone.loads, alone.peak_bytes)
+    assert {event.core for event in after if event.attrs.get("spill")} == {0}
+
+
+def _moved(regions):
+    return tuple(replace(r, buffer=replace(r.buffer, number=100 + r.buffer.number, core=1)) for r in regions)
 
 
 def test_the_tile_whose_next_use_is_furthest_goes_to_hbm_and_comes_back():

@@ -278,6 +278,7 @@ def test_nki_decodes_with_a_cache(tiny):
     for step in steps.rows:
         assert step["tokens_per_s_simulated"] == pytest.approx(1e6 / (2 * step["us_simulated"]))
         assert 0 < step["bandwidth_share_simulated"] < 1
+        assert step["band"].startswith(f"decode attention, {step['chip']}: ")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 import nki_hf
-from nki_hf.chips.measurements import MEASUREMENTS
+from nki_hf.chips.measurements import MEASUREMENTS, error_band
 from nki_hf.cli import app
 from nki_hf.sim import isa, language
 from nki_hf.tasks import load_task, task_names
+from nki_hf.tools.error_bands import task_band
 from nki_hf.tools.searching.facts import source_diff
 from nki_hf.tools.searching.guide import EXAMPLE
 from nki_hf.tools.searching.picture import ladder_lines
@@ -39,6 +40,7 @@ def test_compare_says_which_is_faster_and_where_the_time_goes():
     measured = {(m.subject, m.size): m.us for m in MEASUREMENTS if m.chip == "trn1"}
     for row in found["rows"]:
         assert row["speedup"] == row["a_us"] / row["b_us"] > 1
+        assert row["band"] == error_band("attention", row["chip"])
         assert sum(step["us"] for step in row["a_path"]) <= row["a_us"] * 1.0001
         assert all(0 <= engine[side] <= 1 for engine in row["engines"] for side in "ab")
         if row["chip"] == "trn1":
@@ -68,7 +70,10 @@ def test_rank_sorts_by_score_and_puts_what_fails_last(tmp_path):
              "note.txt": "", "f.py": KERNEL.replace("op0=nl.multiply", "op0=nl.add")}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    found = json.loads(said("rank", str(tmp_path), *SMALL, "--timeout", "4", "--json"))["kernels"]
+    told = json.loads(said("rank", str(tmp_path), *SMALL, "--timeout", "4", "--json"))
+    (task,) = [SMALL[place + 1] for place, word in enumerate(SMALL) if word == "--task"]
+    assert told["bands"] == {"trn2": task_band(load_task(task), "trn2")}
+    found = told["kernels"]
     assert [row["name"] for row in found] == ["b.py", "d.py", "a.py", "c.py", "e.py", "f.py"]
     assert [row["passed"] for row in found] == [True, True, True, False, False, False]
     times = [row["us"]["trn2@128"] for row in found[:3]]

@@ -19,6 +19,7 @@ from nki_hf.cli import app
 from nki_hf.tasks import load_task, task_names
 from nki_hf.timing.schedule import schedule
 from nki_hf.tools.bench_tasks import KERNELS
+from nki_hf.tools.error_bands import task_band
 from nki_hf.tools.searching.options import named
 from nki_hf.tools.subjects import events_of
 
@@ -184,6 +185,7 @@ def test_kernels_of_the_bench_pass_and_ours_is_faster(task):
     )
     assert done.exit_code == 0, done.stdout
     rows = {row["which"]: row for row in json.loads(done.stdout)}
+    assert rows["best"]["band"] == rows["baseline"]["band"] == task_band(load_task(task), "trn2")
     assert rows["best"]["least_us"] < rows["best"]["us"] <= rows["baseline"]["us"]
 
 

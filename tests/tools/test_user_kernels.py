@@ -31,7 +31,9 @@ def test_report_and_trace_give_the_time_that_judge_gives(right, tmp_path):
     us = record["times"][0]["us"]
     done = run("report", f"{right}:attention", *TASK, "--at", 256, "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["total_us"] == pytest.approx(us)
+    told = json.loads(done.stdout)
+    assert told["total_us"] == pytest.approx(us)
+    assert told["band"] == f"error on measured rows: {record['times'][0]['band']}"
     drawn = run("trace", "--kernel", right, *TASK, "--at", 256, "-o", tmp_path / "t.svg")
     assert drawn.exit_code == 0, drawn.output
     assert f"{us:,.1f}" in drawn.stdout

@@ -15,7 +15,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from nki_hf.sim.execution.machine import Machine, Run, entered
 from nki_hf.sim.faults import fault, kernel_position
@@ -25,7 +25,11 @@ from nki_hf.sim.stream.footprint import footprint_of, overlap
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Cooperation", "Meeting", "exchange", "meet"]
+__all__ = ["Alone", "Cooperation", "CoresMeet", "Meeting", "exchange", "meet"]
+
+
+class CoresMeet(Exception):
+    """A core that was to run without the other one comes to where they meet."""
 
 
 class _AbandonedRun(BaseException):
@@ -116,6 +120,18 @@ def exchange(
     machine.pending.append(_Pending(meeting, where, reads, writes, lambda: issue(meeting)))
     if machine.in_order:
         cooperation.await_all(machine)
+
+
+class Alone:
+    """In place of a `Cooperation` where the first core of a launch runs and the other does not."""
+
+    def arrive(self, machine: Machine, what: str, *rest: object) -> NoReturn:
+        """Raises `CoresMeet`."""
+        file, line = kernel_position()
+        raise CoresMeet(f"core {machine.core} meets the other one: {what} at {file}:{line}.")
+
+    def await_all(self, machine: Machine) -> None:
+        """Nothing: there are no exchanges under way."""
 
 
 class Cooperation:

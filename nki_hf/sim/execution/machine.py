@@ -190,37 +190,42 @@ class Machine:
           attrs: see `Event.attrs`.
           position: file and line of the kernel, if it is not the one that runs now.
         """
-        event, buffers = None, self.run.buffers
+        run = self.run
+        event, buffers, closed = None, run.buffers, run.closed
+        count = len(buffers)
         for region in (*reads, *writes):
-            number = region.buffer.number
-            if number >= len(buffers) or buffers[number] is not region.buffer:
+            buffer = region.buffer
+            number = buffer.number
+            if number >= count or buffers[number] is not buffer:
                 fault(
                     "argument",
                     opcode,
-                    f"{region.buffer.name} was allocated in another launch",
+                    f"{buffer.name} was allocated in another launch",
                     limit="operands belong to the launch that uses them",
                     advice="Pass its values as an argument of this launch",
                 )
-            if number in self.run.closed:
-                leaves(opcode, region.buffer.name, self.run.closed[number])
+            if closed and number in closed:
+                leaves(opcode, buffer.name, closed[number])
         for region in writes:
             if region.buffer.role == "input":
-                self.run.modified.add(region.buffer.number)
+                run.modified.add(region.buffer.number)
         if self.options.events:
             file, line = position or kernel_position(3)  # this, begin.issue, the instruction
             if self.in_order:
                 attrs = {**(attrs or {}), "no_reorder": True}
+            events = run.events
             if self.loops:
-                self.run.templates += 1
-                index = -self.run.templates
-                self.run.homes[index] = self.loops[-1]
+                run.templates += 1
+                index = -run.templates
+                run.homes[index] = self.loops[-1]
+                events = self.loops[-1].nodes  # type: ignore[assignment]  # of one turn, and loops within it
             else:
-                index = len(self.run.events)
+                index = len(events)
                 self.since_loop.append(index)
                 if self.after_loop:
                     attrs = {**(attrs or {}), "depends_on": ((attrs or {}).get("depends_on", ()) + self.after_loop)}
             event = Event(index, self.core, engine, queue or engine, opcode, reads, writes, file, line, attrs or {})
-            (self.loops[-1].nodes if self.loops else self.run.events).append(event)
+            events.append(event)
         if step is not None:
             self.step(step)
         return event

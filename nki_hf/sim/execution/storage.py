@@ -68,12 +68,14 @@ class Storage:
       foreign: `bool[elements]`: which elements of PSUM another engine than Tensor wrote last; None if none.
       written: `bool[elements]` of the buffer's own dtype; None = every element counts as written (inputs, constants).
       whole: patterns (see `NkiTensor.pattern`) all of whose elements are known to have been written.
+      untouched: True until an instruction has it among what it writes.
       seen: True once a computation holds the bytes themselves, so that they must be there.
       lent: during a replay, the caller's array that stands for them: of the buffer's shape, or shorter and followed by zeros.
     """
 
     __slots__ = (
-        "__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "lent", "on_chip", "seen", "whole", "written",
+        "__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "lent", "on_chip", "seen", "untouched", "whole",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +89,7 @@ class Storage:
         self.written = np.zeros(buffer.elements, np.bool_) if tracked else None
         self.whole: set[tuple[object, ...]] = set()
         self.seen = False
+        self.untouched = True
         self.lent: np.ndarray[Any, Any] | None = None
         self._pool = pool
 

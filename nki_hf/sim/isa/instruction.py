@@ -88,7 +88,9 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             if tensor.storage.written is not None:
                 mark_written(tensor)
         for tensor in writes:
-            if tensor.storage.in_psum:
+            storage = tensor.storage
+            storage.untouched = False
+            if storage.in_psum and (engine != "tensor" or storage.foreign is not None):
                 note_writer(tensor, engine)
             if tensor.indirection is not None:
                 reads = (*reads, *index_tensors((tensor,)))

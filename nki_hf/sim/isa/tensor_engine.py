@@ -21,6 +21,7 @@ _GROUP = 32
 """Partitions that share a list of offsets when an operand of the Tensor engine is indirect."""
 
 
+_NO_MODE = matmul_perf_mode.none
 _MODES = {mode.value: mode for mode in matmul_perf_mode}
 
 
@@ -52,7 +53,7 @@ def nc_matmul(
         tile_position=tile_position, tile_size=tile_size, perf_mode=perf_mode,
     )  # fmt: skip
     adds = written_before(dst, accumulate) if not is_transpose else False
-    if not is_transpose:
+    if this.machine.loops and not is_transpose:
         warn_in_loop("nc_matmul", dst, adds, accumulate)
     step = None
     if this.values:
@@ -63,7 +64,8 @@ def nc_matmul(
             step = product_step(dst, _operand(stationary, rows), _operand(moving, rows), adds, accumulate)
     return this.issue(
         engine="tensor", reads=(stationary, moving), writes=(dst,), step=step, accumulate=adds is not False, **kept(adds),
-        perf_mode=perf_mode.name, is_transpose=is_transpose, tile_position=tuple(tile_position), tile_size=tuple(tile_size),
+        perf_mode="none" if perf_mode is _NO_MODE else perf_mode.name, is_transpose=is_transpose,
+        tile_position=tuple(tile_position), tile_size=tuple(tile_size),
         onezero=bool(is_stationary_onezero or is_moving_onezero),
     )  # fmt: skip
 
@@ -73,6 +75,8 @@ def written_before(dst: NkiTensor, accumulate: bool | None) -> Any:
     if accumulate is not None:
         return accumulate
     storage = dst.storage
+    if storage.untouched:
+        return False
     if dst.indirection is None and dst.dtype.itemsize == storage.buffer.dtype.itemsize and dst.pattern() in storage.whole:
         return True
     flags = storage.written if dst.indirection is not None else dst.written()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.cores import Cooperation
+from nki_hf.sim.execution.cores import Alone, Cooperation
 from nki_hf.sim.execution.loops import check_closed, leaves, turns_of
 from nki_hf.sim.execution.machine import Run, entered, running_machine
 from nki_hf.sim.options import BLOCK, Block, SimOptions, target_chip
@@ -108,6 +108,7 @@ def launch(
     *,
     options: SimOptions | None = None,
     lnc: int | None = None,
+    first_core: bool = False,
 ) -> LaunchResult:
     """Run a kernel once; other Python objects than arrays reach it as they are.
 
@@ -117,10 +118,16 @@ def launch(
         is contiguous. What the kernel writes to them is visible afterwards in every case.
       options: see `SimOptions`; default: those of the kernel, of the block, else the default ones.
       lnc: size of the launch grid; default is the kernel's own.
+      first_core: run core 0 of the launch alone, on shapes: for kernels whose cores do the same each on its share.
+
+    Raises:
+      CoresMeet: `first_core`, and the cores meet.
     """
     kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
     if lnc is not None and lnc not in (1, 2):
         raise ValueError(f"lnc={lnc!r} is not a logical-core degree: it is 1 or 2.")
+    if first_core and (options is None or options.values or options.checks):
+        raise ValueError("first_core=True needs values=False and checks=False: half of a launch has no result to judge.")
     grid = lnc or kernel.lnc
     run = Run(options or kernel.options(), grid or 1, grid=grid is not None)
     try:
@@ -133,7 +140,8 @@ def launch(
         bound.arguments[name] = arguments.bind(name, value)
     function = functools.partial(kernel.function, *bound.args, **bound.kwargs)
     with nullcontext() if run.options.values else uncollected():
-        if run.lnc == 1:
+        if run.lnc == 1 or first_core:
+            run.cooperation = Alone() if run.lnc > 1 else None
             with entered(run.cores[0]):
                 value = function()
         else:

@@ -64,16 +64,30 @@ def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int
         keys = keys + (_ALL,) * (axes - len(keys))
 
     on_chip = tensor.storage.on_chip
-    shape, strides, offset = [], [], tensor.offset
+    shape: list[int] = []
+    strides: list[int] = []
+    offset, axis = tensor.offset, -1
     # this loop runs for every operand that a kernel slices, hence no calls on the common road
-    for axis, (item, size, stride) in enumerate(zip(keys, tensor.shape, tensor.strides, strict=True)):
-        if type(item) is slice:
+    for item, size, stride in zip(keys, tensor.shape, tensor.strides):  # noqa: B905  (as many of each, see above)
+        axis += 1
+        kind = type(item)
+        if kind is int and 0 <= item < size:
+            offset += item * stride
+            if axis == 0 and on_chip:
+                shape.append(1)
+                strides.append(stride)
+        elif kind is slice:
             start, stop, step = item.start, item.stop, item.step
+            if type(start) is int and type(stop) is int and step is None and 0 <= start <= stop <= size:
+                offset += start * stride
+                shape.append(stop - start)
+                strides.append(stride)
+                continue
+            if start is None and stop is None and step is None:
+                shape.append(size)
+                strides.append(stride)
+                continue
             if type(start) is not int:
-                if start is None and stop is None and step is None:
-                    shape.append(size)
-                    strides.append(stride)
-                    continue
                 start = 0 if start is None else operator.index(start)
             if type(stop) is not int:
                 stop = size if stop is None else operator.index(stop)
@@ -92,7 +106,7 @@ def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int
             if start < 0 or stop > size or start > stop:
                 _leaves(tensor, axis, item, start, stop, size)
             offset += start * stride
-        elif type(item) is DynamicSlice:
+        elif kind is DynamicSlice:
             if type(item.start) is not int and is_register(item.start):
                 raise RunTimeSubscript
             start = operator.index(item.start)

@@ -223,6 +223,8 @@ class NkiTensor(Views):
         except RunTimeSubscript:
             return self._at_register(key)
         moved = self.indirection
+        if moved is None and self.free_start is None:
+            return self._view(shape, strides, offset)
         if moved is not None and moved.dim >= 0 and shape[moved.dim : moved.dim + 1] != self.shape[moved.dim : moved.dim + 1]:
             self._not_indirect_along("index", moved.dim)
         view = self._view(shape, strides, offset)

@@ -86,7 +86,9 @@ def modelled_decode_table(steps: ModelledDecode) -> Table:
     """What a decode step costs on each chip, simulated."""
     layers = f"{steps.layers} layer{'' if steps.layers == 1 else 's'}"
     titles = ("chip", "cores", "kernel", "µs a layer (sim)", "of the bandwidth (sim)", f"tokens/s, attention of {layers} (sim)")
-    table = Table(*titles, title="attention of a decode step on Trainium, simulated: no figure here was measured")
+    bands = [f"error on measured rows: {row['band']}" for row in steps.rows if row.get("band")]
+    table = Table(*titles, title="attention of a decode step on Trainium, simulated: no figure here was measured",
+                  caption="\n".join(bands))  # fmt: skip
     for row in steps.rows:
         table.add_row(row["chip"], str(row["cores"]), row["kernel"], f"{row['us_simulated']:,.1f}",
                       f"{row['bandwidth_share_simulated']:.0%}", f"{row['tokens_per_s_simulated']:,.0f}")  # fmt: skip

@@ -38,7 +38,8 @@ def source_diff(before: str, after: str, names: tuple[str, str] = ("before", "af
 def beside(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row per chip and size that both records timed: times, engines, and the lines of both critical paths.
 
-    `speedup` is how many times as fast b is. Engines are active shares of the latency; of a path the us by line.
+    `speedup` is how many times as fast b is, `band` the error band of both times. Engines are active shares of the latency; of
+    a path the us by line.
     """
     found = []
     theirs = {case_of(row): row for row in b["times"]}
@@ -55,6 +56,7 @@ def beside(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "chip": row["chip"], "size": row["size"], "a_us": row["us"], "b_us": other["us"],
                 "speedup": row["us"] / other["us"], "least_us": row["least_us"], "engines": engines,
                 "a_path": [_step(step) for step in row["path"]], "b_path": [_step(step) for step in other["path"]],
+                "band": row["band"],
             }
         )  # fmt: skip
     return found

@@ -10,6 +10,7 @@ from typing import Any
 from nki_hf.chips import get_chip
 from nki_hf.kernels.flash_const_max.plan import plan_const_max
 from nki_hf.tasks import load_task
+from nki_hf.tools.error_bands import band_of, task_band
 from nki_hf.tools.judging.layouts import layout_of, parsed, placed_shape
 from nki_hf.tools.searching.options import Named
 from nki_hf.tools.shape import problem_of
@@ -51,7 +52,7 @@ def file_cases(kernel: Named, task: str, options: Mapping[str, Any], folder: Pat
                    "window": options["window"], "given": given}  # fmt: skip
             facts = {key: job[key] for key in ("arrays", "chip", "lnc", "window")} | {"given": repr(given), "name": name}
             study = study_of(facts, Path(path), folder)
-            cases.append(Case(label=f"{chip}@{size}", job=job, start={}, study=study))
+            cases.append(Case(label=f"{chip}@{size}", job=job, start={}, study=study, band=task_band(found, chip)))
     return cases
 
 
@@ -87,5 +88,6 @@ def own_cases(
         facts = {key: job[key] for key in ("kernel", "chip", "lnc", "window", "units")} | {"problem": repr(problem)}
         study = study_of(facts, Path(spec.origin), folder)
         start = {key: rule[key] for key in space}
-        cases.append(Case(label=f"{name}, {cores} core{'s' * (cores > 1)}", job=job, start=start, study=study))
+        label = f"{name}, {cores} core{'s' * (cores > 1)}"
+        cases.append(Case(label=label, job=job, start=start, study=study, band=band_of(kernel, name)))
     return cases

@@ -18,6 +18,7 @@ from nki_hf.kernels.spans import TILE
 from nki_hf.problem import Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.stream.events import Event
+from nki_hf.tools.subjects import alike
 
 __all__ = ["TUNED", "own_constants", "own_launch", "part_of"]
 
@@ -56,8 +57,9 @@ def part_of(problem: Problem, lnc: int, units: int | None) -> tuple[Problem, flo
 
 def own_launch(
     kernel: str, problem: Problem, chip: Chip, lnc: int, constants: Mapping[str, Any], units: int | None
-) -> tuple[float, Callable[[bool], Sequence[Event]]]:
-    """How many times the traced part stands for, and what traces it, with or without the checks of limits.
+) -> tuple[float, Callable[[bool], Sequence[Event]], int | None]:
+    """How many times the traced part stands for; what traces it, with or without the checks of limits; how many cores share
+    HBM, where one was traced for two that do the same, else None.
 
     Args:
       kernel: one of `TUNED`.
@@ -88,13 +90,17 @@ def own_launch(
         value, allowed = f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}"
         raise UnsupportedProblem([Reason(kernel=kernel, field="sbuf_bytes", value=value, limit=allowed)])
     short = _shortened(traced)
+    alone = short is not None and alike(traced, kernel, lnc)
 
     def run(checks: bool) -> Sequence[Event]:
-        if checks and short is not None:  # limits and PSUM do not depend on the length, SBUF is the plan's
-            _events(short, plan_const_max(short, chip, lnc, tuned), chip, lnc, checks=True)
-        return _events(traced, plan, chip, lnc, checks=checks and short is None)
+        if checks:  # limits and PSUM do not depend on the length, SBUF is the plan's
+            judged = traced if short is None else short
+            events = _events(judged, plan_const_max(judged, chip, lnc, tuned), chip, lnc, checks=True)
+            if judged is traced:
+                return events
+        return _events(traced, plan, chip, lnc, first_core=alone)
 
-    return factor, run
+    return factor, run, lnc if alone else None
 
 
 def _shortened(problem: Problem) -> Problem | None:
@@ -104,7 +110,9 @@ def _shortened(problem: Problem) -> Problem | None:
     return replace(problem, seqlen_q=_SHORT, seqlen_kv=_SHORT)
 
 
-def _events(problem: Problem, plan: ConstMaxPlan, chip: Chip, lnc: int, *, checks: bool) -> Sequence[Event]:
+def _events(
+    problem: Problem, plan: ConstMaxPlan, chip: Chip, lnc: int, *, checks: bool = False, first_core: bool = False
+) -> Sequence[Event]:
     heads, keys = (problem.batch, problem.num_heads_kv), problem.seqlen_kv
     tensors: dict[str, Any] = {
         "q": _bfloat16((problem.batch, problem.num_heads_q, problem.head_dim, problem.seqlen_q)),
@@ -112,7 +120,8 @@ def _events(problem: Problem, plan: ConstMaxPlan, chip: Chip, lnc: int, *, check
         "v": _bfloat16((*heads, keys, problem.head_dim_v)),
     }
     options = SimOptions(chip=chip, values=False, checks=checks)
-    return launch(flash_const_max, (), {**tensors, **plan.constants()}, options=options, lnc=lnc).events
+    given = {**tensors, **plan.constants()}
+    return launch(flash_const_max, (), given, options=options, lnc=lnc, first_core=first_core).events
 
 
 def _bfloat16(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -24,12 +24,14 @@ class Case:
       job: a trial of the workers but for its constants.
       start: the constants that the kernel has if it is told nothing; None if it must be told.
       study: where results are kept.
+      band: the error band of its times.
     """
 
     label: str
     job: Mapping[str, Any]
     start: Mapping[str, Any] | None
     study: Study
+    band: str
 
 
 @dataclass(kw_only=True)

@@ -44,11 +44,13 @@ class Trials:
         """
         chip, constants = get_chip(job["chip"]), ast.literal_eval(job["constants"])
         try:
+            cores = None
             if job.get("kernel"):
-                factor, run = own_launch(job["kernel"], problem_of(job["shape"]), chip, job["lnc"], constants, job["units"])
+                problem = problem_of(job["shape"])
+                factor, run, cores = own_launch(job["kernel"], problem, chip, job["lnc"], constants, job["units"])
             else:
                 factor, run = 1.0, self._launch(job, chip, constants)
-            return _timed(run, factor, chip, job["window"], job["best_us"], spill=not job.get("kernel"))
+            return _timed(run, factor, chip, job["window"], job["best_us"], spill=not job.get("kernel"), cores=cores)
         except _Unknown as error:  # wrong use: no other combination does better
             return {"unknown": str(error)}
         except (KernelFault, UnsupportedProblem, MemoryError) as error:
@@ -93,6 +95,7 @@ def _timed(
     best_us: float | None,
     *,
     spill: bool,
+    cores: int | None,
 ) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SimulatorWarning)
@@ -108,7 +111,7 @@ def _timed(
         return ((ns - fixed) * factor + fixed) / 1e3
 
     limit = float("inf") if best_us is None else (best_us * 1e3 - fixed) / factor + fixed
-    floor, plan = schedule_below(events, chip, limit, window=window)
+    floor, plan = schedule_below(events, chip, limit, window=window, cores=cores)
     if plan is None:
         return {"floor_us": whole_us(floor), "pruned": True}
     return {"us": whole_us(plan.total_ns), "floor_us": whole_us(floor)}
