@@ -268,6 +268,15 @@ def test_kernels_of_the_package_pass_as_their_bindings_call_them(module, name, t
     assert record["passed"], said(record)
 
 
+def test_the_loop_of_run_time_that_mends_rows_is_replayed_beyond_one_block_of_keys():
+    """From 1,024 keys on the body of the loop visits several blocks, whose tiles must not add up."""
+    words = ["--task", "attention", "--check", "512,1024", "--at", "512", "--chip", "trn2", "--json", "-"]
+    record = json.loads(CliRunner().invoke(app, ["judge", "flash_const_max", *words]).stdout)
+    assert record["passed"], said(record)
+    assert record["kernel"] == "flash_const_max_loop"
+    assert {case["size"] for case in record["cases"] if case["distribution"] == "late_maximum"} == {512, 1024}
+
+
 def test_a_kernel_of_ours_is_judged_by_its_name():
     words = ["--task", "attention_unscaled", "--check", "512", "--at", "512", "--chip", "trn1"]
     assert CliRunner().invoke(app, ["judge", "v7", *words]).exit_code == 0

@@ -175,7 +175,7 @@ def _outcome(
     for i, (output, reference) in enumerate(zip(outputs, references, strict=False)):
         dtype = _dtype(run, i)
         best = np.asarray(ideal[i]).astype(NUMPY_DTYPES[dtype]).astype(np.float64)
-        size = 0.0 if scale is None or i else np.asarray(scale)
+        size = _scale_of(scale, i)
         tolerance = run.rtol or _tolerance(task, best, reference, size, dtype)
         written = unwritten[i] if unwritten is not None and i < len(unwritten) else None
         written = None if written is None or written.shape != reference.shape else written
@@ -190,6 +190,12 @@ def _outcome(
     return Outcome(
         distribution=distribution, arrays=arrays, outputs=outputs, references=references, judgements=found, precision=shown
     )
+
+
+def _scale_of(scale: Any, number: int) -> Any:
+    if isinstance(scale, tuple):
+        return np.asarray(scale[number])
+    return 0.0 if scale is None or number else np.asarray(scale)
 
 
 def _dtype(run: Run, number: int) -> str:
