@@ -1,4 +1,7 @@
-"""Attention: plain, causal, sliding window, grouped heads, one decoded token. Arrays are [heads, seqlen, head_dim]; one head has no axis."""
+"""Attention: plain, causal, sliding window, grouped heads, one decoded token.
+
+Arrays are [heads, seqlen, head_dim]; one head has no axis.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ _WRONG: dict[str, Callable[..., Any]] = {
 
 
 def _summed(q: Array, k: Array, v: Array, dout: Array) -> tuple[Array, ...]:
-    """`sqrt(sum of (term) ** 2)` of each row of dq, dk and dv: where terms are alike the sum cancels, their roundings do not."""
+    """`sqrt(sum of (term) ** 2)` of each row of dq, dk, dv: where terms are alike the sum cancels, their roundings do not."""
     scale = np.asarray(_D**-0.5, q.dtype)
     scores = np.where(np.tri(len(q), len(k)) > 0, q @ k.T * scale, -np.inf)
     power = np.exp(scores - scores.max(-1, keepdims=True))

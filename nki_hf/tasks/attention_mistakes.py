@@ -228,7 +228,8 @@ def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> 
 
     found = {
         "the scale is missing": of(scale=1.0), "the scale is applied twice": of(scale=root * root),
-        "the scale is 1 / head_dim": of(scale=1 / head_dim), "the exponential has base 2 instead of e": of(scale=root * np.log(2)),
+        "the scale is 1 / head_dim": of(scale=1 / head_dim),
+        "the exponential has base 2 instead of e": of(scale=root * np.log(2)),
         "the rows are not divided by their sums": of(divide=False),
         "the maximum is not subtracted and the rows are not divided": of(divide=False, shift=False),
         "the maximum is that of one tile, and the rows overflow": of(shift=False),

@@ -126,7 +126,20 @@ def test_a_loop_of_run_time_is_replayed(judged):
         "    for i in range(tiles):\n",
         "    def one(i):\n        pass\n    nl.fori_loop(0, 3, one)\n    for i in range(tiles):\n",
     )
-    assert judged(text)["passed"]
+    record = judged(text)
+    assert record["passed"]
+    loops = [step for row in record["times"] for step in row["path"] if step["opcode"].startswith("loop_")]
+    assert {step["line"] for step in loops} == {_line(text, "nl.fori_loop")}
+
+
+def test_a_kernel_that_does_otherwise_for_large_sizes_and_is_right_passes_with_a_word(judged):
+    text = RIGHT.replace(
+        "nisa.reciprocal(dst=inverse, data=total)",
+        "nisa.reciprocal(dst=inverse, data=total) if s <= 512 else nisa.activation(dst=inverse, op=nl.reciprocal, data=total)",
+    )
+    record = judged(text, at=(1024,))
+    assert record["passed"], said(record)
+    assert any("values were judged there as well" in warning for warning in record["warnings"])
 
 
 def test_seed_repeats_a_judgement_and_no_seed_draws_a_new_one(judged):

@@ -1,6 +1,7 @@
 """Runs the public kernels of a checkout of aws-neuron/nki-library on the simulator, by that repository's own tests.
 
-python tools/conformance/nki_library.py CHECKOUT [--kernel NAME ...] [--limit N] [--seconds S] [--replay] [--judge] [--no-report]
+python tools/conformance/nki_library.py CHECKOUT [--kernel NAME ...] [--limit N] [--seconds S] [--replay] [--judge]
+    [--no-report]
 
 With --kernel only the rows of those kernels are replaced in docs/conformance.md.
 """

@@ -1,4 +1,4 @@
-"""Attention as it is written down, and its gradients: baselines of the attention tasks. The best gradients are flash_backward's."""
+"""Attention as it is written down, and its gradients: baselines of attention tasks; the best gradients are flash_backward."""
 
 from dataclasses import replace
 

@@ -17,12 +17,11 @@ from nki_hf.sim import LaunchResult, SimOptions
 from nki_hf.sim.faults import SecondWriteWarning, SimulatorWarning
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
-from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.stage_names import STAGES
 from nki_hf.tools.judging.value_stage import add_cases, judge_values
-from nki_hf.tools.judging.values import Checked, Run, checked, drawn, run_tape, to_kernel
+from nki_hf.tools.judging.values import Checked, Run, checked, distributions_of, drawn, run_tape, to_kernel
 from nki_hf.tools.judging.verdict import empty, fails, passes
 from nki_hf.tools.kernel_lint import RULES, lint
 
@@ -87,7 +86,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
             _orders(first, chip, record, stage)
             _inputs_kept(first, task, dict(trace["parameters"]))
         stage("values")
-        distributions = _distributions(task, number)
+        distributions = distributions_of(task, number)
         try:
             found = checked(run, trace, options, request["lnc"], request["seed"], distributions, first, arrays)
         except KernelFault as fault:
@@ -196,8 +195,3 @@ def _inputs_kept(first: LaunchResult, task: Task, names: Mapping[str, str]) -> N
                     "line": event.line,
                 }
                 raise Failed("values", finding("values", fault))
-
-
-def _distributions(task: Task, number: int) -> tuple[str, ...]:
-    names = (*DISTRIBUTIONS, *(("late_maximum",) if "k" in task.axes else ()), *task.distributions)
-    return names if not number else tuple(name for name in names if name in ("normal", "wide", "late_maximum"))

@@ -22,7 +22,7 @@ from nki_hf.tools.verify import never_written
 from nki_hf.tools.verify_inputs import array_inputs
 from nki_hf.tools.verify_judge import Judgement, judge, row_error, unit_roundoff
 
-__all__ = ["Checked", "Outcome", "Run", "checked", "drawn", "run_tape", "strict_read", "to_kernel"]
+__all__ = ["Checked", "Outcome", "Run", "checked", "distributions_of", "drawn", "run_tape", "strict_read", "to_kernel"]
 
 Array = np.ndarray[Any, Any]
 
@@ -84,6 +84,12 @@ def drawn(run: Run, distribution: str, seed: int) -> dict[str, Array]:
         usual = distribution if distribution in DISTRIBUTIONS else "normal"
         made = array_inputs({name: shape for name, (shape, _) in shapes.items()}, usual, int(rng.integers(1 << 31)))
     return {name: np.asarray(made[name]).astype(NUMPY_DTYPES[dtype]) for name, (_, dtype) in shapes.items()}
+
+
+def distributions_of(task: Task, number: int) -> tuple[str, ...]:
+    """What the inputs of a size are drawn from: of the first size all there is, of others those that find most."""
+    names = (*DISTRIBUTIONS, *(("late_maximum",) if "k" in task.axes else ()), *task.distributions)
+    return names if not number else tuple(name for name in names if name in ("normal", "wide", "late_maximum"))
 
 
 def to_kernel(run: Run, arrays: Mapping[str, Array]) -> dict[str, Array]:
