@@ -63,6 +63,7 @@ class Race:
       first_region, second_region: what they touch.
       cause: `cores`, `addresses`, `hbm` or `indices`.
       missing: what would order them.
+      same: True if it is one instruction of the kernel, which writes the same elements on both cores.
       count: pairs at the same two source lines.
     """
 
@@ -73,6 +74,7 @@ class Race:
     cause: str
     missing: str
     count: int = 1
+    same: bool = False
 
     def record(self) -> FaultRecord:
         """The race as a fault at the second access."""
@@ -113,7 +115,14 @@ def races(events: Sequence[Event], *, trust: Trust | None = None) -> list[Race]:
             race
             if known is None
             else Race(
-                known.first, known.second, known.first_region, known.second_region, known.cause, known.missing, known.count + 1
+                known.first,
+                known.second,
+                known.first_region,
+                known.second_region,
+                known.cause,
+                known.missing,
+                known.count + 1,
+                known.same and race.same,
             )
         )
     return list(merged.values())
@@ -244,8 +253,8 @@ def _core_race(a: Event, a_region: Region, b: Event, b_region: Region) -> Race:
         a, a_region, b, b_region = b, b_region, a, a_region
     name = a_region.buffer.name
     if _same_write(a, a_region, b, b_region):
-        split = "a share of the work for each core: both do the same here. Split it by nl.program_id(0), or launch on one core"
-        return Race(a, b, a_region, b_region, "cores", split)
+        split = "a share of the rows for each core: both write the same elements. Divide them by nl.program_id(0)"
+        return Race(a, b, a_region, b_region, "cores", split, same=True)
     return Race(a, b, a_region, b_region, "cores", f"core_barrier(data={name}, cores=(0, 1)) between the two on both cores")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -89,12 +90,46 @@ def test_two_cores_that_write_the_same_rows_are_a_race(judged):
     record = judged(RIGHT.replace("tiles = s // T", "tiles = s // T\n    core = nl.program_id(0)"), lnc=2)
     assert record["verdict"] == "failed at stage races"
     assert "core 1" in said(record)
+    assert "Divide them by nl.program_id(0)" in record["sentence"]
+
+
+TWICE = RIGHT.replace("tiles = s // T", "tiles = s // T\n    core = nl.program_id(0)")
+
+
+def test_both_cores_may_write_the_same_values_if_that_is_said(judged):
+    record = judged(TWICE, lnc=2, same_writes=True)
+    assert record["passed"], said(record)
+    assert any("both cores write the same values at line" in warning for warning in record["warnings"])
+
+
+def test_other_values_at_the_same_place_are_a_race_whatever_is_said(judged):
+    """Core 1 comes last in the simulator and is right; on the machine core 0 may."""
+    text = TWICE.replace(
+        "        inverse = nl.", "        if core == 0: nisa.memset(dst=acc, value=0.0)\n        inverse = nl."
+    )
+    record = judged(text, lnc=2, same_writes=True)
+    assert record["verdict"] == "failed at stage races"
 
 
 def test_what_a_kernel_hides_in_its_own_process_changes_no_time(judged):
     honest, hiding = judged(RIGHT), judged(planted(CHEATS["hides instructions"]))
     assert hiding["times"][0]["us"] == honest["times"][0]["us"]
     assert hiding["times"][0]["counters"] == honest["times"][0]["counters"]
+
+
+def test_a_judgement_that_is_interrupted_leaves_no_answer_to_the_next(judged):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            judged(planted(CHEATS["hangs"]), timeout=2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert judged(RIGHT, until="values")["passed"]
 
 
 def test_output_of_the_file_goes_into_fields(judged):

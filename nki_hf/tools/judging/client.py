@@ -57,9 +57,11 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
             _await(server, 3 * float(request["seconds"]) + _SPARE)
             found: dict[str, Any] = plain.receive(server.stdout)
             return found
-        except (EOFError, BrokenPipeError) as error:
+        except BaseException as error:  # an interrupt too: the next request must not get the answer of this one
             server.kill()
             server.wait()
+            if not isinstance(error, EOFError | BrokenPipeError):
+                raise
             raise EOFError("the judge's server was killed or stopped while the kernel ran") from error
 
 

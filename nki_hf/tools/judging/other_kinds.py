@@ -27,6 +27,8 @@ __all__ = ["Kind", "Use", "judge_there", "kinds_of", "otherwise"]
 Kind = tuple[str, ...]
 _LEAST = 0.5
 """Share of the elements that growth leads one to expect, below which values are judged there."""
+_PART = 0.03
+"""Share of the elements of a program from which a kind is looked at: leaving out less gains nothing."""
 _ATTRIBUTES = ("op", "op0", "op1", "reduce", "perf_mode", "is_transpose")
 _MOVES = ("dma_copy", "loop_entry", "loop_turn", "core_barrier", "memset")
 """What computes nothing: a transfer of another size, or a buffer that is cleared, is no other program."""
@@ -62,9 +64,14 @@ def otherwise(judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use
     for kind, use in timed.items():
         if not any(kind in found for found in judged.values()):
             return f"uses {' '.join(kind)} (line {use.line}), which it uses at no size of --check", use.file, use.line
+    whole = [sum(use.elements for use in judged[at].values()) for at in (first, last)]
+    most = expected_growth(first, whole[0], last, whole[1], size) / max(whole[1], 1)
     for kind, before in judged[last].items() if size > last else ():
+        if before.elements < _PART * whole[1]:
+            continue
         smaller = judged[first].get(kind)
         expected = expected_growth(first, smaller.elements if smaller else 0, last, before.elements, size)
+        expected = min(expected, before.elements * most)  # what grew faster than all of the program had only begun
         found = timed[kind].elements if kind in timed else 0
         if found < _LEAST * expected:
             words = f"has {found:,} elements in {' '.join(kind)}, and the smaller sizes lead to {expected:,.0f}"
