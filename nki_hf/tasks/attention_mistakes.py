@@ -220,6 +220,23 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
     return found
 
 
+_EDGES: dict[str, Callable[..., Array]] = {
+    "the window begins with the whole block of {size} keys in which it begins": (
+        lambda rows, keys, window, size: keys >= np.maximum(rows - window + 1, 0) // size * size
+    ),
+    "the window is that of the first row of each {size} rows": (
+        lambda rows, keys, window, size: keys > rows // size * size - window
+    ),
+    "the window is that of the last row of each {size} rows": (
+        lambda rows, keys, window, size: (keys > rows // size * size + size - 1 - window) | (keys == rows)
+    ),
+    "the block of {size} keys in which the window begins is missing": (
+        lambda rows, keys, window, size: (keys > rows - window) & (keys // size > np.maximum(rows - window, -1) // size)
+    ),
+}
+"""Mistakes at the lower edge of a window, by blocks of keys or of rows."""
+
+
 def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> dict[str, Callable[..., Any]]:
     """Mistakes of causal attention in which a row sees the last `window` keys."""
 
@@ -249,21 +266,8 @@ def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> 
         **{words.format(size=size): of(keys=function(size)) for words, function in _KEYS.items() for size in (_TILE, 512)},
     }  # fmt: skip
     for size in (_TILE, 512):
-        found[f"the window begins with the whole block of {size} keys in which it begins"] = seen(
-            lambda rows, keys, size=size: keys >= (np.maximum(rows - window + 1, 0)) // size * size
-        )
-        found[f"the window is that of the first row of each {size} rows"] = seen(
-            lambda rows, keys, size=size: keys > rows // size * size - window
-        )
-        found[f"the window is that of the last row of each {size} rows"] = seen(
-            lambda rows, keys, size=size: (keys > rows // size * size + size - 1 - window) | (keys == rows)
-        )
-        found[f"the block of {size} keys in which the window begins is not masked, the blocks before it are left out"] = seen(
-            lambda rows, keys, size=size: keys // size >= np.maximum(rows - window + 1, 0) // size
-        )
-        found[f"the block of {size} keys in which the window begins is missing"] = of(
-            keys=lambda rows, keys, size=size: keys // size > np.maximum(rows - window, -1) // size
-        )
+        for words, keys in _EDGES.items():
+            found[words.format(size=size)] = seen(functools.partial(keys, window=window, size=size))
     return found
 
 

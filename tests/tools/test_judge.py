@@ -332,3 +332,24 @@ def test_a_kernel_of_ours_is_judged_by_its_name():
     done = CliRunner().invoke(app, ["judge", "v99", *words])
     assert done.exit_code == 2
     assert "kernel='v99' is not a kernel" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("window", "words"),
+    [(0, "there is no window"), (255, "one key too short"), (257, "one key too long"), (512, "twice as long")],
+)
+def test_mistakes_of_a_sliding_window_are_named(window, words):
+    file = f"{nki_hf.__path__[0]}/tasks/kernels/attention.py:baseline"
+    constants = {"causal": True, "window": window}
+    record = nki_hf.judge(file, "attention_window", constants=constants, check=(768,), until="values", seed=4)
+    assert words in record["diagnosis"]
+
+
+def test_the_sliding_window_is_that_of_transformers():
+    """Its mask function says which keys a row sees."""
+    masking_utils = pytest.importorskip("transformers.masking_utils")
+    torch = pytest.importorskip("torch")
+    task, rows = load_task("attention_window"), torch.arange(600)
+    seen = masking_utils.sliding_window_causal_mask_function(256)(None, None, rows[:, None], rows[None]).numpy()
+    found = task.reference(q=np.zeros((600, 128)), k=np.zeros((600, 128)), v=np.eye(600))  # equal weights of what is seen
+    assert ((found > 0) == seen).all()

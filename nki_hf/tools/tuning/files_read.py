@@ -25,7 +25,7 @@ _KNOWN = tuple(
     os.path.realpath(folder) + os.sep
     for folder in {
         *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(Path(nki_hf.__file__).parent / name for name in ("sim", "timing", "chips", "tools")),
+        *(str(Path(nki_hf.__file__).parent / name) for name in ("sim", "timing", "chips", "tools")),
         "/proc", "/sys", "/dev",
     }
 )  # fmt: skip
