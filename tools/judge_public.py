@@ -6,7 +6,8 @@
   current language (sols/trn-tutorial-nki2, sols/trn-advanced-nki2), each with the task of its harness at smaller sizes.
 
 * `--library`: a checkout of aws-neuron/nki-library (release 2.29 of April 2026): attention_cte, cumsum, RoPE, rope_hf,
-  output_projection_cte and cascaded_max; tools/conformance/ judges the others by the library's own tests.
+  output_projection_cte and cascaded_max; `tools/conformance/nki_library.py --judge` judges every kernel by the
+  library's own tests.
 
 The gemm (nl.par_dim), conv2d and the attention over 16,384 keys are left out: they need what NKI does not have, or a harness
 around them. Exit code 1 if a kernel fails.

@@ -15,7 +15,8 @@ Three kinds of dependency within a core are only inferred to be tracked; `Trust`
   PSUM banks and SBUF addresses with no synchronisation of their own).
 * `hbm`: an HBM tensor written by one DMA and read by another. Public kernels rely on it (nki-samples' attention with HBM
   round trips, nki-library's attention backward accumulates in HBM).
-* `indices`: accesses whose elements run-time indices choose, taken as touching the whole tensor. No public statement.
+* `indices`: accesses whose elements run-time indices choose, taken as touching the whole tensor. No public statement. Between
+  cores they are taken as touching what they chose in this run, where it computed values.
 
 What is not trusted is ordered only if other dependencies and the order of the queues imply it.
 """
@@ -25,6 +26,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.sim.stream.access_history import Access, Accesses
@@ -59,6 +63,7 @@ class Race:
       first_region, second_region: what they touch.
       cause: `cores`, `addresses`, `hbm` or `indices`.
       missing: what would order them.
+      same: True if it is one instruction of the kernel, which writes the same elements on both cores.
       count: pairs at the same two source lines.
     """
 
@@ -69,6 +74,7 @@ class Race:
     cause: str
     missing: str
     count: int = 1
+    same: bool = False
 
     def record(self) -> FaultRecord:
         """The race as a fault at the second access."""
@@ -109,7 +115,14 @@ def races(events: Sequence[Event], *, trust: Trust | None = None) -> list[Race]:
             race
             if known is None
             else Race(
-                known.first, known.second, known.first_region, known.second_region, known.cause, known.missing, known.count + 1
+                known.first,
+                known.second,
+                known.first_region,
+                known.second_region,
+                known.cause,
+                known.missing,
+                known.count + 1,
+                known.same and race.same,
             )
         )
     return list(merged.values())
@@ -145,9 +158,29 @@ def _between_cores(events: Sequence[Event]) -> Iterator[Race]:
                 others += [(False, item) for item in index[False].meeting(footprint)]
             for other_writes, item in others:
                 ordered = after[event.index] & before[item.event] or after[item.event] & before[event.index]
-                if not ordered:
-                    theirs = next(r for w, r in regions[item.event] if w == other_writes)
+                if ordered:
+                    continue
+                theirs = next(r for w, r in regions[item.event] if w == other_writes)
+                if _meet(region, theirs):
                     yield _core_race(event, region, events[item.event], theirs)
+
+
+def _meet(a: Region, b: Region) -> bool:
+    """Whether two regions that may meet do: where run-time indices choose elements, those that they chose in this run."""
+    if not (a.indirect or b.indirect) or a.dtype.itemsize != b.dtype.itemsize:
+        return True
+    ours, theirs = _elements(a), _elements(b)
+    return ours is None or theirs is None or bool(np.isin(ours, theirs).any())
+
+
+def _elements(region: Region) -> np.ndarray[Any, Any] | None:
+    """Numbers of the elements that a region touches; None if nobody knows."""
+    if region.indirect:
+        return region.reached
+    found = np.array([region.offset])
+    for count, stride in zip(region.shape, region.strides, strict=True):
+        found = (found[:, None] + stride * np.arange(count)).reshape(-1)
+    return found
 
 
 def _shared_accesses(events: Sequence[Event]) -> dict[int, list[tuple[Event, Region, bool]]]:
@@ -219,7 +252,17 @@ def _core_race(a: Event, a_region: Region, b: Event, b_region: Region) -> Race:
     if b.index < a.index:
         a, a_region, b, b_region = b, b_region, a, a_region
     name = a_region.buffer.name
+    if _same_write(a, a_region, b, b_region):
+        split = "a share of the rows for each core: both write the same elements. Divide them by nl.program_id(0)"
+        return Race(a, b, a_region, b_region, "cores", split, same=True)
     return Race(a, b, a_region, b_region, "cores", f"core_barrier(data={name}, cores=(0, 1)) between the two on both cores")
+
+
+def _same_write(a: Event, a_region: Region, b: Event, b_region: Region) -> bool:
+    """One instruction of the kernel that writes the same elements on both cores."""
+    writes = any(a_region is item for item in a.writes) and any(b_region is item for item in b.writes)
+    same = (a.file, a.line, a.opcode) == (b.file, b.line, b.opcode)
+    return writes and same and footprint_of(a_region).covers(footprint_of(b_region))
 
 
 # ---- one core -----------------------------------------------------------------------------------------------------------

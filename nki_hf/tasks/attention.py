@@ -1,4 +1,7 @@
-"""Attention: plain, causal, grouped heads, one decoded token. Arrays are [heads, seqlen, head_dim]; one head has no axis."""
+"""Attention: plain, causal, sliding window, grouped heads, one decoded token.
+
+Arrays are [heads, seqlen, head_dim]; one head has no axis.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from nki_hf.tasks.attention_mistakes import mistakes
-from nki_hf.tasks.attention_reference import attention, summed
+from nki_hf.tasks.attention_reference import attention, summed, within
 from nki_hf.tasks.task import FLOAT, Task
 
 __all__ = ["TASKS", "attention_task"]
@@ -37,11 +40,13 @@ def _inputs(shapes: dict[str, tuple[int, ...]], distribution: str, rng: np.rando
 
 
 def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Callable[[int], int], **words: Any) -> Task:
-    """An attention task; `rows` gives the query rows of a size; `words` are `causal`, `factor`, `head_dim`, `ideal`, and fields
-    of `Task`.
+    """An attention task; `rows` gives the query rows of a size; `words` are `causal`, `window`, `factor`, `head_dim`, `ideal`,
+    and fields of `Task`.
     """
     causal, factor, head_dim = words.pop("causal", False), words.pop("factor", 1.0), words.pop("head_dim", _D)
-    ideal = words.pop("ideal", lambda q, k, v: attention(q, k, v, causal=causal, rounded=True))
+    window = words.pop("window", 0)
+    seen_keys = within(window)
+    ideal = words.pop("ideal", lambda q, k, v: attention(q, k, v, causal=causal, rounded=True, keys=seen_keys))
     group = (heads,) if heads > 1 else ()
     kv_group = (kv_heads,) if heads > 1 else ()
     letters = "hsd" if heads > 1 else "sd"
@@ -52,19 +57,20 @@ def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Calla
 
     def flops(size: int) -> int:
         sq = rows(size)
-        seen = sum(min(size, row + size - sq + 1) for row in range(sq)) if causal else sq * size
+        seen = sum(min(window or size, row + size - sq + 1) for row in range(sq)) if causal else sq * size
         return 4 * heads * seen * head_dim
 
     def scaled(function: Callable[..., Any]) -> Callable[..., Any]:
         return function if factor == 1 else lambda q, k, v: function(q * np.asarray(factor, q.dtype), k, v)
 
-    wrong = {words: scaled(function) for words, function in mistakes(causal, heads > 1, head_dim).items()}
+    wrong = {words: scaled(function) for words, function in mistakes(causal, heads > 1, head_dim, window).items()}
     return Task(
         name=name, about=about, arrays=shapes, flops=flops, axes=dict.fromkeys(("q", "k", "v", "out"), letters),
-        reference=scaled(lambda q, k, v: attention(q, k, v, causal=causal)),
+        reference=scaled(lambda q, k, v: attention(q, k, v, causal=causal, keys=seen_keys)),
         ideal=scaled(ideal),
         inputs=lambda size, distribution, rng: _inputs({n: s for n, (s, _) in shapes(size).items()}, distribution, rng),
-        wrong=wrong, scale=scaled(lambda q, k, v: summed(q, k, v, causal)),
+        wrong=wrong, scale=scaled(lambda q, k, v: summed(q, k, v, causal, window)),
+        mask={**({"ahead": 1} if causal else {}), **({"window": window} if window else {})},
         family="decode attention" if name == "attention_decode" else "attention", **words,
     )  # fmt: skip
 
@@ -89,6 +95,8 @@ TASKS = {
                         factor=_D**0.5, check=(512, 1024), at=(4096,)),
         attention_task("attention_causal", "attention in which row i sees keys 0 to i, one head, head_dim 128", 1, 1,
                         lambda n: n, causal=True, check=(512, 1024), at=(4096,)),
+        attention_task("attention_window", "attention in which row i sees keys max(0, i - 255) to i (a sliding window of 256), "
+                        "one head, head_dim 128", 1, 1, lambda n: n, causal=True, window=256, check=(512, 1024), at=(4096,)),
         attention_task("attention_gqa", "causal attention, 4 query heads, 2 kv heads, head h reads kv head h // 2", 4, 2,
                         lambda n: n, causal=True, check=(512, 1024), at=(2048,)),
         attention_task("attention_decode", "one query row per head, 8 query heads, 1 kv head", 8, 1, lambda n: 1,

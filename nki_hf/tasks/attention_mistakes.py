@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nki_hf.tasks.attention_reference import attention, powers
+from nki_hf.tasks.attention_reference import attention, powers, within
 
 __all__ = ["mistakes"]
 
@@ -111,16 +111,24 @@ def _moved(values: Array, size: int, by: int) -> Array:
     return np.take(values, rows, axis=-2)
 
 
-def mistakes(causal: bool, heads: bool, head_dim: int = _D) -> dict[str, Callable[..., Any]]:
-    """What a wrong kernel of attention may compute, in words; of causal attention and of several heads there is more."""
+def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> dict[str, Callable[..., Any]]:
+    """What a wrong kernel of attention may compute, in words; of causal attention and of several heads there is more.
+
+    With a `window` (see `attention_reference.within`) those mistakes whose formulas know one, and those of its lower edge.
+    """
 
     def of(**words: Any) -> Callable[..., Any]:
-        return lambda q, k, v: attention(q, k, v, **{"causal": causal, **words})
+        given = {"causal": causal, **words, "keys": within(window, words.get("keys"))}
+        return lambda q, k, v: attention(q, k, v, **given)
+
+    right = of()
 
     def with_v(change: Callable[[Array], Array]) -> Callable[..., Any]:
-        return lambda q, k, v: attention(q, k, change(v), causal=causal)
+        return lambda q, k, v: right(q, k, change(v))
 
     root = head_dim**-0.5
+    if window:
+        return _windowed(of, with_v, root, head_dim, window)
     found: dict[str, Callable[..., Any]] = {
         "the scale is missing": of(scale=1.0),
         "the scale is applied twice": of(scale=root * root),
@@ -209,6 +217,57 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D) -> dict[str, Callabl
             "another head's keys, with its own values": lambda q, k, v: attention(q, np.roll(k, 1, 0), v, causal=causal),
             "another head's values, with its own keys": lambda q, k, v: attention(q, k, np.roll(v, 1, 0), causal=causal),
         }
+    return found
+
+
+_EDGES: dict[str, Callable[..., Array]] = {
+    "the window begins with the whole block of {size} keys in which it begins": (
+        lambda rows, keys, window, size: keys >= np.maximum(rows - window + 1, 0) // size * size
+    ),
+    "the window is that of the first row of each {size} rows": (
+        lambda rows, keys, window, size: keys > rows // size * size - window
+    ),
+    "the window is that of the last row of each {size} rows": (
+        lambda rows, keys, window, size: (keys > rows // size * size + size - 1 - window) | (keys == rows)
+    ),
+    "the block of {size} keys in which the window begins is missing": (
+        lambda rows, keys, window, size: (keys > rows - window) & (keys // size > np.maximum(rows - window, -1) // size)
+    ),
+}
+"""Mistakes at the lower edge of a window, by blocks of keys or of rows."""
+
+
+def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> dict[str, Callable[..., Any]]:
+    """Mistakes of causal attention in which a row sees the last `window` keys."""
+
+    def seen(keys: Callable[[Array, Array], Array]) -> Callable[..., Any]:
+        return lambda q, k, v: attention(q, k, v, causal=True, keys=keys)
+
+    found = {
+        "the scale is missing": of(scale=1.0), "the scale is applied twice": of(scale=root * root),
+        "the scale is 1 / head_dim": of(scale=1 / head_dim),
+        "the exponential has base 2 instead of e": of(scale=root * np.log(2)),
+        "the rows are not divided by their sums": of(divide=False),
+        "the maximum is not subtracted and the rows are not divided": of(divide=False, shift=False),
+        "the maximum is that of one tile, and the rows overflow": of(shift=False),
+        "the mask is strict: a row does not see its own key": of(ahead=0),
+        "the mask is one ahead: a row sees the key after its own": of(ahead=2),
+        "there is no causal mask: a row sees all later keys": of(causal=False),
+        "there is no window: a row sees all earlier keys": seen(lambda rows, keys: keys >= 0),
+        "the window is one key too long": seen(lambda rows, keys: keys >= rows - window),
+        "the window is one key too short": seen(lambda rows, keys: keys > rows - window + 1),
+        "the window is twice as long": seen(lambda rows, keys: keys > rows - 2 * window),
+        "the window is half as long": seen(lambda rows, keys: keys > rows - window // 2),
+        "there is neither a mask nor a window": lambda q, k, v: attention(q, k, v),
+        "the window begins with the first key of all": seen(lambda rows, keys: keys < np.maximum(window, 1)),
+        "V's tiles are in reverse order": with_v(lambda v: _tiles(v, -2, lambda index: index[::-1])),
+        "every tile of V is the first one": with_v(lambda v: _tiles(v, -2, lambda index: np.repeat(index[:1], len(index), 0))),
+        "V's tiles of 128 x 128 are transposed": with_v(_turned),
+        **{words.format(size=size): of(keys=function(size)) for words, function in _KEYS.items() for size in (_TILE, 512)},
+    }  # fmt: skip
+    for size in (_TILE, 512):
+        for words, keys in _EDGES.items():
+            found[words.format(size=size)] = seen(functools.partial(keys, window=window, size=size))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["attention", "powers", "summed"]
+__all__ = ["attention", "powers", "summed", "within"]
 
 Array = np.ndarray[Any, Any]
 
@@ -34,6 +34,16 @@ def attention(
         power = power.astype(ml_dtypes.bfloat16).astype(power.dtype)
     out = power @ v
     return np.asarray(out / np.where(total == 0, 1, total) if divide else out)
+
+
+Seen = Callable[[Array, Array], Array]
+
+
+def within(window: int, keys: Seen | None = None) -> Seen | None:
+    """The keys of the last `window` of a row (0 = all), and of those the ones that `keys` says; as `attention` takes them."""
+    if not window:
+        return keys
+    return lambda rows, columns: (columns > rows - window) & (keys(rows, columns) if keys is not None else True)
 
 
 _LAST: list[Any] = []
@@ -65,9 +75,9 @@ def powers(
     return found
 
 
-def summed(q: Array, k: Array, v: Array, causal: bool) -> Array:
+def summed(q: Array, k: Array, v: Array, causal: bool, window: int = 0) -> Array:
     """`sqrt(sum of (weight * value) ** 2)` of each row: roundings of weights are independent, even if the sum cancels."""
     if q.ndim == 3 and q.shape[0] != k.shape[0]:
         k, v = (np.repeat(item, q.shape[0] // k.shape[0], axis=0) for item in (k, v))
-    power, total = powers(q, k, causal, 1, None, True, None)
+    power, total = powers(q, k, causal, 1, None, True, within(window))
     return np.asarray(np.sqrt((power * power @ (v * v).sum(-1)[..., None])[..., 0]) / total[..., 0])

@@ -53,7 +53,10 @@ class Task:
         `normalisation`; empty = none were measured.
       least_rtol: row error in float32 that is always allowed: other orders of summation differ by as much; a task that sums
         nothing has a smaller one.
-      scale: arrays in float64 and constants, by name -> size of what each output row sums, where much of it may cancel.
+      scale: arrays in float64 and constants, by name -> size of what each row of the first output sums, where much of it may
+        cancel; a tuple for all outputs.
+      mask: of attention, `ahead` and `window` as in `nki_hf.problem.Mask`, where the last query sees the last key; kernels of
+        this package are given it.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Task:
     scale: Callable[..., Any] | None = None
     family: str = ""
     least_rtol: float = 2e-5
+    mask: Mapping[str, int] = field(default_factory=dict)
 
     def shapes(self, size: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
         """`arrays` with the run's element type."""

@@ -36,9 +36,6 @@ __all__ = ["KERNELS", "VERB", "command", "rows_of"]
 VERB = "bench-tasks"
 _FOLDER = Path(nki_hf.__file__).parent / "tasks" / "kernels"
 _TIMEOUT = 900.0
-_RECOMPUTES = ("flash_const_max",)
-_BEYOND_SHIFT = {"outlier_key", "late_maximum"}
-"""Inputs whose row maxima are beyond a constant shift."""
 
 
 def _pair(file: str, stem: str) -> tuple[str, str]:
@@ -49,10 +46,10 @@ KERNELS: Mapping[str, tuple[str, str]] = {
     **{name: _pair("rows", name) for name in ("softmax", "rmsnorm", "layernorm", "cumsum", "cross_entropy", "transpose")},
     **{name: _pair("sequences", name) for name in ("rope", "conv1d", "selective_scan", "adamw")},
     **{name: _pair("products", name) for name in ("matmul", "swiglu", "residual_rmsnorm_matmul")},
-    **{f"attention{name}": ("attention.py:baseline", "ours") for name in ("", "_causal", "_gqa", "_decode")},
+    **{f"attention{name}": ("attention.py:baseline", "ours") for name in ("", "_causal", "_window", "_gqa", "_decode")},
     "attention_unscaled": ("v4", "v11"),
     "attention_diffusion": ("sd_baseline", "sd_swapped_operands"),
-    "attention_backward": ("attention.py:backward_baseline", ""),
+    "attention_backward": ("attention.py:backward_baseline", "attention.py:backward_best"),
     "nkibench_adamw": _pair("sequences", "adamw_step"),
     "nkibench_silu": _pair("sequences", "silu"),
     "nkibench_rope": _pair("sequences", "rope_columns"),
@@ -84,9 +81,8 @@ _ABOUT = (
     "`attention_diffusion` at 4,096; its transpose, conv1d, conv2d and multi-head attention have more axes and are "
     "not here. Functions and shapes are theirs, kernels and element types ours: products take bfloat16, the rest is "
     "float32.",
-    "`flash_const_max` computes rows beyond its shift again in a loop of run time, which the judge's replay of its "
-    "straight part lacks; those rows are held by the kernel's own tests, and its time is that of a call that has "
-    "none.",
+    "`flash_const_max` computes rows beyond its shift again in a loop of run time, which the judge replays; its time is that "
+    "of a call that has no such row.",
 )
 
 
@@ -142,7 +138,6 @@ def rows_of(
             if "record" in answer:
                 record = answer["record"]
                 answer = {name: record[name] for name in ("passed", "stage", "sentence")}
-                answer["wrong"] = sorted({case["distribution"] for case in record["cases"] if case["verdict"] != "pass"})
             if "error" not in answer:
                 study.keep(key, answer)
             entry.found[key] = answer
@@ -176,8 +171,6 @@ class _Entry:
         verdict = self.found["judged"]
         sentence = verdict.get("sentence") or verdict.get("error", "")
         passed = bool(verdict.get("passed"))
-        if self.kernel in _RECOMPUTES and verdict.get("stage") == "values" and set(verdict["wrong"]) <= _BEYOND_SHIFT:
-            passed, sentence = True, "pass, but for rows beyond the shift"
         found = []
         for chip, size in self.cases:
             us, why = self._us(chip, size)
@@ -216,8 +209,9 @@ def _entries(name: str, chips: list[str], small: bool, folder: Path | None) -> l
                 found.append(entry)
         elif kernel:
             item = named(kernel if ":" not in kernel else str(_FOLDER / kernel), name)
-            causal = kernel == "attention.py:baseline" and "causal" in f"{task.name} {task.about}"
-            const = ["causal=True"] if causal else []
+            const = []
+            if kernel == "attention.py:baseline":
+                const = ["causal=True"] * ("ahead" in task.mask) + [f"window={n}" for n in [task.mask.get("window")] if n]
             entry = _Entry(task, which, kernel.partition(":")[2] or kernel, [(chip, size) for chip in chips for size in sizes])
             entry.jobs.append(_judgement(task, item, chips[0], folder, const))
             options = judge_options(at=",".join(map(str, sizes)), chip=",".join(chips), const=const)

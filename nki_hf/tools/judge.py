@@ -30,6 +30,9 @@ def command(
     order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
     seed: Annotated[int, typer.Option(help="Seed of the inputs; -1 = a new one.")] = -1,
     json_file: Annotated[str, typer.Option("--json", help="Write the record to this file; - prints it.")] = "",
+    same_writes: Annotated[
+        bool, typer.Option("--same-writes", help="Both cores may write the same values to the same place: a warning, no race.")
+    ] = False,
     tasks: Annotated[bool, typer.Option("--tasks", help="List the tasks.")] = False,
     show_schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the record.")] = False,
 ) -> None:
@@ -76,6 +79,6 @@ def command(
             kernel, task, layout=layout, check=sizes_of(check, "check"), at=sizes_of(at, "at"),
             chip=[item for item in chip.split(",") if item], lnc=lnc, dtype=dtype, constants=dict(map(constant_of, const)),
             rtol=rtol, timeout=timeout, memory_gib=memory, against=against,
-            window=window_of(order), seed=None if seed == -1 else seed,
+            window=window_of(order), seed=None if seed == -1 else seed, same_writes=same_writes,
         )  # fmt: skip
     give(record, json_file)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from nki_hf.problem import Band
+from nki_hf.sim.dtypes import ALL_DTYPES
 
 __all__ = ["NUMPY_DTYPES", "NumpyArrays"]
 
-NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    **{name: np.dtype(name) for name in ("float16", "float32", "int32", "uint8")},
-}
-"""The element types of kernels' arguments."""
+NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {name: item.dtype for name, item in ALL_DTYPES.items()}
+"""What stores the elements of kernels' arguments, by the name of their type."""
 
 
 class NumpyArrays:

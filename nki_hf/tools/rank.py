@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,6 +65,7 @@ def command(
                 f"{', '.join(given)}: the rounds of run={folder} were judged with the run's own options: leave these out, or "
                 f"rank its kernels anew: nki_hf rank {folder / 'kernels'} --task {settings['task']}."
             )
+        Run(folder).check()
         task = settings["task"]
         rows = [_of_round(item) for item in Run(folder).rounds()]
     else:
@@ -138,13 +138,12 @@ def _show(ranked: list[dict[str, Any]], task: str, screen: Screen) -> None:
     for place, row in enumerate(ranked, 1):
         times = [f"{row['us'][case]:,.1f}" if case in row["us"] else "" for case in cases]
         share = f"{row['score'] / best:.0%}" if row["passed"] and best else ""
-        verdict = (
-            "pass"
-            if row["passed"]
-            else textwrap.shorten(row["sentence"].removeprefix("failed at stage "), 90, placeholder=" ...")
-        )
+        verdict = "pass" if row["passed"] else row["sentence"].partition(":")[0]
         rows.append([f"{place} {row['name']}" if row["passed"] else row["name"], *times, f"{row['score']:.3f}", share, verdict])
     head = ["kernel", *(f"{case} us (sim)" for case in cases), "score", "of the best", "verdict"]
     screen.table(head, rows, title=f"{task}: simulated, not measured", left=(0, len(head) - 1))
+    for row in ranked:
+        if not row["passed"]:
+            screen.say(f"{row['name']}: {row['sentence']}")
     for band in _bands(ranked, task).values():
         screen.say(band)

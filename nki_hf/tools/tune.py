@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,12 @@ __all__ = ["command"]
 _JUDGED = 5
 """Of the fastest, how many are judged at most until one passes."""
 _SHOWN = 10
+_SAME = 1e-3
+_OLDER = (
+    "the judge times a kernel otherwise than the search did: its results are of another kernel, which read what is no longer "
+    "there. They were dropped: run the command again (with --storage: give another one)."
+)
+"""Where a search and the judgement of its fastest differ by more than `_SAME`: both schedule the same instructions."""
 
 
 def command(
@@ -55,7 +62,8 @@ def command(
 ) -> None:
     """Tune the constants of a kernel: each combination is traced on shapes alone and scheduled; the fastest is judged.
 
-    A file is Python: it runs with all of your rights. Exit code 0: tuned; 1: nothing runs, or the fastest fail; 2: wrong use.
+    A file is Python: it runs with all of your rights. Exit code 0: tuned; 1: nothing runs, the fastest fail, or the
+    judge times them otherwise; 2: wrong use.
     """
     folder = None if cache == "off" else Path(cache) if cache else cache_folder()
     if table:
@@ -102,12 +110,18 @@ def command(
                 size = int(case.label.partition("@")[2])
                 asked = {**options, "layout": item.layout, "at": [size], "chip": [case.job["chip"]]}
                 verdicts = _judged(found, base, asked, workers)
+            older = any(row["judged_us"] and abs(row["judged_us"] / row["us"] - 1) > _SAME for row in verdicts)
+            if older:
+                case.study.forget()
             work.advance()
+            failed |= older
             failed |= not found.ranked or bool(verdicts and not verdicts[-1]["passed"])
             if as_json:
                 print(json.dumps(_plain(found, verdicts)))
             else:
                 _show(found, verdicts, Screen())
+            if older:
+                print(f"{case.label}: {_OLDER}", file=sys.stderr)
     raise typer.Exit(1 if failed else 0)
 
 

@@ -135,7 +135,7 @@ def judge(
     # where most rows cancel, size and direction as a whole say no more than the rows do
     bound = tolerance * max(1.0, float(np.linalg.norm(np.broadcast_to(scale, errors.shape))) / float(np.linalg.norm(ref)))
     if abs(magnitude - 1) > bound:
-        verdict, detail = "magnitude", f"the output is {magnitude:.4g} times as large as the reference"
+        verdict, detail = "magnitude", f"the output is {_times(magnitude)} times as large as the reference"
     elif largest > tolerance:
         verdict, detail = "rows", f"row {list(worst)} is off by {largest:.3g} of its size, {tolerance:.3g} allowed"
     elif 1 - cosine > bound:
@@ -144,6 +144,11 @@ def judge(
         verdict=verdict, detail=detail, row_error=largest, worst_row=worst, worst_tile=_worst_tile(errors),
         magnitude=magnitude, cosine=cosine, tolerance=tolerance,
     )  # fmt: skip
+
+
+def _times(magnitude: float) -> str:
+    """As many digits as show that it is not 1."""
+    return next(text for digits in (4, 6, 9, 17) if float(text := f"{magnitude:.{digits}g}") != 1 or digits == 17)
 
 
 def _worst_tile(errors: Array) -> tuple[int, ...]:

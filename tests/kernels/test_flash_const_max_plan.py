@@ -5,7 +5,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from const_max_cases import outputs
+from const_max_cases import kernel_arguments, outputs
 
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.dispatch import decide
@@ -204,3 +204,17 @@ class _Constants:
 
     def constants(self):
         return self._constants
+
+
+@pytest.mark.parametrize("chip", ["trn2", "trn3"])
+@pytest.mark.parametrize("head_dim", [128, 512])
+@pytest.mark.parametrize("mask", [Mask(), Mask(ahead=1, window=300), Mask(bias="additive")], ids=["none", "window", "bias"])
+def test_what_the_loop_allocates_does_not_grow_with_the_keys(chip, head_dim, mask):
+    """Memory is judged on two turns of the body, whose tiles stay for the whole loop (nki/deep-dives/nki-dynamic-loops.rst)."""
+    case = Problem(
+        batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=128, seqlen_kv=8192, head_dim=head_dim, head_dim_v=head_dim, mask=mask
+    )
+    plan = plan_const_max(case, get_chip(chip), 1)
+    options = SimOptions(chip=get_chip(chip), values=False, trip_counts=1)
+    result = launch(flash_const_max_loop, (), kernel_arguments(attention_inputs(case), plan), options=options)
+    assert result.run.loops[0].name == "recomputed_tile"

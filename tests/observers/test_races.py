@@ -210,6 +210,27 @@ def test_run_time_indices_are_ordered_only_by_trust_or_by_hand(waits):
     assert bool(races(events, trust=Trust(indices=False))) == (not waits)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_indices_between_cores_count_as_what_they_chose(apart):
+    """On shapes alone nobody knows them, and the whole tensor counts as written."""
+
+    def kernel(x, idx):
+        out = nl.ndarray((256, 64), nl.float32, buffer=nl.shared_hbm)
+        tile = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x)
+        rows = nl.ndarray((128, 1), nl.int32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=rows, src=idx[nl.program_id(0)])
+        nisa.dma_copy(dst=out.ap(pattern=[[64, 128], [1, 64]], vector_offset=rows, indirect_dim=0), src=tile)
+        return out
+
+    places = np.arange(256, dtype=np.int32).reshape(2, 128, 1)
+    if not apart:
+        places[1, 5] = 3
+    with_values = SimOptions(third_party=True)
+    assert bool(races(launch(kernel, (X[0], places), options=with_values, lnc=2).events)) == (not apart)
+    assert races(events_of(kernel, X[0], places))
+
+
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_block_that_may_not_be_reordered_is_ordered(pinned):
     def kernel(x):

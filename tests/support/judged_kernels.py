@@ -172,6 +172,21 @@ TIMED = {
         "for j in range(i + 1 if s <= 512 else min(i + 1, 1)):",
         "of the operations",
     ),
+    "sums are bfloat16 for large sizes alone": (
+        "total = nl.ndarray((T, 1), dtype=nl.float32",
+        "total = nl.ndarray((T, 1), dtype=nl.bfloat16 if s > 512 else nl.float32",
+        "which it uses at no size of --check, and there out is wrong",
+    ),
+    "the maximum is that of a few keys for large sizes alone": (
+        "op=nl.maximum, data=scores, axis=1",
+        "op=nl.maximum, data=scores if s <= 512 else scores[:, 0:8], axis=1",
+        "and the smaller sizes lead to",
+    ),
+    "another function for large sizes alone": (
+        "nisa.reciprocal(dst=inverse, data=total)",
+        "nisa.reciprocal(dst=inverse, data=total) if s <= 512 else nisa.activation(dst=inverse, op=nl.rsqrt, data=total)",
+        "which it uses at no size of --check, and there out is wrong",
+    ),
     "the tape is cut": (
         "    return out\n",
         "    import nki_hf.sim.run.tape as t\n    e = t._current[-1].entries(0)\n"
@@ -254,6 +269,32 @@ CHEATS = {
     ),
     "prints without end": ("T = 128", "T = 128\nwhile True: print('x' * 100000)", "256 MiB"),
     "kills the judge": ("T = 128", "T = 128\nimport os\nos.kill(os.getppid(), 9)", "leave other processes alone"),
+    "stops the judge": ("T = 128", "T = 128\nimport os, signal\nos.kill(os.getppid(), signal.SIGSTOP)", "killed or stopped"),
+    "ignores signals and sleeps, hangs": (
+        "T = 128",
+        "T = 128\nimport signal, time\nfor s in (1, 2, 3, 14, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: time.sleep(1)",
+        "still running",
+    ),
+    "a thread that edits the tape": (
+        "operand0=d**-0.5",
+        "operand0=1.0",
+        "scale",
+        "T = 128",
+        "T = 128\nimport gc, threading, time\ndef edit():\n    while True:\n        for o in gc.get_objects():\n"
+        "            if type(o).__name__ == 'Recorder': o.returned = {}\n        time.sleep(0.001)\n"
+        "threading.Thread(target=edit, daemon=True).start()",
+    ),
+    "removes the judge's folders": (
+        "T = 128",
+        "T = 128\nimport os, pathlib, shutil\nshutil.rmtree(pathlib.Path(os.readlink('/proc/self/fd/1')).parent)",
+        "before the kernel had returned",
+    ),
+    "stray threads and a slow end": (
+        "T = 128",
+        "T = 128\nimport atexit, threading, time\nthreading.Thread(target=lambda: time.sleep(60)).start()\n"
+        "atexit.register(lambda: time.sleep(60))",
+        None,
+    ),
     "a pipe in place of the record": (
         "operand0=d**-0.5",
         "operand0=1.0",

@@ -70,7 +70,7 @@ def test_rank_sorts_by_score_and_puts_what_fails_last(tmp_path):
              "note.txt": "", "f.py": KERNEL.replace("op0=nl.multiply", "op0=nl.add")}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    told = json.loads(said("rank", str(tmp_path), *SMALL, "--timeout", "4", "--json"))
+    told = json.loads(said("rank", str(tmp_path), *SMALL, "--timeout", "4", "--seed", "1", "--json"))
     (task,) = [SMALL[place + 1] for place, word in enumerate(SMALL) if word == "--task"]
     assert told["bands"] == {"trn2": task_band(load_task(task), "trn2")}
     found = told["kernels"]
@@ -79,6 +79,10 @@ def test_rank_sorts_by_score_and_puts_what_fails_last(tmp_path):
     times = [row["us"]["trn2@128"] for row in found[:3]]
     assert times == sorted(times)
     assert "still running" in found[3]["sentence"]
+    lines = " ".join(said("rank", str(tmp_path), *SMALL, "--timeout", "4", "--seed", "1").split())
+    wrong = found[5]["sentence"]  # of values: it names what the output is, to its end
+    assert wrong.startswith("failed at stage values: ")
+    assert f"f.py: {wrong}" in lines
 
 
 @pytest.mark.parametrize(("kind", "magic"), [("png", b"\x89PNG\r\n"), ("svg", b"<?xml")])

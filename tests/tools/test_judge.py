@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -89,12 +90,47 @@ def test_two_cores_that_write_the_same_rows_are_a_race(judged):
     record = judged(RIGHT.replace("tiles = s // T", "tiles = s // T\n    core = nl.program_id(0)"), lnc=2)
     assert record["verdict"] == "failed at stage races"
     assert "core 1" in said(record)
+    assert "Divide them by nl.program_id(0)" in record["sentence"]
+
+
+TWICE = RIGHT.replace("tiles = s // T", "tiles = s // T\n    core = nl.program_id(0)")
+
+
+def test_both_cores_may_write_the_same_values_if_that_is_said(judged):
+    record = judged(TWICE, lnc=2, same_writes=True)
+    assert record["passed"], said(record)
+    assert any("both cores write the same values at line" in warning for warning in record["warnings"])
+
+
+def test_other_values_at_the_same_place_are_a_race_whatever_is_said(judged):
+    """Core 1 comes last in the simulator and is right; on the machine core 0 may."""
+    text = TWICE.replace(
+        "        inverse = nl.", "        if core == 0: nisa.memset(dst=acc, value=0.0)\n        inverse = nl."
+    )
+    record = judged(text, lnc=2, same_writes=True)
+    assert record["verdict"] == "failed at stage races"
 
 
 def test_what_a_kernel_hides_in_its_own_process_changes_no_time(judged):
     honest, hiding = judged(RIGHT), judged(planted(CHEATS["hides instructions"]))
     assert hiding["times"][0]["us"] == honest["times"][0]["us"]
     assert hiding["times"][0]["counters"] == honest["times"][0]["counters"]
+
+
+def test_a_judgement_that_is_interrupted_leaves_no_answer_to_the_next(judged):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    judged(RIGHT, until="lint")  # the server runs
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        with pytest.raises(KeyboardInterrupt):
+            judged(planted(CHEATS["hangs"]), timeout=2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert judged(RIGHT, until="values")["passed"]
 
 
 def test_output_of_the_file_goes_into_fields(judged):
@@ -126,7 +162,20 @@ def test_a_loop_of_run_time_is_replayed(judged):
         "    for i in range(tiles):\n",
         "    def one(i):\n        pass\n    nl.fori_loop(0, 3, one)\n    for i in range(tiles):\n",
     )
-    assert judged(text)["passed"]
+    record = judged(text)
+    assert record["passed"]
+    loops = [step for row in record["times"] for step in row["path"] if step["opcode"].startswith("loop_")]
+    assert {step["line"] for step in loops} == {_line(text, "nl.fori_loop")}
+
+
+def test_a_kernel_that_does_otherwise_for_large_sizes_and_is_right_passes_with_a_word(judged):
+    text = RIGHT.replace(
+        "nisa.reciprocal(dst=inverse, data=total)",
+        "nisa.reciprocal(dst=inverse, data=total) if s <= 512 else nisa.activation(dst=inverse, op=nl.reciprocal, data=total)",
+    )
+    record = judged(text, at=(1024,))
+    assert record["passed"], said(record)
+    assert any("values were judged there as well" in warning for warning in record["warnings"])
 
 
 def test_seed_repeats_a_judgement_and_no_seed_draws_a_new_one(judged):
@@ -268,9 +317,39 @@ def test_kernels_of_the_package_pass_as_their_bindings_call_them(module, name, t
     assert record["passed"], said(record)
 
 
+def test_the_loop_of_run_time_that_mends_rows_is_replayed_beyond_one_block_of_keys():
+    """From 1,024 keys on the body of the loop visits several blocks, whose tiles must not add up."""
+    words = ["--task", "attention", "--check", "512,1024", "--at", "512", "--chip", "trn2", "--json", "-"]
+    record = json.loads(CliRunner().invoke(app, ["judge", "flash_const_max", *words]).stdout)
+    assert record["passed"], said(record)
+    assert record["kernel"] == "flash_const_max_loop"
+    assert {case["size"] for case in record["cases"] if case["distribution"] == "late_maximum"} == {512, 1024}
+
+
 def test_a_kernel_of_ours_is_judged_by_its_name():
     words = ["--task", "attention_unscaled", "--check", "512", "--at", "512", "--chip", "trn1"]
     assert CliRunner().invoke(app, ["judge", "v7", *words]).exit_code == 0
     done = CliRunner().invoke(app, ["judge", "v99", *words])
     assert done.exit_code == 2
     assert "kernel='v99' is not a kernel" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("window", "words"),
+    [(0, "there is no window"), (255, "one key too short"), (257, "one key too long"), (512, "twice as long")],
+)
+def test_mistakes_of_a_sliding_window_are_named(window, words):
+    file = f"{nki_hf.__path__[0]}/tasks/kernels/attention.py:baseline"
+    constants = {"causal": True, "window": window}
+    record = nki_hf.judge(file, "attention_window", constants=constants, check=(768,), until="values", seed=4)
+    assert words in record["diagnosis"]
+
+
+def test_the_sliding_window_is_that_of_transformers():
+    """Its mask function says which keys a row sees."""
+    masking_utils = pytest.importorskip("transformers.masking_utils")
+    torch = pytest.importorskip("torch")
+    task, rows = load_task("attention_window"), torch.arange(600)
+    seen = masking_utils.sliding_window_causal_mask_function(256)(None, None, rows[:, None], rows[None]).numpy()
+    found = task.reference(q=np.zeros((600, 128)), k=np.zeros((600, 128)), v=np.eye(600))  # equal weights of what is seen
+    assert ((found > 0) == seen).all()

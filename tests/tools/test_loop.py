@@ -192,6 +192,7 @@ def test_a_run_damaged_by_hand_is_refused_and_its_ranking_has_its_own_options(tm
     source = path.read_text()
     path.write_text(source + "# by hand\n")
     assert "is not what was judged" in said("loop", "--run", str(run))
+    assert "is not what was judged" in said("rank", str(run))
     path.unlink()
     assert "is missing" in said("loop", "--run", str(run))
     path.write_text(source)

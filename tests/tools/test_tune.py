@@ -147,6 +147,54 @@ def test_whatever_a_kernel_imports_or_reads_beside_it_is_in_its_digest(tmp_path,
     assert source_digest(tmp_path / "kernel.py") != before
 
 
+ELSEWHERE = {
+    "text": "import pathlib\nCOUNT = int(pathlib.Path({path!r}).read_text())\n",
+    "module": "import sys\nsys.path.insert(0, {folder!r})\nfrom helper_elsewhere import COUNT\n",
+    "array": "import numpy as np\nCOUNT = int(np.fromfile({path!r}, np.uint8)[0]) - 48\n",
+    "while it is traced": "",
+}
+
+
+@pytest.mark.parametrize("how", ELSEWHERE)
+def test_a_result_counts_while_the_files_of_other_folders_that_the_kernel_read_are_as_they_were(file, tmp_path, how):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    path = folder / "helper_elsewhere.py"
+    text = "open({path!r}, 'rb').read()[-2] - 48" if how == "while it is traced" else "COUNT"
+    kernel = file.parent / "folder" / "kernel.py"
+    kernel.parent.mkdir()
+    body = TUNED.replace("range(extra)", f"range(extra + {text})".format(path=str(path)))
+    kernel.write_text(ELSEWHERE[how].format(path=str(path), folder=str(folder)) + body)
+    words = [str(kernel), *SMALL, "--const", "extra=0..1", "--cache", str(tmp_path / "cache"), "--no-judge"]
+
+    def changed(count):
+        path.write_text(f"COUNT = {count}\n" if how in ("module", "while it is traced") else f"{count}")
+
+    changed(1)
+    (first,) = tuned(*words)
+    assert tuned(*words)[0]["reloaded"] == 2
+    changed(3)
+    (second,) = tuned(*words)
+    assert second["reloaded"] == 0
+    assert second["us"] > first["us"]
+
+
+def test_a_search_that_the_judge_times_otherwise_is_dropped(file, tmp_path, monkeypatch):
+    """What a kernel takes from the environment is in no digest: the judge of the fastest notices."""
+    head = "import os\nCOUNT = int(os.environ.get('NKI_HF_TEST_EXTRA', '0'))\n"
+    file.write_text(head + TUNED.replace("range(extra)", "range(extra + COUNT)"))
+    words = ["tune", str(file), *SMALL, "--const", "extra=0..1", "--cache", str(tmp_path / "cache")]
+    assert CliRunner().invoke(app, words).exit_code == 0  # the judge's server runs without the variable
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.setenv("NKI_HF_TEST_EXTRA", "3")
+    assert CliRunner().invoke(app, [*words, "--no-judge"]).exit_code == 0
+    monkeypatch.delenv("NKI_HF_TEST_EXTRA")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert "the judge times a kernel otherwise" in done.stderr
+    assert CliRunner().invoke(app, words).exit_code == 0
+
+
 def test_a_kernel_of_ours_is_digested_with_its_modules_and_no_other_kernels(tmp_path, monkeypatch):
     package = tmp_path / "nki_hf"
     shutil.copytree(studies._PACKAGE / "kernels", package / "kernels", ignore=shutil.ignore_patterns("__pycache__"))

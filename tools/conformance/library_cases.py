@@ -21,7 +21,7 @@ from tools.conformance.case import Case, Skipped
 from tools.conformance.library_extra import EXTRA
 from tools.conformance.library_harness import MAX_ELEMENTS, SimulatingOrchestrator
 
-__all__ = ["MODULES", "cases_of", "choose"]
+__all__ = ["MODULES", "cases_of", "choose", "load"]
 
 _PREFIX = "test.integration.nkilib"
 MODULES = {
@@ -54,7 +54,7 @@ _FIXTURES = ("self", "test_manager", "collector", "platform_target", "request")
 
 def cases_of(kernel: str, limit: int) -> list[Case]:
     """At most `limit` cases of each test method of the kernel's test module; call inside `library(...)`."""
-    module = _load(f"{_PREFIX}.{MODULES[kernel][0]}")
+    module = load(f"{_PREFIX}.{MODULES[kernel][0]}")
     found: list[Case] = []
     for name, group in vars(module).items():
         if not (inspect.isclass(group) and name.startswith("Test") and group.__module__ == module.__name__):
@@ -223,7 +223,7 @@ def _platforms(marks: list[Any]) -> list[str]:
     return allowed
 
 
-def _load(name: str) -> ModuleType:
+def load(name: str) -> ModuleType:
     """The test module; names that a module uses without importing them are supplied."""
     common = importlib.import_module("test.utils.common_dataclasses")
     spec = importlib.util.find_spec(name)

@@ -27,15 +27,18 @@ from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.sdk import typing as nki_typing
 from tools.conformance.case import Skipped
 from tools.conformance.compare import Mismatch, compare
+from tools.conformance.library_judged import judged
 from tools.conformance.packed_arrays import is_packed, packed, unpacked
 
-__all__ = ["SimulatingOrchestrator", "library"]
+__all__ = ["SimulatingOrchestrator", "install", "library"]
 
 _REPLACED = (
     "aws_embedded_metrics", "plotext", "boto3", "botocore", "paramiko", "fabric", "fabric2", "pandas", "matplotlib",
     "test.utils.test_orchestrator", "test.utils.metrics_collector", "test.utils.metrics_emitter",
     "test.utils.tensor_histogram", "test.utils.host_management", "test.utils.perf_analysis_private",
 )  # fmt: skip
+_ALIASED = ".must_alias_input"
+"""Ends the name of an input that a kernel writes in place."""
 MAX_ELEMENTS = 1 << 25
 """Largest number of elements of all inputs together that is simulated; larger cases are not run, and say so."""
 
@@ -43,31 +46,37 @@ MAX_ELEMENTS = 1 << 25
 @contextmanager
 def library(checkout: Path) -> Iterator[None]:
     """Block in which the checkout's kernels (`nkilib_src.nkilib`) and tests (`test.*`) can be imported."""
-    finder = _Replacements()
     before = set(sys.modules)
+    saved_test = sys.modules.get("test")
+    os.environ.setdefault("NKILIB_SIMULATION_RUN_ALL", "1")
+    try:
+        with sim.as_nki():
+            install(checkout)
+            _accept_aliased_inputs()
+            SimulatingOrchestrator.checkout = checkout
+            yield
+    finally:
+        sys.path[:2] = []
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Replacements)]
+        for name in set(sys.modules) - before:
+            if name.split(".")[0] in ("test", "nkilib_src", "nkilib", "neuron_dtypes", "neuronxcc"):
+                del sys.modules[name]
+        if saved_test is not None:
+            sys.modules["test"] = saved_test
+
+
+def install(checkout: Path) -> None:
+    """Let the checkout's kernels and tests be imported, for good; in `as_nki`."""
+    sys.meta_path.insert(0, _Replacements())
+    sys.modules.pop("test", None)
     sys.modules["neuron_dtypes"] = _neuron_dtypes()
     for name in ("neuronxcc", "neuronxcc.nki", "neuronxcc.starfish", "neuronxcc.starfish.support"):
         sys.modules[name] = ModuleType(name)
         sys.modules[name].__path__ = []
     sys.modules["neuronxcc.nki.typing"] = sys.modules["neuronxcc.nki"].typing = nki_typing  # type: ignore[attr-defined]
     sys.modules["neuronxcc.starfish.support.dtype"] = sys.modules["neuron_dtypes"]
-    sys.meta_path.insert(0, finder)
     sys.path[:0] = [str(checkout / "src"), str(checkout)]
-    saved_test = sys.modules.pop("test", None)
-    os.environ.setdefault("NKILIB_SIMULATION_RUN_ALL", "1")
-    try:
-        with sim.as_nki():
-            _accept_aliased_inputs()
-            _repair_import()
-            yield
-    finally:
-        sys.path[:2] = []
-        sys.meta_path.remove(finder)
-        for name in set(sys.modules) - before:
-            if name.split(".")[0] in ("test", "nkilib_src", "nkilib", "neuron_dtypes", "neuronxcc"):
-                del sys.modules[name]
-        if saved_test is not None:
-            sys.modules["test"] = saved_test
+    _repair_import()
 
 
 class SimulatingOrchestrator:
@@ -77,10 +86,14 @@ class SimulatingOrchestrator:
       share: largest error of the last launch, as a share of its tolerance; None if the test brings its own validator.
       refusal: the exception of the last launch that raised, for tests that expect one.
       replays: True also records each launch and compares a replay on other values with a fresh run, bit for bit.
+      judges: True also judges each launch as a user's kernel (library_judged.py).
+      checkout: the library.
       trace_mode: what the library's tests look at to know that they run on a simulator.
     """
 
     replays = False
+    judges = False
+    checkout = Path()
 
     def __init__(self) -> None:
         self.share: float | None = None
@@ -98,7 +111,7 @@ class SimulatingOrchestrator:
     def _execute(self, launch: Any) -> None:
         # copies: a kernel may write its inputs, from which the test makes its golden output afterwards
         inputs = {
-            name.removesuffix(".must_alias_input"): value.copy() if isinstance(value, np.ndarray) else value
+            name.removesuffix(_ALIASED): value.copy() if isinstance(value, np.ndarray) else value
             for name, value in launch.kernel_input.items()
         }
         total = sum(value.size for value in inputs.values() if isinstance(value, np.ndarray))
@@ -120,6 +133,24 @@ class SimulatingOrchestrator:
         if checks is None:
             return
         self.share = self._check(result.outputs, checks)
+        if self.judges:
+            written = [result.run.buffers[number].name for number in result.run.modified]
+            self._judge(launch, result.outputs, chip.name, written)
+
+    def _judge(self, launch: Any, outputs: tuple[Any, ...], chip: str, written: list[str]) -> None:
+        """Judge the launch as a user's kernel; what its test compares by a validator of its own is compared with `outputs`.
+        Inputs that are `written` are those that the kernel works on in place.
+        """
+        given = launch.kernel_input.items()
+        checks, golden = launch.validation_args, launch.validation_args.golden_output
+        wanted = list((golden if isinstance(golden, dict) else golden.golden or {}).values())
+        wanted = [None if hasattr(want, "validator") else want for want in wanted] or [None] * len(outputs)
+        judged(
+            self.checkout, launch.kernel_func, {name.removesuffix(_ALIASED): value for name, value in given},
+            [name.removesuffix(_ALIASED) for name, _ in given if name.endswith(_ALIASED) or name in written], wanted,
+            outputs[: len(wanted)],
+            (checks.relative_accuracy, checks.absolute_accuracy), chip, launch.compiler_input.logical_nc_config,
+        )  # fmt: skip
 
     def _check(self, outputs: tuple[Any, ...], checks: Any) -> float | None:
         golden = checks.golden_output
@@ -181,7 +212,7 @@ def _accept_aliased_inputs() -> None:
         original(self, *args, **kwargs)
         describe = self.output_tensor_descriptor
         self.output_tensor_descriptor = lambda given: describe(
-            {**{name.removesuffix(".must_alias_input"): value for name, value in given.items()}, **given}
+            {**{name.removesuffix(_ALIASED): value for name, value in given.items()}, **given}
         )
 
     framework.__init__ = initialize

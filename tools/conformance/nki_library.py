@@ -1,6 +1,7 @@
 """Runs the public kernels of a checkout of aws-neuron/nki-library on the simulator, by that repository's own tests.
 
-python tools/conformance/nki_library.py CHECKOUT [--kernel NAME ...] [--limit N] [--seconds S] [--replay] [--no-report]
+python tools/conformance/nki_library.py CHECKOUT [--kernel NAME ...] [--limit N] [--seconds S] [--replay] [--judge]
+    [--no-report]
 
 With --kernel only the rows of those kernels are replaced in docs/conformance.md.
 """
@@ -33,11 +34,12 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=10, help="cases of each test method")
     parser.add_argument("--seconds", type=float, default=20.0, help="longest time of one case")
     parser.add_argument("--replay", action="store_true", help="also compare a replay with a fresh run, bit for bit")
+    parser.add_argument("--judge", action="store_true", help="also judge each launch as a user's kernel (nki_hf judge)")
     parser.add_argument("--no-report", action="store_true", help="leave docs/conformance.md as it is")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    SimulatingOrchestrator.replays = options.replay
+    SimulatingOrchestrator.replays, SimulatingOrchestrator.judges = options.replay, options.judge
     outcomes: list[Outcome] = []
     with library(options.checkout.resolve()):
         for kernel in options.kernel or MODULES:

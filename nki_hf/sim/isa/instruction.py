@@ -9,8 +9,8 @@ from nki_hf.sim.execution.loops import leaves
 from nki_hf.sim.execution.machine import Machine, Step, current_machine
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.objects import NKIObject
-from nki_hf.sim.stream.events import Event
-from nki_hf.sim.tensors.indirect import index_tensors
+from nki_hf.sim.stream.events import Event, Region
+from nki_hf.sim.tensors.indirect import index_tensors, reached
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import mark_written, note_writer
 
@@ -100,14 +100,22 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         event = self.machine.issue(
             self.opcode,
             engine=engine,
-            reads=tuple([tensor.region() for tensor in reads]),
-            writes=tuple([tensor.region() for tensor in writes]),
+            reads=self._regions(reads),
+            writes=self._regions(writes),
             step=step,
             queue=queue,
             attrs=attrs,
             position=position,
         )
         return NkiInstruction(event)
+
+    def _regions(self, operands: tuple[NkiTensor, ...]) -> tuple[Region, ...]:
+        regions = tuple([tensor.region() for tensor in operands])
+        if self.machine.run.lnc > 1 and self.values and not self.machine.loops:
+            for tensor, region in zip(operands, regions, strict=True):
+                if region.indirect and not region.buffer.on_chip:
+                    region.reached = reached(tensor)
+        return regions
 
     def await_exchanges(self, reads: tuple[NkiTensor, ...], writes: tuple[NkiTensor, ...]) -> None:
         """Wait for the exchanges with the other core that an instruction with these operands must not overtake."""

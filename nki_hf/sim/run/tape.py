@@ -83,10 +83,10 @@ class Recorder:
         return result
 
     @contextmanager
-    def body(self, machine: Machine, name: str, operands: Any) -> Iterator[list[Any]]:
-        """The entry of a loop, into which goes what is written until the block ends."""
+    def body(self, machine: Machine, name: str, operands: Any, place: tuple[str, int]) -> Iterator[list[Any]]:
+        """The entry of a loop at a place of the kernel, into which goes what is written until the block ends."""
         inner: list[Any] = []
-        entry: list[Any] = ["loop", name, self.write(operands), kernel_position(), machine.in_order, -1, inner, None, ""]
+        entry: list[Any] = ["loop", name, self.write(operands), place, machine.in_order, -1, inner, None, ""]
         before = self.entries(machine.core)
         before.append(entry)
         self._open[machine.core] = inner
@@ -237,7 +237,7 @@ def _fori_loop(function: Callable[..., Any]) -> Callable[..., Any]:
         if active is None:
             return function(lower, upper, body_fun, step)
         recorder, machine = active
-        with recorder.body(machine, "fori_loop", ((lower, upper), {"step": step})) as entry:
+        with recorder.body(machine, "fori_loop", ((lower, upper), {"step": step}), kernel_position()) as entry:
             entry[8] = getattr(body_fun, "__name__", "")
 
             @functools.wraps(body_fun)
@@ -257,7 +257,7 @@ def _while_loop(function: Callable[..., Any]) -> Callable[..., Any]:
         if active is None:
             return function(init, body_fun)
         recorder, machine = active
-        with recorder.body(machine, "while_loop", ((init,), {})) as entry:
+        with recorder.body(machine, "while_loop", ((init,), {}), kernel_position()) as entry:
             entry[8] = getattr(body_fun, "__name__", "")
 
             @functools.wraps(body_fun)
@@ -280,7 +280,7 @@ def _dynamic_range(function: Callable[..., Any]) -> Callable[..., Any]:
             yield from function(start, stop, step)
             return
         recorder, machine = active
-        with recorder.body(machine, "dynamic_range", ((start, stop), {"step": step})) as entry:
+        with recorder.body(machine, "dynamic_range", ((start, stop), {"step": step}), kernel_position()) as entry:
             for index in function(start, stop, step):
                 entry[5] = recorder.number(index)
                 yield index

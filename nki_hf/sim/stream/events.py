@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from nki_hf.sim.dtypes import DType
 
 __all__ = ["ENGINES", "Buffer", "Event", "Region"]
@@ -72,6 +74,7 @@ class Region:
       shape: sizes of the access; on chip the first axis runs over partitions.
       strides: element steps of each axis; 0 = broadcast.
       indirect: True if run-time indices choose the elements, so that the whole buffer counts as touched.
+      reached: the elements (of `dtype`) that they chose in this run, where both cores may reach them; None = not known.
     """
 
     buffer: Buffer
@@ -80,6 +83,7 @@ class Region:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     indirect: bool = False
+    reached: np.ndarray[Any, Any] | None = None
 
     @property
     def elements(self) -> int:

@@ -31,6 +31,7 @@ __all__ = [
     "check_unique",
     "gather",
     "index_tensors",
+    "reached",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -103,6 +104,12 @@ def gather(tensor: NkiTensor) -> Callable[[], Array]:
         return lambda: array
     read = access(tensor).read
     return lambda: read()[0]
+
+
+def reached(tensor: NkiTensor) -> Array:
+    """Numbers of the elements that an indirect tensor's indices choose now, in order; those out of bounds are left out."""
+    elements, valid = _locator(tensor, tensor.indirection, True, 16)()
+    return np.unique(elements if valid is None else elements[np.broadcast_to(valid, elements.shape)])
 
 
 def access(tensor: NkiTensor, *, skip: bool | None = None, group: int = 16) -> Access:

@@ -1,9 +1,15 @@
-"""Attention as it is written down, and its gradients: baselines of the attention tasks."""
+"""Attention as it is written down, and its gradients: baselines of attention tasks; the best gradients are flash_backward."""
+
+from dataclasses import replace
 
 import nki
 import nki.isa as nisa
 import nki.language as nl
 
+from nki_hf.chips import CHIPS, get_chip
+from nki_hf.kernels.flash_backward.kernel import flash_backward
+from nki_hf.kernels.flash_backward.plan import plan_backward
+from nki_hf.problem import Mask, Problem
 from nki_hf.tasks.kernels.parts import BANK, P, load, psum, sbuf, turned
 
 LOWEST = -3.0e38
@@ -28,8 +34,8 @@ def _values(v):
     return out
 
 
-def _probabilities(q_columns, k_columns, first, rows, scale, seen, masked):
-    """Softmax rows `[first, first + rows)` over the first `seen` keys, float32 in SBUF."""
+def _probabilities(q_columns, k_columns, first, rows, scale, seen, masked, window=0):
+    """Softmax rows `[first, first + rows)` over the first `seen` keys, float32 in SBUF; a `window` of 0 is none."""
     scores = sbuf((rows, seen))
     for c in range(0, seen, BANK):
         w = min(BANK, seen - c)
@@ -46,6 +52,16 @@ def _probabilities(q_columns, k_columns, first, rows, scale, seen, masked):
             cmp_op=nl.greater_equal,
             offset=first,
         )
+    if window:
+        nisa.affine_select(
+            dst=scores,
+            pattern=[[1, seen]],
+            channel_multiplier=-1,
+            on_true_tile=scores,
+            on_false_value=LOWEST,
+            cmp_op=nl.greater,
+            offset=window - first,
+        )
     top, total = sbuf((rows, 1)), sbuf((rows, 1))
     nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=1, negate=True)
     nisa.tensor_scalar(dst=scores, data=scores, op0=nl.add, operand0=top)
@@ -56,7 +72,7 @@ def _probabilities(q_columns, k_columns, first, rows, scale, seen, masked):
     return scores
 
 
-def _head(q, k, v, out, causal, scale):
+def _head(q, k, v, out, causal, scale, window):
     rows, d = q.shape
     keys = k.shape[0]
     q_columns, k_columns, values = _columns(q), _columns(k), _values(v)
@@ -64,7 +80,7 @@ def _head(q, k, v, out, causal, scale):
         count = min(P, rows - r)
         seen = min(keys, r + P) if causal else keys
         probs = sbuf((count, seen), nl.bfloat16)
-        nisa.tensor_copy(dst=probs, src=_probabilities(q_columns, k_columns, r, count, scale, seen, causal))
+        nisa.tensor_copy(dst=probs, src=_probabilities(q_columns, k_columns, r, count, scale, seen, causal, window))
         columns, total = turned(probs, count), psum((count, d))
         for t in range(seen // P):
             nisa.nc_matmul(dst=total, stationary=columns[:, t, :], moving=values[:, t, :])
@@ -74,14 +90,14 @@ def _head(q, k, v, out, causal, scale):
 
 
 @nki.jit
-def baseline(q, k, v, causal=False, scale=128**-0.5):
+def baseline(q, k, v, causal=False, scale=128**-0.5, window=0):
     out = nl.ndarray(q.shape, q.dtype, buffer=nl.shared_hbm)
     if len(q.shape) == 2:
-        _head(q, k, v, out, causal, scale)
+        _head(q, k, v, out, causal, scale, window)
     else:
         for h in range(q.shape[0]):
             kv = h * k.shape[0] // q.shape[0]
-            _head(q[h], k[kv], v[kv], out[h], causal, scale)
+            _head(q[h], k[kv], v[kv], out[h], causal, scale, window)
     return out
 
 
@@ -133,3 +149,21 @@ def backward_baseline(q, k, v, dout):
             nisa.tensor_copy(dst=done, src=total[:, t, :])
             nisa.dma_copy(dst=out[t * P : (t + 1) * P, :], src=done)
     return tuple(outs)
+
+
+@nki.jit
+def backward_best(q, k, v, dout):
+    """dq, dk, dv of causal attention by flash_backward, which finds the statistics of its rows in a first pass."""
+    rows, d = q.shape
+    problem = Problem(
+        batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=rows, seqlen_kv=k.shape[0], head_dim=d, head_dim_v=d,
+        dtype="bfloat16", mask=Mask(ahead=1),
+    )  # fmt: skip
+    chip = next(get_chip(name) for name in CHIPS if get_chip(name).generation == nisa.get_nc_version().value)
+    constants = replace(plan_backward(problem, chip), recompute=True).constants()
+    dlse, zeros = nl.ndarray((1, 1, rows), nl.float32, buffer=nl.hbm), sbuf((1, rows))
+    nisa.memset(dst=zeros, value=0.0)
+    nisa.dma_copy(dst=dlse.reshape((1, rows)), src=zeros)
+    four = [array.reshape((1, 1, *array.shape)) for array in (q, k, v)]
+    found = flash_backward(*four, dout.reshape((1, rows, 1, d)), None, None, dlse, **constants)
+    return tuple([gradient.reshape((rows, d)) for gradient in found[:3]])

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 from nki_hf.tools.judging import plain
 
 __all__ = ["ask", "start"]
+
+_SPARE = 60.0
+"""Seconds beyond the limits of the kernel's process, that of --against and the judge's, after which the server has hung."""
+_LOOK = 0.5
 
 _lock = threading.Lock()
 _server: subprocess.Popen[bytes] | None = None
@@ -39,7 +46,7 @@ def start() -> None:
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """The server's record; an EOFError if it was killed on the way, by the kernel most likely."""
+    """The server's record; an EOFError if it was killed or stopped on the way, by the kernel most likely."""
     with _lock:
         start()
         server = _server
@@ -47,12 +54,33 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
             raise EOFError("no server")
         try:
             plain.send(server.stdin, request)
+            _await(server, 3 * float(request["seconds"]) + _SPARE)
             found: dict[str, Any] = plain.receive(server.stdout)
             return found
-        except (EOFError, BrokenPipeError) as error:
+        except BaseException as error:  # an interrupt too: the next request must not get the answer of this one
             server.kill()
             server.wait()
-            raise EOFError("the judge's server was killed while the kernel ran") from error
+            if not isinstance(error, EOFError | BrokenPipeError):
+                raise
+            raise EOFError("the judge's server was killed or stopped while the kernel ran") from error
+
+
+def _await(server: subprocess.Popen[bytes], seconds: float) -> None:
+    """Return when the server answers or ends; an EOFError if a kernel has stopped it (SIGSTOP), or it takes far too long."""
+    if server.stdout is None:
+        return
+    end = time.monotonic() + seconds
+    while not select.select([server.stdout], [], [], _LOOK)[0]:
+        if _stopped(server.pid) or time.monotonic() > end:
+            raise EOFError("the server does not answer")
+
+
+def _stopped(process: int) -> bool:
+    """True if a process is stopped by a signal; False where the system does not say."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:

@@ -43,6 +43,7 @@ def judge(
     against_layout: str = "",
     seed: int | None = None,
     until: str = "times",
+    same_writes: bool = False,
 ) -> dict[str, Any]:
     """Judge a kernel file: load, limits, memory, races, values and times.
 
@@ -70,6 +71,8 @@ def judge(
         stand beside, and where the kernel is wrong and the other right, the first instruction whose tile differs is named.
       seed: of the inputs; None = a new one, which the record holds.
       until: the last stage: `lint`, `values` or `times`.
+      same_writes: both cores of a launch may write the same elements by the same instruction, if core 0 alone gives the same
+        bytes: a warning then, otherwise a race.
 
     Returns:
       The record, plain JSON types; its schema is `nki_hf judge --schema`. `passed` and `sentence` say what it is.
@@ -123,6 +126,7 @@ def judge(
         "seed": number,
         "traces": launches,
         "until": until,
+        "same_writes": same_writes,
         "against": None,
     }
     whole: dict[str, Any] = {

@@ -42,7 +42,8 @@ class Packed:
         """The call in the words of the package."""
         shapes = self.task.shapes(size, dtype)
         (*heads, rows, head_dim), (*kv_heads, keys, _) = shapes["q"][0], shapes["k"][0]
-        mask = Mask(ahead=1, q_offset=keys - rows) if "causal" in f"{self.task.name} {self.task.about}" else Mask()
+        seen = self.task.mask
+        mask = Mask(ahead=seen.get("ahead"), window=seen.get("window"), q_offset=keys - rows) if seen else Mask()
         return Problem(
             batch=1,
             num_heads_q=heads[0] if heads else 1,

@@ -11,7 +11,7 @@ import numpy as np
 
 from nki_hf.sim.stream.events import Event, Region
 
-__all__ = ["Work", "missing_work", "work_of"]
+__all__ = ["Work", "expected_growth", "missing_work", "work_of"]
 
 _LEAST = 0.5
 """Share of the elements that a kernel's growth leads one to expect; other blocks or another branch differ by less."""
@@ -90,18 +90,17 @@ def missing_work(checked: Sequence[Work], timed: Work) -> str:
         return f"reads {timed.read:.0%} of an input, and {last.read:.0%} of it at size {last.size:,}"
     if all(item.useful >= 1 for item in checked) and timed.useful < _ROUNDING:
         return f"does {timed.useful:.0%} of the operations that the task asks for in its matmuls"
-    expected = _expected(checked, timed.size)
+    expected = expected_growth(checked[0].size, checked[0].elements, last.size, last.elements, timed.size)
     if timed.elements < _LEAST * expected:
         return f"computes {timed.elements:,} elements, and the smaller sizes lead to {expected:,.0f}"
     return ""
 
 
-def _expected(checked: Sequence[Work], size: int) -> float:
-    """Elements at a size by the growth between the smallest and the largest that were judged."""
-    first, last = checked[0], checked[-1]
-    if not last.elements:
+def expected_growth(first: int, smaller: int, last: int, larger: int, size: int) -> float:
+    """Elements at a size by the growth between `smaller` at the first and `larger` at the last size that was judged."""
+    if not larger:
         return 0.0
     grows = 1.0
-    if first.size < last.size and first.elements:
-        grows = math.log(last.elements / first.elements) / math.log(last.size / first.size)
-    return float(last.elements * (size / last.size) ** max(0.0, grows))
+    if first < last and smaller:
+        grows = math.log(larger / smaller) / math.log(last / first)
+    return float(larger * (size / last) ** max(0.0, grows))

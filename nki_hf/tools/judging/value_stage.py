@@ -11,9 +11,9 @@ from nki_hf.tools.judging import against, diagnosis
 from nki_hf.tools.judging.findings import Failed, finding, of_fault
 from nki_hf.tools.judging.values import Checked, Run, drawn, strict_read
 
-__all__ = ["add_cases", "judge_values"]
+__all__ = ["RATIOS", "add_cases", "judge_values"]
 
-_RATIOS = {True: 1.3, False: 3.5}
+RATIOS = {True: 1.3, False: 3.5}
 """Error of a kernel over that of an ideal one from which it fails, by whether the task states what an ideal one rounds. A good
 kernel of attention in bfloat16 has 0.98 to 1.02, one that rounds its output twice 1.2; accumulators in bfloat16 have 1.34 with
 two blocks of keys, 1.4 with four, 1.6 with eight."""
@@ -86,7 +86,7 @@ def judge_values(
             )
         slight = all(o.judgements[o.wrong or 0].row_error < 8 * o.judgements[o.wrong or 0].tolerance for _, o in bad)
         if not record["diagnosis"] and bad and slight and request["dtype"] != "float32":
-            found_words = [diagnosis.imprecision(o, _RATIOS[task.ideal is not None]) for item in checks for o in item.outcomes]
+            found_words = [diagnosis.imprecision(o, RATIOS[task.ideal is not None]) for item in checks for o in item.outcomes]
             record["diagnosis"] = next(filter(None, found_words), "")
         if not record["diagnosis"] and bad:
             record["diagnosis"] = diagnosis.named(task, checks)
@@ -107,7 +107,7 @@ def judge_values(
     if request["dtype"] in ("bfloat16", "float16") and not request["rtol"]:
         for check in checks:
             for outcome in check.outcomes:
-                words = diagnosis.imprecision(outcome, _RATIOS[task.ideal is not None])
+                words = diagnosis.imprecision(outcome, RATIOS[task.ideal is not None])
                 if words:
                     record["diagnosis"] = words
                     message = f"{task.outputs[0]} at size {check.size}: {words}"

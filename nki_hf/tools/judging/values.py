@@ -22,7 +22,7 @@ from nki_hf.tools.verify import never_written
 from nki_hf.tools.verify_inputs import array_inputs
 from nki_hf.tools.verify_judge import Judgement, judge, row_error, unit_roundoff
 
-__all__ = ["Checked", "Outcome", "Run", "checked", "drawn", "run_tape", "strict_read", "to_kernel"]
+__all__ = ["Checked", "Outcome", "Run", "checked", "distributions_of", "drawn", "run_tape", "strict_read", "to_kernel"]
 
 Array = np.ndarray[Any, Any]
 
@@ -84,6 +84,12 @@ def drawn(run: Run, distribution: str, seed: int) -> dict[str, Array]:
         usual = distribution if distribution in DISTRIBUTIONS else "normal"
         made = array_inputs({name: shape for name, (shape, _) in shapes.items()}, usual, int(rng.integers(1 << 31)))
     return {name: np.asarray(made[name]).astype(NUMPY_DTYPES[dtype]) for name, (_, dtype) in shapes.items()}
+
+
+def distributions_of(task: Task, number: int) -> tuple[str, ...]:
+    """What the inputs of a size are drawn from: of the first size all there is, of others those that find most."""
+    names = (*DISTRIBUTIONS, *(("late_maximum",) if "k" in task.axes else ()), *task.distributions)
+    return names if not number else tuple(name for name in names if name in ("normal", "wide", "late_maximum"))
 
 
 def to_kernel(run: Run, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -175,7 +181,7 @@ def _outcome(
     for i, (output, reference) in enumerate(zip(outputs, references, strict=False)):
         dtype = _dtype(run, i)
         best = np.asarray(ideal[i]).astype(NUMPY_DTYPES[dtype]).astype(np.float64)
-        size = 0.0 if scale is None or i else np.asarray(scale)
+        size = _scale_of(scale, i)
         tolerance = run.rtol or _tolerance(task, best, reference, size, dtype)
         written = unwritten[i] if unwritten is not None and i < len(unwritten) else None
         written = None if written is None or written.shape != reference.shape else written
@@ -190,6 +196,12 @@ def _outcome(
     return Outcome(
         distribution=distribution, arrays=arrays, outputs=outputs, references=references, judgements=found, precision=shown
     )
+
+
+def _scale_of(scale: Any, number: int) -> Any:
+    if isinstance(scale, tuple):
+        return np.asarray(scale[number])
+    return 0.0 if scale is None or number else np.asarray(scale)
 
 
 def _dtype(run: Run, number: int) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 import nki_hf.sim
 from nki_hf.tools.searching.journal import append, read
+from nki_hf.tools.tuning.files_read import unchanged
 
 __all__ = ["Study", "cache_folder", "laws", "source_digest", "study_of"]
 
@@ -153,14 +154,24 @@ class Study:
         return hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:24]
 
     def known(self) -> dict[str, dict[str, Any]]:
-        """Results by `space.key_of`; of several, a time counts more than the word that it is not of interest."""
+        """Results by `space.key_of`; of several, a time counts more than the word that it is not of interest. Those whose
+        kernel read a file that is another one now are left out.
+        """
         found: dict[str, dict[str, Any]] = {}
         if self.file is not None:
             for record in read(self.file, skip=True):
                 key = record.get("constants")
                 if record.get("study") == self.name and isinstance(key, str) and ("us" in record or key not in found):
                     found[key] = record
-        return found
+        files = {path: digest for record in found.values() for path, digest in record.get("read", {}).items()}
+        if unchanged(files):  # one look at each file is enough where all results read the same
+            return found
+        return {key: record for key, record in found.items() if unchanged(record.get("read", {}))}
+
+    def forget(self) -> None:
+        """Drop every result."""
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
 
     def keep(self, constants: str, result: Mapping[str, Any]) -> None:
         """Add one result."""

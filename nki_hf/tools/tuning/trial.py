@@ -19,6 +19,7 @@ from nki_hf.timing.schedule import schedule_below
 from nki_hf.tools.judging.child import bound_arguments, kernel_in, module_of
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.shape import problem_of
+from nki_hf.tools.tuning.files_read import digests, noticed
 from nki_hf.tools.tuning.own import own_launch
 
 __all__ = ["Trials"]
@@ -32,16 +33,25 @@ class Trials:
     """Runs trials; a kernel's file is loaded once for as long as it stays as it is."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, str], tuple[float, Kernel, str]] = {}
+        self._loaded: dict[tuple[str, str], tuple[float, Kernel, str, set[str]]] = {}
+        self._read: set[str] = set()
 
     def run(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """`us` and `floor_us`; or `floor_us` and `pruned`; or `failed`, a sentence; or `unknown`, one.
+        """`us` and `floor_us`; or `floor_us` and `pruned`; or `failed`, a sentence; or `unknown`, one. `read` has the digest of
+        every file that the kernel's Python read, where there are such beside its own.
 
         Args:
           job: `constants` (as text), `chip`, `lnc`, `window`, `best_us` (what a trial must be below to be of interest, or
             None); and either `kernel` (one of ours), `shape` and `units` (how many per core stand for all; None = all), or
             `path`, `arrays` (name, shape, element type) and `tuned` (the names of what is tuned).
         """
+        self._read = set()
+        with noticed(self._read):
+            found = self._run(job)
+        read = digests(self._read - {job.get("path", "").rpartition(":")[0], job.get("path", "")})
+        return {**found, "read": read} if read else found
+
+    def _run(self, job: Mapping[str, Any]) -> dict[str, Any]:
         chip, constants = get_chip(job["chip"]), ast.literal_eval(job["constants"])
         try:
             cores = None
@@ -83,7 +93,8 @@ class Trials:
         if known is None or known[0] != stamp:
             with as_nki():
                 kernel, label = kernel_in(module_of(file), file, name)
-            known = self._loaded[file, name] = (stamp, kernel, label)
+            known = self._loaded[file, name] = (stamp, kernel, label, set(self._read))
+        self._read |= known[3]
         return known[1], known[2]
 
 

@@ -1,0 +1,127 @@
+"""Kinds of instructions that a kernel uses otherwise at a timed size than at the sizes whose values were judged: its values are
+judged there too, since a branch that is taken for large sizes alone may compute anything.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nki_hf.chips import get_chip
+from nki_hf.errors import KernelFault
+from nki_hf.sim import SimOptions
+from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.sim.stream.events import Event
+from nki_hf.tasks import Task
+from nki_hf.tools.judging.diagnosis import imprecision
+from nki_hf.tools.judging.findings import Failed, finding
+from nki_hf.tools.judging.ours import packed_by
+from nki_hf.tools.judging.timed_work import expected_growth
+from nki_hf.tools.judging.value_stage import RATIOS
+from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
+
+__all__ = ["Kind", "Use", "judge_there", "kinds_of", "otherwise"]
+
+Kind = tuple[str, ...]
+_LEAST = 0.5
+"""Share of the elements that growth leads one to expect, below which values are judged there."""
+_PART = 0.03
+"""Share of the elements of a program from which a kind is looked at: leaving out less gains nothing."""
+_ATTRIBUTES = ("op", "op0", "op1", "reduce", "perf_mode", "is_transpose")
+_MOVES = ("dma_copy", "loop_entry", "loop_turn", "core_barrier", "memset")
+"""What computes nothing: a transfer of another size, or a buffer that is cleared, is no other program."""
+
+
+@dataclass
+class Use:
+    """How a kind is used: the first instruction's file and line, and the elements that all of them read and write."""
+
+    file: str
+    line: int
+    elements: int = 0
+
+
+def kinds_of(events: Iterable[Event]) -> dict[Kind, Use]:
+    """How the instructions that compute are used, by opcode, operators and element types."""
+    found: dict[Kind, Use] = {}
+    for event in events:
+        if event.opcode in _MOVES:
+            continue
+        given = [f"{name}={event.attrs[name]}" for name in _ATTRIBUTES if event.attrs.get(name)]
+        types = [",".join(region.dtype.name for region in regions) for regions in (event.reads, event.writes)]
+        use = found.setdefault((event.opcode, *given, f"{types[0]} -> {types[1]}"), Use(event.file, event.line))
+        use.elements += sum(region.elements for region in (*event.reads, *event.writes))
+    return found
+
+
+def otherwise(judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use], size: int) -> tuple[str, str, int] | None:
+    """What a timed size does otherwise than the judged ones (by size), as words, file and line; None if nothing does."""
+    if not judged or size in judged:
+        return None
+    first, last = min(judged), max(judged)
+    for kind, use in timed.items():
+        if not any(kind in found for found in judged.values()):
+            return f"uses {' '.join(kind)} (line {use.line}), which it uses at no size of --check", use.file, use.line
+    whole = [sum(use.elements for use in judged[at].values()) for at in (first, last)]
+    most = expected_growth(first, whole[0], last, whole[1], size) / max(whole[1], 1)
+    for kind, before in judged[last].items() if size > last else ():
+        if before.elements < _PART * whole[1]:
+            continue
+        smaller = judged[first].get(kind)
+        expected = expected_growth(first, smaller.elements if smaller else 0, last, before.elements, size)
+        expected = min(expected, before.elements * most)  # what grew faster than all of the program had only begun
+        found = timed[kind].elements if kind in timed else 0
+        if found < _LEAST * expected:
+            words = f"has {found:,} elements in {' '.join(kind)}, and the smaller sizes lead to {expected:,.0f}"
+            return f"{words} (line {before.line})", before.file, before.line
+    return None
+
+
+def judge_there(
+    request: Mapping[str, Any], task: Task, asked: Mapping[str, Any], trace: Mapping[str, Any], what: tuple[str, str, int]
+) -> str:
+    """Judge the values of a timed size; a warning for the record.
+
+    Raises:
+      Failed: an output is wrong there.
+    """
+    words, file, line = what
+    size, chip = asked["size"], get_chip(asked["chip"])
+    said = f"at size {size:,} the kernel {words}"
+    packed = packed_by(request["file"], request["answer"]["name"], task, chip, request["lnc"])
+    run = Run(
+        task=task, size=size, dtype=request["dtype"], rtol=request["rtol"],
+        layout=request["layout"] if packed is None else {"out": packed.out},
+        packed=None if packed is None else packed.arrays(size, request["dtype"]),
+    )  # fmt: skip
+    options = SimOptions(chip=chip, third_party=True, record=True, checks=False)
+    arrays = drawn(run, "normal", request["seed"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SimulatorWarning)
+        try:
+            first = run_tape(trace, to_kernel(run, arrays), options, request["lnc"])
+            distributions = distributions_of(task, 1)
+            found = checked(run, trace, options, request["lnc"], request["seed"], distributions, first, arrays)
+        except KernelFault as fault:
+            raise _failed(f"{said}, and there {fault.record.instruction}: {fault.record.message}", file, line) from None
+    for outcome in found.outcomes:
+        imprecise = (
+            request["dtype"] != "float32" and not request["rtol"] and imprecision(outcome, RATIOS[task.ideal is not None])
+        )
+        if outcome.wrong is None and imprecise:
+            raise _failed(f"{said}, and there out is wrong: {imprecise}", file, line)
+        if outcome.wrong is not None:
+            judgement = outcome.judgements[outcome.wrong]
+            name = task.outputs[outcome.wrong]
+            raise _failed(f"{said}, and there {name} is wrong on {outcome.distribution} inputs: {judgement.detail}", file, line)
+    if found.count:
+        raise _failed(f"{said}, and there {found.count}", file, line)
+    return f"{said}: values were judged there as well"
+
+
+def _failed(message: str, file: str, line: int) -> Failed:
+    advice = "A kernel must be right at every size: judge it there with --check."
+    return Failed("times", finding("times", {"kind": "other program", "message": message, "advice": advice, "file": file,
+                                             "line": line}))  # fmt: skip
