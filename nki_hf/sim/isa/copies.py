@@ -11,6 +11,7 @@ from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
 from nki_hf.sim.tensors.casts import cast, copy_cast
 from nki_hf.sim.tensors.indirect import access
+from nki_hf.sim.tensors.origins import note_copy
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import bit_type, storer
 
@@ -21,7 +22,10 @@ def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown,
     """`dst = src` within SBUF and PSUM; bit-exact if the dtypes are the same, else cast through float32."""
     this = begin("tensor_copy", dst=dst, src=src, engine=engine)
     step = copy_step(dst, src) if this.values else None
-    return this.issue(engine=resolve_engine(engine, "vector"), reads=(src,), writes=(dst,), step=step)
+    handle = this.issue(engine=resolve_engine(engine, "vector"), reads=(src,), writes=(dst,), step=step)
+    if step is not None:
+        note_copy(dst, src)
+    return handle
 
 
 def memset(dst: NkiTensor, value: Any, engine: Engine = Engine.unknown, name: str | None = None) -> NkiInstruction:
