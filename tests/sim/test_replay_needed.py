@@ -212,3 +212,36 @@ def test_a_decode_step_neither_turns_its_keys_nor_makes_its_masks_again():
     kept, again = program.instructions, len(program._again)
     assert kept < len(program._keep[0].cores[0].steps) - 16  # the turns of 16 key tiles, and their copies
     assert again < kept - 20
+
+
+@pytest.mark.parametrize("reader", [False, True])
+def test_rows_that_a_load_leaves_out_are_cleared_in_every_replay(reader):
+    """Two loads of 64 rows from run-time starts, in bounds or not; `reader` looks at the tile between them."""
+
+    def kernel(table, starts):
+        index = load_tile(starts)
+        tile = nl.ndarray((ROWS, 4), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=tile, value=5.0)
+        out = []
+        for n in range(2):
+            register = nisa.register_alloc()
+            nisa.register_load(dst=register, src=index[0:1, n : n + 1])
+            source = table.ap(pattern=[[4, 64], [1, 4]], offset=0, scalar_offset=register, indirect_dim=0)
+            nisa.dma_copy(dst=tile[n * 64 : (n + 1) * 64, :], src=source, oob_mode=nisa.oob_mode.skip)
+            if reader:
+                out.append(store(tile))
+        return (*out, store(tile))
+
+    def call(seed, *starts):
+        return {**arrays(seed, table=(200, 4)), "starts": np.array([starts], np.int32)}
+
+    calls = [call(0, 0, 64), call(1, 9000, 3), call(2, 7, 9000), call(3, 9000, 9000), call(4, 136, 1)]
+    program, _ = agree(kernel, *calls)
+    for given in calls:
+        want = np.full((ROWS, 4), 5.0, np.float32)
+        for n, start in enumerate(given["starts"][0]):
+            if start < 200:
+                want[n * 64 : (n + 1) * 64] = given["table"][start : start + 64]
+        np.testing.assert_array_equal(program(given)[-1], want)
+    kinds = [type(step).__name__ for step in program.steps[0]]
+    assert kinds.count("LoadOrClear") == (0 if reader else 2)

@@ -100,6 +100,9 @@ def flash_decode(
         env["rings"] = [nisa.engine.sync, nisa.engine.scalar]
     env["segments"] = segments
     env["written"] = 0
+    env["together"] = 1
+    for n in range(len(steps)):
+        env["together"] = max(env["together"], steps[n]["loads"])
     env["loads"] = loads
     env["blocks"] = blocks
     if len(segments) == 0:
@@ -135,11 +138,13 @@ def flash_decode(
         if i < count:
             mask_of(env, steps[i]["batch"])
             turn(env, steps[i])
+        if i >= 1 and i - 1 < count:
+            scores(env, steps[i - 1])
+        # Not before: the simulator's scores are those of the keys themselves, as long as nothing has overwritten them.
+        if i < count:
             if steps[i]["closes"]:
                 for n in range(steps[i]["loads"]):
                     load_keys(env, steps[i]["number"] + n + prefetch + 1)
-        if i >= 1 and i - 1 < count:
-            scores(env, steps[i - 1])
         if i >= 2 and i - 2 < count:
             maximum(env, steps[i - 2])
             if i - 2 == count - 1 and not later:

@@ -16,7 +16,7 @@ def open_buffers(env):
     """
     ahead, loads = env["prefetch"], len(env["loads"])
     env["buffers"] = {
-        "k": _buffers(env, "k", min(loads, ahead + 2)), "v": _buffers(env, "v", min(loads, ahead + VALUES))
+        "k": _buffers(env, "k", min(loads, ahead + 1 + env["together"])), "v": _buffers(env, "v", min(loads, ahead + VALUES))
     }  # fmt: skip
     env["loaded"] = 0
     env["zero"] = nl.ndarray((TILE, 1), dtype=env["v"].dtype, buffer=nl.sbuf)

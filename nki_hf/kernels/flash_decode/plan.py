@@ -157,7 +157,7 @@ def _budget(problem: Problem, per_partition: int, chunks: int, prefetch: int) ->
     blocks = -(-all_rows // rows)
     keys = chunks * per_partition
     return {
-        "k": (prefetch + 2) * per_partition * problem.head_dim * size,
+        "k": (prefetch + 3) * per_partition * problem.head_dim * size,
         "v": (prefetch + VALUES) * per_partition * problem.head_dim_v * size,
         "turned": 3 * -(-problem.head_dim // TILE) * tiles * TILE * size,
         "q": -(-problem.head_dim // TILE) * units * all_rows * size + 2 * problem.head_dim * size,
