@@ -22,8 +22,10 @@ MAX_KEYS = 1 << 24
 """Key positions are compared in float32 on the Vector engine, exact below 2^24."""
 CHUNK_BYTES = 8192
 """Most bytes per partition of a chunk's keys; also what one descriptor of a transfer moves."""
-PREFETCH = 4
-"""Chunks of keys: with 2 the transfers pause at the start, with 3 behind it where two chunks share a step."""
+PREFETCH = (3, 4)
+"""Chunks of keys that are loaded ahead: of up to two chunks, whose steps are single ones, and of more. With fewer the transfers
+pause, and each buffer more is zeroed at the start.
+"""
 SLOPES = (1e-20, 1e6)
 """What may multiply scores: below, hidden ones would not be hidden; above, float32's range ends."""
 
@@ -118,15 +120,16 @@ def plan_decode(problem: Problem, chip: Chip) -> DecodePlan:
     per_partition = _per_partition(problem)
     chunk = per_partition * TILE
     chunks = bucket_of(_visited(problem), chunk)
+    prefetch = PREFETCH[chunks > 2]
     capacity = bucket_of(problem.seqlen_kv, chunk) * chunk
     return DecodePlan(
         seqlen_kv=capacity,
         chunks=chunks,
         per_partition=per_partition,
-        prefetch=PREFETCH,
+        prefetch=prefetch,
         softmax_scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
-        budget=_budget(problem, per_partition, chunks, PREFETCH),
+        budget=_budget(problem, per_partition, chunks, prefetch),
     )
 
 

@@ -136,13 +136,7 @@ def maximum(env, step):
     step["tops"] = None
     if step["last"]:
         place = block["place"]
-        nisa.tensor_scalar(
-            dst=env["maxima"][0:rows, place : place + 1],
-            data=after,
-            op0=nl.multiply,
-            operand0=env["slope"],
-            engine=nisa.engine.vector,
-        )
+        nisa.activation(dst=env["maxima"][0:rows, place : place + 1], op=nl.copy, data=after, scale=env["slope"])
 
 
 def exponentials(env, step):
