@@ -192,6 +192,11 @@ def _tkg(checkout: Path, batch: int, heads: int, keys: int, block: int) -> Seque
     return _events(space["attn_tkg_wrapper"], (), {**tensors, **absent, **constants}, get_chip("trn2"), 2)
 
 
+def flat_tkg(checkout: Path, batch: int, heads: int, keys: int) -> Sequence[Event]:
+    """attention_tkg of one kv head on a flat cache, two cores of trn2; the library's `src` is on the path."""
+    return _tkg(checkout, batch, heads, keys, 0)
+
+
 def docs(examples: Path) -> Iterator[Case]:
     """The tutorial's matrix multiplications (trn2, float32 4096 x 8192 x 8192, a quarter of n) and fused Mamba (trn1)."""
     sys.path[:0] = [str(examples / "matrix_multiplication"), str(examples / "fused_mamba")]

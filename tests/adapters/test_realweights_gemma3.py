@@ -10,11 +10,13 @@ import torch
 
 import nki_hf
 from nki_hf.adapters.explain import explain
+from nki_hf.backends.simulator import simulator_backend
 from nki_hf.tools.model_bench.model import english_text
 
 pytestmark = [pytest.mark.realweights, pytest.mark.timeout(1800)]
 
 NEW_TOKENS = 24
+STEPS = 200
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,30 @@ def test_greedy_tokens_are_those_of_eager(gemma, lengths):
     assert eager.shape == (len(lengths), NEW_TOKENS)
     print("\n" + "\n".join(tokenizer.batch_decode(nki)))
     assert nki.tolist() == eager.tolist()
+
+
+def test_200_greedy_tokens_by_flash_decode_are_those_of_eager(gemma):
+    """From 400 tokens on, so that the window of 512 is left on the way; few programs for all of it."""
+    model, tokenizer = gemma
+    ids = tokenizer(english_text(), return_tensors="pt").input_ids[:, :400]
+    assert ids.shape[1] < model.config.sliding_window < ids.shape[1] + STEPS
+
+    def generate():
+        return model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=STEPS, min_new_tokens=STEPS, do_sample=False
+        )
+
+    eager = _under(model, "eager", generate)
+    explain(reset=True)
+    target = simulator_backend("trn2")
+    target.clear()
+    with nki_hf.using(backend="simulator", chip="trn2"):
+        nki = _under(model, "nki", generate)
+    assert eager.shape == (1, ids.shape[1] + STEPS)
+    assert nki.tolist() == eager.tolist()
+    decoded = sum(row.calls for row in explain().rows if row.first.kernel == "flash_decode")
+    assert decoded >= (STEPS - 2) * model.config.num_hidden_layers
+    assert 1 <= len({key for key in target._pool._idle if key[0] == "flash_decode"}) <= 6
 
 
 def test_bfloat16_is_as_near_to_float32_as_eager_and_no_tile_fails_the_certificate(gemma):

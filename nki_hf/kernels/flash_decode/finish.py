@@ -14,37 +14,38 @@ NO_SINK = -3.0e38
 
 
 def finish_block(env, block):
-    """Normalise the rows of a block; sums and maxima go to the ledgers, one column per block."""
+    """Normalise the rows of a block; sums go to the ledger, one column per block, where the maxima are (`stages.maximum`)."""
     rows, width, place = block["rows"], env["v"].shape[3], block["place"]
     total, top = block["accumulator"], block["maximum"]
     if block["shared"]:
         merged = _merged(env, block, total, top)
         total = merged[0]
         top = merged[1]
+        nisa.tensor_scalar(dst=env["maxima"][0:rows, place : place + 1], data=top, op0=nl.multiply, operand0=env["slope"])
     sums = env["sums"][0:rows, place : place + 1]
     # Rows without keys have a sum of exactly 0, others of about 1 or more.
     nisa.tensor_scalar(dst=sums, data=total[0:rows, width : width + 1], op0=nl.maximum, operand0=LEAST)
-    nisa.tensor_scalar(dst=env["maxima"][0:rows, place : place + 1], data=top, op0=nl.multiply, operand0=env["slope"])
     if env["sink"] != None:  # noqa: E711
         total = _joined(env, block, total, top)
     target = env["normal"][0:rows, place, 0:width]
     nisa.tensor_scalar(dst=target, data=total[0:rows, 0:width], op0=nl.divide, operand0=sums, engine=nisa.engine.vector)
 
 
-def write_rows(env):
-    """Write the rows of all blocks: those of a sequence that start at the same row of their unit go with one transfer.
+def write_rows(env, stop_at):
+    """Write the rows of all finished blocks before number `stop_at`: those of a sequence that start at the same row of their
+    unit go with one transfer.
 
-    At the end, since a transfer that waits for its rows would hold up the loads behind it.
+    Not before all loads are on their way, since a transfer that waits for its rows would hold up the loads behind it.
     """
     blocks, width, heads_kv = env["blocks"], env["v"].shape[3], env["k"].shape[1]
     seqlen_q, num_heads_q, group_size = env["q"].shape[2], env["q"].shape[1], env["group_size"]
     per_unit = (group_size + env["heads"] - 1) // env["heads"]
-    n = 0
-    while n < len(blocks):
+    n = env["written"]
+    while n < stop_at:
         first = blocks[n]
         stop = n + 1
         if per_unit == 1:
-            while stop < len(blocks):
+            while stop < stop_at:
                 item = blocks[stop]
                 follows = item["unit"] == first["unit"] + stop - n and item["batch"] == first["batch"]
                 if not follows or item["shared"] != first["shared"]:  # the second core writes no shared rows
@@ -59,6 +60,7 @@ def write_rows(env):
             ]  # fmt: skip
             nisa.dma_copy(dst=env["out"].ap(pattern=pattern, offset=offset), src=env["normal"][0:rows, n:stop, 0:width])
         n = stop
+    env["written"] = n
 
 
 def _joined(env, block, total, top):
@@ -128,7 +130,19 @@ def _merged(env, block, own, top):
     return total, after
 
 
-def write_lse(env):
+def lse_offsets(env):
+    """What the logarithms of the sums are added to: the maxima, or -inf for rows without keys. Needs no sums."""
+    tops = nl.ndarray((TILE, len(env["blocks"])), dtype=nl.float32, buffer=nl.sbuf)
+    lowest = 0.5 * LOWEST * env["slope"]
+    if env["sink"] != None:  # noqa: E711
+        lowest = 5.0 / 6.0 * NO_SINK
+    # Twice the lowest value overflows to -inf.
+    nisa.tensor_scalar(dst=tops, data=env["maxima"], op0=nl.less, operand0=lowest, op1=nl.multiply, operand1=FP32_MIN)
+    nisa.scalar_tensor_tensor(dst=tops, data=tops, op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=env["maxima"])
+    return tops
+
+
+def write_lse(env, tops):
     """The lse of all rows, maximum + log(sum); rows without keys get -inf, or the sink (-inf if it is below 5/6 of `NO_SINK`).
 
     Written where they lie, rows on partitions: few enough for their 4 bytes each to cost less than a transpose.
@@ -136,13 +150,6 @@ def write_lse(env):
     columns = len(env["blocks"])
     lines = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=lines, op=nl.log, data=env["sums"])
-    tops = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
-    lowest = 0.5 * LOWEST * env["slope"]
-    if env["sink"] != None:  # noqa: E711
-        lowest = 5.0 / 6.0 * NO_SINK
-    # Twice the lowest value overflows to -inf.
-    nisa.tensor_scalar(dst=tops, data=env["maxima"], op0=nl.less, operand0=lowest, op1=nl.multiply, operand1=FP32_MIN)
-    nisa.scalar_tensor_tensor(dst=tops, data=tops, op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=env["maxima"])
     nisa.tensor_tensor(dst=lines, data1=lines, data2=tops, op=nl.add, engine=nisa.engine.vector)
     blocks, per_unit = env["blocks"], env["rows"]
     n = 0

@@ -45,10 +45,10 @@ from nki_hf.kernels.flash_decode.bounds import (
     place_chunks,
     place_tail,
 )
-from nki_hf.kernels.flash_decode.finish import finish_block, write_lse, write_rows
+from nki_hf.kernels.flash_decode.finish import finish_block, lse_offsets, write_lse, write_rows
 from nki_hf.kernels.flash_decode.loads import load_constants, load_keys, load_queries, load_values, open_buffers, turn_queries
 from nki_hf.kernels.flash_decode.stages import accumulate, exponentials, gathered, maximum, output, scores, sums, tops, turn
-from nki_hf.kernels.flash_decode.work import divided, steps_of
+from nki_hf.kernels.flash_decode.work import STAGES, divided, steps_of
 from nki_hf.lang import nisa, nki, nl
 
 TILE = 128
@@ -93,21 +93,26 @@ def flash_decode(
         env["slope"] = softcap
     exchange = nisa.get_nc_version() >= nisa.nc_version.gen3
     segments = divided(batch * heads_kv, chunks, program, programs, exchange)
-    steps, loads, blocks = steps_of(segments, heads_kv, per_partition, env["rows"], env["block_rows"])
+    steps, loads, blocks = steps_of(segments, heads_kv, per_partition, env["rows"], env["block_rows"], chunks)
     # Two rings generate descriptors from NeuronCore-v3 on; before, they lie ready.
     env["rings"] = [nisa.engine.unknown, nisa.engine.unknown]
     if exchange:
         env["rings"] = [nisa.engine.sync, nisa.engine.scalar]
     env["segments"] = segments
+    env["written"] = 0
+    env["together"] = 1
+    for n in range(len(steps)):
+        env["together"] = max(env["together"], steps[n]["loads"])
     env["loads"] = loads
     env["blocks"] = blocks
     if len(segments) == 0:
         return out, lse
     # What the first transfer waits for goes first.
-    number_keys(env)
-    open_buffers(env)
     edges = load_bounds(env)
     load_queries(env)
+    open_buffers(env)
+    number_keys(env)
+    number_rows(env)
     place_chunks(env, edges)
     whole = loads[0]["chunk"] < chunks - 1
     if whole:
@@ -116,34 +121,42 @@ def flash_decode(
     if not whole:
         load_keys(env, 0)
     load_values(env, 0, 0)
-    for n in range(1, prefetch + 1):
+    load_constants(env)
+    load_keys(env, 1)
+    mask_of(env, steps[0]["batch"])
+    load_values(env, 0, 1)
+    turn_queries(env)
+    for n in range(2, prefetch + 1):
         load_keys(env, n)
         load_values(env, 0, min(n, 2))
-    number_rows(env)
-    load_constants(env)
-    turn_queries(env)
-    mask_of(env, steps[0]["batch"])
     count, closed = len(steps), 0
-    for i in range(count + 6):
+    # A sink, or the other core, still changes the maxima.
+    later, offsets = sink != None or segments[len(segments) - 1]["shared"], None  # noqa: E711
+    for i in range(count + STAGES + 2):
         if i >= 4 and i - 4 < count:
             sums(env, steps[i - 4])
         if i < count:
             mask_of(env, steps[i]["batch"])
             turn(env, steps[i])
-            if steps[i]["closes"]:
-                load_keys(env, steps[i]["number"] + prefetch + 1)
         if i >= 1 and i - 1 < count:
             scores(env, steps[i - 1])
+        # Not before: the simulator's scores are those of the keys themselves, as long as nothing has overwritten them.
+        if i < count:
+            if steps[i]["closes"]:
+                for n in range(steps[i]["loads"]):
+                    load_keys(env, steps[i]["number"] + n + prefetch + 1)
         if i >= 2 and i - 2 < count:
             maximum(env, steps[i - 2])
+            if i - 2 == count - 1 and not later:
+                offsets = lse_offsets(env)
         if i >= 3 and i - 3 < count:
             exponentials(env, steps[i - 3])
         if i >= 1 and i - 1 < count:
             tops(env, steps[i - 1])
-        if i >= 4 and i - 4 < count:
-            output(env, steps[i - 4])
-            if steps[i - 4]["closes"]:
-                closed = steps[i - 4]["number"] + 1
+        if i >= STAGES and i - STAGES < count:
+            output(env, steps[i - STAGES])
+            if steps[i - STAGES]["closes"]:
+                closed = steps[i - STAGES]["number"] + steps[i - STAGES]["loads"]
         # Keys have further to go than values, so values of a step follow its turn; nothing follows the last keys.
         opened = len(loads)
         if i == 0:
@@ -151,12 +164,16 @@ def flash_decode(
         elif i < count and steps[i]["number"] + prefetch + 1 < len(loads):
             opened = steps[i - 1]["number"]
         load_values(env, closed, opened)
-        if i >= 5 and i - 5 < count:
-            gathered(env, steps[i - 5])
-            accumulate(env, steps[i - 5])
-        if i >= 6:
-            if steps[i - 6]["last"]:
-                finish_block(env, blocks[steps[i - 6]["block"]])
-    write_rows(env)
-    write_lse(env)
+        if i > STAGES and i - STAGES - 1 < count:
+            gathered(env, steps[i - STAGES - 1])
+            accumulate(env, steps[i - STAGES - 1])
+        if i > STAGES + 1:
+            if steps[i - STAGES - 2]["last"]:
+                place = steps[i - STAGES - 2]["block"]
+                finish_block(env, blocks[place])
+                if env["loaded"] == len(loads):
+                    write_rows(env, place + 1)
+    if later:
+        offsets = lse_offsets(env)
+    write_lse(env, offsets)
     return out, lse

@@ -1,31 +1,33 @@
 """What `flash_decode` reads from HBM: chunks of keys and values into a ring of buffers, queries, sinks."""
 
 from nki_hf.kernels.flash_decode.bounds import starts_of
-from nki_hf.kernels.flash_decode.work import STAGES
+from nki_hf.kernels.flash_decode.work import VALUES
 from nki_hf.lang import nisa, nl
 
 TILE = 128
+RING = 2
 LOWEST = -1.0e28
 """The maximum of no keys: above hidden scores, below all others."""
 
 
 def open_buffers(env):
-    """The rings of buffers: of keys for the chunks that are loaded ahead, this one and the one before; of values for the
-    chunks of all stages too. The first buffer of keys is zeroed, and what zeroes the others is made.
+    """The rings of buffers: of keys for the chunks that are loaded ahead, this one and the one before; of values also
+    for those that still wait.
     """
     ahead, loads = env["prefetch"], len(env["loads"])
     env["buffers"] = {
-        "k": _buffers(env, "k", min(loads, ahead + 2)), "v": _buffers(env, "v", min(loads, ahead + STAGES))
+        "k": _buffers(env, "k", min(loads, ahead + 1 + env["together"])), "v": _buffers(env, "v", min(loads, ahead + VALUES))
     }  # fmt: skip
     env["loaded"] = 0
     env["zero"] = nl.ndarray((TILE, 1), dtype=env["v"].dtype, buffer=nl.sbuf)
     nisa.memset(dst=env["zero"], value=0.0, engine=nisa.engine.vector)
-    first = env["buffers"]["k"][0]
-    nisa.memset(dst=first, value=0.0, engine=nisa.engine.vector)
-    env["zeros"] = None
-    if loads > 1:
-        env["zeros"] = nl.ndarray((TILE, first.shape[1]), dtype=env["k"].dtype, buffer=nl.sbuf)
-        nisa.memset(dst=env["zeros"], value=0.0, engine=nisa.engine.gpsimd)
+    # Not by Vector, which finds out where the first transfer begins.
+    _clear(env, env["buffers"]["k"][0])
+
+
+def _clear(env, tile):
+    """Zeros into a buffer, on Scalar."""
+    nisa.activation(dst=tile, op=nl.copy, data=env["zero"].ap(pattern=[[1, TILE], [0, tile.shape[1]]], offset=0))
 
 
 def _buffers(env, name, count):
@@ -44,7 +46,7 @@ def load_keys(env, number):
     load["starts"] = starts_of(env, load)
     load["k"] = buffers[number % len(buffers)]
     if 0 < number and number < len(buffers):
-        nisa.tensor_copy(dst=load["k"], src=env["zeros"], engine=nisa.engine.vector)
+        nisa.memset(dst=load["k"], value=0.0, engine=nisa.engine.vector)
     _load(env, env["k"], load["k"], load, 0)
 
 
@@ -56,8 +58,7 @@ def load_values(env, closed, opened):
         load = env["loads"][number]
         load["v"] = buffers[number % len(buffers)]
         if number < len(buffers):
-            zeros = env["zero"].ap(pattern=[[1, TILE], [0, load["v"].shape[1]]], offset=0)
-            nisa.activation(dst=load["v"], op=nl.copy, data=zeros)
+            _clear(env, load["v"])
         _load(env, env["v"], load["v"], load, 1)
     env["loaded"] = max(env["loaded"], stop)
 

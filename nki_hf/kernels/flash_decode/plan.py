@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
-from nki_hf.kernels.flash_decode.work import STAGES
+from nki_hf.kernels.flash_decode.work import VALUES, tiles_of
 from nki_hf.problem import Problem
 
 __all__ = ["DecodePlan", "bucket_of", "decode_reasons", "plan_decode"]
@@ -21,8 +22,10 @@ MAX_KEYS = 1 << 24
 """Key positions are compared in float32 on the Vector engine, exact below 2^24."""
 CHUNK_BYTES = 8192
 """Most bytes per partition of a chunk's keys; also what one descriptor of a transfer moves."""
-PREFETCH = 3
-"""Chunks of keys: with 2 the transfers pause at the start, 4 gains nothing in the model and zeroes one more buffer."""
+PREFETCH = (3, 4)
+"""Chunks of keys that are loaded ahead: of up to two chunks, whose steps are single ones, and of more. With fewer the transfers
+pause, and each buffer more is zeroed at the start.
+"""
 SLOPES = (1e-20, 1e6)
 """What may multiply scores: below, hidden ones would not be hidden; above, float32's range ends."""
 
@@ -117,15 +120,16 @@ def plan_decode(problem: Problem, chip: Chip) -> DecodePlan:
     per_partition = _per_partition(problem)
     chunk = per_partition * TILE
     chunks = bucket_of(_visited(problem), chunk)
+    prefetch = PREFETCH[chunks > 2]
     capacity = bucket_of(problem.seqlen_kv, chunk) * chunk
     return DecodePlan(
         seqlen_kv=capacity,
         chunks=chunks,
         per_partition=per_partition,
-        prefetch=PREFETCH,
+        prefetch=prefetch,
         softmax_scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
-        budget=_budget(problem, per_partition, chunks, PREFETCH),
+        budget=_budget(problem, per_partition, chunks, prefetch),
     )
 
 
@@ -152,13 +156,12 @@ def _budget(problem: Problem, per_partition: int, chunks: int, prefetch: int) ->
     size, entries = _ITEMSIZE.get(problem.dtype, 4), problem.batch if problem.mask.runtime_bounds else 1
     rows = min(TILE, problem.group_size * problem.seqlen_q)
     all_rows, units = problem.group_size * problem.seqlen_q, problem.batch * problem.num_heads_kv
-    tiles = max(1, min(per_partition, 512 // rows))
+    tiles = math.prod(tiles_of(per_partition, rows))
     blocks = -(-all_rows // rows)
     keys = chunks * per_partition
     return {
-        "k": (prefetch + 2) * per_partition * problem.head_dim * size,
-        "v": (prefetch + STAGES) * per_partition * problem.head_dim_v * size,
-        "zeros": per_partition * problem.head_dim * size,
+        "k": (prefetch + 3) * per_partition * problem.head_dim * size,
+        "v": (prefetch + VALUES) * per_partition * problem.head_dim_v * size,
         "turned": 3 * -(-problem.head_dim // TILE) * tiles * TILE * size,
         "q": -(-problem.head_dim // TILE) * units * all_rows * size + 2 * problem.head_dim * size,
         "probs": 3 * tiles * rows * (size + 4) + (6 * tiles * rows * 4 if problem.softcap is not None else 0),

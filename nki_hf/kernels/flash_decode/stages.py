@@ -13,7 +13,14 @@ def turn(env, step):
     """Key tiles as [head_dim piece, keys]; as many share a PSUM bank, and a copy, as fit. The copies alternate."""
     if not step["turns"]:
         return
-    k, load = env["k"], step["load"]
+    turned = step["turned"]
+    turned["k"] = []
+    for n in range(len(step["parts"])):
+        turned["k"].append(_turned(env, step["parts"][n]))
+
+
+def _turned(env, part):
+    k, load, tiles = env["k"], part["load"], part["tiles"]
     head_dim, size = k.shape[3], 2
     if k.dtype == nl.float32:
         size = 4
@@ -21,12 +28,12 @@ def turn(env, step):
     pieces = []
     for d in range(0, head_dim, TILE):
         depth = min(TILE, head_dim - d)
-        piece = nl.ndarray((depth, step["tiles"] * TILE), dtype=k.dtype, buffer=nl.sbuf)
-        for first in range(0, step["tiles"], per_bank):
-            count = min(per_bank, step["tiles"] - first)
+        piece = nl.ndarray((depth, tiles * TILE), dtype=k.dtype, buffer=nl.sbuf)
+        for first in range(0, tiles, per_bank):
+            count = min(per_bank, tiles - first)
             bank = nl.ndarray((depth, count * TILE), dtype=k.dtype, buffer=nl.psum)
             for n in range(count):
-                begin = (step["tile"] + first + n) * head_dim + d
+                begin = (part["tile"] + first + n) * head_dim + d
                 nisa.nc_transpose(
                     dst=bank[0:depth, n * TILE : (n + 1) * TILE], data=load["k"][0:TILE, begin : begin + depth],
                     engine=nisa.engine.tensor,
@@ -38,39 +45,60 @@ def turn(env, step):
                 nisa.tensor_copy(dst=target, src=bank, engine=nisa.engine.vector)
             env["copies"] = env["copies"] + 1
         pieces.append(piece)
-    turned = step["turned"]
-    turned["k"] = pieces
+    return pieces
 
 
 def scores(env, step):
     """scores[keys, row, key tile]: the mask and the product."""
     block = env["blocks"][step["block"]]
-    rows, tiles, seqlen_q = block["rows"], step["tiles"], env["q"].shape[2]
-    turned = step["turned"]
-    pieces = turned["k"]
+    rows = block["rows"]
     column = env["segments"][block["segment"]]["column"] + block["row"]
-    tile = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.psum)
-    mask = mask_of(env, step["batch"])
-    first = step["chunk"] * env["per_partition"] + step["tile"]
-    pattern = [[mask.shape[1] * seqlen_q, TILE], [0, rows // seqlen_q], [1, seqlen_q], [seqlen_q, tiles]]
-    hidden = mask.ap(pattern=pattern, offset=first * seqlen_q)
-    if env["softcap"] == None:  # noqa: E711
-        nisa.nc_matmul(dst=tile, stationary=env["identity"], moving=hidden)
-    for n in range(tiles):
-        for p in range(len(pieces)):
-            piece, queries = pieces[p], env["queries"][p]
-            depth = piece.shape[0]
-            nisa.nc_matmul(
-                dst=tile[0:TILE, 0:rows, n], stationary=piece[0:depth, n * TILE : (n + 1) * TILE],
-                moving=queries[0:depth, column : column + rows],
-            )  # fmt: skip
+    tile = nl.ndarray((TILE, rows, step["tiles"]), dtype=nl.float32, buffer=nl.psum)
+    begin = 0
+    for m in range(len(step["parts"])):
+        part, pieces = step["parts"][m], step["turned"]["k"][m]
+        if env["softcap"] == None:  # noqa: E711
+            hidden = _hidden(env, step, part)
+            nisa.nc_matmul(dst=tile[0:TILE, 0:rows, begin : begin + part["tiles"]], stationary=env["identity"], moving=hidden)
+        for n in range(part["tiles"]):
+            for p in range(len(pieces)):
+                piece, queries = pieces[p], env["queries"][p]
+                depth = piece.shape[0]
+                nisa.nc_matmul(
+                    dst=tile[0:TILE, 0:rows, begin + n], stationary=piece[0:depth, n * TILE : (n + 1) * TILE],
+                    moving=queries[0:depth, column : column + rows],
+                )  # fmt: skip
+        begin = begin + part["tiles"]
     if env["softcap"] != None:  # noqa: E711
-        capped = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=capped, op=nl.tanh, data=tile, scale=env["scale"] / env["softcap"])
-        shown = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_tensor(dst=shown, data1=capped, data2=hidden, op=nl.add, engine=nisa.engine.vector)
-        tile = shown
+        tile = _capped(env, step, tile)
     step["scores"] = tile
+
+
+def _hidden(env, step, part):
+    """The mask of a part's keys, [keys, row, key tile]: a view in which the heads of a group share their rows' masks."""
+    seqlen_q, rows = env["q"].shape[2], env["blocks"][step["block"]]["rows"]
+    mask = mask_of(env, step["batch"])
+    first = part["load"]["chunk"] * env["per_partition"] + part["tile"]
+    pattern = [[mask.shape[1] * seqlen_q, TILE], [0, rows // seqlen_q], [1, seqlen_q], [seqlen_q, part["tiles"]]]
+    return mask.ap(pattern=pattern, offset=first * seqlen_q)
+
+
+def _capped(env, step, tile):
+    """The tanh of the scores, and the mask."""
+    rows, tiles = env["blocks"][step["block"]]["rows"], step["tiles"]
+    capped = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=capped, op=nl.tanh, data=tile, scale=env["scale"] / env["softcap"])
+    shown = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
+    begin = 0
+    for m in range(len(step["parts"])):
+        part = step["parts"][m]
+        end = begin + part["tiles"]
+        nisa.tensor_tensor(
+            dst=shown[0:TILE, 0:rows, begin:end], data1=capped[0:TILE, 0:rows, begin:end], data2=_hidden(env, step, part),
+            op=nl.add, engine=nisa.engine.vector,
+        )  # fmt: skip
+        begin = end
+    return shown
 
 
 def tops(env, step):
@@ -91,18 +119,24 @@ def maximum(env, step):
     before = block["maximum"]
     if before == None:  # noqa: E711
         before = env["lowest"][0:rows, 0:1]
-    # Small and in a row, so on the engine that has nothing else to do.
+    step["diagonal"] = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
+    spread = top.ap(pattern=[[1, rows], [0, rows]], offset=0)
+    nisa.scalar_tensor_tensor(
+        dst=step["diagonal"], data=spread, op0=nl.maximum, operand0=before, op1=nl.multiply,
+        operand1=env["negative"][0:rows, 0:rows],
+    )  # fmt: skip
+    # What nothing waits for soon, on the engine that has nothing else to do.
     engine = nisa.engine.gpsimd
     after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(dst=after, data1=before, data2=top, op=nl.maximum, engine=engine)
-    step["diagonal"] = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
-    spread = after.ap(pattern=[[1, rows], [0, rows]], offset=0)
-    nisa.tensor_tensor(dst=step["diagonal"], data1=env["negative"][0:rows, 0:rows], data2=spread, op=nl.multiply, engine=engine)
     if not step["first"]:
         step["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=step["correction"], data1=before, data2=after, op=nl.subtract, engine=engine)
     block["maximum"] = after
     step["tops"] = None
+    if step["last"]:
+        place = block["place"]
+        nisa.activation(dst=env["maxima"][0:rows, place : place + 1], op=nl.copy, data=after, scale=env["slope"])
 
 
 def exponentials(env, step):
@@ -143,28 +177,32 @@ def output(env, step):
     Of few rows the product is made turned, [head_dim_v piece, rows]: then rows move instead of values, in half of the time.
     Such pieces are copied to SBUF here and turned back by `gathered`.
     """
-    rows, tiles, width, probs = env["blocks"][step["block"]]["rows"], step["tiles"], env["v"].shape[3], step["probs"]
-    load = step["load"]
-    values = load["v"]
+    rows, width, probs = env["blocks"][step["block"]]["rows"], env["v"].shape[3], step["probs"]
     if env["v"].dtype != nl.float32 and rows <= FEW_ROWS:
         pieces = []
         for d in range(0, width, TILE):
             depth = min(TILE, width - d)
-            turned = nl.ndarray((depth, rows), dtype=nl.float32, buffer=nl.psum)
-            for n in range(tiles):
-                begin = (step["tile"] + n) * width + d
-                nisa.nc_matmul(dst=turned, stationary=values[0:TILE, begin : begin + depth], moving=probs[0:TILE, 0:rows, n])
+            turned, at = nl.ndarray((depth, rows), dtype=nl.float32, buffer=nl.psum), 0
+            for m in range(len(step["parts"])):
+                part = step["parts"][m]
+                for n in range(part["tiles"]):
+                    begin = (part["tile"] + n) * width + d
+                    values = part["load"]["v"][0:TILE, begin : begin + depth]
+                    nisa.nc_matmul(dst=turned, stationary=values, moving=probs[0:TILE, 0:rows, at])
+                    at = at + 1
             piece = nl.ndarray((depth, rows), dtype=nl.float32, buffer=nl.sbuf)
             nisa.activation(dst=piece, op=nl.copy, data=turned)
             pieces.append(piece)
         step["pieces"] = pieces
     else:
-        bank = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.psum)
-        for n in range(tiles):
-            begin = (step["tile"] + n) * width
-            nisa.nc_matmul(
-                dst=bank[0:rows, 0:width], stationary=probs[0:TILE, 0:rows, n], moving=values[0:TILE, begin : begin + width]
-            )
+        bank, at = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.psum), 0
+        for m in range(len(step["parts"])):
+            part = step["parts"][m]
+            for n in range(part["tiles"]):
+                begin = (part["tile"] + n) * width
+                values = part["load"]["v"][0:TILE, begin : begin + width]
+                nisa.nc_matmul(dst=bank[0:rows, 0:width], stationary=probs[0:TILE, 0:rows, at], moving=values)
+                at = at + 1
         step["output"] = bank
     step["probs"] = None
 

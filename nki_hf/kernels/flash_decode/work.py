@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["STAGES", "divided", "steps_of"]
+__all__ = ["STAGES", "VALUES", "divided", "steps_of", "tiles_of"]
 
 TILE = 128
 BANK = 512
 STAGES = 4
 """Steps from the turn of keys to the product with values."""
+VALUES = 2
+"""Buffers of values besides those that are loaded ahead: with more, zeroing them holds Scalar up at the start."""
 Item = dict[str, Any]
 
 
@@ -45,19 +47,23 @@ def divided(units: int, chunks: int, program: int, programs: int, exchange: bool
 
 
 def steps_of(
-    segments: list[Item], heads_kv: int, per_partition: int, rows: int, block_rows: int
+    segments: list[Item], heads_kv: int, per_partition: int, rows: int, block_rows: int, chunks: int
 ) -> tuple[list[Item], list[Item], list[Item]]:
     """Steps in order, the loads of chunks, and the row blocks, one for each unit and block of up to 128 rows.
+
+    A step has up to one PSUM bank of scores: part of a chunk, a chunk, or two whole chunks, whose maxima, sums and outputs are
+    then taken together. The tail is a step of its own. So which chunks share a step does not depend on how many there are.
 
     Args:
       segments: as `divided` gives it.
       per_partition: key tiles of a chunk.
       rows, block_rows: query rows of a kv head, and of one block of them.
+      chunks: number of chunks; the last is the tail.
     """
     steps = []
     loads: list[Item] = []
     blocks: list[Item] = []
-    tiles = max(1, min(per_partition, BANK // block_rows))
+    tiles, together = tiles_of(per_partition, block_rows)
     for s in range(len(segments)):
         segment = segments[s]
         unit = segment["unit"]
@@ -69,21 +75,40 @@ def steps_of(
             }  # fmt: skip
             blocks.append(block)
         numbers = segment["chunks"]
-        for place in range(len(numbers)):
-            chunk = numbers[place]
-            load = {"unit": unit, "batch": unit // heads_kv, "chunk": chunk, "k": None, "v": None, "starts": None}
+        place = 0
+        while place < len(numbers):
+            count = 1
+            if together == 2 and place + 1 < len(numbers):
+                if numbers[place + 1] != chunks - 1:
+                    count = 2
+            first_load = len(loads)
+            for n in range(count):
+                load = {
+                    "unit": unit, "batch": unit // heads_kv, "chunk": numbers[place + n], "k": None, "v": None, "starts": None,
+                }  # fmt: skip
+                loads.append(load)
             for tile in range(0, per_partition, tiles):
                 turned: Item = {"k": None}
+                parts: list[Item] = []
+                for n in range(count):
+                    parts.append({"load": loads[first_load + n], "tile": tile, "tiles": min(tiles, per_partition - tile)})
                 for b in range(first_block, len(blocks)):
                     step = {
-                        "batch": unit // heads_kv, "load": load, "block": b, "chunk": chunk, "tile": tile,
-                        "tiles": min(tiles, per_partition - tile), "turned": turned, "turns": b == first_block,
-                        "opens": tile == 0 and b == first_block, "number": len(loads),
+                        "batch": unit // heads_kv, "parts": parts, "block": b, "tiles": count * parts[0]["tiles"],
+                        "turned": turned, "turns": b == first_block, "number": first_load, "loads": count,
                         "closes": tile + tiles >= per_partition and b == len(blocks) - 1,
                         "first": place == 0 and tile == 0,
-                        "last": place == len(numbers) - 1 and tile + tiles >= per_partition,
+                        "last": place + count == len(numbers) and tile + tiles >= per_partition,
                         "scores": None, "probs": None, "correction": None, "output": None, "pieces": None,
                     }  # fmt: skip
                     steps.append(step)
-            loads.append(load)
+            place = place + count
     return steps, loads, blocks
+
+
+def tiles_of(per_partition: int, block_rows: int) -> tuple[int, int]:
+    """Key tiles of a chunk that a step has, and how many chunks: what fits one PSUM bank."""
+    tiles = max(1, min(per_partition, BANK // block_rows))
+    if 2 * per_partition * block_rows <= BANK:
+        return tiles, 2
+    return tiles, 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,32 @@ from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.options import SimOptions
 from nki_hf.sim.stream.events import Buffer, Event, Region
 
-__all__ = ["Machine", "Run", "current_machine", "running_machine"]
+__all__ = ["Access", "Machine", "Run", "current_machine", "running_machine"]
 
 Step = Callable[[], object]
 """One instruction's computation, bound to its operands' memory."""
 
 _thread = threading.local()
+
+_PURE = frozenset(
+    "iota memset affine_select tensor_copy tensor_tensor tensor_scalar scalar_tensor_tensor tensor_reduce activation "
+    "nc_transpose nc_matmul dma_copy".split()
+)
+"""Instructions that compute the same again from the same operands, unless an operand is a run-time scalar or an accumulator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a recorded computation touches.
+
+    Attributes:
+      reads, writes: numbers of the buffers whose values it takes and changes.
+      free: True if it may give something else from the same values (registers, random numbers): it always counts as new.
+    """
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    free: bool
 
 
 class Run:
@@ -43,6 +64,7 @@ class Run:
       loops: loops that have ended, of those in no other.
       templates: number of events that were recorded in bodies of loops.
       homes: the loop of each of them, by its index (below 0).
+      memory: which memory a buffer has, by its number; buffers that are alive one after the other may share it (recorded runs).
       replayable: False once an instruction's computation depended on run-time values in a way that a replay would miss
         (data-dependent control flow); `why_not_replayable` says which.
     """
@@ -65,6 +87,7 @@ class Run:
         self.loops: list[Loop] = []
         self.templates = 0
         self.homes: dict[int, Loop] = {}
+        self.memory: dict[int, int] = {}
         self.cores = [Machine(self, core) for core in range(lnc)]
 
     def turns(self) -> dict[str, int]:
@@ -86,7 +109,7 @@ class Machine:
     Attributes:
       run: the launch this core belongs to.
       core: program id, 0 or 1.
-      steps: recorded computations in program order (only if `options.record`).
+      steps: recorded computations in program order (only if `options.record`); `accesses`: what each touches, None = unknown.
       state: engine state that lives between instructions (reduce registers, random state), by name.
       in_order: True inside `nl.no_reorder()`.
       loops: the loops of run time whose bodies are being recorded, outermost first.
@@ -101,8 +124,11 @@ class Machine:
         self.options = run.options
         self.chip = run.options.chip
         self.steps: list[Step] = []
+        self.accesses: list[Access | None] = []
         self.state: dict[str, Any] = {}
         self.pool = BytePool()
+        if self.options.record:
+            self.pool.keep_small()
         self.shared_count = 0
         self.in_order = False
         self.pending: list[Any] = []
@@ -159,6 +185,8 @@ class Machine:
             data = pool.take(nbytes) if pool is not None else np.empty(nbytes, np.uint8)
         tracked = not known and (space == "psum" or self.options.uninitialized == "error")
         storage = Storage(buffer, data, tracked=tracked, pool=pool)
+        if self.options.record:
+            self.run.memory[number] = id(data)
         if not known:
             storage.fill_sentinel()
             if self.loops and data is not None:
@@ -178,6 +206,8 @@ class Machine:
         queue: str = "",
         attrs: Mapping[str, Any] | None = None,
         position: tuple[str, int] | None = None,
+        taken: tuple[Storage, ...] | None = None,
+        free: bool = False,
     ) -> Event | None:
         """Record and execute one instruction whose operands have been checked.
 
@@ -189,6 +219,8 @@ class Machine:
           queue: triggering queue of a DMA; default is the engine.
           attrs: see `Event.attrs`.
           position: file and line of the kernel, if it is not the one that runs now.
+          taken: whose values the computation reads, if not those of `reads`.
+          free: True if an operand is a run-time scalar.
         """
         run = self.run
         event, buffers, closed = None, run.buffers, run.closed
@@ -227,7 +259,15 @@ class Machine:
             event = Event(index, self.core, engine, queue or engine, opcode, reads, writes, file, line, attrs or {})
             events.append(event)
         if step is not None:
-            self.step(step)
+            access = None
+            if self.options.record and not self.loops:
+                sources = [item.buffer for item in taken] if taken is not None else [region.buffer for region in reads]
+                access = Access(
+                    tuple([buffer.number for buffer in sources]),
+                    tuple([region.buffer.number for region in writes]),
+                    free or opcode not in _PURE or bool((attrs or {}).get("reduce")) or not writes,
+                )
+            self.step(step, access)
         return event
 
     def element(self, dtype: Any) -> DType:
@@ -235,14 +275,18 @@ class Machine:
         found = as_dtype(dtype)
         return found if self.options.precise else widen(found)
 
-    def step(self, step: Step) -> None:
-        """Execute a computation now and, in a recorded run, at this place of every replay; no event is issued."""
+    def step(self, step: Step, access: Access | None = None) -> None:
+        """Execute a computation now and, in a recorded run, at this place of every replay; no event is issued.
+
+        `access` says what it touches; None: nobody knows.
+        """
         if self.options.values and self.loops:
             self.loops[-1].steps.append(step)
         elif self.options.values:
             step()
             if self.options.record:
                 self.steps.append(step)
+                self.accesses.append(access)
                 self.run.order.append(step)
 
     def first_step(self, step: Step) -> None:

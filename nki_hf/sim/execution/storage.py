@@ -16,6 +16,10 @@ INTEGER_SENTINEL = 4
 """Fill of never-written integer memory, as in the SDK's own simulator; floats are filled with NaN."""
 
 
+_SMALL, _KEPT = 1 << 16, 2 << 20
+"""Bytes of a block that is not reused, and of all of them together: masks, bounds and constants, made first and small."""
+
+
 class BytePool:
     """Blocks of bytes of one core that dead tiles gave back. A recorded program replays in order, so reuse is safe there.
 
@@ -23,10 +27,12 @@ class BytePool:
       nbytes: bytes of all blocks that it made.
     """
 
-    __slots__ = ("_free", "_held", "nbytes")
+    __slots__ = ("_free", "_held", "_kept", "_spare", "nbytes")
 
     def __init__(self) -> None:
         self.nbytes = 0
+        self._kept: list[np.ndarray[Any, Any]] = []
+        self._spare = 0
         self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
         self._held: list[np.ndarray[Any, Any]] | None = None
 
@@ -40,10 +46,17 @@ class BytePool:
 
     def give(self, block: np.ndarray[Any, Any]) -> None:
         """Hand a block back for reuse."""
-        if self._held is not None:
+        if block.nbytes <= min(_SMALL, self._spare):
+            self._spare -= block.nbytes
+            self._kept.append(block)
+        elif self._held is not None:
             self._held.append(block)
         else:
             self._free.setdefault(block.nbytes, []).append(block)
+
+    def keep_small(self) -> None:
+        """Do not reuse the first small blocks that are given back: a replay finds in them what it need not compute again."""
+        self._spare = _KEPT
 
     def hold(self) -> None:
         """Reuse nothing that is given back from now on: the next turn of a loop may read it again."""
@@ -70,12 +83,13 @@ class Storage:
       whole: patterns (see `NkiTensor.pattern`) all of whose elements are known to have been written.
       untouched: True until an instruction has it among what it writes.
       seen: True once a computation holds the bytes themselves, so that they must be there.
+      version: how often instructions have written to it; `origins`: where parts of it came from (see sim/tensors/origins.py).
       lent: during a replay, the caller's array that stands for them: of the buffer's shape, or shorter and followed by zeros.
     """
 
     __slots__ = (
-        "__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "lent", "on_chip", "seen", "untouched", "whole",
-        "written",
+        "__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "lent", "on_chip", "origins", "seen", "untouched",
+        "version", "whole", "written",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +105,8 @@ class Storage:
         self.seen = False
         self.untouched = True
         self.lent: np.ndarray[Any, Any] | None = None
+        self.version = 0
+        self.origins: list[Any] = []
         self._pool = pool
 
     def __del__(self) -> None:

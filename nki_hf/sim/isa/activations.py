@@ -13,6 +13,7 @@ from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
 from nki_hf.sim.isa.operators import OPERATORS, Operator, as_operator
 from nki_hf.sim.isa.registers import reduction
+from nki_hf.sim.tensors.origins import note_copy
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import Array, column, float_target, reader, writer
 
@@ -114,16 +115,23 @@ def _activation(
     if opcode == "activation":
         arguments["reduce_cmd"] = reduce_cmd
     this = begin(opcode, **arguments)
-    step = None
+    step, fold = None, None
     if this.values:
         default = OPERATORS["add"]
         fold = reduction(this.machine, "scalar", opcode, data, reduce_cmd, folds or default, reduce_res)
         step = _activation_step(dst, op, data, bias, scale, fold)
-    return this.issue(
+    handle = this.issue(
         engine="scalar", reads=tensors(data, bias, scale), writes=(dst, *tensors(reduce_res)), step=step, op=op.name,
         reduce=folds.name if folds is not None else None, reduce_cmd=reduce_cmd.name, scale=not _is(scale, 1.0),
         bias=not _is(bias, 0.0),
     )  # fmt: skip
+    if step is not None and _moves(op, data, bias, scale, fold):
+        note_copy(dst, data)
+    return handle
+
+
+def _moves(op: Operator, data: NkiTensor, bias: Any, scale: Any, fold: Any) -> bool:
+    return op.name == "copy" and _is(scale, 1.0) and _is(bias, 0.0) and fold is None and data.dtype.is_float
 
 
 def _is(value: Any, neutral: float) -> bool:
@@ -134,7 +142,7 @@ def _activation_step(dst: NkiTensor, op: Operator, data: NkiTensor, bias: Any, s
     read, function = reader(data), _engine_function(op)
     times = None if _is(scale, 1.0) else column(scale)
     plus = None if _is(bias, 0.0) else column(bias)
-    if op.name == "copy" and times is None and plus is None and fold is None and data.dtype.is_float:
+    if _moves(op, data, bias, scale, fold):
         return copy_step(dst, data)  # float32 holds every value of the smaller types: the detour changes nothing
     target = float_target(dst)
     write = writer(dst) if target is None else np.asarray  # a float32 target is written by the function itself

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.execution.machine import Step
+from nki_hf.sim.execution.moves import Clear, Load
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
 from nki_hf.sim.tensors.casts import cast, copy_cast
-from nki_hf.sim.tensors.indirect import access
+from nki_hf.sim.tensors.indirect import ScalarOffset, access
+from nki_hf.sim.tensors.origins import note_copy
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import bit_type, storer
 
@@ -21,13 +23,16 @@ def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown,
     """`dst = src` within SBUF and PSUM; bit-exact if the dtypes are the same, else cast through float32."""
     this = begin("tensor_copy", dst=dst, src=src, engine=engine)
     step = copy_step(dst, src) if this.values else None
-    return this.issue(engine=resolve_engine(engine, "vector"), reads=(src,), writes=(dst,), step=step)
+    handle = this.issue(engine=resolve_engine(engine, "vector"), reads=(src,), writes=(dst,), step=step)
+    if step is not None:
+        note_copy(dst, src)
+    return handle
 
 
 def memset(dst: NkiTensor, value: Any, engine: Engine = Engine.unknown, name: str | None = None) -> NkiInstruction:
     """Fill `dst` with `value`, cast to its dtype (packed types take only 0)."""
     this = begin("memset", dst=dst, value=value, engine=engine)
-    step = None
+    step: Step | None = None
     if this.values:
         store = storer(dst)
         exact = isinstance(value, int | np.integer) and dst.dtype.is_integer
@@ -35,7 +40,7 @@ def memset(dst: NkiTensor, value: Any, engine: Engine = Engine.unknown, name: st
         if dst.indirection is None:  # NumPy fills with bits faster than with its own floats of 16
             bits = bit_type(dst)
             target, word = dst.array().view(bits), np.asarray(fill).view(bits)
-            step = lambda: np.copyto(target, word)  # noqa: E731
+            step = Clear(target, word)
         else:
             step = lambda: store(fill)  # noqa: E731
 
@@ -64,10 +69,11 @@ def copy_step(dst: NkiTensor, src: NkiTensor, *, skip: bool | None = None) -> St
     else:
         direct = source.dtype == np.float32 and dtype.name in ("bfloat16", "float16")
     if direct:
-        same = source.shape == shape
+        if source.shape == shape:
+            return Clear(target, source)
 
         def copy() -> None:
-            target[...] = source if same else source.reshape(shape)
+            target[...] = source.reshape(shape)
 
         return copy
     convert = copy_cast(source.dtype, dtype)
@@ -84,6 +90,8 @@ def _indirect_copy(dst: NkiTensor, src: NkiTensor, skip: bool | None) -> Step:
     if dst.indirection is None and src.dtype == dst.dtype and dst.dtype.name != "tfloat32" and dst.storage.written is None:
         bits = bit_type(dst)
         target = dst.array().view(bits)
+        if isinstance(src.indirection, ScalarOffset) and skip:
+            return Load(target, read)
 
         def whole() -> None:
             values, valid = read()

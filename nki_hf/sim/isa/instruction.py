@@ -7,10 +7,13 @@ from typing import Any
 from nki_hf.sim.constraints import check, check_written
 from nki_hf.sim.execution.loops import leaves
 from nki_hf.sim.execution.machine import Machine, Step, current_machine
+from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.stream.events import Event, Region
 from nki_hf.sim.tensors.indirect import index_tensors, reached
+from nki_hf.sim.tensors.origins import forget_origins
+from nki_hf.sim.tensors.registers import RunTimeValue
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import mark_written, note_writer
 
@@ -48,11 +51,12 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
     `.issue(engine=..., reads=..., writes=..., step=..., **attrs)`. The rules of sim/constraints/ see the same names.
     """
 
-    __slots__ = ("machine", "opcode")
+    __slots__ = ("free", "machine", "opcode")
 
     def __init__(self, opcode: str, **arguments: Any) -> None:
         self.opcode = opcode
         self.machine: Machine = current_machine(f"nisa.{opcode}")
+        self.free = self.machine.options.record and any(map(_at_run_time, arguments.values()))
         if self.machine.options.checks:
             check(self.machine, opcode, arguments)
 
@@ -66,6 +70,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         queue: str = "",
         marked: tuple[NkiTensor, ...] | None = None,
         position: tuple[str, int] | None = None,
+        taken: tuple[Storage, ...] | None = None,
         **attrs: Any,
     ) -> NkiInstruction:
         """Record and execute the instruction (see `Machine.issue`); `reads` may contain only tensors.
@@ -76,7 +81,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
           marked: those of `writes` whose elements all count as written from now on; default: all of them. An instruction
             that keeps some elements of the others notes itself which it wrote (`mark_written`); what it keeps is not
             judged here but where it is read.
-          position: see `Machine.issue`.
+          position, taken: see `Machine.issue`.
           attrs: see `Event.attrs`; `keeps` names the positions in `writes` of operands whose old bytes may show through.
         """
         if self.machine.pending and position is None:
@@ -88,6 +93,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             if tensor.storage.written is not None:
                 mark_written(tensor)
         for tensor in writes:
+            forget_origins(tensor)
             storage = tensor.storage
             storage.untouched = False
             if storage.in_psum and (engine != "tensor" or storage.foreign is not None):
@@ -106,6 +112,8 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             queue=queue,
             attrs=attrs,
             position=position,
+            taken=taken,
+            free=self.free,
         )
         return NkiInstruction(event)
 
@@ -128,6 +136,13 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
     def values(self) -> bool:
         """False on runs that have shapes only; then build no step."""
         return self.machine.options.values
+
+
+def _at_run_time(value: Any) -> bool:
+    """True for a run-time scalar, and for a view that one moves."""
+    if isinstance(value, NkiTensor):
+        return value.indirection is not None and not hasattr(value.indirection.index, "storage")
+    return isinstance(value, RunTimeValue)
 
 
 def tensors(*operands: Any) -> tuple[NkiTensor, ...]:

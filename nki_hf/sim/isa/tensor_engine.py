@@ -8,10 +8,12 @@ import numpy as np
 
 from nki_hf.sim.execution.loops import persisting
 from nki_hf.sim.execution.machine import Step, running_machine
+from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.isa.enums import matmul_perf_mode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.tensors.casts import copy_cast
+from nki_hf.sim.tensors.casts import copy_cast, widen
+from nki_hf.sim.tensors.origins import origin_of
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import Reader, float_target, native_reader, reader, storer, writer
 
@@ -55,18 +57,21 @@ def nc_matmul(
     adds = written_before(dst, accumulate) if not is_transpose else False
     if this.machine.loops and not is_transpose:
         warn_in_loop("nc_matmul", dst, adds, accumulate)
-    step = None
+    step, taken = None, None
     if this.values:
         if is_transpose:
             step = _permute_step(dst, stationary, moving)
         else:
             rows = 2 if perf_mode is matmul_perf_mode.double_row else 1
-            step = product_step(dst, _operand(stationary, rows), _operand(moving, rows), adds, accumulate)
+            left, right = (_operand(item, rows) for item in (stationary, moving))
+            step = product_step(dst, left[0], right[0], adds, accumulate)
+            if stationary.indirection is None and moving.indirection is None:
+                taken = (left[1], right[1])
     return this.issue(
         engine="tensor", reads=(stationary, moving), writes=(dst,), step=step, accumulate=adds is not False, **kept(adds),
         perf_mode="none" if perf_mode is _NO_MODE else perf_mode.name, is_transpose=is_transpose,
         tile_position=tuple(tile_position), tile_size=tuple(tile_size),
-        onezero=bool(is_stationary_onezero or is_moving_onezero),
+        onezero=bool(is_stationary_onezero or is_moving_onezero), taken=taken,
     )  # fmt: skip
 
 
@@ -162,12 +167,20 @@ def accumulating_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any) ->
     return lambda: write(np.where(adds, current(), np.float32(0)) + left().T @ right())
 
 
-def _operand(tensor: NkiTensor, rows: int) -> Reader:
+def _operand(tensor: NkiTensor, rows: int) -> tuple[Reader, Storage]:
+    """Reader of an operand, and whose values it gives: those that a moved tile was made of."""
+    origin = origin_of(tensor) if rows == 1 else None
+    if origin is not None:
+        values, source = origin
+        if tensor.dtype.dtype == np.float32:
+            return (lambda: values), source
+        convert = widen(tensor.dtype.dtype)
+        return (lambda: convert(values)), source
     read = reader(tensor, _GROUP)
     if rows == 1:
-        return read
+        return read, tensor.storage
     shape = (tensor.partitions * rows, tensor.free_size // rows)
-    return lambda: read().reshape(shape)
+    return (lambda: read().reshape(shape)), tensor.storage
 
 
 def _permute_step(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> Step:

@@ -13,6 +13,7 @@ from nki_hf.sim.isa.enums import oob_mode as OobMode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
 from nki_hf.sim.tensors.casts import copy_cast
 from nki_hf.sim.tensors.indirect import access
+from nki_hf.sim.tensors.origins import note_transpose
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import bit_reader, bit_type, bit_writer, native_reader, storer
 
@@ -34,8 +35,10 @@ def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknow
     step = None
     if this.values:
         step = _transpose_step(dst, data)
-
-    return this.issue(engine=where, reads=(data,), writes=(dst,), step=step, is_transpose=True)
+    handle = this.issue(engine=where, reads=(data,), writes=(dst,), step=step, is_transpose=True)
+    if step is not None:
+        note_transpose(dst, data)
+    return handle
 
 
 def _transpose_step(dst: NkiTensor, data: NkiTensor) -> Step:

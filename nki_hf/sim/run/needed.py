@@ -1,0 +1,101 @@
+"""Which computations of a recorded launch a replay needs.
+
+A replay leaves out
+
+* what only fills tiles that nobody reads: moves whose readers read what was moved (sim/tensors/origins.py);
+* clearing rows that loads overwrite before anybody reads them;
+* what follows from constants and from small integer inputs (bounds, lengths) alone, if those are what they were in the last
+  replay: it lies in the program's memory.
+
+Both need to know of every computation which allocations it reads and writes. Where that is not so (loops of run time, cores
+that meet, computations that belong to no instruction) nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.execution.machine import Access, Run, Step
+from nki_hf.sim.execution.moves import Clear, Load, LoadOrClear
+
+__all__ = ["needed", "unsettled"]
+
+
+def needed(run: Run, outputs: Collection[int]) -> list[tuple[Step, Access]] | None:
+    """The computations whose results reach the buffers `outputs`, HBM or a register, in order; None if that is not known."""
+    (machine,) = run.cores
+    known = [access for access in machine.accesses if access is not None]
+    if len(known) < len(machine.steps):
+        return None
+    live = {buffer.number for buffer in run.buffers if not buffer.on_chip} | set(outputs)
+    kept = []
+    for step, access in zip(reversed(machine.steps), reversed(known), strict=True):
+        if not access.writes or any(number in live for number in access.writes):
+            live.update(access.reads)
+            kept.append((step, access))
+    return _cleared(kept[::-1], run)
+
+
+def _cleared(pairs: list[tuple[Step, Access]], run: Run) -> list[tuple[Step, Access]]:
+    """The same, with every tile that is cleared and then loaded by rows cleared only where a load moves nothing."""
+    kept: list[tuple[Step, Access] | None] = [*pairs]
+    for place, (step, access) in enumerate(pairs):
+        if not isinstance(step, Clear) or len(access.writes) != 1 or access.writes[0] in access.reads:
+            continue
+        (number,) = access.writes
+        if step.target.ndim != 2 or step.target.size != run.buffers[number].elements or not run.buffers[number].on_chip:
+            continue
+        for later, load in _loads(pairs, place, step, access):
+            reads = (*pairs[later][1].reads, *access.reads)
+            kept[later] = (load, Access(reads, access.writes, pairs[later][1].free))
+            kept[place] = None
+    return [pair for pair in kept if pair is not None]
+
+
+def _loads(pairs: Sequence[tuple[Step, Access]], place: int, clear: Clear, access: Access) -> Sequence[tuple[int, LoadOrClear]]:
+    """The loads that follow a clearing and together overwrite each row once, before anything else touches the tile."""
+    (number,), target = access.writes, clear.target
+    found: list[tuple[int, LoadOrClear]] = []
+    rows: set[int] = set()
+    for later in range(place + 1, len(pairs)):
+        step, other = pairs[later]
+        if any(source in other.writes for source in access.reads):
+            return ()
+        if number not in other.reads and number not in other.writes:
+            continue
+        if not isinstance(step, Load) or number in other.reads or step.target.shape[1:] != target.shape[1:]:
+            return ()
+        begin, rest = divmod(_address(step.target) - _address(target), target.strides[0])
+        mine = set(range(begin, begin + step.target.shape[0]))
+        if rest or step.target.strides != target.strides or mine & rows or not mine <= set(range(target.shape[0])):
+            return ()
+        rows |= mine
+        found.append((later, LoadOrClear(step, clear, begin, begin + step.target.shape[0])))
+        if len(rows) == target.shape[0]:
+            return found
+    return ()
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def unsettled(pairs: Sequence[tuple[Step, Access]], run: Run, settled: Collection[int]) -> list[Step]:
+    """The computations that depend on more than constants and the buffers `settled`."""
+    memory = run.memory
+    # Memory, not allocations: tiles that are alive one after the other may share it.
+    moving = {memory[buffer.number] for buffer in run.buffers if buffer.role == "input" and buffer.number not in settled}
+
+    def moves(access: Access) -> bool:
+        return access.free or any(memory[number] in moving for number in (*access.reads, *access.writes))
+
+    before = -1
+    while len(moving) != before:
+        before = len(moving)
+        for _, access in pairs:
+            if moves(access):
+                moving.update(memory[number] for number in access.writes)
+    return [step for step, access in pairs if moves(access)]

@@ -1,0 +1,247 @@
+"""What a replay leaves out: moves that products look through, and what follows from constants and unchanged bounds alone."""
+
+import numpy as np
+import pytest
+
+from nki_hf.lang import load
+from nki_hf.sim import SimOptions, launch
+from nki_hf.sim import isa as nisa
+from nki_hf.sim import language as nl
+
+ROWS = 128
+
+
+def recorded(kernel, **inputs):
+    return launch(kernel, (), {name: value.copy() for name, value in inputs.items()}, options=SimOptions(record=True))
+
+
+def agree(kernel, *calls):
+    """Replays of one recording equal fresh launches, bit by bit; returns the program and the last fresh outputs."""
+    program = recorded(kernel, **calls[0]).program
+    for inputs in calls:
+        fresh = launch(kernel, (), {name: value.copy() for name, value in inputs.items()}).outputs
+        for got, want in zip(program(inputs), fresh, strict=True):
+            np.testing.assert_array_equal(got, want)
+    return program, fresh
+
+
+def arrays(seed, **shapes):
+    draw = np.random.default_rng(seed)
+    return {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def load_tile(given):
+    tile = nl.ndarray(given.shape, dtype=given.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=given)
+    return tile
+
+
+def store(tile, dtype=nl.float32):
+    out = nl.ndarray(tile.shape, dtype=dtype, buffer=nl.shared_hbm)
+    copy = nl.ndarray(tile.shape, dtype=dtype, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=copy, src=tile)
+    nisa.dma_copy(dst=out, src=copy)
+    return out
+
+
+def turned_product(a, b, overwrite="nothing"):
+    """a @ b by a transpose, two copies and a product; `overwrite` is written between the moves and the product."""
+    left, right = load_tile(a), load_tile(b)
+    bank = nl.ndarray((a.shape[1], 2 * ROWS), dtype=a.dtype, buffer=nl.psum)
+    for n in range(2):
+        nisa.nc_transpose(dst=bank[:, n * ROWS : (n + 1) * ROWS], data=left, engine=nisa.engine.tensor)
+    turned = nl.ndarray((a.shape[1], 2 * ROWS), dtype=a.dtype, buffer=nl.sbuf)
+    nisa.activation(dst=turned[:, 0:ROWS], op=nl.copy, data=bank[:, 0:ROWS])
+    nisa.tensor_copy(dst=turned[:, ROWS : 2 * ROWS], src=bank[:, ROWS : 2 * ROWS])
+    if overwrite == "source":
+        nisa.memset(dst=left[0:32, 0:4], value=9.0)
+    if overwrite == "copy":
+        nisa.memset(dst=turned[0:32, ROWS : ROWS + 4], value=9.0)
+    if overwrite == "bank":
+        nisa.memset(dst=bank, value=9.0)
+    result = nl.ndarray((ROWS, b.shape[1]), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=result, stationary=turned[:, ROWS : 2 * ROWS], moving=right)
+    return store(result)
+
+
+@pytest.mark.parametrize("overwrite", ["nothing", "source", "copy", "bank"])
+def test_a_product_of_a_turned_tile_sees_what_was_turned_and_what_was_written_since(overwrite):
+    def kernel(a, b):
+        return turned_product(a, b, overwrite)
+
+    calls = [arrays(seed, a=(ROWS, 64), b=(64, 8)) for seed in range(3)]
+    program, (out,) = agree(kernel, *calls)
+    want = calls[-1]["a"].T.astype(np.float64)
+    if overwrite == "copy":
+        want[0:32, 0:4] = 9.0
+    np.testing.assert_allclose(out, want.T @ calls[-1]["b"].astype(np.float64), rtol=1e-4, atol=1e-4)
+    left_out = len(recorded(kernel, **calls[0]).run.cores[0].steps) - program.instructions
+    assert left_out == {"nothing": 4, "source": 1, "copy": 0, "bank": 5}[overwrite]  # moves, and a memset that nobody reads
+
+
+def test_a_turned_tile_that_somebody_else_reads_is_turned():
+    def kernel(a, b):
+        left, right = load_tile(a), load_tile(b)
+        bank = nl.ndarray((64, ROWS), dtype=a.dtype, buffer=nl.psum)
+        nisa.nc_transpose(dst=bank, data=left, engine=nisa.engine.tensor)
+        turned = nl.ndarray((64, ROWS), dtype=a.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=turned, src=bank)
+        result = nl.ndarray((ROWS, 8), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=result, stationary=turned, moving=right)
+        return store(result), store(turned)
+
+    calls = [arrays(seed, a=(ROWS, 64), b=(64, 8)) for seed in range(2)]
+    _, (product, turned) = agree(kernel, *calls)
+    np.testing.assert_array_equal(turned, calls[-1]["a"].T)
+    np.testing.assert_allclose(product, calls[-1]["a"].astype(np.float64) @ calls[-1]["b"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_tile_turned_back_in_a_loop_that_writes_its_source_is_the_old_one():
+    def kernel(a, b):
+        left, right = load_tile(a), load_tile(b)
+        bank = nl.ndarray((64, ROWS), dtype=a.dtype, buffer=nl.psum)
+        nisa.nc_transpose(dst=bank, data=left, engine=nisa.engine.tensor)
+        turned = nl.ndarray((64, ROWS), dtype=a.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=turned, src=bank)
+        total = nl.ndarray((ROWS, 8), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=total, value=0.0)
+        for _ in nl.dynamic_range(0, 3):
+            result = nl.ndarray((ROWS, 8), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(dst=result, stationary=turned, moving=right, accumulate=False)
+            nisa.tensor_tensor(dst=total, data1=total, data2=result, op=nl.add)
+            nisa.memset(dst=left, value=0.0)
+        return store(total)
+
+    calls = [arrays(seed, a=(ROWS, 64), b=(64, 8)) for seed in range(2)]
+    _, (out,) = agree(kernel, *calls)
+    np.testing.assert_allclose(out, 3 * (calls[-1]["a"].astype(np.float64) @ calls[-1]["b"]), rtol=1e-4, atol=1e-3)
+
+
+def masked(a, length, wide):
+    """a where its column lies before `length`, else 0, on tiles of `wide` columns whose memory others use afterwards."""
+    edge = load_tile(length)
+    columns = nl.ndarray((ROWS, wide), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.iota(dst=columns, pattern=[[1, wide]], offset=0, channel_multiplier=0)
+    end = nl.ndarray((ROWS, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=end, src=edge)
+    seen = nl.ndarray((ROWS, wide), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=seen, data=columns, op0=nl.less, operand0=end)
+    columns = None
+    result = nl.ndarray((ROWS, wide), dtype=nl.float32, buffer=nl.sbuf)  # where the columns were, if that is used again
+    nisa.dma_copy(dst=result, src=a)
+    nisa.tensor_tensor(dst=result, data1=result, data2=seen, op=nl.multiply)
+    return store(result)
+
+
+@pytest.mark.parametrize("wide", [8, 512])
+def test_what_follows_from_unchanged_bounds_is_left_out_and_from_changed_ones_is_not(wide):
+    def kernel(a, length):
+        return masked(a, length, wide)
+
+    def call(seed, length):
+        return {**arrays(seed, a=(ROWS, wide)), "length": np.full((ROWS, 1), length, np.int32)}
+
+    calls = [call(0, 3), call(1, 3), call(2, 5), call(3, 5), call(4, 3)]
+    program, (out,) = agree(kernel, *calls)
+    np.testing.assert_array_equal(out, np.where(np.arange(wide) < 3, calls[-1]["a"], 0))
+    assert len(program._again) < program.instructions
+
+
+def test_a_register_that_two_bounds_use_in_turn_holds_each_when_it_is_used():
+    def kernel(a, places):
+        index = load_tile(places)
+        out = nl.ndarray((2, 4), dtype=nl.float32, buffer=nl.shared_hbm)
+        register = nisa.register_alloc()
+        for n in range(2):
+            nisa.register_load(dst=register, src=index[0:1, n : n + 1])
+            row = nl.ndarray((1, 4), dtype=nl.float32, buffer=nl.sbuf)
+            source = a.ap(pattern=[[4, 1], [1, 4]], offset=0, scalar_offset=register, indirect_dim=0)
+            nisa.dma_copy(dst=row, src=source)
+            nisa.dma_copy(dst=out[n : n + 1, :], src=row)
+        return out
+
+    calls = [{**arrays(seed, a=(9, 4)), "places": np.array([[2, 7]], np.int32)} for seed in range(3)]
+    _, (out,) = agree(kernel, *calls)
+    np.testing.assert_array_equal(out, calls[-1]["a"][[2, 7]])
+
+
+def test_inputs_that_a_kernel_counts_up_are_counted_up_in_every_replay():
+    def kernel(counts):
+        tile = load_tile(counts)
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1)
+        nisa.dma_copy(dst=counts, src=tile)
+        return store(tile, nl.int32)
+
+    program = recorded(kernel, counts=np.zeros((4, 2), np.int32)).program
+    given = np.zeros((4, 2), np.int32)
+    for turn in range(1, 4):
+        (out,) = program({"counts": given})
+        np.testing.assert_array_equal(out, np.full((4, 2), turn))
+        np.testing.assert_array_equal(given, out)
+
+
+def test_an_interrupted_replay_settles_nothing(monkeypatch):
+    def kernel(a, length):
+        return masked(a, length, 8)
+
+    call = {**arrays(0, a=(ROWS, 8)), "length": np.full((ROWS, 1), 3, np.int32)}
+    other = {**call, "length": np.full((ROWS, 1), 6, np.int32)}
+    program = recorded(kernel, **call).program
+    steps = program.steps[0]
+
+    def stop():
+        raise KeyboardInterrupt
+
+    program.steps = [[*steps[:2], stop]]
+    with pytest.raises(KeyboardInterrupt):
+        program(other)
+    program.steps = [steps]
+    np.testing.assert_array_equal(program(other)[0], np.where(np.arange(8) < 6, call["a"], 0))
+
+
+def test_a_decode_step_neither_turns_its_keys_nor_makes_its_masks_again():
+    kernel = load("nki_hf.kernels.flash_decode.kernel", "simulator").flash_decode
+    draw = np.random.default_rng(0)
+    shape = (1, 1, 2048, 64)
+    inputs = {
+        "q": draw.standard_normal((1, 2, 1, 64)).astype(np.float32), "k": draw.standard_normal(shape).astype(np.float32),
+        "v": draw.standard_normal(shape).astype(np.float32), "lo": np.zeros((1, 1), np.int32),
+        "hi": np.full((1, 1), 1500, np.int32),
+    }  # fmt: skip
+    program = launch(kernel, (), dict(inputs), options=SimOptions(record=True)).program
+    kept, again = program.instructions, len(program._again)
+    assert kept < len(program._keep[0].cores[0].steps) - 16  # the turns of 16 key tiles, and their copies
+    assert again < kept - 20
+
+
+@pytest.mark.parametrize("reader", [False, True])
+def test_rows_that_a_load_leaves_out_are_cleared_in_every_replay(reader):
+    """Two loads of 64 rows from run-time starts, in bounds or not; `reader` looks at the tile between them."""
+
+    def kernel(table, starts):
+        index = load_tile(starts)
+        tile = nl.ndarray((ROWS, 4), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=tile, value=5.0)
+        out = []
+        for n in range(2):
+            register = nisa.register_alloc()
+            nisa.register_load(dst=register, src=index[0:1, n : n + 1])
+            source = table.ap(pattern=[[4, 64], [1, 4]], offset=0, scalar_offset=register, indirect_dim=0)
+            nisa.dma_copy(dst=tile[n * 64 : (n + 1) * 64, :], src=source, oob_mode=nisa.oob_mode.skip)
+            if reader:
+                out.append(store(tile))
+        return (*out, store(tile))
+
+    def call(seed, *starts):
+        return {**arrays(seed, table=(200, 4)), "starts": np.array([starts], np.int32)}
+
+    calls = [call(0, 0, 64), call(1, 9000, 3), call(2, 7, 9000), call(3, 9000, 9000), call(4, 136, 1)]
+    program, _ = agree(kernel, *calls)
+    for given in calls:
+        want = np.full((ROWS, 4), 5.0, np.float32)
+        for n, start in enumerate(given["starts"][0]):
+            if start < 200:
+                want[n * 64 : (n + 1) * 64] = given["table"][start : start + 64]
+        np.testing.assert_array_equal(program(given)[-1], want)
+    kinds = [type(step).__name__ for step in program.steps[0]]
+    assert kinds.count("LoadOrClear") == (0 if reader else 2)
