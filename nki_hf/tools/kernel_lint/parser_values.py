@@ -7,7 +7,9 @@ is not refused.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 from nki_hf.tools.kernel_lint.rule import PARSER, Found, Module, rule
 from nki_hf.tools.kernel_lint.source import own_nodes, string_constants
@@ -225,32 +227,48 @@ def _allocates(value: ast.expr) -> bool:
 def _values(module: Module) -> Iterator[tuple[ast.FunctionDef, ast.AST]]:
     """(function, node) of what is evaluated: bodies and defaults, but annotations and what other rules refuse as a whole."""
     for function in module.functions:
-        waiting: list[ast.AST] = [*function.body, *function.args.defaults]
-        waiting += [each for each in function.args.kw_defaults if each is not None]
-        while waiting:
-            node = waiting.pop()
+        for node in _evaluated(function):
             yield function, node
-            for name, value in ast.iter_fields(node):
-                whole = isinstance(node, ast.Raise | ast.FunctionDef | ast.ClassDef | ast.Match)
-                if name != "annotation" and not whole and not (isinstance(node, ast.ExceptHandler) and name == "type"):
-                    items = value if isinstance(value, list) else [value]
-                    waiting += [item for item in items if isinstance(item, ast.AST)]
 
 
-def _own_names(function: ast.FunctionDef) -> set[str]:
+@lru_cache(maxsize=4096)
+def _evaluated(function: ast.FunctionDef) -> tuple[ast.AST, ...]:
+    waiting: list[ast.AST] = [*function.body, *function.args.defaults]
+    waiting += [each for each in function.args.kw_defaults if each is not None]
+    found = []
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if isinstance(node, ast.Raise | ast.FunctionDef | ast.ClassDef | ast.Match):
+            continue
+        skipped = (
+            node.annotation if isinstance(node, ast.AnnAssign) else node.type if isinstance(node, ast.ExceptHandler) else None
+        )
+        waiting += [child for child in ast.iter_child_nodes(node) if child is not skipped]
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _own_names(function: ast.FunctionDef) -> frozenset[str]:
     names = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
-    return names | {node.id for node in own_nodes(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    stored = {node.id for node in own_nodes(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return frozenset(names | stored)
+
+
+@lru_cache(maxsize=4096)
+def _own_strings(function: ast.FunctionDef) -> frozenset[str]:
+    """Names that a function binds to strings only."""
+    stored = Counter(node.id for node in own_nodes(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    texts = Counter(name for name, value in _bound(function) if _text(value))
+    given = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+    return frozenset(name for name, count in texts.items() if stored[name] == count and name not in given)
 
 
 def _is_string(module: Module, function: ast.FunctionDef, node: ast.expr) -> bool:
     """True for a string as it stands there, `str(...)`, and a name that is bound to such only, here or in the module."""
     if isinstance(node, ast.Name):
-        if node.id in _own_names(function):
-            values = [value for name, value in _bound(function) if name == node.id]
-            stored = [each for each in own_nodes(function) if isinstance(each, ast.Name) and each.id == node.id]
-            once = len(values) == sum(isinstance(each.ctx, ast.Store) for each in stored)
-            return bool(values) and once and all(_text(value) for value in values)
-        return node.id in string_constants(module.tree)
+        own = _own_strings(function)
+        return node.id in own or (node.id in string_constants(module.tree) and node.id not in _own_names(function))
     return _text(node)
 
 
