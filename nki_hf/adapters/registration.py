@@ -65,9 +65,11 @@ def _on_torch(_: Any) -> None:
         define()
 
 
-def _on_torch_neuronx(_: Any) -> None:
-    # In the xla world, in an installation that lacks something, and while this package itself imports it: the first call
-    # registers the ops, or says what is wrong.
+def _on_torch_neuronx(module: Any) -> None:
+    # In the xla world, in an installation that lacks something, and while either package is still being imported: the first
+    # call registers the ops, or says what is wrong.
+    if getattr(module.__spec__, "_initializing", False):
+        return
     with contextlib.suppress(ImportError, AttributeError):
         from nki_hf.adapters.torch_op import native_ops_are_registered
 
