@@ -6,7 +6,7 @@ import importlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["BackendUnavailable", "FaultRecord", "KernelFault", "Reason", "UnsupportedProblem", "require"]
+__all__ = ["BackendUnavailable", "DeviceFailed", "FaultRecord", "KernelFault", "Reason", "UnsupportedProblem", "require"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +92,10 @@ class KernelTypeFault(KernelFault, TypeError):
 
 class KernelValueFault(KernelFault, ValueError):
     """A fault where the language documents a ValueError."""
+
+
+class DeviceFailed(RuntimeError):
+    """A kernel did not compile or run on a device; the message says which, what was reported, and what to do."""
 
 
 class BackendUnavailable(ImportError):

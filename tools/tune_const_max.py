@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write it into tuning.py")
     arguments = parser.parse_args()
     with Workers(processes_of(0)) as workers:
-        table = made(workers, None)
+        table = made("flash_const_max", workers, None)
     if arguments.write:
         TABLE.write_text(replaced(TABLE.read_text(), table))
     else:

@@ -46,10 +46,13 @@ def register() -> None:
 
 
 def install_hook() -> None:
-    """Register when transformers' modelling module is imported, or now if it already was; the same for torch and the op."""
+    """Register when transformers' modelling module is imported, or now if it already was; the same for torch and
+    torch_neuronx and the ops.
+    """
     import wrapt
 
     wrapt.when_imported("torch")(_on_torch)
+    wrapt.when_imported("torch_neuronx")(_on_torch_neuronx)
     wrapt.when_imported("torch.utils.flop_counter")(_on_flop_counter)
     wrapt.when_imported("transformers.modeling_utils")(_on_import)
 
@@ -60,6 +63,17 @@ def _on_torch(_: Any) -> None:
     # A torch that is too old, or not complete yet: the op is defined with the first call, which says what is wrong.
     with contextlib.suppress(ImportError, AttributeError):
         define()
+
+
+def _on_torch_neuronx(module: Any) -> None:
+    # In the xla world, in an installation that lacks something, and while either package is still being imported: the first
+    # call registers the ops, or says what is wrong.
+    if getattr(module.__spec__, "_initializing", False):
+        return
+    with contextlib.suppress(ImportError, AttributeError):
+        from nki_hf.adapters.torch_op import native_ops_are_registered
+
+        native_ops_are_registered()
 
 
 def _on_flop_counter(_: Any) -> None:

@@ -22,7 +22,7 @@ from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.settings import settings
 
-__all__ = ["attention", "attention_op", "attention_op_for", "attention_unseen", "handed_over"]
+__all__ = ["attention", "attention_op", "attention_op_for", "attention_unseen", "handed_over", "native_ops_are_registered"]
 
 
 class _Handed(threading.local):
@@ -215,7 +215,12 @@ _xla_op = direct_op(attention, _xla_backward, _save)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
-def _native_ops_are_registered() -> bool:
+def native_ops_are_registered() -> bool:
+    """True, once the ops for tensors on `neuron` are there, so that saved programs find them too.
+
+    Raises:
+      BackendUnavailable: this process does not have the native world.
+    """
     return register_native_op("nki_hf_neuron::attention_backward", attention_backward) and register_native_op(
         "nki_hf_neuron::attention", attention, _native_backward, _save
     )
@@ -265,7 +270,7 @@ def attention_op_for(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
         *(call.scale, call.softcap, keys.q_offset, keys.window, keys.ahead),
     )
     if device_type == "neuron":
-        _native_ops_are_registered()
+        native_ops_are_registered()
         return cast("tuple[torch.Tensor, torch.Tensor]", torch.ops.nki_hf_neuron.attention(*arguments))
     if device_type == "xla":
         return cast("tuple[torch.Tensor, torch.Tensor]", _xla_op(*arguments))

@@ -15,7 +15,7 @@ import numpy as np
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.neuron_advice import Cause, cause_of, lines_of
 from nki_hf.backends.neuron_world import device_world
-from nki_hf.errors import Reason, UnsupportedProblem
+from nki_hf.errors import DeviceFailed, Reason, UnsupportedProblem
 from nki_hf.kernels.division import axis_sizes
 from nki_hf.kernels.registry import find
 
@@ -38,7 +38,7 @@ _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _INT32 = range(-(2**31), 2**31)
 
 
-class LaunchFailed(RuntimeError):
+class LaunchFailed(DeviceFailed):
     """A kernel did not compile or run on the device: which kernel, shapes and constants; the cause is chained.
 
     Attributes:

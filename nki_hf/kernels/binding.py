@@ -47,14 +47,19 @@ and an output that lacks a divided axis (`dsink` lacks `batch`) names it in `sum
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.problem import Problem
 
-__all__ = ["HIDDEN", "LOWEST", "TENSORS", "Argument", "Binding", "Cost", "Division", "Output", "Plan", "Rows", "Target"]
+if TYPE_CHECKING:
+    from nki_hf.sim.stream.events import Event  # a plan is made where no simulator is loaded
+
+__all__ = [
+    "HIDDEN", "LOWEST", "TENSORS", "Argument", "Binding", "Cost", "Division", "Output", "Plan", "Rows", "Target", "Tuned",
+]  # fmt: skip
 
 _Q = ("batch", "num_heads_q", "seqlen_q")
 _KV = ("batch", "num_heads_kv", "seqlen_kv")
@@ -226,6 +231,32 @@ class Cost:
     why: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """Plan constants of a kernel that a tuner may choose.
+
+    Attributes:
+      record: a frozen dataclass of them, each a whole number with its default.
+      rule: `(problem, target) -> record` that is used where nobody chooses, or why the kernel cannot take the problem.
+      plan: `(problem, target, record) -> Plan`, or why these constants are not possible.
+      least: the least value of a constant that may be less than 1.
+      cases: shapes by kind for which a table of them is made, on one core.
+      spaces: what is tried, by kind.
+    """
+
+    record: type
+    rule: Callable[[Problem, Target], Any]
+    plan: Callable[[Problem, Target, Any], Plan | tuple[Reason, ...]]
+    least: Mapping[str, int] = field(default_factory=dict)
+    cases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    spaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(item.name for item in fields(self.record))
+
+
 def _no_cost(problem: Problem, plan: Plan, target: Target) -> Cost:
     del problem, plan, target
     return Cost(us=float("inf"), why="no estimate")
@@ -251,6 +282,9 @@ class Binding:
       instructions: about how many instructions the kernel has for a problem, known quickly for any size; used before a
         problem is planned.
       kind: `forward` or `backward`: kernels of one kind stand in for each other.
+      live: `(events, problem, plan) -> events` as they are if every key of the problem is there: transfers that the kernel
+        skips at run time move nothing. None = it skips none.
+      tuned: its plan constants that a tuner may choose; None = they follow from the problem alone.
     """
 
     name: str
@@ -263,6 +297,8 @@ class Binding:
     division: Division = field(default_factory=Division)
     instructions: Callable[[Problem], int] = _scores
     kind: str = "forward"
+    live: Callable[[Sequence[Event], Problem, Plan], Sequence[Event]] | None = None
+    tuned: Tuned | None = None
 
     def __post_init__(self) -> None:
         divided = {*self.division.axes, *(["num_heads_q"] if self.division.group else [])}

@@ -153,9 +153,9 @@ def _between_cores(events: Sequence[Event]) -> Iterator[Race]:
             if event.core == 1:
                 continue
             footprint = footprint_of(region)
-            others = [(True, item) for item in index[True].meeting(footprint)]
+            others = [(True, item) for item in index[True].overlapping(footprint)]
             if writes:
-                others += [(False, item) for item in index[False].meeting(footprint)]
+                others += [(False, item) for item in index[False].overlapping(footprint)]
             for other_writes, item in others:
                 ordered = after[event.index] & before[item.event] or after[item.event] & before[event.index]
                 if ordered:

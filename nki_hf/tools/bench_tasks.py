@@ -27,7 +27,7 @@ from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.searching.options import Named, judge_options, named, round_limit
 from nki_hf.tools.searching.workers import Workers, processes_of
-from nki_hf.tools.subjects import attention_candidate
+from nki_hf.tools.subjects import attention_candidate, own_kernels
 from nki_hf.tools.tuning.cases import file_cases
 from nki_hf.tools.tuning.study import Study, cache_folder, study_of
 
@@ -186,7 +186,7 @@ class _Entry:
         return found
 
     def _us(self, chip: str, size: int) -> tuple[float | None, str]:
-        if not self.kernel.startswith("flash_"):
+        if self.kernel not in own_kernels():
             result = self.found[f"{chip}@{size}"]
             return result.get("us"), result.get("failed") or result.get("error", "")
         problem = _problem(self.task, size, chip)

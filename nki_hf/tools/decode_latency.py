@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from nki_hf.chips import CHIPS, Chip, get_chip
 from nki_hf.chips.measurements import error_band
-from nki_hf.kernels.flash_decode.plan import plan_decode
 from nki_hf.problem import Problem
-from nki_hf.sim.stream.events import Event, Region
 from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.tools.error_bands import family_of
 from nki_hf.tools.subjects import attention_candidate, attention_events
 
-__all__ = ["DecodeStep", "bandwidth_us", "decode_rows", "decode_step", "live_events"]
+__all__ = ["DecodeStep", "bandwidth_us", "decode_rows", "decode_step"]
 
-_TILE, _QUARTERS = 128, 4
 _SIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -52,12 +48,11 @@ def decode_step(
     Raises:
       UnsupportedProblem: no kernel, or not that one, takes the problem.
     """
-    name = kernel or attention_candidate(problem, chip, lnc).binding.name
-    events: Sequence[Event]
-    if name == "flash_decode":
-        events = live_events(problem, chip, lnc)
-    else:
-        events = attention_events(problem, chip, lnc, kernel=name)
+    candidate = attention_candidate(problem, chip, lnc, kernel=kernel)
+    name = candidate.binding.name
+    events = attention_events(problem, chip, lnc, kernel=name)
+    if candidate.binding.live is not None:
+        events = candidate.binding.live(events, problem, candidate.plan)
     us = schedule(events, chip, window=window).total_ns / 1e3
     return DecodeStep(chip=chip.name, cores=lnc, kernel=name, us=us, bandwidth_us=bandwidth_us(problem, chip, lnc))
 
@@ -85,43 +80,3 @@ def bandwidth_us(problem: Problem, chip: Chip, lnc: int = 1) -> float:
     if lnc > 1:
         rate = min(rate, float(chip.hbm_bytes_per_ns))
     return nbytes / rate / 1e3
-
-
-def live_events(problem: Problem, chip: Chip, lnc: int = 1) -> Sequence[Event]:
-    """The events of flash_decode, all keys of the problem live: transfers of its bucket that start out of bounds move nothing.
-
-    The timing model prices a transfer by its shape, not by where it starts. Here one that is skipped keeps its descriptor, its
-    place in the ring and its latency, and moves one element a partition.
-    """
-    chunk = plan_decode(problem, chip).per_partition * _TILE
-    whole = -(-problem.seqlen_kv // chunk) - 1
-    tail = problem.seqlen_kv - whole * chunk
-    events, seen = list(attention_events(problem, chip, lnc, kernel="flash_decode")), dict[Any, list[int]]()
-    for number, event in enumerate(events):
-        if event.opcode != "dma_copy" or event.reads[0].buffer.name not in ("k", "v"):
-            continue
-        target = event.writes[0]
-        if target.shape[0] == _TILE:
-            # Whole chunks of a unit come in order, on each core every `lnc`-th or all of them; those that are live come first.
-            place = seen.setdefault((event.core, event.reads[0].buffer.name, event.reads[0].offset), [])
-            place.append(number)
-        elif target.partition_start // (_TILE // _QUARTERS) * chunk // _QUARTERS >= tail:
-            events[number] = _nothing(event)
-    by_unit: dict[Any, list[tuple[int, list[int]]]] = {}
-    for (core, name, offset), places in seen.items():
-        by_unit.setdefault((name, offset), []).append((core, places))
-    for shares in by_unit.values():
-        for core, places in shares:
-            step, first = (len(shares), core) if len(shares) > 1 else (1, 0)
-            for n, number in enumerate(places):
-                if first + n * step >= whole:
-                    events[number] = _nothing(events[number])
-    return events
-
-
-def _nothing(event: Event) -> Event:
-    def one(region: Region) -> Region:
-        return replace(region, shape=(region.shape[0], 1), strides=(region.strides[0], 1))
-
-    reads = (one(event.reads[0]), *event.reads[1:])
-    return replace(event, reads=reads, writes=tuple(one(region) for region in event.writes))

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from typer.core import TyperCommand, TyperGroup
 
-from nki_hf.errors import KernelFault
+from nki_hf.errors import DeviceFailed, KernelFault
 from nki_hf.tools.judging.findings import KernelFailed
 
 __all__ = ["Program", "ProgramCommand", "finished", "sentence"]
@@ -29,7 +29,7 @@ _LONGEST = 2000
 _PLAIN = {"µ": "u", "✓": "v", "✗": "x", "…": "~", "\u00d7": "x", "\u2013": "-", "→": ">", "•": "*"}
 _BOXES = {chr(code): "+" for code in range(0x2500, 0x2580)} | dict.fromkeys("─━═╴╶", "-") | dict.fromkeys("│┃║╵╷", "|")
 """Lines of tables, of which each takes one letter."""
-_TOLD = (ValueError, OSError, ImportError, OverflowError, SyntaxError, KernelFault)
+_TOLD = (ValueError, OSError, ImportError, OverflowError, SyntaxError, KernelFault, DeviceFailed)
 """Errors whose text is meant for the user."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -94,6 +94,9 @@ def sentence(error: BaseException) -> str:
         return _of_system(error)
     if text and isinstance(error, _TOLD):
         return text
+    raised_by = _foreign(error)
+    if raised_by:
+        return f"{raised_by} raised {kind}: {text}{_place(error)}. Set NKI_HF_TRACEBACK=1 to see where it comes from."
     return (
         f"this is a fault of nki_hf itself: {kind}{f': {text}' if text else ''}{_place(error)}. Set NKI_HF_TRACEBACK=1 to see "
         "where it comes from, and report it (docs/security.md says where)."
@@ -111,6 +114,18 @@ def _of_system(error: OSError) -> str:
     if error.filename is not None:
         return _one_line(f"{os.fsdecode(error.filename)} cannot be used ({why}): give another file or folder.")
     return f"output cannot be written ({why})." if error.errno in _NO_ROOM else f"the system refused ({_one_line(str(error))})."
+
+
+def _foreign(error: BaseException) -> str:
+    """The other package in whose Python a RuntimeError with a text arose (a device's runtime, a compiler); empty if none."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame is None or not isinstance(error, RuntimeError) or isinstance(error, NotImplementedError) or not str(error):
+        return ""
+    top = str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    ours = Path(frame.tb_frame.f_code.co_filename).is_relative_to(_ROOT / "nki_hf")
+    return "" if ours or top in ("", "__main__", "importlib") else top
 
 
 def _place(error: BaseException) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from nki_hf.chips import Chip
 from nki_hf.dispatch import Candidate, candidates
 from nki_hf.errors import UnsupportedProblem
-from nki_hf.kernels.binding import Target
+from nki_hf.kernels.binding import Binding, Plan, Target
 from nki_hf.kernels.registry import binding, bindings
 from nki_hf.lang import features
 from nki_hf.problem import Mask, Problem
@@ -26,7 +26,7 @@ from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
 __all__ = [
     "SUBJECTS", "Subject", "alike", "attention_candidate", "attention_events", "attention_kernels", "events_of", "own_kernels",
-    "subject", "telling_events",
+    "planned_events", "subject", "telling_events",
 ]  # fmt: skip
 
 
@@ -185,13 +185,23 @@ def attention_events(
       CoresMeet: `first_core`, and the cores meet.
     """
     candidate = attention_candidate(problem, chip, lnc, kernel=kernel)
-    plan = candidate.plan
-    shapes = candidate.binding.shapes(problem, plan)
-    tensors = {name: None if item is None else _shape(item[0], NUMPY_DTYPES[item[1]]) for name, item in shapes.items()}
-    source = getattr(importlib.import_module(candidate.binding.module), plan.entry or candidate.binding.name)
     # The rules are held by the tests of the kernel.
-    options = SimOptions(chip=chip, values=False, checks=False, trip_counts=plan.trip_counts)
-    return launch(source, (), {**tensors, **plan.constants}, options=options, lnc=lnc, first_core=first_core).events
+    return planned_events(
+        candidate.binding, problem, candidate.plan, Target(chip=chip, lnc=lnc), checks=False, first_core=first_core
+    )
+
+
+def planned_events(
+    item: Binding, problem: Problem, plan: Plan, target: Target, *, checks: bool, first_core: bool = False
+) -> Sequence[Event]:
+    """The event stream of a kernel of ours by a plan of its own, run on shapes alone, with or without the checks of limits.
+    `first_core`: only that of core 0, for problems whose cores are `alike`.
+    """
+    shapes = item.shapes(problem, plan)
+    tensors = {name: None if each is None else _shape(each[0], NUMPY_DTYPES[each[1]]) for name, each in shapes.items()}
+    source = getattr(importlib.import_module(item.module), plan.entry or item.name)
+    options = SimOptions(chip=target.chip, values=False, checks=checks, trip_counts=plan.trip_counts)
+    return launch(source, (), {**tensors, **plan.constants}, options=options, lnc=target.lnc, first_core=first_core).events
 
 
 def alike(problem: Problem, kernel: str, lnc: int) -> bool:

@@ -17,8 +17,8 @@ from nki_hf.tools.searching.options import judge_options, named, round_limit
 from nki_hf.tools.searching.workers import Workers, processes_of
 from nki_hf.tools.shape import SHAPE_HELP
 from nki_hf.tools.tuning.cases import file_cases, own_cases
-from nki_hf.tools.tuning.own import TUNED
-from nki_hf.tools.tuning.plan_table import KERNEL, made
+from nki_hf.tools.tuning.own import tunable
+from nki_hf.tools.tuning.plan_table import made
 from nki_hf.tools.tuning.samplers import SAMPLERS, Sampled
 from nki_hf.tools.tuning.search import Tuned, exhaustive, sampled
 from nki_hf.tools.tuning.space import space_of
@@ -38,7 +38,7 @@ _OLDER = (
 
 
 def command(
-    kernel: Annotated[str, typer.Argument(help=f"FILE.py or FILE.py:NAME, or a kernel of ours: {', '.join(TUNED)}.")],
+    kernel: Annotated[str, typer.Argument(help=f"FILE.py or FILE.py:NAME, or a kernel of ours: {', '.join(tunable())}.")],
     const: Annotated[list[str], typer.Option(help="Constant and values: NAME=512,1024, NAME=1..3, NAME=2..16:2.")] = [],  # noqa: B006
     task: Annotated[str, typer.Option(help="The task of a file.")] = "",
     shape: Annotated[str, typer.Option(help=f"The problem of a kernel of ours. {SHAPE_HELP}")] = "",
@@ -57,7 +57,7 @@ def command(
     timeout: Annotated[float, typer.Option(help="Seconds for one trial, and for each process of a judgement.")] = 60.0,
     cache: Annotated[str, typer.Option(help="Folder of results; default: the user's cache folder; off = none.")] = "",
     judged: Annotated[bool, typer.Option("--judge/--no-judge", help="Judge the fastest: values, limits, races.")] = True,
-    table: Annotated[bool, typer.Option("--table", help=f"Print the plan table of {KERNEL}, for its source.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Print the plan table of a kernel of ours, for its source.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per case.")] = False,
 ) -> None:
     """Tune the constants of a kernel: each combination is traced on shapes alone and scheduled; the fastest is judged.
@@ -67,10 +67,8 @@ def command(
     """
     folder = None if cache == "off" else Path(cache) if cache else cache_folder()
     if table:
-        if kernel != KERNEL:
-            raise ValueError(f"table is that of {KERNEL}: kernel={kernel!r} has none.")
         with working("nki_hf tune --table"), Workers(processes_of(processes)) as workers:
-            print(made(workers, folder))
+            print(made(kernel, workers, folder))
         return
     if not const:
         raise ValueError("const: nothing is to be tuned: give --const NAME=VALUES, once for each constant.")
@@ -81,7 +79,7 @@ def command(
         raise ValueError("storage is that of a sampler's study: give --sampler tpe too.")
     if not 1 <= trials <= 1_000_000:
         raise ValueError(f"trials={trials} is no number of trials: it is 1 to 1,000,000.")
-    own = kernel in TUNED
+    own = kernel in tunable()
     if own == bool(task) or own != bool(shape):
         raise ValueError("a file is tuned for a --task, a kernel of ours for a --shape: give one of them.")
     options = judge_options(layout=layout, at=at, chip=chip, lnc=lnc or 1, dtype=dtype, const=given, timeout=timeout,

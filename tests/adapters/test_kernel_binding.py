@@ -25,11 +25,13 @@ AXES = {axis for axes in TENSORS.values() for axis in axes}
 
 
 def _outside():
-    """The modules that must know no kernel: all but the kernels' own folders, the binding, and the layers below it."""
+    """The modules that must know no kernel: all but the kernels' own folders, the binding, the layers below it, and the kernels
+    of tasks, which are NKI themselves: one of them calls flash_backward as its sub-kernel.
+    """
     for path in sorted(PACKAGE.rglob("*.py")):
         where = path.relative_to(PACKAGE)
         own = [item.package.replace("nki_hf.", "").replace(".", "/") for item in bindings()]
-        below = where.parts[0] in ("sim", "chips", "observers", "problem.py") or where.parts[:2] == ("kernels", "ladder")
+        below = where.parts[0] in ("sim", "chips", "observers", "problem.py") or where.parts[:2] == ("tasks", "kernels")
         if not below and where != Path("kernels/binding.py") and not any(str(where).startswith(f"{each}/") for each in own):
             yield where, ast.parse(path.read_text())
 
@@ -56,24 +58,10 @@ def _stated(tree):
             yield f"{node.lineno}: knows the argument {node.slice.value}"
 
 
-ABOUT_ONE_KERNEL = {
-    "tools/bench_tasks.py": "tells which kernel computes failed tiles again",
-    "tools/decode_latency.py": "prices what flash_decode skips by its plan's chunks",
-    "tools/tuning/cases.py": "tunes the constants of flash_const_max",
-    "tools/tuning/own.py": "tunes the constants of flash_const_max",
-    "tools/tuning/plan_table.py": "writes the plan table of flash_const_max",
-}
-"""Modules whose subject is one kernel, and why; they still state no axes and no arguments."""
-
-
 def test_nobody_restates_what_a_kernel_is_called_with():
     found = {str(where): list(_stated(tree)) for where, tree in _outside()}
     assert len(found) > 80
-    restated = {where: lines for where, lines in found.items() if lines}
-    assert {where: lines for where, lines in restated.items() if where not in ABOUT_ONE_KERNEL} == {}
-    assert sorted(restated) == sorted(ABOUT_ONE_KERNEL)  # none is listed that needs not be
-    named = [line for lines in restated.values() for line in lines]
-    assert all(": names " in line or ": imports " in line for line in named)
+    assert {where: lines for where, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize(

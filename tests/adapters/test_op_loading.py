@@ -161,3 +161,25 @@ def test_flops_are_those_that_torch_counts_for_sdpa():
     # eager keeps its scores for the backward: one product less than a backward that computes them again
     one = 2 * 2 * 5 * 5 * 8
     assert count(nki_hf.attention) == count(eager) + one == 7 * one
+
+
+@pytest.mark.slow  # Inductor compiles C++
+def test_a_package_of_aotinductor_runs_once_the_package_is_imported(saved):
+    make = """
+import sys, torch
+program = torch.export.load(sys.argv[1])
+torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[2])
+"""
+    run = """
+import sys, torch{more}
+q, k, v, expected = torch.load(sys.argv[1])
+try:
+    model = torch._inductor.aoti_load_package(sys.argv[2])
+    print(float((model(q, k, v).double() - expected).abs().max()) < 1e-5)
+except RuntimeError as error:
+    print(error)
+"""
+    path = saved / "aoti.pt2"
+    _run("import nki_hf\n" + make, saved / "export.pt2", path)
+    assert _run(run.format(more=", nki_hf"), saved / "data.pt", path) == "True"
+    assert "Could not find schema for nki_hf::attention" in _run(run.format(more=""), saved / "data.pt", path)

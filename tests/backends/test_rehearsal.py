@@ -131,7 +131,8 @@ def test_a_failure_that_comes_out_at_the_next_op_stays_in_the_process_and_the_st
     done, processes = _run("native", tmp_path, command, **BROKEN)
     assert done.returncode == 2
     assert "NCC_EBVF030" in done.stderr
-    assert "compiling for neuron failed (exit code 1)" in done.stderr
+    assert "fault of nki_hf" not in done.stderr
+    assert "compiling for neuron failed (exit code 2)" in done.stderr
     assert not (tmp_path / "r.json").exists()
     assert processes[-1]["waits"] == 0  # the process that would have timed never called the device
     done, _ = _run("native", tmp_path, ["examples/device_bisect.py", "--seqlen", 32, "--heads", 2, "--kv-heads", 1], **BROKEN)
@@ -160,5 +161,6 @@ def test_the_core_belongs_to_one_process_at_a_time(tiny_folder, tmp_path):
     code += f"sys.argv = ['examples/qwen3_bench.py', *{words}]; runpy.run_path(sys.argv[0], run_name='__main__')"
     done, _ = _run("native", tmp_path, ["-c", code])
     assert done.returncode == 2
-    assert "core-one-process" in done.stderr
-    assert "compiling for neuron failed (exit code 1)" in done.stderr
+    assert "fake_neuron raised Refused: [core-one-process]" in done.stderr
+    assert "fault of nki_hf" not in done.stderr
+    assert "compiling for neuron failed (exit code 2)" in done.stderr

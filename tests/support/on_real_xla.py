@@ -39,7 +39,8 @@ class Stub:
         return TorchReferenceBackend().run(call)
 
 
-torch_op._backend = lambda decision: Stub()
+assert hasattr(torch_op, "backend_of")  # under another name the real launch would run
+torch_op.backend_of = lambda decision: Stub()
 device._neuron_target = lambda: ("trn2", 2, "")
 
 

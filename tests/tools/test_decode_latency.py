@@ -5,7 +5,7 @@ import pytest
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.problem import Problem
 from nki_hf.timing.schedule import schedule
-from nki_hf.tools.decode_latency import bandwidth_us, decode_step, live_events
+from nki_hf.tools.decode_latency import bandwidth_us, decode_step
 from nki_hf.tools.subjects import attention_candidate, attention_events
 
 
@@ -28,7 +28,9 @@ def test_the_bound_is_keys_and_values_once():
 def test_bytes_read_follow_the_live_length(keys, heads_kv, lnc):
     case = problem(keys, heads_kv)
     moved = {"k": 0, "v": 0}
-    for event in live_events(case, get_chip("trn2"), lnc):
+    candidate = attention_candidate(case, get_chip("trn2"), lnc, kernel="flash_decode")
+    events = attention_events(case, get_chip("trn2"), lnc, kernel="flash_decode")
+    for event in candidate.binding.live(events, case, candidate.plan):
         name = event.reads[0].buffer.name if event.opcode == "dma_copy" else ""
         if name in moved:
             moved[name] += event.reads[0].bytes if event.reads[0].shape[1] > 1 else 0

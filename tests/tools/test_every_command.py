@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from nki_hf.cli import app
+from nki_hf.errors import DeviceFailed
 from nki_hf.tools.program import finished, sentence
 
 ROOT = Path(__file__).parents[2]
@@ -339,6 +340,36 @@ def test_a_pipe_instead_of_a_file_is_not_waited_for(place):
 def test_an_error_is_one_sentence(error, text):
     assert text in sentence(error)
     assert "\n" not in sentence(error)
+
+
+def raised(text, module="torch_neuronx.core", file="/elsewhere/core.py", kind="RuntimeError"):
+    """An error that the Python of another package raised."""
+    code = compile(f"raise {kind}({text!r})", file, "exec")
+    try:
+        exec(code, {"__name__": module})
+    except Exception as error:
+        return error
+
+
+def test_what_a_device_reports_is_no_fault_of_ours():
+    failed = DeviceFailed("flash_prefill[1]() failed on the device: RuntimeError: NCC_EBVF030. Shorten the sequence.")
+    assert sentence(failed) == str(failed)
+    told = sentence(raised("NRT_RESOURCE: the core is held by process 17"))
+    assert told.startswith("torch_neuronx raised RuntimeError: NRT_RESOURCE: the core is held by process 17 (tests/tools/")
+    assert "fault of nki_hf" not in told
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        raised("x", module="nki_hf.tools.y", file=str(ROOT / "nki_hf" / "tools" / "y.py")),
+        raised("", kind="RuntimeError"),
+        raised("x", kind="TypeError"),
+        raised("x", kind="NotImplementedError"),
+    ],
+)
+def test_what_may_be_a_fault_of_ours_is_called_one(error):
+    assert "this is a fault of nki_hf itself" in sentence(error)
 
 
 def test_a_sentence_has_an_end():

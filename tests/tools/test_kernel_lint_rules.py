@@ -2,6 +2,7 @@
 
 import pytest
 from test_kernel_lint_planted import PLANTED_FORMS, PLANTED_OPERANDS
+from test_kernel_lint_values import PLANTED_VALUES
 
 from nki_hf.tools.kernel_lint import RULES, VERSIONS, lint_source
 
@@ -251,9 +252,9 @@ def test_a_clean_kernel_has_no_finding():
 
 
 def test_each_rule_has_a_case():
-    """Those of the parser's forms and of operands are in test_kernel_lint_planted, `syntax` in test_kernel_lint."""
-    planted = {rule for rule, *_ in (*PLANTED_FORMS, *PLANTED_OPERANDS)}
-    assert set(BODIES) | set(SOURCES) | planted | {"syntax"} == set(RULES)
+    """Those of the parser are in test_kernel_lint_planted and test_kernel_lint_values, `syntax` in test_kernel_lint."""
+    planted = {rule for rule, *_ in (*PLANTED_FORMS, *PLANTED_OPERANDS, *PLANTED_VALUES)}
+    assert set(BODIES) | set(SOURCES) | planted | {"syntax", "type-alias", "transpose-engine"} == set(RULES)
 
 
 @pytest.mark.parametrize(("rule", "source"), BAD)

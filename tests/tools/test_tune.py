@@ -23,8 +23,8 @@ from nki_hf.tools.shape import problem_of
 from nki_hf.tools.subjects import SUBJECTS, attention_events, events_of
 from nki_hf.tools.tuning import study as studies
 from nki_hf.tools.tuning.cases import file_cases, own_cases
-from nki_hf.tools.tuning.own import part_of
-from nki_hf.tools.tuning.plan_table import CASES, SPACES, replaced
+from nki_hf.tools.tuning.own import part_of, tunable, tuned_of
+from nki_hf.tools.tuning.plan_table import replaced
 from nki_hf.tools.tuning.samplers import Sampled
 from nki_hf.tools.tuning.search import every, exhaustive
 from nki_hf.tools.tuning.space import combinations, key_of, space_of
@@ -355,12 +355,13 @@ def test_some_units_stand_for_all_that_are_alike(shape, units):
 
 
 def test_the_plan_table_is_made_of_cases_that_the_kernel_takes():
-    assert CASES.keys() == SPACES.keys()
-    for kind, shapes in CASES.items():
-        for shape in shapes:
-            space = space_of(SPACES[kind])
-            for case in own_cases("flash_const_max", shape, list(CHIPS), 1, None, space, None):
-                assert case.job["units"] is None
+    for kernel in tunable():
+        tuned = tuned_of(kernel)
+        assert tuned.cases.keys() == tuned.spaces.keys()
+        for kind, shapes in tuned.cases.items():
+            for shape in shapes:
+                for case in own_cases(kernel, shape, list(CHIPS), 1, None, space_of(tuned.spaces[kind]), None):
+                    assert case.job["units"] is None
     text = "a\n# begin table\nold\n# end table\nb\n"
     assert replaced(text, "new") == "a\n# begin table\nnew\n# end table\nb\n"
 

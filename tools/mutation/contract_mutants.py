@@ -142,7 +142,7 @@ MUTANTS = (
     _mutant("graph-mode", "native_bench::test_headline", "the benchmark chooses another mode",
             (_WORLDS, _COMPILED, _COMPILED.replace("dynamic=False", 'dynamic=False, mode="max-autotune"'))),
     _mutant("graph-opaque-op", "native_contract::test_our_op_in_a_compiled_graph", "the device gets the op of the CPU",
-            (_TORCH_OP, "_native_ops_are_registered()\n        return", "return"),
+            (_TORCH_OP, "native_ops_are_registered()\n        return", "return"),
             (_TORCH_OP, "torch.ops.nki_hf_neuron.attention(*arguments)", "attention_op(*arguments)")),
     _mutant("op-lowering", "native_contract::test_our_op_in_a_compiled_graph", "the op sorts the values",
             ("nki_hf/adapters/layouts.py", 'return found["out"], lse.contiguous()',

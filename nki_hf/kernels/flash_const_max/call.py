@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nki_hf.errors import Reason
-from nki_hf.kernels.binding import HIDDEN, LOWEST, Argument, Binding, Cost, Division, Output, Plan, Rows, Target
-from nki_hf.kernels.flash_const_max.plan import const_max_reasons, estimated_us, plan_const_max
+from nki_hf.kernels.binding import HIDDEN, LOWEST, Argument, Binding, Cost, Division, Output, Plan, Rows, Target, Tuned
+from nki_hf.kernels.flash_const_max.plan import ConstMaxPlan, const_max_reasons, estimated_us, plan_const_max
+from nki_hf.kernels.flash_const_max.tuning import CASES, SPACES, Tuning, tuning_of
 from nki_hf.kernels.spans import TILE, half_of
 from nki_hf.problem import Problem
 
@@ -27,7 +29,10 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
         return reasons
     if "loops" not in target.features or target.chip.generation < 3:
         return (_no_loops(target),)
-    found = plan_const_max(problem, target.chip, target.lnc)
+    return _plan_of(plan_const_max(problem, target.chip, target.lnc), problem)
+
+
+def _plan_of(found: ConstMaxPlan, problem: Problem) -> Plan:
     passed = {"lo", "hi"} if found.bounds else set()
     if problem.mask.bias is not None:
         passed.add("bias")
@@ -44,6 +49,25 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
         most_turns={RECOMPUTED: problem.batch * problem.num_heads_q * len(found.spans)},
         detail=found,
     )
+
+
+def rule(problem: Problem, target: Target) -> Tuning | tuple[Reason, ...]:
+    """The constants that the table has for a problem, or why the kernel cannot take it."""
+    return const_max_reasons(problem, target.chip) or tuning_of(problem, target.chip)
+
+
+def tuned_plan(problem: Problem, target: Target, tuning: Tuning) -> Plan | tuple[Reason, ...]:
+    """The plan of the entry without loop, with these constants, or why they are not possible."""
+    chip = target.chip
+    if tuning.block_tiles > 4 or tuning.chunk % TILE:
+        value, allowed = f"{tuning.block_tiles}, {tuning.chunk}", f"must be at most 4, and a multiple of {TILE}"
+        return (Reason(kernel="flash_const_max", field="block_tiles, chunk", value=value, limit=allowed),)
+    found = plan_const_max(problem, chip, target.lnc, tuning)
+    limit = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
+    if found.sbuf_bytes > limit:
+        value, allowed = f"{found.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}"
+        return (Reason(kernel="flash_const_max", field="sbuf_bytes", value=value, limit=allowed),)
+    return replace(_plan_of(found, problem), entry="flash_const_max", trip_counts=None, most_turns={})
 
 
 def _no_loops(target: Target) -> Reason:
@@ -130,6 +154,7 @@ BINDING = Binding(
     plan=plan,
     cost=_cost,
     instructions=_instructions,
+    tuned=Tuned(record=Tuning, rule=rule, plan=tuned_plan, least={"copied": 0}, cases=CASES, spaces=SPACES),
     division=Division(
         axes=("batch", "num_heads_kv"), group=True, rows=Rows(runs=_runs, constants=_constants_of_rows), worth={"seqlen_q": 128}
     ),

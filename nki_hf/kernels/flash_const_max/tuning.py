@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nki_hf.chips import Chip
 from nki_hf.kernels.spans import spans_of
 from nki_hf.problem import Problem
 
-__all__ = ["KINDS", "LAWS", "TABLE", "Tuning", "kind_of", "tuning_of"]
+__all__ = ["CASES", "KINDS", "LAWS", "SPACES", "TABLE", "Tuning", "kind_of", "tuning_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,24 @@ class Tuning:
 KINDS = ("short", "long", "longest", "wide", "widest")
 """Query tiles that visit up to 1,536 keys on average; up to 3,072; more; head_dim_v of 256 to 511, whose accumulators take a
 bank each; 512, two of them."""
+
+CASES: Mapping[str, tuple[str, ...]] = {
+    "short": ("hq=16,sq=512,causal", "hq=4,sq=2048,causal", "hq=4,sq=1024,d=64,causal"),
+    "long": ("sq=4096,causal", "sq=2048", "sq=4096,d=64,causal"),
+    "longest": ("sq=4096", "sq=8192,causal", "sq=4096,d=64"),
+    "wide": ("sq=2048,d=256,causal", "hq=4,sq=1024,d=256,causal"),
+    "widest": ("sq=2048,d=512,causal", "hq=4,sq=512,d=512,causal"),
+}
+"""Shapes by kind, on one core."""
+
+SPACES: Mapping[str, tuple[str, ...]] = {
+    "short": ("group=1..3", "lag=2..4", "copied=0,1", "prefetch=8,16", "block_tiles=4"),
+    "long": ("group=1..2", "lag=2,3,5", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
+    "longest": ("group=1..2", "lag=2,3,5", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
+    "wide": ("group=1..2", "lag=2..4", "prefetch=8,16", "block_tiles=4"),
+    "widest": ("group=1..2", "lag=2..4", "prefetch=8,16", "block_tiles=2"),
+}
+"""What is tried: a bank holds a key tile of a block of 512 columns, and PSUM has eight."""
 
 # begin table
 LAWS = "c60d0297a07e5723"

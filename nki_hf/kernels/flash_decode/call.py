@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nki_hf.errors import Reason
 from nki_hf.kernels.binding import Argument, Binding, Cost, Division, Output, Plan, Target
+from nki_hf.kernels.flash_decode.live import live_events
 from nki_hf.kernels.flash_decode.plan import decode_reasons, plan_decode
 from nki_hf.problem import Problem
 
@@ -82,4 +83,5 @@ BINDING = Binding(
     cost=cost,
     instructions=instructions,
     division=Division(axes=("batch", "num_heads_kv")),
+    live=live_events,
 )

@@ -74,7 +74,7 @@ def _second_write(writes: list[tuple[Event, Region]]) -> FaultRecord | None:
     for position, (event, region) in enumerate(writes):
         flags = _flags(region, written, unit)
         if flags.any():
-            first = next(other for other, earlier in writes[:position] if _meet(earlier, region, written.size, unit))
+            first = next(other for other, earlier in writes[:position] if _overlap(earlier, region, written.size, unit))
             count = int(flags.sum()) * unit // region.dtype.itemsize
             return FaultRecord(
                 kind="output",
@@ -91,7 +91,7 @@ def _second_write(writes: list[tuple[Event, Region]]) -> FaultRecord | None:
     return None
 
 
-def _meet(first: Region, second: Region, size: int, unit: int) -> bool:
+def _overlap(first: Region, second: Region, size: int, unit: int) -> bool:
     flags = np.zeros(size, np.bool_)
     _flags(first, flags, unit)[...] = True
     return bool(_flags(second, flags, unit).any())

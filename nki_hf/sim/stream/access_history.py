@@ -32,7 +32,7 @@ class Accesses:
         self.starts: list[int] | None = None
         self.longest = 0
 
-    def meeting(self, footprint: Footprint) -> list[Access]:
+    def overlapping(self, footprint: Footprint) -> list[Access]:
         """The accesses that touch a byte of `footprint`."""
         return [item for item in self._near(footprint) if item[0] is footprint or overlap(item[0], footprint)]
 

@@ -1,4 +1,4 @@
-"""Conflicts: which accesses of an event stream meet earlier ones in memory, at least one of the two a write.
+"""Conflicts: which accesses of an event stream overlap earlier ones in memory, at least one of the two a write.
 
 Buffers that are accessed in the same order by the same patterns conflict within themselves in the same way, and a loop
 that takes fresh tiles makes many such buffers. So each history, the sequence of accesses to one memory, is worked out once,
@@ -151,9 +151,9 @@ def _within(
             footprint = footprints[at]
             if memory.writes is not None:
                 kind = WAW if writes[at] else RAW
-                found += [(at, item[2], kind) for item in memory.writes.meeting(footprint)]
+                found += [(at, item[2], kind) for item in memory.writes.overlapping(footprint)]
             if writes[at] and memory.reads is not None:
-                found += [(at, item[2], WAR) for item in memory.reads.meeting(footprint)]
+                found += [(at, item[2], WAR) for item in memory.reads.overlapping(footprint)]
             accesses.append(Access(footprint, at if queues is None else queues[at], at, 0))
         for access in accesses:
             if writes[access.event]:
@@ -167,6 +167,6 @@ def _within(
         footprint = footprints[at]
         if id(footprint) not in needed:
             assert memory.writes is not None  # noqa: S101  (the last write is among what was noted)
-            needed[id(footprint)] = [item[2] for item in memory.writes.meeting(footprint)]
+            needed[id(footprint)] = [item[2] for item in memory.writes.overlapping(footprint)]
         found += [(at, earlier, RAW) for earlier in needed[id(footprint)]]
     return np.array(found, np.int64).reshape(-1, 3)

@@ -2,7 +2,7 @@
 
 A region is a product of two sets: partitions `p0, p0 + step, ...` and bytes within a partition row, given as runs of
 contiguous bytes repeated over a few strides (in HBM there is one row, and the bytes are those of the whole tensor). Two
-footprints meet if and only if both sets meet. The test is exact, with two conservative cases that may report a meeting
+footprints overlap if and only if both sets do. The test is exact, with two conservative cases that may report an overlap
 that is none: run-time indices (the whole buffer counts as touched) and patterns of more than 2**18 runs.
 """
 
@@ -104,15 +104,15 @@ def overlap(a: Footprint, b: Footprint) -> bool:
     if verdict is None:
         if len(_verdicts) > 200_000:
             _verdicts.clear()
-        verdict = _verdicts[key] = _partitions_meet(a, b) and _bytes_meet(a, b)
+        verdict = _verdicts[key] = _partitions_overlap(a, b) and _bytes_overlap(a, b)
     return verdict
 
 
-def _partitions_meet(a: Footprint, b: Footprint) -> bool:
+def _partitions_overlap(a: Footprint, b: Footprint) -> bool:
     return not set(range(a.p0, a.p1, a.p_step)).isdisjoint(range(b.p0, b.p1, b.p_step))
 
 
-def _bytes_meet(a: Footprint, b: Footprint) -> bool:
+def _bytes_overlap(a: Footprint, b: Footprint) -> bool:
     starts_a, starts_b = _run_starts(a), _run_starts(b)
     if starts_a is None or starts_b is None:
         return True

@@ -9,7 +9,7 @@ from typing import Any
 from nki_hf.sim import isa, language
 from nki_hf.tools.kernel_lint.calls import calls_of
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
-from nki_hf.tools.kernel_lint.source import own_nodes
+from nki_hf.tools.kernel_lint.source import last_name, own_nodes
 
 REMOVED = {
     ("dma_copy", "dst_rmw_op"): "dma_compute(reduce_op=)",
@@ -72,6 +72,15 @@ for _version, _added in NEW.items():
             for keyword in node.keywords:
                 if (name, keyword.arg) in added:
                     yield keyword.value, f"nisa.{name}({keyword.arg}=...)"
+
+
+@rule("transpose-engine", VERSIONS[:1], "release notes 0.4.0: nc_transpose takes its engine= from 0.4 on", refused=False)
+def _transpose_engine(module: Module) -> Found:
+    """On the Tensor engine a tile is turned whole, on the Vector engine in blocks of 32 x 32: it matters which one runs."""
+    for _, node, name in calls_of(module, "nisa"):
+        for keyword in node.keywords if name == "nc_transpose" else ():
+            if keyword.arg == "engine" and last_name(keyword.value) not in ("tensor", "unknown"):
+                yield keyword.value, f"nisa.nc_transpose(engine={ast.unparse(keyword.value)}) is ignored"
 
 
 @rule("moved-argument", VERSIONS, "migration guide 0.3.0: affine_select's offset and dma_compute's scales changed their places")

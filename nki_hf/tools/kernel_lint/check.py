@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import nki_hf.kernels
-from nki_hf.tools.kernel_lint import arguments, calls, loops, names, operands, parser_forms, syntax
+from nki_hf.tools.kernel_lint import arguments, calls, loops, names, operands, parser_forms, parser_values, syntax
 from nki_hf.tools.kernel_lint.places import Places
-from nki_hf.tools.kernel_lint.reach import callees, is_entry, kernel_code
+from nki_hf.tools.kernel_lint.reach import callees, classes_named, is_entry, kernel_code, python_name
 from nki_hf.tools.kernel_lint.rule import RULES, VERSIONS, Finding, Module
 from nki_hf.tools.kernel_lint.sizes import constants_of
 from nki_hf.tools.kernel_lint.source import Source, own_nodes, read_source
@@ -21,7 +21,16 @@ __all__ = ["KERNELS", "Row", "lint", "lint_source"]
 KERNELS = Path(nki_hf.kernels.__path__[0])
 """The package's own kernels."""
 
-_LOADED = (syntax, parser_forms, calls, operands, arguments, loops, names)  # importing them registers their rules
+_LOADED = (
+    syntax,
+    parser_forms,
+    parser_values,
+    calls,
+    operands,
+    arguments,
+    loops,
+    names,
+)  # importing them registers their rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +139,8 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
 
     def callee(function: ast.FunctionDef, call: ast.Call) -> list[ast.FunctionDef]:
         called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if isinstance(call.func, ast.Name):  # `from steps import run as go`
+            called = home[id(function)].imports.get(called, (None, ""))[1] or called
         return named[id(function)].get(called, [])
 
     constants = {id(function): constants_of(home[id(function)].tree, function) for function in kernels}
@@ -141,6 +152,8 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
         if isinstance(node, ast.Call)
         for other in callee(function, node)
     }
+    classes = classes_named(code, load)
+    nothing: dict[Source, list[ast.FunctionDef]] = {source: [] for source in classes}
     return [
         Module(
             source=source,
@@ -149,8 +162,10 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
             sub_kernels=frozenset(function.name for function in functions if is_entry(function) and id(function) in called),
             places=places,
             callee=callee,
+            classes=tuple(classes.get(source, ())),
+            python=partial(python_name, source, load=load),
         )
-        for source, functions in code.items()
+        for source, functions in (nothing | code).items()
     ]
 
 

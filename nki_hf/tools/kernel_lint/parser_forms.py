@@ -9,27 +9,14 @@ compiles) uses any of these, except where docs/trainium.md says so.
 from __future__ import annotations
 
 import ast
-import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from nki_hf.tools.kernel_lint.rule import PARSER, Found, Module, rule
 from nki_hf.tools.kernel_lint.source import own_nodes
 
-FUNCTIONS = (
-    "abs", "bool", "dict", "divmod", "float", "int", "isinstance", "len", "list", "max", "min", "print", "range", "slice",
-    "str", "tuple", "type",
-)  # fmt: skip
-"""Built-in functions of Python that the parser's evaluator has (KLR, Trace/Python)."""
-
-LIST_METHODS = ("append", "clear", "copy", "count", "extend", "index", "pop", "remove", "reverse")
-DICT_METHODS = ("clear", "copy", "get", "items", "keys", "pop", "setdefault", "values")
-STRING_METHODS = tuple(name for name in dir(str) if not name.startswith("_") and name not in (*LIST_METHODS, *DICT_METHODS))
-_NO_METHODS = ("insert", "sort", "update", "popitem", "fromkeys")
-"""Methods of Python's lists and dictionaries that are told by their name alone."""
-
 DECORATORS = ("nki.jit", "jit", "staticmethod", "dataclass", "dataclasses.dataclass")
 
-_GATHER, _SIMPLIFY, _TRACE = "KLR, gather", "KLR, simplify", "KLR, trace (the evaluator, changed since)"
+_GATHER, _SIMPLIFY = "KLR, gather", "KLR, simplify"
 _NO_REORDER = ("with nl.no_reorder():",)
 _ASYNC = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
 
@@ -79,15 +66,17 @@ FORMS: dict[str, tuple[str, Find]] = {
         lambda node: isinstance(node, ast.Assign) and any(isinstance(target, ast.List) for target in node.targets),
     ),
     "several-targets": (
-        f"{_SIMPLIFY}: mutating assignments must be in separate statements",
-        lambda node: isinstance(node, ast.Assign) and sum(not _pattern(target) for target in node.targets) > 1,
+        f"{_SIMPLIFY}: mutating assignments must be in separate statements; beside a name the value is made twice",
+        lambda node: isinstance(node, ast.Assign) and (
+            _mutated(node) > 1 or (_mutated(node) == 1 < len(node.targets) and _makes(node.value))
+        ),
     ),
     "loop-else": (
         f"{_SIMPLIFY}: for-else and while-else are not supported",
         lambda node: isinstance(node, ast.For | ast.While) and bool(node.orelse),
     ),
     "with": (
-        f"{_SIMPLIFY}: one plain call without arguments and without `as`; {_TRACE}: no context but no_reorder",
+        f"{_SIMPLIFY}: one plain call without arguments and without `as`; KLR, trace: no context but no_reorder",
         lambda node: isinstance(node, ast.With) and ast.unparse(node).split("\n")[0] not in _NO_REORDER,
     ),
     "matmul-operator": (
@@ -104,45 +93,16 @@ FORMS: dict[str, tuple[str, Find]] = {
         f"{_GATHER}: constants are None, bool, int, float and str",
         lambda node: isinstance(node, ast.Constant) and isinstance(node.value, bytes | complex),
     ),
+    "ellipsis": (
+        f"{_SIMPLIFY}: invalid use of ellipsis; it stands in brackets only",
+        lambda node: any(
+            isinstance(part, ast.Constant) and part.value is ... for part in ast.iter_child_nodes(node)
+        ) and not isinstance(node, ast.Subscript | ast.Tuple),
+    ),
+    "type-alias": (f"{_GATHER}: type statements are refused", lambda node: type(node).__name__ == "TypeAlias"),
     "set": (
         f"{_GATHER}: unsupported expression; language guide, values: containers are tuples, lists and dictionaries",
         lambda node: isinstance(node, ast.Set | ast.SetComp) or _calls(node, ("set", "frozenset")),
-    ),
-    "builtin": (
-        f"{_TRACE}: has {', '.join(FUNCTIONS)} and no other function of Python",
-        lambda node: isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and callable(getattr(builtins, node.func.id, None))
-        and node.func.id not in (*FUNCTIONS, "set", "frozenset"),
-    ),
-    "least-of-many": (
-        f"{_TRACE}: min and max take two values, or one list or tuple",
-        lambda node: _calls(node, ("min", "max")) and (len(node.args) > 2 or bool(node.keywords)),  # type: ignore[attr-defined]
-    ),
-    "string-method": (
-        f"{_TRACE}: strings have no attributes",
-        lambda node: isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and (
-            isinstance(node.func.value, ast.JoinedStr)
-            or (isinstance(node.func.value, ast.Constant) and isinstance(node.func.value.value, str))
-            or (node.func.attr in STRING_METHODS and node.func.attr not in ("replace", "expandtabs"))
-        ),
-    ),
-    "string-operator": (
-        f"{_TRACE}: strings can be added and compared, nothing else",
-        lambda node: isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Add) and any(
-            isinstance(side, ast.JoinedStr) or (isinstance(side, ast.Constant) and isinstance(side.value, str))
-            for side in (node.left, node.right)
-        ),
-    ),
-    "string-item": (
-        f"{_TRACE}: string subscript is not implemented",
-        lambda node: isinstance(node, ast.Subscript)
-        and isinstance(node.value, ast.JoinedStr | ast.Constant)
-        and isinstance(getattr(node.value, "value", ""), str),
-    ),
-    "slice-target": (
-        f"{_TRACE}: what is assigned is one item of a list by its number from 0, or of a dictionary",
-        lambda node: isinstance(node, ast.Assign | ast.AugAssign) and any(_sliced(target) for target in _targets(node)),
     ),
 }  # fmt: skip
 """Rule -> (who says so, which nodes it is)."""
@@ -161,6 +121,21 @@ for _name, (_why, _wanted) in FORMS.items():
     _forms(_name, _why, _wanted)
 
 
+@rule("made-twice", PARSER, f"{_SIMPLIFY}: evaluated once for each place where it stands; name it first", refused=False)
+def _made_twice(module: Module) -> Found:
+    for node in module.inside:
+        twice: list[ast.AST] = []
+        if isinstance(node, ast.Assign) and _mutated(node) == 1 < len(node.targets) and not _makes(node.value):
+            twice = [node]
+        elif isinstance(node, ast.AugAssign) and any(isinstance(part, ast.Call) for part in ast.walk(node.target)):
+            twice = [node.target]
+        elif isinstance(node, ast.Compare):
+            between = node.comparators[:-1]
+            twice = [each for each in between if any(isinstance(part, ast.Call) for part in ast.walk(each))]
+        for each in twice:
+            yield each, f"`{ast.unparse(each)}` in `{ast.unparse(node)}`" if each is not node else f"`{ast.unparse(node)}`"
+
+
 @rule("decorator", PARSER, f"{_SIMPLIFY}: decorators are nki.jit, staticmethod and dataclass")
 def _decorator(module: Module) -> Found:
     for function in module.functions:
@@ -168,48 +143,23 @@ def _decorator(module: Module) -> Found:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             if ast.unparse(called) not in DECORATORS:
                 yield decorator, f"@{ast.unparse(decorator)} on {function.name}"
+    for node in module.classes:
+        for decorator in node.decorator_list:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if ast.unparse(called) not in DECORATORS:
+                yield decorator, f"@{ast.unparse(decorator)} on class {node.name}"
 
 
 @rule("class-body", PARSER, f"{_GATHER}: a class holds fields and methods, no other statement, no class keywords")
 def _class_body(module: Module) -> Found:
-    used = {node.id for node in module.inside if isinstance(node, ast.Name)}
-    for node in module.tree.body:
-        if isinstance(node, ast.ClassDef) and node.name in used:
-            for word in node.keywords:
-                yield word.value, f"class {node.name}({word.arg}=...)"
-            for item in node.body:
-                docstring = isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)
-                field = isinstance(item, ast.Assign) and len(item.targets) == 1 and isinstance(item.targets[0], ast.Name)
-                if not (docstring or field or isinstance(item, ast.Pass | ast.AnnAssign | ast.FunctionDef)):
-                    yield item, f"in class {node.name}: `{ast.unparse(item).splitlines()[0]}`"
-
-
-@rule("container-method", PARSER, f"{_TRACE}: lists have {', '.join(LIST_METHODS)}; dictionaries {', '.join(DICT_METHODS)}")
-def _container_method(module: Module) -> Found:
-    for function in module.functions:
-        kinds = _containers(function)
-        for node in own_nodes(function):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                known = kinds.get(node.value.id)
-                if known is not None and node.attr not in known:
-                    yield node, f"`{ast.unparse(node)}`"
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_METHODS:
-                yield node, f"`{ast.unparse(node.func)}()`"
-
-
-@rule("tile-assignment", PARSER, f"{_TRACE}: a tile cannot be updated by assignment, nor computed with by operators of Python")
-def _tile_assignment(module: Module) -> Found:
-    for function in module.functions:
-        tiles = {name for name, value in _bound(function) if _allocates(value)}
-        tiles -= {name for name, value in _bound(function) if not _allocates(value)}
-        for node in own_nodes(function):
-            for target in _targets(node):
-                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id in tiles:
-                    yield target, f"`{ast.unparse(target)} = ...`"
-            for side in (node.left, node.right) if isinstance(node, ast.BinOp) else ():
-                whole = side.value if isinstance(side, ast.Subscript) else side
-                if isinstance(whole, ast.Name) and whole.id in tiles:
-                    yield node, f"`{ast.unparse(node)}`"
+    for node in module.classes:
+        for word in node.keywords:
+            yield word.value, f"class {node.name}({word.arg}=...)"
+        for item in node.body:
+            docstring = isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)
+            field = isinstance(item, ast.Assign) and len(item.targets) == 1 and isinstance(item.targets[0], ast.Name)
+            if not (docstring or field or isinstance(item, ast.Pass | ast.AnnAssign | ast.FunctionDef)):
+                yield item, f"in class {node.name}: `{ast.unparse(item).splitlines()[0]}`"
 
 
 @rule(
@@ -244,39 +194,17 @@ def _helper_default(module: Module) -> Found:
                         yield node, f"{other.name} is called without {', '.join(left)}"
 
 
-@rule(
-    "host-call", PARSER, "no public source says which functions of other modules the parser knows", refused=False, unknown=True
-)
-def _host_call(module: Module) -> Found:
-    known = {"nki", "nl", "nisa", "math"}
-    modules = (
-        {
-            alias.asname or alias.name.split(".")[0]
-            for node in module.tree.body
-            if isinstance(node, ast.Import)
-            for alias in node.names
-        }
-        - known
-        - set(module.source.imports)
-    )
-    for node in module.inside:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if ast.unparse(node.func).split(".")[0] in modules:
-                yield node, f"`{ast.unparse(node.func)}()`"
+def _mutated(node: ast.Assign) -> int:
+    return sum(not _pattern(target) for target in node.targets)
+
+
+def _makes(value: ast.expr) -> bool:
+    """True for what is another value each time that it is evaluated."""
+    return any(isinstance(part, ast.Call | ast.List | ast.Dict) for part in ast.walk(value))
 
 
 def _calls(node: ast.AST, names: tuple[str, ...]) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
-
-
-def _allocates(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and ast.unparse(value.func) in ("nl.ndarray", "nl.zeros", "nl.ones", "nl.full")
-
-
-def _targets(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
-        return node.targets
-    return [node.target] if isinstance(node, ast.AugAssign) else []
 
 
 def _pattern(target: ast.expr) -> bool:
@@ -286,32 +214,3 @@ def _pattern(target: ast.expr) -> bool:
 def _mixed(target: ast.expr) -> bool:
     """True for a tuple in which something else than names and such tuples stands."""
     return isinstance(target, ast.Tuple) and any(not _pattern(item) or _mixed(item) for item in target.elts)
-
-
-def _sliced(target: ast.expr) -> bool:
-    if not isinstance(target, ast.Subscript):
-        return False
-    return isinstance(target.slice, ast.Slice | ast.Tuple) or (
-        isinstance(target.slice, ast.UnaryOp) and isinstance(target.slice.op, ast.USub)
-    )
-
-
-def _containers(function: ast.FunctionDef) -> dict[str, tuple[str, ...] | None]:
-    """Methods of the names that are surely lists or dictionaries; None for names that are bound to something else as well."""
-    found: dict[str, tuple[str, ...] | None] = {}
-    for name, value in _bound(function):
-        kind: tuple[str, ...] | None = None
-        if isinstance(value, ast.List) or _calls(value, ("list",)):
-            kind = LIST_METHODS
-        elif isinstance(value, ast.Dict) or _calls(value, ("dict",)):
-            kind = DICT_METHODS
-        found[name] = kind if found.get(name, kind) == kind else None
-    return found
-
-
-def _bound(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
-    for node in own_nodes(function):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    yield target.id, node.value

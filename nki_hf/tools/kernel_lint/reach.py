@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nki_hf.tools.kernel_lint.source import Source, own_nodes
 
-__all__ = ["Callee", "callees", "is_entry", "kernel_code"]
+__all__ = ["Callee", "callees", "classes_named", "is_entry", "kernel_code", "named", "python_name"]
 
 Callee = tuple[Source, ast.FunctionDef]
+
+_PYTHON = {*dir(builtins), "__builtins__"} - {"__name__", "__doc__", "__debug__", "__package__", "__spec__"}
+"""Names that Python gives every module."""
 
 
 def kernel_code(sources: Iterable[Source], load: Callable[[Path], Source]) -> dict[Source, list[ast.FunctionDef]]:
@@ -47,20 +51,79 @@ def callees(source: Source, function: ast.FunctionDef, load: Callable[[Path], So
     found: list[Callee] = []
     for node in own_nodes(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            found += _by_name(source, node.id, load)
+            found += named(source, node.id, load)
         elif isinstance(node, ast.Attribute):
-            if isinstance(node.value, ast.Name) and source.imports.get(node.value.id, (None, "x"))[1] == "":
-                found += _by_name(load(source.imports[node.value.id][0]), node.attr, load)
-            elif isinstance(node.value, ast.Name) and node.value.id == "self":
-                found += _by_name(source, node.attr, load)
+            owner = ast.unparse(node.value)
+            if source.imports.get(owner, (None, "x"))[1] == "":
+                found += named(load(source.imports[owner][0]), node.attr, load)
+            elif owner == "self":
+                found += named(source, node.attr, load)
     return found
 
 
-def _by_name(source: Source, name: str, load: Callable[[Path], Source]) -> list[Callee]:
+def named(
+    source: Source, name: str, load: Callable[[Path], Source], seen: frozenset[tuple[Path | None, str]] = frozenset()
+) -> list[Callee]:
+    """The functions that a name of a module may mean: its own, and what it imports, binds or inherits, through any number of
+    modules.
+    """
+    if (source.path, name) in seen:
+        return []
+    seen |= {(source.path, name)}
+    found = [(source, function) for function in source.by_name.get(name, ())]
+    for other in source.stands_for.get(name, ()):
+        found += named(source, other, load, seen)
     if name in source.imports:
         file, there = source.imports[name]
-        return [(load(file), function) for function in load(file).by_name.get(there, ())] if there else []
-    return [(source, function) for function in source.by_name.get(name, ())]
+        found += named(load(file), there, load, seen) if there else []
+    if not found:
+        for file in source.stars:
+            found += named(load(file), name, load, seen)
+    return found
+
+
+def classes_named(
+    code: dict[Source, list[ast.FunctionDef]], load: Callable[[Path], Source]
+) -> dict[Source, list[ast.ClassDef]]:
+    """The classes that kernel functions name, by module."""
+    found: dict[Source, list[ast.ClassDef]] = {}
+    for source, functions in code.items():
+        names = {node.id for function in functions for node in own_nodes(function) if isinstance(node, ast.Name)}
+        members = {node for function in functions for node in own_nodes(function) if isinstance(node, ast.Attribute)}
+        places = [(source, name) for name in sorted(names)]
+        for node in members:
+            owner = ast.unparse(node.value)
+            if source.imports.get(owner, (None, "x"))[1] == "":
+                places.append((load(source.imports[owner][0]), node.attr))
+        for place, name in places:
+            home, known = place, name
+            for _ in range(8):
+                if known not in home.imports or not home.imports[known][1]:
+                    break
+                file, known = home.imports[known]
+                home = load(file)
+            for item in home.tree.body:
+                if isinstance(item, ast.ClassDef) and item.name == known and item not in found.setdefault(home, []):
+                    found[home].append(item)
+    return {home: sorted(classes, key=lambda item: item.lineno) for home, classes in found.items() if classes}
+
+
+def python_name(source: Source, name: str, load: Callable[[Path], Source], depth: int = 8) -> str:
+    """The function or constant of Python (`sorted`) that a module-level name means, here or where it is imported from; else
+    empty.
+    """
+    if depth == 0 or source.by_name.get(name):
+        return ""
+    if name in source.imports:
+        file, there = source.imports[name]
+        return python_name(load(file), there, load, depth - 1) if there else ""
+    if name in source.bound:
+        others = source.stands_for.get(name, ())
+        return python_name(source, others[0], load, depth - 1) if len(others) == 1 and others[0] != name else ""
+    for file in source.stars:
+        if name in load(file).bound:
+            return python_name(load(file), name, load, depth - 1)
+    return name if name in _PYTHON else ""
 
 
 def is_entry(function: ast.FunctionDef) -> bool:

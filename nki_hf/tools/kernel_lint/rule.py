@@ -30,6 +30,8 @@ class Module:
       sub_kernels: the entries that other kernel code calls.
       places: where tiles live.
       callee: the functions of kernel code that a call in a function may mean.
+      classes: its classes that kernel code names, wherever it stands.
+      python: the function or constant of Python that a module-level name means, empty if none.
     """
 
     source: Source
@@ -38,6 +40,8 @@ class Module:
     sub_kernels: frozenset[str]
     places: Places
     callee: Callable[[ast.FunctionDef, ast.Call], list[ast.FunctionDef]]
+    classes: tuple[ast.ClassDef, ...]
+    python: Callable[[str], str]
 
     @functools.cached_property
     def inside(self) -> tuple[ast.AST, ...]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from nki_hf.tools.kernel_lint.imports import with_known_names
 
-__all__ = ["Source", "imported_file", "last_name", "own_nodes", "read_source"]
+__all__ = ["Source", "imported_file", "last_name", "own_nodes", "read_source", "string_constants"]
 
 
 _LANGUAGES = ("nki_hf.lang", "nki", "neuronxcc")
@@ -30,7 +30,11 @@ class Source:
       functions: every function in it, nested ones and methods too, in the order of the source.
       by_name: the same by name; under a class's name the methods that may run where the class is named.
       imports: name -> (file, name there) of what it imports from files that exist beside it or above it; the second is empty
-        for a whole module.
+        for a whole module. A module that is named in full (`import a.b`) stands under its full name.
+      stars: the files from which it imports every name.
+      stands_for: name -> the names in what the module binds it to: `run` of `RUN = run` and of `TABLE = (run,)`, and the bases
+        of a class.
+      bound: every name that the module itself defines, imports or binds.
       speaks_nki: True if it imports the language.
       broken: line and message of a file that is not Python; it has no tree then.
     """
@@ -41,6 +45,9 @@ class Source:
     by_name: dict[str, list[ast.FunctionDef]]
     imports: dict[str, tuple[Path, str]]
     speaks_nki: bool
+    stars: tuple[Path, ...] = ()
+    stands_for: dict[str, list[str]] = field(default_factory=dict)
+    bound: frozenset[str] = frozenset()
     broken: tuple[int, str] | None = None
 
 
@@ -63,6 +70,9 @@ def read_source(text: str, path: Path | None = None) -> Source:
         by_name=by_name,
         imports={} if path is None else _imports(tree, path),
         speaks_nki=any(module is not None and module.startswith(_LANGUAGES) for module in modules),
+        stars=() if path is None else tuple(_stars(tree, path)),
+        stands_for=_stands_for(tree),
+        bound=frozenset(_bound(tree)),
     )
 
 
@@ -88,19 +98,59 @@ def _imports(tree: ast.Module, path: Path) -> dict[str, tuple[Path, str]]:
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 whole = imported_file(path, alias.name, 0)
-                if whole is not None and alias.asname:
-                    found[alias.asname] = (whole, "")
+                if whole is not None:
+                    found[alias.asname or alias.name] = (whole, "")
     return found
 
 
+def _stars(tree: ast.Module, path: Path) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            file = imported_file(path, node.module or "", node.level)
+            if file is not None:
+                yield file
+
+
+def _stands_for(tree: ast.Module) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            found.setdefault(node.name, []).extend(base.id for base in node.bases if isinstance(base, ast.Name))
+        elif isinstance(node, ast.Assign):
+            named = [name.id for name in ast.walk(node.value) if isinstance(name, ast.Name)]
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).extend(named)
+    return found
+
+
+def _bound(tree: ast.Module) -> Iterator[str]:
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
+        waiting.extend(ast.iter_child_nodes(node))
+
+
 def imported_file(path: Path, module: str, level: int) -> Path | None:
-    """The file of a module that `path` imports, looked for relative to it and to each folder above it; else None."""
+    """The file of a module or package that `path` imports, looked for relative to it and to each folder above it; else None.
+    The language itself is none of them.
+    """
+    if level == 0 and (module in _LANGUAGES or module.startswith(tuple(f"{name}." for name in _LANGUAGES))):
+        return None
     parts = module.split(".") if module else []
     folders = [path.parents[level - 1]] if 0 < level <= len(path.parents) else list(path.parents)[:8]
     for folder in folders:
-        file = folder.joinpath(*parts).with_suffix(".py") if parts else folder / "__init__.py"
-        if file.exists():
-            return file
+        package = folder.joinpath(*parts)
+        for file in (package.with_suffix(".py"), package / "__init__.py") if parts else (package / "__init__.py",):
+            if file.exists():
+                return file
     return None
 
 
@@ -120,3 +170,16 @@ def own_nodes(function: ast.FunctionDef) -> tuple[ast.AST, ...]:
 def last_name(node: ast.AST) -> str:
     """`float32` of `nl.float32`."""
     return ast.unparse(node).split(".")[-1]
+
+
+@lru_cache(maxsize=256)
+def string_constants(tree: ast.Module) -> frozenset[str]:
+    """Module-level names that are bound once, to a string."""
+    seen: dict[str, list[bool]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+                    seen.setdefault(target.id, []).append(text)
+    return frozenset(name for name, texts in seen.items() if texts == [True])

@@ -110,12 +110,10 @@ def _is_list(node: ast.expr, bound: dict[str, ast.expr]) -> bool:
 
 @rule("inheritance", PARSER, "language guide, class support: a class derives from NKIObject (or is an Enum), from nothing else")
 def _inheritance(module: Module) -> Found:
-    used = {node.id for node in module.inside if isinstance(node, ast.Name)}
-    for node in module.tree.body:
-        if isinstance(node, ast.ClassDef) and node.name in used:
-            bases = [ast.unparse(base).split(".")[-1] for base in node.bases]
-            if bases not in (["NKIObject"], ["Enum"]):
-                yield node, f"class {node.name}({', '.join(bases)}) is used in a kernel"
+    for node in module.classes:
+        bases = [ast.unparse(base).split(".")[-1] for base in node.bases]
+        if bases not in (["NKIObject"], ["Enum"]):
+            yield node, f"class {node.name}({', '.join(bases)}) is used in a kernel"
 
 
 @rule("enum-operator", PARSER, "language guide, enumerations: == and != only; no other operator on their members")

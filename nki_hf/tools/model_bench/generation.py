@@ -42,25 +42,25 @@ def generate(
 ) -> Generation:
     """Run the prompt without its last `steps` tokens, then these one by one, so that one reference serves both.
 
-    The decode steps are run twice over: the first time meets every cache length once (and may trace or compile), only the
-    second is timed.
+    The decode steps are run twice over, each time after a prompt: the first time may trace or compile, only the second is
+    timed. On a CPU the cache grows. On a device it has its full length from the start, as deployments have it there: the
+    shapes of every operation, the model's own too, are then the same in each step, and each is compiled once.
     """
-    from transformers import DynamicCache
-
     length = prompt.input_ids.shape[1] - steps
-    cache = DynamicCache(config=model.config)
+    cache = _cache(model, prompt)
     # Newer Transformers call it `cache`, and warn about the old name.
     keyword = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
     def forward(first: int, end: int) -> torch.Tensor:
-        mask = None if prompt.attention_mask is None else prompt.attention_mask[:, :end]
+        known = end if _grows(prompt) else None  # a cache of full length has a mask of its length; nothing sees ahead
+        mask = None if prompt.attention_mask is None else prompt.attention_mask[:, :known]
         with torch.no_grad():
             out = model(input_ids=prompt.input_ids[:, first:end], attention_mask=mask, use_cache=True, **{keyword: cache})
         return out.last_hidden_state
 
     def prefill() -> torch.Tensor:
         nonlocal cache
-        cache = DynamicCache(config=model.config)
+        cache = _cache(model, prompt)
         return forward(0, length)
 
     def decode(what: str) -> tuple[list[torch.Tensor], list[float]]:
@@ -76,8 +76,20 @@ def generate(
 
     out, prefill_times = measure(prefill, wait=wait, warmup=warmup, iters=iters, step=lambda what: say(f"prefill {what}"))
     hidden, first_seconds = decode("decode warm-up")
-    cache.crop(-steps)
+    prefill()
     _, seconds = decode("decode")
     states = torch.cat([out[:, -1:], *hidden], dim=1)
     step_times = Timing.of(first_seconds[0], seconds)
     return Generation(hidden=states.to("cpu").float(), prefill=prefill_times, step=step_times)
+
+
+def _grows(prompt: Prompt) -> bool:
+    return prompt.input_ids.device.type == "cpu"
+
+
+def _cache(model: Any, prompt: Prompt) -> Any:
+    from transformers import DynamicCache, StaticCache
+
+    if _grows(prompt):
+        return DynamicCache(config=model.config)
+    return StaticCache(config=model.config, max_cache_len=prompt.input_ids.shape[1])

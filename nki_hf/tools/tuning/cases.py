@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from nki_hf.chips import get_chip
-from nki_hf.kernels.flash_const_max.plan import plan_const_max
+from nki_hf.kernels.binding import Target
+from nki_hf.kernels.registry import binding
 from nki_hf.tasks import load_task
 from nki_hf.tools.error_bands import band_of, task_band
 from nki_hf.tools.judging.layouts import layout_of, parsed, placed_shape
 from nki_hf.tools.searching.options import Named
 from nki_hf.tools.shape import problem_of
-from nki_hf.tools.tuning.own import own_constants
+from nki_hf.tools.tuning.own import own_constants, own_plan
 from nki_hf.tools.tuning.search import Case
 from nki_hf.tools.tuning.space import Space
 from nki_hf.tools.tuning.study import study_of
@@ -73,16 +74,17 @@ def own_cases(
         if not 1 <= cores <= chip.default_lnc:
             allowed = " or ".join(map(str, range(1, int(chip.default_lnc) + 1)))
             raise ValueError(f"lnc={lnc} is not possible on {name}: it is {allowed}.")
-        rule = own_constants(kernel, problem, chip)
+        target = Target(chip=chip, lnc=cores)
+        rule = own_constants(kernel, problem, target)
         unknown = sorted(set(space) - set(rule))
         if unknown:
             raise ValueError(f"const: {kernel} has no plan constant {', '.join(unknown)}: it has {', '.join(rule)}.")
-        count = plan_const_max(problem, chip, cores).instructions
+        count = own_plan(kernel, problem, target, {}).instructions
         per_unit = count // (problem.batch * problem.num_heads_kv) + 1
         units = None if count <= _WHOLE * cores else -(-_WHOLE // per_unit)
         job = {"kind": "trial", "kernel": kernel, "shape": shape, "chip": name, "lnc": cores, "window": window, "units": units,
                "given": {}}  # fmt: skip
-        spec = importlib.util.find_spec(f"nki_hf.kernels.{kernel}.kernel")
+        spec = importlib.util.find_spec(binding(kernel).module)
         if spec is None or spec.origin is None:
             raise ValueError(f"kernel={kernel} is not here.")
         facts = {key: job[key] for key in ("kernel", "chip", "lnc", "window", "units")} | {"problem": repr(problem)}

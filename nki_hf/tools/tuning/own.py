@@ -3,45 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 from nki_hf.chips import Chip
-from nki_hf.errors import Reason, UnsupportedProblem
-from nki_hf.kernels.flash_const_max.kernel import flash_const_max
-from nki_hf.kernels.flash_const_max.plan import ConstMaxPlan, const_max_reasons, plan_const_max
-from nki_hf.kernels.flash_const_max.tuning import Tuning, tuning_of
-from nki_hf.kernels.spans import TILE
+from nki_hf.errors import UnsupportedProblem
+from nki_hf.kernels.binding import Plan, Target, Tuned
+from nki_hf.kernels.registry import binding, bindings
 from nki_hf.problem import Problem
-from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.stream.events import Event
-from nki_hf.tools.subjects import alike
+from nki_hf.tools.subjects import alike, planned_events
 
-__all__ = ["TUNED", "own_constants", "own_launch", "part_of"]
+__all__ = ["own_constants", "own_launch", "own_plan", "part_of", "tunable", "tuned_of"]
 
 _SHORT = 2048
 """Rows and keys on which the limits of a longer call are checked."""
-TUNED: Mapping[str, tuple[str, ...]] = {"flash_const_max": tuple(item.name for item in fields(Tuning))}
-"""Plan constants by kernel; the other kernels' plans follow from the problem alone."""
 
 
-def own_constants(kernel: str, problem: Problem, chip: Chip) -> dict[str, Any]:
+def tunable() -> tuple[str, ...]:
+    """Kernels with plan constants; the other kernels' plans follow from the problem alone."""
+    return tuple(item.name for item in bindings() if item.tuned is not None)
+
+
+def tuned_of(kernel: str) -> Tuned:
+    """What may be tuned in a kernel of ours.
+
+    Raises:
+      ValueError: it has no plan constants.
+    """
+    found = binding(kernel).tuned if kernel in tunable() else None
+    if found is None:
+        raise ValueError(f"kernel={kernel!r} has no plan constants to tune: {', '.join(tunable())} has.")
+    return found
+
+
+def own_constants(kernel: str, problem: Problem, target: Target) -> dict[str, int]:
     """The constants that the kernel's own rule gives a problem: what is tuned against.
 
     Raises:
       ValueError: the kernel has no plan constants.
       UnsupportedProblem: it does not take the problem.
     """
-    if kernel not in TUNED:
-        raise ValueError(f"kernel={kernel!r} has no plan constants to tune: {', '.join(TUNED)} has.")
-    reasons = const_max_reasons(problem, chip)
-    if reasons:
-        raise UnsupportedProblem(reasons)
-    rule = tuning_of(problem, chip)
-    return {name: getattr(rule, name) for name in TUNED[kernel]}
+    tuned = tuned_of(kernel)
+    rule = tuned.rule(problem, target)
+    if isinstance(rule, tuple):
+        raise UnsupportedProblem(rule)
+    return {name: getattr(rule, name) for name in tuned.constants}
+
+
+def own_plan(kernel: str, problem: Problem, target: Target, constants: Mapping[str, Any]) -> Plan:
+    """The plan with these constants; the rule gives those that are not among them.
+
+    Raises:
+      ValueError: a constant is not one of the kernel's.
+      UnsupportedProblem: the kernel does not take the problem, or not with these constants.
+    """
+    tuned, rule = tuned_of(kernel), own_constants(kernel, problem, target)
+    unknown = sorted(set(constants) - set(rule))
+    if unknown:
+        raise ValueError(f"{kernel} has no plan constant {', '.join(unknown)}: it has {', '.join(rule)}.")
+    for name, value in constants.items():
+        least = tuned.least.get(name, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name}={value!r} is no plan constant: it is {least} or more.")
+    found = tuned.plan(problem, target, tuned.record(**{**rule, **constants}))
+    if isinstance(found, tuple):
+        raise UnsupportedProblem(found)
+    return found
 
 
 def part_of(problem: Problem, lnc: int, units: int | None) -> tuple[Problem, float]:
@@ -62,7 +90,7 @@ def own_launch(
     HBM, where one was traced for two that do the same, else None.
 
     Args:
-      kernel: one of `TUNED`.
+      kernel: one of `tunable()`.
       problem: the call.
       chip, lnc: what it is planned for.
       constants: some of its plan constants; the rule gives the others.
@@ -72,33 +100,19 @@ def own_launch(
       ValueError: a constant is not one of the kernel's.
       UnsupportedProblem: the kernel does not take the problem, or not with these constants.
     """
-    rule = own_constants(kernel, problem, chip)
-    unknown = sorted(set(constants) - set(rule))
-    if unknown:
-        raise ValueError(f"{kernel} has no plan constant {', '.join(unknown)}: it has {', '.join(rule)}.")
+    item, target = binding(kernel), Target(chip=chip, lnc=lnc)
+    given = {**own_constants(kernel, problem, target), **constants}
     traced, factor = part_of(problem, lnc, units)
-    for name, value in constants.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < (name != "copied"):
-            raise ValueError(f"{name}={value!r} is no plan constant: it is 1 or more (copied: 0 or more).")
-    tuned = Tuning(**{**rule, **constants})
-    if tuned.block_tiles > 4 or tuned.chunk % TILE:
-        value, allowed = f"{tuned.block_tiles}, {tuned.chunk}", f"must be at most 4, and a multiple of {TILE}"
-        raise UnsupportedProblem([Reason(kernel=kernel, field="block_tiles, chunk", value=value, limit=allowed)])
-    plan = plan_const_max(traced, chip, lnc, tuned)
-    limit = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
-    if plan.sbuf_bytes > limit:
-        value, allowed = f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}"
-        raise UnsupportedProblem([Reason(kernel=kernel, field="sbuf_bytes", value=value, limit=allowed)])
+    plan = own_plan(kernel, traced, target, given)
     short = _shortened(traced)
     alone = short is not None and alike(traced, kernel, lnc)
 
     def run(checks: bool) -> Sequence[Event]:
-        if checks:  # limits and PSUM do not depend on the length, SBUF is the plan's
-            judged = traced if short is None else short
-            events = _events(judged, plan_const_max(judged, chip, lnc, tuned), chip, lnc, checks=True)
-            if judged is traced:
-                return events
-        return _events(traced, plan, chip, lnc, first_core=alone)
+        if checks and short is None:
+            return planned_events(item, traced, plan, target, checks=True)
+        if checks and short is not None:  # limits and PSUM do not depend on the length, SBUF is the plan's
+            planned_events(item, short, own_plan(kernel, short, target, given), target, checks=True)
+        return planned_events(item, traced, plan, target, checks=False, first_core=alone)
 
     return factor, run, lnc if alone else None
 
@@ -108,21 +122,3 @@ def _shortened(problem: Problem) -> Problem | None:
     if problem.seqlen_q != problem.seqlen_kv or problem.seqlen_q <= _SHORT or problem.mask.q_offset:
         return None
     return replace(problem, seqlen_q=_SHORT, seqlen_kv=_SHORT)
-
-
-def _events(
-    problem: Problem, plan: ConstMaxPlan, chip: Chip, lnc: int, *, checks: bool = False, first_core: bool = False
-) -> Sequence[Event]:
-    heads, keys = (problem.batch, problem.num_heads_kv), problem.seqlen_kv
-    tensors: dict[str, Any] = {
-        "q": _bfloat16((problem.batch, problem.num_heads_q, problem.head_dim, problem.seqlen_q)),
-        "k": _bfloat16((*heads, problem.head_dim, keys)),
-        "v": _bfloat16((*heads, keys, problem.head_dim_v)),
-    }
-    options = SimOptions(chip=chip, values=False, checks=checks)
-    given = {**tensors, **plan.constants()}
-    return launch(flash_const_max, (), given, options=options, lnc=lnc, first_core=first_core).events
-
-
-def _bfloat16(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    return np.broadcast_to(np.zeros((), ml_dtypes.bfloat16), shape)

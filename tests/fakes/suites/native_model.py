@@ -12,6 +12,8 @@ import nki_hf
 from nki_hf.backends.neuron import neuron_backend
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.errors import UnsupportedProblem
+from nki_hf.tools.model_bench.generation import generate
+from nki_hf.tools.model_bench.model import Prompt
 
 PAGE = (Path(__file__).parents[3] / "docs" / "trainium.md").read_text()
 
@@ -90,6 +92,27 @@ def test_64_decode_steps_with_a_growing_cache_share_buckets(counted):
         token = out.logits[:, -1:].cpu().argmax(-1).to("neuron")
         out = on_device(token, cache=out.past_key_values, use_cache=True)
     assert counted("Qwen3, 64 decode steps, cache growing from 16 to 80 keys", _kernels() - prefill) == 1
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_no_decode_step_of_the_benchmark_meets_an_operation_of_another_size(padded):
+    """Outside of graphs each operation of the model's own is compiled for each size, too."""
+    _, on_device = _models(layers=1)
+    mask = torch.ones(2, 24, dtype=torch.int64)
+    mask[0, :5] = 0
+    ids = _ids(batch=2, length=24).to("neuron")
+    prompt = Prompt(input_ids=ids, attention_mask=mask.to("neuron") if padded else None, source="ids")
+    begins = {}
+    made = generate(
+        on_device.model, prompt, steps=4, warmup=0, iters=1, wait=lambda: None,
+        say=lambda what: begins.setdefault(what, len(MACHINE.ops)),
+    )  # fmt: skip
+    met = [(name, tuple(sizes)) for name, sizes in MACHINE.ops]
+    steps = [begins[f"decode warm-up step {number}/4"] for number in (1, 2, 3, 4)] + [begins["decode step 1/4"]]
+    assert steps == sorted(set(steps))
+    later = set(met[steps[1] : steps[4]]) - set(met[: steps[1]])
+    assert later == set()
+    assert made.hidden.shape == (2, 5, on_device.config.hidden_size)
 
 
 @torch.no_grad()
