@@ -2,13 +2,14 @@
 
 Run by tests/backends/test_real_xla.py.
 
-The kernel is a stub: torch's math on what a launch would get, after the checks of a launch. All else is real: torch_xla's
-dispatch, its lazy device, Transformers. Each check prints its name; the exit code is 1 if one fails.
+The kernel is a stub: torch's math, or the simulator, on what a launch would get, after the checks of a launch. All else is
+real: torch_xla's dispatch, its lazy device, Transformers. Each check prints its name; the exit code is 1 if one fails.
 """
 
 import copy
 import sys
 import traceback
+from dataclasses import replace
 
 import torch
 import torch_xla
@@ -16,8 +17,12 @@ from transformers import Qwen3Config, Qwen3Model
 
 import nki_hf
 from nki_hf.adapters import device, torch_op
+from nki_hf.adapters import gradients as gradients_module
 from nki_hf.backends import neuron_launch
+from nki_hf.backends.simulator import SimulatorBackend
 from nki_hf.backends.torch_reference import TorchReferenceBackend
+from nki_hf.chips import get_chip
+from nki_hf.kernels.registry import find
 
 torch.cuda.is_current_stream_capturing = lambda: False  # as a build without CUDA says; this one asks what is not there
 DEVICE = torch_xla.device()
@@ -36,11 +41,16 @@ class Stub:
                 assert value.device.type == "xla"
                 assert value.is_contiguous()
         SEEN.append({name: None if value is None else tuple(value.shape) for name, value in filled.tensors.items()})
-        return TorchReferenceBackend().run(call)
+        if find(call.kernel).kind == "forward":
+            return TorchReferenceBackend().run(call)
+        on_cpu = {name: None if value is None else value.cpu() for name, value in filled.tensors.items()}
+        found = SimulatorBackend(get_chip("trn2")).run(replace(filled, tensors=on_cpu))
+        return replace(found, outputs=tuple(each.to(DEVICE) for each in found.outputs))
 
 
-assert hasattr(torch_op, "backend_of")  # under another name the real launch would run
-torch_op.backend_of = lambda decision: Stub()
+for module in (torch_op, gradients_module):
+    assert hasattr(module, "backend_of")  # under another name the real launch would run
+    module.backend_of = lambda decision: Stub()
 device._neuron_target = lambda: ("trn2", 2, "")
 
 
