@@ -24,8 +24,9 @@ CHUNK_BYTES = 8192
 """Most bytes per partition of a chunk's keys; also what one descriptor of a transfer moves."""
 PREFETCH = (3, 4)
 """Chunks of keys that are loaded ahead: of up to two chunks, whose steps are single ones, and of more. With fewer the transfers
-pause, and each buffer more is zeroed at the start.
+pause, and each buffer more is zeroed at the start. Where SBUF cannot hold as many, fewer are, down to FEWEST.
 """
+FEWEST = 2
 SLOPES = (1e-20, 1e6)
 """What may multiply scores: below, hidden ones would not be hidden; above, float32's range ends."""
 
@@ -120,7 +121,11 @@ def plan_decode(problem: Problem, chip: Chip) -> DecodePlan:
     per_partition = _per_partition(problem)
     chunk = per_partition * TILE
     chunks = bucket_of(_visited(problem), chunk)
-    prefetch = PREFETCH[chunks > 2]
+    room = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
+    for prefetch in range(PREFETCH[chunks > 2], FEWEST - 1, -1):
+        budget = _budget(problem, per_partition, chunks, prefetch)
+        if sum(budget.values()) <= room:
+            break
     capacity = bucket_of(problem.seqlen_kv, chunk) * chunk
     return DecodePlan(
         seqlen_kv=capacity,
@@ -129,7 +134,7 @@ def plan_decode(problem: Problem, chip: Chip) -> DecodePlan:
         prefetch=prefetch,
         softmax_scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
-        budget=_budget(problem, per_partition, chunks, prefetch),
+        budget=budget,
     )
 
 

@@ -65,7 +65,7 @@ def nc_matmul(
             rows = 2 if perf_mode is matmul_perf_mode.double_row else 1
             left, right = (_operand(item, rows) for item in (stationary, moving))
             step = product_step(dst, left[0], right[0], adds, accumulate)
-            if stationary.indirection is None and moving.indirection is None:
+            if all(item.indirection is None for item in (dst, stationary, moving)):  # indices are read too
                 taken = (left[1], right[1])
     return this.issue(
         engine="tensor", reads=(stationary, moving), writes=(dst,), step=step, accumulate=adds is not False, **kept(adds),
