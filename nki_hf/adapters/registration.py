@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import re
+import sys
 import threading
 import warnings
 from typing import Any, NoReturn
@@ -52,7 +53,9 @@ def install_hook() -> None:
     import wrapt
 
     wrapt.when_imported("torch")(_on_torch)
-    wrapt.when_imported("torch_neuronx")(_on_torch_neuronx)
+    # Where torch_neuronx itself imports this package it is not whole yet: the first call registers the ops.
+    if not getattr(getattr(sys.modules.get("torch_neuronx"), "__spec__", None), "_initializing", False):
+        wrapt.when_imported("torch_neuronx")(_on_torch_neuronx)
     wrapt.when_imported("torch.utils.flop_counter")(_on_flop_counter)
     wrapt.when_imported("transformers.modeling_utils")(_on_import)
 
@@ -65,11 +68,8 @@ def _on_torch(_: Any) -> None:
         define()
 
 
-def _on_torch_neuronx(module: Any) -> None:
-    # In the xla world, in an installation that lacks something, and while either package is still being imported: the first
-    # call registers the ops, or says what is wrong.
-    if getattr(module.__spec__, "_initializing", False):
-        return
+def _on_torch_neuronx(_: Any) -> None:
+    # In the xla world, and in an installation that lacks something: the first call registers the ops, or says what is wrong.
     with contextlib.suppress(ImportError, AttributeError):
         from nki_hf.adapters.torch_op import native_ops_are_registered
 

@@ -48,14 +48,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.problem import Problem
-
-if TYPE_CHECKING:
-    from nki_hf.sim.stream.events import Event  # a plan is made where no simulator is loaded
 
 __all__ = [
     "HIDDEN", "LOWEST", "TENSORS", "Argument", "Binding", "Cost", "Division", "Output", "Plan", "Rows", "Target", "Tuned",
@@ -297,7 +294,7 @@ class Binding:
     division: Division = field(default_factory=Division)
     instructions: Callable[[Problem], int] = _scores
     kind: str = "forward"
-    live: Callable[[Sequence[Event], Problem, Plan], Sequence[Event]] | None = None
+    live: Callable[[Sequence[Any], Problem, Plan], Sequence[Any]] | None = None
     tuned: Tuned | None = None
 
     def __post_init__(self) -> None:

@@ -179,6 +179,27 @@ def test_a_result_counts_while_the_files_of_other_folders_that_the_kernel_read_a
     assert second["us"] > first["us"]
 
 
+LOOKED_FOR = {
+    "a file": "try:\n    COUNT = int(open({path!r}).read())\nexcept OSError:\n    COUNT = 0\n",
+    "a folder": "import os\nCOUNT = len(os.listdir({folder!r}))\n",
+}
+
+
+@pytest.mark.parametrize("how", LOOKED_FOR)
+def test_a_result_counts_while_what_the_kernel_looked_for_in_vain_is_not_there(file, tmp_path, how):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    head = LOOKED_FOR[how].format(path=str(folder / "count"), folder=str(folder))
+    file.write_text(head + TUNED.replace("range(extra)", "range(extra + COUNT)"))
+    words = [str(file), *SMALL, "--const", "extra=0..1", "--cache", str(tmp_path / "cache"), "--no-judge"]
+    (first,) = tuned(*words)
+    assert tuned(*words)[0]["reloaded"] == 2
+    (folder / "count").write_text("1")
+    (second,) = tuned(*words)
+    assert second["reloaded"] == 0
+    assert second["us"] > first["us"]
+
+
 def test_a_search_that_the_judge_times_otherwise_is_dropped(file, tmp_path, monkeypatch):
     """What a kernel takes from the environment is in no digest: the judge of the fastest notices."""
     head = "import os\nCOUNT = int(os.environ.get('NKI_HF_TEST_EXTRA', '0'))\n"

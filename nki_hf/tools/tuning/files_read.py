@@ -1,8 +1,8 @@
-"""Which files a kernel's Python reads while it is loaded and traced, wherever they lie, so that a result names what it follows
-from.
+"""Which files a kernel's Python reads, or looks for, while it is loaded and traced, wherever they lie, so that a result names
+what it follows from.
 
-Python reports every file that it opens to audit hooks, those of imports, NumPy and pathlib included; what native code opens by
-itself is not seen.
+Python reports every file that it opens and every folder that it lists to audit hooks, those of imports, NumPy and pathlib
+included; what native code opens by itself, and what is only asked to exist, is not seen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _hooked: list[bool] = []
 
 @contextmanager
 def noticed(paths: set[str]) -> Iterator[None]:
-    """Block in which the path of every file that is opened for reading goes into `paths`."""
+    """Block in which the path of every file that is opened for reading, there or not, and of every folder that is listed,
+    goes into `paths`. Folders that imports list do not count: what they import is opened.
+    """
     if not _hooked:
         sys.addaudithook(_hook)  # for good: hooks cannot be taken away
         _hooked.append(True)
@@ -52,15 +54,18 @@ def noticed(paths: set[str]) -> Iterator[None]:
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open" and _noticing and isinstance(arguments[0], str | bytes) and not (arguments[2] or 0) & _WRITES:
         _noticing[-1].add(os.fsdecode(arguments[0]))
+    elif event in ("os.listdir", "os.scandir") and _noticing and isinstance(arguments[0], str | bytes):
+        if "importlib" not in sys._getframe(1).f_code.co_filename:
+            _noticing[-1].add(os.fsdecode(arguments[0]))
 
 
 def digests(paths: set[str]) -> dict[str, str]:
-    """Digest of each file that is there and is part of a kernel, by its full path."""
+    """Digest of each file and folder that is part of a kernel, by its full path; empty where nothing is there."""
     found = {}
     for path in sorted(paths):
         real = os.path.realpath(_source(path))
-        if not real.startswith(_KNOWN) and (digest := _digest(real)):
-            found[real] = digest
+        if not real.startswith(_KNOWN):
+            found[real] = _digest(real)
     return found
 
 
@@ -79,8 +84,10 @@ def _source(path: str) -> str:
 
 
 def _digest(path: str) -> str:
-    """Empty if it cannot be read."""
+    """Of a file's bytes, or of the names in a folder; empty if it cannot be read."""
     try:
+        if os.path.isdir(path):
+            return hashlib.sha256("\0".join(sorted(os.listdir(path))).encode()).hexdigest()[:16]
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError:
