@@ -13,10 +13,9 @@ from nki_hf.problem import Problem
 __all__ = ["live_events"]
 
 _QUARTERS = 4
-Event = Region = Any  # of nki_hf.sim.stream.events: kernels import nothing of the simulator
 
 
-def live_events(events: Sequence[Event], problem: Problem, plan: Plan) -> Sequence[Event]:
+def live_events(events: Sequence[Any], problem: Problem, plan: Plan) -> Sequence[Any]:
     """The events with all keys of the problem live: transfers of the bucket that start out of bounds move nothing.
 
     The timing model prices a transfer by its shape, not by where it starts. Here one that is skipped keeps its descriptor, its
@@ -48,8 +47,8 @@ def live_events(events: Sequence[Event], problem: Problem, plan: Plan) -> Sequen
     return found
 
 
-def _nothing(event: Event) -> Event:
-    def one(region: Region) -> Region:
+def _nothing(event: Any) -> Any:
+    def one(region: Any) -> Any:
         return replace(region, shape=(region.shape[0], 1), strides=(region.strides[0], 1))
 
     reads = (one(event.reads[0]), *event.reads[1:])
