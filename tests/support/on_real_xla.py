@@ -129,7 +129,7 @@ if __name__ == "__main__":
         try:
             check(*arguments)
             print(f"{name}: ok", flush=True)
-        except Exception:
+        except Exception:  # whatever a check raises is printed with its name, and the others still run
             failed = True
             print(f"{name}: {traceback.format_exc()}", flush=True)
     sys.exit(failed)
