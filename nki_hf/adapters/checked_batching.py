@@ -1,0 +1,128 @@
+"""Continuous batching that refuses, alone, a request which would end its worker and with it everybody else's.
+
+Transformers takes any request. One that the whole paged cache cannot hold ends the worker ("No requests can be scheduled and no
+requests can be offloaded"), and so does one whose tokens or positions an embedding table does not have ("index out of range"):
+all requests fail, later ones too, with any attention. No option of Transformers limits a request. Its schedulers are found by
+name in a table, though, and an error that a scheduler raises for a new request fails that request alone.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import ContinuousBatchingConfig
+
+__all__ = ["checked_batching", "largest", "refusal"]
+
+_FLOOR = (5, 18)
+"""The oldest Transformers whose caches are made of allocators for each kind of layer, which `largest` asks."""
+_PREFIX = "nki_hf_checked_"
+_ANY = 2**31
+"""More tokens than any cache holds; what holds so many holds any number."""
+
+
+def checked_batching(config: ContinuousBatchingConfig | None = None) -> ContinuousBatchingConfig:
+    """A configuration for `generate_batch` and `init_continuous_batching` with which an unservable request is refused alone.
+
+    The refused request's output has the reason as `error` and no tokens; all others go on. What is refused: see `refusal`.
+
+    Args:
+      config: how to batch; it is not changed. Default: Transformers' defaults.
+
+    Returns:
+      The same configuration with a scheduler that checks requests and else is the one of `config`.
+
+    Raises:
+      ValueError: this Transformers is too old, or has no scheduler of that name.
+    """
+    import copy
+
+    from transformers import ContinuousBatchingConfig
+    from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
+
+    version = importlib.metadata.version("transformers")
+    if tuple(map(int, version.split(".")[:2])) < _FLOOR:
+        raise ValueError(f"transformers={version} is too old for checked requests: upgrade it to 5.18 or newer.")
+    config = copy.copy(config) if config is not None else ContinuousBatchingConfig()
+    name = config.scheduler_type.removeprefix(_PREFIX)
+    if name not in SCHEDULER_MAPPING:
+        raise ValueError(f"scheduler_type={name!r} is none of Transformers' schedulers: {', '.join(sorted(SCHEDULER_MAPPING))}.")
+    SCHEDULER_MAPPING.setdefault(_PREFIX + name, _checked(SCHEDULER_MAPPING[name]))
+    config.scheduler_type = _PREFIX + name
+    return config
+
+
+def _checked(scheduler: type) -> type:
+    """A scheduler that refuses what cannot be served; what it took in once, and Transformers queues again, still fits."""
+
+    class Checked(scheduler):  # type: ignore[misc, valid-type]
+        def add_waiting_request(self, state: Any) -> None:
+            problem = refusal(self.cache, state.initial_tokens, state.max_new_tokens)
+            if problem:
+                raise ValueError(problem)
+            super().add_waiting_request(state)
+
+    return Checked
+
+
+def refusal(cache: Any, prompt: Sequence[int], new_tokens: int | None) -> str:
+    """Why a request cannot be served, and what to do; empty if it can.
+
+    Refused are an empty prompt (Transformers takes another request's logits for it), tokens outside of the vocabulary, an answer
+    without a limit or below 0, and a prompt and answer that the whole cache, or a model's table of positions, cannot hold. The
+    last token of an answer is never an input, so that it takes no place.
+
+    Args:
+      cache: Transformers' `PagedAttentionCache`.
+      prompt: tokens.
+      new_tokens: most tokens of the answer; None: no limit.
+    """
+    vocabulary = cache.config.vocab_size
+    if not len(prompt):
+        return "the prompt has no tokens: send at least 1."
+    if not 0 <= min(prompt) <= max(prompt) < vocabulary:
+        wrong = next(token for token in prompt if not 0 <= token < vocabulary)
+        return f"the prompt has the token {wrong}: this model has the tokens 0 to {vocabulary - 1}."
+    room, why = _room(cache)
+    left = "" if room is None else f" Send a prompt and an answer of at most {room + 1:,} tokens together"
+    if new_tokens is None:
+        return f"the request has no limit on new tokens, and an answer without end can end the server.{left or ' Send one'}."
+    if new_tokens < 0:
+        return f"max_new_tokens={new_tokens}: an answer has at least 0 tokens."
+    if room is not None and len(prompt) + max(new_tokens, 1) - 1 > room:
+        few = f": max_tokens of at most {room + 1 - len(prompt):,} for this prompt" if len(prompt) <= room else ""
+        return f"a prompt of {len(prompt):,} tokens and up to {new_tokens:,} new ones do not fit {why}.{left}{few}."
+    return ""
+
+
+def _room(cache: Any) -> tuple[int | None, str]:
+    """The inputs that one request may have, None: any number; and what limits them."""
+    held, config = largest(cache), cache.config
+    # Rotary positions have no table that ends.
+    rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None)
+    positions = None if rotary else getattr(config, "max_position_embeddings", None)
+    if positions is not None and (held is None or positions < held):
+        return positions, f"the model's {positions:,} positions"
+    return held, "" if held is None else f"the whole cache of {held:,} tokens"
+
+
+def largest(cache: Any) -> int | None:
+    """The most tokens that a request may have in an empty cache; None: any number, if all layers see a window only."""
+
+    def fits(tokens: int) -> bool:
+        sectors = 0
+        for allocator in cache.cache_allocators.values():
+            blocks = allocator.needs_new_blocks("", past_length=0, query_length=tokens)  # "" has no blocks yet
+            sectors += -(-blocks // allocator.blocks_per_sector)
+        return sectors <= cache.pool.num_sectors
+
+    if fits(_ANY):
+        return None
+    low, high = 0, _ANY
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

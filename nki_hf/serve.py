@@ -1,0 +1,120 @@
+"""`transformers serve` that no request ends and that ctrl-C does: python -m nki_hf.serve MODEL [options of `transformers serve`].
+
+Everything is Transformers' own, its options too. Besides: LOCAL_KERNELS leads to this package (adapters/hub_kernel.py), a
+request that continuous batching cannot serve gets HTTP 400 with the reason (adapters/checked_batching.py) instead of ending the
+worker, and the process ends with its server. By itself it would wait for a thread of continuous batching that nobody ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from nki_hf.adapters.checked_batching import refusal
+
+__all__ = ["main", "server_class"]
+
+_PATIENCE = 60
+"""Seconds in which the first request's cache has to be there."""
+
+
+def server_class() -> type:
+    """Transformers' `Serve`, checking requests; made with `non_blocking=True` it serves in the calling thread until a signal.
+
+    Raises:
+      ImportError: Transformers, or a package that its server needs, is missing.
+    """
+    from transformers.cli.serve import Serve
+
+    class CheckedServe(Serve):
+        def start_server(self) -> None:
+            _check(self._generation_state)
+            self._thread = None  # the server runs in this one, so that it gets the signals
+            try:
+                self.server.run()
+            finally:
+                self.kill_server()
+
+    CheckedServe.__doc__ = Serve.__doc__  # the text of --help
+    return CheckedServe
+
+
+def _check(state: Any) -> None:
+    """Let the managers of continuous batching that a server gets from `state` check requests.
+
+    Raises:
+      RuntimeError: this Transformers' server is another than the one known here.
+    """
+    get = getattr(state, "get_manager", None)
+    if get is None:
+        import transformers
+
+        raise RuntimeError(
+            f"transformers={transformers.__version__}: its server keeps its managers elsewhere, so that requests cannot be "
+            "checked. Use `transformers serve`, and refuse long requests before it."
+        )
+
+    def get_checked(model_id: str, use_cb: bool = False) -> Any:
+        manager = get(model_id, use_cb=use_cb)
+        return _CheckedManager(manager) if use_cb else manager
+
+    state.get_manager = get_checked
+
+
+class _CheckedManager:
+    """A manager of continuous batching that answers what it cannot serve with HTTP 400, streamed or not."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+    def generate_streaming(self, model: Any, processor: Any, inputs: Any, gen_config: Any, *args: Any, **more: Any) -> Any:
+        self._refuse(inputs, gen_config)
+        return self._manager.generate_streaming(model, processor, inputs, gen_config, *args, **more)
+
+    async def generate_non_streaming(
+        self, model: Any, processor: Any, inputs: Any, gen_config: Any, *args: Any, **more: Any
+    ) -> Any:
+        self._refuse(inputs, gen_config)
+        return await self._manager.generate_non_streaming(model, processor, inputs, gen_config, *args, **more)
+
+    def _refuse(self, inputs: Any, gen_config: Any) -> None:
+        from fastapi import HTTPException
+
+        problem = refusal(self._cache(), inputs["input_ids"], gen_config.max_new_tokens)
+        if problem:
+            raise HTTPException(status_code=400, detail=problem)
+
+    def _cache(self) -> Any:
+        """The paged cache, which the worker makes when the first request has come."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return self._manager.scheduler.cache
+            except RuntimeError:  # "not initialized"
+                if not self._manager.is_alive() or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Serve with the options of `transformers serve`, until ctrl-C or SIGTERM."""
+    import typer
+
+    from nki_hf.tools.program import finished
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command()(server_class())
+    given = sys.argv[1:] if words is None else words
+    code = finished(lambda: app([*given, "--non-blocking"], prog_name="python -m nki_hf.serve", standalone_mode=False))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # answers that nobody waits for any more are still being made
+
+
+if __name__ == "__main__":
+    main()
