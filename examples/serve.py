@@ -5,9 +5,9 @@
     python examples/serve.py --disturb              # among clients that leave, are killed, time out, ask for too much
 
 It needs what `transformers serve` needs (pip install "transformers[serving]") and versions that take our name, which
-`nki_hf serving` tells. A server runs per implementation, one after the other; requests are greedy, sent by threads over HTTP in
-OpenAI's format. The times are those of this machine: on a CPU the nki server runs a simulator of the chip, so that its
-tokens/s say nothing about Trainium. No server outlives this program, however it ends.
+`nki_hf serving` tells. A server (`python -m nki_hf.serve`) runs per implementation, one after the other; requests are greedy,
+sent by threads over HTTP in OpenAI's format. The times are those of this machine: on a CPU the nki server runs a simulator of
+the chip, so that its tokens/s say nothing about Trainium. No server outlives this program, however it ends.
 Exit code 0: all texts are equal, nki ran kernels only and sdpa none of ours, 1: it is not so, 2: wrong use.
 """
 

@@ -22,6 +22,7 @@ _LAZY = {
     "UnsupportedProblem": "nki_hf.errors",
     "apply": "nki_hf.adapters.apply",
     "attention": "nki_hf.adapters.functional",
+    "checked_batching": "nki_hf.adapters.checked_batching",
     "configure": "nki_hf.settings",
     "explain": "nki_hf.adapters.explain",
     "judge": "nki_hf.tools.judging.judgement",

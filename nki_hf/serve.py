@@ -1,4 +1,4 @@
-"""`transformers serve` that no request ends and that ctrl-C does: python -m nki_hf.serve MODEL [options of `transformers serve`].
+"""`transformers serve` that no request ends and that ctrl-C does: python -m nki_hf.serve MODEL [its options].
 
 Everything is Transformers' own, its options too. Besides: LOCAL_KERNELS leads to this package (adapters/hub_kernel.py), a
 request that continuous batching cannot serve gets HTTP 400 with the reason (adapters/checked_batching.py) instead of ending the

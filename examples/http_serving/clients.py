@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from importlib import resources
 from typing import Any
 
-from http_serving.server import Server
+from http_serving.server import BLOCK, BLOCKS, Server
 
-__all__ = ["ask", "disturb", "fill_queue", "in_background", "killed_client", "leave", "threads", "words_of_text"]
+__all__ = ["ask", "disturb", "fill_queue", "in_background", "killed_client", "leave", "threads", "too_long", "words_of_text"]
 
 _CLIENT = """
 import sys, urllib.request
@@ -71,10 +71,7 @@ def threads(count: int) -> Any:
 
 
 def disturb(server: Server, prompts: list[str], notes: list[str]) -> None:
-    """Clients that leave, are killed, time out, ask for more than the model's positions, and a crowd; what they met as notes.
-
-    What does not fit the whole cache ends Transformers' worker, with any attention: docs/serving.md.
-    """
+    """Clients that leave, are killed, time out, ask for more than the model or the cache has, and a crowd: as notes."""
     for prompt in prompts[:3]:
         leave(server, prompt, 64)
     notes.append("3 clients left in the middle of an answer")
@@ -92,9 +89,33 @@ def disturb(server: Server, prompts: list[str], notes: list[str]) -> None:
         notes.append(f"a request of 1,500 words got {count} tokens")
     except (OSError, KeyError) as error:
         notes.append(f"a request of 1,500 words got {error}")
+    notes.append(too_long(server))
     with ThreadPoolExecutor(40) as crowd:
         answers = list(crowd.map(lambda prompt: ask(server, prompt, 2)[1], ["the rabbit"] * 40))
     notes.append(f"a crowd of 40 got {sum(answers)} tokens")
+
+
+def too_long(server: Server) -> str:
+    """Many at once ask for more than the whole cache holds, in the prompt or the answer, streamed or not: what they got.
+
+    By itself Transformers would end its worker, and everybody's requests with it.
+    """
+    text, room = words_of_text(), BLOCK * BLOCKS
+    cases = [(" ".join((text * 9)[: room + 1]), 1), (" ".join(text[:20]), room), ("the rabbit", 10**9)] * 4
+
+    def refused(number: int) -> bool:
+        prompt, new_tokens = cases[number]
+        try:
+            with _post(server, prompt, new_tokens, timeout=60, stream=number % 2 == 0) as response:
+                response.readline()
+        except urllib.error.HTTPError as error:
+            return error.code == 400 and f"{room:,} tokens" in error.read().decode()
+        return False
+
+    with ThreadPoolExecutor(len(cases)) as crowd:
+        count = sum(crowd.map(refused, range(len(cases))))
+    failed = "" if count == len(cases) else "FAILED: "
+    return f"{failed}{count} of {len(cases)} requests beyond the whole cache were refused with the reason"
 
 
 def fill_queue(server: Server, prompts: list[str], texts: list[str], new_tokens: int, notes: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The process of a server: what `transformers serve` runs, until standard input ends; then a report of its attention calls.
+"""The process of a server: `python -m nki_hf.serve` until standard input ends; then a report of its attention calls.
 
 Standard input is a pipe that only the parent holds. It ends when the parent closes it, and also when the parent is gone,
 however it went (`kill -9` among the ways): no server outlives who started it. A line `pause SECONDS` keeps the server from
@@ -17,20 +17,22 @@ MARK = "ATTENTION "
 
 
 def main() -> None:
-    """Serve with the options of `transformers serve`, in JSON as the first argument, until standard input ends."""
+    """Serve with the options of `transformers serve` and `queue`, in JSON as the first argument, until standard input ends."""
     found: list[Any] = []
     threading.Thread(target=_obey, args=(found,), daemon=True).start()
-    from transformers.cli.serve import Serve
-
-    import nki_hf  # noqa: F401  (LOCAL_KERNELS, and the plain name)
+    from nki_hf.serve import server_class
 
     options = json.loads(sys.argv[1])
     queue = options.pop("queue")
-    server = Serve(**options, non_blocking=True)
-    # No option of the command sets it; the queue is made with the first request.
-    server._generation_state._cb_config.max_queue_size = queue
-    found.append(server)
-    server._thread.join()
+
+    class Watched(server_class()):
+        def start_server(self) -> None:
+            # No option of the command sets it; the queue is made with the first request.
+            self._generation_state._cb_config.max_queue_size = queue
+            found.append(self)
+            super().start_server()
+
+    Watched(**options, non_blocking=True)
     os._exit(1)  # the address was taken
 
 

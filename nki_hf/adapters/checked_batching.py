@@ -49,7 +49,8 @@ def checked_batching(config: ContinuousBatchingConfig | None = None) -> Continuo
     config = copy.copy(config) if config is not None else ContinuousBatchingConfig()
     name = config.scheduler_type.removeprefix(_PREFIX)
     if name not in SCHEDULER_MAPPING:
-        raise ValueError(f"scheduler_type={name!r} is none of Transformers' schedulers: {', '.join(sorted(SCHEDULER_MAPPING))}.")
+        known = ", ".join(sorted(each for each in SCHEDULER_MAPPING if not each.startswith(_PREFIX)))
+        raise ValueError(f"scheduler_type={name!r} is none of Transformers' schedulers: {known}.")
     SCHEDULER_MAPPING.setdefault(_PREFIX + name, _checked(SCHEDULER_MAPPING[name]))
     config.scheduler_type = _PREFIX + name
     return config
@@ -61,19 +62,45 @@ def _checked(scheduler: type) -> type:
     class Checked(scheduler):  # type: ignore[misc, valid-type]
         def add_waiting_request(self, state: Any) -> None:
             problem = refusal(self.cache, state.initial_tokens, state.max_new_tokens)
+            if problem or (state.num_children and not _can_fork(self.cache, len(state.initial_tokens))):
+                self._add_children(state, problem)
             if problem:
                 raise ValueError(problem)
             super().add_waiting_request(state)
 
+        def _add_children(self, state: Any, problem: str) -> None:
+            """Queue the further answers (`num_return_sequences`) as requests of their own, under the names of forked ones.
+
+            Those of a refused request answer nothing, with its reason: `generate_batch` waits for every one of them.
+            """
+            for number in range(state.num_children):
+                name = f"{state.request_id}__child#{number}"
+                if problem:
+                    child = type(state)(request_id=name, initial_tokens=[0], max_new_tokens=0, error=problem)
+                else:
+                    child = state.fork(name)
+                child.num_children = 0
+                super().add_waiting_request(child)
+            state.num_children = 0
+
     return Checked
+
+
+def _can_fork(cache: Any, length: int) -> bool:
+    """True if Transformers can fork a prompt of so many tokens: it holds the last one back, and ends where it is alone.
+
+    It is alone in a prompt of one token, and behind whole pages that another request has computed.
+    """
+    pages = [allocator.tokens_per_page for allocator in cache.cache_allocators.values()] if cache.use_prefix_sharing else []
+    return length > 1 and not any(length % page == 1 for page in pages)
 
 
 def refusal(cache: Any, prompt: Sequence[int], new_tokens: int | None) -> str:
     """Why a request cannot be served, and what to do; empty if it can.
 
-    Refused are an empty prompt (Transformers takes another request's logits for it), tokens outside of the vocabulary, an answer
-    without a limit or below 0, and a prompt and answer that the whole cache, or a model's table of positions, cannot hold. The
-    last token of an answer is never an input, so that it takes no place.
+    Refused are an empty prompt (Transformers takes another request's logits for it), tokens outside of the vocabulary, an
+    answer without a limit or below 0, and a prompt and answer that the whole cache, or a model's table of positions, cannot
+    hold. The last token of an answer is never an input, so that it takes no place.
 
     Args:
       cache: Transformers' `PagedAttentionCache`.

@@ -1,11 +1,15 @@
 """examples/serve.py: its server ends with it however it ends, what it calls a pass, and runs with clients that misbehave."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -141,33 +145,52 @@ def test_clients_that_misbehave_change_no_answer_of_a_server():
         assert f"{name}: 3 clients left in the middle" in done.stdout
         assert f"{name}: 3 of 3 client processes were killed in the middle" in done.stdout
         assert f"{name}: a request of 1,500 words got 100 tokens" in done.stdout
+        assert f"{name}: 12 of 12 requests beyond the whole cache were refused with the reason" in done.stdout
         assert f"{name}: a crowd of 40 got 80 tokens" in done.stdout
         assert f"{name}: of 8 requests to a full queue 1 were refused" in done.stdout
 
 
 @pytest.mark.slow  # an import of Transformers in a server
 @pytest.mark.timeout(300)
-def test_what_does_not_fit_the_whole_cache_ends_transformers_own_worker_as_the_page_says(tmp_path):
+def test_the_server_of_the_page_refuses_before_a_stream_begins_and_ends_with_an_interrupt(tmp_path):
     _needs_a_server()
-    source = f"""
-import urllib.error, urllib.request
-from pathlib import Path
-import serve
-from http_serving.clients import ask, words_of_text
-from http_serving.server import BLOCK, BLOCKS, running
-with running("sdpa", serve.small_model(Path({str(tmp_path)!r}))) as server:
-    text = words_of_text()
-    assert ask(server, "the rabbit", 2)[1] == 2
-    try:
-        ask(server, " ".join((text * 9)[: BLOCK * BLOCKS + 100]), 4)
-    except urllib.error.HTTPError as error:
-        print("refused", error.code)
-    try:
-        urllib.request.urlopen(server.address + "/health", timeout=10)
-    except urllib.error.HTTPError as error:
-        print("health", error.code)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", source], env={**_environ(STAND_IN), "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True
-    )
-    assert done.stdout.split() == ["refused", "503", "health", "503"], (done.stdout, done.stderr)
+    serve.small_model(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = f"-m nki_hf.serve {tmp_path} --continuous-batching --attn-implementation sdpa --device cpu --dtype float32".split()
+    words += f"--host 127.0.0.1 --port {port} --cb-block-size 16 --cb-num-blocks 16 --cb-max-batch-tokens 64".split()
+
+    def ask(path, **body):
+        body = json.dumps({"model": str(tmp_path), "temperature": 0, **body}).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    text = " ".join(serve.words_of_text()[:300])
+    environ = {**_environ(), "HF_HUB_OFFLINE": "1"}
+    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ) as server:
+        try:
+            for line in server.stdout:
+                if b"Uvicorn running" in line:
+                    break
+            threading.Thread(target=server.stdout.read, daemon=True).start()
+            for stream in (False, True):  # the first request of all among them
+                for path, more in (
+                    ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 4}),
+                    ("/v1/completions", {"prompt": text, "max_tokens": 4}), ("/v1/completions", {"prompt": "the rabbit"}),
+                    ("/v1/completions", {"prompt": "", "max_tokens": 4}), ("/v1/responses", {"input": text}),
+                ):  # fmt: skip
+                    status, told = ask(path, stream=stream, **more)
+                    assert status == 400, told
+                    assert "257 tokens together" in told or "no tokens" in told
+            assert ask("/v1/completions", prompt=" ".join(text.split()[:253]), max_tokens=4)[0] == 200
+            assert ask("/v1/completions", prompt=" ".join(text.split()[:254]), max_tokens=4)[0] == 400
+            assert urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10).status == 200
+            server.send_signal(signal.SIGINT)
+            assert server.wait(60) == 130
+        finally:
+            server.kill()

@@ -1,12 +1,12 @@
 """A Qwen3 model through the whole adapter on the native fake: values, and how often anything is compiled."""
 
-import copy
 from pathlib import Path
 
 import pytest
 import torch
 from fake_neuron import MACHINE
-from transformers import Qwen3Config, Qwen3ForCausalLM, StaticCache
+from tiny_qwen3 import eager_and_nki
+from transformers import StaticCache
 
 import nki_hf
 from nki_hf.backends.neuron import neuron_backend
@@ -17,11 +17,6 @@ from nki_hf.tools.model_bench.model import Prompt
 
 PAGE = (Path(__file__).parents[3] / "docs" / "trainium.md").read_text()
 
-SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 16, "max_position_embeddings": 2048,
-}  # fmt: skip
-
 
 @pytest.fixture(autouse=True)
 def _strict():
@@ -29,17 +24,6 @@ def _strict():
     neuron_backend().compiled.clear()
     with nki_hf.using(strict=True):
         yield
-
-
-def _models(layers=2, **changes):
-    """The same random weights twice: eager on the CPU, nki on the device."""
-    torch.manual_seed(0)
-    config = Qwen3Config(num_hidden_layers=layers, attn_implementation="eager", **{**SIZES, **changes})
-    on_cpu = Qwen3ForCausalLM(config).eval()
-    on_device = Qwen3ForCausalLM(copy.deepcopy(config)).eval()
-    on_device.load_state_dict(on_cpu.state_dict())
-    on_device.set_attn_implementation("nki")
-    return on_cpu, on_device.to("neuron")
 
 
 def _ids(batch=1, length=130):
@@ -53,7 +37,7 @@ def _kernels():
 
 @torch.no_grad()
 def test_28_layers_compile_each_distinct_shape_once(counted):
-    on_cpu, on_device = _models(layers=28)
+    on_cpu, on_device = eager_and_nki(layers=28)
     counts = []
     for length in (32, 64, 32, 64, 96):
         ids = _ids(length=length)
@@ -69,7 +53,7 @@ def test_28_layers_compile_each_distinct_shape_once(counted):
 
 @torch.no_grad()
 def test_64_decode_steps_with_a_static_cache_compile_once(counted):
-    on_cpu, on_device = _models(layers=1)
+    on_cpu, on_device = eager_and_nki(layers=1)
     ids = _ids(length=16)
     cache = StaticCache(config=on_device.config, max_cache_len=128)
     out = on_device(ids.to("neuron"), cache=cache)
@@ -85,7 +69,7 @@ def test_64_decode_steps_with_a_static_cache_compile_once(counted):
 
 @torch.no_grad()
 def test_64_decode_steps_with_a_growing_cache_share_buckets(counted):
-    _, on_device = _models(layers=1)
+    _, on_device = eager_and_nki(layers=1)
     out = on_device(_ids(length=16).to("neuron"), use_cache=True)
     prefill = _kernels()
     for _ in range(64):
@@ -97,7 +81,7 @@ def test_64_decode_steps_with_a_growing_cache_share_buckets(counted):
 @pytest.mark.parametrize("padded", [False, True])
 def test_no_decode_step_of_the_benchmark_meets_an_operation_of_another_size(padded):
     """Outside of graphs each operation of the model's own is compiled for each size, too."""
-    _, on_device = _models(layers=1)
+    _, on_device = eager_and_nki(layers=1)
     mask = torch.ones(2, 24, dtype=torch.int64)
     mask[0, :5] = 0
     ids = _ids(batch=2, length=24).to("neuron")
@@ -117,7 +101,7 @@ def test_no_decode_step_of_the_benchmark_meets_an_operation_of_another_size(padd
 
 @torch.no_grad()
 def test_left_padded_batches_of_changing_lengths_compile_once(counted):
-    on_cpu, on_device = _models()
+    on_cpu, on_device = eager_and_nki()
     for lengths in ((100, 128), (64, 90), (128, 3), (17, 17)):
         mask = torch.stack([(torch.arange(128) >= 128 - length).long() for length in lengths])
         ids = _ids(batch=2, length=128)
@@ -129,7 +113,7 @@ def test_left_padded_batches_of_changing_lengths_compile_once(counted):
 
 @torch.no_grad()
 def test_a_scale_per_layer_compiles_once_per_scale(counted):
-    _, on_device = _models(layers=6)
+    _, on_device = eager_and_nki(layers=6)
     for number, layer in enumerate(on_device.model.layers):
         layer.self_attn.scaling = (0.25, 0.25 + 1e-12, 0.3)[number % 3]
     on_device(_ids(length=32).to("neuron"), use_cache=False)
@@ -138,7 +122,7 @@ def test_a_scale_per_layer_compiles_once_per_scale(counted):
 
 @torch.no_grad()
 def test_a_compiled_model_is_one_graph_and_its_kernel_is_built_once(counted):
-    on_cpu, on_device = _models()
+    on_cpu, on_device = eager_and_nki()
     compiled = torch.compile(
         lambda ids: on_device(ids, use_cache=False).logits, backend="neuron", fullgraph=True, dynamic=False
     )
@@ -153,7 +137,7 @@ def test_a_compiled_model_is_one_graph_and_its_kernel_is_built_once(counted):
 @torch.no_grad()
 @pytest.mark.parametrize("failure", ["memory", "compiler"])
 def test_failures_surface_with_kernel_shape_and_layer(failure):
-    _, on_device = _models()
+    _, on_device = eager_and_nki()
     if failure == "memory":
         MACHINE.hbm_bytes = 1000
     else:
@@ -165,7 +149,7 @@ def test_failures_surface_with_kernel_shape_and_layer(failure):
 
 @torch.no_grad()
 def test_inside_a_graph_a_failure_names_kernel_and_shape_and_no_layer():
-    _, on_device = _models()
+    _, on_device = eager_and_nki()
     compiled = torch.compile(on_device, backend="neuron", fullgraph=True, dynamic=False)
     MACHINE.hbm_bytes = 1000
     with pytest.raises(LaunchFailed, match=r"flash_prefill\[2\]\(q=\[1, 4, 16, 128\] float32.*memory is full") as caught:
@@ -205,7 +189,7 @@ def test_generate_gives_the_cpus_tokens_left_padded_and_compiles_decode_once(cac
     """With a static cache Transformers compiles the decode step by itself on this device."""
     # generate() makes int64 ids of its own; that a graph refuses them is one report, that generate() compiles is documented.
     MACHINE.takes_int64 = True
-    on_cpu, on_device = _models(layers=1)
+    on_cpu, on_device = eager_and_nki(layers=1)
     ids = _ids(batch=2, length=9)
     mask = torch.ones_like(ids)
     mask[0, :4] = 0
@@ -224,7 +208,7 @@ def test_a_static_cache_without_compilation_needs_no_64_bit_graph():
     assert (
         f"model.generate(**inputs, {', '.join(f'{name}={value!r}' for name, value in line.items())})".replace("'", '"') in PAGE
     )
-    on_cpu, on_device = _models(layers=1)
+    on_cpu, on_device = eager_and_nki(layers=1)
     ids = _ids(batch=2, length=9)
     mask = torch.ones_like(ids)
     mask[0, :4] = 0

@@ -1,11 +1,9 @@
 """Training steps of a Qwen3 model on the native fake, op by op and in a compiled graph: the gradients are eager's."""
 
-import copy
-
 import pytest
 import torch
 from fake_neuron import MACHINE
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from tiny_qwen3 import eager_and_nki
 
 import nki_hf
 from nki_hf.backends.neuron import neuron_backend
@@ -23,16 +21,9 @@ def _strict():
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_training_step_has_eagers_gradients_and_builds_each_kernel_once(compiled, counted):
-    torch.manual_seed(0)
-    on_cpu = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=LAYERS, num_attention_heads=4,
-            num_key_value_heads=2, head_dim=16, attn_implementation="eager", use_cache=False,
-        )
-    )  # fmt: skip
-    on_device = copy.deepcopy(on_cpu)
-    on_device.set_attn_implementation("nki")
-    run = on_device.to("neuron")
+    on_cpu, on_device = eager_and_nki(LAYERS, use_cache=False)
+    on_cpu.train()
+    run = on_device.train()
     if compiled:
         run = torch.compile(run, backend="neuron", fullgraph=True, dynamic=False)
     ids = torch.randint(1, 64, (1, 32), generator=torch.Generator().manual_seed(1))

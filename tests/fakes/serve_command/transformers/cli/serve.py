@@ -1,8 +1,7 @@
-"""The server command: it answers /health, and has of the real one what examples/http_serving/process.py uses."""
+"""The server command: it answers /health, and has of the real one what nki_hf/serve.py and http_serving/process.py use."""
 
 import http.server
 import sys
-import threading
 from types import SimpleNamespace
 
 
@@ -16,7 +15,7 @@ class Serve:
     def __init__(self, *, force_model, host, port, non_blocking, **options):
         if force_model == "fails":
             sys.exit("no such model")
-        self._generation_state = SimpleNamespace(_cb_config=SimpleNamespace())
+        self._generation_state = SimpleNamespace(_cb_config=SimpleNamespace(), get_manager=lambda model_id, use_cb: None)
         listening = http.server.HTTPServer((host, port), _Health)
 
         def run():
@@ -26,5 +25,8 @@ class Serve:
             else:
                 listening.serve_forever()
 
-        self._thread = threading.Thread(target=run)
-        self._thread.start()
+        self.server = SimpleNamespace(run=run)
+        self.start_server()
+
+    def kill_server(self):
+        pass
