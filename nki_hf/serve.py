@@ -28,7 +28,7 @@ def server_class() -> type:
     """
     from transformers.cli.serve import Serve
 
-    class CheckedServe(Serve):
+    class CheckedServe(Serve):  # type: ignore[misc]
         def start_server(self) -> None:
             _check(self._generation_state)
             self._thread = None  # the server runs in this one, so that it gets the signals

@@ -59,7 +59,7 @@ def checked_batching(config: ContinuousBatchingConfig | None = None) -> Continuo
 def _checked(scheduler: type) -> type:
     """A scheduler that refuses what cannot be served; what it took in once, and Transformers queues again, still fits."""
 
-    class Checked(scheduler):  # type: ignore[misc, valid-type]
+    class Checked(scheduler):  # type: ignore[misc]
         def add_waiting_request(self, state: Any) -> None:
             problem = refusal(self.cache, state.initial_tokens, state.max_new_tokens)
             if problem or (state.num_children and not _can_fork(self.cache, len(state.initial_tokens))):
