@@ -8,9 +8,12 @@ name in a table, though, and an error that a scheduler raises for a new request 
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from nki_hf.errors import require
 
 if TYPE_CHECKING:
     from transformers import ContinuousBatchingConfig
@@ -36,10 +39,10 @@ def checked_batching(config: ContinuousBatchingConfig | None = None) -> Continuo
       The same configuration with a scheduler that checks requests and else is the one of `config`.
 
     Raises:
+      BackendUnavailable: Transformers is not installed.
       ValueError: this Transformers is too old, or has no scheduler of that name.
     """
-    import copy
-
+    require("nki_hf.checked_batching", "hf", "transformers")
     from transformers import ContinuousBatchingConfig
     from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 

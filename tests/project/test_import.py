@@ -43,7 +43,8 @@ import importlib.metadata as metadata
 import nki_hf
 def missing(name): raise metadata.PackageNotFoundError(name)
 metadata.version = missing
-uses = {"apply": lambda: nki_hf.apply(None), "register": lambda: nki_hf.register(), "explain": lambda: nki_hf.explain()}
+uses = {"apply": lambda: nki_hf.apply(None), "register": lambda: nki_hf.register(), "explain": lambda: nki_hf.explain(),
+        "checked_batching": lambda: nki_hf.checked_batching()}
 for name in nki_hf.__all__:
     try:
         uses.get(name, lambda: getattr(nki_hf, name))()
@@ -53,7 +54,7 @@ for name in nki_hf.__all__:
 """
     done = _without("torch transformers", code)
     assert done.stderr == ""
-    assert done.stdout.split() == ["apply", "attention", "flash_attn", "merge", "register"]
+    assert done.stdout.split() == ["apply", "attention", "checked_batching", "flash_attn", "merge", "register"]
 
 
 _NO_SIMULATION = """
