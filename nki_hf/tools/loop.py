@@ -8,7 +8,6 @@ import secrets
 import shlex
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,7 +73,6 @@ def command(
 
     Exit code 0: a kernel passes; 1: none does; 2: wrong use.
     """
-    began = time.monotonic()
     if not 0 <= rounds <= _MOST_ROUNDS:
         raise ValueError(f"rounds={rounds} is no number of rounds: it is 0 to {_MOST_ROUNDS:,}.")
     if not 1 <= beam <= 1000 or not 1 <= tries <= 1000:
@@ -133,7 +131,7 @@ def command(
             done = folder.rounds(mend=True)
             folder.check()
             least = max((item["clock_s"] for item in done), default=0.0)
-            with Clock(folder.clock, least, began) as clock:
+            with Clock(folder.clock, least) as clock:
                 why = loop(folder, settings, workers, rounds=settings["rounds"], budget=allowed, clock=clock, say=say)
             best = best_of(folder.rounds())
     if not as_json:
@@ -173,10 +171,13 @@ def _same(run: Path, settings: dict[str, Any], asked: Mapping[str, Any], given: 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """A sentence for each setting that holds from now on and was another one."""
-    pairs = [(name, before.get(name), after[name]) for name in _HELD]
+    pairs = [(name, before[name], after[name]) for name in _HELD if name in before]
     pairs.append(("judge_timeout", before["judge"]["timeout"], after["judge"]["timeout"]))
-    shown = [(name, *(shlex.join(v) if isinstance(v, list) else v for v in values)) for name, *values in pairs]
-    return [f"{name}={new} from now on; it was {old or 'no limit'}." for name, old, new in shown if old not in (None, new)]
+    return [f"{name}={_shown(new)} from now on; it was {_shown(old)}." for name, old, new in pairs if old != new]
+
+
+def _shown(value: Any) -> str:
+    return shlex.join(value) if isinstance(value, list) else f"{value}" or "no limit"
 
 
 def _digest(task: str) -> str:

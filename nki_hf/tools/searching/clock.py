@@ -20,12 +20,11 @@ class Clock:
     Args:
       path: the file with the seconds of earlier sessions; one that is not there, or cannot be read, has none.
       least: seconds that there have been at least, as the rounds say.
-      began: `time.monotonic` of the beginning of this session.
     """
 
-    def __init__(self, path: Path, least: float, began: float) -> None:
+    def __init__(self, path: Path, least: float) -> None:
         self._path = path
-        self._zero = began - max(least, _read(path))
+        self._zero = time.monotonic() - max(least, _read(path))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
