@@ -226,6 +226,11 @@ def test_values_that_mean_nothing_are_wrong_use(texts):
         (["--trials", "0"], "trials=0"),
         (["--layout", "y=sd"], "layout"),
         (["--at", "0"], "at=0"),
+        (["--lnc", "3"], "lnc=3 is not possible on trn2: it is 1 or 2."),
+        (["--lnc", "0"], "lnc=0 is not possible on trn2: it is 1 or 2."),
+        (["--chip", "trn1", "--lnc", "2"], "lnc=2 is not possible on trn1: it is 1."),
+        (["--const", "wrong=1..1000000"], "1..1000000 is 1,000,000 values, at most 100,000"),
+        (["--const", "1..1000000"], "'1..1000000' is not a constant with values"),
     ],
 )
 def test_options_that_mean_nothing(file, words, said):
