@@ -71,7 +71,7 @@ class Run:
         """
         if not self.folder.is_dir():
             return
-        found = [path for path in self.folder.iterdir() if path.name not in ("lock", "clock") and not leftover(path.name)]
+        found = [path for path in self.folder.iterdir() if not path.is_file() or not _of_beginning(path.name)]
         found = [path for path in found if path.name not in _FOLDERS or not path.is_dir() or any(path.iterdir())]
         if found:
             names = ", ".join(sorted(path.name for path in found)[:3])
@@ -147,6 +147,10 @@ class Run:
             file.write((json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
+
+
+def _of_beginning(name: str) -> bool:
+    return name in ("lock", "clock") or leftover(name)
 
 
 def line_of(

@@ -37,8 +37,11 @@ def _folders(*paths: str | Path) -> tuple[str, ...]:
     return tuple({place + os.sep for path in paths for place in (os.path.realpath(path), os.path.abspath(path))})
 
 
-INSTALLED = _folders(*(sysconfig.get_paths()[name] for name in ("purelib", "platlib")))
-"""Folders of installed packages."""
+INSTALLED = _folders(
+    *(sysconfig.get_paths()[name] for name in ("purelib", "platlib")),
+    *(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")),
+)
+"""Folders of installed packages, the user's and the system's among them where this Python looks there."""
 _STANDARD = ("<frozen ", *_folders(*(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))))
 KNOWN = (
     *INSTALLED, *_STANDARD, "/proc/", "/sys/", "/dev/",
