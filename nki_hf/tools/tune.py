@@ -79,6 +79,8 @@ def command(
         raise ValueError("storage is that of a sampler's study: give --sampler tpe too.")
     if not 1 <= trials <= 1_000_000:
         raise ValueError(f"trials={trials} is no number of trials: it is 1 to 1,000,000.")
+    if not -1 <= seed < 1 << 31:
+        raise ValueError(f"seed={seed} is no seed: it is 0 to 2,147,483,647; -1 = a new one.")
     own = kernel in tunable()
     if own == bool(task) or own != bool(shape):
         raise ValueError("a file is tuned for a --task, a kernel of ours for a --shape: give one of them.")

@@ -224,6 +224,8 @@ def test_values_that_mean_nothing_are_wrong_use(texts):
         (["--sampler", "tpe", "--storage", "nosuch://x"], "storage="),
         (["--shape", "sq=512"], "--shape"),
         (["--trials", "0"], "trials=0"),
+        (["--seed", "-2"], "seed=-2"),
+        (["--sampler", "tpe", "--seed", "1000000000000"], "seed=1000000000000"),
         (["--layout", "y=sd"], "layout"),
         (["--at", "0"], "at=0"),
         (["--lnc", "3"], "lnc=3 is not possible on trn2: it is 1 or 2."),

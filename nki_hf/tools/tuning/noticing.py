@@ -8,6 +8,7 @@ native code does by itself is not noticed, nor are the clock and random numbers.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -128,7 +129,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 def _note(paths: set[str], path: Any) -> None:
     if isinstance(path, str | bytes | os.PathLike):
         text = os.fsdecode(path)
-        paths.add(os.path.abspath(text))
+        with contextlib.suppress(OSError):  # the working folder is gone
+            paths.add(os.path.abspath(text))
         _noticing[-1].relative |= not os.path.isabs(text)
 
 

@@ -53,7 +53,11 @@ def begun(environment: Mapping[str, str]) -> str:
     for folder in sorted(INSTALLED):
         if os.path.isdir(folder):
             packages += [name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info", ".pth"))]
-    return _hashed(repr((os.getcwd(), environment.get("PYTHONPATH", ""), sys.prefix, sorted(set(packages)))).encode())
+    try:
+        working = os.getcwd()
+    except OSError:  # the folder is gone
+        working = ""
+    return _hashed(repr((working, environment.get("PYTHONPATH", ""), sys.prefix, sorted(set(packages)))).encode())
 
 
 def _known(path: str) -> bool:
