@@ -8,6 +8,7 @@ import importlib
 import math
 import random
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,14 +55,14 @@ class Sampled:
         self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
         self._space, self._trials, self._limit = space, trials, limit
         self._sampler, self._seed, self._joined = sampler, seed, False
-        self._random = random.Random(seed)
+        self._own, self._random = self._drawing(seed), random.Random(seed)
         self._seen: dict[int, float] = {}
         values = repr(sorted((constant, list(values)) for constant, values in space.items()))
         name = f"{name}-{hashlib.sha256(values.encode()).hexdigest()[:8]}"  # it stores places in the space, no values
         for left in reversed(range(_ATTEMPTS)):
             try:
                 self._study = self._optuna.create_study(
-                    storage=self._storage(storage), sampler=self._made(seed), study_name=name, load_if_exists=True,
+                    storage=self._storage(storage), sampler=self._own, study_name=name, load_if_exists=True,
                     direction="minimize",
                 )  # fmt: skip
                 return
@@ -91,6 +92,7 @@ class Sampled:
         process, is not tried again; the last ones of others are waited for.
         """
         wanted = min(self._trials, math.prod(len(values) for values in self._space.values()))
+        wish: dict[str, int] | None = None
         while True:
             ended, running = self._taken()
             if len(ended) >= wanted:
@@ -98,23 +100,26 @@ class Sampled:
             if len(ended | running) >= wanted:
                 time.sleep(_LOOK)
                 continue
+            self._study.sampler = self._made(wish)
             trial = self._study.ask()
             if not self._joined and self._seed is not None and trial.number:
                 # every process has another first trial, and so another seed: with the same one they would draw the same
-                self._study.sampler = self._made((self._seed * 1_000_003 + trial.number) % (1 << 32))
-                self._random = random.Random(f"{self._seed} {trial.number}")
+                mixed = (self._seed * 1_000_003 + trial.number) % (1 << 32)
+                self._own, self._random = self._drawing(mixed), random.Random(mixed)
+                self._study.sampler = self._made(wish)
             self._joined = True
             try:
                 indices = {name: trial.suggest_int(name, 0, len(values) - 1) for name, values in self._space.items()}
             except self._optuna.exceptions.UpdateFinishedTrialError:
-                continue  # another process took the same queued trial and is through with it
+                continue  # it was queued, and another process is through with it
             constants = self._constants(indices)
             ended, running = self._taken(trial.number)
             if key_of(constants) not in ended | running:
+                wish = None
                 yield trial, constants
                 continue
             self._tell(trial, state="PRUNED")
-            self._enqueue(ended | running)  # the sampler is sure: take what nobody has tried, so that every trial counts
+            wish = self._free(ended | running)  # the sampler is sure: take what nobody has tried, so that every trial counts
 
     def _taken(self, own: int = -1) -> tuple[set[str], set[str]]:
         """What has been tried, and what other processes have under way, `own` left out."""
@@ -129,7 +134,15 @@ class Sampled:
                 running.add(key_of(self._constants(trial.params)))
         return ended, running
 
-    def _made(self, seed: int | None) -> Any:
+    def _made(self, wish: dict[str, int] | None) -> Any:
+        """The sampler, or one that gives what is wished for."""
+        if wish is None:
+            return self._own
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is called experimental
+            return self._optuna.samplers.PartialFixedSampler(wish, self._own)
+
+    def _drawing(self, seed: int | None) -> Any:
         classes = self._optuna.samplers
         if self._sampler == "random":
             return classes.RandomSampler(seed=seed)
@@ -165,14 +178,12 @@ class Sampled:
     def _constants(self, indices: dict[str, int]) -> dict[str, Any]:
         return {name: values[indices[name]] for name, values in self._space.items()}
 
-    def _enqueue(self, taken: set[str]) -> None:
-        """Queue one of the combinations that are left, drawn, so that two processes do not take the same in turn."""
+    def _free(self, taken: set[str]) -> dict[str, int] | None:
+        """One of the combinations that are left, drawn, so that two processes do not take the same in turn."""
         for _ in range(_DRAWS):
             indices = {name: self._random.randrange(len(values)) for name, values in self._space.items()}
             if key_of(self._constants(indices)) not in taken:
-                self._study.enqueue_trial(indices)
-                return
+                return indices
         places = {name: range(len(values)) for name, values in self._space.items()}
         left = [indices for indices in combinations(places) if key_of(self._constants(indices)) not in taken]
-        if left:
-            self._study.enqueue_trial(self._random.choice(left))
+        return self._random.choice(left) if left else None
