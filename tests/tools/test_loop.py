@@ -126,7 +126,7 @@ def test_a_kernel_may_begin_with_a_byte_order_mark():
         assert kernel_of(text) == ("import nki\n", "", "")
 
 
-@pytest.mark.parametrize("command", ["", "  ", "no_such_program --x", "'"])
+@pytest.mark.parametrize("command", ["", " ", "no_such_program --x", "'"])
 def test_an_agent_that_is_no_command_is_named(tmp_path, command):
     done = CliRunner().invoke(app, ["loop", "--run", str(tmp_path / "run"), "--agent", command, *TASK])
     assert done.exit_code == 2
