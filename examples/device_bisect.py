@@ -12,6 +12,7 @@ steps run on the simulator. Exit code 0: all passed, 1: one failed, 2: wrong use
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -118,7 +119,7 @@ def main(
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NKI_HF_TRACEBACK": "1"})
         if done.returncode:
             print(f"{name}: FAILED\n{done.stderr.strip()}")
-            print(f"The first step that fails is {name!r}; repeat it alone: {' '.join(command)}")
+            print(f"The first step that fails is {name!r}; repeat it alone: {shlex.join(command)}")
             raise typer.Exit(1)
         print(f"{name}: ok, {done.stdout.strip()}")
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import sys
 import time
 import warnings
@@ -79,9 +80,10 @@ def main(
         for each in DEVICES[1:] if device == "cpu" else (device,):
             print(f"# world: {'native' if each == 'neuron' else 'xla'} (device {each})")
             for name, text in environment(BenchOptions(), each).items():
-                print(f"export {name}={text}")
-            flags = f"--device {each} --steps {steps} --seqlen {seqlen} --batch-size {batch_size} --attn {attn}"
-            flags += " --packed" * packed + " --checkpointing" * checkpointing + f" --tolerance {tolerance} --json {result}"
+                print(f"export {name}={shlex.quote(text)}")
+            flags = f"--device {each} --steps {steps} --seqlen {seqlen} --batch-size {batch_size} --attn {shlex.quote(attn)}"
+            flags += " --packed" * packed + " --checkpointing" * checkpointing
+            flags += f" --tolerance {tolerance} --json {shlex.quote(str(result))}"
             print(f"# train\npython examples/finetune.py {flags}")
         return
     for name, text in environment(BenchOptions(), device).items():

@@ -14,6 +14,7 @@ from nki_hf.chips.measurements import error_band
 from nki_hf.dispatch import decide
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Problem
+from nki_hf.tools.cores import check_cores
 from nki_hf.tools.error_bands import band_of, family_of
 from nki_hf.tools.judging.request import constant_of, sizes_of
 from nki_hf.tools.judging.timetable import command as kernel_command
@@ -25,7 +26,7 @@ from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import SHAPE_HELP, problem_of
 from nki_hf.tools.subjects import attention_kernels
 
-__all__ = ["check_cores", "check_shape_length", "command", "modelled_rows", "modelled_table", "run"]
+__all__ = ["check_shape_length", "command", "modelled_rows", "modelled_table", "run"]
 
 _MOST_LAYERS = 1_000_000
 
@@ -116,14 +117,6 @@ def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
                           f"{row[f'{kind}_model_ms_simulated']:,.2f}",
                           f"{row[f'{kind}_prompts_per_s_simulated']:,.1f}")  # fmt: skip
     return table
-
-
-def check_cores(lnc: int | None, chips: tuple[str, ...]) -> None:
-    """Refuse a number of cores that a launch on one of the chips cannot have: ValueError."""
-    for name in chips:
-        allowed = range(1, get_chip(name).default_lnc + 1)
-        if lnc is not None and lnc not in allowed:
-            raise ValueError(f"lnc={lnc} is not possible on {name}: it is {' or '.join(map(str, allowed))}.")
 
 
 def check_shape_length(problem: Problem, chip: Chip, lnc: int | None) -> None:

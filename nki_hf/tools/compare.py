@@ -17,6 +17,9 @@ from nki_hf.tools.searching.workers import Workers, processes_of
 
 __all__ = ["command"]
 
+_LONGEST = 20
+"""Letters of another file's name."""
+
 
 def command(
     a: Annotated[str, typer.Argument(help="FILE.py, FILE.py:NAME, a rung such as v7, or a kernel of ours.")],
@@ -66,9 +69,12 @@ def _record(answer: dict[str, Any], item: Named, task: str) -> dict[str, Any]:
     return record
 
 
+def _file(item: Named) -> str:
+    return item.path if item.path.endswith(".py") else item.path.rpartition(":")[0]
+
+
 def _source(item: Named) -> str:
-    path = item.path if item.path.endswith(".py") else item.path.rpartition(":")[0]
-    return Path(path).read_text(encoding="utf-8", errors="replace")
+    return Path(_file(item)).read_text(encoding="utf-8", errors="replace")
 
 
 def _show(
@@ -76,8 +82,10 @@ def _show(
 ) -> None:
     for line in diff.splitlines() or ["the sources are the same"]:
         screen.line(line)
-    for item, record in zip(pair, records, strict=True):
-        screen.say(f"{item.label}: {record['sentence']}")
+    for key, item, record in zip("AB", pair, records, strict=True):
+        screen.line(f"{key} = {item.label}")
+        screen.say(f"{key}: {record['sentence']}")
+    files = [Path(_file(item)).name for item in pair]
     for row in rows:
         faster = "B" if row["speedup"] >= 1 else "A"
         ratio = max(row["speedup"], 1 / row["speedup"])
@@ -85,16 +93,26 @@ def _show(
         screen.say("", f"{row['chip']} at size {row['size']:,}: {both}; {faster} is {ratio:.2f} times as fast")
         screen.table(["engine", "A active", "B active"],
                      [(engine["engine"], f"{engine['a']:.1%}", f"{engine['b']:.1%}") for engine in row["engines"]])  # fmt: skip
-        cells = []
-        for steps in zip_longest(row["a_path"], row["b_path"]):
-            cells.append([text for step in steps for text in _cells(step)])
-        screen.table(
-            ["A", "at", "us (sim)", "B", "at", "us (sim)"], cells, title="critical path by kernel line", left=(0, 1, 3, 4)
-        )
+        paths = [[_cells(step, file) for step in row[key]] for key, file in zip(("a_path", "b_path"), files, strict=True)]
+        heads = [[key, "line", "us (sim)"] for key in "AB"]
+        both_heads = [*heads[0], *heads[1]]
+        lines = [(*one, *other) for one, other in zip_longest(*paths, fillvalue=("", "", ""))]
+        screen.say("critical path by kernel line")
+        if screen.fits(both_heads, lines):
+            screen.table(both_heads, lines, left=(0, 1, 3, 4))
+        else:
+            for head, path in zip(heads, paths, strict=True):
+                screen.table(head, path, left=(0, 1))
     for band in dict.fromkeys(row["band"] for row in rows):
         screen.say(f"error on measured rows: {band}")
     screen.say("PASS" if all(record["passed"] for record in records) else "FAIL")
 
 
-def _cells(step: dict[str, Any] | None) -> tuple[str, str, str]:
-    return (step["what"], step["place"], f"{step['us']:,.1f}") if step else ("", "", "")
+def _cells(step: dict[str, Any], own: str) -> tuple[str, str, str]:
+    """What, where and how long; of the kernel's own file only the line."""
+    file, _, line = step["place"].rpartition(":")
+    if file == own:
+        return step["what"], line, f"{step['us']:,.1f}"
+    if len(file) > _LONGEST:
+        file = f"{file[: _LONGEST // 2]}...{file[3 - _LONGEST // 2 :]}"
+    return step["what"], f"{file}:{line}" if file else "", f"{step['us']:,.1f}"

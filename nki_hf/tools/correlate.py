@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -137,7 +138,7 @@ def command(
     if fitted is not None:
         screen.say(f"fit on trn1: {fitted}")
     if write is not None:
-        screen.line(f"wrote {write}; again: nki_hf correlate --write {write}")
+        screen.line(f"wrote {write}; again: nki_hf correlate --write {shlex.quote(str(write))}")
 
 
 def _show_own(rows: Sequence[dict[str, Any]], as_json: bool) -> None:

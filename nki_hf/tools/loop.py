@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shlex
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ from nki_hf.tools.judging.layouts import parsed
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.searching.agent import words_of
+from nki_hf.tools.searching.clock import Clock
 from nki_hf.tools.searching.looping import loop
 from nki_hf.tools.searching.options import judge_options, named, round_limit
 from nki_hf.tools.searching.request import remembered
@@ -28,6 +31,8 @@ from nki_hf.tools.tuning.study import source_digest
 __all__ = ["command"]
 
 _MOST_ROUNDS = 1_000_000
+_HELD = ("agent", "timeout", "rounds", "budget")
+"""What may be given anew, and holds from then on."""
 _FIXED = ("task", "start", "beam", "tries", "seed", "remember")
 _JUDGED = {**{name: name for name in ("layout", "check", "at", "chip", "lnc", "dtype", "rtol")}, "order": "window"}
 _ANY = (("seed", -1), ("task", ""), ("start", ""))
@@ -63,8 +68,8 @@ def command(
     """Search for a fast kernel: each round your command writes a kernel and the judge says what it is worth.
 
     The command and the kernels run with all of your rights. A round whose command hangs, dies or writes junk costs its
-    own time. A run that was interrupted or killed goes on with the same --run; the agent and the limits may be others, and
-    hold from then on. What else makes the run stays as it was: another value is refused.
+    own time. A run that was interrupted or killed goes on with the same --run; agent, rounds, budget and the limits of time may
+    be given anew, and hold from then on. What else makes the run stays as it was: another value is refused.
 
     Exit code 0: a kernel passes; 1: none does; 2: wrong use.
     """
@@ -76,15 +81,20 @@ def command(
         raise ValueError(f"timeout={timeout} is no time: it is above 0 and at most 86,400 s.")
     if not -1 <= seed < 1 << 31:
         raise ValueError(f"seed={seed} is no seed: it is 0 to 2,147,483,647; -1 = a new one.")
-    allowed, count = _seconds(budget), processes_of(processes)
+    _seconds(budget)
+    count = processes_of(processes)
+    given = {name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+    words = words_of(agent) if "agent" in given else []
     folder = Run(run)
     known = folder.settings
-    if known is None and (not agent or not task):
-        raise ValueError(f"run={run} has no run yet: a new one needs --agent and --task.")
+    if known is None:
+        folder.check_new()
+        if not words or not task:
+            raise ValueError(f"run={run} has no run yet: a new one needs --agent and --task.")
     options = judge_options(layout=layout, check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, rtol=rtol, order=order,
                             timeout=judge_timeout)  # fmt: skip
-    asked = {
-        "agent": words_of(agent) if agent else [], "task": task, "beam": beam, "tries": tries, "judge": options,
+    asked: dict[str, Any] = {
+        "agent": words, "rounds": rounds, "budget": budget, "task": task, "beam": beam, "tries": tries, "judge": options,
         "timeout": timeout, "start": _source(start, task) if start else "",
         "remember": [str(path.resolve()) for path in remember], "seed": seed,
     }  # fmt: skip
@@ -92,7 +102,8 @@ def command(
         parsed(layout, load_task(task))
         asked["task_digest"] = _digest(task)
     screen = Screen()
-    with working(f"nki_hf loop in {run}", rounds or None) as work, Workers(count) as workers:
+    total = (known or {}).get("rounds", rounds) if "rounds" not in given else rounds
+    with working(f"nki_hf loop in {run}", total or None) as work, Workers(count) as workers:
         if known is None:
             _try(task, options, workers)
         with folder.held():
@@ -103,12 +114,12 @@ def command(
                 folder.begin(asked)
                 settings = asked
             else:
-                given = {
-                    name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-                }
                 before, settings = settings, _same(run, settings, asked, given)
                 if settings != before:
+                    for sentence in _changes(before, settings):
+                        print(sentence, file=sys.stderr)
                     folder.begin(settings)
+            allowed = _seconds(settings["budget"])
 
             def say(line: Mapping[str, Any]) -> None:
                 work.advance(f"after round {line['round']}")
@@ -117,29 +128,30 @@ def command(
                 else:
                     screen.say(f"round {line['round']}: {line['sentence']}")
 
-            folder.rounds(mend=True)
+            done = folder.rounds(mend=True)
             folder.check()
-            why = loop(folder, settings, workers, rounds=rounds, budget=allowed, say=say)
+            least = max((item["clock_s"] for item in done), default=0.0)
+            with Clock(folder.clock, least) as clock:
+                why = loop(folder, settings, workers, rounds=settings["rounds"], budget=allowed, clock=clock, say=say)
             best = best_of(folder.rounds())
     if not as_json:
         screen.say(f"{why}.")
         if best is not None:
             screen.say(f"best: round {best['round']}, {folder.kernel(best['round'])}: {best['sentence']}")
-            screen.line(f"nki_hf rank {run} shows the whole run")
+            screen.line(f"nki_hf rank {shlex.quote(str(run))} shows the whole run")
         screen.say("PASS" if best else "FAIL")
     raise typer.Exit(0 if best else 1)
 
 
 def _same(run: Path, settings: dict[str, Any], asked: Mapping[str, Any], given: set[str]) -> dict[str, Any]:
-    """The settings of a run that goes on, with the agent and the limits that are `given` by name.
+    """The settings of a run that goes on, with those of `_HELD` and the judge's limit that are `given` by name.
 
     Raises:
       ValueError: what makes the run comparable is given and another, or its task's file is another by now.
     """
     found = {**settings, "judge": dict(settings["judge"])}
-    for name in ("agent", "timeout"):
-        if name in given and asked[name]:
-            found[name] = asked[name]
+    for name in _HELD:
+        found[name] = asked[name] if name in given else settings.get(name, asked[name])
     if "judge_timeout" in given:
         found["judge"]["timeout"] = asked["judge"]["timeout"]
     pairs = {name: (asked[name], settings.get(name, asked[name])) for name in _FIXED}
@@ -155,6 +167,17 @@ def _same(run: Path, settings: dict[str, Any], asked: Mapping[str, Any], given: 
             "rounds would not compare: restore it, or give another --run."
         )
     return found
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """A sentence for each setting that holds from now on and was another one."""
+    pairs = [(name, before[name], after[name]) for name in _HELD if name in before]
+    pairs.append(("judge_timeout", before["judge"]["timeout"], after["judge"]["timeout"]))
+    return [f"{name}={_shown(new)} from now on; it was {_shown(old)}." for name, old, new in pairs if old != new]
+
+
+def _shown(value: Any) -> str:
+    return shlex.join(value) if isinstance(value, list) else f"{value}" or "no limit"
 
 
 def _digest(task: str) -> str:
@@ -194,4 +217,6 @@ def _seconds(text: str) -> float | None:
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh]?)", text, re.ASCII)
     if not match:
         raise ValueError(f"budget={text!r} is no time: write 90s, 30m or 2h.")
+    if not float(match[1]):
+        raise ValueError(f"budget={text!r} leaves no time: it is above 0; empty = no limit.")
     return float(match[1]) * _UNITS[match[2]]

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["LOCKS", "check_writable", "remove_leftovers", "whole_file", "writing"]
+__all__ = ["LOCKS", "check_writable", "leftover", "remove_leftovers", "whole_file", "writing"]
 
 LOCKS: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 """Without locks, as on Windows, nothing that a killed process left behind is removed."""
@@ -93,12 +93,17 @@ def whole_file(path: Path | str) -> Iterator[BinaryIO]:
         raise
 
 
+def leftover(name: str) -> bool:
+    """True if a file of that name is one that was being written."""
+    return _ASIDE.fullmatch(name) is not None
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the files in `folder` that a killed process had begun to write; one that is being written is locked, and stays."""
     if LOCKS is None:
         return
     for entry in folder.iterdir():
-        if _ASIDE.fullmatch(entry.name) and not entry.is_symlink() and entry.is_file():
+        if leftover(entry.name) and not entry.is_symlink() and entry.is_file():
             with suppress(OSError):
                 number = os.open(entry, os.O_RDWR)
                 try:

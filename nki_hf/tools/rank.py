@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,9 +62,10 @@ def command(
     if settings is not None:
         given = [name for name in _JUDGED if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
         if given and (given != ["task"] or task != settings["task"]):
+            anew = shlex.join(["nki_hf", "rank", str(folder / "kernels"), "--task", settings["task"]])
             raise ValueError(
                 f"{', '.join(given)}: the rounds of run={folder} were judged with the run's own options: leave these out, or "
-                f"rank its kernels anew: nki_hf rank {folder / 'kernels'} --task {settings['task']}."
+                f"rank its kernels anew: {anew}."
             )
         Run(folder).check()
         task = settings["task"]

@@ -67,10 +67,8 @@ class Screen:
             self.say(title)
         if not rows:
             return
-        cells = [max(cell_len(row[n]) for row in rows) for n in range(len(head))]
-        names = [_wrapped(name, max(cell, _longest(name), _HEAD)) for name, cell in zip(head, cells, strict=True)]
-        widths = [max(cell, *map(cell_len, name)) for cell, name in zip(cells, names, strict=True)]
-        if sum(widths) + len(_GAP) * (len(head) - 1) <= self.width:
+        names, widths = _columns(head, rows)
+        if _width(widths) <= self.width:
             high = max(map(len, names))
             top = zip(*([""] * (high - len(name)) + name for name in names), strict=True)
             for row in (*top, *rows):
@@ -80,6 +78,10 @@ class Screen:
             first, *rest = [(name, cell) for name, cell in zip(head, row, strict=True) if cell]
             self.say(first[1])
             self.say("; ".join(f"{name} {cell}" for name, cell in rest), indent=2)
+
+    def fits(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+        """True if `table` prints these rows under their names."""
+        return not rows or _width(_columns(head, rows)[1]) <= self.width
 
     def pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Print names with their values beside them; a long value goes on below its beginning."""
@@ -100,6 +102,17 @@ class Screen:
                    left=[n for n in left if n not in numbers])  # fmt: skip
         if table.caption:
             self.say(*_plain(table.caption).splitlines())
+
+
+def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[list[str]], list[int]]:
+    """The lines of each column's name, and its width."""
+    cells = [max(cell_len(row[n]) for row in rows) for n in range(len(head))]
+    names = [_wrapped(name, max(cell, _longest(name), _HEAD)) for name, cell in zip(head, cells, strict=True)]
+    return names, [max(cell, *map(cell_len, name)) for cell, name in zip(cells, names, strict=True)]
+
+
+def _width(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _plain(item: Any) -> str:

@@ -21,7 +21,7 @@ from nki_hf.tools.tuning.own import tunable
 from nki_hf.tools.tuning.plan_table import made
 from nki_hf.tools.tuning.samplers import SAMPLERS, Sampled
 from nki_hf.tools.tuning.search import Tuned, exhaustive, sampled
-from nki_hf.tools.tuning.space import space_of
+from nki_hf.tools.tuning.space import key_of, space_of
 from nki_hf.tools.tuning.study import cache_folder
 
 __all__ = ["command"]
@@ -79,11 +79,13 @@ def command(
         raise ValueError("storage is that of a sampler's study: give --sampler tpe too.")
     if not 1 <= trials <= 1_000_000:
         raise ValueError(f"trials={trials} is no number of trials: it is 1 to 1,000,000.")
+    if not -1 <= seed < 1 << 31:
+        raise ValueError(f"seed={seed} is no seed: it is 0 to 2,147,483,647; -1 = a new one.")
     own = kernel in tunable()
     if own == bool(task) or own != bool(shape):
         raise ValueError("a file is tuned for a --task, a kernel of ours for a --shape: give one of them.")
-    options = judge_options(layout=layout, at=at, chip=chip, lnc=lnc or 1, dtype=dtype, const=given, timeout=timeout,
-                            order=order or "64")  # fmt: skip
+    options = judge_options(layout=layout, at=at, chip=chip, lnc=1 if lnc is None else lnc, dtype=dtype, const=given,
+                            timeout=timeout, order=order or "64")  # fmt: skip
     twice = sorted(set(space) & set(options["constants"]))
     if twice:
         raise ValueError(f"given: {', '.join(twice)} is tuned (--const) and given (--given): name it once.")
@@ -100,7 +102,7 @@ def command(
             if sampler == "exhaustive":
                 found = exhaustive(case, space, workers, timeout)
             else:
-                study = Sampled(space, sampler, storage, case.study.name, trials, None if seed == -1 else seed)
+                study = Sampled(space, sampler, storage, case.study.name, trials, None if seed == -1 else seed, timeout)
                 found = sampled(case, space, study, workers, timeout)
             verdicts: list[dict[str, Any]] = []
             if judged and not own:
@@ -145,7 +147,8 @@ def _plain(found: Tuned, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
         "case": found.case.label, "band": found.case.band, "study": found.case.study.name,
         "best": best and best["constants"], "us": best and best["us"], "start_us": found.start_us,
         "trials": [{"constants": c, **_shown(r)} for c, r in found.rows],
-        "reloaded": found.reloaded, "seconds": found.seconds, "judged": verdicts,
+        "reloaded": len(found.known), "shared": len(found.shared),
+        "not_kept": sorted(found.programs), "seconds": found.seconds, "judged": verdicts,
     }  # fmt: skip
 
 
@@ -162,13 +165,17 @@ def _show(found: Tuned, verdicts: list[dict[str, Any]], screen: Screen) -> None:
     ]
     screen.table([*names, "us (sim)", "of the fastest"], rows, title=f"{found.case.label}: simulated, not measured", left=())
     fails = [result["failed"] for _, result in found.rows if "failed" in result]
-    pruned = sum("pruned" in result for _, result in found.rows)
+    here = [result for constants, result in found.rows if key_of(constants) not in found.known | found.shared]
+    scheduled, pruned, failed = (sum(word in result for result in here) for word in ("us", "pruned", "failed"))
+    others = f", {len(found.shared)} are of the study's other commands" if found.shared else ""
     screen.say(
-        f"{len(found.rows)} combinations in {found.seconds:,.1f} s: {len(ranked)} scheduled, {pruned} ruled out by their "
-        f"busiest engine, {len(fails)} failed; {found.reloaded} were known"
+        f"{len(found.rows)} combinations in {found.seconds:,.1f} s: {scheduled} scheduled, {pruned} ruled out by their "
+        f"busiest engine, {failed} failed; {len(found.known)} were known{others}"
     )
     if fails:
         screen.say(f"first failure: {fails[0]}")
+    if found.programs:
+        screen.say(f"no result is kept: the kernel's file starts or asks another program ({', '.join(sorted(found.programs))})")
     if found.start_us is not None and ranked:
         gain = found.start_us / ranked[0][1] - 1
         best = f"{gain:+.1%}" if gain > 0 else "no gain: the kernel's own constants stay best"

@@ -15,91 +15,15 @@ from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.timing.schedule import schedule
+from tests.support.run_time_loops import KERNELS, MOST, ROWS, WIDTH, expected, inputs, loaded, output
 
-ROWS, WIDTH, MOST = 16, 8, 8
 TRIPS = (0, 1, 7)
-
-
-def loaded(source):
-    register = nisa.register_alloc()
-    nisa.register_load(register, source)
-    return register
-
-
-def output(shape, dtype=nl.float32):
-    return nl.ndarray(shape, dtype, buffer=nl.shared_hbm)
 
 
 def stored(tile):
     out = output(tile.shape, tile.dtype)
     nisa.dma_copy(dst=out, src=tile)
     return out
-
-
-def prefix_sums(x, count):
-    """out[i] = x[0] + ... + x[i] for i < count, by fori_loop."""
-    out, total = output(x.shape), nl.zeros((ROWS, WIDTH), nl.float32)
-    nisa.dma_copy(dst=out, src=x)
-
-    def body(i):
-        tile = nl.ndarray((ROWS, WIDTH), nl.float32)
-        nisa.dma_copy(dst=tile, src=x.select(0, i))
-        nisa.tensor_tensor(dst=total, data1=total, data2=tile, op=nl.add)
-        nisa.dma_copy(dst=out.select(0, i), src=total)
-
-    nl.fori_loop(0, nisa.scalar_load(count), body)
-    return out
-
-
-def prefix_sums_of_0_6(x, count):
-    """The same by dynamic_range, with the register as a subscript."""
-    out, total = output(x.shape), nl.zeros((ROWS, WIDTH), nl.float32)
-    nisa.dma_copy(dst=out, src=x)
-    for i in nl.dynamic_range(loaded(count)):
-        tile = nl.ndarray((ROWS, WIDTH), nl.float32)
-        nisa.dma_copy(dst=tile, src=x[i])
-        nisa.tensor_tensor(dst=total, data1=total, data2=tile, op=nl.add)
-        nisa.dma_copy(dst=out[i, :, :], src=total)
-    return out
-
-
-def prefix_sums_while(x, count):
-    """The same by while_loop, counting down in the returned register and up in one of its own."""
-    out, total = output(x.shape), nl.zeros((ROWS, WIDTH), nl.float32)
-    nisa.dma_copy(dst=out, src=x)
-    index = nisa.register_alloc(0)
-
-    def body(left):
-        tile = nl.ndarray((ROWS, WIDTH), nl.float32)
-        nisa.dma_copy(dst=tile, src=x[index])
-        nisa.tensor_tensor(dst=total, data1=total, data2=tile, op=nl.add)
-        nisa.dma_copy(dst=out[index], src=total)
-        numbers = nl.ndarray((1, 2), nl.int32)
-        nisa.register_store(numbers[:, 0:1], left)
-        nisa.register_store(numbers[:, 1:2], index)
-        nisa.tensor_scalar(dst=numbers[:, 0:1], data=numbers[:, 0:1], op0=nl.subtract, operand0=1.0)
-        nisa.tensor_scalar(dst=numbers[:, 1:2], data=numbers[:, 1:2], op0=nl.add, operand0=1.0)
-        remaining = nisa.register_alloc()
-        nisa.register_load(remaining, numbers[:, 0:1])
-        nisa.register_load(index, numbers[:, 1:2])
-        return remaining
-
-    nl.while_loop(loaded(count), body)
-    return out
-
-
-KERNELS = [prefix_sums, prefix_sums_of_0_6, prefix_sums_while]
-NAMES = {prefix_sums: "body", prefix_sums_while: "body"}
-
-
-def inputs(rng, count):
-    return rng.standard_normal((MOST, ROWS, WIDTH)).astype(np.float32), np.array([[count]], np.int32)
-
-
-def expected(x, count):
-    want = x.copy()
-    want[:count] = np.cumsum(x[:count].astype(np.float64), 0)
-    return want
 
 
 @pytest.mark.filterwarnings("error")
@@ -134,26 +58,6 @@ def test_times_rise_with_the_trip_count_and_shapes_alone_give_the_same(kernel, r
     entry = next(e for e in events if e.opcode == "loop_entry")
     assert entry.engine == "sync"
     assert sum(e.opcode == "loop_turn" for e in events) == TRIPS[-1]
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_run_on_shapes_alone_asks_for_the_trip_count_by_name(kernel, rng):
-    with pytest.raises(KernelFault, match=r"trip count of the loop .*trip_counts=") as caught:
-        launch(kernel, inputs(rng, 3), options=SimOptions(values=False))
-    assert caught.value.record.file == __file__
-    name = NAMES.get(kernel, f"test_lang_loops_replayed.py:{caught.value.record.line}")
-    events = launch(kernel, inputs(rng, 3), options=SimOptions(values=False, trip_counts={name: 2})).events
-    assert sum(e.opcode == "loop_turn" for e in events) == 2
-    with pytest.raises(KernelFault, match="trip count"):
-        launch(kernel, inputs(rng, 3), options=SimOptions(values=False, trip_counts={"another": 2}))
-
-
-@pytest.mark.parametrize("counts", [-1, True, 1.5, {"body": -1}, {"body": "3"}])
-def test_impossible_trip_counts_are_refused(counts):
-    with pytest.raises(ValueError, match="trip_counts"):
-        SimOptions(values=False, trip_counts=counts)
-    with pytest.raises(ValueError, match="values=False"):
-        SimOptions(trip_counts=1)
 
 
 @pytest.mark.parametrize(
@@ -352,24 +256,6 @@ def test_a_tile_that_the_body_drops_is_not_reused_within_the_loop(rng):
     np.testing.assert_allclose(have, 3 * x.astype(np.float64), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("trips", [0, 1])
-def test_limits_and_memory_see_the_body_of_a_loop_that_does_not_run(trips):
-    def wide(count):
-        for _ in nl.dynamic_range(loaded(count)):
-            nisa.nc_matmul(dst=nl.ndarray((16, 600), nl.float32, buffer=nl.psum), stationary=nl.ndarray((32, 16), nl.bfloat16),
-                           moving=nl.ndarray((32, 600), nl.bfloat16))  # fmt: skip
-
-    def large(count):
-        for _ in nl.dynamic_range(loaded(count)):
-            tile = nl.ndarray((128, 60_000), nl.float32)
-            nisa.memset(dst=tile, value=0.0)
-
-    for kernel, words in ((wide, "600"), (large, "SBUF overflow")):
-        for options in (SimOptions(), SimOptions(values=False, trip_counts=trips)):
-            with pytest.raises(KernelFault, match=words):
-                launch(kernel, (np.array([[trips]], np.int32),), options=options)
-
-
 @pytest.mark.parametrize("trips", [0, 1, 4])
 def test_tiles_of_a_body_stay_for_all_turns(trips):
     """Documented: they are allocated once and reused; unrolled, these three would follow one another in the same bytes."""
@@ -408,18 +294,6 @@ def test_a_loop_whose_tiles_are_spilled_keeps_its_barriers():
                 assert plan.start_ns[i] >= done[producer]
         for turn in turns:
             assert {plan.events[i].opcode for i in plan.events[turn].attrs["depends_on"]} >= {"tensor_reduce"}
-
-
-def test_a_race_in_a_body_is_found():
-    def kernel(count):
-        out = output((ROWS, WIDTH))
-        n = loaded(count)
-        tile = nl.zeros((ROWS, WIDTH), nl.float32)
-        nl.fori_loop(0, n, lambda i: nisa.dma_copy(dst=out, src=tile))
-        return out
-
-    events = launch(kernel, (np.array([[2]], np.int32),), lnc=2).events
-    assert races(events)
 
 
 def test_dependencies_named_in_a_body_hold_in_every_turn():
@@ -461,113 +335,6 @@ def test_rows_are_loaded_and_stored_by_the_index_of_a_body(rng):
         want = x.copy()
         want[1:stop:2] *= 2
         np.testing.assert_array_equal(program({"x": x, "count": np.array([[stop]], np.int32)})[0], want)
-
-
-LEAVING = {
-    "a tile": lambda made: nisa.memset(dst=made["tile"], value=0.0),
-    "a view of a tile": lambda made: nisa.memset(dst=made["tile"][:, 0:2], value=0.0),
-    "an index": lambda made: nisa.register_store(nl.ndarray((1, 1), nl.int32), made["index"]),
-    "a register": lambda made: nisa.register_move(nisa.register_alloc(), made["register"]),
-    "a scalar": lambda made: made["scalar"] + 1,
-    "a bound": lambda made: nl.fori_loop(0, made["register"], lambda i: None),
-    "an instruction": lambda made: nisa.memset(dst=nl.ndarray((16, 8), nl.float32), value=0.0).depends_on(made["instruction"]),
-}
-
-
-@pytest.mark.parametrize("values", [True, False])
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("what", LEAVING)
-def test_what_a_body_makes_cannot_leave_it(what, inside, values):
-    def kernel(five):
-        made = {}
-
-        def body(i):
-            made["tile"] = nl.ndarray((16, 8), nl.float32)
-            made["index"] = i
-            made["register"] = loaded(five)
-            made["scalar"] = nisa.scalar_load(five)
-            made["instruction"] = nisa.memset(dst=made["tile"], value=1.0)
-
-        if inside:  # it cannot leave an inner loop for the outer one either
-            nl.fori_loop(0, 2, lambda j: (nl.fori_loop(0, 2, body), LEAVING[what](made)))
-        else:
-            nl.fori_loop(0, 2, body)
-            LEAVING[what](made)
-
-    with pytest.raises(KernelFault, match=r"in the body of the loop body, which has ended"):
-        launch(kernel, (np.array([[5]], np.int32),), options=SimOptions(values=values))
-
-
-def test_an_output_is_not_made_in_a_body_and_no_tile_of_one_is_returned():
-    def shared():
-        nl.fori_loop(0, 2, lambda i: output((16, 8)))
-
-    def returned():
-        made = []
-        nl.fori_loop(0, 2, lambda i: made.append(nl.ndarray((16, 8), nl.float32, buffer=nl.hbm)))
-        return made[0]
-
-    for kernel in (shared, returned):
-        with pytest.raises(KernelFault, match="body of the loop"):
-            launch(kernel, ())
-
-
-@pytest.mark.parametrize("how", ["break", "return"])
-def test_a_loop_is_not_left_by_break_or_return(how):
-    def kernel(count):
-        for _ in nl.dynamic_range(loaded(count)):
-            nisa.memset(dst=nl.ndarray((16, 8), nl.float32), value=0.0)
-            if how == "break":
-                break
-            return
-
-    with pytest.raises(KernelFault, match="left by break or return"):
-        launch(kernel, (np.array([[3]], np.int32),))
-
-
-@pytest.mark.parametrize("use", [lambda r: bool(r), lambda r: int(r), lambda r: range(r), lambda r: [1, 2, 3][r]])
-@pytest.mark.parametrize("values", [True, False])
-def test_python_does_not_read_a_register_while_a_body_is_recorded(use, values):
-    """The answer would hold for one turn only."""
-
-    def kernel(five):
-        outer = loaded(five)
-        nl.fori_loop(0, 2, lambda i: use(outer))
-
-    with pytest.raises(KernelFault, match="not known"):
-        launch(kernel, (np.array([[2]], np.int32),), options=SimOptions(values=values))
-
-
-def test_python_does_not_read_a_loaded_register_on_shapes_alone():
-    """It would be 0 whatever the input, and `while register:` would drop its body without a word."""
-
-    def kernel(five):
-        register = loaded(five)
-        while register:
-            nisa.register_move(register, 0)
-
-    launch(kernel, (np.array([[2]], np.int32),))
-    with pytest.raises(KernelFault, match="on shapes alone"):
-        launch(kernel, (np.array([[2]], np.int32),), options=SimOptions(values=False))
-
-
-@pytest.mark.parametrize("what", ["core_barrier", "sendrecv"])
-def test_cores_do_not_meet_inside_a_loop_of_run_time(what):
-    def kernel(x):
-        core = nl.program_id(0)
-        shared, tile, other = output((ROWS, WIDTH)), nl.load(x), nl.ndarray((ROWS, WIDTH), nl.float32)
-
-        def body(i):
-            if what == "core_barrier":
-                nisa.core_barrier(data=shared, cores=(0, 1))
-            else:
-                nisa.sendrecv(src=tile, dst=other, send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=0)
-
-        nl.fori_loop(0, 2, body)
-        return shared
-
-    with pytest.raises(KernelFault, match=f"{what}: in the body of the loop body"):
-        launch(kernel, (np.zeros((ROWS, WIDTH), np.float32),), lnc=2)
 
 
 @pytest.mark.parametrize("recorded", TRIPS)
@@ -616,16 +383,3 @@ def test_a_register_in_a_subscript_moves_the_view_in_every_replay(view, pick, rn
     for i in (-1, 10):
         with pytest.raises(KernelFault, match="leaves"):
             launch(kernel, (x, np.array([[i]], np.int32)))
-
-
-@pytest.mark.parametrize(
-    "use", [lambda t, r: t[r], lambda t, r: t[:, r, r], lambda t, r: t[:, nl.ds(r, 9)], lambda t, r: t[r:]]
-)
-def test_other_registers_in_subscripts_are_refused_on_chip(use):
-    def kernel(x):
-        register = nisa.register_alloc()
-        nisa.register_load(register, x[0:1, 0:1])
-        nl.fori_loop(0, 1, lambda i: use(nl.ndarray((16, 8, 4), nl.float32), register))
-
-    with pytest.raises(KernelFault):
-        launch(kernel, (np.zeros((4, 4), np.int32),))

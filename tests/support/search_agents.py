@@ -6,11 +6,16 @@ import shlex
 import sys
 from pathlib import Path
 
-from nki_hf.tools.searching.guide import EXAMPLE
+from typer.testing import CliRunner
 
-__all__ = ["KERNEL", "agent", "extra_work"]
+from nki_hf.cli import app
+from nki_hf.tools.searching.guide import EXAMPLE
+from nki_hf.tools.searching.run import Run
+
+__all__ = ["KERNEL", "TASK", "agent", "extra_work", "looped"]
 
 KERNEL = EXAMPLE.read_text()
+TASK = ["--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2", "--seed", "5"]
 
 _HEAD = """
 import json, os, sys, time
@@ -41,3 +46,10 @@ def agent(folder: Path, body: str) -> str:
     path = folder / "agent.py"
     path.write_text(_HEAD.format(kernel=KERNEL) + body)
     return shlex.join([sys.executable, "-S", str(path)])
+
+
+def looped(run, command, *words, code=0):
+    """The rounds of a run after a session of `nki_hf loop`."""
+    done = CliRunner().invoke(app, ["loop", "--run", str(run), "--agent", command, "--processes", "2", *TASK, *words])
+    assert done.exit_code == code, (done.stdout, done.stderr)
+    return Run(run).rounds()

@@ -60,6 +60,21 @@ def test_compare_of_a_kernel_that_fails_says_so_and_ends_with_1(tmp_path):
     assert "+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=total)" in text
 
 
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_compare_fits_the_screen_whatever_the_kernels_are_called(tmp_path, monkeypatch, columns):
+    """But for the sources and the names, which are copied whole. Paths stand beside each other where there is room."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    files = [tmp_path / f"a_softmax_kernel_with_a_name_that_is_longer_than_a_narrow_screen_number_{n}.py" for n in (1, 2)]
+    files[0].write_text(extra_work(4))
+    files[1].write_text(KERNEL)
+    text = said("compare", *map(str, files), *SMALL)
+    shown = text[text.index("A = ") :].splitlines()
+    assert [line for line in shown if len(line) > columns and not line.startswith(("A = ", "B = "))] == []
+    row = next(line.split() for line in shown if line.startswith("dma dma_copy"))
+    assert row[2].isdigit()  # the line, without the name of the kernel's own file
+    assert (len(row) > 4) == (columns > 60)
+
+
 def test_a_diff_is_nothing_for_the_same_source():
     assert source_diff("a\nb\n", "a\nb\n") == ""
     assert "-b\n+c" in source_diff("a\nb\n", "a\nc\n")
@@ -148,3 +163,24 @@ def test_the_example_of_the_prompt_passes_and_is_in_it():
     assert EXAMPLE.read_text() in said("prompt", "--task", "softmax")
     record = nki_hf.judge(EXAMPLE, "softmax", check=(128,), at=(256,), chip=("trn1", "trn2", "trn3"))
     assert record["passed"], record["sentence"]
+
+
+VERBS = {
+    "judge": ["{file}"], "compare": ["{file}", "{file}"], "rank": ["{folder}"], "tune": ["{file}", "--const", "extra=0,1"],
+    "loop": ["--run", "{folder}/run", "--agent", "cat {file}"], "bench": ["{file}"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_cores_that_a_chip_has_not_are_wrong_use_of_every_verb(tmp_path, verb):
+    """trn1 has no logical cores of two; no chip has more than two."""
+    (tmp_path / "a.py").write_text(KERNEL)
+    words = [verb, *(word.format(file=tmp_path / "a.py", folder=tmp_path) for word in VERBS[verb]), "--task", "softmax"]
+    for lnc, chips, why in (
+        ("3", "trn2", "trn2: it is 1 or 2"),
+        ("0", "trn2", "trn2: it is 1 or 2"),
+        ("2", "trn1", "trn1: it is 1"),
+    ):
+        done = CliRunner().invoke(app, [*words, "--lnc", lnc, "--chip", chips])
+        assert done.exit_code == 2, (done.stdout, done.stderr)
+        assert f"lnc={lnc} is not possible on {why}." in " ".join(done.stderr.split())

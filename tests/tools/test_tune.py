@@ -1,11 +1,7 @@
-"""`nki_hf tune`: exhaustive with pruning, samplers on shared storage, results that are kept, kernels of ours."""
+"""`nki_hf tune`: exhaustive with pruning, what fails, values of constants, kernels of ours."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -25,21 +21,10 @@ from nki_hf.tools.tuning import study as studies
 from nki_hf.tools.tuning.cases import file_cases, own_cases
 from nki_hf.tools.tuning.own import part_of, tunable, tuned_of
 from nki_hf.tools.tuning.plan_table import replaced
-from nki_hf.tools.tuning.samplers import Sampled
 from nki_hf.tools.tuning.search import every, exhaustive
 from nki_hf.tools.tuning.space import combinations, key_of, space_of
-from nki_hf.tools.tuning.study import source_digest, study_of
 from nki_hf.tools.tuning.trial import Trials
-from tests.support.search_agents import KERNEL
-
-TUNED = KERNEL.replace("def softmax(x):", "def softmax(x, extra=3, wrong=0):").replace(
-    "        nisa.dma_copy(dst=out",
-    "        for _ in range(extra):\n"
-    "            nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply if wrong else nl.add, operand0=0.0)\n"
-    "        nisa.dma_copy(dst=out",
-)
-"""`extra` instructions too many per tile, which with `wrong` make zeros."""
-SMALL = ["--task", "softmax", "--at", "256", "--chip", "trn2", "--processes", "1"]
+from tests.support.tuned_kernels import SMALL, TUNED, tuned
 
 
 @pytest.fixture
@@ -47,12 +32,6 @@ def file(tmp_path):
     path = tmp_path / "kernel.py"
     path.write_text(TUNED)
     return path
-
-
-def tuned(*words, code=0):
-    done = CliRunner().invoke(app, ["tune", *words, "--json"])
-    assert done.exit_code == code, (done.stdout, done.stderr)
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_the_fewest_instructions_are_the_fastest_and_are_judged(file, tmp_path):
@@ -87,180 +66,6 @@ def test_a_slow_disk_costs_no_pruning(file, tmp_path, monkeypatch):
     monkeypatch.setattr(studies.Study, "keep", kept)
     (found,) = tuned(str(file), *SMALL, "--const", "extra=0,99", "--cache", str(tmp_path / "cache"), "--no-judge")
     assert [row["constants"]["extra"] for row in found["trials"] if row.get("pruned")] == [99]
-
-
-def test_results_are_kept_and_nothing_runs_again(file, tmp_path, monkeypatch):
-    words = [str(file), *SMALL, "--const", "extra=0..3", "--cache", str(tmp_path / "cache"), "--no-judge"]
-    (first,) = tuned(*words)
-    monkeypatch.setattr(Workers, "_one", lambda *_: pytest.fail("a trial runs"))
-    (again,) = tuned(*words)
-    assert (first["reloaded"], again["reloaded"]) == (0, 4)
-    assert {key: first[key] for key in ("best", "us", "start_us")} == {key: again[key] for key in ("best", "us", "start_us")}
-
-
-def test_another_source_import_chip_size_or_law_is_another_study(file, tmp_path, monkeypatch):
-    facts = {"chip": "trn2", "size": 256}
-    first = study_of(facts, file, tmp_path).name
-    assert study_of(facts, file, None).name == first
-    assert len({first, *(study_of({**facts, k: v}, file, None).name for k, v in (("chip", "trn1"), ("size", 512)))}) == 3
-    file.write_text(TUNED + "\n# changed\n")
-    assert study_of(facts, file, None).name != first
-    file.write_text("import steps\nfrom parts import wide\n" + TUNED)
-    names = []
-    for name, text in (("steps.py", "x = 1"), ("steps.py", "x = 2"), ("parts/__init__.py", ""), ("parts/wide.py", "y = 1")):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-        names.append(source_digest(file))
-    assert len(set(names)) == 4
-    same = study_of(facts, file, None).name
-    (tmp_path / "other.py").write_text("z = 1")
-    assert study_of(facts, file, None).name == same
-    monkeypatch.setattr(studies, "laws", lambda: "others")
-    assert study_of(facts, file, None).name != same
-
-
-IMPORTS = {
-    "beside another": ("import os, helper", "helper.py"),
-    "after a semicolon": ("import sys; import helper", "helper.py"),
-    "in a try": ("try: import helper\nexcept ImportError: pass", "helper.py"),
-    "over lines": ("from pkg import (\n    sub,\n)", "pkg/sub.py"),
-    "a package on the way": ("import pkg.sub", "pkg/__init__.py"),
-    "in turn": ("import between", "helper.py"),
-    "relative, in turn": ("import pkg.near", "pkg/sub.py"),
-    "by a function": ("import importlib\nhelper = importlib.import_module('hel' + 'per')", "helper.py"),
-    "data": ("import numpy as np\nWIDTH = np.load('width.npy')", "width.npy"),
-    "a text": ("WIDTH = int(open('width.npy').read())", "width.npy"),
-}
-
-
-@pytest.mark.parametrize(("text", "changed"), IMPORTS.values(), ids=IMPORTS)
-def test_whatever_a_kernel_imports_or_reads_beside_it_is_in_its_digest(tmp_path, text, changed):
-    (tmp_path / "pkg").mkdir()
-    for name in ("helper.py", "pkg/sub.py", "pkg/__init__.py", "width.npy"):
-        (tmp_path / name).write_text("X = 1\n")
-    (tmp_path / "between.py").write_text("def f():\n    import helper\n")
-    (tmp_path / "pkg/near.py").write_text("from . import sub\n")
-    (tmp_path / "kernel.py").write_text(text + "\n")
-    before = source_digest(tmp_path / "kernel.py")
-    assert source_digest(tmp_path / "kernel.py") == before
-    (tmp_path / changed).write_text("X = 2\n")
-    assert source_digest(tmp_path / "kernel.py") != before
-
-
-ELSEWHERE = {
-    "text": "import pathlib\nCOUNT = int(pathlib.Path({path!r}).read_text())\n",
-    "module": "import sys\nsys.path.insert(0, {folder!r})\nfrom helper_elsewhere import COUNT\n",
-    "array": "import numpy as np\nCOUNT = int(np.fromfile({path!r}, np.uint8)[0]) - 48\n",
-    "while it is traced": "",
-}
-
-
-@pytest.mark.parametrize("how", ELSEWHERE)
-def test_a_result_counts_while_the_files_of_other_folders_that_the_kernel_read_are_as_they_were(file, tmp_path, how):
-    folder = tmp_path / "elsewhere"
-    folder.mkdir()
-    path = folder / "helper_elsewhere.py"
-    text = "open({path!r}, 'rb').read()[-2] - 48" if how == "while it is traced" else "COUNT"
-    kernel = file.parent / "folder" / "kernel.py"
-    kernel.parent.mkdir()
-    body = TUNED.replace("range(extra)", f"range(extra + {text})".format(path=str(path)))
-    kernel.write_text(ELSEWHERE[how].format(path=str(path), folder=str(folder)) + body)
-    words = [str(kernel), *SMALL, "--const", "extra=0..1", "--cache", str(tmp_path / "cache"), "--no-judge"]
-
-    def changed(count):
-        path.write_text(f"COUNT = {count}\n" if how in ("module", "while it is traced") else f"{count}")
-
-    changed(1)
-    (first,) = tuned(*words)
-    assert tuned(*words)[0]["reloaded"] == 2
-    changed(3)
-    (second,) = tuned(*words)
-    assert second["reloaded"] == 0
-    assert second["us"] > first["us"]
-
-
-LOOKED_FOR = {
-    "a file": "try:\n    COUNT = int(open({path!r}).read())\nexcept OSError:\n    COUNT = 0\n",
-    "a folder": "import os\nCOUNT = len(os.listdir({folder!r}))\n",
-}
-
-
-@pytest.mark.parametrize("how", LOOKED_FOR)
-def test_a_result_counts_while_what_the_kernel_looked_for_in_vain_is_not_there(file, tmp_path, how):
-    folder = tmp_path / "elsewhere"
-    folder.mkdir()
-    head = LOOKED_FOR[how].format(path=str(folder / "count"), folder=str(folder))
-    file.write_text(head + TUNED.replace("range(extra)", "range(extra + COUNT)"))
-    words = [str(file), *SMALL, "--const", "extra=0..1", "--cache", str(tmp_path / "cache"), "--no-judge"]
-    (first,) = tuned(*words)
-    assert tuned(*words)[0]["reloaded"] == 2
-    (folder / "count").write_text("1")
-    (second,) = tuned(*words)
-    assert second["reloaded"] == 0
-    assert second["us"] > first["us"]
-
-
-def test_a_search_that_the_judge_times_otherwise_is_dropped(file, tmp_path, monkeypatch):
-    """What a kernel takes from the environment is in no digest: the judge of the fastest notices."""
-    head = "import os\nCOUNT = int(os.environ.get('NKI_HF_TEST_EXTRA', '0'))\n"
-    file.write_text(head + TUNED.replace("range(extra)", "range(extra + COUNT)"))
-    words = ["tune", str(file), *SMALL, "--const", "extra=0..1", "--cache", str(tmp_path / "cache")]
-    assert CliRunner().invoke(app, words).exit_code == 0  # the judge's server runs without the variable
-    shutil.rmtree(tmp_path / "cache")
-    monkeypatch.setenv("NKI_HF_TEST_EXTRA", "3")
-    assert CliRunner().invoke(app, [*words, "--no-judge"]).exit_code == 0
-    monkeypatch.delenv("NKI_HF_TEST_EXTRA")
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 1
-    assert "the judge times a kernel otherwise" in done.stderr
-    assert CliRunner().invoke(app, words).exit_code == 0
-
-
-def test_a_kernel_of_ours_is_digested_with_its_modules_and_no_other_kernels(tmp_path, monkeypatch):
-    package = tmp_path / "nki_hf"
-    shutil.copytree(studies._PACKAGE / "kernels", package / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "__init__.py").touch()
-    monkeypatch.setattr(studies, "_PACKAGE", package)
-    kernel = package / "kernels" / "flash_const_max" / "kernel.py"
-
-    def changes(module):
-        path = package / "kernels" / module
-        before, text = source_digest(kernel), path.read_text()
-        path.write_text(text + "\n# changed\n")
-        after = source_digest(kernel)
-        path.write_text(text)
-        assert source_digest(kernel) == before
-        return after != before
-
-    parts = (
-        "kernel",
-        "pipeline",
-        "loads",
-        "lse",
-        "finish",
-        "masks",
-        "work",
-        "worklist",
-        "exact",
-        "exact_blocks",
-        "certificate",
-    )
-    assert [name for name in parts if not changes(f"flash_const_max/{name}.py")] == []
-    assert not changes("flash_decode/kernel.py")
-
-
-def test_a_damaged_file_of_results_is_no_obstacle(file, tmp_path):
-    """What a killed process left unfinished, or anything else that is no result, is found out again."""
-    words = [str(file), *SMALL, "--const", "extra=0..2", "--cache", str(tmp_path / "cache"), "--no-judge"]
-    (first,) = tuned(*words)
-    (results,) = (tmp_path / "cache").iterdir()
-    whole = results.read_bytes()
-    results.write_bytes(b'{"study"\n[]\n{}\n\xff\n' + whole[:-20])
-    (again,) = tuned(*words)
-    assert again["reloaded"] == 2
-    assert {key: first[key] for key in ("best", "us", "start_us")} == {key: again[key] for key in ("best", "us", "start_us")}
-    (third,) = tuned(*words)
-    assert third["reloaded"] == 3
 
 
 def test_what_is_fastest_and_wrong_gives_way_to_what_is_right(file, tmp_path):
@@ -410,90 +215,6 @@ def test_values_that_mean_nothing_are_wrong_use(texts):
         space_of(texts)
 
 
-# ---- samplers -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("address", ["study.log", "sqlite:///{folder}/study.db"])
-def test_two_processes_share_a_study(file, tmp_path, address):
-    """A second command joins the first: together they have the trials that were asked for, and both know all results."""
-    pytest.importorskip("optuna", reason="the extra `tune`")
-    storage = address.format(folder=tmp_path) if "://" in address else str(tmp_path / address)
-    words = [sys.executable, "-m", "nki_hf", "tune", str(file), *SMALL, "--const", "extra=0..11", "--cache", "off",
-             "--no-judge", "--sampler", "tpe", "--trials", "10", "--storage", storage, "--json"]  # fmt: skip
-    started = [subprocess.Popen([*words, "--seed", str(seed)], stdout=subprocess.PIPE, text=True) for seed in (1, 2)]
-    found = [json.loads(process.communicate()[0]) for process in started]
-    assert [process.returncode for process in started] == [0, 0]
-    assert found[0]["study"] == found[1]["study"]
-    (late,) = tuned(*words[4:-1])
-    assert 10 <= len(late["trials"]) <= 12
-    times = {row["constants"]["extra"]: row["us"] for row in late["trials"]}
-    assert [times[n] for n in sorted(times)] == sorted(times.values())  # each more instructions, whoever ran it
-    for row in found:
-        assert {t["constants"]["extra"]: t["us"] for t in row["trials"]}.items() <= times.items()
-        assert len(row["trials"]) >= 9
-
-
-def test_a_trial_that_another_process_ended_first_keeps_its_result(tmp_path):
-    """SQLite locks no rows, so that one queued trial may run in two processes."""
-    optuna = pytest.importorskip("optuna", reason="the extra `tune`")
-    storage = f"sqlite:///{tmp_path / 'study.db'}"
-    first, second = (Sampled({"a": [1, 2, 3]}, "random", storage, "one", 3, seed) for seed in (1, 2))
-    for number, (trial, constants) in enumerate(first.asked()):
-        second.told(optuna.trial.Trial(second._study, trial._trial_id), float(number))
-        first.told(trial, None if number else 9.0)
-        assert first.results()[key_of(constants)] == number
-    assert len(first.results()) == 3
-
-
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_a_sampler_that_may_try_all_finds_the_best(file, sampler):
-    pytest.importorskip("optuna", reason="the extra `tune`")
-    words = ["--cache", "off", "--no-judge", "--sampler", sampler, "--trials", "50", "--seed", "3"]
-    (found,) = tuned(str(file), *SMALL, "--const", "extra=0..5", *words)
-    assert found["best"] == {"extra": 0}
-    assert len(found["trials"]) == 6
-
-
-def test_values_that_python_calls_equal_are_values_of_their_own(tmp_path):
-    space = space_of(["rep=1,1.0,True,1"])
-    assert [repr(value) for value in space["rep"]] == ["1", "1.0", "True"]
-    pytest.importorskip("optuna")
-    study = Sampled(space, "random", "", "one", 9, 0)
-    for trial, _ in study.asked():
-        study.told(trial, 1.0)
-    assert len(study.results()) == 3
-
-
-def test_a_storage_gives_no_result_of_another_space(tmp_path):
-    """optuna keeps places in the list of values: those of another list, order or type mean other constants."""
-    pytest.importorskip("optuna")
-    storage = str(tmp_path / "s.log")
-
-    def results(*const):
-        space = space_of(const)
-        study = Sampled(space, "random", storage, "one", 9, 0)
-        before = study.results()
-        for trial, constants in study.asked():
-            study.told(trial, float(sum(float(value) for value in constants.values())))
-        return before, study.results()
-
-    first = results("rep=1..4")[1]
-    assert first == {key_of({"rep": value}): float(value) for value in range(1, 5)}
-    for const in (["rep=4,3,2,1"], ["rep=5..8"], ["rep=1..9"], ["rep=1..2"], ["rep=1.0,2,3,4"], ["bad=0..3"]):
-        before, after = results(*const)
-        assert before == {}
-        assert after == {key_of(found): float(sum(found.values())) for found in combinations(space_of(const))}
-    assert results("rep=1..4") == (first, first)
-
-
-def test_without_optuna_the_extra_is_named(file, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    done = CliRunner().invoke(app, ["tune", str(file), *SMALL, "--const", "extra=0,1", "--cache", "off", "--sampler", "tpe"])
-    assert done.exit_code == 2
-    assert done.stderr == 'nki_hf tune --sampler needs the optuna package: pip install "nki_hf[tune]"\n'
-    assert tuned(str(file), *SMALL, "--const", "extra=0,1", "--cache", "off", "--no-judge")[0]["best"] == {"extra": 0}
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -503,8 +224,15 @@ def test_without_optuna_the_extra_is_named(file, monkeypatch):
         (["--sampler", "tpe", "--storage", "nosuch://x"], "storage="),
         (["--shape", "sq=512"], "--shape"),
         (["--trials", "0"], "trials=0"),
+        (["--seed", "-2"], "seed=-2"),
+        (["--sampler", "tpe", "--seed", "1000000000000"], "seed=1000000000000"),
         (["--layout", "y=sd"], "layout"),
         (["--at", "0"], "at=0"),
+        (["--lnc", "3"], "lnc=3 is not possible on trn2: it is 1 or 2."),
+        (["--lnc", "0"], "lnc=0 is not possible on trn2: it is 1 or 2."),
+        (["--chip", "trn1", "--lnc", "2"], "lnc=2 is not possible on trn1: it is 1."),
+        (["--const", "wrong=1..1000000"], "1..1000000 is 1,000,000 values, at most 100,000"),
+        (["--const", "1..1000000"], "'1..1000000' is not a constant with values"),
     ],
 )
 def test_options_that_mean_nothing(file, words, said):

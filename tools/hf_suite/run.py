@@ -20,6 +20,7 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -88,7 +89,8 @@ def run_suites(options: argparse.Namespace) -> int:
 def test_files(folder: Path, suite: str) -> list[str]:
     """The model test files of a suite, relative to the folder."""
     if not (folder / "COMMIT").exists():
-        raise Refused(f"{folder} is not a folder of prepare.py. Make one: python tools/hf_suite/prepare.py CHECKOUT {folder}")
+        make = f"python tools/hf_suite/prepare.py CHECKOUT {shlex.quote(str(folder))}"
+        raise Refused(f"{folder} is not a folder of prepare.py. Make one: {make}")
     paths = sorted(str(path.relative_to(folder)) for path in (folder / "tests" / "models" / suite).glob("test_modeling_*.py"))
     if not paths:
         near = sorted(path.name for path in (folder / "tests" / "models").glob(f"{suite[:3]}*"))

@@ -11,6 +11,7 @@ from nki_hf.chips import get_chip
 from nki_hf.settings import settings
 from nki_hf.tasks import load_task
 from nki_hf.timing.schedule import DEFAULT_WINDOW
+from nki_hf.tools.cores import check_cores
 from nki_hf.tools.judging import client
 from nki_hf.tools.judging.layouts import parsed
 from nki_hf.tools.judging.request import ELEMENTS, GIB, child, parent, size_of, split, traces
@@ -44,6 +45,7 @@ def judge(
     seed: int | None = None,
     until: str = "times",
     same_writes: bool = False,
+    within: float | None = None,
 ) -> dict[str, Any]:
     """Judge a kernel file: load, limits, memory, races, values and times.
 
@@ -73,6 +75,7 @@ def judge(
       until: the last stage: `lint`, `values` or `times`.
       same_writes: both cores of a launch may write the same elements by the same instruction, if core 0 alone gives the same
         bytes: a warning then, otherwise a race.
+      within: seconds for all processes together, whatever `timeout` says; None = no further limit.
 
     Returns:
       The record, plain JSON types; its schema is `nki_hf judge --schema`. `passed` and `sentence` say what it is.
@@ -88,8 +91,6 @@ def judge(
     element = dtype or found.dtype
     if element not in ELEMENTS:
         raise ValueError(f"dtype={element!r} is not an element type of a run: it is bfloat16, float16 or float32.")
-    if lnc not in (1, 2):
-        raise ValueError(f"lnc={lnc} is not a logical-core degree: it is 1 or 2.")
     if not 0 < timeout <= 3600:
         raise ValueError(f"timeout={timeout} is no time: it is above 0 and at most 3,600 s.")
     if not 0 < memory_gib <= _MOST_GIB:
@@ -99,6 +100,7 @@ def judge(
     if seed is not None and not 0 <= seed < 1 << 63:
         raise ValueError(f"seed={seed} is no seed: it is 0 to 2 ** 63 - 1; -1 (None in Python) = a new one.")
     chips = [get_chip(item).name for item in (chip or (settings().chip,))]
+    check_cores(lnc, chips)
     sizes = [size_of(item) for item in check] or list(found.check)
     if len(sizes) == 1:  # a mistake that follows one size shows at another
         sizes = sorted([sizes[0], 2 * sizes[0] if sizes[0] < _HALVED else sizes[0] // 2])
@@ -133,6 +135,7 @@ def judge(
         "judge": request,
         "child": child(file, kernel, lnc, launches),
         "seconds": timeout,
+        "within": within,
         "memory": int(memory_gib * GIB),
         "against": None,
     }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import math
 import os
 import resource
 import signal
@@ -55,10 +56,21 @@ def main() -> None:
         gc.collect()
 
 
+class _Limits:
+    """Seconds of each process, and of all of them together, which begin now; None = no such limit."""
+
+    def __init__(self, each: float, whole: float | None) -> None:
+        self._each, self._end = each, math.inf if whole is None else time.monotonic() + whole
+
+    def seconds(self) -> float:
+        """What a process that begins, or is waited for, now has."""
+        return max(0.0, min(self._each, self._end - time.monotonic()))
+
+
 def _served(request: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="nki_hf_judge_") as name:
         folder = Path(name)
-        limits = float(request["seconds"]), int(request["memory"])
+        limits = _Limits(float(request["seconds"]), request.get("within")), int(request["memory"])
         start = time.perf_counter()
         answer = _kernel(request["child"], folder, "kernel", *limits)
         if request["judge"] is None:
@@ -78,9 +90,10 @@ def _served(request: Mapping[str, Any]) -> dict[str, Any]:
         return _judged(whole, Path(name), *limits)
 
 
-def _kernel(asked: Mapping[str, Any], folder: Path, name: str, seconds: float, memory: int) -> dict[str, Any]:
+def _kernel(asked: Mapping[str, Any], folder: Path, name: str, limit: _Limits, memory: int) -> dict[str, Any]:
     """The answer of a kernel's own process."""
     began = folder / f"{name}.began"
+    seconds = limit.seconds()
     process = _started(lambda: plain.dump(child.answer({**asked, "progress": str(began)})), folder, name, seconds, memory)
     answer = _answer(folder, name, _ended(process, seconds))
     _bury()
@@ -89,10 +102,11 @@ def _kernel(asked: Mapping[str, Any], folder: Path, name: str, seconds: float, m
     return answer
 
 
-def _judged(whole: Mapping[str, Any], folder: Path, seconds: float, memory: int) -> dict[str, Any]:
+def _judged(whole: Mapping[str, Any], folder: Path, limit: _Limits, memory: int) -> dict[str, Any]:
     """The record, from two processes that run beside each other: what needs values, and the times."""
     at = folder / "stage"
     times = None
+    seconds = limit.seconds()
     if whole["until"] == "times" and whole["answer"]["error"] is None:
         late = folder / "times.stage"
         times = _started(lambda: plain.dump(time_stage.time_rows(whole, late)), folder, "times", seconds, memory)
@@ -101,7 +115,7 @@ def _judged(whole: Mapping[str, Any], folder: Path, seconds: float, memory: int)
     if "verdict" not in record:
         record = verdict.broken(whole, at.read_text() if at.is_file() else "load", record["error"])
     if times is not None and record["passed"]:
-        found = _answer(folder, "times", _ended(times, seconds))
+        found = _answer(folder, "times", _ended(times, limit.seconds()))
         if "rows" not in found:
             found = {"rows": [], "warnings": [], "seconds": 0.0, "failed": _unfinished("times", found["error"])}
         record = verdict.timed_too(record, found)
@@ -233,7 +247,7 @@ def _answer(folder: Path, name: str, ended: Mapping[str, Any]) -> dict[str, Any]
     if "crowd" in ended:
         return _error("crowd", f"it started more than {ended['crowd']} processes: a kernel starts none")
     if "timeout" in ended:
-        return _error("timeout", f"it was still running after {ended['timeout']:g} s")
+        return _error("timeout", f"it was still running after {ended['timeout']:.4g} s")
     if "signal" in ended:
         number = int(ended["signal"])
         word = signal.Signals(number).name if number in set(signal.Signals) else str(number)

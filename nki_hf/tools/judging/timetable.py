@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from nki_hf.chips import get_chip
+from nki_hf.tools.cores import check_cores
 from nki_hf.tools.judging.programs import failing, recorded
 from nki_hf.tools.judging.times import sentence, timed
 from nki_hf.tools.progress import working
@@ -23,8 +24,7 @@ def rows(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """One row of a record's `times` per size and chip; arguments and errors as `recorded`."""
     made = [get_chip(name) for name in chips]
-    if lnc not in (1, 2):
-        raise ValueError(f"lnc={lnc} is not a logical-core degree: it is 1 or 2.")
+    check_cores(lnc, chips)
     found = recorded(path, task, sizes, made, lnc=lnc, layout=layout, constants=constants)
     times = []
     for asked, played in zip(found.launches, found.played, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ def loop(
     *,
     rounds: int,
     budget: float | None,
+    clock: Callable[[], float],
     say: Callable[[Mapping[str, Any]], None],
 ) -> str:
     """Go on with a run; why it ended.
@@ -38,15 +38,17 @@ def loop(
       settings: what the run is.
       workers: who runs rounds.
       rounds: how many there are to be, the finished ones included.
-      budget: seconds of wall clock that all sessions of the run may take together; None = no limit.
+      budget: seconds of wall clock that all sessions of the run may take together; None = no limit. Its end is a time limit of
+        the rounds that run then.
+      clock: seconds that they have taken.
       say: gets the line of each round as it ends.
     """
     done = {item["round"]: item for item in run.rounds(mend=True)}
-    began = time.monotonic() - max((item["clock_s"] for item in done.values()), default=0.0)
 
-    def clock() -> float:
-        return time.monotonic() - began
+    def left() -> float | None:
+        return None if budget is None else budget - clock()
 
+    used_up = f"the budget of {budget:g} s is used up" if budget is not None else ""
     if settings["start"] and 0 not in done:
         _add(run, done, _started(run, settings, workers, clock), say)
     text = guide(load_task(settings["task"]), settings["judge"])
@@ -61,13 +63,14 @@ def loop(
             if r["generation"] < generation_of(first, width) and not r.get("transient", False)
         }
         known.pop("", None)
-        jobs = _jobs(run, settings, list(done.values()), missing, text, known, lambda: budget is not None and clock() >= budget)
-        asked = 0
+        jobs = _jobs(run, settings, list(done.values()), missing, text, known, left)
+        asked, cut = 0, False
         for number, answer in workers.run(jobs, float(settings["timeout"]) + round_limit(settings["judge"])):
             asked += 1
+            cut |= bool(answer.get("budget"))
             _add(run, done, _ended(run, settings, done, missing[number], answer, clock()), say)
-        if asked < len(missing):
-            return f"the budget of {budget:g} s is used up"
+        if cut or asked < len(missing):
+            return used_up
     return f"{rounds} rounds are done"
 
 
@@ -78,16 +81,17 @@ def _jobs(
     numbers: list[int],
     text: str,
     known: Mapping[str, int],
-    over: Callable[[], bool],
+    left: Callable[[], float | None],
 ) -> Iterator[dict[str, Any]]:
     """The jobs of one generation; none begins when the budget is used up."""
     for number in numbers:
-        if over():
+        seconds = left()
+        if seconds is not None and seconds <= 0:
             return
         yield {
             "kind": "round", "agent": settings["agent"], "seconds": settings["timeout"], "path": str(run.kernel(number)),
             "request": request_of(run, settings, before, number, text), "task": settings["task"],
-            "options": _options(settings, number), "known": dict(known),
+            "options": _options(settings, number), "known": dict(known), "left": seconds,
         }  # fmt: skip
 
 
@@ -121,6 +125,9 @@ def _ended(
     more: dict[str, Any] = {}
     if record is None:
         more["sentence"] = f"failed at stage agent: {error[1] or 'there is no kernel'}."
+    if answer.get("budget"):
+        what = more.get("sentence") or (record or {}).get("sentence", "")
+        more["sentence"] = f"{what.rstrip('.')}: the end of the budget."
     seconds = {"agent": answer.get("agent_seconds", 0.0), "judge": sum((record or {}).get("seconds", {}).values())}
     source = run.source(number) if record is not None else ""
     line = line_of(number, generation_of(number, width), None if parent is None else parent["round"], source, record, **more,

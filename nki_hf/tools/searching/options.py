@@ -15,6 +15,7 @@ from nki_hf.kernels.binding import Binding
 from nki_hf.kernels.registry import bindings
 from nki_hf.settings import settings
 from nki_hf.tasks import Task, load_task
+from nki_hf.tools.cores import check_cores
 from nki_hf.tools.judging.ours import Packed
 from nki_hf.tools.judging.request import constant_of, sizes_of
 from nki_hf.tools.modelled import window_of
@@ -81,6 +82,7 @@ def judge_options(
       ValueError: a flag cannot be read; what a value means for the task is found out by the judge.
     """
     chips = [get_chip(name).name for name in chip.split(",") if name] or [settings().chip]
+    check_cores(lnc, chips)
     if not 0 < timeout <= 3600:
         raise ValueError(f"timeout={timeout} is no time: it is above 0 and at most 3,600 s.")
     return {

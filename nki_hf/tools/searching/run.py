@@ -1,9 +1,11 @@
 """A run's folder: what was asked for, every round in a journal, every kernel and its whole judgement in files.
 
-    run.json       what the run is: written once, and again if its agent or a limit is another
+    run.json       what the run is: written once, and again if its agent, a limit or an end is another
     rounds.jsonl   one line per round, only ever added to, on the disk before the next round is asked for
     kernels/       0007.py of round 7, whole before it is judged
     judged/        0007.json, its record
+    clock          seconds that all sessions have taken, written every second
+    lock           held by the loop that runs
 
 The state of a run is a function of `rounds.jsonl`. A run that was killed goes on with the rounds that have no line.
 """
@@ -18,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nki_hf.tools.output_files import whole_file, writing
+from nki_hf.tools.output_files import leftover, whole_file, writing
 from nki_hf.tools.searching.facts import times_of
 from nki_hf.tools.searching.journal import append, held, mended, read
 
@@ -26,6 +28,7 @@ __all__ = ["Run", "line_of"]
 
 _SETTINGS = "run.json"
 _ROUNDS = "rounds.jsonl"
+_FOLDERS = ("kernels", "judged")
 _TRANSIENT = {"timeout", "killed", "crowd", "damaged", "crashed", "exit"}
 """Kinds of a process that did not come to its end."""
 
@@ -54,11 +57,34 @@ class Run:
             raise ValueError(f"run={self.folder}: {_SETTINGS} is not that of a loop: give another folder.")
         return found
 
+    @property
+    def clock(self) -> Path:
+        """The file of searching/clock.py."""
+        return self.folder / "clock"
+
+    def check_new(self) -> None:
+        """Compare the folder of a run that is to begin with an empty one; what a killed process left of its beginning may be
+        there.
+
+        Raises:
+          ValueError: it holds other things.
+        """
+        if not self.folder.is_dir():
+            return
+        found = [path for path in self.folder.iterdir() if not path.is_file() or not _of_beginning(path.name)]
+        found = [path for path in found if path.name not in _FOLDERS or not path.is_dir() or any(path.iterdir())]
+        if found:
+            names = ", ".join(sorted(path.name for path in found)[:3])
+            raise ValueError(
+                f"run={self.folder} is the folder of something else: it has no {_SETTINGS} and holds {names}: give a new or an "
+                "empty folder."
+            )
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """The folder, made if it is missing and locked: one loop at a time."""
         with writing(self.folder, "run"):
-            for folder in (self.folder, self.folder / "kernels", self.folder / "judged"):
+            for folder in (self.folder, *(self.folder / name for name in _FOLDERS)):
                 folder.mkdir(parents=True, exist_ok=True)
         with held(self.folder / "lock", f"run={self.folder}"):
             yield
@@ -121,6 +147,10 @@ class Run:
             file.write((json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
+
+
+def _of_beginning(name: str) -> bool:
+    return name in ("lock", "clock") or leftover(name)
 
 
 def line_of(

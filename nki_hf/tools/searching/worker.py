@@ -9,9 +9,11 @@ was, it ends the agent's command that is under way and itself.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,9 +68,15 @@ def _judged(job: Mapping[str, Any], alive: Callable[[], bool]) -> dict[str, Any]
 
 
 def _round(job: Mapping[str, Any], alive: Callable[[], bool]) -> dict[str, Any]:
-    """One round: the agent's command, then the judge. The kernel's file is written whole, before it is judged."""
-    answer = answered(job["agent"], job["request"], job["seconds"], alive)
+    """One round: the agent's command, then the judge. The kernel's file is written whole, before it is judged.
+
+    `left` seconds after its beginning a round is out of time, however far it has come: `budget` says so.
+    """
+    end = math.inf if job["left"] is None else time.monotonic() + job["left"]
+    answer = answered(job["agent"], job["request"], min(job["seconds"], end - time.monotonic()), alive)
     found: dict[str, Any] = {"note": answer.note, "error": answer.error, "agent_seconds": answer.seconds, "record": None}
+    if answer.error[0] == "timeout" and time.monotonic() >= end:
+        return {**found, "budget": True}
     if not answer.kernel or not alive():
         return found
     path = Path(job["path"])
@@ -79,9 +87,15 @@ def _round(job: Mapping[str, Any], alive: Callable[[], bool]) -> dict[str, Any]:
         os.fsync(file.fileno())
     aside.replace(path)
     known = job["known"].get(hashlib.sha256(answer.kernel.encode(errors="replace")).hexdigest())
-    return (
-        {**found, "same": known} if known is not None else {**found, "record": judge(str(path), job["task"], **job["options"])}
-    )
+    if known is not None:
+        return {**found, "same": known}
+    within = None if end == math.inf else max(0.0, end - time.monotonic())
+    record = judge(str(path), job["task"], **job["options"], within=within)
+    return {**found, "record": record, "budget": time.monotonic() >= end and _late(record)}
+
+
+def _late(record: Mapping[str, Any]) -> bool:
+    return not record["passed"] and any(finding["kind"] == "timeout" for finding in record["findings"])
 
 
 def _trial(job: Mapping[str, Any], alive: Callable[[], bool]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from nki_hf.tools.judging import plain
 
-__all__ = ["MOST_PROCESSES", "Workers", "processes_of"]
+__all__ = ["MOST_PROCESSES", "Workers", "processes_of", "worker_environment"]
 
 MOST_PROCESSES = 256
 
@@ -28,6 +28,11 @@ def processes_of(number: int) -> int:
     if not 0 <= number <= MOST_PROCESSES:
         raise ValueError(f"processes={number} is not possible: it is 1 to {MOST_PROCESSES}, or 0 for one per core.")
     return number or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
+def worker_environment() -> dict[str, str]:
+    """The environment of a worker that is started now."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Workers:
@@ -104,10 +109,9 @@ class Workers:
         return answer
 
     def _started(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         process = subprocess.Popen(
             [sys.executable, "-m", "nki_hf.tools.searching.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env=environment, start_new_session=True,
+            stderr=subprocess.DEVNULL, env=worker_environment(), start_new_session=True,
         )  # fmt: skip
         with self._lock:
             self._all.append(process)

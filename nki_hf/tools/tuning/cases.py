@@ -11,6 +11,7 @@ from nki_hf.chips import get_chip
 from nki_hf.kernels.binding import Target
 from nki_hf.kernels.registry import binding
 from nki_hf.tasks import load_task
+from nki_hf.tools.cores import check_cores
 from nki_hf.tools.error_bands import band_of, task_band
 from nki_hf.tools.judging.layouts import layout_of, parsed, placed_shape
 from nki_hf.tools.searching.options import Named
@@ -71,9 +72,7 @@ def own_cases(
     for name in chips:
         chip = get_chip(name)
         cores = chip.default_lnc if lnc is None else lnc
-        if not 1 <= cores <= chip.default_lnc:
-            allowed = " or ".join(map(str, range(1, int(chip.default_lnc) + 1)))
-            raise ValueError(f"lnc={lnc} is not possible on {name}: it is {allowed}.")
+        check_cores(cores, [name])
         target = Target(chip=chip, lnc=cores)
         rule = own_constants(kernel, problem, target)
         unknown = sorted(set(space) - set(rule))

@@ -42,14 +42,18 @@ class Tuned:
       case: the case.
       start_us: the time with the constants that the kernel has by itself; None if it has none, or fails.
       rows: constants and result.
-      reloaded: how many results were known before.
+      known: combinations (`key_of`) whose results were kept by an earlier command.
+      shared: those whose results are of other commands on the same study.
+      programs: what the kernel's Python starts or asks beyond Python, for which no result is kept.
       seconds: wall clock.
     """
 
     case: Case
     start_us: float | None = None
     rows: list[tuple[dict[str, Any], Mapping[str, Any]]] = field(default_factory=list)
-    reloaded: int = 0
+    known: set[str] = field(default_factory=set)
+    shared: set[str] = field(default_factory=set)
+    programs: set[str] = field(default_factory=set)
     seconds: float = 0.0
 
     @property
@@ -82,14 +86,14 @@ def exhaustive(case: Case, space: Space, workers: Workers, limit: float, *, prun
     began = time.perf_counter()
     found = Tuned(case=case)
     known = case.study.known()
-    found.start_us = _start(case, known, workers, limit)
+    found.start_us = _start(found, known, workers, limit)
     all_of_it = {key_of(constants): constants for constants in combinations(space)}
     results = {key: known[key] for key in all_of_it if key in known}
     best = [min((r["us"] for r in results.values() if "us" in r), default=float("inf"))]
     least = best[0] if prune else float("inf")
     missing = [key for key in all_of_it if key not in results or not _settled(results[key], least)]
-    found.reloaded = len(all_of_it) - len(missing)
-    results.update(_run(case, missing, all_of_it, best if prune else [float("inf")], workers, limit, prune=prune))
+    found.known = set(all_of_it) - set(missing)
+    results.update(_run(found, missing, all_of_it, best if prune else [float("inf")], workers, limit, prune=prune))
     found.rows = [(constants, results[key]) for key, constants in all_of_it.items()]
     found.seconds = time.perf_counter() - began
     return found
@@ -100,7 +104,7 @@ def sampled(case: Case, space: Space, sampler: Sampled, workers: Workers, limit:
     began = time.perf_counter()
     found = Tuned(case=case)
     known = case.study.known()
-    found.start_us = _start(case, known, workers, limit)
+    found.start_us = _start(found, known, workers, limit)
     results: dict[str, Mapping[str, Any]] = {}
     constants_of: dict[str, dict[str, Any]] = {}
     for trial, constants in sampler.asked():
@@ -108,13 +112,14 @@ def sampled(case: Case, space: Space, sampler: Sampled, workers: Workers, limit:
         constants_of[key] = constants
         if key in known and ("us" in known[key] or "failed" in known[key]):
             results[key] = known[key]
-            found.reloaded += 1
+            found.known.add(key)
         else:
-            results.update(_run(case, [key], constants_of, [float("inf")], workers, limit))
-        sampler.told(trial, results[key].get("us"))
-    for key, us in sampler.results().items():
+            results.update(_run(found, [key], constants_of, [float("inf")], workers, limit))
+        sampler.told(trial, results[key])
+    for key, result in sampler.results().items():
         if key not in results:
-            results[key] = {"us": us}  # of another process
+            results[key] = result
+            found.shared.add(key)
     for constants in combinations(space):
         if key_of(constants) in results:
             found.rows.append((constants, results[key_of(constants)]))
@@ -126,18 +131,19 @@ def _settled(result: Mapping[str, Any], best_us: float) -> bool:
     return "us" in result or "failed" in result or result["floor_us"] >= best_us
 
 
-def _start(case: Case, known: Mapping[str, Mapping[str, Any]], workers: Workers, limit: float) -> float | None:
+def _start(found: Tuned, known: Mapping[str, Mapping[str, Any]], workers: Workers, limit: float) -> float | None:
+    case = found.case
     if case.start is None:
         return None
     key = key_of(case.start)
     result = known.get(key)
     if result is None or "pruned" in result:
-        result = dict(_run(case, [key], {key: dict(case.start)}, [float("inf")], workers, limit))[key]
+        result = dict(_run(found, [key], {key: dict(case.start)}, [float("inf")], workers, limit))[key]
     return result.get("us")
 
 
 def _run(
-    case: Case,
+    found: Tuned,
     keys: list[str],
     constants_of: Mapping[str, dict[str, Any]],
     best: list[float],
@@ -147,6 +153,7 @@ def _run(
     prune: bool = True,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Key and result of each, as they end; `best` is kept."""
+    case = found.case
 
     def jobs() -> Iterator[dict[str, Any]]:
         for key in keys:
@@ -164,5 +171,6 @@ def _run(
             result = {"failed": answer["error"]}
         else:
             result = answer
+            found.programs.update(answer.get("programs", ()))
             case.study.keep(keys[number], result)
         yield keys[number], result

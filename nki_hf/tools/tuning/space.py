@@ -54,7 +54,11 @@ def _values(text: str, part: str) -> list[Any]:
     match = _RANGE.fullmatch(part)
     if match:
         first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
-        if step < 1 or last < first or (last - first) // step >= MOST:
+        if step and last >= first and (count := (last - first) // step + 1) > MOST:
+            raise ValueError(
+                f"const={text[:200]!r}: {part} is {count:,} values, at most {MOST:,} are gone through: give fewer."
+            )
+        if step < 1 or last < first:
             raise ValueError(f"const={text[:200]!r}: {part} is no range: write FIRST..LAST or FIRST..LAST:STEP.")
         return list(range(first, last + 1, step))
     try:

@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import nki_hf.sim
 from nki_hf.tools.searching.journal import append, read
-from nki_hf.tools.tuning.files_read import unchanged
+from nki_hf.tools.tuning.surroundings import unchanged
 
 __all__ = ["Study", "cache_folder", "laws", "source_digest", "study_of"]
 
@@ -32,6 +34,8 @@ _DYNAMIC = frozenset(
      "loadtxt", "genfromtxt", "memmap")
 )  # fmt: skip
 """Names by which a source imports or reads what its text does not name."""
+_FORMAT = 2
+"""Of a result's line."""
 _MOST_FILES, _MOST_BYTES = 2_000, 1 << 26
 
 
@@ -154,8 +158,8 @@ class Study:
         return hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:24]
 
     def known(self) -> dict[str, dict[str, Any]]:
-        """Results by `space.key_of`; of several, a time counts more than the word that it is not of interest. Those whose
-        kernel read a file that is another one now are left out.
+        """Results by `space.key_of`; of several, a time counts more than the word that it is not of interest. Those of which
+        something is another one now that their kernel asked for (surroundings.py) are left out.
         """
         found: dict[str, dict[str, Any]] = {}
         if self.file is not None:
@@ -163,10 +167,10 @@ class Study:
                 key = record.get("constants")
                 if record.get("study") == self.name and isinstance(key, str) and ("us" in record or key not in found):
                     found[key] = record
-        files = {path: digest for record in found.values() for path, digest in record.get("read", {}).items()}
-        if unchanged(files):  # one look at each file is enough where all results read the same
+        around = {key: value for record in found.values() for key, value in record.get("around", {}).items()}
+        if unchanged(around):  # one look at each is enough where all results follow from the same
             return found
-        return {key: record for key, record in found.items() if unchanged(record.get("read", {}))}
+        return {key: record for key, record in found.items() if unchanged(record.get("around", {}))}
 
     def forget(self) -> None:
         """Drop every result."""
@@ -174,14 +178,18 @@ class Study:
             self.file.unlink(missing_ok=True)
 
     def keep(self, constants: str, result: Mapping[str, Any]) -> None:
-        """Add one result."""
-        if self.file is not None:
+        """Add one result; one that follows from more than Python says is not kept."""
+        if self.file is not None and not result.get("programs"):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             append(self.file, {"study": self.name, "constants": constants, **result})
 
 
 def study_of(facts: Mapping[str, Any], source: Path, folder: Path | None) -> Study:
     """The study of a kernel's source and a problem."""
-    whole = {**facts, "source": source_digest(source), "laws": laws(), "language": nki_hf.sim.__version__}
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}, NumPy {np.__version__}"
+    whole = {
+        **facts, "source": source_digest(source), "laws": laws(), "language": nki_hf.sim.__version__, "python": python,
+        "format": _FORMAT,
+    }  # fmt: skip
     study = Study(whole, None)
     return Study(whole, None if folder is None else folder / f"{study.name}.jsonl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,9 @@ from nki_hf.timing.schedule import schedule_below
 from nki_hf.tools.judging.child import bound_arguments, kernel_in, module_of
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.shape import problem_of
-from nki_hf.tools.tuning.files_read import digests, noticed
+from nki_hf.tools.tuning.noticing import Noticed, noticing
 from nki_hf.tools.tuning.own import own_launch
+from nki_hf.tools.tuning.surroundings import begun, surroundings
 
 __all__ = ["Trials"]
 
@@ -30,26 +32,34 @@ class _Unknown(Exception):
 
 
 class Trials:
-    """Runs trials; a kernel's file is loaded once for as long as it stays as it is."""
+    """Runs trials of one kernel; its file is loaded once for as long as it stays as it is.
+
+    What a trial loads is there for the next one, and need not be asked for again: what has been noticed counts for all that
+    come after.
+    """
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, str], tuple[float, Kernel, str, set[str]]] = {}
-        self._read: set[str] = set()
+        self._loaded: dict[tuple[str, str], tuple[float, Kernel, str]] = {}
+        self._noticed = Noticed()
+        self._environment = dict(os.environ)
+        self._start = begun(self._environment)
 
     def run(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """`us` and `floor_us`; or `floor_us` and `pruned`; or `failed`, a sentence; or `unknown`, one. `read` has the digest of
-        every file that the kernel's Python read, where there are such beside its own.
+        """`us` and `floor_us`; or `floor_us` and `pruned`; or `failed`, a sentence; or `unknown`, one. `around` has what else
+        they follow from (surroundings.py), where there is such; `programs` what reaches beyond Python, which nobody can note.
 
         Args:
           job: `constants` (as text), `chip`, `lnc`, `window`, `best_us` (what a trial must be below to be of interest, or
             None); and either `kernel` (one of ours), `shape` and `units` (how many per core stand for all; None = all), or
             `path`, `arrays` (name, shape, element type) and `tuned` (the names of what is tuned).
         """
-        self._read = set()
-        with noticed(self._read):
+        with noticing(self._noticed):
             found = self._run(job)
-        read = digests(self._read - {job.get("path", "").rpartition(":")[0], job.get("path", "")})
-        return {**found, "read": read} if read else found
+        file, separator, _ = job.get("path", "").rpartition(":")
+        own = file if separator and file.endswith(".py") else job.get("path", "")
+        around = surroundings(self._noticed, own, self._environment, self._start)
+        programs = sorted(self._noticed.programs)
+        return {**found, **({"around": around} if around else {}), **({"programs": programs} if programs else {})}
 
     def _run(self, job: Mapping[str, Any]) -> dict[str, Any]:
         chip, constants = get_chip(job["chip"]), ast.literal_eval(job["constants"])
@@ -93,8 +103,7 @@ class Trials:
         if known is None or known[0] != stamp:
             with as_nki():
                 kernel, label = kernel_in(module_of(file), file, name)
-            known = self._loaded[file, name] = (stamp, kernel, label, set(self._read))
-        self._read |= known[3]
+            known = self._loaded[file, name] = (stamp, kernel, label)
         return known[1], known[2]
 
 

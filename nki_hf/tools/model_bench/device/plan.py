@@ -100,7 +100,8 @@ def plan(options: BenchOptions, device: str, host: Host | None = None) -> Device
     commands = [("compile, in a process of its own", f"{options.command()} {COMPILE_ONLY}")]
     commands += [("time, in a fresh process with a warm cache", options.command())]
     commands += [(f"time: {what}", case.command()) for what, case in cases(options)]
-    profile = " ".join(f"{name}={value}" for name, value in {**_PROFILE, "NEURON_RT_INSPECT_OUTPUT_DIR": str(folder)}.items())
+    variables = {**_PROFILE, "NEURON_RT_INSPECT_OUTPUT_DIR": str(folder)}
+    profile = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     quiet = replace(options, profile=False, attn=("nki",))
     commands += [("profile, in a process of its own that times nothing", f"{profile} {quiet.command()} {COMPILE_ONLY}")]
     if device == "xla":
@@ -112,7 +113,7 @@ def plan(options: BenchOptions, device: str, host: Host | None = None) -> Device
         commands += [("or profile the compiled graph alone, with inputs of zeros; writes profile_exec_2.ntff", capture)]
         alone = f"neuron-explorer view -n {neff} -s profile_exec_2.ntff --output-format summary-text"
         commands += [("its utilisation in numbers", alone)]
-    view = f"neuron-explorer view -d {folder} --output-format"
+    view = f"neuron-explorer view -d {shlex.quote(str(folder))} --output-format"
     commands += [("open system_profile.pftrace and device_profile_model_*.pftrace in ui.perfetto.dev", f"{view} perfetto")]
     commands += [("utilisation in numbers; prefer mfu_inst_*: a kernel is opaque to the HLO count", f"{view} summary-text")]
     return DevicePlan(

@@ -1,0 +1,169 @@
+"""What a kernel's Python asks of the machine while it is loaded and traced: files, folders, modules, environment variables.
+
+Python reports every file that it opens and every folder that it lists to audit hooks, those of imports, NumPy and pathlib
+included, and the other programs that it starts. A finder that finds nothing, put before the others, hears of every module that
+is looked for. Whether a path exists is asked of `os`, variables of `os.environ`: both are wrapped for as long as it takes. What
+native code does by itself is not noticed, nor are the clock and random numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import nki_hf
+
+__all__ = ["EVERY_VARIABLE", "INSTALLED", "KNOWN", "Noticed", "noticing"]
+
+EVERY_VARIABLE = "*"
+"""Stands for the whole environment; no variable can have this name in a shell."""
+_WRITES = os.O_WRONLY | os.O_RDWR
+_ASKING = ("stat", "lstat", "access", "readlink")
+_WHOLE = ("__iter__", "__len__", "__repr__")
+_PROGRAMS = ("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "os.fork", "os.forkpty", "socket.connect")
+_LOADS = ("ctypes.dlopen", "sqlite3.connect")
+"""Events whose argument is a file that native code opens."""
+
+
+def _folders(*paths: str | Path) -> tuple[str, ...]:
+    return tuple({place + os.sep for path in paths for place in (os.path.realpath(path), os.path.abspath(path))})
+
+
+INSTALLED = _folders(
+    *(sysconfig.get_paths()[name] for name in ("purelib", "platlib")),
+    *(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")),
+)
+"""Folders of installed packages, the user's and the system's among them where this Python looks there."""
+_STANDARD = ("<frozen ", *_folders(*(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))))
+KNOWN = (
+    *INSTALLED, *_STANDARD, "/proc/", "/sys/", "/dev/",
+    *_folders(*(Path(nki_hf.__file__).parent / name for name in ("sim", "timing", "chips", "tools"))),
+)  # fmt: skip
+"""Where files are no part of a kernel, or are covered by the digest of the laws."""
+
+
+@dataclass(kw_only=True)
+class Noticed:
+    """What was asked.
+
+    Attributes:
+      files: full paths that were opened for reading, there or not, and of folders that were listed.
+      asked: full paths of which it was asked whether they exist, or what they are.
+      modules: modules that the kernel looked for, there or not, with the folders in which Python looks.
+      variables: names of environment variables, set or not; `EVERY_VARIABLE` for all.
+      programs: what reaches beyond Python, as the audit events call it.
+      relative: True if a path was relative, so that it depends on the working folder.
+    """
+
+    files: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+    modules: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
+    variables: set[str] = field(default_factory=set)
+    programs: set[str] = field(default_factory=set)
+    relative: bool = False
+
+
+_noticing: list[Noticed] = []
+_hooked: list[bool] = []
+
+
+@contextmanager
+def noticing(found: Noticed) -> Iterator[None]:
+    """Block in which what Python asks goes into `found`; it may have been used before."""
+    if not _hooked:
+        sys.addaudithook(_hook)  # for good: hooks cannot be taken away
+        _hooked.append(True)
+    environment = type(os.environ)
+    before: list[tuple[Any, str, Any]] = [(os, name, getattr(os, name)) for name in _ASKING]
+    before += [(environment, name, getattr(environment, name)) for name in ("__getitem__", *_WHOLE)]
+    _noticing.append(found)
+    sys.meta_path.insert(0, _Lookups)
+    try:
+        for owner, name, real in before:
+            setattr(owner, name, _path_noted(real) if owner is os else _variable_noted(real, whole=name in _WHOLE))
+        yield
+    finally:
+        for owner, name, real in before:
+            setattr(owner, name, real)
+        if _Lookups in sys.meta_path:
+            sys.meta_path.remove(_Lookups)
+        _noticing.pop()
+
+
+class _Lookups:
+    """The finder that finds nothing. What installed packages look for is theirs."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> None:
+        if _noticing and _by_kernel(nearest=True):
+            folders = (os.path.abspath(folder or os.curdir) for folder in (sys.path if path is None else path))
+            _noticing[-1].modules.add((name, tuple(folders)))
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _noticing:
+        return
+    if event == "open":
+        if not (arguments[2] or 0) & _WRITES:
+            _note(_noticing[-1].files, arguments[0])
+    elif event in ("os.listdir", "os.scandir"):  # of imports not: what they import is opened
+        if not sys._getframe(1).f_code.co_filename.startswith("<frozen importlib"):
+            _note(_noticing[-1].files, os.curdir if arguments[0] is None else arguments[0])
+    elif event == "import" and arguments[1]:  # native code, which is loaded from this file
+        _note(_noticing[-1].files, arguments[1])
+    elif event in _LOADS and os.sep in str(arguments[0]):
+        _note(_noticing[-1].files, arguments[0])
+    elif event in _PROGRAMS and _by_kernel():
+        _noticing[-1].programs.add(event)
+
+
+def _note(paths: set[str], path: Any) -> None:
+    if isinstance(path, str | bytes | os.PathLike):
+        text = os.fsdecode(path)
+        with contextlib.suppress(OSError):  # the working folder is gone
+            paths.add(os.path.abspath(text))
+        _noticing[-1].relative |= not os.path.isabs(text)
+
+
+def _path_noted(real: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def asked(path: Any, *more: Any, **options: Any) -> Any:
+        if _noticing and _by_kernel():
+            _note(_noticing[-1].asked, path)
+        return real(path, *more, **options)
+
+    return asked
+
+
+def _variable_noted(real: Callable[..., Any], *, whole: bool) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def read(environment: Any, *names: Any) -> Any:
+        if _noticing and _by_kernel():
+            name = EVERY_VARIABLE if whole else names[0]
+            if isinstance(name, str | bytes):
+                _noticing[-1].variables.add(os.fsdecode(name))
+        return real(environment, *names)
+
+    return read
+
+
+def _by_kernel(*, nearest: bool = False) -> bool:
+    """True if a kernel's own Python asks, be it through a package; `nearest`: not through an installed one."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(KNOWN):
+            return True
+        if nearest and (file.startswith(INSTALLED) or not file.startswith(_STANDARD)):
+            return False
+        frame = frame.f_back
+    return False

@@ -1,0 +1,297 @@
+"""Results of `nki_hf tune` are kept, and count while all that they follow from is as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from nki_hf.cli import app
+from nki_hf.tools.searching.options import judge_options, named
+from nki_hf.tools.searching.workers import Workers
+from nki_hf.tools.tuning import study as studies
+from nki_hf.tools.tuning.cases import file_cases
+from nki_hf.tools.tuning.study import source_digest, study_of
+from nki_hf.tools.tuning.surroundings import unchanged
+from nki_hf.tools.tuning.trial import Trials
+from tests.support.tuned_kernels import SMALL, TUNED, tuned
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text(TUNED)
+    return path
+
+
+def test_results_are_kept_and_nothing_runs_again(file, tmp_path, monkeypatch):
+    words = [str(file), *SMALL, "--const", "extra=0..3", "--cache", str(tmp_path / "cache"), "--no-judge"]
+    (first,) = tuned(*words)
+    monkeypatch.setattr(Workers, "_one", lambda *_: pytest.fail("a trial runs"))
+    (again,) = tuned(*words)
+    assert (first["reloaded"], again["reloaded"]) == (0, 4)
+    assert {key: first[key] for key in ("best", "us", "start_us")} == {key: again[key] for key in ("best", "us", "start_us")}
+
+
+def test_another_source_import_chip_size_or_law_is_another_study(file, tmp_path, monkeypatch):
+    facts = {"chip": "trn2", "size": 256}
+    first = study_of(facts, file, tmp_path).name
+    assert study_of(facts, file, None).name == first
+    assert len({first, *(study_of({**facts, k: v}, file, None).name for k, v in (("chip", "trn1"), ("size", 512)))}) == 3
+    file.write_text(TUNED + "\n# changed\n")
+    assert study_of(facts, file, None).name != first
+    file.write_text("import steps\nfrom parts import wide\n" + TUNED)
+    names = []
+    for name, text in (("steps.py", "x = 1"), ("steps.py", "x = 2"), ("parts/__init__.py", ""), ("parts/wide.py", "y = 1")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        names.append(source_digest(file))
+    assert len(set(names)) == 4
+    same = study_of(facts, file, None).name
+    (tmp_path / "other.py").write_text("z = 1")
+    assert study_of(facts, file, None).name == same
+    monkeypatch.setattr(studies, "laws", lambda: "others")
+    assert study_of(facts, file, None).name != same
+
+
+IMPORTS = {
+    "beside another": ("import os, helper", "helper.py"),
+    "after a semicolon": ("import sys; import helper", "helper.py"),
+    "in a try": ("try: import helper\nexcept ImportError: pass", "helper.py"),
+    "over lines": ("from pkg import (\n    sub,\n)", "pkg/sub.py"),
+    "a package on the way": ("import pkg.sub", "pkg/__init__.py"),
+    "in turn": ("import between", "helper.py"),
+    "relative, in turn": ("import pkg.near", "pkg/sub.py"),
+    "by a function": ("import importlib\nhelper = importlib.import_module('hel' + 'per')", "helper.py"),
+    "data": ("import numpy as np\nWIDTH = np.load('width.npy')", "width.npy"),
+    "a text": ("WIDTH = int(open('width.npy').read())", "width.npy"),
+}
+
+
+@pytest.mark.parametrize(("text", "changed"), IMPORTS.values(), ids=IMPORTS)
+def test_whatever_a_kernel_imports_or_reads_beside_it_is_in_its_digest(tmp_path, text, changed):
+    (tmp_path / "pkg").mkdir()
+    for name in ("helper.py", "pkg/sub.py", "pkg/__init__.py", "width.npy"):
+        (tmp_path / name).write_text("X = 1\n")
+    (tmp_path / "between.py").write_text("def f():\n    import helper\n")
+    (tmp_path / "pkg/near.py").write_text("from . import sub\n")
+    (tmp_path / "kernel.py").write_text(text + "\n")
+    before = source_digest(tmp_path / "kernel.py")
+    assert source_digest(tmp_path / "kernel.py") == before
+    (tmp_path / changed).write_text("X = 2\n")
+    assert source_digest(tmp_path / "kernel.py") != before
+
+
+COUNTED = TUNED.replace("range(extra)", "range(extra + count())")
+_IMPORTED = "import sys\nsys.path.insert(0, {folder!r})\n"
+_THERE = "def count():\n    return {expression}\n"
+SURROUNDINGS = {
+    "a text": ("import pathlib\nC = int(pathlib.Path({path!r}).read_text())\ndef count():\n    return C\n", "1", "3"),
+    "an array": ("import numpy as np\ndef count():\n    return np.fromfile({path!r}, np.uint8)[0] - 48\n", "1", "3"),
+    "a text while it is traced": ("def count():\n    return int(open({path!r}, 'rb').read())\n", "1", "3"),
+    "a text in vain": ("def count():\n    try: return int(open({path!r}).read())\n    except OSError: return 0\n", None, "3"),
+    "a link": ("def count():\n    return int(open({path!r}).read())\n", "-> one", "-> three"),
+    "a listed folder": ("import os\nC = len(os.listdir({folder!r}))\ndef count():\n    return C\n", None, "3"),
+    "a module": (_IMPORTED + "from {module} import count\n", "def count(): return 1", "def count(): return 3"),
+    "a module that an earlier trial imported": (
+        _IMPORTED + "def count():\n    import {module}\n    return {module}.count()\n",
+        "def count(): return 1", "def count(): return 3",
+    ),
+    "a module in vain": (
+        _IMPORTED + "try: from {module} import count\nexcept ImportError:\n    def count(): return 0\n",
+        None, "def count(): return 3",
+    ),
+    "a module in vain while it is traced": (
+        _IMPORTED + "def count():\n    try: import {module}\n    except ImportError: return 0\n    return 3\n", None, "",
+    ),
+    "find_spec": (_IMPORTED + "from importlib.util import find_spec\n"
+                  "def count():\n    return 3 * (find_spec({module!r}) is not None)\n", None, ""),
+    "os.path.exists": ("import os\ndef count():\n    return 3 * os.path.exists({path!r})\n", None, ""),
+    "Path.exists": ("from pathlib import Path\nC = 3 * Path({path!r}).exists()\ndef count():\n    return C\n", None, ""),
+    "isfile, no more there": ("from os.path import isfile\ndef count():\n    return 3 - 2 * isfile({path!r})\n", "", None),
+    "os.access": ("import os\ndef count():\n    return 3 * os.access({path!r}, os.R_OK)\n", None, ""),
+    "its size": ("import os\ndef count():\n    return os.path.getsize({path!r})\n", "1", "333"),
+    "glob": ("import glob\ndef count():\n    return 3 * len(glob.glob({folder!r} + '/*.py'))\n", None, ""),
+    "environ.get": ("import os\ndef count():\n    return int(os.environ.get('NKI_HF_T', '1'))\n", {}, {"NKI_HF_T": "3"}),
+    "environ[]": ("import os\ndef count():\n    return int(os.environ['NKI_HF_T'])\n", {"NKI_HF_T": "1"}, {"NKI_HF_T": "3"}),
+    "getenv, no more set": ("import os\ndef count():\n    return int(os.getenv('NKI_HF_T', '3'))\n", {"NKI_HF_T": "1"}, {}),
+    "in environ": ("import os\ndef count():\n    return 3 * ('NKI_HF_T' in os.environ)\n", {}, {"NKI_HF_T": ""}),
+    "environb": ("import os\ndef count():\n    return int(os.environb.get(b'NKI_HF_T', b'1'))\n", {}, {"NKI_HF_T": "3"}),
+    "every variable": ("import os\ndef count():\n    return 3 * ('NKI_HF_T' in dict(os.environ))\n", {}, {"NKI_HF_T": ""}),
+}  # fmt: skip
+"""How a kernel finds out how many instructions more it has; what there is at `path` (its text, None = nothing), or which
+variables are set, before and after.
+"""
+
+
+def _set(path, state, monkeypatch):
+    if isinstance(state, dict):
+        monkeypatch.delenv("NKI_HF_T", raising=False)
+        for name, value in state.items():
+            monkeypatch.setenv(name, value)
+        return
+    path.unlink(missing_ok=True)
+    if state is not None and state.startswith("-> "):
+        path.symlink_to(path.parent.parent / state.removeprefix("-> "))
+    elif state is not None:
+        path.write_text(state)
+
+
+@pytest.mark.parametrize("how", SURROUNDINGS)
+def test_a_result_counts_while_all_that_its_kernel_asked_for_is_as_it_was(file, tmp_path, monkeypatch, how):
+    """The second of two trials in one process, which asks less, and one in a new process after the change."""
+    head, before, after = SURROUNDINGS[how]
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (tmp_path / "one").write_text("1")
+    (tmp_path / "three").write_text("3")
+    module = f"helper_{list(SURROUNDINGS).index(how)}"
+    path = folder / f"{module}.py"
+    file.write_text(head.format(path=str(path), folder=str(folder), module=module) + COUNTED)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # as a worker has them
+        monkeypatch.setenv(name, "1")
+    _set(path, before, monkeypatch)
+    (case,) = file_cases(named(str(file), "softmax"), "softmax", judge_options(at="256", chip="trn2"), None)
+
+    def result(trials, extra):
+        job = {**case.job, "constants": repr({**case.job["given"], "extra": extra}), "tuned": ["extra"], "best_us": None}
+        return trials.run(job)
+
+    trials = Trials()
+    result(trials, 0)
+    first = result(trials, 1)
+    assert unchanged(first["around"])
+    (tmp_path / "something else").write_text("")
+    monkeypatch.setenv("NKI_HF_OTHER", "1") if how != "every variable" else None
+    assert unchanged(first["around"])
+    _set(path, after, monkeypatch)
+    assert not unchanged(first["around"])
+    sys.modules.pop(module, None)
+    sys.path_importer_cache.clear()
+    assert result(Trials(), 1)["us"] > first["us"]
+
+
+def test_what_changed_around_a_kernel_is_found_out_again_by_the_command(file, tmp_path, monkeypatch):
+    """A file, then a module that is looked for in vain, then a variable; each result is found again until then."""
+    folder = tmp_path / "mit Ü und raum"
+    folder.mkdir()
+    head = (
+        f"import os, sys\nsys.path.insert(0, {str(folder)!r})\n"
+        "try: from helper_around import COUNT\nexcept ImportError: COUNT = 0\n"
+        f"COUNT += os.path.exists({str(folder / 'there')!r}) + int(os.environ.get('NKI_HF_T', '0'))\n"
+    )
+    file.write_text(head + TUNED.replace("range(extra)", "range(extra + COUNT)"))
+    words = [str(file), *SMALL, "--const", "extra=0..1", "--cache", str(tmp_path / "cache"), "--no-judge"]
+    times = [tuned(*words)[0]["us"]]
+    for change in (
+        lambda: (folder / "there").touch(),
+        lambda: (folder / "helper_around.py").write_text("COUNT = 1\n"),
+        lambda: monkeypatch.setenv("NKI_HF_T", "1"),
+    ):
+        assert tuned(*words)[0]["reloaded"] == 2
+        change()
+        (found,) = tuned(*words)
+        assert found["reloaded"] == 0
+        times.append(found["us"])
+    assert times == sorted(set(times))
+
+
+def test_a_relative_path_means_the_folder_in_which_the_command_runs(file, tmp_path, monkeypatch):
+    file.write_text("COUNT = int(open('count').read())\n" + TUNED.replace("range(extra)", "range(extra + COUNT)"))
+    words = [str(file), *SMALL, "--const", "extra=0..1", "--cache", str(tmp_path / "cache"), "--no-judge"]
+    times = []
+    for name in ("1", "3"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "count").write_text(name)
+        monkeypatch.chdir(tmp_path / name)
+        times.append(tuned(*words)[0])
+        assert tuned(*words)[0]["reloaded"] == 2
+    assert [found["reloaded"] for found in times] == [0, 0]
+    assert times[0]["us"] < times[1]["us"]
+
+
+def test_no_result_is_kept_of_a_kernel_that_asks_another_program(file, tmp_path):
+    """What that program reads is in no digest."""
+    head = "import subprocess\nCOUNT = int(subprocess.run(['echo', '1'], capture_output=True).stdout)\n"
+    file.write_text(head + TUNED.replace("range(extra)", "range(extra + COUNT)"))
+    words = [str(file), *SMALL, "--const", "extra=0..1", "--cache", str(tmp_path / "cache"), "--no-judge"]
+    for _ in range(2):
+        (found,) = tuned(*words)
+        assert (found["reloaded"], found["not_kept"]) == (0, ["subprocess.Popen"])
+    assert "no result is kept" in " ".join(CliRunner().invoke(app, ["tune", *words]).stdout.split())
+
+
+def test_what_is_noticed_is_no_secret(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("NKI_HF_T", "geheim")
+    file.write_text("import os\nos.environ.get('NKI_HF_T')\n" + TUNED)
+    tuned(str(file), *SMALL, "--const", "extra=0", "--cache", str(tmp_path / "cache"), "--no-judge")
+    (results,) = (tmp_path / "cache").iterdir()
+    (row,) = [json.loads(line) for line in results.read_text().splitlines() if "'extra', 0" in line]
+    assert "variable NKI_HF_T" in row["around"]
+    assert "geheim" not in results.read_text()
+
+
+def test_a_search_that_the_judge_times_otherwise_is_dropped(file, tmp_path, monkeypatch):
+    """What native code reads by itself is not noticed, here the environment by `posix`: the judge of the fastest is."""
+    head = "import posix\nCOUNT = int(posix.environ.get(b'NKI_HF_TEST_EXTRA', b'0'))\n"
+    file.write_text(head + TUNED.replace("range(extra)", "range(extra + COUNT)"))
+    words = ["tune", str(file), *SMALL, "--const", "extra=0..1", "--cache", str(tmp_path / "cache")]
+    monkeypatch.setenv("NKI_HF_TEST_EXTRA", "3")
+    assert CliRunner().invoke(app, [*words, "--no-judge"]).exit_code == 0
+    monkeypatch.delenv("NKI_HF_TEST_EXTRA")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert "the judge times a kernel otherwise" in done.stderr
+    assert CliRunner().invoke(app, words).exit_code == 0
+
+
+def test_a_kernel_of_ours_is_digested_with_its_modules_and_no_other_kernels(tmp_path, monkeypatch):
+    package = tmp_path / "nki_hf"
+    shutil.copytree(studies._PACKAGE / "kernels", package / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "__init__.py").touch()
+    monkeypatch.setattr(studies, "_PACKAGE", package)
+    kernel = package / "kernels" / "flash_const_max" / "kernel.py"
+
+    def changes(module):
+        path = package / "kernels" / module
+        before, text = source_digest(kernel), path.read_text()
+        path.write_text(text + "\n# changed\n")
+        after = source_digest(kernel)
+        path.write_text(text)
+        assert source_digest(kernel) == before
+        return after != before
+
+    parts = (
+        "kernel",
+        "pipeline",
+        "loads",
+        "lse",
+        "finish",
+        "masks",
+        "work",
+        "worklist",
+        "exact",
+        "exact_blocks",
+        "certificate",
+    )
+    assert [name for name in parts if not changes(f"flash_const_max/{name}.py")] == []
+    assert not changes("flash_decode/kernel.py")
+
+
+def test_a_damaged_file_of_results_is_no_obstacle(file, tmp_path):
+    """What a killed process left unfinished, or anything else that is no result, is found out again."""
+    words = [str(file), *SMALL, "--const", "extra=0..2", "--cache", str(tmp_path / "cache"), "--no-judge"]
+    (first,) = tuned(*words)
+    (results,) = (tmp_path / "cache").iterdir()
+    whole = results.read_bytes()
+    results.write_bytes(b'{"study"\n[]\n{}\n\xff\n' + whole[:-20])
+    (again,) = tuned(*words)
+    assert again["reloaded"] == 2
+    assert {key: first[key] for key in ("best", "us", "start_us")} == {key: again[key] for key in ("best", "us", "start_us")}
+    (third,) = tuned(*words)
+    assert third["reloaded"] == 3
