@@ -11,7 +11,7 @@ __all__ = ["uncollected"]
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No collections inside, unless the program has switched them off itself. A trace keeps hundreds of thousands of objects,
+    """No collections inside, unless the program has switched them off itself. A trace or recording keeps hundreds of thousands of objects,
     none of them in a cycle, and searching them again and again takes a third of its time.
     """
     if not gc.isenabled():

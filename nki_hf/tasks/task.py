@@ -46,6 +46,7 @@ class Task:
       in_place: arrays that the kernel may both read and write; of all others it must leave what it reads as it is.
       inputs: size, distribution, random generator -> arrays in float64, where the usual distributions do not fit.
       distributions: further names that `inputs` knows, such as `small`; judged beside the usual ones.
+      recorded: `inputs` gives the same arrays whatever the distribution: they are judged once, and run again.
       ideal: arrays in the run's type (as float32) and constants, by name -> what a perfect kernel of that type gives, before
         the last rounding; None = the reference in float32.
       wrong: words -> a reference with one mistake, to name what a wrong output is.
@@ -74,6 +75,7 @@ class Task:
     in_place: Sequence[str] = ()
     inputs: Callable[[int, str, np.random.Generator], Mapping[str, Array]] | None = None
     distributions: Sequence[str] = ()
+    recorded: bool = False
     ideal: Callable[..., Any] | None = None
     wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     scale: Callable[..., Any] | None = None

@@ -75,7 +75,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
             rtol=request["rtol"],
             packed=None if packed is None else packed.arrays(size, request["dtype"]),
         )
-        for size in request["check"]
+        for size in dict.fromkeys(request["check"])
     ]
     traces = {(trace["size"], trace["chip"]): found for trace, found in zip(request["traces"], answer["traces"], strict=True)}
     options = SimOptions(chip=chip, third_party=True, record=True)
