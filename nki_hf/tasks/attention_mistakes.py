@@ -186,6 +186,11 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
         "q and k are exchanged (the scores are transposed)": lambda q, k, v: attention(k, q, v, causal=causal),
         "the softmax runs over the queries instead of the keys": lambda q, k, v: _over_queries(q, k, v, causal),
     }
+    if not causal:
+        found |= {
+            f"what fills up the last block of {size} keys counts, with scores of 0": functools.partial(_filled, size=size)
+            for size in (_TILE, 512)
+        }
     if causal:
         found |= {
             "the mask is strict: a row does not see its own key": of(ahead=0),
@@ -281,6 +286,13 @@ def _from_scores(q: Array, k: Array, v: Array, causal: bool, changed: Callable[[
         scores = np.where(np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1, scores, -np.inf)
     power = np.exp(scores - scores.max(-1, keepdims=True))
     return np.asarray(power / power.sum(-1, keepdims=True) @ v)
+
+
+def _filled(q: Array, k: Array, v: Array, size: int) -> Array:
+    """Zeros behind the last key, up to a whole block, take part."""
+    missing = -k.shape[-2] % size
+    wider = [*((0, 0),) * (k.ndim - 2), (0, missing), (0, 0)]
+    return attention(q, np.pad(k, wider), np.pad(v, wider)) if missing else np.full_like(q, np.nan)
 
 
 def _zero_hidden(q: Array, k: Array, v: Array, size: int) -> Array:

@@ -193,20 +193,20 @@ TASKS = {
     for task in (
         Task(name="rope", about="x * cos + rotate_half(x) * sin, all [size, 128]",
              arrays=lambda n: dict.fromkeys(("x", "cos", "sin"), ((n, _D), FLOAT)), reference=_rope, inputs=_angles,
-             flops=lambda n: 3 * n * _D, check=(128, 384), at=(4096,), dtype="float32",
+             flops=lambda n: 3 * n * _D, check=(128, 384), ragged=200, at=(4096,), dtype="float32",
              wrong=_ROPE_WRONG),
         Task(name="conv1d", about="causal depthwise convolution with 4 taps, x [128, size], weight [128, 4]",
              arrays=lambda n: {"x": ((128, n), FLOAT), "weight": ((128, 4), FLOAT)}, reference=_conv1d,
-             flops=lambda n: 8 * 128 * n, check=(512, 1024), at=(4096,), dtype="float32",
+             flops=lambda n: 8 * 128 * n, check=(512, 1024), ragged=700, at=(4096,), dtype="float32",
              wrong=_CONV_WRONG),
         Task(name="selective_scan", about="state = decay[:, t] * state + x[:, t], out[:, t] = state; all [128, size]",
              arrays=lambda n: dict.fromkeys(("decay", "x"), ((128, n), FLOAT)), reference=_scan, inputs=_decays,
-             flops=lambda n: 2 * 128 * n, check=(512, 1024), at=(4096,), dtype="float32", wrong=_SCAN_WRONG),
+             flops=lambda n: 2 * 128 * n, check=(512, 1024), ragged=700, at=(4096,), dtype="float32", wrong=_SCAN_WRONG),
         Task(name="adamw", about="one step of AdamW: param, grad, exp_avg, exp_avg_sq [size, 512] -> the new param, exp_avg, "
              "exp_avg_sq; betas 0.9, 0.999, lr 1e-3, eps 1e-8, weight_decay 0.01, no bias correction",
              arrays=lambda n: dict.fromkeys(("param", "grad", "exp_avg", "exp_avg_sq"), ((n, 512), FLOAT)),
              reference=lambda param, grad, exp_avg, exp_avg_sq: _adamw(param, grad, exp_avg, exp_avg_sq), inputs=_moments,
-             flops=lambda n: 12 * n * 512, check=(128, 256), at=(2048,), dtype="float32",
+             flops=lambda n: 12 * n * 512, check=(128, 256), ragged=200, at=(2048,), dtype="float32",
              outputs=("param", "exp_avg", "exp_avg_sq"), distributions=("small",), least_rtol=2e-6, wrong=_ADAMW_WRONG),
     )
 }  # fmt: skip

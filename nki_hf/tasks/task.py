@@ -38,6 +38,7 @@ class Task:
       flops: size -> useful floating-point operations.
       check: sizes at which values are judged; the first is the one that `--check` replaces.
       at: sizes that are timed.
+      ragged: a size that no tile divides; kernels that take it must be right there too. 0 = none.
       axes: letters of an array's or output's axes, for `--layout`; an array that is not listed has one layout.
       outputs: names of the outputs.
       dtype: `FLOAT` unless told otherwise.
@@ -67,6 +68,7 @@ class Task:
     flops: Callable[[int], int]
     check: Sequence[int]
     at: Sequence[int]
+    ragged: int = 0
     axes: Mapping[str, str] = field(default_factory=dict)
     outputs: Sequence[str] = ("out",)
     dtype: str = "bfloat16"

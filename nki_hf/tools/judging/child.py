@@ -38,8 +38,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
       request: `file`, `name` (may be empty), `lnc`, `progress` (a file that says when the kernel itself runs), and `traces`:
-        each with `chip`, `size`, `arrays` (name, shape, dtype; in order), `constants`, and `checked` (limits
-        are checked here too).
+        each with `chip`, `size`, `arrays` (name, shape, dtype; in order), `constants`, `checked` (limits
+        are checked here too) and `optional` (an error is noted as `refused`).
     """
     tape.install()
     found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": [], "changed": None}
@@ -55,6 +55,9 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 found["traces"].append(_trace(kernel, name, trace, int(request["lnc"])))
             except BaseException as error:
+                if trace["optional"] and isinstance(error, Exception):
+                    found["traces"].append({"refused": _described(error)["message"]})
+                    continue
                 return {**found, "error": {**_described(error), "size": trace["size"]}}
     if request["traces"]:  # a program follows from its arguments: the same ones give the same program
         with contextlib.suppress(BaseException):
@@ -163,7 +166,7 @@ def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int) -> dic
                     "nl.shared_hbm that instructions write."
                 )
         order = [key for key in inspect.signature(kernel.function).parameters if key in names]
-        return {"tape": recorder.tape(outputs), "parameters": [(key, names[key]) for key in order]}
+        return {"tape": recorder.tape(outputs), "parameters": [(key, names[key]) for key in order], "refused": ""}
 
 
 def _kept(function: Callable[..., Any], outputs: dict[int, Any]) -> Callable[..., Any]:

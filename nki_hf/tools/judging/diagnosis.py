@@ -105,7 +105,7 @@ def _general(task: Task, outcome: Outcome, number: int) -> str:
     if output.ndim == 2 and output.shape[0] == output.shape[1] and _off(output.T, reference) < tolerance:
         return f"{name} is transposed"
     factor = float((output * reference).sum() / (reference * reference).sum())
-    if factor and abs(factor - 1) > tolerance and _off(output, factor * reference) < tolerance * abs(factor):
+    if factor and abs(factor - 1) > tolerance and _everywhere(output, factor * reference, tolerance):
         return f"{name} is {factor:.4g} times the reference everywhere: a factor is missing or applied twice"
     if output.ndim == 3 and len(output) > 1:
         order = [int(np.argmin([_off(head, other) for other in reference])) for head in output]
@@ -133,6 +133,12 @@ def _general(task: Task, outcome: Outcome, number: int) -> str:
         zero = "zero" if not output[wrong].any() else "wrong"
         return _where(name, zero, wrong)
     return ""
+
+
+def _everywhere(output: Array, other: Array, tolerance: float) -> bool:
+    """True if every row agrees, so that small rows do not hide behind large ones."""
+    rows, sizes = (np.linalg.norm(np.atleast_1d(item), axis=-1) for item in (output - other, other))
+    return bool((rows <= tolerance * np.maximum(sizes, 1e-2 * np.sqrt((sizes**2).mean()))).all())
 
 
 def _permuted(output: Array, reference: Array, axis: int, tolerance: float) -> str:

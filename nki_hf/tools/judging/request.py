@@ -69,7 +69,16 @@ def traces(
                 raise ValueError(f"task {task.name}: {key} is {kind}: it is one of {', '.join(NUMPY_DTYPES)}.")
             own, laid = layout_of(task, layout, key) if packed is None else ("", "")
             arrays.append((key, placed_shape(shape, own, laid) if own else tuple(shape), kind))
-        found.append({"size": size, "chip": chip, "arrays": arrays, "constants": _literal(task, given), "checked": not found})
+        found.append(
+            {
+                "size": size,
+                "chip": chip,
+                "arrays": arrays,
+                "constants": _literal(task, given),
+                "checked": not found,
+                "optional": False,
+            }
+        )
     return found
 
 
