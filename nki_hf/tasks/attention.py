@@ -34,8 +34,11 @@ def _inputs(shapes: dict[str, tuple[int, ...]], distribution: str, rng: np.rando
     elif distribution == "negative":
         np.abs(q, out=q)
         np.negative(np.abs(k), out=k)
-    elif distribution == "late_maximum":  # each row's largest score is in the last keys: a maximum of one tile does not do
-        k[..., -k.shape[-2] // 4 :, :] *= 40
+    elif (
+        distribution == "late_maximum"
+    ):  # the largest scores are the last keys': a maximum of one tile or of its beginning fails
+        k[..., -k.shape[-2] // 4 :, :] *= 10
+        k[..., -k.shape[-2] // 16 :, :] *= 10
     return found
 
 

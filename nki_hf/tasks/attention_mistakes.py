@@ -111,6 +111,15 @@ def _moved(values: Array, size: int, by: int) -> Array:
     return np.take(values, rows, axis=-2)
 
 
+def _paired(values: Array, size: int) -> Array:
+    """Every second block is the one before it."""
+    count = values.shape[-2] // size
+    if count < 2 or values.shape[-2] % size:
+        return values
+    index = np.arange(count) // 2 * 2
+    return np.take(values, (index[:, None] * size + np.arange(size)).reshape(-1), axis=-2)
+
+
 def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> dict[str, Callable[..., Any]]:
     """What a wrong kernel of attention may compute, in words; of causal attention and of several heads there is more.
 
@@ -179,6 +188,26 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             for size in (_TILE, 512)
             for by in (1, 2)
         },
+        **{
+            f"{what} of every second block of {size} keys is that of the block before": (
+                lambda q, k, v, what=what, size=size: attention(
+                    q, _paired(k, size) if what == "K" else k, _paired(v, size) if what == "V" else v, causal=causal
+                )
+            )
+            for what in "KV"
+            for size in (_TILE, 512)
+        },
+        "the scale is seqlen ** -0.5": lambda q, k, v: attention(q, k, v, causal=causal, scale=k.shape[-2] ** -0.5),
+        "the scale is heads ** -0.5": lambda q, k, v: attention(q, k, v, causal=causal, scale=q.shape[0] ** -0.5),
+        **{
+            f"the scale is {words}": of(scale=root * factor)
+            for words, factor in (
+                ("twice as large", 2.0),
+                ("half as large", 0.5),
+                ("that of a head twice as long", 0.5**0.5),
+                ("that of a head half as long", 2**0.5),
+            )
+        },
         "V's tiles of 128 x 128 are transposed": with_v(lambda v: _turned(v)),
         "K's tiles of 128 x 128 are transposed": lambda q, k, v: attention(q, _turned(k), v, causal=causal),
         "K is used in place of V": lambda q, k, v: attention(q, k, k, causal=causal),
@@ -203,6 +232,13 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                     ("of a row's own 512 keys ", 512),
                     ("", 1 << 30),
                 )
+            },
+            **{
+                f"hidden scores {where}are {value} instead of the lowest number": functools.partial(
+                    _zero_hidden, size=size, value=float(value)
+                )
+                for value in (-1, -10, -20)
+                for where, size in (("of a row's own 128 keys ", _TILE), ("of a row's own 512 keys ", 512), ("", 1 << 30))
             },
             "the mask is transposed: a row sees its own key and those after it": lambda q, k, v: _anti_causal(q, k, v),
             "the mask is moved by a tile of 128 keys": of(ahead=1 + _TILE),
@@ -295,13 +331,13 @@ def _filled(q: Array, k: Array, v: Array, size: int) -> Array:
     return attention(q, np.pad(k, wider), np.pad(v, wider)) if missing else np.full_like(q, np.nan)
 
 
-def _zero_hidden(q: Array, k: Array, v: Array, size: int) -> Array:
-    """Scores that a causal mask hides are 0, up to the end of the row's block of `size` keys."""
+def _zero_hidden(q: Array, k: Array, v: Array, size: int, value: float = 0.0) -> Array:
+    """Scores that a causal mask hides are `value`, up to the end of the row's block of `size` keys."""
 
     def changed(scores: Array) -> Array:
         rows, columns = scores.shape[-2:]
         last, keys = np.arange(rows)[:, None] + columns - rows, np.arange(columns)
-        return np.where(keys <= last, scores, np.where(keys // size == last // size, 0.0, -np.inf))
+        return np.where(keys <= last, scores, np.where(keys // size == last // size, value, -np.inf))
 
     return _from_scores(q, k, v, False, changed)
 

@@ -167,6 +167,7 @@ TASKS = {
             about="a @ b, a [size, 512], b [512, size]",
             arrays=lambda n: {"a": ((n, _K), FLOAT), "b": ((_K, n), FLOAT)},
             reference=lambda a, b: a @ b,
+            ideal=lambda a, b: a @ b,
             flops=lambda n: 2 * n * n * _K,
             check=(512, 1024),
             ragged=200,

@@ -27,6 +27,14 @@ def _parts(x: Array, function: Callable[[Array], Array], width: int) -> Array:
     return np.concatenate([function(x[:, start : start + width]) for start in range(0, x.shape[1], width)], -1)
 
 
+def _carried(x: Array, width: int, carry: Callable[[Array], Array]) -> Array:
+    """Sums along each `width` columns, and what `carry` takes of the columns of the block before."""
+    sums = _parts(x, lambda part: np.cumsum(part, -1), width)
+    for start in range(width, x.shape[1], width):
+        sums[:, start : start + width] += carry(x[:, start - width : start])
+    return sums
+
+
 def rmsnorm(x: Array, weight: Array, eps: float = _EPS, *, seen: int | None = None) -> Array:
     """`x / sqrt(mean(x ** 2) + eps) * weight` over the last axis; `seen` (a mistake): the mean is that of the first columns."""
     mean = (x[:, :seen] ** 2).mean(-1, keepdims=True)
@@ -50,6 +58,12 @@ def _lse(logits: Array) -> Array:
 
 def _picked(logits: Array, labels: Array, by: int = 0) -> Array:
     return np.take_along_axis(logits, (labels.astype(np.int64) + by) % logits.shape[-1], -1)
+
+
+def _restarted(logits: Array, labels: Array, n: int) -> Array:
+    """The sum of the logits at the label in each block of `n` columns; 0 where the label is no column of a block."""
+    blocks = logits.reshape(len(logits), -1, n).sum(1)
+    return np.where(labels < n, _picked(blocks, np.minimum(labels, n - 1)), 0)
 
 
 def _scores(size: int, distribution: str, rng: np.random.Generator) -> Array:
@@ -98,6 +112,7 @@ _SOFTMAX_WRONG: dict[str, Callable[..., Any]] = {
     "the softmax runs over all elements": lambda x: _softmax(x, None),
     "the output is the logarithm of the softmax": lambda x: np.log(_softmax(x)),
     "the sign of the exponent is wrong": lambda x: _softmax(-x),
+    "the exponential has base 2 instead of e": lambda x: _softmax(x * np.log(2)),
     "the rows are divided by their sums twice": lambda x: (
         _softmax(x) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
     ),
@@ -123,6 +138,9 @@ _RMS_WRONG: dict[str, Callable[..., Any]] = {
     "eps is missing": lambda x, weight, eps=_EPS: rmsnorm(x, weight, 0.0),
     "eps is added after the root": lambda x, weight, eps=_EPS: x / (np.sqrt((x * x).mean(-1, keepdims=True)) + eps) * weight,
     "eps is that of LayerNorm, 1e-5": lambda x, weight, eps=_EPS: rmsnorm(x, weight, _LAYER_EPS),
+    "absolute values are averaged, not squares": lambda x, weight, eps=_EPS: (
+        x / np.sqrt(np.abs(x).mean(-1, keepdims=True) + eps) * weight
+    ),
     "the squares are summed, not averaged": lambda x, weight, eps=_EPS: (
         x / np.sqrt((x * x).sum(-1, keepdims=True) + eps) * weight
     ),
@@ -149,6 +167,7 @@ _LAYER_WRONG: dict[str, Callable[..., Any]] = {
     ),
     "the bias is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, 0 * bias, eps),
     "the weight is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, np.ones_like(weight), bias, eps),
+    "one is added to the weight": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, 1 + weight, bias, eps),
     "the bias is added before the weight": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias * weight, eps),
     "weight and bias are exchanged": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, bias, weight, eps),
     "eps is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias, 0.0),
@@ -172,6 +191,14 @@ _CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
         )
         for width in (64, 128, 256, 512)
     },
+    **{
+        f"the carry of each {width} columns is {what}": (lambda x, width=width, carry=carry: _carried(x, width, carry))
+        for width in (64, 128, 256, 512)
+        for what, carry in (
+            ("the last element before them, not the sum of all", lambda before: before[:, -1:]),
+            ("the sum of the block before alone", lambda before: before.sum(-1, keepdims=True)),
+        )
+    },
 }
 
 _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
@@ -185,6 +212,16 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
     ),
     "the logit after the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, 1),
     "the logit before the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, -1),
+    "the logarithm has base 2 instead of e": lambda logits, labels: (
+        np.log2(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        + logits.max(-1, keepdims=True) - _picked(logits, labels)
+    ),
+    **{
+        f"the columns are numbered anew every {n}: labels beyond are not found": (
+            lambda logits, labels, n=n: _lse(logits) - _restarted(logits, labels, n)
+        )
+        for n in (128, 256, 512)
+    },
     "the losses are averaged": lambda logits, labels: 0 * labels + _cross_entropy(logits, labels).mean(),
     "the probability is given, not its logarithm": lambda logits, labels: np.exp(-_cross_entropy(logits, labels)),
     **{
