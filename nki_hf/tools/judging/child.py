@@ -28,6 +28,9 @@ from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 __all__ = ["answer", "bound_arguments", "kernel_in", "module_of"]
 
 
+_MOST_OUTPUTS = 64
+
+
 class _NoKernel(ValueError):
     pass
 
@@ -160,6 +163,8 @@ def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int) -> dic
                     raise
                 # the kernel has returned: memory and outputs are judged from its tape
         for value in outputs.values():
+            if isinstance(value, tuple | list) and len(value) > _MOST_OUTPUTS:
+                raise _NoKernel(f"{name} returns {len(value):,} outputs: at most {_MOST_OUTPUTS} are judged.")
             if any(isinstance(item, np.ndarray) for item in (value if isinstance(value, tuple | list) else (value,))):
                 raise _NoKernel(
                     f"{name} returns a NumPy array that its Python made, which no chip has computed: outputs are tensors in "

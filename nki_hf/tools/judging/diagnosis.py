@@ -90,8 +90,8 @@ def _general(task: Task, outcome: Outcome, number: int) -> str:
         if output.size == reference.size and _off(output.reshape(reference.shape), reference) < tolerance:
             return f"{name} has the right elements in the shape {list(output.shape)} instead of {list(reference.shape)}"
         return ""
-    if outcome.judgements[number].verdict == "never written" and (words := _where(name, "never written", ~np.isfinite(output))):
-        return words
+    if outcome.judgements[number].verdict == "never written":
+        return _where(name, "never written", ~np.isfinite(output)) or f"no instruction writes {name}"
     if not output.any() and reference.any():
         return f"{name} is zero everywhere: what was computed is not accumulated, or not what is stored"
     finite = np.isfinite(output)
