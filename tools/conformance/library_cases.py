@@ -199,11 +199,12 @@ def _sweep(function: Callable[..., Any]) -> list[dict[str, Any]]:
 
 
 def _fitting(case: Any) -> Any:
-    """The case itself, or, where its logits `[B * T, V]` are too many to simulate, with `PB` positions for each core."""
+    """The case itself, or, where its logits `[B * T, V]` are too many to simulate, with `PB` positions for each core, or `PB`."""
     changed = {}
     for name, sizes in case.tensors.items():
         if {"B", "T", "V", "PB"} <= set(sizes) and sizes["B"] * sizes["T"] * sizes["V"] > MAX_ELEMENTS:
-            changed[name] = {**sizes, "B": 1, "T": _CORES * sizes["PB"]}
+            cores = _CORES if _CORES * sizes["PB"] * sizes["V"] <= MAX_ELEMENTS else 1
+            changed[name] = {**sizes, "B": 1, "T": cores * sizes["PB"]}
     return dataclasses.replace(case, tensors={**case.tensors, **changed}, test_type="cut") if changed else case
 
 
