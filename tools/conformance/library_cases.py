@@ -199,7 +199,7 @@ def _sweep(function: Callable[..., Any]) -> list[dict[str, Any]]:
 
 
 def _fitting(case: Any) -> Any:
-    """The case itself, or, where its logits `[B * T, V]` are too many to simulate, with `PB` positions for each core, or `PB`."""
+    """The case itself, or, where its logits `[B * T, V]` are too many to simulate, with `PB` positions a core, or `PB`."""
     changed = {}
     for name, sizes in case.tensors.items():
         if {"B", "T", "V", "PB"} <= set(sizes) and sizes["B"] * sizes["T"] * sizes["V"] > MAX_ELEMENTS:
