@@ -11,7 +11,7 @@ import numpy as np
 from nki_hf.tasks import Task
 from nki_hf.tools.judging.values import Checked, Outcome
 
-__all__ = ["imprecision", "named"]
+__all__ = ["imprecision", "matched", "named"]
 
 Array = np.ndarray[Any, Any]
 _TILE = 128
@@ -35,6 +35,15 @@ def named(task: Task, checks: Sequence[Checked]) -> str:
         if words := _general(task, outcome, number):
             return words
     return when
+
+
+def matched(task: Task, checks: Sequence[Checked]) -> str:
+    """The task's mistake that explains a wrong output, if there is one."""
+    failing = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
+    for check, outcome in failing[:3]:
+        if words := _closest(task, check, outcome, outcome.wrong or 0):
+            return f"{task.outputs[outcome.wrong or 0]} equals what comes out if {words}"
+    return ""
 
 
 def _closest(task: Task, check: Checked, outcome: Outcome, number: int) -> str:

@@ -87,7 +87,8 @@ def judge_values(
         slight = all(o.judgements[o.wrong or 0].row_error < 8 * o.judgements[o.wrong or 0].tolerance for _, o in bad)
         if not record["diagnosis"] and bad and slight and request["dtype"] != "float32":
             found_words = [diagnosis.imprecision(o, RATIOS[task.ideal is not None]) for item in checks for o in item.outcomes]
-            record["diagnosis"] = next(filter(None, found_words), "")
+            imprecise = next(filter(None, found_words), "")
+            record["diagnosis"] = imprecise and (diagnosis.matched(task, checks) or imprecise)
         if not record["diagnosis"] and bad:
             record["diagnosis"] = diagnosis.named(task, checks)
         seen = set()
