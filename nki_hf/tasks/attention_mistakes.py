@@ -278,6 +278,10 @@ _EDGES: dict[str, Callable[..., Array]] = {
 """Mistakes at the lower edge of a window, by blocks of keys or of rows."""
 
 
+def _after(rows: Array, keys: Array, start: int) -> Array:
+    return keys > rows - start
+
+
 def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> dict[str, Callable[..., Any]]:
     """Mistakes of causal attention in which a row sees the last `window` keys."""
 
@@ -297,6 +301,11 @@ def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> 
         "there is no window: a row sees all earlier keys": seen(lambda rows, keys: keys >= 0),
         "the window is one key too long": seen(lambda rows, keys: keys >= rows - window),
         "the window is one key too short": seen(lambda rows, keys: keys > rows - window + 1),
+        **{
+            f"the window is {n} keys too {what}": seen(functools.partial(_after, start=window + sign * n))
+            for n in (_TILE, 512)
+            for what, sign in (("long", 1), ("short", -1))
+        },
         "the window is twice as long": seen(lambda rows, keys: keys > rows - 2 * window),
         "the window is half as long": seen(lambda rows, keys: keys > rows - window // 2),
         "there is neither a mask nor a window": lambda q, k, v: attention(q, k, v),

@@ -27,11 +27,12 @@ def _parts(x: Array, function: Callable[[Array], Array], width: int) -> Array:
     return np.concatenate([function(x[:, start : start + width]) for start in range(0, x.shape[1], width)], -1)
 
 
-def _carried(x: Array, width: int, carry: Callable[[Array], Array]) -> Array:
-    """Sums along each `width` columns, and what `carry` takes of the columns of the block before."""
+def _carried(x: Array, width: int, carry: Callable[[Array, Array], Array]) -> Array:
+    """Sums along each `width` columns, and what `carry` takes of the columns and the sums of the block before."""
     sums = _parts(x, lambda part: np.cumsum(part, -1), width)
     for start in range(width, x.shape[1], width):
-        sums[:, start : start + width] += carry(x[:, start - width : start])
+        before = slice(start - width, start)
+        sums[:, start : start + width] += carry(x[:, before], sums[:, before])
     return sums
 
 
@@ -137,6 +138,10 @@ _RMS_WRONG: dict[str, Callable[..., Any]] = {
     "one is added to the weight": lambda x, weight, eps=_EPS: rmsnorm(x, 1 + weight, eps),
     "eps is missing": lambda x, weight, eps=_EPS: rmsnorm(x, weight, 0.0),
     "eps is added after the root": lambda x, weight, eps=_EPS: x / (np.sqrt((x * x).mean(-1, keepdims=True)) + eps) * weight,
+    **{
+        f"eps is {large} instead of 1e-6": lambda x, weight, eps=_EPS, large=large: rmsnorm(x, weight, large)
+        for large in (1e-3, 1e-2, 1e-1)
+    },
     "eps is that of LayerNorm, 1e-5": lambda x, weight, eps=_EPS: rmsnorm(x, weight, _LAYER_EPS),
     "absolute values are averaged, not squares": lambda x, weight, eps=_EPS: (
         x / np.sqrt(np.abs(x).mean(-1, keepdims=True) + eps) * weight
@@ -171,6 +176,12 @@ _LAYER_WRONG: dict[str, Callable[..., Any]] = {
     "the bias is added before the weight": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias * weight, eps),
     "weight and bias are exchanged": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, bias, weight, eps),
     "eps is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias, 0.0),
+    **{
+        f"eps is {large} instead of 1e-5": lambda x, weight, bias, eps=_LAYER_EPS, large=large: _layernorm(
+            x, weight, bias, large
+        )
+        for large in (1e-3, 1e-2, 1e-1)
+    },
     "eps is that of RMSNorm, 1e-6": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias, _EPS),
     "the variance is not under a root": lambda x, weight, bias, eps=_LAYER_EPS: (
         (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + eps) * weight + bias
@@ -195,8 +206,10 @@ _CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
         f"the carry of each {width} columns is {what}": (lambda x, width=width, carry=carry: _carried(x, width, carry))
         for width in (64, 128, 256, 512)
         for what, carry in (
-            ("the last element before them, not the sum of all", lambda before: before[:, -1:]),
-            ("the sum of the block before alone", lambda before: before.sum(-1, keepdims=True)),
+            ("the last element before them, not the sum of all", lambda before, sums: before[:, -1:]),
+            ("the sum of the block before alone", lambda before, sums: before.sum(-1, keepdims=True)),
+            ("the first sum of the block before, not the last", lambda before, sums: sums[:, :1]),
+            ("applied twice", lambda before, sums: 2 * sums[:, -1:]),
         )
     },
 }

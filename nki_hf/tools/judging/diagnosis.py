@@ -28,13 +28,8 @@ def named(task: Task, checks: Sequence[Checked]) -> str:
     when = _when(checks)
     if when.startswith("it is right on") and all(not np.isfinite(_wide(o.outputs[o.wrong or 0])).all() for _, o in failing):
         return when  # what overflows has no other pattern
-    for check, outcome in failing[:3]:
-        number = outcome.wrong or 0
-        if words := _closest(task, check, outcome, number):
-            return f"{task.outputs[number]} equals what comes out if {words}"
-        if words := _general(task, outcome, number):
-            return words
-    return when
+    # outliers hide in other inputs what is wrong everywhere: only the simplest say where it is
+    return matched(task, checks) or _general(task, failing[0][1], failing[0][1].wrong or 0) or when
 
 
 def matched(task: Task, checks: Sequence[Checked]) -> str:
