@@ -162,7 +162,7 @@ WRONG = {
         "attention",
         "src=v[j * P : j * P + w, :]",
         "src=v[j * P : j * P + w, :] if w == P else v[j * P - w : j * P, :]",
-        "wrong in rows",
+        "the last tile is wrong",
     ),
     "another scale for the last queries": (
         "attention",

@@ -79,9 +79,8 @@ def judge_ragged(
     if request["asked"]:
         record["warnings"].append(message)
         return
-    words = diagnosis.named(task, [found])
-    if words:
-        record["diagnosis"] = f"at size {size}, which no tile divides, the last tile is wrong: {words}"
+    words = diagnosis.named(task, [found]) or said
+    record["diagnosis"] = f"at size {size}, which no tile divides, the last tile is wrong: {words}"
     raise Failed("values", finding("values", {"kind": "ragged", "message": message, "advice": _ADVICE}))
 
 
