@@ -35,6 +35,13 @@ def softmax(s):
     return p / p.sum(-1, keepdims=True)
 
 """
+_UNDIVIDED = """
+def reference(q, k, v, causal_mask):
+    s = np.where(causal_mask > 0, q @ k, -9984.0)
+    top = s.max(-1, keepdims=True)
+    p = np.exp(s - top)  # the rows are not divided: another kernel joins them
+    return p @ v, np.log(p.sum(-1, keepdims=True)) + top, top
+"""
 _MASKED = """
 def inputs(n, distribution, rng):
     found = {name: rng.standard_normal(shape) for name, (shape, _) in arrays(n).items()}
@@ -134,17 +141,23 @@ TASK = Task(name="conv1d", about="", dtype="float32", reference=reference, flops
     "trn-advanced-nki2/6_csa_2048_ref.py": (
         """def arrays(n):
     return {"q": ((n, 128), FLOAT), "k": ((128, n), FLOAT), "v": ((n, 128), FLOAT), "causal_mask": ((n, n), "float32")}
-
-def reference(q, k, v, causal_mask):
-    s = np.where(causal_mask > 0, q @ k, -9984.0)
-    top = s.max(-1, keepdims=True)
-    p = np.exp(s - top)  # the rows are not divided: another kernel joins them
-    return p @ v, np.log(p.sum(-1, keepdims=True)) + top, top
 """
+        + _UNDIVIDED
         + _MASKED
         + """TASK = Task(name="csa", about="", dtype="float32", arrays=arrays, reference=reference, inputs=inputs,
             flops=lambda n: 256 * n * n, check=(2048, 2048), at=(2048,), outputs=("o", "l", "m"))""",
         "q, k, v, causal_mask: solution(q, k, v, causal_mask, nl.float32, nl.float32, seq_len=q.shape[0])",
+    ),
+    "trn-advanced-nki2/8_mha_ref.py": (
+        """def arrays(n):
+    rows = ((2, n, 128), FLOAT)
+    return {"q": rows, "k": ((2, 128, n), FLOAT), "v": rows, "causal_mask": ((n, n), "float32")}
+"""
+        + _UNDIVIDED
+        + _MASKED
+        + """TASK = Task(name="mha", about="", dtype="float32", arrays=arrays, reference=reference, inputs=inputs,
+            flops=lambda n: 512 * n * n, check=(512, 1024), at=(1024,), outputs=("o", "l", "m"))""",
+        "q, k, v, causal_mask: solution(q, k, v, causal_mask, nl.float32, nl.float32, num_heads=2, seq_len=q.shape[1])",
     ),
 }
 
@@ -235,7 +248,7 @@ def run(checkout: Path) -> int:
                 parameters, _, body = call.partition(": ")
                 text = text.replace("@nki.jit\ndef solution", "def solution")
                 text += f"\n\n@nki.jit\ndef judged({parameters}):\n    return {body}\n"
-            failed += not _judged(Path(name), source, text, task, 1e-2 if "csa" in source else 0.0)
+            failed += not _judged(Path(name), source, text, task, 1e-2 if "csa" in source or "mha" in source else 0.0)
     return failed
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import linecache
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from nki_hf.observers.timing import critical_path
 from nki_hf.timing.schedule import Schedule
 
-__all__ = ["SourceFile", "SourceLine", "short_path", "source_files"]
+__all__ = ["SourceFile", "SourceLine", "source_files"]
 
-_PACKAGE = Path(__file__).resolve().parents[2]
 _NEAR = 2
 """Lines that are shown before and after one that costs anything."""
 
@@ -88,12 +86,3 @@ def source_files(plan: Schedule) -> list[SourceFile]:
         )
         found.append(SourceFile(file=file, path_us=sum(line.path_us for line in lines), lines=lines))
     return sorted(found, key=lambda item: -item.path_us)
-
-
-def short_path(file: str) -> str:
-    """A path for people: from the package on, from the working directory on, or its last two parts."""
-    path = Path(file)
-    for start in (_PACKAGE, Path.cwd()):
-        if path.is_relative_to(start):
-            return str(path.relative_to(start))
-    return "/".join(path.parts[-2:]) if path.is_absolute() else file

@@ -11,8 +11,8 @@ __all__ = ["uncollected"]
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No collections inside, unless the program has switched them off itself. A trace keeps hundreds of thousands of objects,
-    none of them in a cycle, and searching them again and again takes a third of its time.
+    """No collections inside, unless the program has switched them off itself. A trace or a recording keeps many thousands of
+    objects, none of them in a cycle, and searching them again and again takes a third of its time.
     """
     if not gc.isenabled():
         yield

@@ -111,6 +111,15 @@ def _moved(values: Array, size: int, by: int) -> Array:
     return np.take(values, rows, axis=-2)
 
 
+def _paired(values: Array, size: int) -> Array:
+    """Every second block is the one before it."""
+    count = values.shape[-2] // size
+    if count < 2 or values.shape[-2] % size:
+        return values
+    index = np.arange(count) // 2 * 2
+    return np.take(values, (index[:, None] * size + np.arange(size)).reshape(-1), axis=-2)
+
+
 def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> dict[str, Callable[..., Any]]:
     """What a wrong kernel of attention may compute, in words; of causal attention and of several heads there is more.
 
@@ -179,6 +188,26 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             for size in (_TILE, 512)
             for by in (1, 2)
         },
+        **{
+            f"{what} of every second block of {size} keys is that of the block before": (
+                lambda q, k, v, what=what, size=size: attention(
+                    q, _paired(k, size) if what == "K" else k, _paired(v, size) if what == "V" else v, causal=causal
+                )
+            )
+            for what in "KV"
+            for size in (_TILE, 512)
+        },
+        "the scale is seqlen ** -0.5": lambda q, k, v: attention(q, k, v, causal=causal, scale=k.shape[-2] ** -0.5),
+        "the scale is heads ** -0.5": lambda q, k, v: attention(q, k, v, causal=causal, scale=q.shape[0] ** -0.5),
+        **{
+            f"the scale is {words}": of(scale=root * factor)
+            for words, factor in (
+                ("twice as large", 2.0),
+                ("half as large", 0.5),
+                ("that of a head twice as long", 0.5**0.5),
+                ("that of a head half as long", 2**0.5),
+            )
+        },
         "V's tiles of 128 x 128 are transposed": with_v(lambda v: _turned(v)),
         "K's tiles of 128 x 128 are transposed": lambda q, k, v: attention(q, _turned(k), v, causal=causal),
         "K is used in place of V": lambda q, k, v: attention(q, k, k, causal=causal),
@@ -186,6 +215,11 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
         "q and k are exchanged (the scores are transposed)": lambda q, k, v: attention(k, q, v, causal=causal),
         "the softmax runs over the queries instead of the keys": lambda q, k, v: _over_queries(q, k, v, causal),
     }
+    if not causal:
+        found |= {
+            f"what fills up the last block of {size} keys counts, with scores of 0": functools.partial(_filled, size=size)
+            for size in (_TILE, 512)
+        }
     if causal:
         found |= {
             "the mask is strict: a row does not see its own key": of(ahead=0),
@@ -198,6 +232,13 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                     ("of a row's own 512 keys ", 512),
                     ("", 1 << 30),
                 )
+            },
+            **{
+                f"hidden scores {where}are {value} instead of the lowest number": functools.partial(
+                    _zero_hidden, size=size, value=float(value)
+                )
+                for value in (-1, -10, -20)
+                for where, size in (("of a row's own 128 keys ", _TILE), ("of a row's own 512 keys ", 512), ("", 1 << 30))
             },
             "the mask is transposed: a row sees its own key and those after it": lambda q, k, v: _anti_causal(q, k, v),
             "the mask is moved by a tile of 128 keys": of(ahead=1 + _TILE),
@@ -237,6 +278,10 @@ _EDGES: dict[str, Callable[..., Array]] = {
 """Mistakes at the lower edge of a window, by blocks of keys or of rows."""
 
 
+def _after(rows: Array, keys: Array, start: int) -> Array:
+    return keys > rows - start
+
+
 def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> dict[str, Callable[..., Any]]:
     """Mistakes of causal attention in which a row sees the last `window` keys."""
 
@@ -256,6 +301,11 @@ def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> 
         "there is no window: a row sees all earlier keys": seen(lambda rows, keys: keys >= 0),
         "the window is one key too long": seen(lambda rows, keys: keys >= rows - window),
         "the window is one key too short": seen(lambda rows, keys: keys > rows - window + 1),
+        **{
+            f"the window is {n} keys too {what}": seen(functools.partial(_after, start=window + sign * n))
+            for n in (_TILE, 512)
+            for what, sign in (("long", 1), ("short", -1))
+        },
         "the window is twice as long": seen(lambda rows, keys: keys > rows - 2 * window),
         "the window is half as long": seen(lambda rows, keys: keys > rows - window // 2),
         "there is neither a mask nor a window": lambda q, k, v: attention(q, k, v),
@@ -283,13 +333,20 @@ def _from_scores(q: Array, k: Array, v: Array, causal: bool, changed: Callable[[
     return np.asarray(power / power.sum(-1, keepdims=True) @ v)
 
 
-def _zero_hidden(q: Array, k: Array, v: Array, size: int) -> Array:
-    """Scores that a causal mask hides are 0, up to the end of the row's block of `size` keys."""
+def _filled(q: Array, k: Array, v: Array, size: int) -> Array:
+    """Zeros behind the last key, up to a whole block, take part."""
+    missing = -k.shape[-2] % size
+    wider = [*((0, 0),) * (k.ndim - 2), (0, missing), (0, 0)]
+    return attention(q, np.pad(k, wider), np.pad(v, wider)) if missing else np.full_like(q, np.nan)
+
+
+def _zero_hidden(q: Array, k: Array, v: Array, size: int, value: float = 0.0) -> Array:
+    """Scores that a causal mask hides are `value`, up to the end of the row's block of `size` keys."""
 
     def changed(scores: Array) -> Array:
         rows, columns = scores.shape[-2:]
         last, keys = np.arange(rows)[:, None] + columns - rows, np.arange(columns)
-        return np.where(keys <= last, scores, np.where(keys // size == last // size, 0.0, -np.inf))
+        return np.where(keys <= last, scores, np.where(keys // size == last // size, value, -np.inf))
 
     return _from_scores(q, k, v, False, changed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -103,6 +104,20 @@ _MATMUL_WRONG: dict[str, Callable[..., Any]] = {
 }
 
 
+def _restarted(x: Array, gate: Array, up: Array, down: Array, which: str, n: int) -> Array:
+    return _swiglu(
+        x,
+        _first(gate, n, 1) if which == "gate" else gate,
+        _first(up, n, 1) if which == "up" else up,
+        _first(down, n, 0) if which == "down" else down,
+    )
+
+
+def _first(weight: Array, n: int, axis: int) -> Array:
+    """The first `n` rows or columns of a weight in the place of all others."""
+    return np.take(weight, np.arange(weight.shape[axis]) % n, axis)
+
+
 def _tiles_turned(x: Array) -> Array:
     if x.shape[0] % 128 or x.shape[1] % 128:
         return np.full_like(x, np.nan)
@@ -125,12 +140,29 @@ _SWIGLU_WRONG: dict[str, Callable[..., Any]] = {
     ),
     "up is missing": lambda x, gate, up, down: ((x @ gate) * _sigmoid(x @ gate)) @ down,
     "the gate is missing": lambda x, gate, up, down: (x @ up) @ down,
+    "silu is applied twice": _gated(lambda g: g * _sigmoid(g) * _sigmoid(g * _sigmoid(g))),
+    "silu is applied to up as well": lambda x, gate, up, down: (
+        ((x @ gate) * _sigmoid(x @ gate) * (x @ up) * _sigmoid(x @ up)) @ down
+    ),
+    **{
+        f"every block of {n} hidden columns has the {which} of the first": functools.partial(_restarted, which=which, n=n)
+        for n in (128, 512)
+        for which in ("gate", "up", "down")
+    },
     "gate and up are added, not multiplied": lambda x, gate, up, down: ((x @ gate) * _sigmoid(x @ gate) + x @ up) @ down,
 }
 
 _NORM_WRONG: dict[str, Callable[..., Any]] = {
     "the residual is missing": lambda x, residual, weight: _norm_matmul(x, 0 * residual, weight),
     "x is missing": lambda x, residual, weight: _norm_matmul(0 * x, residual, weight),
+    "the residual is added twice": lambda x, residual, weight: _norm_matmul(x, 2 * residual, weight),
+    "x is added twice": lambda x, residual, weight: _norm_matmul(2 * x, residual, weight),
+    **{
+        f"eps is {eps} instead of 1e-6": lambda x, residual, weight, eps=eps: (
+            rmsnorm(x + residual, np.ones((1, x.shape[1])), eps) @ weight
+        )
+        for eps in (1e-3, 1e-2, 1e-1)
+    },
     "the residual is subtracted": lambda x, residual, weight: _norm_matmul(x, -residual, weight),
     "the norm is missing": lambda x, residual, weight: (x + residual) @ weight,
     "the residual is added after the norm": lambda x, residual, weight: (
@@ -167,8 +199,10 @@ TASKS = {
             about="a @ b, a [size, 512], b [512, size]",
             arrays=lambda n: {"a": ((n, _K), FLOAT), "b": ((_K, n), FLOAT)},
             reference=lambda a, b: a @ b,
+            ideal=lambda a, b: a @ b,
             flops=lambda n: 2 * n * n * _K,
             check=(512, 1024),
+            ragged=200,
             at=(2048,),
             axes={"a": "mk", "b": "kn", "out": "mn"},
             wrong=_MATMUL_WRONG,
@@ -182,6 +216,7 @@ TASKS = {
             inputs=_shapes_of(_swiglu_arrays),
             flops=lambda n: 12 * n * _K * _K,
             check=(128, 256),
+            ragged=200,
             at=(1024,),
             wrong=_SWIGLU_WRONG,
         ),
@@ -194,6 +229,7 @@ TASKS = {
             ideal=lambda x, residual, weight: rounded(rmsnorm(x + residual, np.ones((1, _K), x.dtype))) @ weight,
             flops=lambda n: 4 * n * _K * _K,
             check=(128, 256),
+            ragged=200,
             at=(1024,),
             wrong=_NORM_WRONG,
         ),

@@ -27,6 +27,15 @@ def _parts(x: Array, function: Callable[[Array], Array], width: int) -> Array:
     return np.concatenate([function(x[:, start : start + width]) for start in range(0, x.shape[1], width)], -1)
 
 
+def _carried(x: Array, width: int, carry: Callable[[Array, Array], Array]) -> Array:
+    """Sums along each `width` columns, and what `carry` takes of the columns and the sums of the block before."""
+    sums = _parts(x, lambda part: np.cumsum(part, -1), width)
+    for start in range(width, x.shape[1], width):
+        before = slice(start - width, start)
+        sums[:, start : start + width] += carry(x[:, before], sums[:, before])
+    return sums
+
+
 def rmsnorm(x: Array, weight: Array, eps: float = _EPS, *, seen: int | None = None) -> Array:
     """`x / sqrt(mean(x ** 2) + eps) * weight` over the last axis; `seen` (a mistake): the mean is that of the first columns."""
     mean = (x[:, :seen] ** 2).mean(-1, keepdims=True)
@@ -50,6 +59,12 @@ def _lse(logits: Array) -> Array:
 
 def _picked(logits: Array, labels: Array, by: int = 0) -> Array:
     return np.take_along_axis(logits, (labels.astype(np.int64) + by) % logits.shape[-1], -1)
+
+
+def _restarted(logits: Array, labels: Array, n: int) -> Array:
+    """The sum of the logits at the label in each block of `n` columns; 0 where the label is no column of a block."""
+    blocks = logits.reshape(len(logits), -1, n).sum(1)
+    return np.where(labels < n, _picked(blocks, np.minimum(labels, n - 1)), 0)
 
 
 def _scores(size: int, distribution: str, rng: np.random.Generator) -> Array:
@@ -98,6 +113,7 @@ _SOFTMAX_WRONG: dict[str, Callable[..., Any]] = {
     "the softmax runs over all elements": lambda x: _softmax(x, None),
     "the output is the logarithm of the softmax": lambda x: np.log(_softmax(x)),
     "the sign of the exponent is wrong": lambda x: _softmax(-x),
+    "the exponential has base 2 instead of e": lambda x: _softmax(x * np.log(2)),
     "the rows are divided by their sums twice": lambda x: (
         _softmax(x) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
     ),
@@ -122,7 +138,14 @@ _RMS_WRONG: dict[str, Callable[..., Any]] = {
     "one is added to the weight": lambda x, weight, eps=_EPS: rmsnorm(x, 1 + weight, eps),
     "eps is missing": lambda x, weight, eps=_EPS: rmsnorm(x, weight, 0.0),
     "eps is added after the root": lambda x, weight, eps=_EPS: x / (np.sqrt((x * x).mean(-1, keepdims=True)) + eps) * weight,
+    **{
+        f"eps is {large} instead of 1e-6": lambda x, weight, eps=_EPS, large=large: rmsnorm(x, weight, large)
+        for large in (1e-3, 1e-2, 1e-1)
+    },
     "eps is that of LayerNorm, 1e-5": lambda x, weight, eps=_EPS: rmsnorm(x, weight, _LAYER_EPS),
+    "absolute values are averaged, not squares": lambda x, weight, eps=_EPS: (
+        x / np.sqrt(np.abs(x).mean(-1, keepdims=True) + eps) * weight
+    ),
     "the squares are summed, not averaged": lambda x, weight, eps=_EPS: (
         x / np.sqrt((x * x).sum(-1, keepdims=True) + eps) * weight
     ),
@@ -149,9 +172,16 @@ _LAYER_WRONG: dict[str, Callable[..., Any]] = {
     ),
     "the bias is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, 0 * bias, eps),
     "the weight is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, np.ones_like(weight), bias, eps),
+    "one is added to the weight": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, 1 + weight, bias, eps),
     "the bias is added before the weight": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias * weight, eps),
     "weight and bias are exchanged": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, bias, weight, eps),
     "eps is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias, 0.0),
+    **{
+        f"eps is {large} instead of 1e-5": lambda x, weight, bias, eps=_LAYER_EPS, large=large: _layernorm(
+            x, weight, bias, large
+        )
+        for large in (1e-3, 1e-2, 1e-1)
+    },
     "eps is that of RMSNorm, 1e-6": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias, _EPS),
     "the variance is not under a root": lambda x, weight, bias, eps=_LAYER_EPS: (
         (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + eps) * weight + bias
@@ -172,6 +202,16 @@ _CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
         )
         for width in (64, 128, 256, 512)
     },
+    **{
+        f"the carry of each {width} columns is {what}": (lambda x, width=width, carry=carry: _carried(x, width, carry))
+        for width in (64, 128, 256, 512)
+        for what, carry in (
+            ("the last element before them, not the sum of all", lambda before, sums: before[:, -1:]),
+            ("the sum of the block before alone", lambda before, sums: before.sum(-1, keepdims=True)),
+            ("the first sum of the block before, not the last", lambda before, sums: sums[:, :1]),
+            ("applied twice", lambda before, sums: 2 * sums[:, -1:]),
+        )
+    },
 }
 
 _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
@@ -185,6 +225,16 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
     ),
     "the logit after the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, 1),
     "the logit before the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, -1),
+    "the logarithm has base 2 instead of e": lambda logits, labels: (
+        np.log2(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        + logits.max(-1, keepdims=True) - _picked(logits, labels)
+    ),
+    **{
+        f"the columns are numbered anew every {n}: labels beyond are not found": (
+            lambda logits, labels, n=n: _lse(logits) - _restarted(logits, labels, n)
+        )
+        for n in (128, 256, 512)
+    },
     "the losses are averaged": lambda logits, labels: 0 * labels + _cross_entropy(logits, labels).mean(),
     "the probability is given, not its logarithm": lambda logits, labels: np.exp(-_cross_entropy(logits, labels)),
     **{
@@ -206,30 +256,31 @@ TASKS = {
     task.name: task
     for task in (
         Task(name="softmax", about="softmax over the last axis of x [size, 1024]", arrays=_rows, reference=_softmax,
-             flops=lambda n: 5 * n * _WIDTH, check=(128, 384), at=(4096,), dtype="float32", wrong=_SOFTMAX_WRONG,
+             flops=lambda n: 5 * n * _WIDTH, check=(128, 384), ragged=200, at=(4096,), dtype="float32", wrong=_SOFTMAX_WRONG,
              inputs=lambda n, distribution, rng: {"x": _scores(n, distribution, rng)}, distributions=("late_maximum",)),
         Task(name="rmsnorm", family="normalisation",
              about="x / sqrt(mean(x ** 2) + 1e-6) * weight, x [size, 1024], weight [1, 1024]",
-             arrays=_weighted, reference=rmsnorm, flops=lambda n: 4 * n * _WIDTH, check=(128, 384), at=(4096,),
+             arrays=_weighted, reference=rmsnorm, flops=lambda n: 4 * n * _WIDTH, check=(128, 384), ragged=200, at=(4096,),
              dtype="float32", constants=lambda n: {"eps": _EPS}, inputs=_normed("weight"), distributions=("small",),
              wrong=_RMS_WRONG),
         Task(name="layernorm", family="normalisation",
              about="(x - mean) / sqrt(variance + 1e-5) * weight + bias, x [size, 1024], weight and bias [1, 1024]",
              arrays=lambda n: {**_weighted(n), "bias": ((1, _WIDTH), FLOAT)}, reference=_layernorm,
-             flops=lambda n: 7 * n * _WIDTH, check=(128, 384), at=(4096,), dtype="float32",
+             flops=lambda n: 7 * n * _WIDTH, check=(128, 384), ragged=200, at=(4096,), dtype="float32",
              constants=lambda n: {"eps": _LAYER_EPS}, inputs=_normed("weight", "bias"), distributions=("small",),
              wrong=_LAYER_WRONG),
         Task(name="cumsum", about="cumulative sum along the last axis of x [size, 1024]", arrays=_rows,
-             reference=lambda x: np.cumsum(x, -1), flops=lambda n: n * _WIDTH, check=(128, 384), at=(4096,), dtype="float32",
+             reference=lambda x: np.cumsum(x, -1), flops=lambda n: n * _WIDTH, check=(128, 384), ragged=200, at=(4096,),
+             dtype="float32",
              wrong=_CUMSUM_WRONG),
         Task(name="cross_entropy", about="logsumexp(logits) - logits[label] per row, logits [size, 1024], labels int32 "
              "[size, 1], out [size, 1]",
              arrays=lambda n: {"logits": ((n, _WIDTH), FLOAT), "labels": ((n, 1), "int32")}, reference=_cross_entropy,
-             flops=lambda n: 4 * n * _WIDTH, check=(128, 384), at=(2048,), dtype="float32", inputs=_labelled,
+             flops=lambda n: 4 * n * _WIDTH, check=(128, 384), ragged=200, at=(2048,), dtype="float32", inputs=_labelled,
              distributions=("late_maximum",),
              wrong=_ENTROPY_WRONG),
         Task(name="transpose", about="x.T of x [size, 1024]", arrays=_rows, reference=lambda x: x.T, flops=lambda n: 0,
-             check=(128, 384), at=(4096,),
+             check=(128, 384), ragged=200, at=(4096,),
              wrong={"the tiles are placed, but not transposed": _in_tiles,
                     "the elements are in their old order (reshaped, not transposed)": lambda x: x.reshape(x.T.shape)}),
     )

@@ -36,6 +36,11 @@ def _conv1d(x: Array, weight: Array) -> Array:
     return np.asarray(sum(weight[:, j : j + 1] * padded[:, j : j + x.shape[1]] for j in range(4)))
 
 
+def _dilated(x: Array, weight: Array, by: int) -> Array:
+    padded = np.concatenate([np.zeros((x.shape[0], 3 * by), x.dtype), x], -1)
+    return np.asarray(sum(weight[:, j : j + 1] * padded[:, by * j : by * j + x.shape[1]] for j in range(4)))
+
+
 def _scan(decay: Array, x: Array) -> Array:
     state, out = np.zeros(x.shape[0], x.dtype), np.empty_like(x)
     for t in range(x.shape[1]):
@@ -53,13 +58,16 @@ def _decays(size: int, distribution: str, rng: np.random.Generator) -> Mapping[s
 def _adamw(
     param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, *, lr: float = 1e-3, eps: float = 1e-8,
     weight_decay: float = 0.01, decoupled: bool = True, betas: tuple[float, float] = _BETAS, squared: bool = True,
-    inside: bool = False, corrected: bool = False, update: str = "m", after: bool = False,
+    inside: bool = False, shares: tuple[float, float] = (1 - _BETAS[0], 1 - _BETAS[1]), corrected: bool = False,
+    update: str = "m", after: bool = False,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """One step; every option but the first three is a mistake."""
     if not decoupled:
         grad = grad + weight_decay * param
-    m = betas[0] * exp_avg + (1 - betas[0]) * grad
-    v = betas[1] * exp_avg_sq + (1 - betas[1]) * (grad * grad if squared else grad)
+    if betas != _BETAS:
+        shares = 1 - betas[0], 1 - betas[1]
+    m = betas[0] * exp_avg + shares[0] * grad
+    v = betas[1] * exp_avg_sq + shares[1] * (grad * grad if squared else grad)
     top, bottom = {"m": (m, v), "grad": (grad, v), "old": (exp_avg, exp_avg_sq)}[update]
     if corrected:  # as in the first step
         top, bottom = top / (1 - betas[0]), bottom / (1 - betas[1])
@@ -104,6 +112,8 @@ _ROPE_WRONG: dict[str, Callable[..., Any]] = {
     "the cosine's part is missing": lambda x, cos, sin: _rope(x, 0 * cos, sin),
     "neighbouring elements are pairs, not the halves (interleaved)": _pairs,
     "every row has the angle of row 0": lambda x, cos, sin: _rope(x, cos[:1], sin[:1]),
+    "each row has the angles of the row before": lambda x, cos, sin: _rope(x, np.roll(cos, 1, 0), np.roll(sin, 1, 0)),
+    "each row has the angles of the row after": lambda x, cos, sin: _rope(x, np.roll(cos, -1, 0), np.roll(sin, -1, 0)),
     "every tile of 128 rows has the angles of the first": lambda x, cos, sin: _rope(
         x, *(np.resize(part[:128], part.shape) for part in (cos, sin))
     ),
@@ -137,6 +147,9 @@ _CONV_WRONG: dict[str, Callable[..., Any]] = {
     "the last tap is missing": lambda x, weight: _conv1d(x, _taps(weight, 0, 1, 2)),
     "only the last tap is there": lambda x, weight: _conv1d(x, _taps(weight, 3)),
     "every channel has the taps of channel 0": lambda x, weight: _conv1d(x, np.repeat(weight[:1], len(weight), 0)),
+    "every channel has the taps of the next one": lambda x, weight: _conv1d(x, np.roll(weight, -1, 0)),
+    "every channel has the taps of the one before": lambda x, weight: _conv1d(x, np.roll(weight, 1, 0)),
+    "the taps are two steps apart (dilated)": lambda x, weight: _dilated(x, weight, 2),
     "the weights are missing": lambda x, weight: _conv1d(x, np.ones_like(weight)),
     "the beginning is padded with the end of the row, not with zeros": lambda x, weight: _conv1d(
         np.concatenate([x[:, -3:], x], -1), weight
@@ -175,6 +188,9 @@ _ADAMW_WRONG: dict[str, Callable[..., Any]] = {
     "the weight decay is not multiplied by the learning rate": lambda **a: _adamw(**a, weight_decay=10.0),
     "the weight decay comes after the step": lambda **a: _adamw(**a, after=True),
     "the moments are corrected for their bias (as in the first step)": lambda **a: _adamw(**a, corrected=True),
+    "the weight decay has the other sign": lambda **a: _adamw(**a, weight_decay=-0.01),
+    "the gradient is not multiplied by 1 - beta1": lambda **a: _adamw(**a, shares=(1.0, 1 - _BETAS[1])),
+    "the squared gradient is not multiplied by 1 - beta2": lambda **a: _adamw(**a, shares=(1 - _BETAS[0], 1.0)),
     "the betas are exchanged": lambda **a: _adamw(**a, betas=_BETAS[::-1]),
     "the gradient is not squared in exp_avg_sq": lambda **a: _adamw(**a, squared=False),
     "eps is under the root": lambda **a: _adamw(**a, inside=True),
@@ -193,20 +209,20 @@ TASKS = {
     for task in (
         Task(name="rope", about="x * cos + rotate_half(x) * sin, all [size, 128]",
              arrays=lambda n: dict.fromkeys(("x", "cos", "sin"), ((n, _D), FLOAT)), reference=_rope, inputs=_angles,
-             flops=lambda n: 3 * n * _D, check=(128, 384), at=(4096,), dtype="float32",
+             flops=lambda n: 3 * n * _D, check=(128, 384), ragged=200, at=(4096,), dtype="float32",
              wrong=_ROPE_WRONG),
         Task(name="conv1d", about="causal depthwise convolution with 4 taps, x [128, size], weight [128, 4]",
              arrays=lambda n: {"x": ((128, n), FLOAT), "weight": ((128, 4), FLOAT)}, reference=_conv1d,
-             flops=lambda n: 8 * 128 * n, check=(512, 1024), at=(4096,), dtype="float32",
+             flops=lambda n: 8 * 128 * n, check=(512, 1024), ragged=700, at=(4096,), dtype="float32",
              wrong=_CONV_WRONG),
         Task(name="selective_scan", about="state = decay[:, t] * state + x[:, t], out[:, t] = state; all [128, size]",
              arrays=lambda n: dict.fromkeys(("decay", "x"), ((128, n), FLOAT)), reference=_scan, inputs=_decays,
-             flops=lambda n: 2 * 128 * n, check=(512, 1024), at=(4096,), dtype="float32", wrong=_SCAN_WRONG),
+             flops=lambda n: 2 * 128 * n, check=(512, 1024), ragged=700, at=(4096,), dtype="float32", wrong=_SCAN_WRONG),
         Task(name="adamw", about="one step of AdamW: param, grad, exp_avg, exp_avg_sq [size, 512] -> the new param, exp_avg, "
              "exp_avg_sq; betas 0.9, 0.999, lr 1e-3, eps 1e-8, weight_decay 0.01, no bias correction",
              arrays=lambda n: dict.fromkeys(("param", "grad", "exp_avg", "exp_avg_sq"), ((n, 512), FLOAT)),
              reference=lambda param, grad, exp_avg, exp_avg_sq: _adamw(param, grad, exp_avg, exp_avg_sq), inputs=_moments,
-             flops=lambda n: 12 * n * 512, check=(128, 256), at=(2048,), dtype="float32",
+             flops=lambda n: 12 * n * 512, check=(128, 256), ragged=200, at=(2048,), dtype="float32",
              outputs=("param", "exp_avg", "exp_avg_sq"), distributions=("small",), least_rtol=2e-6, wrong=_ADAMW_WRONG),
     )
 }  # fmt: skip

@@ -38,6 +38,7 @@ class Task:
       flops: size -> useful floating-point operations.
       check: sizes at which values are judged; the first is the one that `--check` replaces.
       at: sizes that are timed.
+      ragged: a size that no tile divides; kernels that take it must be right there too. 0 = none.
       axes: letters of an array's or output's axes, for `--layout`; an array that is not listed has one layout.
       outputs: names of the outputs.
       dtype: `FLOAT` unless told otherwise.
@@ -46,6 +47,7 @@ class Task:
       in_place: arrays that the kernel may both read and write; of all others it must leave what it reads as it is.
       inputs: size, distribution, random generator -> arrays in float64, where the usual distributions do not fit.
       distributions: further names that `inputs` knows, such as `small`; judged beside the usual ones.
+      recorded: `inputs` gives the same arrays whatever the distribution: they are judged once, and run again.
       ideal: arrays in the run's type (as float32) and constants, by name -> what a perfect kernel of that type gives, before
         the last rounding; None = the reference in float32.
       wrong: words -> a reference with one mistake, to name what a wrong output is.
@@ -66,6 +68,7 @@ class Task:
     flops: Callable[[int], int]
     check: Sequence[int]
     at: Sequence[int]
+    ragged: int = 0
     axes: Mapping[str, str] = field(default_factory=dict)
     outputs: Sequence[str] = ("out",)
     dtype: str = "bfloat16"
@@ -74,6 +77,7 @@ class Task:
     in_place: Sequence[str] = ()
     inputs: Callable[[int, str, np.random.Generator], Mapping[str, Array]] | None = None
     distributions: Sequence[str] = ()
+    recorded: bool = False
     ideal: Callable[..., Any] | None = None
     wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     scale: Callable[..., Any] | None = None

@@ -11,6 +11,8 @@ memory is short the tile that was touched longest ago is stored to HBM through D
 its next use. Without the law a tile holds nothing between a last read and a write that covers it, the tile whose next use is
 furthest away goes, as for an allocator that sees through loops, and is not stored again if HBM still has its value.
 
+Where the tiles of one instruction do not fit together, what it makes takes the place of an operand whose value ends there.
+
 Whole tiles move: a kernel that wants to spill less makes its tiles smaller.
 """
 
@@ -23,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from nki_hf.chips import Chip
 from nki_hf.sim.stream.events import Buffer, Event, Region
+from nki_hf.sim.stream.live_ranges import covers, in_place
 from nki_hf.sim.stream.memory import taken_bytes
 from nki_hf.sim.tensors.strides import row_major
 
@@ -182,7 +185,7 @@ class _Spiller:
                 tile.uses[-1].kind = "update"
             return
         kind = "write" if writes else "read"
-        if writes and _covers(region) and not (event.opcode == "nc_matmul" and event.attrs.get("accumulate")):
+        if writes and covers(event, region):
             kind = "overwrite"
         tile.uses.append(_Use(index, kind))
         tile.positions.append(index)
@@ -218,6 +221,8 @@ class _Spiller:
                 f"{self.space} overflows at event {index} ({event.opcode}, {event.file}:{event.line}): tile {tile.buffer.name} "
                 f"alone takes {tile.nbytes:,} B of {self.capacity:,} B per partition; make it smaller."
             )
+        if self._taken_over(tile, event, index):
+            return
         while self.used[tile.core] + tile.nbytes > self.capacity:
             self._evict(event, index, pinned)
         self.used[tile.core] += tile.nbytes
@@ -239,6 +244,25 @@ class _Spiller:
             tile.stored = not self.held
         elif use.index != tile.positions[0]:
             tile.now = self._fresh(tile.buffer, self.space, "again")
+
+    def _taken_over(self, tile: _Tile, event: Event, index: int) -> bool:
+        """Where an instruction's own tiles do not fit together, what it makes takes the place of an operand that ends there."""
+        own = [
+            self.tiles[number] for number in {r.buffer.number for r in (*event.reads, *event.writes)} if number in self.tiles
+        ]
+        write = next((region for region in event.writes if region.buffer is tile.buffer), None)
+        if write is None or sum(item.nbytes for item in own) <= self.capacity:
+            return False
+        for read in event.reads:
+            other = self.tiles.get(read.buffer.number)
+            if other is None or other is tile or not other.resident or other.nbytes != tile.nbytes:
+                continue
+            if other.next_need(index) == _NEVER and in_place(event, read, write):
+                tile.now, tile.resident, other.resident = other.now, True, False
+                del self.resident[tile.core][other.buffer.number]
+                self.resident[tile.core][tile.buffer.number] = tile
+                return True
+        return False
 
     def _leave(self, tile: _Tile) -> None:
         """Its value is not needed again: its memory is free."""
@@ -344,14 +368,6 @@ class _Spiller:
     def _redirect(self, region: Region) -> Region:
         tile = self.tiles.get(region.buffer.number)
         return region if tile is None or tile.now is region.buffer else replace(region, buffer=tile.now)
-
-
-def _covers(region: Region) -> bool:
-    whole = region.buffer
-    return (
-        not region.indirect and region.partitions == whole.shape[0]
-        and region.contiguous_bytes >= whole.bytes_per_partition
-    )  # fmt: skip
 
 
 def _whole(buffer: Buffer) -> Region:

@@ -16,11 +16,11 @@ from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Problem
 from nki_hf.tools.cores import check_cores
 from nki_hf.tools.error_bands import band_of, family_of
-from nki_hf.tools.judging.request import constant_of, sizes_of
 from nki_hf.tools.judging.timetable import command as kernel_command
 from nki_hf.tools.latency import EAGER_NOTE, attention_us, eager_like_us, independent_units, one_unit
 from nki_hf.tools.lengths import attention_instructions, check_length
 from nki_hf.tools.modelled import FILE_HELP, LAYOUT_HELP, TASK_HELP, visible_flops, window_of
+from nki_hf.tools.option_values import constant_of, sizes_of
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import SHAPE_HELP, problem_of

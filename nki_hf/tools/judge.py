@@ -47,8 +47,8 @@ def command(
     from nki_hf.tasks import load_task, task_names
     from nki_hf.tools.judging.judgement import judge
     from nki_hf.tools.judging.output import give
-    from nki_hf.tools.judging.request import constant_of, sizes_of
     from nki_hf.tools.modelled import window_of
+    from nki_hf.tools.option_values import constant_of, sizes_of
     from nki_hf.tools.output_files import check_writable
     from nki_hf.tools.progress import working
     from nki_hf.tools.screen import Screen

@@ -17,8 +17,8 @@ from nki_hf.tasks import load_task
 from nki_hf.timing.schedule import Schedule, schedule
 from nki_hf.tools.error_bands import band_of, task_band
 from nki_hf.tools.judging.programs import user_events
-from nki_hf.tools.judging.request import constant_of
 from nki_hf.tools.lengths import attention_instructions, check_length, subject_instructions
+from nki_hf.tools.option_values import constant_of
 from nki_hf.tools.shape import LARGEST, problem_of
 from nki_hf.tools.subjects import attention_events, events_of, own_kernels, subject
 

@@ -6,7 +6,8 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,17 +20,13 @@ from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.observers.accumulation import foreign_accumulation
 from nki_hf.observers.capacity import report as capacity_report
 from nki_hf.observers.races import Trust, races
-from nki_hf.observers.source_lines import short_path
+from nki_hf.observers.short_path import short_path
 from nki_hf.problem import Problem
 from nki_hf.settings import settings
 from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.testing import DISTRIBUTIONS
-from nki_hf.tools.judging.judgement import judge as judge_kernel
-from nki_hf.tools.judging.output import give
-from nki_hf.tools.judging.request import constant_of, sizes_of
-from nki_hf.tools.kernel_lint import KERNELS
-from nki_hf.tools.lint import command as lint_command
+from nki_hf.tools.option_values import constant_of, sizes_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.program import sentence
 from nki_hf.tools.progress import Work, working
@@ -85,10 +82,9 @@ def run(
     unsure: set[str] = set()
     observed = shows = False
     first: LaunchResult | None = None  # whose recorded program runs on the inputs of the other distributions
-    for number, distribution in enumerate(distributions):
+    for number, (distribution, case) in enumerate(_ahead(subject, distributions, seed)):
         if work is not None:
             work.advance(f"{distribution} inputs", count=number - work.done)
-        case = subject.case(distribution, seed)
         check_call("kernel", subject.kernel, case.arguments)
         try:
             with warnings.catch_warnings(record=True) as caught:
@@ -137,6 +133,20 @@ def run(
         "passed": passed, "seed": seed, "chip": options.chip.name, "lnc": lnc, "cases": cases, "faults": faults,
         "inferred": inferred, "capacity": capacity, "warnings": sorted(unsure),
     }  # fmt: skip
+
+
+def _ahead(subject: AttentionSubject | ArraySubject, distributions: Sequence[str], seed: int) -> Iterator[tuple[str, Case]]:
+    """Each distribution with its case; our own reference makes the next one while the kernel runs on this one."""
+    if subject.reference is not None:  # a user's code stays in this thread
+        yield from ((distribution, subject.case(distribution, seed)) for distribution in distributions)
+        return
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        coming = [pool.submit(subject.case, distribution, seed) for distribution in distributions[:1]]
+        for distribution, following in zip(distributions, (*distributions[1:], ""), strict=True):
+            case = coming.pop().result()
+            if following:
+                coming.append(pool.submit(subject.case, following, seed))
+            yield distribution, case
 
 
 def arrays_of(arguments: Mapping[str, Any]) -> dict[str, Array]:
@@ -220,6 +230,9 @@ def command(
     Exit code 0: all passed; 1: something failed, an error that the kernel raises included; 2: wrong use.
     """
     if lint:
+        from nki_hf.tools.kernel_lint import KERNELS
+        from nki_hf.tools.lint import command as lint_command
+
         lint_command(Path(kernel.partition(":")[0]) if kernel else KERNELS, as_json=json_file == "-")
     try:
         if not kernel:
@@ -234,6 +247,9 @@ def command(
             }  # fmt: skip
             if given_too := [name for name, value in others.items() if value]:
                 raise UsageError(f"--task says what the kernel computes: leave out {', '.join(given_too)}.")
+            from nki_hf.tools.judging.judgement import judge as judge_kernel  # imports what a run here does not need
+            from nki_hf.tools.judging.output import give
+
             record = judge_kernel(
                 kernel, task, layout=layout, check=sizes_of(check, "check"), chip=(chip,) if chip else (), lnc=lnc,
                 dtype=dtype if dtype != _DTYPE else "", constants=dict(map(constant_of, const)), rtol=rtol, seed=seed,

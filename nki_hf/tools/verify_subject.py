@@ -26,7 +26,6 @@ from nki_hf.problem import Problem
 from nki_hf.sim.run.launch import Kernel
 from nki_hf.sim.sdk.as_nki import as_nki
 from nki_hf.testing import AttentionInputs, attention_inputs
-from nki_hf.tools.judging.explain import explained
 from nki_hf.tools.numpy_layouts import NumpyArrays
 from nki_hf.tools.verify_inputs import array_inputs
 from nki_hf.tools.verify_judge import unit_roundoff
@@ -128,6 +127,8 @@ def _not_imported(name: str, error: BaseException) -> UsageError:
 def describe(error: BaseException) -> str:
     """`ValueError: text (file:line). Advice`, with the innermost line outside of this package's own machinery."""
     file, line = position(error)
+    from nki_hf.tools.judging.explain import explained  # imports lint, which only errors need
+
     text, advice = explained(error)
     return f"{text}{f' ({file}:{line})' if file else ''}{f'. {advice}' if advice else ''}"
 

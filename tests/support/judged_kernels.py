@@ -132,6 +132,19 @@ WRONG = {
         "data=new, op0=nl.multiply, operand0=-1.0",
         "data=new, op0=nl.multiply, operand0=0.0",
     ),
+    "hidden scores are a low number": ("on_false_value=-3.0e38", "on_false_value=-10.0", "are -10 instead of the lowest"),
+    "maximum of half of each tile": ("data=scores, axis=1", "data=scores[:, 0:64], axis=1", "right on"),
+    "V in fp8": (
+        "        nisa.dma_copy(dst=vs[:, t, :], src=v[t * T : (t + 1) * T, :])\n",
+        "        v8 = nl.ndarray((T, d), dtype=nl.float8_e4m3, buffer=nl.sbuf)\n"
+        "        nisa.dma_copy(dst=v8, src=v[t * T : (t + 1) * T, :])\n        nisa.tensor_copy(dst=vs[:, t, :], src=v8)\n",
+        "8-bit type",
+    ),
+    "output never stored": (
+        "        nisa.dma_copy(dst=out[i * T : (i + 1) * T, :], src=done)\n",
+        "",
+        "no instruction writes out",
+    ),
     "maximum of the first tile": (
         "nisa.tensor_tensor(dst=new, data1=top, data2=here, op=nl.maximum)",
         "nisa.tensor_copy(dst=new, src=top if j else here)",
@@ -200,6 +213,27 @@ CHEATS = {
     "syntax error": ("T = 128", "T = = 128", "SyntaxError"),
     "old language": ("import nki\n", "import neuronxcc.nki as nki\n", "before NKI 0.3"),
     "exits": ("T = 128", "import sys; T = 128; sys.exit(0)", "sys.exit"),
+    "becomes another program": ("T = 128", "import os; T = 128; os.execv('/bin/true', ['true'])", "exit code 0"),
+    "ends its group": ("T = 128", "import os; T = 128; os.kill(0, 15)", "SIGTERM"),
+    "closes every file": ("operand0=d**-0.5", "operand0=1.0", "scale", "T = 128", "T = 128\nimport os; os.closerange(0, 512)"),
+    "lets no file grow": (
+        "T = 128",
+        "T = 128\nimport resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
+        "changed its own limits",
+    ),
+    "thousands of outputs": ("    return out\n", "    return (out,) * 10000\n", "10,000 outputs"),
+    "an error that cannot be shown": (
+        "tiles = s // T",
+        "raise type('X', (BaseException,), {'__str__': lambda self: 1 / 0})()\n    tiles = s // T",
+        "division by zero",
+    ),
+    "empties its own file": (
+        "operand0=d**-0.5",
+        "operand0=1.0",
+        "scale",
+        "T = 128",
+        "T = 128\nimport pathlib; pathlib.Path(__file__).write_text('')",
+    ),
     "exits at once": ("T = 128", "import os; T = 128; os._exit(0)", "exit code 0"),
     "kills itself": ("T = 128", "import os; T = 128; os.kill(os.getpid(), 9)", "SIGKILL"),
     "segfaults": ("T = 128", "import ctypes; T = 128; ctypes.string_at(0)", "SIGSEGV"),

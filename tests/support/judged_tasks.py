@@ -356,4 +356,66 @@ WRONG = [
     ("adamw", "b1, b2, lr", "b2, b1, lr", "betas are exchanged"),
     ("adamw", "return tuple(outs)", "return outs[0], outs[2], outs[1]", "another order"),
     ("adamw", "operand0=-lr)", "operand0=-lr * (1 - b2) ** 0.5 / (1 - b1))", "corrected for their bias"),
+    (
+        "layernorm",
+        "        product(centred, centred, w)\n",
+        "        product(square, centred, w)\n"
+        "        nisa.tensor_tensor(dst=centred, data1=centred, data2=square, op=nl.add)\n",
+        "one is added to the weight",
+    ),
+    (
+        "cross_entropy",
+        "        nisa.activation(dst=total, op=nl.log, data=total)\n",
+        "        nisa.activation(dst=total, op=nl.log, "
+        "data=total)\n        nisa.tensor_scalar(dst=total, data=total, op0=nl.multiply, operand0=1.4426950408889634)\n",
+        "base 2",
+    ),
+    (
+        "cross_entropy",
+        "[[1, width]], offset=0, channel_multiplier=0)",
+        "[[0, 2], [1, width // 2]], offset=0, channel_multiplier=0)",
+        "numbered anew every 512",
+    ),
+    (
+        "cumsum",
+        "initial=before,",
+        "initial=0.0,",
+        "not the sum of all",
+        "op1=nl.add\n            )\n",
+        "op1=nl.add\n            )\n"
+        "            if c:\n                nisa.tensor_scalar(dst=s[:, c : c + 256], data=s[:, c : c + 256], op0=nl.add, "
+        "operand0=t[:, c - 1 : c])\n",
+    ),
+    ("cumsum", "s = tile(128, width)", "s = tile(128, width, nl.bfloat16)", "is a bfloat16 number"),
+    (
+        "matmul",
+        "        for n in range(0, columns, 512):\n            acc = nl.ndarray((128, 512), nl.float32, buffer=nl.psum)\n",
+        "        acc = nl.ndarray((128, 512), nl.float32, buffer=nl.psum)\n        for n in range(0, columns, 512):\n",
+        "an accumulator is not cleared",
+    ),
+    (
+        "matmul",
+        "dst=out[m : m + 128, n : n + 512]",
+        "dst=out[(m + n) % rows : (m + n) % rows + 128, n : n + 512]",
+        "belongs into another block",
+    ),
+    (
+        "conv1d",
+        "size + 3)",
+        "size + 6)",
+        "two steps apart",
+        "padded[:, 3:]",
+        "padded[:, 6:]",
+        "padded[:, j : j + size]",
+        "padded[:, 2 * j : 2 * j + size]",
+    ),
+    ("softmax", "op=nl.exp, data=t, bias=top", "op=nl.exp, data=t, scale=0.6931471805599453, bias=top", "base 2 instead of e"),
+    (
+        "rmsnorm",
+        "        product(square, t, t)\n",
+        "        nisa.activation(dst=square, op=nl.abs, data=t)\n",
+        "absolute values",
+    ),
+    ("adamw", "data=g, op0=nl.multiply, operand0=1 - b1)", "data=g, op0=nl.multiply, operand0=1.0)", "multiplied by 1 - beta1"),
+    ("adamw", "operand0=1 - lr * decay", "operand0=1 + lr * decay", "decay has the other sign"),
 ]

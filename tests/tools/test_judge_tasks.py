@@ -33,7 +33,7 @@ def test_a_planted_mistake_is_caught_and_named(judged, planted):
     task, *pairs = planted[:3]
     words, rest = planted[3], planted[4:]
     text = RIGHT[task]
-    for old, new in (pairs, rest) if rest else (pairs,):
+    for old, new in (pairs, *zip(rest[::2], rest[1::2], strict=True)):
         assert old in text
         text = text.replace(old, new)
     record = judged(task, text)

@@ -105,7 +105,7 @@ def recorded_task(path: Path) -> Task:
         arrays=lambda size: {name: (shape, kind) for name, (_, shape, kind) in record["arrays"].items()},
         reference=lambda **_: expected, flops=lambda size: 0, check=(1, 1), at=(1,), in_place=record["in_place"],
         outputs=tuple(f"out{number}" for number in range(len(expected))), out_dtypes=record["types"],
-        inputs=lambda size, distribution, rng: arrays,
+        inputs=lambda size, distribution, rng: arrays, recorded=True,
         scale=lambda **_: tuple(_size(array, absolute / relative) for array in expected),
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.options import SimOptions
 from nki_hf.sim.stream.events import Buffer, Event, Region
 from nki_hf.sim.stream.footprint import Footprint, footprint_of, overlap
+from nki_hf.sim.stream.live_ranges import least_bytes
 from nki_hf.sim.stream.memory import Lifetime, Occupancy, lifetimes, occupancies
 
 __all__ = ["check_memory"]
@@ -38,7 +39,8 @@ def check_memory(events: Sequence[Event], options: SimOptions) -> None:
 
     Kinds: `shape` (a tile of more partitions than there are), `capacity` (live tiles or an address beyond the documented
     size, or a tile that fits nowhere between addressed ones), `placement` (a PSUM address inside a bank) and `overlap` (a tile
-    read where another tile wrote last). For kernels written elsewhere the doubtful ones are warnings. Source of the rules:
+    read where another tile wrote last). For kernels written elsewhere the doubtful ones are warnings, among them tiles that do
+    not fit from first to last use while their live values do (sim/stream/live_ranges.py). Source of the rules:
     sim/stream/memory.py.
     """
     lives = lifetimes(events, options.chip)
@@ -49,7 +51,9 @@ def check_memory(events: Sequence[Event], options: SimOptions) -> None:
         _check_address(life, options)
     for item in occupancies(events, options.chip, lives):
         if item.high_water > item.capacity:
-            raise KernelFault(_overflow(item, events, options.chip))
+            _raise_or_warn(
+                _overflow(item, events, options.chip), options.third_party and _may_fit(item, events, addressed, options.chip)
+            )
     for record in _unplaceable(lives, addressed, options.chip):
         _raise_or_warn(record, options.third_party)
     for record, sure in overwritten(events, addressed):
@@ -60,6 +64,12 @@ def _raise_or_warn(record: FaultRecord, doubtful: bool) -> None:
     if not doubtful:
         raise KernelFault(record)
     warnings.warn(str(KernelFault(record)), SimulatorWarning, stacklevel=3)
+
+
+def _may_fit(item: Occupancy, events: Sequence[Event], addressed: Sequence[Lifetime], chip: Chip) -> bool:
+    """True if the values that are live at once fit, though the tiles from first to last use do not."""
+    fixed = any((life.buffer.core or 0, life.buffer.space) == (item.core, item.space) for life in addressed)
+    return not fixed and least_bytes(events, chip)[item.core, item.space] <= item.capacity
 
 
 def _unplaceable(lives: list[Lifetime], addressed: list[Lifetime], chip: Chip) -> Iterator[FaultRecord]:

@@ -28,6 +28,7 @@ def _columns(rows):
 def _values(v):
     """`[n, d]` in HBM as `[128, n / 128, d]`."""
     n, d = v.shape
+    assert n % P == 0, "keys come in tiles of 128"  # noqa: S101  (a kernel refuses so)
     out = sbuf((P, n // P, d), v.dtype)
     for t in range(n // P):
         nisa.dma_copy(dst=out[:, t, :], src=v[t * P : (t + 1) * P, :])

@@ -28,6 +28,9 @@ from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 __all__ = ["answer", "bound_arguments", "kernel_in", "module_of"]
 
 
+_MOST_OUTPUTS = 64
+
+
 class _NoKernel(ValueError):
     pass
 
@@ -38,8 +41,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
       request: `file`, `name` (may be empty), `lnc`, `progress` (a file that says when the kernel itself runs), and `traces`:
-        each with `chip`, `size`, `arrays` (name, shape, dtype; in order), `constants`, and `checked` (limits
-        are checked here too).
+        each with `chip`, `size`, `arrays` (name, shape, dtype; in order), `constants`, `checked` (limits
+        are checked here too) and `optional` (an error is noted as `refused`).
     """
     tape.install()
     found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": [], "changed": None}
@@ -55,6 +58,9 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 found["traces"].append(_trace(kernel, name, trace, int(request["lnc"])))
             except BaseException as error:
+                if trace["optional"] and isinstance(error, Exception):
+                    found["traces"].append({"refused": _described(error)["message"]})
+                    continue
                 return {**found, "error": {**_described(error), "size": trace["size"]}}
     if request["traces"]:  # a program follows from its arguments: the same ones give the same program
         with contextlib.suppress(BaseException):
@@ -157,13 +163,15 @@ def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int) -> dic
                     raise
                 # the kernel has returned: memory and outputs are judged from its tape
         for value in outputs.values():
+            if isinstance(value, tuple | list) and len(value) > _MOST_OUTPUTS:
+                raise _NoKernel(f"{name} returns {len(value):,} outputs: at most {_MOST_OUTPUTS} are judged.")
             if any(isinstance(item, np.ndarray) for item in (value if isinstance(value, tuple | list) else (value,))):
                 raise _NoKernel(
                     f"{name} returns a NumPy array that its Python made, which no chip has computed: outputs are tensors in "
                     "nl.shared_hbm that instructions write."
                 )
         order = [key for key in inspect.signature(kernel.function).parameters if key in names]
-        return {"tape": recorder.tape(outputs), "parameters": [(key, names[key]) for key in order]}
+        return {"tape": recorder.tape(outputs), "parameters": [(key, names[key]) for key in order], "refused": ""}
 
 
 def _kept(function: Callable[..., Any], outputs: dict[int, Any]) -> Callable[..., Any]:

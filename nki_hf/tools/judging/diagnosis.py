@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from nki_hf.tasks import Task
 from nki_hf.tools.judging.values import Checked, Outcome
 
-__all__ = ["imprecision", "named"]
+__all__ = ["imprecision", "matched", "named"]
 
 Array = np.ndarray[Any, Any]
 _TILE = 128
@@ -27,13 +28,17 @@ def named(task: Task, checks: Sequence[Checked]) -> str:
     when = _when(checks)
     if when.startswith("it is right on") and all(not np.isfinite(_wide(o.outputs[o.wrong or 0])).all() for _, o in failing):
         return when  # what overflows has no other pattern
+    # outliers hide in other inputs what is wrong everywhere: only the simplest say where it is
+    return matched(task, checks) or _general(task, failing[0][1], failing[0][1].wrong or 0) or when
+
+
+def matched(task: Task, checks: Sequence[Checked]) -> str:
+    """The task's mistake that explains a wrong output, if there is one."""
+    failing = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
     for check, outcome in failing[:3]:
-        number = outcome.wrong or 0
-        if words := _closest(task, check, outcome, number):
-            return f"{task.outputs[number]} equals what comes out if {words}"
-        if words := _general(task, outcome, number):
-            return words
-    return when
+        if words := _closest(task, check, outcome, outcome.wrong or 0):
+            return f"{task.outputs[outcome.wrong or 0]} equals what comes out if {words}"
+    return ""
 
 
 def _closest(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
@@ -89,23 +94,24 @@ def _general(task: Task, outcome: Outcome, number: int) -> str:
         if output.size == reference.size and _off(output.reshape(reference.shape), reference) < tolerance:
             return f"{name} has the right elements in the shape {list(output.shape)} instead of {list(reference.shape)}"
         return ""
-    if outcome.judgements[number].verdict == "never written" and (words := _where(name, "never written", ~np.isfinite(output))):
-        return words
+    if outcome.judgements[number].verdict == "never written":
+        return _where(name, "never written", ~np.isfinite(output)) or f"no instruction writes {name}"
     if not output.any() and reference.any():
         return f"{name} is zero everywhere: what was computed is not accumulated, or not what is stored"
     finite = np.isfinite(output)
     if not finite.all():
         return _where(name, "not finite", ~finite)
+    near = min(tolerance, _off(output, reference) / 4)  # what explains an output leaves little of its error
     for i, other in enumerate(outcome.references):
-        if i != number and other.shape == output.shape and _off(output, other) < tolerance:
+        if i != number and other.shape == output.shape and _off(output, other) < near:
             return f"{name} holds what belongs to {task.outputs[i]}: the outputs are returned in another order"
     for other_name, array in outcome.arrays.items():
-        if array.shape == output.shape and array.any() and _off(output, _wide(array)) < tolerance:
+        if array.shape == output.shape and array.any() and _off(output, _wide(array)) < near:
             return f"{name} is a copy of the input {other_name}"
     if output.ndim == 2 and output.shape[0] == output.shape[1] and _off(output.T, reference) < tolerance:
         return f"{name} is transposed"
     factor = float((output * reference).sum() / (reference * reference).sum())
-    if factor and abs(factor - 1) > tolerance and _off(output, factor * reference) < tolerance * abs(factor):
+    if factor and abs(factor - 1) > tolerance and _everywhere(output, factor * reference, tolerance):
         return f"{name} is {factor:.4g} times the reference everywhere: a factor is missing or applied twice"
     if output.ndim == 3 and len(output) > 1:
         order = [int(np.argmin([_off(head, other) for other in reference])) for head in output]
@@ -128,10 +134,69 @@ def _general(task: Task, outcome: Outcome, number: int) -> str:
                 f"each row of {name} is off by a factor of its own, {low:.3g} to {high:.3g}: sums, divisors or maxima of rows "
                 "are wrong (of one tile only, of another row, or not corrected when the maximum moves)"
             )
+        if words := _added_up(output, reference, near) or _misplaced(output, reference, near):
+            return f"{name}: {words}"
+    if words := _rounded(output, reference, outcome.outputs[number].dtype.itemsize):
+        return f"{name}: {words}"
     wrong = np.abs(output - reference) > tolerance * np.abs(reference).mean() * 3
     if 0 < wrong.mean() < 0.6:
         zero = "zero" if not output[wrong].any() else "wrong"
         return _where(name, zero, wrong)
+    return ""
+
+
+def _everywhere(output: Array, other: Array, tolerance: float) -> bool:
+    """True if every row agrees, so that small rows do not hide behind large ones."""
+    rows, sizes = (np.linalg.norm(np.atleast_1d(item), axis=-1) for item in (output - other, other))
+    return bool((rows <= tolerance * np.maximum(sizes, 1e-2 * np.sqrt((sizes**2).mean()))).all())
+
+
+def _added_up(output: Array, reference: Array, near: float) -> str:
+    """Blocks that hold the sum of those before them as well."""
+    for axis, what in ((-1, "columns"), (-2, "rows")):
+        for size in (128, 256, 512):
+            length = reference.shape[axis]
+            if length % size or length == size:
+                continue
+            blocks = np.moveaxis(reference, axis, 0).reshape(length // size, size, -1)
+            summed = np.moveaxis(np.cumsum(blocks, 0).reshape(np.moveaxis(reference, axis, 0).shape), 0, axis)
+            if _off(output, summed) < near:
+                return f"each block of {size} {what} also holds the sum of those before it: an accumulator is not cleared"
+    return ""
+
+
+_MOST_BLOCKS = 64
+
+
+def _misplaced(output: Array, reference: Array, near: float) -> str:
+    """Blocks of a matrix that are right, but elsewhere."""
+    if output.ndim != 2:
+        return ""
+    for height, width in ((128, 512), (128, 128)):
+        rows, columns = output.shape[0] // height, output.shape[1] // width
+        if output.shape[0] % height or output.shape[1] % width or not 1 < rows * columns <= _MOST_BLOCKS:
+            continue
+        mine, right = (
+            item.reshape(rows, height, columns, width).swapaxes(1, 2).reshape(rows * columns, -1)
+            for item in (output, reference)
+        )
+        found = [min((_off(block, other), i) for i, other in enumerate(right)) for block in mine]
+        if all(off < max(near, 1e-2) for off, _ in found) and [i for _, i in found] != list(range(len(found))):
+            wrong = [number for number, (_, i) in enumerate(found) if i != number]
+            return (
+                f"{len(wrong)} of {len(found)} blocks of {height} x {width} hold what belongs into another block: block "
+                f"{wrong[0]} holds block {found[wrong[0]][1]}"
+            )
+    return ""
+
+
+def _rounded(output: Array, reference: Array, itemsize: int) -> str:
+    """Elements that are all of a type narrower than the output's `itemsize`, where the reference's are not."""
+    for dtype, off in ((ml_dtypes.float8_e4m3, 0.06), (ml_dtypes.bfloat16, 0.02), (np.float16, 0.003)):
+        if np.dtype(dtype).itemsize < itemsize and _off(output, reference) < off:
+            own, wanted = ((item.astype(dtype).astype(np.float64) == item).mean() for item in (output, reference))
+            if own == 1 and wanted < 0.5:
+                return f"every element is a {np.dtype(dtype).name} number: values are rounded on the way"
     return ""
 
 
@@ -183,11 +248,21 @@ def _when(checks: Sequence[Checked]) -> str:
     return ""
 
 
+_NARROW = 6.0
+"""Error ratio from which a 16-bit sum is no likely cause: one over four blocks has 1.4 to 3; float8_e4m3 rounds 16 times as
+coarsely as bfloat16."""
+
+
 def imprecision(outcome: Outcome, limit: float) -> str:
     """What the error ratios say, empty if they are as they should be."""
     found = outcome.precision
     if found is None or (found.ratio <= limit and found.factor_ratio <= 2 * limit):
         return ""
+    if found.ratio > _NARROW:
+        return (
+            f"the error is {found.ratio:.1f} times that of exact arithmetic in this type: values or probabilities in an 8-bit "
+            "type, or sums over many blocks in a 16-bit type"
+        )
     if found.factor_ratio > 2 * limit:
         return (
             f"rows as a whole are off by {found.factor_ratio:.1f} times what exact sums would leave (the error of elements is "

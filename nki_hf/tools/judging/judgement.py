@@ -14,6 +14,7 @@ from nki_hf.timing.schedule import DEFAULT_WINDOW
 from nki_hf.tools.cores import check_cores
 from nki_hf.tools.judging import client
 from nki_hf.tools.judging.layouts import parsed
+from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.request import ELEMENTS, GIB, child, parent, size_of, split, traces
 from nki_hf.tools.judging.verdict import broken, finite
 
@@ -113,12 +114,22 @@ def judge(
     wanted = [(size, chips[0]) for size in dict.fromkeys(sizes)]
     wanted += [(size, item) for size in timed for item in chips if (size, item) not in wanted]
     launches = traces(found, element, own, wanted, constants, file, kernel, lnc)
+    ragged = (
+        0
+        if until == "lint" or found.ragged in sizes or packed_by(file, kernel, found, get_chip(chips[0]), lnc)
+        else found.ragged
+    )
+    if ragged:
+        (one,) = traces(found, element, own, [(ragged, chips[0])], constants, file, kernel, lnc)
+        launches.append({**one, "checked": False, "optional": True})
     request = {
         "file": file,
         "name": kernel,
         "task": task,
         "layout": own,
         "check": sizes,
+        "ragged": ragged,
+        "asked": bool(check),
         "at": timed,
         "chips": chips,
         "lnc": lnc,

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from nki_hf.observers.source_lines import short_path
+from nki_hf.observers.short_path import short_path
 from nki_hf.tools.output_files import whole_file, writing
 from nki_hf.tools.screen import Screen
 

@@ -111,6 +111,16 @@ class FirstDifference(_Model):
     text: str
 
 
+class Ragged(_Model):
+    """What the kernel does at a size that no tile divides: `right`, `wrong`, `refused`, or `not taken` (it leaves a part of an
+    input or output alone); `detail` says why.
+    """
+
+    size: int
+    verdict: Literal["right", "wrong", "refused", "not taken"]
+    detail: str = ""
+
+
 class Printed(_Model):
     """What the kernel's file wrote itself; the middle of long output is left out."""
 
@@ -124,7 +134,7 @@ class Record(_Model):
     """The whole judgement.
 
     `verdict` is `pass` or `failed at stage X`; `score` is the mean score of `times`, 0 if it failed; `diagnosis` says what a
-    wrong output is; `seed` repeats the inputs with `--seed`.
+    wrong output is; `seed` repeats the inputs with `--seed`. `right_at` are the sizes whose values were judged and are right.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -140,6 +150,8 @@ class Record(_Model):
     lnc: int
     seed: int
     score: float
+    right_at: list[int] = []
+    ragged: Ragged | None = None
     diagnosis: str = ""
     first_difference: FirstDifference | None = None
     findings: list[Finding]

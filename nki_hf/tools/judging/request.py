@@ -14,7 +14,7 @@ from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.subjects import SUBJECTS
 
-__all__ = ["GIB", "ELEMENTS", "child", "constant_of", "parent", "size_of", "sizes_of", "split", "traces"]
+__all__ = ["GIB", "ELEMENTS", "child", "parent", "size_of", "split", "traces"]
 
 ELEMENTS = ("bfloat16", "float16", "float32")
 """Element types of a run."""
@@ -69,7 +69,16 @@ def traces(
                 raise ValueError(f"task {task.name}: {key} is {kind}: it is one of {', '.join(NUMPY_DTYPES)}.")
             own, laid = layout_of(task, layout, key) if packed is None else ("", "")
             arrays.append((key, placed_shape(shape, own, laid) if own else tuple(shape), kind))
-        found.append({"size": size, "chip": chip, "arrays": arrays, "constants": _literal(task, given), "checked": not found})
+        found.append(
+            {
+                "size": size,
+                "chip": chip,
+                "arrays": arrays,
+                "constants": _literal(task, given),
+                "checked": not found,
+                "optional": False,
+            }
+        )
     return found
 
 
@@ -102,22 +111,3 @@ def parent(text: str, layout: str, task: Task) -> tuple[str, str, dict[str, str]
     columns = rung.arguments(512)[0].shape[0] == 128
     laid = {key: "ds" for key in ("q", "k", "v") if key in task.axes} if columns else {}
     return spec.origin, rung.function, laid
-
-
-def constant_of(text: str) -> tuple[str, Any]:
-    """Name and value of `NAME=VALUE`; what is no literal is a string."""
-    name, separator, value = text.partition("=")
-    if not separator or not name.isidentifier():
-        raise ValueError(f"const={text!r} is not a constant: write --const NAME=VALUE.")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: brackets too deep
-        return name, value
-
-
-def sizes_of(text: str, what: str) -> list[int]:
-    """The sizes of `512,1024`."""
-    parts = text.split(",") if text else []
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise ValueError(f"{what}={text!r} is no list of sizes: write --{what} 512,1024.")
-    return [int(part) for part in parts]

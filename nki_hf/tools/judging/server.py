@@ -254,7 +254,7 @@ def _answer(folder: Path, name: str, ended: Mapping[str, Any]) -> dict[str, Any]
         return _error("killed", f"the process was ended by the signal {word}")
     note = folder / f"{name}.error"
     if note.is_file():
-        return _error("crashed", note.read_text())
+        return _error("crashed", note.read_text() or "the process could not write its answer: the file changed its own limits")
     return _error("exit", f"the process ended itself with exit code {ended.get('code')} before the kernel had returned")
 
 

@@ -20,6 +20,7 @@ from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.ours import packed_by
+from nki_hf.tools.judging.ragged import judge_ragged
 from nki_hf.tools.judging.stage_names import STAGES
 from nki_hf.tools.judging.value_stage import add_cases, judge_values
 from nki_hf.tools.judging.values import Checked, Run, checked, distributions_of, drawn, run_tape, to_kernel
@@ -75,7 +76,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
             rtol=request["rtol"],
             packed=None if packed is None else packed.arrays(size, request["dtype"]),
         )
-        for size in request["check"]
+        for size in dict.fromkeys(request["check"])
     ]
     traces = {(trace["size"], trace["chip"]): found for trace, found in zip(request["traces"], answer["traces"], strict=True)}
     options = SimOptions(chip=chip, third_party=True, record=True)
@@ -97,6 +98,8 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         if found.count or found.depends_on_memory or any(o.wrong is not None for o in found.outcomes):
             break
     judge_values(request, record, task, runs, checks, traces, chip)
+    record["right_at"] = [run.size for run in runs]
+    judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip)
     stage("end")
 
 

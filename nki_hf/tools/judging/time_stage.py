@@ -34,7 +34,8 @@ def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
         task = load_task(request["task"])
         checked: dict[int, Work] = {}
         judged: dict[int, dict[Kind, Use]] = {}
-        launches = list(zip(request["traces"], request["answer"]["traces"], strict=True))
+        pairs = zip(request["traces"], request["answer"]["traces"], strict=True)
+        launches = [pair for pair in pairs if not pair[0]["optional"]]
         for trace, played in sorted(launches, key=lambda pair: pair[0]["size"] not in request["check"]):
             with _at(trace):
                 launched = stream_of(trace, played, get_chip(trace["chip"]), request["lnc"])

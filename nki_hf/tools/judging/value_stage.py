@@ -84,10 +84,13 @@ def judge_values(
                     },
                 )
             )
-        slight = all(o.judgements[o.wrong or 0].row_error < 8 * o.judgements[o.wrong or 0].tolerance for _, o in bad)
+        slight = bad and all(
+            o.judgements[o.wrong or 0].row_error < 16 * o.judgements[o.wrong or 0].tolerance for _, o in bad[:1]
+        )
         if not record["diagnosis"] and bad and slight and request["dtype"] != "float32":
             found_words = [diagnosis.imprecision(o, RATIOS[task.ideal is not None]) for item in checks for o in item.outcomes]
-            record["diagnosis"] = next(filter(None, found_words), "")
+            inexact = next(filter(None, found_words), "")
+            record["diagnosis"] = inexact and (diagnosis.matched(task, checks) or inexact)
         if not record["diagnosis"] and bad:
             record["diagnosis"] = diagnosis.named(task, checks)
         seen = set()

@@ -29,6 +29,8 @@ def empty(request: Mapping[str, Any]) -> dict[str, Any]:
         "lnc": request["lnc"],
         "seed": request["seed"],
         "score": 0.0,
+        "right_at": [],
+        "ragged": None,
         "diagnosis": "",
         "first_difference": None,
         "findings": [],
@@ -49,8 +51,23 @@ def passes(record: dict[str, Any]) -> None:
         passed=True,
         stage=None,
         score=sum(row["score"] for row in times) / len(times) if times else 1.0,
-        sentence=f"pass: {times[0]['sentence']}" if times else "pass.",
+        sentence=f"pass: {times[0]['sentence']}{_right(record)}" if times else f"pass.{_right(record)}",
     )
+
+
+def _right(record: Mapping[str, Any]) -> str:
+    """For which sizes it is right."""
+    if not record["right_at"]:
+        return ""
+    said = " and ".join(f"{size:,}" for size in record["right_at"])
+    ragged = record["ragged"] or {"verdict": "", "size": 0}
+    tail = {
+        "right": f" and at {ragged['size']}, which no tile divides",
+        "wrong": f"; wrong at {ragged['size']}, which no tile divides",
+        "refused": f"; it does not run at {ragged['size']}, which no tile divides",
+        "not taken": f"; it leaves out the end of {ragged['size']}, which no tile divides",
+    }
+    return f" Right at sizes {said}{tail.get(ragged['verdict'], '')}."
 
 
 def fails(record: dict[str, Any], stage: str, findings: list[dict[str, Any]]) -> None:

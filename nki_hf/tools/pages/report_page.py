@@ -10,7 +10,8 @@ from typing import Any
 
 from nki_hf.observers.instruction_kinds import WORDS, word_of
 from nki_hf.observers.report import LONGER
-from nki_hf.observers.source_lines import SourceFile, short_path, source_files
+from nki_hf.observers.short_path import short_path
+from nki_hf.observers.source_lines import SourceFile, source_files
 from nki_hf.observers.timing import WAITS
 from nki_hf.timing.schedule import Schedule
 from nki_hf.tools.judging.reasons import sentence

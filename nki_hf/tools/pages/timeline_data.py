@@ -10,7 +10,7 @@ import numpy as np
 
 from nki_hf.observers.instruction_kinds import WORDS
 from nki_hf.observers.lanes import Columns, binned, lanes
-from nki_hf.observers.source_lines import short_path
+from nki_hf.observers.short_path import short_path
 from nki_hf.timing.schedule import Schedule
 from nki_hf.timing.times import REASONS
 

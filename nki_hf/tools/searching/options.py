@@ -17,8 +17,8 @@ from nki_hf.settings import settings
 from nki_hf.tasks import Task, load_task
 from nki_hf.tools.cores import check_cores
 from nki_hf.tools.judging.ours import Packed
-from nki_hf.tools.judging.request import constant_of, sizes_of
 from nki_hf.tools.modelled import window_of
+from nki_hf.tools.option_values import constant_of, sizes_of
 from nki_hf.tools.subjects import SUBJECTS
 
 __all__ = ["Named", "judge_options", "named", "round_limit"]

@@ -1,0 +1,27 @@
+"""Values of options as text: `--const NAME=VALUE`, `--check 512,1024`."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+__all__ = ["constant_of", "sizes_of"]
+
+
+def constant_of(text: str) -> tuple[str, Any]:
+    """Name and value of `NAME=VALUE`; what is no literal is a string."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.isidentifier():
+        raise ValueError(f"const={text!r} is not a constant: write --const NAME=VALUE.")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: brackets too deep
+        return name, value
+
+
+def sizes_of(text: str, what: str) -> list[int]:
+    """The sizes of `512,1024`."""
+    parts = text.split(",") if text else []
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise ValueError(f"{what}={text!r} is no list of sizes: write --{what} 512,1024.")
+    return [int(part) for part in parts]

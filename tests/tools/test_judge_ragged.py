@@ -1,0 +1,66 @@
+"""`nki_hf judge` at a size that no tile divides: what takes it must be right there, what does not is told so."""
+
+from __future__ import annotations
+
+import pytest
+
+import nki_hf
+from nki_hf.tools.judging.record import Record
+from tests.support.judged_ragged import RIGHT, WRONG
+from tests.support.judged_tasks import RIGHT as WHOLE_TILES
+
+
+@pytest.fixture
+def judged(tmp_path):
+    def judge(task: str, text: str, **options):
+        file = tmp_path / "kernel.py"
+        file.write_text(text)
+        record = nki_hf.judge(file, task, seed=5, until="values", chip=("trn2",), **options)
+        Record.model_validate(record)
+        return record
+
+    return judge
+
+
+@pytest.mark.parametrize("task", RIGHT)
+def test_a_kernel_with_a_last_tile_of_its_own_is_right_there_too(judged, task):
+    record = judged(task, RIGHT[task])
+    assert record["passed"], record["sentence"]
+    assert record["ragged"]["verdict"] == "right"
+    assert f"and at {record['ragged']['size']}, which no tile divides." in record["sentence"]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_in_the_last_tile_alone_is_caught(judged, name):
+    task, text, change, words = WRONG[name]
+    assert text in RIGHT[task]
+    record = judged(task, RIGHT[task].replace(text, change))
+    assert not record["passed"]
+    assert record["right_at"], record["sentence"]  # the sizes of whole tiles are right
+    assert record["ragged"]["verdict"] == "wrong"
+    assert words in record["diagnosis"]
+    assert record["findings"][0]["kind"] == "ragged"
+
+
+def test_sizes_that_were_asked_for_are_the_ones_that_count(judged):
+    task, text, change, _ = WRONG["last rows written twice"]
+    record = judged(task, RIGHT[task].replace(text, change), check=(128,))
+    assert record["passed"]
+    assert any("is wrong there" in warning for warning in record["warnings"])
+    assert "Right at sizes 128 and 256; wrong at 200" in record["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (WHOLE_TILES["softmax"], "refused"),  # its last tile is out of bounds
+        (RIGHT["softmax"].replace("range(0, rows, P)", "range(0, rows // P * P, P)"), "not taken"),
+        (RIGHT["softmax"].replace("    out =", "    assert rows % P == 0\n    out ="), "refused"),
+    ],
+)
+def test_a_kernel_for_whole_tiles_passes_and_says_so(judged, text, verdict):
+    record = judged("softmax", text)
+    assert record["passed"], record["sentence"]
+    assert record["ragged"]["verdict"] == verdict
+    assert record["ragged"]["detail"]
+    assert record["right_at"] == [128, 384]
