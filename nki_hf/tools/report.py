@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from nki_hf.chips import get_chip
-from nki_hf.observers.report import LONGER, facts
-from nki_hf.observers.timing import gains
+from nki_hf.observers.report import ESTIMATED, LONGER, facts, gain_text
+from nki_hf.observers.timing import quick_gains
+from nki_hf.sim.uncollected import uncollected
 from nki_hf.tasks import load_task
 from nki_hf.timing.schedule import Schedule
 from nki_hf.tools.judging.reasons import reasons, sentence
@@ -51,15 +52,17 @@ def show(side: Side, screen: Screen) -> None:
         most = max(row["waiting"], key=lambda name: row["waiting"][name])
         waits = sum(row["waiting"].values())
         rows.append([_named(row, row["engine"], cores), f"{row['instructions']:,}", f"{row['active']:.1%}", f"{waits:.1%}",
-                     most if waits else "", f"{row['gain_us']:,.1f}"])  # fmt: skip
+                     most if waits else "", gain_text(row)])  # fmt: skip
     for row in found["dma"]:
         rows.append([_named(row, "dma", cores), f"{row['transfers']:,}", f"{row['active']:.1%}", "", "",
-                     f"{row['gain_us']:,.1f}"])  # fmt: skip
+                     gain_text(row)])  # fmt: skip
     head = ("engine", "instructions", "active", "waits", "most for", "µs gained")
     if rows:
         screen.table(head, rows, title="engines, % of the simulated time, and µs gained if one took no time", left=(0, 4))
     if any(row["gain_us"] < 0 for row in (*found["engines"], *found["dma"])):
         screen.say(LONGER)
+    if any(row["gain_estimated"] for row in (*found["engines"], *found["dma"])):
+        screen.say(ESTIMATED)
     path = [
         [f"{row['engine']} {row['opcode']}".strip(), _last(row["source"]), f"{row['count']:,}", f"{row['us']:,.1f}",
          f"{row['share']:.1%}"]
@@ -100,8 +103,8 @@ def side_of(asked: ModelRequest, *, window: int | None, overflow: str = "spill",
     step.advance(f"scheduling {len(events):,} instructions of {asked}")
     plan = planned(events, get_chip(asked.chip), window=window, overflow=overflow)
     step.advance(f"scheduling them with each engine free, of {asked}")
-    saved = gains(plan)
-    found = facts(plan, events, asked.useful_flops, saved_ns=saved)
+    saved, estimated = quick_gains(plan)
+    found = facts(plan, events, asked.useful_flops, saved_ns=saved, estimated=estimated)
     step.advance()
     why = {**reasons(plan, events, saved_ns=saved), **_against_the_chip(asked, plan)}
     return Side(title=str(asked), plan=plan, facts=found, reasons=why)
@@ -149,7 +152,7 @@ def command(
         check_writable(output)
     window = window_of(order)
     other = _beside(asked, against) if against else None
-    with working("nki_hf report", 3 * (1 + (other is not None))) as work:
+    with working("nki_hf report", 3 * (1 + (other is not None))) as work, uncollected():
         side = side_of(asked, window=window, overflow=overflow, work=work)
         beside = None if other is None else side_of(other, window=window, overflow=overflow, work=work)
         if beside is not None and side.title == beside.title and asked.task:
