@@ -244,7 +244,7 @@ def quick_gains(plan: Schedule) -> tuple[dict[str, float], frozenset[str]]:
     """`gains`, and the engines whose gain is an estimate: in a window's schedule of many instructions all but the busiest.
 
     An estimate is the gain in four pieces of the kernel, a quarter of its instructions, scaled to its latency. Of an engine
-    that is not as active in them as in the whole kernel nothing is estimated.
+    that does nothing in them, or is not as active in them as in the whole kernel, nothing is estimated.
     """
     if plan.window is None or len(plan.events) < ESTIMATED_FROM:
         return gains(plan), frozenset()
@@ -255,7 +255,8 @@ def quick_gains(plan: Schedule) -> tuple[dict[str, float], frozenset[str]]:
     saved: dict[str, float] = {}
     estimated: set[str] = set()
     for engine in whole:
-        if engine == busiest or abs(whole[engine] - theirs[engine]) > _TYPICAL:
+        rare = not theirs[engine] and whole[engine]
+        if engine == busiest or rare or abs(whole[engine] - theirs[engine]) > _TYPICAL:
             saved |= gains(plan, engine)
         else:
             saved |= {name: ns * scale for name, ns in gains(part, engine).items() if name == engine}

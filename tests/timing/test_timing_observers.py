@@ -347,10 +347,10 @@ def test_dense_16_bit_matmuls_are_clocked_down_and_float32_ones_are_not():
     assert not schedule(events_of("v7", 2048, chip), chip).throttled
 
 
-@pytest.mark.parametrize(("name", "chip"), [("v7", "trn2"), ("v4", "trn1"), ("flash", "trn3")])
+@pytest.mark.parametrize(("name", "chip"), [("v7", "trn2"), ("v4", "trn1"), ("v8", "trn3")])
 def test_gains_of_a_long_kernel_are_exact_for_its_limit_and_near_for_the_others(name, chip, monkeypatch):
     numbers = get_chip(chip)
-    events = attention_events(problem_of("sq=2048"), numbers) if name == "flash" else events_of(name, 2048, numbers)
+    events = events_of(name, 2048, numbers)
     plan = schedule(events, numbers)
     exact = gains(plan)
     assert quick_gains(plan) == (exact, frozenset())  # a short one has no estimates
@@ -370,7 +370,7 @@ def test_gains_of_a_long_kernel_are_exact_for_its_limit_and_near_for_the_others(
 
 
 def test_what_happens_outside_the_pieces_is_not_estimated(monkeypatch):
-    """GpSimd works at the start alone, which is not in the pieces: its gain is that of the whole kernel."""
+    """GpSimd works at the start alone, DMA at both ends, which are not in the pieces: their gains are the whole kernel's."""
 
     def kernel(data):
         out = nl.ndarray((128, 512), data.dtype, buffer=nl.shared_hbm)
@@ -388,8 +388,9 @@ def test_what_happens_outside_the_pieces_is_not_estimated(monkeypatch):
     plan = schedule(run.events, chip)
     monkeypatch.setattr(timing, "ESTIMATED_FROM", 0)
     found, estimated = quick_gains(plan)
-    assert "gpsimd" not in estimated
+    assert not {"gpsimd", "dma"} & estimated
     assert found["gpsimd"] == gains(plan, "gpsimd")["gpsimd"] > 0.05 * plan.total_ns
+    assert found["dma"] == gains(plan, "dma")["dma"] > 0
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

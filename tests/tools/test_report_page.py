@@ -19,7 +19,7 @@ from nki_hf.tools.modelled import ModelRequest
 from nki_hf.tools.pages.report_page import report_page
 from nki_hf.tools.pages.shell import page
 from nki_hf.tools.pages.timeline_data import timeline_data
-from nki_hf.tools.report import side_of
+from nki_hf.tools.report import _beside, side_of
 from nki_hf.tools.subjects import events_of
 
 TRN1 = get_chip("trn1")
@@ -353,6 +353,15 @@ def test_files_of_one_name_are_told_apart_by_their_folders(browser, tmp_path):
         ),
         (("--kernel", "v7", "--seqlen", "512", "--against", "gemm_bf16"), "multiples of 1024; give such a --seqlen."),
         (("KERNEL", "--task", "softmax", "--at", "64", "--against", "v7"), "against=v7 has no size 64"),
+        (
+            ("KERNEL", "--task", "softmax", "--at", "512", "--against", "v7"),
+            "against=v7 computes something else: it is attention, task softmax is softmax.",
+        ),
+        (
+            ("KERNEL", "--task", "matmul", "--at", "512", "--against", "flash_prefill"),
+            "against=flash_prefill computes something else",
+        ),
+        (("--shape", "sq=1024", "--against", "gemm_bf16"), "it is matmul, flash_prefill is attention"),
     ],
 )
 def test_what_cannot_stand_beside_is_one_sentence(own, words, why):
@@ -360,6 +369,24 @@ def test_what_cannot_stand_beside_is_one_sentence(own, words, why):
     done = CliRunner().invoke(app, ["report", *(kernel if word == "KERNEL" else word for word in words)])
     assert done.exit_code == 2
     assert why in done.stderr
+
+
+@pytest.mark.parametrize(("shape", "alike"), [("sq=512", True), ("sq=512,causal", False)])
+def test_two_kernels_that_are_asked_for_different_work_are_said_to_be(shape, alike, tmp_path):
+    """v7 attends to all keys: 4 * 512 * 512 * 128 operations; a causal problem has 4 * 128 * 512 * 513 / 2."""
+    done = CliRunner().invoke(app, ["report", "--shape", shape, "--against", "v7", "-o", str(tmp_path / "page.html")])
+    assert done.exit_code == 0
+    said = "is asked for 0.0672 billion operations, v7 512 for 0.134"
+    for text in (" ".join(done.stdout.split()), (tmp_path / "page.html").read_text()):
+        assert ("They do not do the same work" not in text) == alike
+        assert (said not in text) == alike
+
+
+@pytest.mark.parametrize(("task", "causal"), [("attention", False), ("attention_causal", True)])
+def test_a_kernel_of_ours_beside_a_file_gets_the_tasks_mask(task, causal):
+    asked = ModelRequest(kernel="kernel.py", task=task, seqlen=512)
+    beside = _beside(asked, "flash_prefill")
+    assert (beside.problem.mask.causal, beside.problem.seqlen_q, beside.problem.seqlen_kv) == (causal, 512, 512)
 
 
 def test_a_file_to_stand_beside_needs_a_task(own):
