@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -303,6 +304,30 @@ def test_a_long_name_leaves_the_figures_in_sight(browser, own, tmp_path, width):
     assert browser.value(moved) == 0
     lines = "[...document.querySelectorAll('td[data-name=line]')].map(td => td.innerText)"
     assert any(kernel.name in text for text in browser.value(lines))
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1280, 800, 390])
+def test_a_line_of_the_source_is_one_line_however_long_it_and_its_figures_are(browser, tmp_path, monkeypatch, width):
+    def slow(plan):
+        return [
+            replace(item, lines=tuple(replace(line, path_us=1e6 * line.path_us) for line in item.lines))
+            for item in source_files(plan)
+        ]
+
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(re.sub(r"\bpower\b", "a_name_that_goes_on_" * 6, OWN))
+    side = side_of(ModelRequest(kernel=str(kernel), seqlen=1024, chip="trn2", task="softmax"), window=64)
+    monkeypatch.setattr("nki_hf.tools.pages.report_page.source_files", slow)
+    (tmp_path / "page.html").write_text(report_page(side))
+    browser.open(tmp_path / "page.html", width=width, ready=DRAWN)
+    assert (browser.overflowing(), browser.complaints) == ([], [])
+    spans = "[...document.querySelectorAll('.code [data-line] span')].filter(span => span.offsetWidth)"
+    assert browser.value(f"{spans}.length") > 5
+    assert browser.value(f"Math.max(...{spans}.map(span => span.offsetHeight))") < 30
+    # The figures stay within their column, beside the number of the line.
+    beyond = "span.classList.contains('us') && span.scrollWidth > span.clientWidth + 1"
+    assert browser.value(f"{spans}.filter(span => {beyond}).length") == 0
 
 
 @in_browser

@@ -212,9 +212,12 @@ def _file(item: SourceFile, most: float, unfolded: bool) -> str:
             '<span class="t"></span></div>']  # fmt: skip
     rows += list(_lines(item, most))
     name = short_path(item.file)
+    figures = (us for line in item.lines for us in (line.path_us, sum(line.busy_us.values())))
+    wide = max((len(f"{us:,.1f}") for us in figures), default=0)
     return (
         f'<details{" open" if unfolded else ""}><summary><b>{escape(name)}</b> <span class="quiet">'
-        f'{item.path_us:,.1f} µs of the critical path</span></summary><div class="code">{"".join(rows)}</div></details>'
+        f"{item.path_us:,.1f} µs of the critical path</span></summary>"
+        f'<div class="code" style="--us:{0.62 * wide:.2f}em">{"".join(rows)}</div></details>'
     )
 
 
