@@ -131,10 +131,14 @@ def with_own(known: Sequence[Instance], given: Iterable[str]) -> tuple[Instance,
       ValueError: a text is no such pair, the name is not known, or the price is no price.
     """
     found = {item.name: item for item in known}
+    own: set[str] = set()
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or name not in found:
             raise ValueError(f"price={text!r} is not NAME=DOLLARS with NAME one of {', '.join(found)}.")
+        if name in own:
+            raise ValueError(f"price={text!r} is the second of {name}: give one, or both in a file, --prices own.json.")
+        own.add(name)
         try:
             dollars = _dollars(value)
         except ValueError as error:
@@ -143,8 +147,8 @@ def with_own(known: Sequence[Instance], given: Iterable[str]) -> tuple[Instance,
     return tuple(found.values())
 
 
-_MOST = 1e6
-"""Dollars an hour, and TFLOP/s of a GPU, beyond which a number is a slip of the pen."""
+_LEAST, _MOST = 1e-3, 1e6
+"""Dollars an hour, and TFLOP/s of a GPU, below and beyond which a number is a slip of the pen."""
 
 
 @cache
@@ -171,8 +175,11 @@ def _dollars(value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not 0 < number <= _MOST:
-        raise ValueError(f"{str(value)[:40]!r} is no price: it is a number above 0, and at most {_MOST:,.0f}")
+    if not _LEAST <= number <= _MOST:
+        raise ValueError(
+            f"{str(value)[:40]!r} is no price: it is US dollars an hour, a plain number such as 1.34, from {_LEAST:g} to "
+            f"{_MOST:,.0f}"
+        )
     return number
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nki_hf.observers.timing import Roofline, critical_path, engine_times, gains, roofline, traffic
@@ -10,11 +10,15 @@ from nki_hf.observers.working_set import working_sets
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import Schedule
 
-__all__ = ["LONGER", "facts"]
+__all__ = ["ESTIMATED", "LONGER", "facts", "gain_text"]
 
 LONGER = (
     "A negative gain is no mistake of the sum: given less work, the modelled compiler takes instructions in another order, "
     "which may end later. Program order never does."
+)
+ESTIMATED = (
+    "~ is an estimate: of so long a kernel the gain of all but the busiest engine is that in four pieces of it, a quarter of "
+    "its instructions. So is the most that a hint about such an engine gains."
 )
 
 
@@ -24,6 +28,7 @@ def facts(
     useful_flops: int | None = None,
     *,
     saved_ns: Mapping[str, float] | None = None,
+    estimated: Collection[str] = (),
 ) -> dict[str, Any]:
     """Everything that a report says, as plain JSON types; times are simulated.
 
@@ -32,6 +37,7 @@ def facts(
       events: the kernel's own stream, whose working set is listed; None = that of the plan, spills included.
       useful_flops: operations that were asked for, e.g. on visible keys; None = not known.
       saved_ns: what `gains` says of every engine, if it is known.
+      estimated: the engines of which `saved_ns` is an estimate.
     """
     total, saved = plan.total_ns, gains(plan) if saved_ns is None else saved_ns
     point, spills = roofline(plan), plan.spills
@@ -48,12 +54,13 @@ def facts(
         "engines": [
             {"core": row.core, "engine": row.engine, "instructions": row.instructions, "active": row.active_ns / total,
              "waiting": {name: ns / total for name, ns in row.waiting_ns.items()}, "idle": row.idle_ns / total,
-             "gain_us": _gain_us(saved[row.engine])}
+             "gain_us": _gain_us(saved[row.engine]), "gain_estimated": row.engine in estimated}
             for row in engine_times(plan)
         ],
         "dma": [
             {"core": row.core, "transfers": row.transfers, "mib": row.nbytes / 2**20, "gb_per_s": row.bytes_per_ns,
-             "peak_gb_per_s": row.peak_bytes_per_ns, "active": row.active_ns / total, "gain_us": _gain_us(saved["dma"])}
+             "peak_gb_per_s": row.peak_bytes_per_ns, "active": row.active_ns / total, "gain_us": _gain_us(saved["dma"]),
+             "gain_estimated": "dma" in estimated}
             for row in traffic(plan)
         ],
         "memory": [
@@ -71,6 +78,11 @@ def facts(
             for step in critical_path(plan)
         ],
     }  # fmt: skip
+
+
+def gain_text(row: Mapping[str, Any]) -> str:
+    """The gain of a row of `facts` in us, after a ~ if it is an estimate."""
+    return f"{'~ ' if row['gain_estimated'] else ''}{row['gain_us']:,.1f}"
 
 
 def _achieved(point: Roofline, useful: float | None) -> str:

@@ -10,14 +10,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nki_hf.timing.schedule import Schedule, reschedule
+from nki_hf.timing.schedule import Schedule, of_pieces, reschedule
 from nki_hf.timing.times import REASONS
 
 __all__ = [
-    "EngineTime", "PathStep", "Roofline", "Traffic", "critical_path", "engine_times", "gains", "path_events", "roofline",
-    "traffic",
+    "ESTIMATED_FROM", "EngineTime", "PathStep", "Roofline", "Traffic", "critical_path", "engine_times",
+    "floors_ns", "gains", "path_events", "quick_gains", "roofline", "traffic",
 ]  # fmt: skip
 
+ESTIMATED_FROM = 40_000
+"""Instructions from which `quick_gains` estimates."""
+_PIECES, _SHARE = 4, 0.25
+_TYPICAL = 0.05
+"""How far an engine's active share of the time may be from the whole kernel's in pieces that stand for it."""
 WAITS = tuple(reason for reason in REASONS if reason not in ("start", "engine"))
 """What an engine can wait for: another engine's result, a DMA, a shared port, on-chip memory, an activation table."""
 
@@ -160,6 +165,14 @@ def traffic(plan: Schedule) -> list[Traffic]:
     return found
 
 
+def floors_ns(plan: Schedule) -> dict[str, float]:
+    """By engine and `dma`: what it executes, or the bytes that it moves, without a gap, on the core where it takes longest."""
+    found: dict[str, float] = {}
+    for row in engine_times(plan):
+        found[row.engine] = max(found.get(row.engine, 0.0), row.active_ns)
+    return {**found, "dma": max((row.active_ns for row in traffic(plan)), default=0.0)}
+
+
 def path_events(plan: Schedule) -> list[int]:
     """The chain of instructions that the latency consists of, last one first."""
     found: list[int] = []
@@ -225,3 +238,42 @@ def gains(plan: Schedule, only: str = "") -> dict[str, float]:
     if any(queue.engine == "dma" and queue.name == "sync" for queue in plan.work.queues):
         saved.setdefault("sync", 0.0)  # it only triggers, and the time that a ring takes per transfer is DMA's
     return saved
+
+
+def quick_gains(plan: Schedule) -> tuple[dict[str, float], frozenset[str]]:
+    """`gains`, and the engines whose gain is an estimate: in a window's schedule of many instructions all but the busiest.
+
+    An estimate is the gain in four pieces of the kernel, a quarter of its instructions, scaled to its latency. Of an engine
+    that does nothing in them, or is not as active in them as in the whole kernel, nothing is estimated.
+    """
+    if plan.window is None or len(plan.events) < ESTIMATED_FROM:
+        return gains(plan), frozenset()
+    part, fixed = of_pieces(plan, _PIECES, _SHARE), float(plan.chip.kernel_fixed_ns)
+    whole, theirs, floors = _active_shares(plan), _active_shares(part), floors_ns(plan)
+    busiest = max(floors, key=lambda name: floors[name])
+    scale = (plan.total_ns - fixed) / (part.total_ns - fixed)
+    saved: dict[str, float] = {}
+    estimated: set[str] = set()
+    for engine in whole:
+        rare = not theirs[engine] and whole[engine]
+        if engine == busiest or rare or abs(whole[engine] - theirs[engine]) > _TYPICAL:
+            saved |= gains(plan, engine)
+        else:
+            saved |= {name: ns * scale for name, ns in gains(part, engine).items() if name == engine}
+            estimated.add(engine)
+    if any(queue.engine == "dma" and queue.name == "sync" for queue in plan.work.queues):
+        saved.setdefault("sync", 0.0)
+    return saved, frozenset(estimated)
+
+
+def _active_shares(plan: Schedule) -> dict[str, float]:
+    """Share of the latency without the launch that each engine executes or moves bytes, the cores' mean."""
+    work = plan.work
+    moved = work.cost("payload_ns") * work.cost("engines") / float(plan.chip.dma_engines)
+    dma = np.array([queue.engine == "dma" for queue in work.queues], bool)[work.queue_of]
+    taken = np.bincount(work.queue_of, weights=np.where(dma, moved, work.cost("busy_ns")), minlength=len(work.queues))
+    cores = len({queue.core for queue in work.queues})
+    shares: dict[str, float] = defaultdict(float)
+    for queue, ns in zip(work.queues, taken.tolist(), strict=True):
+        shares[queue.engine] += ns / cores / (plan.total_ns - float(plan.chip.kernel_fixed_ns))
+    return dict(shares)

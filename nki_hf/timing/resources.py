@@ -85,7 +85,7 @@ class Resources:
       free_at: when each queue can start its next instruction.
       issuer: of each queue of transfers, the queue of the engine that triggers them; -1 if that engine does nothing else.
       shares_psum: True for the queues that exclude each other at PSUM.
-      psum_ns, output_ns, tables: those of each event's cost.
+      psum_ns, output_ns, busy_ns, tables: those of each event's cost.
       psum_free: until when the shared PSUM port of each core is taken.
       table_of: the activation table that each queue holds.
       table_ready: when it could hold another one, had it only been idle since the last instruction that needed a table.
@@ -117,7 +117,7 @@ class Resources:
         self._gpsimd = [engines.get((core, "gpsimd"), -1) for core in range(cores)]
         self._written = [0.0] * cores  # until when GpSimd writes descriptors
         self._carriers = [[0.0] * int(chip.dma_engines) for _ in range(cores)]
-        self._busy_ns = work.cost_list("busy_ns")
+        self.busy_ns = work.cost_list("busy_ns")
         self._done_ns = work.cost_list("done_ns")
         self.output_ns, self.tables = work.cost_list("output_ns"), work.cost_list("table")
         self._sbuf_ns = work.cost_list("sbuf_ns")
@@ -179,7 +179,7 @@ class Resources:
     def _instruction(self, queue: int) -> Place:
         work, core = self.work, self.core_of[queue]
         start, free, done, reason, cause = self.start, self.free, self.done, self.reason, self.cause
-        busy_ns, done_ns, psum_ns, sbuf_ns = self._busy_ns, self._done_ns, self.psum_ns, self._sbuf_ns
+        busy_ns, done_ns, psum_ns, sbuf_ns = self.busy_ns, self._done_ns, self.psum_ns, self._sbuf_ns
         weight_ns = work.cost_list("weight_ns") if work.queues[queue].engine == "tensor" else None
         paced = work.cost_list("paced") if weight_ns is not None else None
         sustained = float(work.chip.tensor_sustained_fraction)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
 
 from nki_hf.chips import Chip
+from nki_hf.sim.stream.access_table import AccessTable
 from nki_hf.sim.stream.events import Event
 from nki_hf.sim.uncollected import uncollected
 from nki_hf.timing.costs import Cost
+from nki_hf.timing.excerpt import excerpt
 from nki_hf.timing.occupied import occupied
 from nki_hf.timing.program_order import run_in_program_order
 from nki_hf.timing.spills import NO_SPILLS, Spills, spilled
+from nki_hf.timing.tiles import Tiles
 from nki_hf.timing.times import REASONS, Floats, Times
-from nki_hf.timing.window_order import run_in_window
+from nki_hf.timing.window_order import run_in_window, run_in_window_below
 from nki_hf.timing.workload import Workload, prepare
 
-__all__ = ["DEFAULT_WINDOW", "Schedule", "floor_ns", "reschedule", "schedule", "schedule_below"]
+__all__ = ["DEFAULT_WINDOW", "Schedule", "floor_ns", "of_pieces", "reschedule", "schedule", "schedule_below"]
 
 DEFAULT_WINDOW = 64
 """Instructions a queue may be reordered within unless told otherwise; the evidence is in docs/timing.md."""
@@ -71,13 +75,17 @@ class Schedule:
 
     def occupied(self) -> dict[tuple[int, str], list[tuple[float, int]]]:
         """Bytes per partition in use over time, `(simulated ns, bytes)` at each change, by `(core, space)`."""
+        return self._occupied
+
+    @cached_property
+    def _occupied(self) -> dict[tuple[int, str], list[tuple[float, int]]]:
         dma = np.array([queue.engine == "dma" for queue in self.work.queues], bool)[self.work.queue_of]
         return occupied(self.work, self.start_ns.tolist(), np.where(dma, self.done_ns, self.free_ns).tolist())
 
-    @property
+    @cached_property
     def high_water_bytes(self) -> dict[tuple[int, str], int]:
         """Most bytes per partition in use at one time, by `(core, space)`."""
-        return {key: max((level for _, level in line), default=0) for key, line in self.occupied().items()}
+        return {key: max((level for _, level in line), default=0) for key, line in self._occupied.items()}
 
     def reasons(self) -> list[str]:
         """`reason` in words."""
@@ -107,7 +115,14 @@ def schedule(
     if overflow not in ("spill", "error"):
         raise ValueError(f"overflow={overflow!r} is not known: it is spill or error.")
     with uncollected():
-        return _scheduled(prepare(events, chip, reorder=window is not None, cores=cores), window, overflow)
+        table, spills = AccessTable(events), NO_SPILLS
+        if overflow == "spill" and Tiles.of(table, chip).overflows():
+            cores = len({core for core, _, _, _ in table.heads}) if cores is None else cores
+            events, spills = spilled(events, chip)
+            table = AccessTable(events)
+        work = prepare(events, chip, reorder=window is not None, cores=cores, table=table)
+        times, banks = _run(work, window)
+        return _finished(work, times, window, spills, banks)
 
 
 def schedule_below(
@@ -122,7 +137,14 @@ def schedule_below(
     with uncollected():
         work = prepare(events, chip, reorder=window is not None, cores=cores)
         floor = floor_ns(work)
-        return floor, None if floor >= limit_ns else _scheduled(work, window, "spill")
+        if floor >= limit_ns:
+            return floor, None
+        spills = NO_SPILLS
+        if work.tiles.overflows():
+            events, spills = spilled(work.events, work.chip)
+            work = prepare(events, work.chip, reorder=window is not None, cores=work.cores)
+        times, banks = _run(work, window)
+        return floor, _finished(work, times, window, spills, banks)
 
 
 def floor_ns(work: Workload) -> float:
@@ -143,15 +165,6 @@ def floor_ns(work: Workload) -> float:
     return max(computing, float(moving.max(initial=0.0)) / float(work.chip.dma_engines)) + float(work.chip.kernel_fixed_ns)
 
 
-def _scheduled(work: Workload, window: int | None, overflow: str) -> Schedule:
-    spills = NO_SPILLS
-    if overflow == "spill" and work.tiles.overflows():
-        events, spills = spilled(work.events, work.chip)
-        work = prepare(events, work.chip, reorder=window is not None, cores=work.cores)
-    times, banks = _run(work, window)
-    return _finished(work, times, window, spills, banks)
-
-
 def reschedule(plan: Schedule, cost_of_kind: list[Cost]) -> Schedule:
     """The same events in the same order option with other costs, one per `Workload.kind`.
 
@@ -168,6 +181,20 @@ def reschedule(plan: Schedule, cost_of_kind: list[Cost]) -> Schedule:
         else:
             times, banks = _run(work, None)
         return _finished(work, times, plan.window, plan.spills, banks)
+
+
+def of_pieces(plan: Schedule, pieces: int, share: float) -> Schedule:
+    """A window's schedule of evenly spread pieces of a plan's instructions, in the banks that the plan was given.
+
+    Args:
+      plan: the plan; its window is not None.
+      pieces, share: as of `excerpt`.
+    """
+    if plan.window is None:
+        raise ValueError("order=program has no window: pieces are taken of a window's schedule.")
+    work = excerpt(plan.work, pieces, share)
+    with uncollected():
+        return _finished(work, _with_banks(work, plan.window, plan.banks), plan.window, plan.spills, plan.banks)
 
 
 def _finished(work: Workload, times: Times, window: int | None, spills: Spills, banks: int | None) -> Schedule:
@@ -202,19 +229,21 @@ def _run(
         return run_in_program_order(work, _order(work)), None
     best, least = known.get(None) or _with_banks(work, window, None), None
     for banks in _fewer_banks(work):
-        found = known.get(banks) or _with_banks(work, window, banks)
-        if found.done.max() < best.done.max():
+        found = known.get(banks) or run_in_window_below(_given_banks(work, banks), window, float(best.done.max()))
+        if found is not None and found.done.max() < best.done.max():
             best, least = found, banks
     return best, least
 
 
 def _with_banks(work: Workload, window: int, banks: int | None) -> Times:
     """The times in a window, with so many banks of PSUM; None = all."""
-    if banks is None:
-        return run_in_window(work, window)
+    return run_in_window(work if banks is None else _given_banks(work, banks), window)
+
+
+def _given_banks(work: Workload, banks: int) -> Workload:
     pools = [(core, space, banks * int(work.chip.psum_bank_bytes) if space == "psum" else capacity)
              for core, space, capacity in work.tiles.pools]  # fmt: skip
-    return run_in_window(replace(work, tiles=replace(work.tiles, pools=pools)), window)
+    return replace(work, tiles=replace(work.tiles, pools=pools))
 
 
 def _fewer_banks(work: Workload) -> list[int]:

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.sim.stream.events import Buffer, Event, Region
@@ -73,13 +74,45 @@ def spilled(events: Sequence[Event], chip: Chip) -> tuple[list[Event], Spills]:
     if psum.recomputed:
         psum = _Spiller(events, chip, "psum", int(chip.psum_partition_bytes), dropped=psum.sites)
         after_psum = psum.run()
-    sbuf = _Spiller(after_psum, chip, "sbuf", int(chip.sbuf_partition_bytes))
+    peak = _held_peak(after_psum, chip)
+    if chip.sbuf_spill_held and peak <= chip.sbuf_partition_bytes:
+        return after_psum, Spills(
+            psum_copies=psum.stores, psum_bytes=psum.stored_bytes, stores=0, stored_bytes=0, loads=0, loaded_bytes=0,
+            peak_bytes={"psum": psum.peak, "sbuf": peak}, recomputed=psum.recomputed,
+        )  # fmt: skip
+    sbuf = _Spiller(after_psum, chip, "sbuf", int(chip.sbuf_partition_bytes), number=psum.number)
     after = sbuf.run()
     return after, Spills(
         psum_copies=psum.stores, psum_bytes=psum.stored_bytes, stores=sbuf.stores, stored_bytes=sbuf.stored_bytes,
         loads=sbuf.loads, loaded_bytes=sbuf.loaded_bytes, peak_bytes={"psum": psum.peak, "sbuf": sbuf.peak},
         recomputed=psum.recomputed,
     )  # fmt: skip
+
+
+def _held_peak(events: Sequence[Event], chip: Chip) -> int:
+    """Most bytes per partition of SBUF in use at once on a core, if a tile lives from its first to its last instruction."""
+    first: dict[int, tuple[int, int, int]] = {}  # by buffer number: event, bytes, core
+    last: dict[int, int] = {}
+    for index, event in enumerate(events):
+        for regions in (event.reads, event.writes):
+            for region in regions:
+                buffer = region.buffer
+                if buffer.space == "sbuf" and buffer.address is None:
+                    if buffer.number not in last:
+                        first[buffer.number] = index, taken_bytes(buffer, chip), event.core
+                    last[buffer.number] = index
+    changes = [(begin, nbytes, core) for begin, nbytes, core in first.values()]
+    changes += [(end + 1, -first[number][1], first[number][2]) for number, end in last.items()]
+    return _most(changes)
+
+
+def _most(changes: list[tuple[int, int, int]]) -> int:
+    """The most that `(event, change, core)` add up to on one core."""
+    live, most = Counter[int](), 0
+    for _, change, core in sorted(changes):
+        live[core] += change
+        most = max(most, live[core])
+    return most
 
 
 @dataclass(slots=True)
@@ -121,7 +154,13 @@ class _Tile:
 
 class _Spiller:
     def __init__(
-        self, events: Sequence[Event], chip: Chip, space: str, capacity: int, dropped: frozenset[tuple[str, int]] = frozenset()
+        self,
+        events: Sequence[Event],
+        chip: Chip,
+        space: str,
+        capacity: int,
+        dropped: frozenset[tuple[str, int]] = frozenset(),
+        number: int = 0,
     ) -> None:
         self.events, self.chip, self.space, self.capacity = events, chip, space, capacity
         self.out: list[Event] = []
@@ -134,15 +173,18 @@ class _Spiller:
         self.dropped = dropped  # lines of the kernel whose tiles are made again rather than kept
         self.sites: frozenset[tuple[str, int]] = frozenset()  # lines of which a tile was dropped
         self.touched_at: dict[tuple[str, int], list[int]] = {}  # where the tiles of each line are used
-        self.named = {i for e in events for i in e.attrs.get("depends_on", ())}  # places that other events name
-        self.number = 1 + max((r.buffer.number for e in events for r in (*e.reads, *e.writes)), default=0)
+        # Places that other events name.
+        self.named = {i for e in events for i in e.attrs.get("depends_on", ())} if self.recompute else set[int]()
+        self.number = number or 1 + max((r.buffer.number for e in events for r in (*e.reads, *e.writes)), default=0)
         self.tiles: dict[int, _Tile] = {}
         self.resident: dict[int, dict[int, _Tile]] = {}  # by core and buffer number
         for index, event in enumerate(events):
             for region in event.reads:
-                self._note(event, region, index, writes=False)
+                if region.buffer.space == space and region.buffer.address is None:
+                    self._note(event, region, index, writes=False)
             for region in event.writes:
-                self._note(event, region, index, writes=True)
+                if region.buffer.space == space and region.buffer.address is None:
+                    self._note(event, region, index, writes=True)
             for region in event.writes if self.recompute else ():
                 self.written.setdefault(region.buffer.number, []).append(index)
 
@@ -173,8 +215,6 @@ class _Spiller:
 
     def _note(self, event: Event, region: Region, index: int, *, writes: bool) -> None:
         buffer = region.buffer
-        if buffer.space != self.space or buffer.address is not None:
-            return
         if self.dropped:
             self.touched_at.setdefault((buffer.file, buffer.line), []).append(index)
         tile = self.tiles.get(buffer.number)
@@ -200,11 +240,7 @@ class _Spiller:
                 if tile.next_need(use.index, self.held) == _NEVER if split else use is tile.uses[-1]:
                     changes += [(begin, tile.nbytes, tile.core), (use.index + 1, -tile.nbytes, tile.core)]
                     begin = None
-        live, peak = Counter[int](), 0
-        for _, change, core in sorted(changes):
-            live[core] += change
-            peak = max(peak, live[core])
-        return peak
+        return _most(changes)
 
     def _touched(self, event: Event) -> list[_Tile]:
         found: dict[int, _Tile] = {}
@@ -233,7 +269,7 @@ class _Spiller:
             tile.now = self._fresh(tile.buffer, self.space, "again")
             (made,) = tile.maker.writes
             attrs = {**tile.maker.attrs, "spill": True} if tile.made else tile.maker.attrs  # made late is not added
-            self._append(replace(tile.maker, writes=(replace(made, buffer=tile.now),), attrs=attrs))
+            self.out.append(_like(tile.maker, len(self.out), tile.maker.reads, (_in(made, tile.now),), attrs))
             self.recomputed += tile.made
             tile.made, tile.maker = True, None
         elif tile.home is not None and use.kind != "overwrite":
@@ -344,15 +380,19 @@ class _Spiller:
 
     def _fresh(self, buffer: Buffer, space: str, why: str) -> Buffer:
         self.number += 1
-        return replace(buffer, number=self.number, space=space, name=f"{buffer.name} ({why})", role="scratch", address=None)
+        return Buffer(
+            self.number, space, f"{buffer.name} ({why})", buffer.shape, buffer.dtype, buffer.core, "scratch", None, buffer.file,
+            buffer.line,
+        )  # fmt: skip
 
     def _copy(self, event: Event, source: Buffer, target: Buffer) -> None:
-        self._append(replace(event, engine="vector", queue="vector", opcode="tensor_copy", reads=(_whole(source),),
-                             writes=(_whole(target),), attrs={"spill": True}))  # fmt: skip
+        self._move(replace(event, engine="vector", queue="vector", opcode="tensor_copy"), source, target)
 
     def _dma(self, event: Event, source: Buffer, target: Buffer) -> None:
-        self._append(replace(event, engine="dma", queue="sync", opcode="dma_copy", reads=(_whole(source),),
-                             writes=(_whole(target),), attrs={"spill": True}))  # fmt: skip
+        self._move(replace(event, engine="dma", queue="sync", opcode="dma_copy"), source, target)
+
+    def _move(self, like: Event, source: Buffer, target: Buffer) -> None:
+        self.out.append(_like(like, len(self.out), (_whole(source),), (_whole(target),), {"spill": True}))
 
     def _emit(self, event: Event) -> None:
         self.places[event.index] = len(self.out)
@@ -360,14 +400,28 @@ class _Spiller:
         if "depends_on" in attrs:  # it names events by their place in the stream
             attrs = {**attrs, "depends_on": tuple(self.places[index] for index in attrs["depends_on"])}
         reads, writes = tuple(map(self._redirect, event.reads)), tuple(map(self._redirect, event.writes))
-        self._append(replace(event, reads=reads, writes=writes, attrs=attrs))
-
-    def _append(self, event: Event) -> None:
-        self.out.append(replace(event, index=len(self.out)))
+        if attrs is event.attrs and event.index == len(self.out) and reads == event.reads and writes == event.writes:
+            self.out.append(event)
+        else:
+            self.out.append(_like(event, len(self.out), reads, writes, attrs))
 
     def _redirect(self, region: Region) -> Region:
         tile = self.tiles.get(region.buffer.number)
-        return region if tile is None or tile.now is region.buffer else replace(region, buffer=tile.now)
+        return region if tile is None or tile.now is region.buffer else _in(region, tile.now)
+
+
+def _like(event: Event, index: int, reads: tuple[Region, ...], writes: tuple[Region, ...], attrs: Mapping[str, Any]) -> Event:
+    """`dataclasses.replace` in a fifth of its time: nearly every instruction of a long stream is made again."""
+    return Event(
+        index, event.core, event.engine, event.queue, event.opcode, reads, writes, event.file, event.line, attrs
+    )  # fmt: skip
+
+
+def _in(region: Region, buffer: Buffer) -> Region:
+    """The same part of another buffer."""
+    return Region(
+        buffer, region.dtype, region.offset, region.shape, region.strides, region.indirect, region.reached
+    )  # fmt: skip
 
 
 def _whole(buffer: Buffer) -> Region:

@@ -20,7 +20,7 @@ from nki_hf.timing.resources import LANDED, Resources, moments
 from nki_hf.timing.times import MEMORY, Times
 from nki_hf.timing.workload import OUTPUT, Workload
 
-__all__ = ["run_in_window"]
+__all__ = ["run_in_window", "run_in_window_below"]
 
 _NEVER = float("inf")
 
@@ -38,7 +38,19 @@ def run_in_window(work: Workload, window: int) -> Times:
     """
     if window < 1:
         raise ValueError(f"window={window} is not a window: it must be 1 or more.")
-    return _Window(work, window).run()
+    window_order = _Window(work, window)
+    window_order.run()
+    return window_order.resources.times()
+
+
+def run_in_window_below(work: Workload, window: int, limit_ns: float) -> Times | None:
+    """The same, or None as soon as no rest of the schedule can end before `limit_ns`.
+
+    From an instruction's start on, an engine executes all that it has not started; only the last of these may be free later
+    than its result is there.
+    """
+    window_order = _Window(work, window)
+    return window_order.resources.times() if window_order.run(limit_ns * (1 + 1e-9)) else None
 
 
 def _urgency(work: Workload) -> list[float]:
@@ -88,8 +100,8 @@ class _Window:
         self.entered: list[set[int] | None] = [set() if len({*tables[line], ""}) > 2 else None for line in lines]
         self.chosen = [-1] * queues
 
-    def run(self) -> Times:
-        """Start one instruction after the other, always the one that can start first."""
+    def run(self, limit_ns: float = _NEVER) -> bool:
+        """Start one instruction after the other, always the one that can start first; False if `limit_ns` cannot be kept."""
         work, window, resources, memory = self.work, self.window, self.resources, self.memory
         engine, touches, place, lines, head = work.engine, work.tiles.touches, self.place, self.lines, self.head
         ready, missing, cause = self.ready, self.missing, resources.cause
@@ -100,7 +112,8 @@ class _Window:
         places, free_at, rank, entered, chosen = resources.place, resources.free_at, self.rank, self.entered, self.chosen
         consumers, moment, first_edge = self._consumers()
         enter, renew = self._entrance(), self._renew
-        together = [self._together(queue) for queue in range(len(lines))]
+        alone, ported = ([self._together(queue, port) for queue in range(len(lines))] for port in (False, True))
+        psum_ns, busy_ns, rest_ns = resources.psum_ns, resources.busy_ns, self._rest_ns()
         for line in lines:
             for i in line[:window]:
                 if not missing[i]:
@@ -118,8 +131,9 @@ class _Window:
                 i = most_urgent[heappop(now[queue])] if now[queue] else heappop(pending[queue])[1]
             end = places[queue](i, ready[i])
             gone[i] = True
-            if together[queue]:
-                for other in together[queue]:
+            others = ported[queue] if psum_ns[i] else alone[queue]
+            if others:
+                for other in others:
                     renew(other)
             else:
                 at, waiting, ranks = free_at[queue], pending[queue], now[queue]
@@ -133,6 +147,9 @@ class _Window:
                 if not left[tile]:
                     memory.close(tile, i)
             begin, done = start[i], ends[i]
+            if begin + rest_ns[queue] > limit_ns:
+                return False
+            rest_ns[queue] -= busy_ns[i]
             moments_of = begin, done, done + hop_ns, free[i] + hop_ns, begin + output_ns[i] + hop_ns, done
             for e in range(first_edge[i], first_edge[i + 1]):
                 j = consumers[e]
@@ -149,7 +166,15 @@ class _Window:
             if memory.woken:
                 for j in memory.retry():
                     enter(j)
-        return resources.times()
+        return True
+
+    def _rest_ns(self) -> list[float]:
+        """What each engine has to execute, its longest instruction left out; of transfers nothing."""
+        busy, work = self.work.cost("busy_ns"), self.work
+        return [
+            -_NEVER if queue.engine == "dma" or not line else float(busy[line].sum() - busy[line].max())
+            for queue, line in zip(work.queues, self.lines, strict=True)
+        ]
 
     def _consumers(self) -> tuple[list[int], list[int], list[int]]:
         """The edges by producer: their consumers, the moments they wait for, and the first edge of each event."""
@@ -209,16 +234,18 @@ class _Window:
 
         return enter
 
-    def _together(self, queue: int) -> list[int]:
-        """The queues whose next start may change when an instruction of `queue` starts, itself included; none if only its own.
+    def _together(self, queue: int, port: bool) -> list[int]:
+        """The queues whose next start may change when an instruction of `queue` starts, itself included; none if only its own,
+        and nothing but the queue binds it.
 
-        They share a port with it, are triggered by it, or trigger it.
+        It triggers them, is triggered by them, or, if it holds one (`port`), shares a port with them.
         """
         resources = self.resources
         issuers, shares, core_of = resources.issuer, resources.shares_psum, resources.core_of
         touched = {queue, issuers[queue]} - {-1}
-        touched |= {k for k in range(len(shares)) if shares[k] and any(shares[t] and core_of[t] == core_of[k] for t in touched)}
         touched |= {k for k, issuer in enumerate(issuers) if issuer in touched}
+        if port and shares[queue]:
+            touched |= {k for k in range(len(shares)) if shares[k] and core_of[k] == core_of[queue]}
         return sorted(touched) if len(touched) > 1 or shares[queue] or self.entered[queue] is not None else []
 
     def _renew(self, queue: int) -> None:
@@ -228,7 +255,7 @@ class _Window:
         while pending and pending[0][0] <= at:
             heappush(now, self.rank[heappop(pending)[1]])
         if several:
-            at, _, i = min([(max(at, self._operands(queue, j)), self.rank[j], j) for j in several])
+            at, i = self._soonest(queue, several)
             self.chosen[queue] = i
         elif now:
             i = self.most_urgent[now[0]]
@@ -243,13 +270,24 @@ class _Window:
             at = max(at, resources.free_at[resources.issuer[queue]])
         self.offer[queue] = at
 
-    def _operands(self, queue: int, i: int) -> float:
-        """When the operands of an instruction that has entered are there, its activation table among them."""
-        resources = self.resources
-        table = resources.tables[i]
-        if table and table != resources.table_of[queue]:
-            return max(self.ready[i], resources.table_ready[queue])
-        return self.ready[i]
+    def _soonest(self, queue: int, several: set[int]) -> tuple[float, int]:
+        """Of instructions that need several activation tables, the most urgent of those that can start first; and when.
+
+        The operands of an instruction are there when its activation table is, too.
+        """
+        resources, ready, rank = self.resources, self.ready, self.rank
+        tables, held, loaded = resources.tables, resources.table_of[queue], resources.table_ready[queue]
+        free = resources.free_at[queue]
+        first, least, found = _NEVER, 0, -1
+        for i in several:
+            at, table = ready[i], tables[i]
+            if loaded > at and table and table != held:
+                at = loaded
+            if free > at:
+                at = free
+            if at < first or (at == first and rank[i] < least):
+                first, least, found = at, rank[i], i
+        return first, found
 
     def _advance(self, queue: int, gone: list[bool], enter: Callable[[int], None]) -> None:
         """Move the queue's window on: its first event has started."""

@@ -90,7 +90,14 @@ class Workload:
         return [values[k] for k in self.kind.tolist()]
 
 
-def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False, cores: int | None = None) -> Workload:
+def prepare(
+    events: Sequence[Event],
+    chip: Chip,
+    *,
+    reorder: bool = False,
+    cores: int | None = None,
+    table: AccessTable | None = None,
+) -> Workload:
     """The workload of an event stream on `chip`.
 
     Args:
@@ -98,8 +105,9 @@ def prepare(events: Sequence[Event], chip: Chip, *, reorder: bool = False, cores
       chip: whose costs are taken.
       reorder: keep the edges that a reordering scheduler needs.
       cores: how many share HBM; default: those that have events.
+      table: the events' accesses, if they are known already.
     """
-    table = AccessTable(events)
+    table = AccessTable(events) if table is None else table
     kind, examples = _instructions(events, table)
     cores = len({core for core, _, _, _ in table.heads}) if cores is None else cores
     cost_of_kind = _costs(examples, chip, cores)

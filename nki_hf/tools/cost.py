@@ -50,6 +50,10 @@ def command(
             raise ValueError(f"{name}={value} is not a number of {name}: it is 1 or more, and at most {_MOST:,}.")
     known = with_own(instances() if prices is None else _own(prices), price)
     if chip:
+        given = {text.partition("=")[0] for text in price}
+        other = next((item for item in known if item.name in given and item.chip != get_chip(chip).name), None)
+        if other is not None:
+            raise ValueError(f"price={other.name} is not used with chip={chip}: it has {other.chip}; leave one of them out.")
         known = tuple(item for item in known if item.chip == get_chip(chip).name)
     priced = [name for name in CHIPS if any(item.chip == name and item.prices for item in known)]
     if measured is not None:

@@ -61,14 +61,16 @@ class Work:
         """How far it is, since when it runs, and about how long it will.
 
         What is left is counted from the last step that ended, at the speed up to there, and never less than the steps after
-        the one under way.
+        the one under way would take if that ended now.
         """
         now = time.monotonic()
         parts = [f"{min(self.done, self.total)} of {self.total}"] if self.total else []
         parts.append(f"{_span(now - self.began)} so far")
         if self.total and 0 < self.done < self.total:
             a_step = (self.advanced - self.began) / self.done
-            left = max(a_step * (self.total - self.done) - (now - self.advanced), a_step * (self.total - self.done - 1))
+            after = self.total - self.done - 1
+            least = max(a_step, (now - self.began) / (self.done + 1)) * after
+            left = max(a_step * (after + 1) - (now - self.advanced), least)
             parts.append(f"about {_span(left)} left" if left >= 0.5 else "nearly done")
         return ", ".join(parts)
 

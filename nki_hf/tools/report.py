@@ -12,10 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from nki_hf.chips import get_chip
-from nki_hf.observers.report import LONGER, facts
-from nki_hf.observers.timing import gains
+from nki_hf.observers.report import ESTIMATED, LONGER, facts, gain_text
+from nki_hf.observers.timing import quick_gains
+from nki_hf.sim.uncollected import uncollected
 from nki_hf.tasks import load_task
 from nki_hf.timing.schedule import Schedule
+from nki_hf.tools.error_bands import family_of
 from nki_hf.tools.judging.reasons import reasons, sentence
 from nki_hf.tools.judging.times import least_us
 from nki_hf.tools.modelled import (
@@ -51,15 +53,17 @@ def show(side: Side, screen: Screen) -> None:
         most = max(row["waiting"], key=lambda name: row["waiting"][name])
         waits = sum(row["waiting"].values())
         rows.append([_named(row, row["engine"], cores), f"{row['instructions']:,}", f"{row['active']:.1%}", f"{waits:.1%}",
-                     most if waits else "", f"{row['gain_us']:,.1f}"])  # fmt: skip
+                     most if waits else "", gain_text(row)])  # fmt: skip
     for row in found["dma"]:
         rows.append([_named(row, "dma", cores), f"{row['transfers']:,}", f"{row['active']:.1%}", "", "",
-                     f"{row['gain_us']:,.1f}"])  # fmt: skip
+                     gain_text(row)])  # fmt: skip
     head = ("engine", "instructions", "active", "waits", "most for", "µs gained")
     if rows:
         screen.table(head, rows, title="engines, % of the simulated time, and µs gained if one took no time", left=(0, 4))
     if any(row["gain_us"] < 0 for row in (*found["engines"], *found["dma"])):
         screen.say(LONGER)
+    if any(row["gain_estimated"] for row in (*found["engines"], *found["dma"])):
+        screen.say(ESTIMATED)
     path = [
         [f"{row['engine']} {row['opcode']}".strip(), _last(row["source"]), f"{row['count']:,}", f"{row['us']:,.1f}",
          f"{row['share']:.1%}"]
@@ -100,8 +104,8 @@ def side_of(asked: ModelRequest, *, window: int | None, overflow: str = "spill",
     step.advance(f"scheduling {len(events):,} instructions of {asked}")
     plan = planned(events, get_chip(asked.chip), window=window, overflow=overflow)
     step.advance(f"scheduling them with each engine free, of {asked}")
-    saved = gains(plan)
-    found = facts(plan, events, asked.useful_flops, saved_ns=saved)
+    saved, estimated = quick_gains(plan)
+    found = facts(plan, events, asked.useful_flops, saved_ns=saved, estimated=estimated)
     step.advance()
     why = {**reasons(plan, events, saved_ns=saved), **_against_the_chip(asked, plan)}
     return Side(title=str(asked), plan=plan, facts=found, reasons=why)
@@ -149,7 +153,7 @@ def command(
         check_writable(output)
     window = window_of(order)
     other = _beside(asked, against) if against else None
-    with working("nki_hf report", 3 * (1 + (other is not None))) as work:
+    with working("nki_hf report", 3 * (1 + (other is not None))) as work, uncollected():
         side = side_of(asked, window=window, overflow=overflow, work=work)
         beside = None if other is None else side_of(other, window=window, overflow=overflow, work=work)
         if beside is not None and side.title == beside.title and asked.task:
@@ -157,7 +161,8 @@ def command(
             side = replace(side, title=f"{ours} {asked.seqlen}")
             beside = replace(beside, title=f"{theirs} {asked.seqlen}")
         if output is not None:
-            notes = (_capital(f"{asked.band}."), f"Made by {_words(asked, against)}")
+            unlike = "" if other is None else _unlike(asked, other)
+            notes = (*[unlike] * bool(unlike), _capital(f"{asked.band}."), f"Made by {_words(asked, against)}")
             text = report_page(side, beside, notes=notes)
             with writing(output), whole_file(output) as file:
                 file.write(text.encode())
@@ -169,6 +174,8 @@ def command(
     if beside is not None:
         ratio = beside.reasons["us"] / side.reasons["us"]
         screen.say("", f"{ratio:,.2f} times as fast as {beside.title}: {sentence(beside.reasons)}")
+        if other is not None and _unlike(asked, other):
+            screen.say(_unlike(asked, other))
     screen.say(asked.band)
     if output is not None:
         screen.say(f"wrote {output}")
@@ -200,9 +207,31 @@ def _beside(asked: ModelRequest, name: str) -> ModelRequest:
     if rung and seqlen % SUBJECTS[name].multiple:
         multiple, option = SUBJECTS[name].multiple, "at" if asked.task else "shape" if asked.shape else "seqlen"
         raise ValueError(f"against={name} has no size {seqlen}: it takes multiples of {multiple}; give such a --{option}.")
+    if asked.task or rung:
+        ours = load_task(asked.task).family or asked.task if asked.task else family_of(asked.kernel)
+        theirs = family_of(name)
+        if ours != theirs and not ("attention" in ours and "attention" in theirs):
+            raise ValueError(f"against={name} computes something else: it is {theirs}, {_work_of(asked)} is {ours}.")
     if asked.task:
-        return ModelRequest(kernel=name, seqlen=asked.seqlen, chip=asked.chip)
+        shapes = (f"sq={seqlen}", f"sq={seqlen},causal") if not rung else ("",)
+        found = [ModelRequest(kernel=name, seqlen=seqlen, shape=shape, chip=asked.chip) for shape in shapes]
+        return next((other for other in found if other.useful_flops == asked.useful_flops), found[0])
     return replace(asked, kernel=name, seqlen=seqlen, shape="" if rung else asked.shape)
+
+
+def _work_of(asked: ModelRequest) -> str:
+    return f"task {Path(asked.task).name}" if asked.task else asked.kernel
+
+
+def _unlike(asked: ModelRequest, other: ModelRequest) -> str:
+    """A sentence if two kernels are not asked for the same number of operations, e.g. one of them causal; else nothing."""
+    ours, theirs = asked.useful_flops, other.useful_flops
+    if ours == theirs:
+        return ""
+    return (
+        f"They do not do the same work: {asked} is asked for {ours / 1e9:,.3g} billion operations, {other} for "
+        f"{theirs / 1e9:,.3g}; the ratio of the times is not that of two kernels for one task."
+    )
 
 
 def _words(asked: ModelRequest, against: str) -> str:

@@ -19,7 +19,7 @@ from nki_hf.sim.stream.events import Buffer, Event, Region
 from nki_hf.sim.tensors.strides import row_major
 from nki_hf.timing.program_order import run_in_program_order
 from nki_hf.timing.schedule import schedule
-from nki_hf.timing.window_order import run_in_window
+from nki_hf.timing.window_order import run_in_window, run_in_window_below
 from nki_hf.timing.workload import prepare
 from nki_hf.tools.subjects import events_of
 
@@ -338,3 +338,20 @@ def _compare_with_plain(events, chip, window):
     assert times.start.tolist() == plain.start
     assert times.free.tolist() == plain.free
     assert times.done.tolist() == plain.done
+
+
+@pytest.mark.parametrize(("name", "chip"), [("v7", "trn2"), ("v3", "trn1"), ("v11", "trn3")])
+def test_a_schedule_below_a_limit_is_the_schedule_and_is_given_up_only_if_it_ends_later(name, chip):
+    work = prepare(events_of(name, 512, get_chip(chip)), get_chip(chip), reorder=True)
+    whole = run_in_window(work, 64)
+    end = float(whole.done.max())
+    given_up = []
+    for share in (0.1, 0.5, 0.9, 1.0, 1.5):
+        found = run_in_window_below(work, 64, share * end)
+        if found is None:
+            given_up.append(share)
+        else:
+            assert np.array_equal(found.start, whole.start)
+            assert np.array_equal(found.done, whole.done)
+    assert 0.1 in given_up  # no engine can do all of its work in a tenth of the time
+    assert not {1.0, 1.5} & set(given_up)

@@ -1,5 +1,6 @@
 """report, trace and bench on the command line: files that cannot be written, sizes that never end, memory that overflows."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from nki_hf.chips import get_chip
 from nki_hf.cli import app
 from nki_hf.lang import nisa, nki, nl
-from nki_hf.observers.report import LONGER, facts
+from nki_hf.observers.report import ESTIMATED, LONGER, facts
 from nki_hf.observers.working_set import working_sets
 from nki_hf.sim import SimOptions, launch
 from nki_hf.timing.schedule import schedule
@@ -321,7 +322,8 @@ def test_both_kinds_of_tflops_are_told_apart():
 @pytest.mark.parametrize("saved", [-1500.0, -0.01, 0.0, 2500.0])
 def test_a_negative_gain_is_printed_as_it_is(saved, monkeypatch):
     monkeypatch.setattr(
-        "nki_hf.tools.report.gains", lambda plan: dict.fromkeys(("tensor", "vector", "scalar", "sync", "dma"), saved)
+        "nki_hf.tools.report.quick_gains",
+        lambda plan: (dict.fromkeys(("tensor", "vector", "scalar", "sync", "dma"), saved), frozenset()),
     )
     side = side_of(ModelRequest(kernel="v7", seqlen=512, chip="trn1"), window=64)
     found = side.facts
@@ -331,3 +333,20 @@ def test_a_negative_gain_is_printed_as_it_is(saved, monkeypatch):
     assert "-0.0\n" not in done.stdout
     assert ">-0.0<" not in page
     assert (" -1.5\n" in done.stdout) == (">-1.5</td>" in page) == (saved < -1)
+
+
+def test_estimated_gains_are_marked_wherever_they_are_shown(monkeypatch, tmp_path):
+    done = invoke("report", *SMALL, "-o", str(tmp_path / "exact.html"))
+    assert "~ is an estimate" not in done.stdout + (tmp_path / "exact.html").read_text()
+    monkeypatch.setattr("nki_hf.observers.timing.ESTIMATED_FROM", 0)
+    done, page = invoke("report", *SMALL, "-o", str(tmp_path / "page.html")), tmp_path / "page.html"
+    rows = json.loads(invoke("report", *SMALL, "--json").stdout)
+    marked = [row["gain_us"] for row in (*rows["engines"], *rows["dma"]) if row["gain_estimated"]]
+    exact = [row["gain_us"] for row in (*rows["engines"], *rows["dma"]) if not row["gain_estimated"]]
+    assert marked
+    assert exact
+    assert ESTIMATED in " ".join(done.stdout.split())
+    assert ESTIMATED in page.read_text()
+    for us in marked:
+        assert f"~ {us:,.1f}\n" in done.stdout
+        assert f">~ {us:,.1f}</td>" in page.read_text()

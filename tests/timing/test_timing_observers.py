@@ -10,11 +10,16 @@ from typer.testing import CliRunner
 from nki_hf.chips import get_chip
 from nki_hf.chips.measurements import error_band
 from nki_hf.cli import app
-from nki_hf.observers.timing import critical_path, engine_times, gains, roofline, traffic
+from nki_hf.observers import timing
+from nki_hf.observers.report import facts
+from nki_hf.observers.timing import critical_path, engine_times, floors_ns, gains, quick_gains, roofline, traffic
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
+from nki_hf.timing.excerpt import excerpt
 from nki_hf.timing.schedule import _fewer_banks, _with_banks, schedule
+from nki_hf.timing.window_order import run_in_window
+from nki_hf.timing.workload import prepare
 from nki_hf.tools.bench import modelled_rows, run
 from nki_hf.tools.latency import attention_us, eager_like_us
 from nki_hf.tools.modelled import window_of
@@ -340,3 +345,63 @@ def test_dense_16_bit_matmuls_are_clocked_down_and_float32_ones_are_not():
     assert schedule(events_of("gemm_bf16", 8192, chip), chip).throttled
     assert not schedule(events_of("matmul_blocked", 2048, chip), chip).throttled
     assert not schedule(events_of("v7", 2048, chip), chip).throttled
+
+
+@pytest.mark.parametrize(("name", "chip"), [("v7", "trn2"), ("v4", "trn1"), ("v8", "trn3")])
+def test_gains_of_a_long_kernel_are_exact_for_its_limit_and_near_for_the_others(name, chip, monkeypatch):
+    numbers = get_chip(chip)
+    events = events_of(name, 2048, numbers)
+    plan = schedule(events, numbers)
+    exact = gains(plan)
+    assert quick_gains(plan) == (exact, frozenset())  # a short one has no estimates
+    monkeypatch.setattr(timing, "ESTIMATED_FROM", 0)
+    found, estimated = quick_gains(plan)
+    limit = max(floors_ns(plan), key=floors_ns(plan).get)
+    assert estimated
+    assert limit not in estimated
+    for engine, ns in exact.items():
+        if engine in estimated:
+            assert abs(found[engine] - ns) < 0.1 * plan.total_ns
+        else:
+            assert found[engine] == ns
+    rows = facts(plan, saved_ns=found, estimated=estimated)
+    assert {row["engine"] for row in rows["engines"] if row["gain_estimated"]} == estimated - {"dma"}
+    assert quick_gains(schedule(events, numbers, window=None))[1] == frozenset()  # program order is exact
+
+
+def test_what_happens_outside_the_pieces_is_not_estimated(monkeypatch):
+    """GpSimd works at the start alone, DMA at both ends, which are not in the pieces: their gains are the whole kernel's."""
+
+    def kernel(data):
+        out = nl.ndarray((128, 512), data.dtype, buffer=nl.shared_hbm)
+        tile = nl.ndarray((128, 512), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=data)
+        for _ in range(20):
+            nisa.memset(dst=tile, value=1.0, engine=nisa.engine.gpsimd)
+        for _ in range(200):
+            nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1.0, engine=nisa.engine.vector)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    chip = get_chip("trn2")
+    run = launch(kernel, (np.zeros((128, 512), np.float32),), options=SimOptions(chip=chip, values=False))
+    plan = schedule(run.events, chip)
+    monkeypatch.setattr(timing, "ESTIMATED_FROM", 0)
+    found, estimated = quick_gains(plan)
+    assert not {"gpsimd", "dma"} & estimated
+    assert found["gpsimd"] == gains(plan, "gpsimd")["gpsimd"] > 0.05 * plan.total_ns
+    assert found["dma"] == gains(plan, "dma")["dma"] > 0
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_piece_of_a_workload_takes_as_long_as_its_instructions_alone(share):
+    chip = get_chip("trn2")
+    events = events_of("v7", 1024, chip)
+    work = prepare(events, chip, reorder=True)
+    part = excerpt(work, 1, share)
+    begin = round((1 - share) / 2 * len(events))
+    alone = prepare(events[begin : begin + len(part.kind)], chip, reorder=True, cores=work.cores)
+    assert list(part.events) == list(alone.events)
+    assert part.tiles.touches == alone.tiles.touches
+    assert (part.tiles.first, part.tiles.last, part.tiles.uses) == (alone.tiles.first, alone.tiles.last, alone.tiles.uses)
+    assert run_in_window(part, 64).done.max() == pytest.approx(run_in_window(alone, 64).done.max())

@@ -50,6 +50,7 @@ def test_what_fits_is_left_alone():
     after, spills = spilled(events, TRN1)
     assert after == events
     assert not spills
+    assert spills.peak_bytes["sbuf"] == (90 + 90 + 1) * 1024  # a, b and what is read into
 
 
 def test_each_core_has_a_memory_of_its_own():

@@ -53,7 +53,8 @@ def test_warmup_does_not_change_the_steady_time():
     ("limit_s", "calls", "timed"),
     [
         (100.0, 8, 4),  # all of them
-        (1.0, 2, 1),  # the first call alone takes 1.25 s: no warm-up, one timed call
+        (1.0, 1, 1),  # the first call alone takes 1.25 s: it is the only one, and the timed one
+        (1.25, 1, 1),  # as long as the limit
         (1.5, 3, 1),  # 1.25 s, one warm-up, and then the one that is always timed
         (2.3, 6, 2),  # 1.25 s, three warm-ups, two timed calls: 2.5 s
     ],
@@ -63,6 +64,8 @@ def test_calls_that_take_long_are_fewer_but_every_step_is_told(limit_s, calls, t
     kernel = FakeKernel(clock)
     _, timing = measure(kernel, wait=lambda: None, warmup=3, iters=4, clock=clock, limit_s=limit_s, step=told.append)
     assert (kernel.calls, len(timing.iterations_s)) == (calls, timed)
+    assert timing.iterations_s == ((1.25,) if calls == 1 else (0.25,) * timed)
+    assert timing.compile_s == (0.0 if calls == 1 else 1.0)
     assert len(told) == 1 + 3 + 4  # the progress knows of all
     assert sum("left out" in text for text in told) == 8 - calls
 

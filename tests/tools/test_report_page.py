@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from nki_hf.tools.modelled import ModelRequest
 from nki_hf.tools.pages.report_page import report_page
 from nki_hf.tools.pages.shell import page
 from nki_hf.tools.pages.timeline_data import timeline_data
-from nki_hf.tools.report import side_of
+from nki_hf.tools.report import _beside, side_of
 from nki_hf.tools.subjects import events_of
 
 TRN1 = get_chip("trn1")
@@ -306,6 +307,30 @@ def test_a_long_name_leaves_the_figures_in_sight(browser, own, tmp_path, width):
 
 
 @in_browser
+@pytest.mark.parametrize("width", [1280, 800, 390])
+def test_a_line_of_the_source_is_one_line_however_long_it_and_its_figures_are(browser, tmp_path, monkeypatch, width):
+    def slow(plan):
+        return [
+            replace(item, lines=tuple(replace(line, path_us=1e6 * line.path_us) for line in item.lines))
+            for item in source_files(plan)
+        ]
+
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(re.sub(r"\bpower\b", "a_name_that_goes_on_" * 6, OWN))
+    side = side_of(ModelRequest(kernel=str(kernel), seqlen=1024, chip="trn2", task="softmax"), window=64)
+    monkeypatch.setattr("nki_hf.tools.pages.report_page.source_files", slow)
+    (tmp_path / "page.html").write_text(report_page(side))
+    browser.open(tmp_path / "page.html", width=width, ready=DRAWN)
+    assert (browser.overflowing(), browser.complaints) == ([], [])
+    spans = "[...document.querySelectorAll('.code [data-line] span')].filter(span => span.offsetWidth)"
+    assert browser.value(f"{spans}.length") > 5
+    assert browser.value(f"Math.max(...{spans}.map(span => span.offsetHeight))") < 30
+    # The figures stay within their column, beside the number of the line.
+    beyond = "span.classList.contains('us') && span.scrollWidth > span.clientWidth + 1"
+    assert browser.value(f"{spans}.filter(span => {beyond}).length") == 0
+
+
+@in_browser
 def test_a_kernel_without_an_instruction_says_so(browser, tmp_path):
     kernel = tmp_path / "empty.py"
     body = [line for line in OWN.splitlines() if not line.startswith("    ") or ("out" in line and "nisa" not in line)]
@@ -353,6 +378,15 @@ def test_files_of_one_name_are_told_apart_by_their_folders(browser, tmp_path):
         ),
         (("--kernel", "v7", "--seqlen", "512", "--against", "gemm_bf16"), "multiples of 1024; give such a --seqlen."),
         (("KERNEL", "--task", "softmax", "--at", "64", "--against", "v7"), "against=v7 has no size 64"),
+        (
+            ("KERNEL", "--task", "softmax", "--at", "512", "--against", "v7"),
+            "against=v7 computes something else: it is attention, task softmax is softmax.",
+        ),
+        (
+            ("KERNEL", "--task", "matmul", "--at", "512", "--against", "flash_prefill"),
+            "against=flash_prefill computes something else",
+        ),
+        (("--shape", "sq=1024", "--against", "gemm_bf16"), "it is matmul, flash_prefill is attention"),
     ],
 )
 def test_what_cannot_stand_beside_is_one_sentence(own, words, why):
@@ -360,6 +394,24 @@ def test_what_cannot_stand_beside_is_one_sentence(own, words, why):
     done = CliRunner().invoke(app, ["report", *(kernel if word == "KERNEL" else word for word in words)])
     assert done.exit_code == 2
     assert why in done.stderr
+
+
+@pytest.mark.parametrize(("shape", "alike"), [("sq=512", True), ("sq=512,causal", False)])
+def test_two_kernels_that_are_asked_for_different_work_are_said_to_be(shape, alike, tmp_path):
+    """v7 attends to all keys: 4 * 512 * 512 * 128 operations; a causal problem has 4 * 128 * 512 * 513 / 2."""
+    done = CliRunner().invoke(app, ["report", "--shape", shape, "--against", "v7", "-o", str(tmp_path / "page.html")])
+    assert done.exit_code == 0
+    said = "is asked for 0.0672 billion operations, v7 512 for 0.134"
+    for text in (" ".join(done.stdout.split()), (tmp_path / "page.html").read_text()):
+        assert ("They do not do the same work" not in text) == alike
+        assert (said not in text) == alike
+
+
+@pytest.mark.parametrize(("task", "causal"), [("attention", False), ("attention_causal", True)])
+def test_a_kernel_of_ours_beside_a_file_gets_the_tasks_mask(task, causal):
+    asked = ModelRequest(kernel="kernel.py", task=task, seqlen=512)
+    beside = _beside(asked, "flash_prefill")
+    assert (beside.problem.mask.causal, beside.problem.seqlen_q, beside.problem.seqlen_kv) == (causal, 512, 512)
 
 
 def test_a_file_to_stand_beside_needs_a_task(own):

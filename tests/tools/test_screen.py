@@ -288,9 +288,18 @@ def test_the_estimate_counts_down_while_a_step_lasts(monkeypatch):
     assert work.state() == "3 of 5, 34 s so far, about 16 s left"
     monkeypatch.setattr(work, "began", now - 60)
     monkeypatch.setattr(work, "advanced", now - 30)
-    assert work.state() == "3 of 5, 60 s so far, about 10 s left"  # the last step is still to come
+    assert work.state() == "3 of 5, 60 s so far, about 15 s left"  # the last one is to come, and four took 60 s
     work.done, work.total = 3, 4
     assert work.state() == "3 of 4, 60 s so far, nearly done"
+
+
+def test_a_step_that_takes_long_makes_what_is_left_longer(monkeypatch):
+    """Two steps of 10 s, then one that has run 7 minutes: were it to end now, 23 more would take 440 / 3 s each."""
+    work = Work("the work", 26)
+    work.done, now = 2, time.monotonic()
+    monkeypatch.setattr(work, "began", now - 440)
+    monkeypatch.setattr(work, "advanced", now - 420)
+    assert f"about {23 * 440 / 3 / 60:.0f} min left" in work.state()
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

@@ -91,7 +91,15 @@ def lifetimes(events: Sequence[Event], chip: Chip) -> list[Lifetime]:
                 buffers[number] = buffer
                 if buffer.space == "sbuf" or buffer.space == "psum":
                     first[number] = last[number] = index
-    return [Lifetime(buffers[n], start, last[n], taken_bytes(buffers[n], chip)) for n, start in first.items()]
+    taken: dict[tuple[str, tuple[int, ...], int], int] = {}
+    found = []
+    for number, start in first.items():
+        buffer = buffers[number]
+        key = buffer.space, buffer.shape, buffer.dtype.itemsize
+        if key not in taken:
+            taken[key] = taken_bytes(buffer, chip)
+        found.append(Lifetime(buffer, start, last[number], taken[key]))
+    return found
 
 
 def occupancies(events: Sequence[Event], chip: Chip, lives: list[Lifetime] | None = None) -> list[Occupancy]:

@@ -49,7 +49,7 @@ def show(times: Sequence[CallTime], rows: Sequence[CostRow], known: Sequence[Ins
          _figures(row.per_million_tokens), _figures(row.per_pflop), _span(row)]
         for row in sorted(rows, key=lambda row: (row.time.what, row.per_pflop))
     ]  # fmt: skip
-    screen.table(head, cells, title=f"dollars of attention, {layers} layer{'s' * (layers > 1)}", left=(0, 2))
+    screen.table(head, cells, title=f"dollars of attention, {layers:,} layer{'s' * (layers > 1)}", left=(0, 2))
     say(LEGEND)
     shown = {row.instance.name for row in rows}
     silent = [item.name for item in known if item.modelled and item.prices and item.name not in shown]

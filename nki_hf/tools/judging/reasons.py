@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nki_hf.observers.timing import critical_path, engine_times, gains, traffic
+from nki_hf.observers.timing import critical_path, floors_ns, gains
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import Schedule
 from nki_hf.tools.judging.hints import hints
@@ -23,10 +23,7 @@ def reasons(plan: Schedule, events: Sequence[Event], *, saved_ns: Mapping[str, f
       saved_ns: what `gains` says of every engine, if it is known.
     """
     total = plan.total_ns / 1e3
-    engines: dict[str, float] = {}
-    for row in engine_times(plan):
-        engines[row.engine] = max(engines.get(row.engine, 0.0), row.active_ns / 1e3)
-    floors = {**engines, "dma": max((row.active_ns / 1e3 for row in traffic(plan)), default=0.0)}
+    floors = {name: ns / 1e3 for name, ns in floors_ns(plan).items()}
     path = critical_path(plan)
     busiest = max(floors, key=lambda name: floors[name])
     bottleneck = None

@@ -19,7 +19,8 @@ class Timing:
 
     Attributes:
       first_s: the first call, which also compiles or traces.
-      iterations_s: one entry per timed call, none of them the first or a warm-up.
+      iterations_s: one entry per timed call, none of them the first or a warm-up; the first alone where it took so long that
+        no other was made.
       mean_s, median_s, min_s, max_s: of the iterations.
       compile_s: what the first call took beyond the median iteration.
       peak_bytes: the process's peak of resident memory during these calls beyond what it held before; None where the
@@ -70,7 +71,8 @@ def measure(
       iters: timed calls, at least 1.
       step: told before each call what it is, for a progress bar.
       clock: seconds.
-      limit_s: once the calls have taken so long, no warm-up and no timed call but the first begins.
+      limit_s: once the calls have taken so long, no warm-up and no timed call but one begins; if the first call alone took
+        so long it is the only one, and counts as timed.
     """
     memory = PeakMemory()
 
@@ -90,7 +92,7 @@ def measure(
             timed(name)
         else:
             step(f"{name} is left out")
-    seconds: list[float] = []
+    seconds = [first] if first >= limit_s else []
     for number in range(iters):
         name = f"iteration {number + 1}/{iters}"
         if not seconds or clock() - begun < limit_s:

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from nki_hf.observers.instruction_kinds import WORDS, word_of
-from nki_hf.observers.report import LONGER
+from nki_hf.observers.report import ESTIMATED, LONGER, gain_text
 from nki_hf.observers.short_path import short_path
 from nki_hf.observers.source_lines import SourceFile, source_files
 from nki_hf.observers.timing import WAITS
@@ -212,9 +212,12 @@ def _file(item: SourceFile, most: float, unfolded: bool) -> str:
             '<span class="t"></span></div>']  # fmt: skip
     rows += list(_lines(item, most))
     name = short_path(item.file)
+    figures = (us for line in item.lines for us in (line.path_us, sum(line.busy_us.values())))
+    wide = max((len(f"{us:,.1f}") for us in figures), default=0)
     return (
         f'<details{" open" if unfolded else ""}><summary><b>{escape(name)}</b> <span class="quiet">'
-        f'{item.path_us:,.1f} µs of the critical path</span></summary><div class="code">{"".join(rows)}</div></details>'
+        f"{item.path_us:,.1f} µs of the critical path</span></summary>"
+        f'<div class="code" style="--us:{0.62 * wide:.2f}em">{"".join(rows)}</div></details>'
     )
 
 
@@ -245,12 +248,12 @@ def _tables(side: Side, named: bool) -> str:
     rows = [
         [_core(row, found, row["engine"]), f"{row['instructions']:,}", f"{row['active']:.1%}",
          *[f"{row['waiting'][wait]:.1%}" if row["waiting"][wait] else "" for wait in WAITS], f"{row['idle']:.1%}",
-         f"{row['gain_us']:,.1f}"]
+         gain_text(row)]
         for row in found["engines"]
     ]  # fmt: skip
     dma = [
         [_core(row, found, "dma"), f"{row['transfers']:,}", f"{row['mib']:,.2f}", f"{row['gb_per_s']:,.1f}",
-         f"{row['peak_gb_per_s']:,.0f}", f"{row['active']:.1%}", f"{row['gain_us']:,.1f}"]
+         f"{row['peak_gb_per_s']:,.0f}", f"{row['active']:.1%}", gain_text(row)]
         for row in found["dma"]
     ]  # fmt: skip
     tiles: list[list[str]] = []
@@ -264,7 +267,9 @@ def _tables(side: Side, named: bool) -> str:
         tiles.append(["all", _core(item, found, item["space"]), "", "", "", f"{high:,} of {capacity:,}",
                       f"{high / capacity:.1%}"])  # fmt: skip
     gains = (*found["engines"], *found["dma"])
-    longer = f'<p class="quiet small">{escape(LONGER)}</p>' if any(row["gain_us"] < 0 for row in gains) else ""
+    said = [LONGER] if any(row["gain_us"] < 0 for row in gains) else []
+    said += [ESTIMATED] if any(row["gain_estimated"] for row in gains) else []
+    longer = "".join(f'<p class="quiet small">{escape(text)}</p>' for text in said)
     achieved = f"{_capital(found['achieved'])}."
     of = f" of {escape(side.title)}" if named else ""
     return (

@@ -63,7 +63,7 @@ def _packed(columns: Columns) -> bytes:
         np.diff(columns.lane, prepend=0), columns.kind, np.diff(columns.start, prepend=0), columns.length, columns.reason,
         behind, columns.path, np.diff(columns.iteration, prepend=0), columns.use,
     )  # fmt: skip
-    return zlib.compress(np.concatenate(parts).astype("<i4").tobytes(), 9)
+    return zlib.compress(np.concatenate(parts).astype("<i4").tobytes(), 6)
 
 
 def _memory(plan: Schedule, core: int, space: str, line: list[tuple[float, int]], tick: float) -> dict[str, Any]:
