@@ -1,6 +1,8 @@
 """The constants of flash_decode's price (nki_hf/kernels/flash_decode/call.py), from the simulated kernel.
 
-    python tools/decode_constants.py
+    python tools/decode_constants.py [--write]
+
+`--write` prints nothing of the kind, and puts docs/serving.md's table of what dispatch says of a launch of 16 sequences into it.
 
 A step is 16 key tiles of 128 keys of one kv head of 128. Its time is that of its busiest engine, from two launches that differ
 in nothing but chunks; what a query row adds, from 1 and 64 rows. The edges are what a launch that waits for its loads takes

@@ -10,9 +10,12 @@ BANK_BYTES = 2048
 FEW_ROWS = 64
 """Rows up to which they stream through the Tensor engine in the least time that an instruction takes."""
 
+MANY_ROWS = 16
+"""Rows above which all copies of turned keys are Scalar's: Vector then has maxima and sums of as many columns to take."""
+
 
 def turn(env, step):
-    """Key tiles as [head_dim piece, keys]; as many share a PSUM bank, and a copy, as fit. The copies alternate."""
+    """Key tiles as [head_dim piece, keys]; as many share a PSUM bank, and a copy, as fit. The copies of few rows alternate."""
     if not step["turns"]:
         return
     turned = step["turned"]
@@ -41,7 +44,7 @@ def _turned(env, part):
                     engine=nisa.engine.tensor,
                 )  # fmt: skip
             target = piece[0:depth, first * TILE : (first + count) * TILE]
-            if env["copies"] % 2 == 1:
+            if env["copies"] % 2 == 1 or env["block_rows"] > MANY_ROWS:
                 nisa.activation(dst=target, op=nl.copy, data=bank)
             else:
                 nisa.tensor_copy(dst=target, src=bank, engine=nisa.engine.vector)
