@@ -2,7 +2,7 @@
 
     python tools/decode_constants.py [--write]
 
-`--write` prints nothing of the kind, and puts docs/serving.md's table of what dispatch says of a launch of 16 sequences into it.
+`--write` also makes docs/serving.md's table of what dispatch takes a launch of 16 sequences to cost.
 
 A step is 16 key tiles of 128 keys of one kv head of 128. Its time is that of its busiest engine, from two launches that differ
 in nothing but chunks; what a query row adds, from 1 and 64 rows. The edges are what a launch that waits for its loads takes
@@ -11,6 +11,8 @@ besides them and the fixed cost. All simulated, program order, the laws of the d
 
 from __future__ import annotations
 
+import argparse
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -18,16 +20,21 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from nki_hf.chips import CHIPS, Chip, get_chip
+from nki_hf.dispatch import decide
 from nki_hf.kernels.flash_decode.plan import plan_decode
-from nki_hf.problem import Problem
+from nki_hf.problem import Mask, Problem
 from nki_hf.timing.schedule import Schedule, schedule
 from nki_hf.tools.decode_latency import bandwidth_us
 from nki_hf.tools.program import finished
 from nki_hf.tools.subjects import attention_events
+from tools.page_block import replace_block
 
 CHUNKS = (3, 5)
 ROWS = (1, 64)
 FEW = 4
+SERVING = Path(__file__).parent.parent / "docs" / "serving.md"
+TOLD = ((16, 8, 128, "bfloat16"), (32, 4, 64, "bfloat16"), (8, 1, 64, "float32"), (4, 2, 16, "float32"))
+"""Rows of that page's table: query heads, kv heads, head_dim, dtype."""
 
 
 def constants(chip: Chip) -> dict[str, float]:
@@ -69,10 +76,30 @@ def _busy(placed: Schedule) -> dict[str, float]:
     return busy
 
 
+def told() -> list[str]:
+    """The lines of docs/serving.md's table."""
+    lines = ["| query heads, kv heads, head_dim, dtype | runs | flash_decode us | flash_prefill us |", "|---|---|---:|---:|"]
+    for heads, kv_heads, head_dim, dtype in TOLD:
+        problem = Problem(
+            batch=16, num_heads_q=heads, num_heads_kv=kv_heads, seqlen_q=1, seqlen_kv=512, head_dim=head_dim,
+            head_dim_v=head_dim, dtype=dtype, mask=Mask(runtime_bounds=True),
+        )  # fmt: skip
+        found = decide(problem, backend="simulator", chip="trn2")
+        us = dict(re.findall(r"(\w+) \(([\d.]+) us", found.why))
+        cells = [f"{heads}, {kv_heads}, {head_dim}, {dtype}", str(found.kernel), us["flash_decode"], us["flash_prefill"]]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def main() -> int:
-    """Print them."""
+    """Print them, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
     for name in CHIPS:
         print(name, {key: round(value, 4) for key, value in constants(get_chip(name)).items()}, flush=True)
+    if options.write:
+        replace_block(SERVING, "decode-kernels", "\n".join(told()))
     return 0
 
 

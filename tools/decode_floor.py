@@ -2,8 +2,8 @@
 
     python tools/decode_floor.py [--write]
 
-For 2,048 keys of one kv head of 128 in bfloat16: us to load them; and us of the busiest engine if no instruction cost anything but
-its columns, one a cycle, and no engine ever waited. Two designs:
+For 2,048 keys of one kv head of 128 in bfloat16: us to load them; and us of the busiest engine if no instruction cost anything
+but its columns, one a cycle, and no engine ever waited. Two designs:
 
     keys on partitions   what flash_decode does: scores [keys, rows]. Tensor: turns of keys, the mask, scores, minus the maximum
                          (float32: four passes) and values, at least 64 columns each; Vector: maxima and sums; Scalar: exp in
@@ -34,20 +34,20 @@ TOKENS = 8
 
 
 def keys_on_partitions(chip: Chip, rows: int) -> float:
-    """us of the busiest engine."""
+    """The busiest engine, us."""
     scores = TILES * rows
     tensor = KEYS + 2 * TILES * max(LEAST, rows) + scores + 4 * scores
     return _busiest(chip, tensor, 2 * scores, 2 * scores, KEYS)
 
 
 def rows_on_partitions(chip: Chip, rows: int) -> float:
-    """us of the busiest engine."""
+    """The busiest engine, us."""
     turned = TILES * max(LEAST, rows)
     return _busiest(chip, 3 * KEYS + 2 * turned, KEYS, KEYS, KEYS + TILES * rows)
 
 
 def _busiest(chip: Chip, tensor: int, vector: int, scalar: int, copies: int) -> float:
-    """us of Tensor, or of Vector and Scalar with `copies` columns divided between them."""
+    """Tensor, or Vector and Scalar with `copies` columns divided between them: the busier, us."""
     rates = float(chip.vector_ghz), float(chip.scalar_ghz)
     own = vector / rates[0], scalar / rates[1]
     together = (vector + scalar + copies) / sum(rates)  # if that keeps both equally busy
@@ -55,7 +55,7 @@ def _busiest(chip: Chip, tensor: int, vector: int, scalar: int, copies: int) -> 
 
 
 def load_us(chip: Chip) -> float:
-    """us in which the DMA engines of a core read the keys and values."""
+    """How long the DMA engines of a core read the keys and values, us."""
     return 2 * KEYS * 128 * 2 / float(chip.dma_engines * chip.dma_engine_bytes_per_ns) / 1e3
 
 

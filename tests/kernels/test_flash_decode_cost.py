@@ -9,7 +9,6 @@ from nki_hf.tools.decode_latency import decode_step
 from nki_hf.tools.subjects import attention_candidate
 from tools.decode_constants import constants
 
-
 CALLS = ((2, 4096, "bfloat16", 1), (8, 5000, "bfloat16", 1), (4, 2048, "float32", 1), (4, 4096, "bfloat16", 8))
 
 
