@@ -8,6 +8,8 @@ from nki_hf.problem import Problem
 from nki_hf.tools.decode_latency import decode_step
 from nki_hf.tools.subjects import attention_candidate
 from tools.decode_constants import constants
+from tools.decode_floor import keys_on_partitions, load_us, needed, table
+from tools.page_block import TIMING, block_of
 
 CALLS = ((2, 4096, "bfloat16", 1), (8, 5000, "bfloat16", 1), (4, 2048, "float32", 1), (4, 4096, "bfloat16", 8))
 
@@ -39,3 +41,13 @@ def test_a_step_costs_what_the_simulated_kernel_takes(chip, cores):
         told = candidate.cost.us
         simulated = decode_step(problem, get_chip(chip), cores, window=None, kernel="flash_decode").us
         assert told == pytest.approx(simulated, rel=0.25), (group, keys, dtype, seqlen_q)
+
+
+def test_the_pages_floor_of_8_tokens_is_the_commands_and_follows_from_columns():
+    assert block_of(TIMING, "decode-floor") == "\n".join(table())
+    # 64 rows on trn2 at 2.4 GHz: 16 turns of 128 columns, 16 products of 64 twice, 1,024 columns of mask, four passes of 1,024.
+    assert keys_on_partitions(get_chip("trn2"), 64) == pytest.approx((16 * 128 + 2 * 16 * 64 + 1024 + 4 * 1024) / 2.4 / 1e3)
+    # 2 x 2,048 keys of 128 in 2 bytes, 16 engines of 23 bytes per ns.
+    assert load_us(get_chip("trn2")) == pytest.approx(2 * 2048 * 128 * 2 / (16 * 23) / 1e3)
+    assert needed(get_chip("trn3"), 8) > 1.1  # out of reach
+    assert needed(get_chip("trn1"), 2) < 0.9
