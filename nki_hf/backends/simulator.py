@@ -30,6 +30,7 @@ from nki_hf.kernels.binding import Binding
 from nki_hf.kernels.division import Part, axis_sizes, parts, whole_shape, worth_threads
 from nki_hf.lang import load
 from nki_hf.sim import LaunchResult, Program, SimOptions, launch
+from nki_hf.sim.execution.numerics import engine_numerics
 from nki_hf.sim.host import as_numpy, as_torch, is_torch
 from nki_hf.sim.run.program import fill
 
@@ -328,12 +329,13 @@ def _for_each(work: Callable[[Part], None], items: tuple[Part, ...], threads: in
     stop = threading.Event()
 
     def worker() -> None:
-        while not stop.is_set():
-            with lock:
-                item = next(queue, None)
-            if item is None:
-                return
-            work(item)
+        with engine_numerics():  # once for all parts
+            while not stop.is_set():
+                with lock:
+                    item = next(queue, None)
+                if item is None:
+                    return
+                work(item)
 
     def guarded() -> None:
         try:

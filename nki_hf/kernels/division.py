@@ -168,6 +168,8 @@ def _cut(
     shares: int,
 ) -> tuple[Part, ...]:
     group = sizes["num_heads_q"] // sizes["num_heads_kv"] if "num_heads_kv" in counts else 1
+    given = [(item, shape) for item in binding.arguments if (shape := shapes.get(item.name)) is not None]
+    made = [(item, shapes.get("bias") if item.broadcast else None) for item in returned]
     found = []
     for *numbers, share in itertools.product(*(range(count) for count in counts.values()), range(shares)):
         places: dict[str, slice] = {}
@@ -178,28 +180,28 @@ def _cut(
             heads = places["num_heads_kv"]
             size = group * (heads.stop - heads.start) // shares
             places["num_heads_q"] = slice(heads.start * group + share * size, heads.start * group + (share + 1) * size)
-        inputs = {
-            item.name: _index(item, places, shape) for item in binding.arguments if (shape := shapes.get(item.name)) is not None
-        }
-        found.append(
-            Part(
-                inputs=inputs,
-                outputs=tuple(_index(item, places, shapes.get("bias") if item.broadcast else None) for item in returned),
-            )
-        )
+        inputs = {item.name: _index(item, places, shape) for item, shape in given}
+        found.append(Part(inputs=inputs, outputs=tuple([_index(item, places, shape) for item, shape in made])))
     return tuple(found)
 
 
 def _index(item: Argument | Output, places: Mapping[str, slice], shape: tuple[int, ...] | None) -> Index:
     """The part's place in a tensor; axes of size 1 that stand for all are kept."""
-    every = slice(None)
-    found = [
-        every if shape is not None and axis in item.broadcast and shape[number] == 1 else places.get(axis, every)
-        for number, axis in enumerate(item.axes)
-    ]
-    while found and found[-1] == every:
-        found.pop()
+    stop = 0
+    for number, axis in enumerate(item.axes):
+        if axis in places:
+            stop = number + 1
+    found = [places.get(axis, _EVERY) for axis in item.axes[:stop]]
+    if shape is not None and item.broadcast:
+        for number, axis in enumerate(item.axes[:stop]):
+            if axis in item.broadcast and shape[number] == 1:
+                found[number] = _EVERY
+        while found and found[-1] == _EVERY:
+            found.pop()
     return tuple(found)
+
+
+_EVERY = slice(None)
 
 
 def _largest_divisor(number: int, limit: int) -> int:

@@ -142,13 +142,14 @@ def test_six_programs_reach_to_32k_keys_and_a_bucket_holds_what_it_is_for():
 
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("heads_kv", [1, 2])
-def test_results_are_the_same_bits_in_every_bucket(heads_kv, lnc):
+@pytest.mark.parametrize("chip", list(CHIPS))
+def test_results_are_the_same_bits_in_every_bucket(chip, heads_kv, lnc):
     case = problem(seqlen_kv=1500, seqlen_q=3, num_heads_kv=heads_kv, dtype="bfloat16", mask=Mask(q_offset=1497, ahead=1))
     inputs = attention_inputs(case)
-    plan = plan_decode(case, get_chip("trn2"))
-    first = outputs(inputs, plan=dataclasses.replace(plan, chunks=2, seqlen_kv=4096), lnc=lnc)
+    plan = plan_decode(case, get_chip(chip))
+    first = outputs(inputs, chip, plan=dataclasses.replace(plan, chunks=2, seqlen_kv=4096), lnc=lnc)
     for chunks in (3, 5):
-        again = outputs(inputs, plan=dataclasses.replace(plan, chunks=chunks, seqlen_kv=chunks * 2048), lnc=lnc)
+        again = outputs(inputs, chip, plan=dataclasses.replace(plan, chunks=chunks, seqlen_kv=chunks * 2048), lnc=lnc)
         assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert_matches_reference(inputs, *first)
 

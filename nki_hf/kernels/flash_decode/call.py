@@ -13,13 +13,14 @@ __all__ = ["BINDING"]
 PER_TILE = 4
 """Instructions of a key tile of 128 keys: turn, scores, output, and its share of a step's."""
 
-STEP_US = 2.3
-"""The instructions of 16 key tiles of one kv head in 16 bits, head sizes up to 128: Tensor."""
-WIDE_US = 8.4
-"""The same in float32: four passes."""
-ROW_US = 0.057
-"""What a query row adds to that: Vector."""
-EDGES_US = 12.0
+STEP_US = {"trn1": (1.81, 0.0432), "trn2": (1.97, 0.0434), "trn3": (1.91, 0.0443)}
+"""What 16 key tiles of one kv head cost the busiest engine in 16 bits, head sizes up to 128, and what a query row adds.
+
+These three are what `python tools/decode_constants.py` prints, rounded; a test compares them.
+"""
+WIDE_US = {"trn1": (9.75, 0.038), "trn2": (8.18, 0.039), "trn3": (8.12, 0.040)}
+"""The same in float32: products take four passes."""
+EDGES_US = {"trn1": 7.6, "trn2": 8.0, "trn3": 14.7}
 """Bounds and the first load; the last output and lse."""
 
 
@@ -56,10 +57,11 @@ def cost(problem: Problem, plan: Plan, target: Target) -> Cost:
     nbytes = units * quarters * 32 * tiles * (problem.head_dim + problem.head_dim_v) * size
     rate = float(chip.dma_engines * chip.dma_engine_bytes_per_ns) * 1e3
     wide = max(1.0, (problem.head_dim + problem.head_dim_v) / 256)
-    step = (STEP_US if size == 2 else WIDE_US) * wide + ROW_US * problem.group_size * problem.seqlen_q
+    of_step, of_row = (STEP_US if size == 2 else WIDE_US)[chip.name]
+    step = of_step * wide + of_row * problem.group_size * problem.seqlen_q
     steps = units * plan.constants["chunks"] * step * tiles / 16
     cores = target.lnc if units >= target.lnc else 1
-    us = float(chip.kernel_fixed_ns) / 1e3 + EDGES_US + max(nbytes / rate, steps) / cores
+    us = float(chip.kernel_fixed_ns) / 1e3 + EDGES_US[chip.name] + max(nbytes / rate, steps) / cores
     return Cost(us=us, why="keys and values are read once per group")
 
 

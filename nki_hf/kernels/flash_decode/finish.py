@@ -23,12 +23,19 @@ def finish_block(env, block):
         top = merged[1]
         nisa.tensor_scalar(dst=env["maxima"][0:rows, place : place + 1], data=top, op0=nl.multiply, operand0=env["slope"])
     sums = env["sums"][0:rows, place : place + 1]
-    # Rows without keys have a sum of exactly 0, others of about 1 or more.
-    nisa.tensor_scalar(dst=sums, data=total[0:rows, width : width + 1], op0=nl.maximum, operand0=LEAST)
+    if block["sum"] == None:  # noqa: E711
+        note_sums(env, block, total[0:rows, width : width + 1])
     if env["sink"] != None:  # noqa: E711
         total = _joined(env, block, total, top)
     target = env["normal"][0:rows, place, 0:width]
     nisa.tensor_scalar(dst=target, data=total[0:rows, 0:width], op0=nl.divide, operand0=sums, engine=nisa.engine.vector)
+
+
+def note_sums(env, block, total):
+    """The sums of a block's rows go to the ledger, as what their outputs are divided by."""
+    rows, place = block["rows"], block["place"]
+    # Rows without keys have a sum of exactly 0, others of about 1 or more.
+    nisa.tensor_scalar(dst=env["sums"][0:rows, place : place + 1], data=total, op0=nl.maximum, operand0=LEAST)
 
 
 def write_rows(env, stop_at):

@@ -46,8 +46,28 @@ from nki_hf.kernels.flash_decode.bounds import (
     place_tail,
 )
 from nki_hf.kernels.flash_decode.finish import finish_block, lse_offsets, write_lse, write_rows
-from nki_hf.kernels.flash_decode.loads import load_constants, load_keys, load_queries, load_values, open_buffers, turn_queries
-from nki_hf.kernels.flash_decode.stages import accumulate, exponentials, gathered, maximum, output, scores, sums, tops, turn
+from nki_hf.kernels.flash_decode.loads import (
+    clear_values,
+    load_constants,
+    load_keys,
+    load_queries,
+    load_values,
+    open_buffers,
+    open_pairs,
+    turn_queries,
+)
+from nki_hf.kernels.flash_decode.stages import (
+    accumulate,
+    close_sums,
+    exponentials,
+    gathered,
+    maximum,
+    output,
+    scores,
+    sums,
+    tops,
+    turn,
+)
 from nki_hf.kernels.flash_decode.work import STAGES, divided, steps_of
 from nki_hf.lang import nisa, nki, nl
 
@@ -125,6 +145,8 @@ def flash_decode(
     load_keys(env, 1)
     mask_of(env, steps[0]["batch"])
     load_values(env, 0, 1)
+    open_pairs(env)
+    clear_values(env)
     turn_queries(env)
     for n in range(2, prefetch + 1):
         load_keys(env, n)
@@ -133,8 +155,13 @@ def flash_decode(
     # A sink, or the other core, still changes the maxima.
     later, offsets = sink != None or segments[len(segments) - 1]["shared"], None  # noqa: E711
     for i in range(count + STAGES + 2):
+        summed = None
         if i >= 4 and i - 4 < count:
-            sums(env, steps[i - 4])
+            if i - 2 < count and len(env["pairs"]) > 0:
+                summed = steps[i - 4]
+                sums(env, summed, steps[i - 2])
+            else:
+                sums(env, steps[i - 4], None)
         if i < count:
             mask_of(env, steps[i]["batch"])
             turn(env, steps[i])
@@ -146,17 +173,25 @@ def flash_decode(
                 for n in range(steps[i]["loads"]):
                     load_keys(env, steps[i]["number"] + n + prefetch + 1)
         if i >= 2 and i - 2 < count:
-            maximum(env, steps[i - 2])
+            maximum(env, steps[i - 2], summed)
             if i - 2 == count - 1 and not later:
                 offsets = lse_offsets(env)
         if i >= 3 and i - 3 < count:
             exponentials(env, steps[i - 3])
         if i >= 1 and i - 1 < count:
-            tops(env, steps[i - 1])
+            tops(env, steps[i - 1], i - 1)
+        if i > STAGES + 1 and i - STAGES >= count - 1:
+            _finish(env, steps[i - STAGES - 2])
+        # What does not wait for the last values goes before the product that does, unless that one waits for the engine.
+        early = i - STAGES == count - 1 and not later
+        if early and len(env["pairs"]) == 0:
+            _write_sums(env, steps, offsets)
         if i >= STAGES and i - STAGES < count:
             output(env, steps[i - STAGES])
             if steps[i - STAGES]["closes"]:
                 closed = steps[i - STAGES]["number"] + steps[i - STAGES]["loads"]
+        if early and len(env["pairs"]) > 0:
+            _write_sums(env, steps, offsets)
         # Keys have further to go than values, so values of a step follow its turn; nothing follows the last keys.
         opened = len(loads)
         if i == 0:
@@ -167,13 +202,24 @@ def flash_decode(
         if i > STAGES and i - STAGES - 1 < count:
             gathered(env, steps[i - STAGES - 1])
             accumulate(env, steps[i - STAGES - 1])
-        if i > STAGES + 1:
-            if steps[i - STAGES - 2]["last"]:
-                place = steps[i - STAGES - 2]["block"]
-                finish_block(env, blocks[place])
-                if env["loaded"] == len(loads):
-                    write_rows(env, place + 1)
+        if i > STAGES + 1 and i - STAGES < count - 1:
+            _finish(env, steps[i - STAGES - 2])
     if later:
-        offsets = lse_offsets(env)
-    write_lse(env, offsets)
+        write_lse(env, lse_offsets(env))
     return out, lse
+
+
+def _finish(env, step):
+    """The rows of a step's block, if it is their last step."""
+    if step["last"]:
+        place = step["block"]
+        finish_block(env, env["blocks"][place])
+        if env["loaded"] == len(env["loads"]):
+            write_rows(env, place + 1)
+
+
+def _write_sums(env, steps, offsets):
+    """The lse of all rows, before the last step's product."""
+    for n in range(max(0, len(steps) - 2), len(steps)):
+        close_sums(env, steps[n])
+    write_lse(env, offsets)

@@ -1,11 +1,12 @@
 """What `flash_decode` reads from HBM: chunks of keys and values into a ring of buffers, queries, sinks."""
 
 from nki_hf.kernels.flash_decode.bounds import starts_of
-from nki_hf.kernels.flash_decode.work import VALUES
+from nki_hf.kernels.flash_decode.work import PAIR, PAIRS, VALUES
 from nki_hf.lang import nisa, nl
 
 TILE = 128
-RING = 2
+SOON = 3
+"""Buffers of values that are cleared when they are loaded; the others are cleared before, by GpSimd."""
 LOWEST = -1.0e28
 """The maximum of no keys: above hidden scores, below all others."""
 
@@ -19,6 +20,7 @@ def open_buffers(env):
         "k": _buffers(env, "k", min(loads, ahead + 1 + env["together"])), "v": _buffers(env, "v", min(loads, ahead + VALUES))
     }  # fmt: skip
     env["loaded"] = 0
+    env["cleared"] = len(env["buffers"]["v"])
     env["zero"] = nl.ndarray((TILE, 1), dtype=env["v"].dtype, buffer=nl.sbuf)
     nisa.memset(dst=env["zero"], value=0.0, engine=nisa.engine.vector)
     # Not by Vector, which finds out where the first transfer begins.
@@ -36,6 +38,17 @@ def _buffers(env, name, count):
     for _ in range(count):
         found.append(nl.ndarray((TILE, env["per_partition"] * env[name].shape[3]), dtype=env[name].dtype, buffer=nl.sbuf))
     return found
+
+
+def clear_values(env):
+    """Zeros into the buffers of values that are loaded later, by GpSimd, which has nothing else to do. Not where it and Vector
+    take turns at their port to SBUF, up to NeuronCore-v2.
+    """
+    buffers = env["buffers"]["v"]
+    if nisa.get_nc_version() >= nisa.nc_version.gen3:
+        env["cleared"] = min(SOON, len(buffers))
+        for n in range(SOON, len(buffers)):
+            nisa.memset(dst=buffers[n], value=0.0, engine=nisa.engine.gpsimd)
 
 
 def load_keys(env, number):
@@ -57,7 +70,7 @@ def load_values(env, closed, opened):
     for number in range(env["loaded"], stop):
         load = env["loads"][number]
         load["v"] = buffers[number % len(buffers)]
-        if number < len(buffers):
+        if number < env["cleared"]:
             _clear(env, load["v"])
         _load(env, env["v"], load["v"], load, 1)
     env["loaded"] = max(env["loaded"], stop)
@@ -99,6 +112,16 @@ def load_constants(env):
     env["normal"] = nl.ndarray((env["block_rows"], columns, env["v"].shape[3]), dtype=env["out"].dtype, buffer=nl.sbuf)
     env["maxima"] = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["maxima"], value=0.0, engine=nisa.engine.gpsimd)
+
+
+def open_pairs(env):
+    """Tiles for maxima and sums of few rows, [keys, maxima and sums]; what lies between them is turned too."""
+    env["pairs"] = []
+    if env["rows"] <= PAIR and nisa.get_nc_version() >= nisa.nc_version.gen4:
+        for _ in range(PAIRS):
+            pair = nl.ndarray((TILE, PAIR + env["rows"]), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.memset(dst=pair, value=0.0, engine=nisa.engine.gpsimd)
+            env["pairs"].append(pair)
 
 
 def _diagonal(values, dtype):

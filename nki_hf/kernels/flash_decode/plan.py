@@ -10,7 +10,7 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
-from nki_hf.kernels.flash_decode.work import VALUES, tiles_of
+from nki_hf.kernels.flash_decode.work import PAIR, PAIRS, VALUES, tiles_of
 from nki_hf.problem import Problem
 
 __all__ = ["DecodePlan", "bucket_of", "decode_reasons", "plan_decode"]
@@ -171,7 +171,10 @@ def _budget(problem: Problem, per_partition: int, chunks: int, prefetch: int) ->
         "q": -(-problem.head_dim // TILE) * units * all_rows * size + 2 * problem.head_dim * size,
         "probs": 3 * tiles * rows * (size + 4) + (6 * tiles * rows * 4 if problem.softcap is not None else 0),
         "accumulators": 2 * blocks * (problem.head_dim_v + 2) * 4 + 2 * problem.head_dim_v * size,
-        "statistics": 8 * rows * 4 + 8 * units * blocks * 4 + 10 * TILE * 4,
+        "statistics": 8 * rows * 4
+        + (PAIRS * (PAIR + all_rows) * 4 if all_rows <= PAIR else 0)
+        + 8 * units * blocks * 4
+        + 10 * TILE * 4,
         "masks": entries * keys * problem.seqlen_q * 2 + 2 * keys * problem.seqlen_q * 2 + 2 * keys * 4,
         "bounds": 8 * entries * problem.seqlen_q * 4 + 7 * entries * chunks * 4,
     }

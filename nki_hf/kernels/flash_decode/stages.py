@@ -1,6 +1,8 @@
 """The five stages of a step of `flash_decode` (see `kernel`)."""
 
 from nki_hf.kernels.flash_decode.bounds import mask_of
+from nki_hf.kernels.flash_decode.finish import note_sums
+from nki_hf.kernels.flash_decode.work import PAIR
 from nki_hf.lang import nisa, nl
 
 TILE = 128
@@ -8,9 +10,12 @@ BANK_BYTES = 2048
 FEW_ROWS = 64
 """Rows up to which they stream through the Tensor engine in the least time that an instruction takes."""
 
+MANY_ROWS = 16
+"""Rows above which all copies of turned keys are Scalar's: Vector then has maxima and sums of as many columns to take."""
+
 
 def turn(env, step):
-    """Key tiles as [head_dim piece, keys]; as many share a PSUM bank, and a copy, as fit. The copies alternate."""
+    """Key tiles as [head_dim piece, keys]; as many share a PSUM bank, and a copy, as fit. The copies of few rows alternate."""
     if not step["turns"]:
         return
     turned = step["turned"]
@@ -39,7 +44,7 @@ def _turned(env, part):
                     engine=nisa.engine.tensor,
                 )  # fmt: skip
             target = piece[0:depth, first * TILE : (first + count) * TILE]
-            if env["copies"] % 2 == 1:
+            if env["copies"] % 2 == 1 or env["block_rows"] > MANY_ROWS:
                 nisa.activation(dst=target, op=nl.copy, data=bank)
             else:
                 nisa.tensor_copy(dst=target, src=bank, engine=nisa.engine.vector)
@@ -101,21 +106,28 @@ def _capped(env, step, tile):
     return shown
 
 
-def tops(env, step):
-    """The maximum of each row over the key tiles, [keys, rows]."""
+def tops(env, step, number):
+    """The maximum of each row over the key tiles, [keys, rows]; of few rows in a tile that has room for sums beside them."""
     rows, tile = env["blocks"][step["block"]]["rows"], step["scores"]
-    step["tops"] = nl.ndarray((TILE, rows), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_reduce(dst=step["tops"], op=nl.maximum, data=tile, axis=2)
+    if len(env["pairs"]) > 0:
+        step["tops"] = env["pairs"][number % len(env["pairs"])]
+    else:
+        step["tops"] = nl.ndarray((TILE, rows), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=step["tops"][0:TILE, 0:rows], op=nl.maximum, data=tile, axis=2)
 
 
-def maximum(env, step):
-    """The running maximum of each row [rows, 1], and minus it on a diagonal for the product that subtracts it."""
+def maximum(env, step, summed):
+    """The running maximum of each row [rows, 1], and minus it on a diagonal for the product that subtracts it.
+
+    The sums of step `summed`, if there is one, are turned with the maxima: then they need no product of their own.
+    """
     block = env["blocks"][step["block"]]
     rows = block["rows"]
-    bank = nl.ndarray((rows, TILE), dtype=step["tops"].dtype, buffer=nl.psum)
-    nisa.nc_transpose(dst=bank, data=step["tops"], engine=nisa.engine.tensor)
+    turned = step["tops"]
+    bank = nl.ndarray((turned.shape[1], TILE), dtype=turned.dtype, buffer=nl.psum)
+    nisa.nc_transpose(dst=bank, data=turned, engine=nisa.engine.tensor)
     top = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_reduce(dst=top, op=nl.maximum, data=bank, axis=1)
+    nisa.tensor_reduce(dst=top, op=nl.maximum, data=bank[0:rows, 0:TILE], axis=1)
     before = block["maximum"]
     if before == None:  # noqa: E711
         before = env["lowest"][0:rows, 0:1]
@@ -125,6 +137,8 @@ def maximum(env, step):
         dst=step["diagonal"], data=spread, op0=nl.maximum, operand0=before, op1=nl.multiply,
         operand1=env["negative"][0:rows, 0:rows],
     )  # fmt: skip
+    if summed != None:  # noqa: E711
+        _total(env, summed, bank[PAIR : PAIR + rows, 0:TILE])
     # What nothing waits for soon, on the engine that has nothing else to do.
     engine = nisa.engine.gpsimd
     after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -164,11 +178,59 @@ def exponentials(env, step):
     step["scores"] = None
 
 
-def sums(env, step):
-    """The sum of each row over the key tiles, [keys, rows] float32."""
-    step["sums"] = nl.ndarray((TILE, env["blocks"][step["block"]]["rows"]), dtype=nl.float32, buffer=nl.sbuf)
+def sums(env, step, beside):
+    """The sum of each row over the key tiles, [keys, rows] float32: beside the maxima of the step `beside`, if there is one."""
+    rows = env["blocks"][step["block"]]["rows"]
+    if beside == None:  # noqa: E711
+        step["sums"] = nl.ndarray((TILE, rows), dtype=nl.float32, buffer=nl.sbuf)
+    else:
+        step["sums"] = beside["tops"][0:TILE, PAIR : PAIR + rows]
     nisa.tensor_reduce(dst=step["sums"], op=nl.add, data=step["weights"], axis=2)
     step["weights"] = None
+
+
+def _summed(env, step):
+    """The sum of each row over all keys of a step that no maxima follow."""
+    rows = env["blocks"][step["block"]]["rows"]
+    if len(env["pairs"]) > 0:
+        turned = nl.ndarray((rows, TILE), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned, data=step["sums"], engine=nisa.engine.tensor)
+        _total(env, step, turned)
+    else:
+        step["total"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=step["total"], stationary=step["sums"], moving=env["one"])
+
+
+def close_sums(env, step):
+    """The sums of a last step's rows before its product, so that lse need not wait for values."""
+    block = env["blocks"][step["block"]]
+    rows, width = block["rows"], env["v"].shape[3]
+    if step["total"] == None:  # noqa: E711
+        _summed(env, step)
+    before = block["sum"]
+    if before == None and block["accumulator"] != None:  # noqa: E711
+        before = block["accumulator"][0:rows, width : width + 1]
+    after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    _corrected(step, before, after)
+    block["sum"] = after
+    if step["last"]:
+        note_sums(env, block, block["sum"])
+
+
+def _corrected(step, before, after):
+    """`after` [rows, 1]: the sums of the steps before, corrected, and this one's."""
+    if before == None:  # noqa: E711
+        nisa.tensor_copy(dst=after, src=step["total"], engine=nisa.engine.vector)
+    else:
+        nisa.scalar_tensor_tensor(
+            dst=after, data=before, op0=nl.multiply, operand0=step["correction"], op1=nl.add, operand1=step["total"]
+        )
+
+
+def _total(env, step, turned):
+    """The sum of each row over all keys of the step, [rows, 1], from `turned` [rows, keys]."""
+    step["total"] = nl.ndarray((turned.shape[0], 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=step["total"], op=nl.add, data=turned, axis=1)
 
 
 def output(env, step):
@@ -210,6 +272,8 @@ def output(env, step):
 def gathered(env, step):
     """The output's pieces turned back, if they are turned, and the row sums beside them."""
     rows, width = env["blocks"][step["block"]]["rows"], env["v"].shape[3]
+    if step["total"] == None and len(env["pairs"]) > 0:  # noqa: E711
+        _summed(env, step)
     if step["output"] == None:  # noqa: E711
         step["output"] = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.psum)
         pieces = step["pieces"]
@@ -220,20 +284,31 @@ def gathered(env, step):
             nisa.nc_transpose(dst=target[0:rows, n * TILE : n * TILE + depth], data=piece, engine=nisa.engine.tensor)
         step["pieces"] = None
     bank = step["output"]
-    nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
+    if step["total"] == None:  # noqa: E711
+        nisa.nc_matmul(dst=bank[0:rows, width : width + 1], stationary=step["sums"], moving=env["one"])
 
 
 def accumulate(env, step):
     """Correct the accumulator and add the step's output, float32."""
     block = env["blocks"][step["block"]]
-    bank = step["output"]
-    after = nl.ndarray((block["rows"], env["v"].shape[3] + 1), dtype=nl.float32, buffer=nl.sbuf)
-    if block["accumulator"] == None:  # noqa: E711
-        nisa.tensor_copy(dst=after, src=bank, engine=nisa.engine.vector)
+    bank, rows, width = step["output"], block["rows"], env["v"].shape[3]
+    after = nl.ndarray((rows, width + 1), dtype=nl.float32, buffer=nl.sbuf)
+    before, edge = block["accumulator"], width + 1
+    if block["sum"] != None:  # noqa: E711
+        edge = width
+    elif step["total"] != None:  # noqa: E711
+        edge = width
+        sums_before = None
+        if before != None:  # noqa: E711
+            sums_before = before[0:rows, width : width + 1]
+        _corrected(step, sums_before, after[0:rows, width : width + 1])
+    if before == None:  # noqa: E711
+        nisa.tensor_copy(dst=after[0:rows, 0:edge], src=bank[0:rows, 0:edge], engine=nisa.engine.vector)
     else:
         nisa.scalar_tensor_tensor(
-            dst=after, data=block["accumulator"], op0=nl.multiply, operand0=step["correction"], op1=nl.add, operand1=bank
-        )
+            dst=after[0:rows, 0:edge], data=before[0:rows, 0:edge], op0=nl.multiply, operand0=step["correction"], op1=nl.add,
+            operand1=bank[0:rows, 0:edge],
+        )  # fmt: skip
     block["accumulator"] = after
     step["output"] = None
     step["correction"] = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["STAGES", "VALUES", "divided", "steps_of", "tiles_of"]
+__all__ = ["PAIR", "PAIRS", "STAGES", "VALUES", "divided", "steps_of", "tiles_of"]
 
 TILE = 128
 BANK = 512
@@ -15,6 +15,10 @@ STAGES = 4
 """Steps from the turn of keys to the product with values."""
 VALUES = 2
 """Buffers of values besides those that are loaded ahead: with more, zeroing them holds Scalar up at the start."""
+PAIR = 32
+"""Most rows whose maxima and sums are turned together, and where the sums begin: engines start at such partitions."""
+PAIRS = 3
+"""Tiles of such pairs, used in turn."""
 Item = dict[str, Any]
 
 
@@ -72,6 +76,7 @@ def steps_of(
             block = {
                 "unit": unit, "batch": unit // heads_kv, "segment": s, "place": len(blocks), "row": row,
                 "rows": min(block_rows, rows - row), "shared": segment["shared"], "accumulator": None, "maximum": None,
+                "sum": None,
             }  # fmt: skip
             blocks.append(block)
         numbers = segment["chunks"]
@@ -99,7 +104,7 @@ def steps_of(
                         "closes": tile + tiles >= per_partition and b == len(blocks) - 1,
                         "first": place == 0 and tile == 0,
                         "last": place + count == len(numbers) and tile + tiles >= per_partition,
-                        "scores": None, "probs": None, "correction": None, "output": None, "pieces": None,
+                        "scores": None, "probs": None, "correction": None, "output": None, "pieces": None, "total": None,
                     }  # fmt: skip
                     steps.append(step)
             place = place + count

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Clear", "Load", "LoadOrClear"]
+__all__ = ["Clear", "Load", "LoadOrClear", "LoadOrZero"]
 
 Array = np.ndarray[Any, Any]
 
@@ -31,13 +31,22 @@ class Clear:
 
 
 class Load:
-    """Writes all of `target`, or nothing where a run-time start is out of bounds; says which."""
+    """Writes all of `target`, or nothing where a run-time start is out of bounds; says which.
 
-    __slots__ = ("read", "target")
+    Attributes:
+      read: gives `(values, valid)`; `valid` is None where all is in bounds.
+      rows: gives the first rows `[n, width]` of what `read` would give, all others being 0, or None out of bounds; None if
+        there are no rows to speak of.
+    """
 
-    def __init__(self, target: Array, read: Callable[[], tuple[Array, Array | None]]) -> None:
+    __slots__ = ("read", "rows", "target")
+
+    def __init__(
+        self, target: Array, read: Callable[[], tuple[Array, Array | None]], rows: Callable[[], Array | None] | None = None
+    ) -> None:
         self.target = target
         self.read = read
+        self.rows = rows
 
     def __call__(self) -> bool:
         """True if it moved."""
@@ -60,3 +69,24 @@ class LoadOrClear:
         """Load, or clear."""
         if not self.load():
             self.clear.rows(self.begin, self.end)
+
+
+class LoadOrZero:
+    """The same of zeros, in memory that nothing else writes: what still is zero is not cleared again."""
+
+    __slots__ = ("_filled", "_rows", "_target")
+
+    def __init__(self, rows: Callable[[], Array | None], target: Array) -> None:
+        """`rows` is a load's; `target` is its target as a run of elements."""
+        self._rows, self._target, self._filled = rows, target, target.size
+
+    def __call__(self) -> None:
+        """Load what there is; zeros behind it."""
+        rows, filled = self._rows(), self._filled
+        self._filled = self._target.size  # what an interrupt leaves is not known
+        count = 0 if rows is None else rows.size
+        if rows is not None:
+            self._target[:count].reshape(rows.shape)[...] = rows.view(self._target.dtype)
+        if count < filled:
+            self._target[count:filled] = 0
+        self._filled = count

@@ -27,6 +27,7 @@ _NAMES = (
 )
 
 _lock = threading.Lock()
+_thread = threading.local()  # `block`: a weak reference to the outermost open block
 _before = 1
 _limited = False
 _open: weakref.WeakSet[engine_numerics] = weakref.WeakSet()  # weak: a block that an interrupt kept from its exit is gone
@@ -36,10 +37,15 @@ class engine_numerics:  # noqa: N801  (a context manager used like a function)
     """NumPy's floating-point warnings off in this thread, and its OpenBLAS limited to one thread in the whole process, for
     a block of code; the latter has no effect with another BLAS.
 
-    Blocks may overlap in several threads: the first sets the limit, the last restores what was there before.
+    Blocks may overlap in several threads: the first sets the limit, the last restores what was there before. A block inside
+    another of its thread changes nothing.
     """
 
     def __enter__(self) -> None:
+        outer = getattr(_thread, "block", None)
+        self._inner = outer is not None and outer() in _open
+        if self._inner:
+            return
         self._errors = np.errstate(all="ignore")
         self._errors.__enter__()
         try:
@@ -47,8 +53,12 @@ class engine_numerics:  # noqa: N801  (a context manager used like a function)
         except BaseException:  # an interrupt; without a block there is no exit either
             self._errors.__exit__(None, None, None)
             raise
+        _thread.block = weakref.ref(self)
 
     def __exit__(self, *exc: object) -> None:
+        if self._inner:
+            return
+        _thread.block = None
         try:
             _limit(self, False)
         finally:

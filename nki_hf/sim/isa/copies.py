@@ -85,13 +85,14 @@ def copy_step(dst: NkiTensor, src: NkiTensor, *, skip: bool | None = None) -> St
 
 
 def _indirect_copy(dst: NkiTensor, src: NkiTensor, skip: bool | None) -> Step:
-    read, write = access(src, skip=skip).read, access(dst, skip=skip).write
+    source, write = access(src, skip=skip), access(dst, skip=skip).write
+    read = source.read
     convert, shape = copy_cast(src.dtype.dtype, dst.dtype), dst.shape
     if dst.indirection is None and src.dtype == dst.dtype and dst.dtype.name != "tfloat32" and dst.storage.written is None:
         bits = bit_type(dst)
         target = dst.array().view(bits)
         if isinstance(src.indirection, ScalarOffset) and skip:
-            return Load(target, read)
+            return Load(target, read, source.rows)
 
         def whole() -> None:
             values, valid = read()

@@ -112,6 +112,20 @@ def _trailing_axes(opcode: str, data: NkiTensor, axis: Any) -> tuple[int, ...]:
     return axes
 
 
+_HALVED = (4, 8, 16, 32)
+"""Lengths of a last axis that is folded by halves: NumPy reduces so few elements in a row one by one."""
+
+
+def _halves(op: Any) -> Any:
+    def fold(values: Any, axis: tuple[int, ...]) -> Any:
+        while values.shape[-1] > 1:
+            half = values.shape[-1] // 2
+            values = op(values[..., :half], values[..., half:])
+        return values
+
+    return fold
+
+
 def _reduce_step(dst: NkiTensor, op: Operator, data: NkiTensor, axes: tuple[int, ...], negate: bool) -> Step:
     kept, reduced = 1, 1
     for index in range(1, data.ndim):
@@ -127,6 +141,8 @@ def _reduce_step(dst: NkiTensor, op: Operator, data: NkiTensor, axes: tuple[int,
     if op.name in ("add", "multiply", "maximum", "minimum") and data.indirection is None:
         # On the strided view itself: NumPy reduces permuted axes without a copy.
         array, fold = data.array(), op.reduce.reduce
+        if op.name in ("maximum", "minimum") and len(axes) == 1 and array.shape[-1] in _HALVED:
+            fold = _halves(op.reduce)
         convert = widen(array.dtype) if array.dtype != np.float32 else None
 
         def step() -> None:

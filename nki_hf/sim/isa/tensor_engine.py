@@ -8,6 +8,7 @@ import numpy as np
 
 from nki_hf.sim.execution.loops import persisting
 from nki_hf.sim.execution.machine import Step, running_machine
+from nki_hf.sim.execution.products import Product
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.isa.enums import matmul_perf_mode
@@ -15,7 +16,7 @@ from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.tensors.casts import copy_cast, widen
 from nki_hf.sim.tensors.origins import origin_of
 from nki_hf.sim.tensors.tensor import NkiTensor
-from nki_hf.sim.tensors.values import Reader, float_target, native_reader, reader, storer, writer
+from nki_hf.sim.tensors.values import Array, Reader, flat_view, float_target, native_reader, reader, storer, writer
 
 __all__ = ["kept", "nc_matmul", "product_step", "warn_in_loop", "written_before"]
 
@@ -65,6 +66,10 @@ def nc_matmul(
             rows = 2 if perf_mode is matmul_perf_mode.double_row else 1
             left, right = (_operand(item, rows) for item in (stationary, moving))
             step = product_step(dst, left[0], right[0], adds, accumulate)
+            target = float_target(dst)
+            if left[2] is not None and right[2] is not None and target is not None and not this.machine.loops:
+                if adds is True or adds is False:
+                    step = Product(step, left[2], right[2], target, adds)
             if all(item.indirection is None for item in (dst, stationary, moving)):  # indices are read too
                 taken = (left[1], right[1])
     return this.issue(
@@ -167,20 +172,24 @@ def accumulating_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any) ->
     return lambda: write(np.where(adds, current(), np.float32(0)) + left().T @ right())
 
 
-def _operand(tensor: NkiTensor, rows: int) -> tuple[Reader, Storage]:
-    """Reader of an operand, and whose values it gives: those that a moved tile was made of."""
+def _operand(tensor: NkiTensor, rows: int) -> tuple[Reader, Storage, Array | None]:
+    """Reader of an operand, whose values it gives (those that a moved tile was made of), and where they always lie
+    `[partitions, elements]`, if they do and NumPy can widen them.
+    """
     origin = origin_of(tensor) if rows == 1 else None
+    plain = tensor.dtype.name in ("float32", "bfloat16", "float16")
     if origin is not None:
         values, source = origin
+        lies = values if plain else None
         if tensor.dtype.dtype == np.float32:
-            return (lambda: values), source
+            return (lambda: values), source, lies
         convert = widen(tensor.dtype.dtype)
-        return (lambda: convert(values)), source
+        return (lambda: convert(values)), source, lies
     read = reader(tensor, _GROUP)
     if rows == 1:
-        return read, tensor.storage
+        return read, tensor.storage, flat_view(tensor) if plain else None
     shape = (tensor.partitions * rows, tensor.free_size // rows)
-    return (lambda: read().reshape(shape)), tensor.storage
+    return (lambda: read().reshape(shape)), tensor.storage, None
 
 
 def _permute_step(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> Step:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.execution.machine import Access, Run, Step
-from nki_hf.sim.execution.moves import Clear, Load, LoadOrClear
+from nki_hf.sim.execution.moves import Clear, Load, LoadOrClear, LoadOrZero
 
 __all__ = ["needed", "unsettled"]
 
@@ -48,11 +48,36 @@ def _cleared(pairs: list[tuple[Step, Access]], run: Run) -> list[tuple[Step, Acc
         (number,) = access.writes
         if step.target.ndim != 2 or step.target.size != run.buffers[number].elements or not run.buffers[number].on_chip:
             continue
-        for later, load in _loads(pairs, place, step, access):
+        loads = _loads(pairs, place, step, access)
+        zero = bool(loads) and _stays_zero(pairs, step, access, run, {place, *(later for later, _ in loads)})
+        for later, load in loads:
             reads = (*pairs[later][1].reads, *access.reads)
-            kept[later] = (load, Access(reads, access.writes, pairs[later][1].free))
+            kept[later] = (_zeroed(load) if zero else load, Access(reads, access.writes, pairs[later][1].free))
             kept[place] = None
     return [pair for pair in kept if pair is not None]
+
+
+def _stays_zero(pairs: Sequence[tuple[Step, Access]], clear: Clear, access: Access, run: Run, mine: Collection[int]) -> bool:
+    """True if the clearing is with a constant 0, and nothing but the computations `mine` writes the memory of its tile."""
+    memory = run.memory
+    if not all(run.buffers[number].on_chip for number in access.reads):
+        return False
+    sources, target = {memory[number] for number in access.reads}, memory[access.writes[0]]
+    for place, (step, other) in enumerate(pairs):
+        written = {memory[number] for number in other.writes}
+        if target in written and place not in mine:
+            return False
+        if sources & written and not (isinstance(step, Clear) and not step.source.ndim and not step.source):
+            return False
+    return not clear.source.any()
+
+
+def _zeroed(load: LoadOrClear) -> LoadOrClear | LoadOrZero:
+    """The load into rows that are zero where it does not reach, if it goes by rows into a run of memory."""
+    target, rows = load.load.target, load.load.rows
+    if rows is None or not target.flags.c_contiguous:
+        return load
+    return LoadOrZero(rows, target.reshape(-1))
 
 
 def _loads(pairs: Sequence[tuple[Step, Access]], place: int, clear: Clear, access: Access) -> Sequence[tuple[int, LoadOrClear]]:

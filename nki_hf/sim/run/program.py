@@ -10,6 +10,7 @@ import numpy as np
 
 from nki_hf.sim.execution.machine import Run, Step
 from nki_hf.sim.execution.numerics import engine_numerics
+from nki_hf.sim.execution.products import joined
 from nki_hf.sim.run.needed import needed, unsettled
 from nki_hf.sim.tensors.tensor import NkiTensor
 
@@ -26,7 +27,8 @@ class Program:
 
     Attributes:
       steps: lists of computations. Cores that do not talk to each other have one list each, which may run at the same
-        time; cores that do have one list together, in the order of the recorded run.
+        time; cores that do have one list together, in the order of the recorded run. Some do several at once.
+      instructions: recorded computations that a replay executes, over all cores; a loop of run time counts as one.
     """
 
     def __init__(self, run: Run, inputs: Mapping[str, NkiTensor], outputs: Sequence[NkiTensor]) -> None:
@@ -44,16 +46,14 @@ class Program:
         pairs = needed(run, [tensor.storage.buffer.number for tensor in outputs]) if run.lnc == 1 else None
         if pairs is not None:
             small = [name for name, array in self._inputs.items() if array.dtype.kind in "iu" and array.nbytes <= _SMALL]
-            self.steps = [[step for step, _ in pairs]]
+            # What follows from constants alone lies in memory since the recorded run.
+            self.steps = [unsettled(pairs, run, ())]
             self._bounds = [name for name in small if name not in self._modified]
             self._again = unsettled(pairs, run, {inputs[name].storage.buffer.number for name in self._bounds})
             self._settled = True  # by the recorded run
+        self.instructions = sum(len(steps) for steps in self.steps)
+        self.steps, self._again = [joined(steps) for steps in self.steps], joined(self._again)
         self._keep = (run, inputs, outputs)
-
-    @property
-    def instructions(self) -> int:
-        """Number of recorded computations that a replay executes, over all cores; a loop of run time counts as one."""
-        return sum(len(steps) for steps in self.steps)
 
     @functools.cached_property
     def nbytes(self) -> int:
@@ -68,7 +68,8 @@ class Program:
         return self._keep[0].turns()
 
     def _unchanged(self, name: str, given: np.ndarray[Any, Any]) -> bool:
-        return given.shape == self._inputs[name].shape and bool(np.array_equal(given, self._inputs[name]))
+        mine = self._inputs[name]
+        return given.shape == mine.shape and given.dtype == mine.dtype and given.tobytes() == mine.tobytes()
 
     def release(self) -> None:
         """Let go of all memory now. A program and its run refer to each other in circles, which would keep it until Python

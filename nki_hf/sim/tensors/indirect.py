@@ -85,10 +85,12 @@ class Access:
       read: gives `(values, valid)`: values in the view's shape and storage type (a live view where nothing is indirect),
         and a bool array that broadcasts to that shape, or None if every index is in bounds.
       write: takes `(values, valid)`; elements that are not valid, here or by the argument, keep their value.
+      rows: of a run of whole rows of an input: gives the first ones `[n, width]`, all others being 0, or None out of bounds.
     """
 
     read: Callable[[], tuple[Array, Array | None]]
     write: Callable[[Array, Array | None], None]
+    rows: Callable[[], Array | None] | None = None
 
 
 def index_tensors(tensors: tuple[NkiTensor, ...]) -> tuple[NkiTensor, ...]:
@@ -142,9 +144,10 @@ def access(tensor: NkiTensor, *, skip: bool | None = None, group: int = 16) -> A
         return Access(lambda: (array, None), write_direct)
     flat = _flat(tensor)
     if isinstance(indirection, ScalarOffset) and tensor.storage.buffer.role == "input" and _is_rows(tensor, indirection.stride):
-        read_block = _block_reader(tensor, indirection, skip, flat)
+        read_rows = _block_reader(tensor, indirection, skip, flat)
+        read_block = _padded(read_rows, tensor.shape, flat.dtype, tensor.storage.buffer.shape[-1])
     else:
-        read_block, tensor.storage.seen = None, True
+        read_rows, read_block, tensor.storage.seen = None, None, True
     locate = _locator(tensor, indirection, skip, group)
     flags = tensor.storage.written
     same_size = tensor.dtype.itemsize == tensor.storage.buffer.dtype.itemsize
@@ -167,7 +170,7 @@ def access(tensor: NkiTensor, *, skip: bool | None = None, group: int = 16) -> A
         if flags is not None:
             flags[elements if same_size else ...] = True
 
-    return Access(read_block or read, write)
+    return Access(read_block or read, write, read_rows)
 
 
 def _flat(tensor: NkiTensor) -> Array:
@@ -257,43 +260,57 @@ def _is_rows(tensor: NkiTensor, stride: int) -> bool:
     return bool(whole) and tensor.dtype == tensor.storage.buffer.dtype
 
 
-def _block_reader(
-    tensor: NkiTensor, indirection: ScalarOffset, skip: bool | None, flat: Array
-) -> Callable[[], tuple[Array, Array | None]]:
-    """Reader of a run of whole rows of an input, from what the caller lent in its place if there is such."""
-    storage, shape, buffer = tensor.storage, tensor.shape, tensor.storage.buffer.shape
-    size, width = math.prod(shape), buffer[-1]
+def _block_reader(tensor: NkiTensor, indirection: ScalarOffset, skip: bool | None, flat: Array) -> Callable[[], Array | None]:
+    """Reader of a run of whole rows of an input, from what the caller lent in its place if there is such: the first of them
+    [n, width], all others are 0; None out of bounds.
+    """
+    storage, buffer = tensor.storage, tensor.storage.buffer.shape
+    size, width = math.prod(tensor.shape), buffer[-1]
     check, read_index = _checker(tensor, indirection, skip), _index_reader(indirection.index)
-    nothing, out = np.zeros(shape, flat.dtype), np.zeros((1,) * len(shape), np.bool_)
 
-    def read() -> tuple[Array, Array | None]:
+    def read() -> Array | None:
         index = read_index().reshape(1)
         start = tensor.offset + index * indirection.stride
         if check(index, start, size - 1) is not None:
-            return nothing, out
+            return None
         first = int(start[0])
         if storage.lent is None:
-            return flat[first : first + size].reshape(shape), None
-        return _lent_rows(storage.lent, buffer, first // width, size // width).reshape(shape), None
+            return flat[first : first + size].reshape(-1, width)
+        return _lent_rows(storage.lent, buffer, first // width, size // width)
+
+    return read
+
+
+def _padded(
+    read_rows: Callable[[], Array | None], shape: tuple[int, ...], dtype: Any, width: int
+) -> Callable[[], tuple[Array, Array | None]]:
+    """The same with all rows, in the view's shape, and which of them are in bounds: all (None) or none."""
+    count = math.prod(shape) // width
+    nothing, out = np.zeros(shape, dtype), np.zeros((1,) * len(shape), np.bool_)
+
+    def read() -> tuple[Array, Array | None]:
+        found = read_rows()
+        if found is None:
+            return nothing, out
+        if len(found) < count:
+            rows = np.zeros((count, width), found.dtype)
+            rows[: len(found)] = found
+            found = rows
+        return found.reshape(shape), None
 
     return read
 
 
 def _lent_rows(lent: Array, shape: tuple[int, ...], first: int, count: int) -> Array:
     """Rows `first` to `first + count` of an array `[..., keys, width]` of that shape, of which `lent` holds the beginning of
-    every axis; the rest is 0.
+    every axis; the rest is 0, and is left out where it is the last rows of one plane.
     """
     length = shape[-2] if len(shape) > 1 else 1
     plane, row = divmod(first, length)
     index = np.unravel_index(plane, shape[:-2]) if len(shape) > 2 else ()
     inside = all(place < size for place, size in zip(index, lent.shape, strict=False))
     if len(shape) > 1 and row + count <= length and inside and lent.shape[-1] == shape[-1]:
-        found = lent[tuple(index)][row : row + count]
-        if len(found) == count:
-            return found
-        rows = np.zeros((count, shape[-1]), lent.dtype)
-        rows[: len(found)] = found
-        return rows
+        return lent[tuple(index)][row : row + count]
     rows = np.zeros((count, shape[-1]), lent.dtype)
     for number in range(count):  # over the end of a plane
         places = np.unravel_index(first + number, shape[:-1])

@@ -17,8 +17,8 @@ from nki_hf.sim.tensors.indirect import access
 from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = [
-    "Array", "Reader", "Storer", "Writer", "bit_reader", "bit_type", "bit_writer", "cast", "column", "float_target",
-    "mark_written", "native_reader", "note_writer", "reader", "storer", "writer",
+    "Array", "Reader", "Storer", "Writer", "bit_reader", "bit_type", "bit_writer", "cast", "column", "flat_view",
+    "float_target", "mark_written", "native_reader", "note_writer", "reader", "storer", "writer",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -121,6 +121,11 @@ def bit_writer(tensor: NkiTensor) -> Writer:
             return lambda values: np.copyto(flat, values, casting="unsafe")
     store = storer(tensor)
     return lambda values: store(values.astype(bits).view(element))
+
+
+def flat_view(tensor: NkiTensor) -> Array | None:
+    """The tensor's memory as `[partitions, free_size]`, in its own element type; None if no view has that form."""
+    return None if tensor.indirection is not None else _flat(tensor.array(), tensor.partitions, tensor.free_size)
 
 
 def float_target(tensor: NkiTensor) -> Array | None:

@@ -1,0 +1,170 @@
+"""Products of small tiles that a replay does together: one NumPy call for many, each with the bits it has alone.
+
+NumPy multiplies a stack item by item, with the same call of the same library. Sums over several products are taken in their
+order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nki_hf.sim.execution.machine import Step
+
+__all__ = ["Product", "joined"]
+
+Array = np.ndarray[Any, Any]
+
+_FEWEST = 3
+_WORK: Any = 1000
+"""How long NumPy may look for an element that two views share."""
+_BYTES = 1 << 18
+"""Most bytes that a stack's float32 results, or its operands after widening, may take: what stays near the processor."""
+
+
+class Product:
+    """`target (=|+=) left.T @ right`, as one step, and what a replay must know to do several at once.
+
+    Attributes:
+      step: the computation.
+      left: [K, M] and right: [K, N], float32, bfloat16 or float16; target: [M, N] float32: where the operands always lie.
+      adds: whether the product is added to the target.
+    """
+
+    __slots__ = ("adds", "left", "right", "step", "target")
+
+    def __init__(self, step: Step, left: Array, right: Array, target: Array, adds: bool) -> None:
+        self.step, self.left, self.right, self.target, self.adds = step, left, right, target, adds
+
+    def __call__(self) -> None:
+        """The product alone."""
+        self.step()
+
+    @property
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """Its operands and its target."""
+        return self.left, self.right, self.target
+
+
+class _Stack:
+    """Products at even distances: of targets of their own, or of one target that they are added to in turn."""
+
+    def __init__(self, products: Sequence[Product]) -> None:
+        self.left, self.right, self.target = (_stacked([product.arrays[n] for product in products]) for n in range(3))
+        self.adds = products[0].adds
+        self.summed = not _distance(products[0].target, products[1].target)
+        if self.summed:
+            self.target = products[0].target
+
+    def safe(self) -> bool:
+        """No product reads what another writes, and no two write the same element."""
+        try:
+            if any(np.shares_memory(self.target, each, max_work=_WORK) for each in (self.left, self.right)):
+                return False
+            return self.summed or not any(np.shares_memory(self.target[0], each, max_work=_WORK) for each in self.target[1:])
+        except np.exceptions.TooHardError:
+            return False
+
+    def __call__(self) -> None:
+        left, right = _wide(self.left).swapaxes(-1, -2), _wide(self.right)
+        if not self.summed:
+            if self.adds:
+                np.add(self.target, np.matmul(left, right), out=self.target)
+            else:
+                self.target[...] = np.matmul(left, right)
+            return
+        count = len(left) if left.ndim == 3 else len(right)
+        terms = np.empty((count + self.adds, *self.target.shape), np.float32)
+        if self.adds:
+            terms[0] = self.target
+        np.matmul(left, right, out=terms[int(self.adds) :])
+        np.add.reduce(terms, axis=0, out=self.target)
+
+
+def joined(steps: Sequence[Step]) -> list[Step]:
+    """The same computations, neighbouring products done together where that changes no bit."""
+    found: list[Step] = []
+    group: list[Product] = []
+    for step in steps:
+        if isinstance(step, Product):
+            if group and not _follows(group, step):
+                found.extend(_together(group))
+                group = []
+            group.append(step)
+            continue
+        found.extend(_together(group))
+        group = []
+        found.append(step)
+    found.extend(_together(group))
+    return found
+
+
+def _together(group: Sequence[Product]) -> list[Step]:
+    if len(group) >= _FEWEST:
+        stack = _Stack(group)
+        if stack.safe():
+            return [stack]
+    return [product.step for product in group]
+
+
+def _follows(group: Sequence[Product], step: Product) -> bool:
+    first = group[0]
+    for mine, its in zip(first.arrays, step.arrays, strict=True):
+        if (mine.shape, mine.strides, mine.dtype) != (its.shape, its.strides, its.dtype):
+            return False
+    distances = [_distance(mine, its) for mine, its in zip(first.arrays, step.arrays, strict=True)]
+    if any(distance is None for distance in distances) or not any(distances[:2]):
+        return False
+    summed, (rows, columns) = distances[2] == 0, step.target.shape
+    # A sum of terms of one element would be taken in another order.
+    if (summed and (rows * columns < 2 or not step.adds)) or (not summed and step.adds != first.adds):
+        return False
+    if len(group) > 1:
+        even = [_distance(mine, its) for mine, its in zip(first.arrays, group[1].arrays, strict=True)]
+        if distances != [None if each is None else each * len(group) for each in even]:
+            return False
+    count = len(group) + 1
+    wide = [rows * columns, *(array.size for array in step.arrays[:2] if array.dtype != np.float32)]
+    return 4 * count * max(wide) <= _BYTES
+
+
+def _distance(one: Array, other: Array) -> int | None:
+    """Bytes from one array to another of the same memory; None if they are of different ones."""
+    if one is other:
+        return 0
+    distance = _address(other) - _address(one)
+    return distance if not distance or _owner(one) is _owner(other) else None
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _owner(array: Array) -> Any:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _stacked(arrays: Sequence[Array]) -> Array:
+    """A view [count, rows, columns] of arrays at even distances, or the one array that they all are."""
+    step = _distance(arrays[0], arrays[1])
+    if not step:
+        return arrays[0]
+    first = arrays[0]
+    return np.lib.stride_tricks.as_strided(first, (len(arrays), *first.shape), (step, *first.strides))
+
+
+def _wide(values: Array) -> Array:
+    """float32, each item laid out as a copy of it alone would be."""
+    if values.dtype == np.float32:
+        return values
+    rows, columns = values.shape[-2:]
+    turned = abs(values.strides[-2]) < abs(values.strides[-1])
+    wide = np.empty((*values.shape[:-2], *((columns, rows) if turned else (rows, columns))), np.float32)
+    if turned:
+        wide = wide.swapaxes(-1, -2)
+    wide[...] = values
+    return wide
