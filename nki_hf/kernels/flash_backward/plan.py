@@ -34,6 +34,7 @@ class BackwardPlan:
       block: keys of a block.
       recompute: row statistics come from a first pass over the keys; the kernel gets neither out nor lse.
       bias_gradient: the kernel also returns that of the bias.
+      row_statistics: the kernel gets row_shift and row_sum beside lse.
       softmax_scale, softcap, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
       budget: SBUF bytes per partition by purpose.
     """
@@ -44,6 +45,7 @@ class BackwardPlan:
     block: int
     recompute: bool
     bias_gradient: bool
+    row_statistics: bool
     softmax_scale: float
     softcap: float | None
     q_offset: int
@@ -142,6 +144,7 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
         block=block,
         recompute=recompute,
         bias_gradient=problem.bias_gradient,
+        row_statistics=problem.row_statistics and not recompute,
         softmax_scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
         q_offset=0 if bounds else mask.q_offset,
