@@ -100,7 +100,7 @@ def attention_with_statistics(
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=True)
     out, lse, *statistics = _computed(call)
     # What did not come from a kernel of ours (no keys, or a fallback) has lse alone.
-    row_shift, row_sum = statistics or (lse.clone(), torch.ones_like(lse))
+    row_shift, row_sum = statistics or (lse.clone(), torch.full_like(lse, 1.0))
     return out, lse, row_shift, row_sum
 
 

@@ -299,7 +299,7 @@ def _budget(problem: Problem, tuned: Tuning) -> dict[str, int]:
         "scores": (2 * tuned.group * BANK * 4 if tuned.copied else 0),
         "accumulators": 2 * tuned.block_tiles * (width + 1) * 4,
         "out": 3 * tuned.block_tiles * width * 2,
-        "statistics": 9 * slots * 4 + 8 * TILE * 4 + 2048,
+        "statistics": 9 * slots * 4 + (9 if problem.row_statistics else 8) * TILE * 4 + 2048,
         "constants": 8 * -(-problem.seqlen_kv // TILE) * biases + 8 * problem.num_heads_q,
     }
 

@@ -237,7 +237,7 @@ def _budget(
         "probabilities": 3 * BLOCK * size,
         "transposed": 3 * BLOCK * size,
         "out": 2 * q_heads * width_v * size,
-        "statistics": 2 * (4 * q_heads * tiles * 4 + 4 * TILE * 4) + 2 * 4 * tiles * 2,
+        "statistics": 2 * (4 * q_heads * tiles * 4 + (6 if problem.row_statistics else 4) * TILE * 4) + 2 * 4 * tiles * 2,
         "sink": 2 * 4 * problem.num_heads_q if problem.sink else 0,
     }
 
