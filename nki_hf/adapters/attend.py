@@ -38,6 +38,8 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     """
     _check(call)
     call = _same_dtype(_same_batch(call))
+    if _needs_grad(call):
+        call = replace(call, row_statistics=True)
     if torch.compiler.is_compiling():
         return _run(call, layer, None, None, fallback=falls_back_in_graph(call))
     decision = decide_call(call)
@@ -113,7 +115,7 @@ def _run(
 
 def _decided(call: Call, decision: Decision, turns: dict[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and lse of a call outside of graphs."""
-    if _needs_grad(call):
+    if call.row_statistics:
         call = _saveable(call)
         with handed_over(call, decision, turns):
             return attention_op_for(call)

@@ -50,6 +50,7 @@ class Call:
       weights: True if the caller wants the attention weights as well.
       refused: what the adapter could not express; any entry sends the call to the fallback.
       segments: the packed sequences of a batch of one, which `keys` says too: the call then runs in pieces. None = one launch.
+      row_statistics: True if gradients are wanted, which start from row_shift and row_sum (see `kernels.binding.TENSORS`).
     """
 
     q: torch.Tensor
@@ -63,6 +64,7 @@ class Call:
     weights: bool = False
     refused: tuple[Reason, ...] = ()
     segments: Segments | None = None
+    row_statistics: bool = False
 
     @property
     def head_sink(self) -> torch.Tensor | None:
@@ -175,12 +177,13 @@ def problem_key(call: Call) -> ProblemKey:
         keys.ahead,
         keys.lo is not None,
         None if bias is None else (keys.hides, bias.shape[0] > 1, bias.shape[1] > 1, bias.shape[2] > 1),
+        call.row_statistics,
     )
 
 
 def problem_from(key: ProblemKey) -> Problem:
     """The problem of a key."""
-    q, v, dtype, scale, softcap, sink, q_offset, window, ahead, bounds, bias = key
+    q, v, dtype, scale, softcap, sink, q_offset, window, ahead, bounds, bias, row_statistics = key
     boolean, per_batch, per_head, per_row = bias or (False, False, False, False)
     kind = None if bias is None else "boolean" if boolean else "additive"
     return Problem(
@@ -206,6 +209,7 @@ def problem_from(key: ProblemKey) -> Problem:
         ),
         softcap=softcap,
         sink=sink,
+        row_statistics=row_statistics,
     )
 
 

@@ -16,8 +16,8 @@ Shape = Any
 
 def register_flops() -> None:
     """Make the formulas known to counters that are made from now on."""
-    forward = torch_op.attention_op.overloadpacket
-    for op, formula in ((forward, _forward), (torch.ops.nki_hf.attention_backward, _backward)):
+    forward, training = torch_op.attention_op.overloadpacket, torch.ops.nki_hf.attention_with_statistics
+    for op, formula in ((forward, _forward), (training, _forward), (torch.ops.nki_hf.attention_backward, _backward)):
         if op not in flop_registry:
             register_flop_formula(op)(formula)
 

@@ -18,13 +18,19 @@ __all__ = ["gradients_of"]
 
 
 def gradients_of(
-    call: Call, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None, *, bias: bool
+    call: Call,
+    results: tuple[torch.Tensor, ...],
+    dout: torch.Tensor,
+    dlse: torch.Tensor | None,
+    *,
+    bias: bool,
 ) -> Gradients:
     """The gradients of `call`, each in its tensor's dtype and shape.
 
     Args:
       call: the call; its sink has one logit per head.
-      out, lse: its results.
+      results: its out and lse; with `call.row_statistics` also row_shift and row_sum, without which rows of equal keys err in
+        16 bits where scores are large.
       dout: the output's gradient, `[batch, seqlen_q, num_heads_q, head_dim_v]`.
       dlse: that of the log-sum-exp (None = zero), `[batch, num_heads_q, seqlen_q]` float32.
       bias: True also computes `dbias`.
@@ -38,19 +44,24 @@ def gradients_of(
     if decision.plan is None or decision.backend == "torch_reference":
         found = attention_gradients(call, dout, dlse, bias=bias)
     else:
-        found = _by_kernel(call, decision, out, lse, dout, dlse)
+        found = _by_kernel(call, decision, results, dout, dlse)
     call_log.record("gradients", decision, call.q.device.type)
     return found
 
 
 def _by_kernel(
-    call: Call, decision: Decision, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None
+    call: Call,
+    decision: Decision,
+    results: tuple[torch.Tensor, ...],
+    dout: torch.Tensor,
+    dlse: torch.Tensor | None,
 ) -> Gradients:
     keys, sink = call.keys, call.head_sink
-    dlse = torch.zeros_like(lse) if dlse is None else dlse
+    dlse = torch.zeros_like(results[1]) if dlse is None else dlse
     tensors = {
-        "q": call.q, "k": call.k, "v": call.v, "dout": dout, "out": out, "lse": lse, "dlse": dlse,
-        "lo": keys.lo, "hi": keys.hi, "bias": keys.bias, "sink": sink,
+        **dict(zip(("out", "lse", "row_shift", "row_sum"), results, strict=False)),
+        "q": call.q, "k": call.k, "v": call.v, "dout": dout, "dlse": dlse, "lo": keys.lo, "hi": keys.hi, "bias": keys.bias,
+        "sink": sink,
     }  # fmt: skip
     found = named_outputs(decision, backend_of(decision).run(packed_call(decision, tensors, exact=keys.inside)))
     dsink, dbias = found.get("dsink"), found.get("dbias")

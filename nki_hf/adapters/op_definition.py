@@ -1,5 +1,5 @@
-"""The ops `nki_hf::attention` and `nki_hf::attention_backward` as torch knows them: names and schemas from the import of
-torch on, code from their first use.
+"""The ops `nki_hf::attention`, `attention_with_statistics` (of calls whose gradients are wanted) and `attention_backward` as
+torch knows them: names and schemas from the import of torch on, code from their first use.
 
 A saved program (torch.export, torch.jit, AOTInductor) names the ops, and loads wherever this package was imported, before any
 call of them and without the cost of the code behind them.
@@ -13,18 +13,22 @@ from typing import Any
 
 __all__ = ["SCHEMAS", "define"]
 
+_CALL = (
+    "(Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, Tensor? sink, float? scale, float? softcap, "
+    "SymInt q_offset, SymInt? window, SymInt? ahead)"
+)
 SCHEMAS = (
-    "attention(Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, Tensor? sink, float? scale, "
-    "float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead) -> (Tensor, Tensor)",
+    f"attention{_CALL} -> (Tensor, Tensor)",
+    f"attention_with_statistics{_CALL} -> (Tensor, Tensor, Tensor, Tensor)",
     "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, "
     "Tensor? sink, Tensor out, Tensor lse, float? scale, float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead, "
-    "bool needs_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool needs_bias, Tensor? row_shift=None, Tensor? row_sum=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 
 def define() -> SimpleNamespace:
-    """Define the ops, and return what holds their code: `attention`, `fake`, `backward`, `save`, `attention_backward`,
-    `fake_backward` and `second` of adapters/torch_op.py.
+    """Define the ops, and return what holds their code: `attention`, `attention_with_statistics`, `fake`,
+    `fake_statistics`, `backward`, `save`, `attention_backward`, `fake_backward` and `second` of adapters/torch_op.py.
 
     torch takes one definition per process: a second import of this package (a notebook that drops it from sys.modules)
     finds the first one's, which then calls the new code.
@@ -58,10 +62,15 @@ def _define(code: SimpleNamespace) -> None:
     for schema in SCHEMAS:
         library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     library.impl("attention", lambda *arguments: loaded().attention(*arguments), "CPU")
+    library.impl("attention_with_statistics", lambda *arguments: loaded().attention_with_statistics(*arguments), "CPU")
     torch.library.register_fake("nki_hf::attention", lambda *arguments: loaded().fake(*arguments), lib=library)
-    torch.library.register_autograd(
-        "nki_hf::attention", lambda ctx, *grads: loaded().backward(ctx, *grads), setup_context=save, lib=library
+    torch.library.register_fake(
+        "nki_hf::attention_with_statistics", lambda *arguments: loaded().fake_statistics(*arguments), lib=library
     )
+    for name in ("nki_hf::attention", "nki_hf::attention_with_statistics"):
+        torch.library.register_autograd(
+            name, lambda ctx, *grads: loaded().backward(ctx, *grads), setup_context=save, lib=library
+        )
     name = "nki_hf::attention_backward"
     library.impl("attention_backward", lambda *arguments: loaded().attention_backward(*arguments), "CompositeExplicitAutograd")
     torch.library.register_fake(name, lambda *arguments: loaded().fake_backward(*arguments), lib=library)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, cast
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import torch
 
@@ -22,7 +23,15 @@ from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.settings import settings
 
-__all__ = ["attention", "attention_op", "attention_op_for", "attention_unseen", "handed_over", "native_ops_are_registered"]
+__all__ = [
+    "attention",
+    "attention_with_statistics",
+    "attention_op",
+    "attention_op_for",
+    "attention_unseen",
+    "handed_over",
+    "native_ops_are_registered",
+]
 
 
 class _Handed(threading.local):
@@ -67,12 +76,41 @@ def attention(
 
     Arguments as in `Call` and `Keys`.
     """
+    keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
+    out, lse = _computed(Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink))
+    return out, lse
+
+
+def attention_with_statistics(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    lo: torch.Tensor | None,
+    hi: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    sink: torch.Tensor | None,
+    scale: float | None,
+    softcap: float | None,
+    q_offset: int,
+    window: int | None,
+    ahead: int | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`attention` of a call whose gradients are wanted: row_shift and row_sum as well, like lse (`kernels.binding.TENSORS`)."""
+    keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
+    call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=True)
+    out, lse, *statistics = _computed(call)
+    # What did not come from a kernel of ours (no keys, or a fallback) has lse alone.
+    row_shift, row_sum = statistics or (lse.clone(), torch.full_like(lse, 1.0))
+    return out, lse, row_shift, row_sum
+
+
+def _computed(given: Call) -> tuple[torch.Tensor, ...]:
+    """The results of a call as an op gets it."""
     call, decision = _handed.call, _handed.decision
     # Tracers call this with tensors of their own, and a graph with none handed over.
-    if call is None or decision is None or call.q is not q or call.k is not k or call.v is not v:
-        keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
-        keys = keys.narrowed(q.shape[2], k.shape[2])
-        call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
+    mine = call is not None and call.q is given.q and call.k is given.k and call.v is given.v
+    if call is None or decision is None or not mine or call.row_statistics != given.row_statistics:
+        call = replace(given, keys=given.keys.narrowed(given.q.shape[2], given.k.shape[2]))
         decision = decide_call(call, running=True)
         if decision.fallback:
             return _fall_back(call, decision)
@@ -98,7 +136,12 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[t
     return outputs_of(q, v)
 
 
-def _run_kernel(call: Call, decision: Decision, turns: dict[str, int] | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake_statistics(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
+    out, lse = outputs_of(q, v)
+    return out, lse, torch.empty_like(lse), torch.empty_like(lse)
+
+
+def _run_kernel(call: Call, decision: Decision, turns: dict[str, int] | None) -> tuple[torch.Tensor, ...]:
     keys, sink = call.keys, call.head_sink
     trivial = trivial_result(decision.problem, call.q, call.v, sink)
     if trivial is not None:
@@ -129,14 +172,20 @@ def attention_backward(
     window: int | None,
     ahead: int | None,
     needs_bias: bool,
+    row_shift: torch.Tensor | None = None,
+    row_sum: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """dq, dk, dv, dsink, dbias, each contiguous in its tensor's shape and dtype; without elements where there is none.
 
-    `out` and `lse` are the results of `attention`, of which a kernel starts; torch's formulas need neither.
+    `out` and `lse` are the results of `attention`, of which a kernel starts, `row_shift` and `row_sum` the further ones of
+    `attention_with_statistics`; torch's formulas need none of them.
     """
+    results = (out, lse) if row_shift is None or row_sum is None else (out, lse, row_shift, row_sum)
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias).narrowed(q.shape[2], k.shape[2])
-    call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink)
-    grads = gradients_of(call, out, lse, dout, dlse, bias=needs_bias)
+    call = Call(
+        q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=len(results) > 2
+    )  # fmt: skip
+    grads = gradients_of(call, results, dout, dlse, bias=needs_bias)
     absent = q.new_empty(0)
     return (
         grads.dq,
@@ -147,7 +196,7 @@ def attention_backward(
     )
 
 
-def _fake_backward(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, scale, softcap, q_offset, window, ahead, needs_bias):  # type: ignore[no-untyped-def]
+def _fake_backward(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, scale, softcap, q_offset, window, ahead, needs_bias, *_):  # type: ignore[no-untyped-def]
     dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
     dbias = bias.new_empty(bias.shape) if needs_bias else q.new_empty(0)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink, dbias
@@ -167,13 +216,14 @@ def _second_derivative(ctx: Any, *grads: Any) -> NoReturn:
     )
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     q, k, v, lo, hi, bias, sink, *ctx.options = inputs
     ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[2:])
     ctx.save_for_backward(q, k, v, lo, hi, bias, sink, *output)
 
 
-def _backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+def _backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
     return _gradients(ctx, dout, dlse, torch.ops.nki_hf.attention_backward)
 
 
@@ -181,16 +231,18 @@ def _gradients(
     ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, op: Callable[..., tuple[torch.Tensor, ...]]
 ) -> tuple[torch.Tensor | None, ...]:
     """The gradient of each argument of `attention`, by `attention_backward` or an op around it."""
-    q, k, v, lo, hi, bias, sink, out, lse = ctx.saved_tensors
+    q, k, v, lo, hi, bias, sink, out, lse, *statistics = ctx.saved_tensors
     needs_bias = ctx.needs_input_grad[5] and bias is not None and bias.is_floating_point()
     dout = torch.zeros_like(out) if dout is None else dout
-    dq, dk, dv, dsink, dbias = op(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, *ctx.options, needs_bias)
+    dq, dk, dv, dsink, dbias = op(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, *ctx.options, needs_bias, *statistics)
     return dq, dk, dv, None, None, dbias if needs_bias else None, None if sink is None else dsink, *[None] * 5
 
 
 attention_op = _op(
     attention=attention,
+    attention_with_statistics=attention_with_statistics,
     fake=_fake,
+    fake_statistics=_fake_statistics,
     backward=_backward,
     save=_save,
     attention_backward=attention_backward,
@@ -203,15 +255,18 @@ attention_op = _op(
 # ---- Neuron devices -------------------------------------------------------------------------------------------------
 
 
-def _xla_backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+def _xla_backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
     return _gradients(ctx, dout, dlse, attention_backward)
 
 
-def _native_backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+def _native_backward(
+    ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, *_: None
+) -> tuple[torch.Tensor | None, ...]:
     return _gradients(ctx, dout, dlse, torch.ops.nki_hf_neuron.attention_backward)
 
 
 _xla_op = direct_op(attention, _xla_backward, _save)
+_xla_statistics_op = direct_op(attention_with_statistics, _xla_backward, _save)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
@@ -221,9 +276,9 @@ def native_ops_are_registered() -> bool:
     Raises:
       BackendUnavailable: this process does not have the native world.
     """
-    return register_native_op("nki_hf_neuron::attention_backward", attention_backward) and register_native_op(
-        "nki_hf_neuron::attention", attention, _native_backward, _save
-    )
+    register_native_op("nki_hf_neuron::attention_backward", attention_backward)
+    register_native_op("nki_hf_neuron::attention_with_statistics", attention_with_statistics, _native_backward, _save)
+    return register_native_op("nki_hf_neuron::attention", attention, _native_backward, _save)
 
 
 def _keys_of(tensor: torch.Tensor) -> int:
@@ -255,7 +310,8 @@ def attention_unseen(call: Call, decision: Decision, turns: dict[str, int]) -> t
     for tensor in (call.q, call.k, call.v, keys.lo, keys.hi, keys.bias, call.sink):
         if tensor is not None and _keys_of(tensor) not in _PLAIN_KEYS:
             return None
-    return _run_kernel(call, decision, turns)
+    out, lse, *_ = _run_kernel(call, decision, turns)
+    return out, lse
 
 
 def attention_op_for(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -271,7 +327,10 @@ def attention_op_for(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     )
     if device_type == "neuron":
         native_ops_are_registered()
-        return cast("tuple[torch.Tensor, torch.Tensor]", torch.ops.nki_hf_neuron.attention(*arguments))
-    if device_type == "xla":
-        return cast("tuple[torch.Tensor, torch.Tensor]", _xla_op(*arguments))
-    return cast("tuple[torch.Tensor, torch.Tensor]", attention_op(*arguments))
+        ops = (torch.ops.nki_hf_neuron.attention, torch.ops.nki_hf_neuron.attention_with_statistics)
+    elif device_type == "xla":
+        ops = (_xla_op, _xla_statistics_op)
+    else:
+        ops = (attention_op, torch.ops.nki_hf.attention_with_statistics)
+    out, lse, *_ = ops[call.row_statistics](*arguments)
+    return out, lse

@@ -42,7 +42,7 @@ class TorchReferenceBackend:
           BackendUnavailable: the kernel computes something else than attention, or returns something else.
         """
         binding = find(call.kernel)
-        if binding is None or binding.kind != "forward" or call.passed & {item.name for item in binding.outputs}:
+        if binding is None or binding.kind != "forward" or call.passed & _unknown(binding):
             raise BackendUnavailable(
                 f"kernel={call.kernel!r} has no torch form: torch_reference runs attention. Use the simulator."
             )
@@ -53,7 +53,7 @@ class TorchReferenceBackend:
         batch, num_heads_q, seqlen_q, _ = q.shape
         num_heads_kv, seqlen_kv, width = v.shape[1:]
         out = q.new_empty((batch, seqlen_q, num_heads_q, width))
-        lse = q.new_empty((batch, num_heads_q, seqlen_q), dtype=torch.float32)
+        lse, row_shift, row_sum = (q.new_empty((batch, num_heads_q, seqlen_q), dtype=torch.float32) for _ in range(3))
         rows = max(1, _BLOCK_ELEMENTS // max(1, batch * num_heads_q * seqlen_kv))
         for start in range(0, seqlen_q, rows):
             stop = min(start + rows, seqlen_q)
@@ -67,19 +67,26 @@ class TorchReferenceBackend:
             shift = scores.amax(dim=-1)
             if sink is not None:
                 shift = torch.maximum(shift, sink.view(1, -1, 1))
+            row_shift[:, :, start:stop] = shift
             shift = shift.masked_fill(shift == float("-inf"), 0.0)
             probs = torch.exp(scores - shift[..., None])
             total = probs.sum(dim=-1)
             if sink is not None:
                 total = total + torch.exp(sink.view(1, -1, 1) - shift)
             lse[:, :, start:stop] = shift + torch.log(total)
+            row_sum[:, :, start:stop] = torch.where(total == 0, 1.0, total)
             result = (probs.view(batch, num_heads_kv, -1, seqlen_kv) @ v).view(batch, num_heads_q, -1, width)
             result = result / torch.where(total == 0, 1.0, total)[..., None]
             out[:, start:stop] = result.transpose(1, 2).to(q.dtype)
-        found = {"out": out, "lse": lse}
+        found = {"out": out, "lse": lse, "row_shift": row_shift, "row_sum": row_sum}
         returned = binding.returned(call.passed)
         outputs = [found[item.name].permute([TENSORS[item.name].index(axis) for axis in item.axes]) for item in returned]
         return RunResult(outputs=tuple(output.contiguous() for output in outputs))
+
+
+def _unknown(binding: Binding) -> set[str]:
+    """Outputs that attention has not."""
+    return {item.name for item in binding.outputs} - {"out", "lse", "row_shift", "row_sum"}
 
 
 def _of_call(binding: Binding, call: KernelCall) -> dict[str, Tensor]:

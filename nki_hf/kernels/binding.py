@@ -71,6 +71,8 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
     "sink": ("num_heads_q",),
     "out": ("batch", "seqlen_q", "num_heads_q", "head_dim_v"),
     "lse": _Q,
+    "row_shift": _Q,
+    "row_sum": _Q,
     "dout": ("batch", "seqlen_q", "num_heads_q", "head_dim_v"),
     "dlse": _Q,
     "dq": (*_Q, "head_dim"),
@@ -79,7 +81,13 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
     "dbias": (*_Q, "seqlen_kv"),
     "dsink": ("num_heads_q",),
 }
-"""Axes of the tensors that a call has and gets, as the adapters hold them. Each axis is a size of `Problem`."""
+"""Axes of the tensors that a call has and gets, as the adapters hold them. Each axis is a size of `Problem`.
+
+`row_shift` and `row_sum` say what lse says, and what one float32 cannot hold of it where scores are large:
+`probs = exp(scores - row_shift) / row_sum`, so `lse = row_shift + log(row_sum)`. A kernel that looks for the largest score of a
+row returns that, or the sink above it, as `row_shift`; another may return lse, and 1 as `row_sum`. Rows that see no key have a
+`row_shift` of -inf (with a sink: the sink), and any positive `row_sum`.
+"""
 
 
 HIDDEN = -3.4028234663852886e38

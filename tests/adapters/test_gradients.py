@@ -175,7 +175,8 @@ def test_the_backward_needs_no_memory_that_grows_with_the_square_of_the_length(m
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("extras", ["none", "bounds", "sink and bias"])
-def test_opcheck_passes(dtype, extras):
+@pytest.mark.parametrize("op", [attention_op, torch.ops.nki_hf.attention_with_statistics.default], ids=str)
+def test_opcheck_passes(op, dtype, extras):
     inputs = {name: value.to(dtype).requires_grad_() for name, value in tensors().items()}
     lo = hi = bias = sink = None
     if extras == "bounds":
@@ -183,7 +184,7 @@ def test_opcheck_passes(dtype, extras):
     if extras == "sink and bias":
         bias = torch.randn(1, 4, 9, 13, dtype=dtype).requires_grad_()
         sink = torch.randn(4, dtype=dtype).requires_grad_()
-    torch.library.opcheck(attention_op, (*inputs.values(), lo, hi, bias, sink, 0.3, None, 4, None, 1), atol=1e-2, rtol=1e-2)
+    torch.library.opcheck(op, (*inputs.values(), lo, hi, bias, sink, 0.3, None, 4, None, 1), atol=1e-2, rtol=1e-2)
 
 
 def test_training_a_model_one_step_gives_eagers_gradients():

@@ -150,3 +150,66 @@ def test_the_default_device_is_not_where_anything_is_made(dtype, masked):
         found.append([out, *(each.grad for each in given)])
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
+
+
+def _tied(dtype, size):
+    """q, k, v of 4 query heads over 2 kv heads, whose 40 keys are 3 different ones; a scale that makes scores about `size`."""
+    generator = torch.Generator().manual_seed(5)
+    q = torch.randint(-2, 3, (1, 4, 50, 8), generator=generator)
+    kinds = torch.randint(-1, 2, (1, 2, 3, 8), generator=generator)
+    k = kinds[:, :, torch.randint(0, 3, (40,), generator=generator)]
+    v = torch.randn(1, 2, 40, 8, generator=generator)
+    return [each.to(dtype) for each in (q, k, v)], 2.0 ** round(math.log2(size / 4))
+
+
+def _eager_in_groups(q, k, v, scale):
+    """As Transformers' eager attention: products in the dtype of q, the softmax in float32."""
+    k, v = (each.repeat_interleave(2, dim=1) for each in (k, v))
+    scores = q @ k.transpose(-1, -2) * scale
+    wide = torch.promote_types(q.dtype, torch.float32)
+    return torch.softmax(scores, -1, dtype=wide).to(q.dtype) @ v
+
+
+def _small_gradients(function, given, dtype, scale):
+    """Of sum(out * dout), with a dout so small that float16 holds those of q and k."""
+    leaves = [tensor.detach().clone().to(dtype).requires_grad_() for tensor in given]
+    dout = torch.randn(1, 4, 50, 8, generator=torch.Generator().manual_seed(6)).to(given[0].dtype)
+    function(*leaves).backward((dout / scale).to(given[0].dtype).to(dtype))
+    return [leaf.grad.double() for leaf in leaves]
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(1e4, torch.float16), *((size, torch.bfloat16) for size in (1e4, 1e5, 1e6, 1e8))], ids=str
+)  # float16 ends at 65,504
+def test_keys_that_tie_have_eagers_gradients_in_16_bits(size, dtype, compiled):
+    given, scale = _tied(dtype, size)
+
+    def run(q, k, v):
+        return nki_hf.attention(q, k, v, scale=scale)
+
+    found = _small_gradients(torch.compile(run, fullgraph=True) if compiled else run, given, dtype, scale)
+    exact = _small_gradients(lambda *qkv: _eager_in_groups(*qkv, scale), given, torch.float64, scale)
+    plain = _small_gradients(lambda *qkv: _eager_in_groups(*qkv, scale), given, dtype, scale)
+    for ours, true, theirs in zip(found, exact, plain, strict=True):
+        assert (ours - true).norm() <= 1.5 * (theirs - true).norm() + torch.finfo(dtype).eps / 2 * true.norm()
+
+
+def test_row_statistics_are_computed_only_where_a_gradient_is_wanted(monkeypatch):
+    from nki_hf.backends.simulator import SimulatorBackend
+
+    asked, run = [], SimulatorBackend.run
+    monkeypatch.setattr(SimulatorBackend, "run", lambda self, call: (asked.append(call.passed), run(self, call))[1])
+    q, k, v = (torch.randn(1, 2, 6, 8, dtype=torch.bfloat16) for _ in range(3))
+    nki_hf.attention(q, k, v)
+    q.requires_grad_()
+    with torch.no_grad():
+        nki_hf.attention(q, k, v)
+    out, lse = nki_hf.attention(q, k, v, return_lse=True)
+    (out.float().sum() + lse.sum()).backward()
+    assert [{"row_shift", "row_sum"} <= names for names in asked] == [False, False, True, True]
+    # The op of saved programs has two results, and gradients from them.
+    asked.clear()
+    out, lse = torch.ops.nki_hf.attention(q, k, v, None, None, None, None, None, None, 0, None, None)
+    out.float().sum().backward()
+    assert [{"row_shift", "row_sum"} <= names for names in asked] == [False, False]

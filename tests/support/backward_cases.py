@@ -7,6 +7,7 @@ import numpy as np
 from backward_bar import assert_right
 
 from nki_hf.chips import get_chip
+from nki_hf.kernels import reference
 from nki_hf.kernels.flash_backward.kernel import flash_backward
 from nki_hf.kernels.flash_backward.plan import backward_reasons, plan_backward
 from nki_hf.problem import Problem
@@ -25,13 +26,17 @@ def problem(**changes):
 
 
 def kernel_arguments(inputs, plan, dout, dlse, forward_results=None):
-    """The kernel's tensors and constants, laid out by hand in NumPy; out and lse are the oracle's if they are not given."""
+    """The kernel's tensors and constants, laid out by hand in NumPy; what the forward left is the oracle's if it is not given:
+    out `[batch, num_heads_q, seqlen_q, head_dim_v]`, lse, and row_shift and row_sum.
+    """
     case, mask = inputs.problem, inputs.problem.mask
     out, lse = (None, None)
     if not plan.recompute:
-        out, lse = forward_results or inputs.expected
+        out, lse = (forward_results or inputs.expected)[:2]
         out, lse = out.swapaxes(1, 2).astype(inputs.q.dtype), lse.astype(np.float32)
     arguments = {"q": inputs.q, "k": inputs.k, "v": inputs.v, "dout": dout.swapaxes(1, 2), "out": out, "lse": lse}
+    if plan.row_statistics:
+        arguments["row_shift"], arguments["row_sum"] = (forward_results or (None, None, *_statistics(inputs)))[2:]
     if dlse is not None:
         arguments["dlse"] = dlse
     if plan.bounds:
@@ -49,6 +54,17 @@ def kernel_arguments(inputs, plan, dout, dlse, forward_results=None):
         arguments["sink"] = inputs.sink.reshape(1, -1)
     arrays = {name: None if array is None else np.ascontiguousarray(array) for name, array in arguments.items()}
     return arrays | plan.constants()
+
+
+def _statistics(inputs):
+    """The largest score of each row, or its sink, as float32, and the row's sum relative to that."""
+    probs, lse, _, sink_probs = reference._probabilities(
+        inputs.problem, inputs.q, inputs.k, inputs.lo, inputs.hi, inputs.bias, inputs.sink
+    )
+    highest = probs.max(-1) if sink_probs is None else np.maximum(probs.max(-1), sink_probs)
+    empty = highest == 0
+    row_shift = (lse + np.log(np.where(empty, 1.0, highest))).astype(np.float32)
+    return row_shift, np.exp(np.where(empty, 0.0, lse) - np.where(empty, 0.0, row_shift)).astype(np.float32)
 
 
 def run(inputs, dout, dlse=None, chip="trn2", lnc=1, plan=None, kernel=flash_backward, forward_results=None, **options):
@@ -100,7 +116,10 @@ def upstream(inputs, seed=0, with_lse=True):
 
 
 def check(case, chip="trn2", lnc=1, distribution="normal", seed=0, with_lse=True):
-    """Compare a problem's random gradients with the oracle; returns what `assert_right` does."""
+    """Compare a problem's random gradients with the oracle; returns what `assert_right` does. Of odd seeds the kernel gets lse
+    alone.
+    """
+    case = replace(case, row_statistics=seed % 2 == 0)
     assert backward_reasons(case, get_chip(chip)) == ()
     inputs = attention_inputs(case, seed=seed, distribution=distribution)
     dout, dlse = upstream(inputs, seed, with_lse)

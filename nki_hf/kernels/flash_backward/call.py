@@ -23,6 +23,8 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
         return reasons
     found = plan_backward(problem, target.chip)
     passed = set() if found.recompute else {"out", "lse"}
+    if found.row_statistics:
+        passed |= {"row_shift", "row_sum"}
     if found.bounds:
         passed |= {"lo", "hi"}
     if problem.mask.bias is not None:
@@ -67,6 +69,8 @@ BINDING = Binding(
         Argument(name="hi", axes=("batch", "seqlen_q"), dtype="int32", broadcast=("batch",), optional=True),
         Argument(name="bias", axes=(*_Q, "seqlen_kv"), dtype="mask", broadcast=_Q, hidden=HIDDEN, lowest=LOWEST, optional=True),
         Argument(name="sink", axes=("1", "num_heads_q"), dtype="float32", lowest=_lowest_sink, optional=True),
+        Argument(name="row_shift", axes=_Q, dtype="float32", optional=True),
+        Argument(name="row_sum", axes=_Q, dtype="float32", optional=True),
     ),
     outputs=(
         Output(name="dq", axes=(*_Q, "head_dim")),

@@ -9,6 +9,7 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
+from nki_hf.kernels.flash_backward.steps import RUN
 from nki_hf.kernels.spans import TILE, Span, spans_of
 from nki_hf.problem import DTYPES, Problem
 
@@ -34,6 +35,7 @@ class BackwardPlan:
       block: keys of a block.
       recompute: row statistics come from a first pass over the keys; the kernel gets neither out nor lse.
       bias_gradient: the kernel also returns that of the bias.
+      row_statistics: the kernel gets row_shift and row_sum beside lse.
       softmax_scale, softcap, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
       budget: SBUF bytes per partition by purpose.
     """
@@ -44,6 +46,7 @@ class BackwardPlan:
     block: int
     recompute: bool
     bias_gradient: bool
+    row_statistics: bool
     softmax_scale: float
     softcap: float | None
     q_offset: int
@@ -142,6 +145,7 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
         block=block,
         recompute=recompute,
         bias_gradient=problem.bias_gradient,
+        row_statistics=problem.row_statistics and not recompute,
         softmax_scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
         q_offset=0 if bounds else mask.q_offset,
@@ -156,7 +160,7 @@ def _tile_bytes(problem: Problem) -> int:
     size = _ITEMSIZE.get(problem.dtype, 4)
     both = problem.head_dim + problem.head_dim_v
     turned = (-(-problem.head_dim // TILE) + -(-problem.head_dim_v // TILE)) * TILE
-    return (both + turned) * size + 4 * problem.head_dim + 10 * 4
+    return (both + turned) * size + 4 * problem.head_dim + 14 * 4
 
 
 def _budget(problem: Problem, block: int, recompute: bool, bounds: bool) -> dict[str, int]:
@@ -174,7 +178,8 @@ def _budget(problem: Problem, block: int, recompute: bool, bounds: bool) -> dict
         "statistics": 4 * block * 4 if recompute else 0,
         "probabilities": 3 * block * size,
         "gradients": 3 * block * size + 3 * block * size,
-        "results": 2 * key_tiles * both * 4 + 2 * problem.head_dim * size + 4 * problem.head_dim_v * 4,
+        "results": 2 * key_tiles * both * 4 + 2 * problem.head_dim * size,
+        "delta": 0 if recompute else -(-problem.head_dim_v // TILE) * RUN * TILE * size + TILE * 4 + TILE * (4 + 1),
         "bias_gradient": 2 * 4096 * 4 + 4 * block * 4 if problem.bias_gradient else 0,
         "sink": 4 * problem.num_heads_q + 4 * problem.group_size + 64 if problem.sink else 0,
         "columns": 4 * 1024,

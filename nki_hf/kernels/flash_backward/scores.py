@@ -108,8 +108,8 @@ def _select(rows, width, predicate, scores, top):
 
 
 def probabilities(env, step, tile, work, dtype):
-    """P [rows, width] in `dtype`: exp of scores against the row's shift, divided by the row sum if that is known,
-    else at most 1: rounded twice, a score may lie above its row's lse, and no probability does.
+    """P [rows, width] in `dtype`: exp of scores against the row's shift, times the row's factor, and at most 1: rounded twice,
+    a score may lie above its row's lse, and no probability does.
     """
     rows, width = step_shape(step, tile)
     scores = work["scores"]
@@ -120,7 +120,10 @@ def probabilities(env, step, tile, work, dtype):
         nisa.tensor_scalar(dst=probs, data=weights, op0=nl.multiply, operand0=tile["factor"])
     else:
         nisa.activation(dst=probs, op=nl.exp, data=scores, bias=tile["shift"], scale=env["slope"])
-        nisa.tensor_scalar(dst=probs, data=probs, op0=nl.minimum, operand0=1.0)
+        if tile["factor"] == None:  # noqa: E711
+            nisa.tensor_scalar(dst=probs, data=probs, op0=nl.minimum, operand0=1.0)
+        else:
+            nisa.tensor_scalar(dst=probs, data=probs, op0=nl.multiply, operand0=tile["factor"], op1=nl.minimum, operand1=1.0)
     return probs
 
 

@@ -5,6 +5,10 @@ from nki_hf.lang import nisa, nl
 TILE = 128
 FP32_MAX = 3.4028235e38
 EMPTY_LSE = -2.0e38
+LARGE = 64.0
+"""From this size of lse on probabilities come from row_shift and row_sum. lse has steps of 2^-17 below it; above, weights that
+are rounded to 16 bits before they are multiplied err by less than scores do that an eager implementation rounds to 16 bits.
+"""
 
 
 def load_run(env, run):
@@ -17,12 +21,18 @@ def load_run(env, run):
     run["dout"] = _load_output(dout, run)
     run["out"] = None
     run["lse"] = None
+    run["row_shift"] = None
+    run["row_sum"] = None
     run["dlse"] = None
+    offset = (run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row
     if not env["recompute"]:
         run["out"] = _load_output(env["out"], run)
-        run["lse"] = _load_columns(env["lse"], run, (run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row)
-    if env["dlse"] != None:  # noqa: E711  (NKI's front end knows no `is`)
-        run["dlse"] = _load_columns(env["dlse"], run, (run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row)
+        run["lse"] = _load_columns(env["lse"], run, offset)
+        if env["row_shift"] != None:  # noqa: E711  (NKI's front end knows no `is`)
+            run["row_shift"] = _load_columns(env["row_shift"], run, offset)
+            run["row_sum"] = _load_columns(env["row_sum"], run, offset)
+    if env["dlse"] != None:  # noqa: E711
+        run["dlse"] = _load_columns(env["dlse"], run, offset)
     if run["edges"]:
         _load_bounds(env, run)
 
@@ -105,24 +115,78 @@ def prepare_run(env, run):
     run["dout_turned"] = _turned_rows(run["dout"])
     if env["recompute"]:
         return
+    run["factor"] = None
+    if run["row_shift"] != None:  # noqa: E711
+        _take_large_rows(run)
     # A row without keys has lse -inf: its shift becomes so low that every probability is 0.
-    lse, out, count = run["lse"], run["out"], run["tiles"]
-    width = out.shape[2]
+    lse, count = run["lse"], run["tiles"]
     empty = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=empty, data=lse, op0=nl.less, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-FP32_MAX)
     shift = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=shift, data=lse, op0=nl.maximum, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-1.0)
     nisa.tensor_tensor(dst=shift, data1=shift, data2=empty, op=nl.add)
-    product = nl.ndarray((TILE, count, width), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=product, data1=run["dout"], data2=out, op=nl.multiply, engine=nisa.engine.gpsimd)
-    delta = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_reduce(dst=delta, op=nl.add, data=product, axis=(2,))
+    delta = _delta(env, run)
     if run["dlse"] != None:  # noqa: E711
         nisa.tensor_tensor(dst=delta, data1=delta, data2=run["dlse"], op=nl.subtract)
     run["shift"] = shift
     run["delta"] = delta
     run["out"] = None
     run["lse"] = None
+    run["row_shift"] = None
+    run["row_sum"] = None
+
+
+def _take_large_rows(run):
+    """In place of lse the row_shift of rows whose lse is large in size, and their factor 1 / row_sum; 1 of all others."""
+    lse, count = run["lse"], run["tiles"]
+    square = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=square, data1=lse, data2=lse, op=nl.multiply, engine=nisa.engine.gpsimd)
+    large = nl.ndarray((TILE, count), dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=large, data=square, op0=nl.greater_equal, operand0=LARGE * LARGE)
+    nisa.tensor_copy_predicated(dst=lse, src=run["row_shift"], predicate=large)
+    sums = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=sums, value=1.0, engine=nisa.engine.gpsimd)
+    nisa.tensor_copy_predicated(dst=sums, src=run["row_sum"], predicate=large)
+    factor = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.reciprocal(dst=factor, data=sums)
+    run["factor"] = factor
+
+
+def _delta(env, run):
+    """rowsum(dout * out) of each row, [TILE, tiles]: the diagonal of dout out^T, by the products that give dprobs.
+
+    So a row with one key, whose out is that key's v, has a delta that is its dprobs bit by bit, and a dS of exactly 0, which a
+    sum in another order would leave at a rounding error of dprobs, times the key.
+    """
+    count, pieces, turned = run["tiles"], _turned_rows(run["out"]), run["dout_turned"]
+    delta = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    chosen = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
+    diagonal = env["diagonal"]
+    if run["rows"] % TILE > 0:
+        nisa.memset(dst=delta, value=0.0, engine=nisa.engine.gpsimd)
+    for t in range(count):
+        first, rows = t * TILE, min(TILE, run["rows"] - t * TILE)
+        bank = nl.ndarray((rows, TILE), dtype=nl.float32, buffer=nl.psum)
+        for d in range(len(pieces)):
+            left, right = turned[d], pieces[d]
+            depth = left.shape[0]
+            nisa.nc_matmul(
+                dst=bank, stationary=left[0:depth, first : first + rows], moving=right[0:depth, first : first + TILE]
+            )
+        nisa.select_reduce(
+            dst=chosen[0:rows, 0:TILE], predicate=diagonal[0:rows, 0:TILE], on_true=bank, on_false=-FP32_MAX,
+            reduce_res=delta[0:rows, t : t + 1], reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_op=nl.maximum,
+        )  # fmt: skip
+    return delta
+
+
+def load_diagonal(env):
+    """The cells of a tile that lie on its diagonal."""
+    distance = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.iota(dst=distance, pattern=[[1, TILE]], offset=0, channel_multiplier=-1)
+    diagonal = nl.ndarray((TILE, TILE), dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=diagonal, data=distance, op0=nl.equal, operand0=0.0)
+    env["diagonal"] = diagonal
 
 
 def open_tile(env, tile, run):
@@ -140,10 +204,15 @@ def open_tile(env, tile, run):
     shift, delta = run["shift"], run["delta"]
     tile["shift"] = shift[0:rows, slot : slot + 1]
     tile["delta"] = delta[0:rows, slot : slot + 1]
+    if run["factor"] != None:  # noqa: E711
+        factor = run["factor"]
+        tile["factor"] = factor[0:rows, slot : slot + 1]
     if env["sinks"] != None:  # noqa: E711
         sinks, head = env["sinks"], tile["head"]
         share = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.activation(dst=share, op=nl.exp, data=sinks[0:rows, head : head + 1], bias=tile["shift"], scale=1.0)
+        if tile["factor"] != None:  # noqa: E711
+            nisa.tensor_tensor(dst=share, data1=share, data2=tile["factor"], op=nl.multiply)
         add_share(env, tile, share)
 
 

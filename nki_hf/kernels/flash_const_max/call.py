@@ -38,6 +38,8 @@ def _plan_of(found: ConstMaxPlan, problem: Problem) -> Plan:
         passed.add("bias")
     if problem.sink:
         passed.add("sink")
+    if problem.row_statistics:
+        passed |= {"row_shift", "row_sum"}
     return Plan(
         constants=found.constants(),
         sizes={"tiles": len(found.spans)},
@@ -132,6 +134,8 @@ BINDING = Binding(
     outputs=(
         Output(name="out", axes=("batch", "seqlen_q", "num_heads_q", "head_dim_v")),
         Output(name="lse", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32"),
+        Output(name="row_shift", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
+        Output(name="row_sum", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
         Output(name="failed", axes=("batch", "num_heads_q", "tiles"), dtype="int32", optional=True),
     ),
     constants=(
@@ -149,7 +153,7 @@ BINDING = Binding(
             "room",
             "share_masks",
         ),
-        *("shift", "softmax_scale", "q_offset", "window", "ahead", "count_failed"),
+        *("shift", "softmax_scale", "q_offset", "window", "ahead", "count_failed", "row_statistics"),
     ),
     plan=plan,
     cost=_cost,

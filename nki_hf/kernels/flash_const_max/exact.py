@@ -148,7 +148,7 @@ def _bounds(env, place, rows):
 
 
 def _write(env, place, rows, result, total, top):
-    """Normalised rows and lse = top + log(total); rows without keys: zeros, and -inf."""
+    """Normalised rows, lse = top + log(total), and where gradients are wanted top and total; rows without keys: zeros, -inf."""
     out, width = env["out"], env["v"].shape[3]
     empty = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=empty, data=total, op0=nl.equal, operand0=0.0)
@@ -162,6 +162,14 @@ def _write(env, place, rows, result, total, top):
     column = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=column, op=nl.log, data=total)
     nisa.tensor_tensor(dst=column, data1=column, data2=top, op=nl.add, engine=nisa.engine.vector)
+    _write_rows(env, place, rows, "lse", column, empty)
+    if env["row_shift"] != None:  # noqa: E711
+        _write_rows(env, place, rows, "row_shift", top, empty)
+        nisa.dma_copy(dst=at(env, "row_sum", place, "lse", [[1, rows], [1, 1]], 0), src=total[0:rows, 0:1])
+
+
+def _write_rows(env, place, rows, name, column, empty):
+    """Write a number per row, -inf for rows without keys; `column` is changed."""
     for _ in range(2):  # twice the lowest value is -inf
         nisa.scalar_tensor_tensor(dst=column, data=empty, op0=nl.multiply, operand0=FP32_MIN, op1=nl.add, operand1=column)
-    nisa.dma_copy(dst=at(env, "lse", place, "lse", [[1, rows], [1, 1]], 0), src=column[0:rows, 0:1])
+    nisa.dma_copy(dst=at(env, name, place, "lse", [[1, rows], [1, 1]], 0), src=column[0:rows, 0:1])

@@ -16,7 +16,9 @@ was flushed to zero weighs as little as under the exact row maximum, whose sum i
 overflow stay inf or NaN. `finish.py` checks both for every row and counts the rows of each query tile that fail.
 
 Layouts (all HBM, row-major): q, k, v, lo, hi, sink, out and lse as in `flash_prefill`; bias [batch or 1, 1, 1, seqlen_kv]
-uint8 or float32. With `count_failed` a third output, `failed`, is int32 [batch, num_heads_q, query tiles].
+uint8 or float32. With `row_statistics` row_shift and row_sum are returned too, like lse: lse and 1, or what they are in
+`flash_prefill` for rows that are computed again. With `count_failed` the last output, `failed`, is int32 [batch, num_heads_q,
+query tiles].
 
 `kernel[2]` divides the (batch, kv head) units; of an odd one out the cores divide the query tiles.
 
@@ -61,6 +63,7 @@ def flash_const_max(
     window=None,
     ahead=None,
     count_failed=False,
+    row_statistics=False,
     exact=(),
 ):
     """Attention output, log-sum-exp and failed rows, without a loop at run time; see the module for layouts and
@@ -71,7 +74,7 @@ def flash_const_max(
     """
     env = _setup(
         q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, copied, prefetch, chunk,
-        resident, room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
+        resident, room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed, row_statistics,
     )  # fmt: skip
     run_steps(env)
     for place in exact:
@@ -80,9 +83,7 @@ def flash_const_max(
             mine = segment["unit"] == batch * k.shape[1] + head // env["group_size"]
             if mine and segment["begin"] <= tile and tile < segment["end"]:
                 exact_tile(env, static_place(env, batch, head, tile))
-    if count_failed:
-        return env["out"], env["lse"], env["failed"]
-    return env["out"], env["lse"]
+    return _results(env)
 
 
 @nki.jit
@@ -112,23 +113,23 @@ def flash_const_max_loop(
     window=None,
     ahead=None,
     count_failed=False,
+    row_statistics=False,
 ):
     """`flash_const_max` whose failed query tiles are computed again with their exact row maximum, in a loop at run time."""
     env = _setup(
         q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, copied, prefetch, chunk,
-        resident, room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
+        resident, room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed, row_statistics,
     )  # fmt: skip
     open_places(env)
     run_steps(env)
     run_worklist(env)
-    if count_failed:
-        return env["out"], env["lse"], env["failed"]
-    return env["out"], env["lse"]
+    return _results(env)
 
 
 def _setup(
     q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, copied, prefetch, chunk, resident,
     room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
+    row_statistics,
 ):  # fmt: skip
     """What all parts of a launch share: outputs, constants on chip, and the order of this core's work."""
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
@@ -136,14 +137,18 @@ def _setup(
     pieces = (columns + 511) // 512
     out = nl.ndarray((batch, seqlen_q, num_heads_q, v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
     lse = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
+    row_shift, row_sum = None, None
+    if row_statistics:
+        row_shift = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_shift")
+        row_sum = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_sum")
     failed = None
     if count_failed:
         failed = nl.ndarray((batch, num_heads_q, len(spans)), dtype=nl.int32, buffer=nl.shared_hbm, name="failed")
     env = {
-        "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "sink": sink, "out": out, "lse": lse, "failed": failed,
-        "spans": spans, "scale": softmax_scale, "shift": shift, "q_offset": q_offset, "window": window, "ahead": ahead,
-        "lag": lag, "late": late, "copied": copied, "group_size": num_heads_q // k.shape[1],
-        "piece": (columns + pieces - 1) // pieces,
+        "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "sink": sink, "out": out, "lse": lse,
+        "row_shift": row_shift, "row_sum": row_sum, "failed": failed, "spans": spans, "scale": softmax_scale,
+        "shift": shift, "q_offset": q_offset, "window": window, "ahead": ahead, "lag": lag, "late": late, "copied": copied,
+        "group_size": num_heads_q // k.shape[1], "piece": (columns + pieces - 1) // pieces,
         "pieces": pieces, "may_be_empty": _may_be_empty(q, k, lo, q_offset, window, ahead), "flags": None,
     }  # fmt: skip
     load_constants(env)
@@ -166,6 +171,18 @@ def _setup(
         env["steps"], env["blocks"], segments, k.shape[3], resident, chunk, key_bytes, room, prefetch, lag, masked
     )
     return env
+
+
+def _results(env):
+    """What a launch returns."""
+    failed = env["failed"]
+    if env["row_shift"] != None and failed != None:  # noqa: E711
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"], failed
+    if env["row_shift"] != None:  # noqa: E711
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"]
+    if failed != None:  # noqa: E711
+        return env["out"], env["lse"], failed
+    return env["out"], env["lse"]
 
 
 def _may_be_empty(q, k, lo, q_offset, window, ahead):

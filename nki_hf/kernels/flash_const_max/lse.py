@@ -1,4 +1,8 @@
-"""Log-sum-exp of the rows of a ledger: shift + log(total), turned so that it is written in rows."""
+"""Log-sum-exp of the rows of a ledger: shift + log(total), turned so that it is written in rows.
+
+A backward kernel gets it as `row_shift` with a `row_sum` of 1: the scores of rows whose shift is certified are so small that
+one float32 holds all of lse that matters.
+"""
 
 from nki_hf.lang import nisa, nl
 
@@ -29,17 +33,21 @@ def write_lse(env, ledger, segments):
             nisa.tensor_tensor(dst=lines, data1=bank, data2=lowest, op=nl.add, engine=nisa.engine.vector)
         else:
             nisa.tensor_copy(dst=lines, src=bank, engine=nisa.engine.vector)
-        _write_lines(env, ledger, segments, lines, begin, end)
+        _write_lines(env, env["lse"], ledger, segments, lines, begin, end)
+        if env["row_shift"] != None:  # noqa: E711
+            _write_lines(env, env["row_shift"], ledger, segments, lines, begin, end)
+            ones = nl.ndarray((end - begin, TILE), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.memset(dst=ones, value=1.0, engine=nisa.engine.gpsimd)
+            _write_lines(env, env["row_sum"], ledger, segments, ones, begin, end)
 
 
-def _write_lines(env, ledger, segments, lines, begin, end):
+def _write_lines(env, array, ledger, segments, lines, begin, end):
     """Slots `begin` to `end`, a query tile each: with one transfer where whole units of whole tiles follow each other."""
-    lse = env["lse"]
-    seqlen_q, tiles, group_size = lse.shape[2], len(env["spans"]), env["group_size"]
+    seqlen_q, tiles, group_size = array.shape[2], len(env["spans"]), env["group_size"]
     first, last = segments[ledger["first"]], segments[ledger["last"]]
     if seqlen_q == tiles * TILE and first["tiles"] == tiles and last["tiles"] == tiles:
         offset = (first["unit"] * group_size * tiles + begin) * TILE
-        nisa.dma_copy(dst=lse.ap(pattern=[[TILE, end - begin], [1, TILE]], offset=offset), src=lines)
+        nisa.dma_copy(dst=array.ap(pattern=[[TILE, end - begin], [1, TILE]], offset=offset), src=lines)
         return
     for s in range(ledger["first"], ledger["last"] + 1):
         segment = segments[s]
@@ -54,9 +62,9 @@ def _write_lines(env, ledger, segments, lines, begin, end):
                 full = min(stop - start, rows // TILE - t)
                 place = start - begin
                 if full > 0:
-                    target = lse.ap(pattern=[[TILE, full], [1, TILE]], offset=offset)
+                    target = array.ap(pattern=[[TILE, full], [1, TILE]], offset=offset)
                     nisa.dma_copy(dst=target, src=lines[place : place + full, 0:TILE])
                 if full < stop - start:
                     rest = rows % TILE
-                    target = lse.ap(pattern=[[rest, 1], [1, rest]], offset=offset + full * TILE)
+                    target = array.ap(pattern=[[rest, 1], [1, rest]], offset=offset + full * TILE)
                     nisa.dma_copy(dst=target, src=lines[place + full : place + full + 1, 0:rest])

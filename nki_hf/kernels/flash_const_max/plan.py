@@ -48,6 +48,7 @@ class ConstMaxPlan:
       share_masks: who shares masks of bounds per row: 0 nobody, 1 the heads of a group, 2 those of a batch entry.
       shift: what is subtracted from every score before exp.
       softmax_scale, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
+      row_statistics: as in `Problem`.
       instructions: about how many instructions a launch has, on all cores together.
       budget: SBUF bytes per partition by purpose.
     """
@@ -70,6 +71,7 @@ class ConstMaxPlan:
     q_offset: int
     window: int | None
     ahead: int | None
+    row_statistics: bool
     instructions: int
     budget: Mapping[str, int]
 
@@ -102,6 +104,7 @@ class ConstMaxPlan:
             "window": self.window,
             "ahead": self.ahead,
             "count_failed": False,
+            "row_statistics": self.row_statistics,
         }
 
     def tiles(self) -> dict[str, Any]:
@@ -187,6 +190,7 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
         q_offset=0 if bounds else mask.q_offset,
         window=None if bounds else mask.window,
         ahead=None if bounds else mask.ahead,
+        row_statistics=problem.row_statistics,
         instructions=_instructions(problem, spans, tuned, bounds, share),
         budget=budget,
     )
@@ -295,7 +299,7 @@ def _budget(problem: Problem, tuned: Tuning) -> dict[str, int]:
         "scores": (2 * tuned.group * BANK * 4 if tuned.copied else 0),
         "accumulators": 2 * tuned.block_tiles * (width + 1) * 4,
         "out": 3 * tuned.block_tiles * width * 2,
-        "statistics": 9 * slots * 4 + 8 * TILE * 4 + 2048,
+        "statistics": 9 * slots * 4 + (9 if problem.row_statistics else 8) * TILE * 4 + 2048,
         "constants": 8 * -(-problem.seqlen_kv // TILE) * biases + 8 * problem.num_heads_q,
     }
 

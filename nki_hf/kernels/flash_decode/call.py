@@ -30,10 +30,13 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
     if reasons:
         return reasons
     found = plan_decode(problem, target.chip)
+    passed = {"sink"} if problem.sink else set()
+    if problem.row_statistics:
+        passed |= {"row_shift", "row_sum"}
     return Plan(
         constants=found.constants(),
         sizes={"seqlen_kv": found.seqlen_kv},
-        passed=frozenset({"sink"} if problem.sink else ()),
+        passed=frozenset(passed),
         tiles={"chunk": found.per_partition * 128, "chunks": found.chunks},
         instructions=instructions(problem),
         detail=found,
@@ -79,8 +82,10 @@ BINDING = Binding(
     outputs=(
         Output(name="out", axes=("batch", "seqlen_q", "num_heads_q", "head_dim_v")),
         Output(name="lse", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32"),
+        Output(name="row_shift", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
+        Output(name="row_sum", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
     ),
-    constants=("chunks", "per_partition", "prefetch", "softmax_scale", "softcap"),
+    constants=("chunks", "per_partition", "prefetch", "softmax_scale", "softcap", "row_statistics"),
     plan=plan,
     cost=cost,
     instructions=instructions,

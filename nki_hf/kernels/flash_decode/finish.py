@@ -149,8 +149,9 @@ def lse_offsets(env):
     return tops
 
 
-def write_lse(env, tops):
+def write_statistics(env, tops):
     """The lse of all rows, maximum + log(sum); rows without keys get -inf, or the sink (-inf if it is below 5/6 of `NO_SINK`).
+    Where gradients are wanted, maxima and sums as well.
 
     Written where they lie, rows on partitions: few enough for their 4 bytes each to cost less than a transpose.
     """
@@ -158,7 +159,15 @@ def write_lse(env, tops):
     lines = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=lines, op=nl.log, data=env["sums"])
     nisa.tensor_tensor(dst=lines, data1=lines, data2=tops, op=nl.add, engine=nisa.engine.vector)
-    blocks, per_unit = env["blocks"], env["rows"]
+    _write_columns(env, env["lse"], lines)
+    if env["row_shift"] != None:  # noqa: E711
+        _write_columns(env, env["row_shift"], tops)
+        _write_columns(env, env["row_sum"], env["sums"])
+
+
+def _write_columns(env, array, lines):
+    """Write a number per row, [rows, blocks], into `[batch, num_heads_q, seqlen_q]`."""
+    blocks, per_unit, columns = env["blocks"], env["rows"], len(env["blocks"])
     n = 0
     while n < columns:
         first = blocks[n]
@@ -171,6 +180,6 @@ def write_lse(env, tops):
                 break
             stop = stop + 1
         if not (first["shared"] and env["program"] == 1):
-            target = env["lse"].ap(pattern=[[1, size], [size, stop - n]], offset=at)
+            target = array.ap(pattern=[[1, size], [size, stop - n]], offset=at)
             nisa.dma_copy(dst=target, src=lines[0:size, n:stop], engine=env["rings"][1])
         n = stop

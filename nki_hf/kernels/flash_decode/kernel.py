@@ -29,7 +29,8 @@ Layouts (all HBM, row-major):
             highest hi of a sequence
     sink    float32 [1, num_heads_q]
 Returns out [batch, seqlen_q, num_heads_q, head_dim_v] (dtype of q) and lse [batch, num_heads_q, seqlen_q] float32, natural
-logarithm. A row without keys gives zeros and lse = -inf (with a sink: the sink).
+logarithm; with `row_statistics` also row_shift, the largest score of a row or its sink, and row_sum, like lse. A row without
+keys gives zeros, and -inf for lse and row_shift (with a sink: the sink).
 
 `kernel[2]` divides the (batch, kv head) units; the chunks of an odd one out are dealt to the cores, and the two results are
 merged by their maxima and sums (the first core takes it where cores exchange nothing: NeuronCore-v2).
@@ -45,7 +46,7 @@ from nki_hf.kernels.flash_decode.bounds import (
     place_chunks,
     place_tail,
 )
-from nki_hf.kernels.flash_decode.finish import finish_block, lse_offsets, write_lse, write_rows
+from nki_hf.kernels.flash_decode.finish import finish_block, lse_offsets, write_rows, write_statistics
 from nki_hf.kernels.flash_decode.loads import (
     clear_values,
     load_constants,
@@ -87,11 +88,16 @@ def flash_decode(
     prefetch=2,
     softmax_scale=1.0,
     softcap=None,
+    row_statistics=False,
 ):
     """Attention output and log-sum-exp; see the module for layouts and `plan.DecodePlan` for the constants."""
     batch, heads_kv, seqlen_q = k.shape[0], k.shape[1], q.shape[2]
     out = nl.ndarray((batch, seqlen_q, q.shape[1], v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
     lse = nl.ndarray((batch, q.shape[1], seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
+    row_shift, row_sum = None, None
+    if row_statistics:
+        row_shift = nl.ndarray(lse.shape, dtype=nl.float32, buffer=nl.shared_hbm, name="row_shift")
+        row_sum = nl.ndarray(lse.shape, dtype=nl.float32, buffer=nl.shared_hbm, name="row_sum")
     program, programs = 0, 1
     if nl.program_ndim() > 0:
         program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)
@@ -104,7 +110,8 @@ def flash_decode(
     if softmax_scale == 0.0:
         slope, factor = 1.0, 0.0
     env = {
-        "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "sink": sink, "out": out, "lse": lse, "chunks": chunks,
+        "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "sink": sink, "out": out, "lse": lse,
+        "row_shift": row_shift, "row_sum": row_sum, "chunks": chunks,
         "per_partition": per_partition, "prefetch": prefetch, "scale": slope, "slope": slope, "factor": factor,
         "softcap": softcap, "group_size": group_size, "heads": heads, "rows": group_size * seqlen_q,
         "block_rows": heads * seqlen_q, "program": program, "copies": 0,
@@ -126,7 +133,7 @@ def flash_decode(
     env["loads"] = loads
     env["blocks"] = blocks
     if len(segments) == 0:
-        return out, lse
+        return _results(env)
     # What the first transfer waits for goes first.
     edges = load_bounds(env)
     load_queries(env)
@@ -205,8 +212,8 @@ def flash_decode(
         if i > STAGES + 1 and i - STAGES < count - 1:
             _finish(env, steps[i - STAGES - 2])
     if later:
-        write_lse(env, lse_offsets(env))
-    return out, lse
+        write_statistics(env, lse_offsets(env))
+    return _results(env)
 
 
 def _finish(env, step):
@@ -219,7 +226,14 @@ def _finish(env, step):
 
 
 def _write_sums(env, steps, offsets):
-    """The lse of all rows, before the last step's product."""
+    """What is written of all rows' sums, before the last step's product."""
     for n in range(max(0, len(steps) - 2), len(steps)):
         close_sums(env, steps[n])
-    write_lse(env, offsets)
+    write_statistics(env, offsets)
+
+
+def _results(env):
+    """What a launch returns."""
+    if env["row_shift"] != None:  # noqa: E711
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"]
+    return env["out"], env["lse"]

@@ -42,7 +42,7 @@ class DecodePlan:
       chunks: chunks that a sequence's visible keys may take.
       per_partition: keys in a row on each partition; a chunk has 128 times as many.
       prefetch: chunks that loads are ahead of their use.
-      softmax_scale, softcap: as in `Problem`.
+      softmax_scale, softcap, row_statistics: as in `Problem`.
       budget: SBUF bytes per partition by purpose.
     """
 
@@ -52,6 +52,7 @@ class DecodePlan:
     prefetch: int
     softmax_scale: float
     softcap: float | None
+    row_statistics: bool
     budget: Mapping[str, int]
 
     def __hash__(self) -> int:
@@ -70,6 +71,7 @@ class DecodePlan:
             "prefetch": self.prefetch,
             "softmax_scale": self.softmax_scale,
             "softcap": self.softcap,
+            "row_statistics": self.row_statistics,
         }
 
 
@@ -134,6 +136,7 @@ def plan_decode(problem: Problem, chip: Chip) -> DecodePlan:
         prefetch=prefetch,
         softmax_scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
+        row_statistics=problem.row_statistics,
         budget=budget,
     )
 

@@ -54,6 +54,8 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
         passed.add("bias")
     if problem.sink:
         passed.add("sink")
+    if problem.row_statistics:
+        passed |= {"row_shift", "row_sum"}
     return Plan(
         constants=found.constants(),
         sizes={"seqlen_kv": found.seqlen_kv},
@@ -117,9 +119,12 @@ BINDING = Binding(
     outputs=(
         Output(name="out", axes=("batch", "seqlen_q", "num_heads_q", "head_dim_v")),
         Output(name="lse", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32"),
+        Output(name="row_shift", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
+        Output(name="row_sum", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
     ),
     constants=(
         *("spans", "row_split", "q_rows", "q_heads", "section", "softmax_scale", "softcap", "q_offset", "window", "ahead"),
+        "row_statistics",
     ),
     plan=plan,
     cost=cost,

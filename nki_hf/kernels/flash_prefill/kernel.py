@@ -30,7 +30,8 @@ Layouts (all HBM, row-major):
     bias    [batch or 1, num_heads_q or 1, seqlen_q or 1, seqlen_kv]: uint8 (0 hides) or float32 (float32's lowest hides)
     sink    float32 [1, num_heads_q]
 Returns out [batch, seqlen_q, num_heads_q, head_dim_v] (dtype of q; the heads of a group are written as one row) and
-lse [batch, num_heads_q, seqlen_q] float32, natural logarithm.
+lse [batch, num_heads_q, seqlen_q] float32, natural logarithm; with `row_statistics` also row_shift (the largest score of a row
+or its sink, whichever is larger; -inf without both) and row_sum, like lse.
 
 `kernel[2]` divides the (batch, kv head) pairs; of an odd one out the cores divide the query tiles.
 
@@ -42,6 +43,7 @@ PSUM: 3 banks of scores, 2 of transposes, 2 of output, 1 for the statistics: all
 Source: online softmax, arXiv:2205.14135, algorithm 1.
 """
 
+from nki_hf.kernels.flash_prefill.row_statistics import empty_above, write_statistics
 from nki_hf.kernels.flash_prefill.steps import divided, scheduled
 from nki_hf.lang import nisa, nki, nl
 
@@ -71,6 +73,7 @@ def flash_prefill(
     q_offset=0,
     window=None,
     ahead=None,
+    row_statistics=False,
     sources="",
 ):
     """Attention output and log-sum-exp; see the module for layouts and `plan.PrefillPlan` for the constants.
@@ -80,6 +83,10 @@ def flash_prefill(
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
     out = nl.ndarray((batch, seqlen_q, num_heads_q, v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
     lse = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
+    row_shift, row_sum = None, None
+    if row_statistics:
+        row_shift = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_shift")
+        row_sum = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_sum")
     program, programs = 0, 1
     if nl.program_ndim() > 0:
         program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)
@@ -94,9 +101,9 @@ def flash_prefill(
     if scaled or additive:
         slope = 1.0
     env = {
-        "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "out": out, "lse": lse, "spans": spans,
-        "scale": softmax_scale, "softcap": softcap, "slope": slope, "scaled": scaled, "additive": additive,
-        "q_offset": q_offset, "window": window, "ahead": ahead,
+        "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "out": out, "lse": lse,
+        "row_shift": row_shift, "row_sum": row_sum, "spans": spans, "scale": softmax_scale, "softcap": softcap,
+        "slope": slope, "scaled": scaled, "additive": additive, "q_offset": q_offset, "window": window, "ahead": ahead,
         "has_ranges": nisa.get_nc_version() >= nisa.nc_version.gen3, "sink": None, "negative_sink": None,
     }  # fmt: skip
     if sink != None:  # noqa: E711
@@ -125,10 +132,12 @@ def flash_prefill(
             step = steps[i - 4]
             _output(env, step, live[(i - 4) % 5], blocks[step["block"]], sections[step["section"]])
             if step["closes_block"]:
-                _close_block(env, blocks[step["block"]])
+                write_statistics(env, blocks[step["block"]])
             if step["closes_section"]:
                 sections[step["section"]] = None
             live[(i - 4) % 5] = None
+    if row_statistics:
+        return out, lse, row_shift, row_sum
     return out, lse
 
 
@@ -457,7 +466,7 @@ def _output(env, step, work, block, section):
         _finish(env, step, block, result)
 
 
-# ---- what ends a row, and a block -------------------------------------------------------------------------------------
+# ---- what ends a row -------------------------------------------------------------------------------------
 
 
 def _finish(env, step, block, result):
@@ -488,7 +497,7 @@ def _finish(env, step, block, result):
             nisa.tensor_copy(dst=final_shift, src=shift, engine=nisa.engine.vector)
             nisa.reciprocal(dst=factor, data=final_total)
             nisa.scalar_tensor_tensor(
-                dst=factor, data=shift, op0=nl.less, operand0=_empty_above(env), op1=nl.multiply, operand1=factor
+                dst=factor, data=shift, op0=nl.less, operand0=empty_above(env), op1=nl.multiply, operand1=factor
             )
         else:
             _join_sink(env, rows, head, shift, total, final_shift, final_total, factor)
@@ -514,43 +523,3 @@ def _join_sink(env, rows, head, shift, total, final_shift, final_total, factor):
     nisa.scalar_tensor_tensor(dst=final_total, data=total, op0=nl.multiply, operand0=keep, op1=nl.add, operand1=weight)
     nisa.reciprocal(dst=factor, data=final_total)
     nisa.tensor_tensor(dst=factor, data1=factor, data2=keep, op=nl.multiply)
-
-
-def _empty_above(env):
-    """Shifts of rows whose every score is hidden lie above this; a real score cannot get there."""
-    slope = env["slope"]
-    if slope > 1.0:
-        slope = 1.0
-    return 0.9 * FP32_MAX * slope
-
-
-def _close_block(env, block):
-    """Write lse = log(total) - shift of all slots, turned so that it is written in rows; empty rows become -inf."""
-    q, lse = env["q"], env["lse"]
-    slots, seqlen_q = block["heads"] * block["tiles"], q.shape[3]
-    columns = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=columns, op=nl.log, data=block["totals"])
-    nisa.tensor_tensor(dst=columns, data1=columns, data2=block["shifts"], op=nl.subtract)
-    bank = nl.ndarray((slots, TILE), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_transpose(dst=bank, data=columns, engine=nisa.engine.tensor)
-    lowest = nl.ndarray((slots, TILE), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=lowest, data=bank, op0=nl.less, operand0=-_empty_above(env), op1=nl.multiply, operand1=FP32_MIN)
-    lines = nl.ndarray((slots, TILE), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=lines, data1=bank, data2=lowest, op=nl.add)
-    nisa.tensor_tensor(dst=lines, data1=lines, data2=lowest, op=nl.add)  # twice the lowest value overflows to -inf
-    begin = block["tile"] * TILE
-    rows = min(block["tiles"] * TILE, seqlen_q - begin)
-    full, rest = rows // TILE, rows % TILE
-    for g in range(block["heads"]):
-        line = g * block["tiles"]
-        offset = (block["batch"] * q.shape[1] + block["head"] + g) * seqlen_q + begin
-        if full > 0:
-            target = lse.ap(pattern=[[TILE, full], [1, TILE]], offset=offset)
-            nisa.dma_copy(dst=target, src=lines[line : line + full, 0:TILE])
-        if rest > 0:
-            target = lse.ap(pattern=[[rest, 1], [1, rest]], offset=offset + full * TILE)
-            nisa.dma_copy(dst=target, src=lines[line + full : line + full + 1, 0:rest])
-    block["q"] = None
-    block["shifts"] = None
-    block["totals"] = None
-    block["bounds"] = None

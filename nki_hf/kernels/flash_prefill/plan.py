@@ -51,6 +51,7 @@ class PrefillPlan:
       q_heads: query heads of a kv head that are processed together.
       section: keys that are resident together; the whole length if it fits, so that k and v are read once.
       softmax_scale, softcap, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
+      row_statistics: as in `Problem`.
       budget: SBUF bytes per partition by purpose.
       psum_banks: PSUM banks in use.
     """
@@ -67,6 +68,7 @@ class PrefillPlan:
     q_offset: int
     window: int | None
     ahead: int | None
+    row_statistics: bool
     budget: Mapping[str, int]
     psum_banks: int
 
@@ -101,6 +103,7 @@ class PrefillPlan:
             "q_offset": self.q_offset,
             "window": self.window,
             "ahead": self.ahead,
+            "row_statistics": self.row_statistics,
         }
 
     def tiles(self) -> dict[str, Any]:
@@ -193,6 +196,7 @@ def plan_prefill(problem: Problem, chip: Chip, lnc: int = 1) -> PrefillPlan:
         q_offset=0 if bounds else mask.q_offset,
         window=None if bounds else mask.window,
         ahead=None if bounds else mask.ahead,
+        row_statistics=problem.row_statistics,
         budget=budget,
         psum_banks=_PSUM_BANKS,
     )
@@ -233,7 +237,7 @@ def _budget(
         "probabilities": 3 * BLOCK * size,
         "transposed": 3 * BLOCK * size,
         "out": 2 * q_heads * width_v * size,
-        "statistics": 2 * (4 * q_heads * tiles * 4 + 4 * TILE * 4) + 2 * 4 * tiles * 2,
+        "statistics": 2 * (4 * q_heads * tiles * 4 + (6 if problem.row_statistics else 4) * TILE * 4) + 2 * 4 * tiles * 2,
         "sink": 2 * 4 * problem.num_heads_q if problem.sink else 0,
     }
 

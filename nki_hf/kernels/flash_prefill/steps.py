@@ -18,7 +18,8 @@ KEYS = {
     "env": {
         "q": "argument", "k": "argument", "v": "argument", "lo": "argument", "hi": "argument", "bias": "argument",
         "spans": "argument", "q_offset": "argument", "window": "argument", "ahead": "argument", "softcap": "argument",
-        "out": "output in HBM", "lse": "output in HBM", "scale": "softmax_scale",
+        "out": "output in HBM", "lse": "output in HBM", "row_shift": "output in HBM, or None",
+        "row_sum": "output in HBM, or None", "scale": "softmax_scale",
         "slope": "what multiplies the scores that the softmax sees",
         "scaled": "True if softmax_scale is applied before the maximum", "additive": "True if the bias is added",
         "has_ranges": "True if the chip selects by range", "sink": "sinks on every partition [TILE, num_heads_q], or None",
