@@ -69,6 +69,13 @@ FOUND = {
     "a bias of NaN on one key, which a comparison hid in the repair loop": {
         "seed": 463368752302, "dtype": "bfloat16", "seqlen_q": 33, "mask": "nan",
     },
+    "lse of five probabilities that are rounded before they are summed": {
+        "seed": 394828530945, "dtype": "bfloat16", "seqlen_q": 33, "scale": 0.0560968613043441, "lse": True,
+    },
+    "gradients below the least number of float16": {
+        "seed": 394828533652, "dtype": "float16", "head_dim_v": 19, "mask": "float", "scale": -1e-29, "softcap": 3e38,
+        "gradients": True,
+    },
 }  # fmt: skip
 """Problems that a search found something wrong with, made small."""
 

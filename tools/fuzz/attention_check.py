@@ -58,7 +58,8 @@ def check_problem(case: Case) -> str:
         # torch's fused sdpa gives 0 in half precision where the softmax is NaN.
         undecided = (given.bias == _INF).any(-1, keepdim=True)
         found["out"] = torch.where(undecided & (found["out"] == 0), torch.nan, found["out"])
-    return _compared({**case, "lse": found["lse"] is not None}, given, found)
+    rounded = any(row.first.kernel == "flash_const_max" for row in report.rows)
+    return _compared({**case, "lse": found["lse"] is not None}, given, found, rounded_sums=rounded)
 
 
 # ---- the call ---------------------------------------------------------------------------------------------------------
@@ -199,7 +200,8 @@ def _oracle(case: Case, given: Given) -> dict[str, torch.Tensor]:
 # ---- comparison ---------------------------------------------------------------------------------------------------------
 
 
-def _compared(case: Case, given: Given, found: dict[str, Any]) -> str:
+def _compared(case: Case, given: Given, found: dict[str, Any], *, rounded_sums: bool) -> str:
+    """What differs from float64; with `rounded_sums` the lse is that of weights rounded to the dtype, each by half a step."""
     dtype = getattr(torch, case["dtype"])
     exact, plain = _formulas(case, given, torch.float64), _formulas(case, given, dtype)
     special = given.bias.isnan() | (given.bias == _INF)
@@ -249,6 +251,10 @@ def _compared(case: Case, given: Given, found: dict[str, Any]) -> str:
         largest = float(want[decided].abs().max())
         allowed = 2 * float(apart.max() if apart.numel() else 0.0) + step * (largest if name != "lse" else 0.0)
         allowed += rounding
+        if name == "lse" and rounded_sums:
+            allowed += step / 2
+        if name != "lse":  # what a type flushes to zero, or rounds to its least number
+            allowed += torch.finfo(dtype).smallest_normal * step
         if not error <= allowed:
             return f"{name} errs by {error:.3g}, and {allowed:.3g} is allowed (largest value {largest:.3g})"
     return ""
