@@ -31,6 +31,7 @@ from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.execution.storage import INTEGER_SENTINEL
 from nki_hf.sim.isa import microscaling
 from nki_hf.sim.sdk import typing as nki_typing
+from nki_hf.sim.tensors.tensor import NkiTensor
 from tools.conformance.case import Skipped
 from tools.conformance.compare import Mismatch, compare
 from tools.conformance.library_judged import judged
@@ -56,7 +57,7 @@ def library(checkout: Path) -> Iterator[None]:
     saved_test = sys.modules.get("test")
     os.environ.setdefault("NKILIB_SIMULATION_RUN_ALL", "1")
     try:
-        with sim.as_nki(), _quantize_mx_of_0_3():
+        with sim.as_nki(), _quantize_mx_of_0_3(), _own_base():
             install(checkout)
             _accept_aliased_inputs()
             _hand_over_packed_inputs()
@@ -74,7 +75,7 @@ def library(checkout: Path) -> Iterator[None]:
 
 @contextmanager
 def _quantize_mx_of_0_3() -> Iterator[None]:
-    """The tree is of NKI 0.3: until 0.5 the scale of `quantize_mx` was OCP's, half of what it is now, and clamped the largest."""
+    """The tree is of NKI 0.3: until 0.5 `quantize_mx` took OCP's scale, half of what it is now, and clamped the largest."""
     largest = {name: float(ml_dtypes.finfo(name).max) for name in ("float8_e4m3fn", "float8_e5m2")}
     cast, exponents = microscaling.cast, microscaling._MAX_EXPONENT
 
@@ -85,6 +86,11 @@ def _quantize_mx_of_0_3() -> Iterator[None]:
     old = {name: value + 1 for name, value in exponents.items()}
     with mock.patch.dict(exponents, old), mock.patch.object(microscaling, "cast", clamped):
         yield
+
+
+def _own_base() -> Any:
+    """Kernels of MX types ask for a view's `base_tensor` where tests hand over a tensor: let it be its own."""
+    return mock.patch.object(NkiTensor, "base_tensor", property(lambda tensor: tensor), create=True)
 
 
 def install(checkout: Path) -> None:
@@ -208,7 +214,7 @@ class SimulatingOrchestrator:
 
 
 def _comparable(have: Any, want: Any) -> tuple[Any, Any]:
-    """Output and reference in the reference's type; of a packed type the numbers in it, whatever type the reference calls it."""
+    """Output and reference in the reference's type; of a packed type the numbers in it, whatever the reference calls it."""
     have = np.asarray(have)
     if is_packed(have) and want.dtype.itemsize == have.dtype.itemsize:
         return unpacked(have), unpacked(np.asarray(want).view(np.ndarray).view(have.dtype.str).astype(have.dtype))
