@@ -199,7 +199,7 @@ def test_what_the_page_holds_can_be_read_back_and_a_kernel_be_run_again(tmp_path
 
 def test_the_documented_page_has_a_block_for_every_suite():
     text = report.PAGE.read_text()
-    for suite in ("nki-library", "docstrings", "guides", "tutorials", "attention-ladder"):
+    for suite in SUITES:
         assert f"<!-- begin {suite} -->" in text
 
 
@@ -268,7 +268,7 @@ def test_a_kernel_that_writes_its_input_does_not_change_the_reference_made_from_
         assert orchestrator.share < 1
 
 
-SUITES = ("nki-library", "docstrings", "guides", "tutorials", "attention-ladder")
+SUITES = ("nki-library", "autocomp", "docstrings", "guides", "tutorials", "attention-ladder")
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -277,7 +277,7 @@ def test_the_counts_and_the_table_of_a_suite_are_those_of_its_rows(suite):
     block = text.partition(f"<!-- begin {suite} -->\n")[2].partition(f"\n<!-- end {suite} -->")[0]
     found, command = report.recorded(suite)
     assert block == report.render(found, command)
-    assert sum(sum(part.counts) for part in found.values()) > 20
+    assert sum(sum(part.counts) for part in found.values()) >= 15
     assert (Path(report.PAGE).parents[1] / command.split()[1]).is_file()
     for part in found.values():
         for verdict, count in zip(report.VERDICTS[1:], part.counts[1:], strict=True):
