@@ -28,6 +28,12 @@ CAUSES = (
         "would begin in the middle of the first one's partition",
     ),
     (
+        "mlp_tkg", "failed", r"i=384.*QuantizationType.MX.* is nan",
+        "the kernel applies its activation to 128 partitions of a tile of which it wrote 96 (I = 384) and multiplies the "
+        "others by weights of zero: NaN where memory that was never written holds NaN, as it does here; with zeros in "
+        "such memory the case passes",
+    ),
+    (
         "moe_tkg", "failed", "test_moe_tkg_model: .*dtype=float16",
         "the test's values leave float16's range (65504), the reference's float32 does not; the same in bfloat16 passes",
     ),
