@@ -34,6 +34,10 @@ CAUSES = (
         "such memory the case passes",
     ),
     (
+        "moe_tkg", "failed", "test_moe_tkg_mx: .* is nan",
+        "the kernel reads memory that was never written, which holds NaN here; with zeros in such memory the case passes",
+    ),
+    (
         "moe_tkg", "failed", "test_moe_tkg_model: .*dtype=float16",
         "the test's values leave float16's range (65504), the reference's float32 does not; the same in bfloat16 passes",
     ),

@@ -111,7 +111,8 @@ def _scale_rows(partitions: int) -> Array:
 def _looked_at(data: NkiTensor, scale: NkiTensor) -> Array:
     """Rows of the scale tensor that hold a scale, 4 of each 32: `bool[partitions, 1, ...]`."""
     rows = np.zeros((scale.partitions,) + (1,) * (scale.ndim - 1), np.bool_)
-    rows[_scale_rows(data.partitions)] = True
+    holding = _scale_rows(data.partitions)
+    rows[holding[holding < scale.partitions]] = True
     return rows
 
 
