@@ -13,8 +13,10 @@ from nki_hf.adapters import call_log, masks
 from nki_hf.backends import simulator
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
-from nki_hf.sim.execution import numerics
+from nki_hf.sim.dtypes import as_dtype
+from nki_hf.sim.execution import numerics, storage
 from nki_hf.sim.run import program
+from nki_hf.sim.stream.events import Buffer
 
 
 class InterruptAt:
@@ -200,3 +202,19 @@ def test_an_interrupt_at_any_line_leaves_no_thread_at_work(monkeypatch):
     torch.testing.assert_close(nki_hf.attention(q, k, v).double(), expected, rtol=2e-5, atol=2e-5)
     assert back_end._pool._used == held(back_end._pool)
     assert simulator_backend("trn2") is not back_end
+
+
+def test_memory_that_an_interrupt_left_half_made_goes_without_a_complaint(monkeypatch):
+    complaints = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    pool = storage.BytePool()
+    buffer = Buffer(number=1, space="sbuf", name="t", shape=(4, 4), dtype=as_dtype("float32"), core=0, role="scratch",
+                    address=None, file="", line=0)  # fmt: skip
+
+    def work():
+        storage.Storage(buffer, pool.take(64), tracked=True, pool=pool)
+
+    def check():  # an interrupt within __del__ itself is one that Python tells and goes on
+        assert not [each for each in complaints if each.exc_type is not KeyboardInterrupt]
+
+    every_line(work, storage, check=check)

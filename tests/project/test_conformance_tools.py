@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,11 +18,12 @@ from nki_hf.sim.dtypes import as_dtype
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from nki_hf.sim.surface.entry import exact  # noqa: E402
-from tools.conformance import library_cases, report  # noqa: E402
+from nki_hf.sim.surface.entry import UNLISTED, exact  # noqa: E402
+from tools.conformance import library_cases, library_harness, report  # noqa: E402
 from tools.conformance.case import Case, Outcome, Skipped, run_case  # noqa: E402
 from tools.conformance.compare import Mismatch, compare  # noqa: E402
 from tools.conformance.examples import examples_of, with_shape_checks  # noqa: E402
+from tools.conformance.library_causes import explained  # noqa: E402
 from tools.conformance.library_harness import SimulatingOrchestrator  # noqa: E402
 from tools.conformance.packed_arrays import is_packed, packed, unpacked  # noqa: E402
 from tools.conformance.stub_names import differences, names_of  # noqa: E402
@@ -149,39 +151,55 @@ def test_refusals_of_the_simulator_are_told_from_failures():
 def test_the_page_gets_a_suites_block_and_keeps_the_rest(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- begin x -->\nold\n<!-- end x -->\nafter\n")
-    outcomes = [Outcome("k", "a|b", "passed", ""), Outcome("k", "c", "failed", "why")]
+    outcomes = [Outcome("k", "a|b", "passed", "error 0.25 of the tolerance"), Outcome("k", "c|d", "failed", "why")]
     report.update("x", outcomes, "run it", page)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("<!-- end x -->\nafter\n")
     assert "old" not in text
     assert "1 passed, 1 failed, 0 refused, 0 not run. Command: `run it`" in text
-    assert "| k | 1 | 1 | 0 | 0 |" in text
-    assert "| k | a\\|b | passed |  |" in text
+    assert "| k | 1 | 1 | 0 | 0 | 0.25 |" in text
+    assert "| k | 1 | c\\|d | failed | why |" in text
+    assert "a\\|b" not in text
     with pytest.raises(ValueError, match="no block"):
         report.update("y", outcomes, "run it", page)
 
 
-def test_what_the_page_holds_can_be_read_back_and_written_again(tmp_path):
+OUTCOMES = [
+    Outcome("k", "t: a|b", "passed", ""),
+    Outcome("l", "t: c", "failed", "why | how"),
+    Outcome("l", "t: d", "not run", "inputs of 12 elements"),
+    Outcome("l", "t: e", "not run", "inputs of 34,567 elements"),
+    Outcome("l", "u: e", "not run", "inputs of 12 elements"),
+    Outcome("l", "t: f", "passed", "error 0.50 of the tolerance"),
+]
+
+
+def test_cases_of_one_test_with_one_reason_share_a_row():
+    rows = report.tallies(OUTCOMES)["l"].rows
+    assert rows == (
+        ("1", "t: c", "failed", "why | how"), ("2", "t: d", "not run", "inputs of 12 elements"),
+        ("1", "u: e", "not run", "inputs of 12 elements"),
+    )  # fmt: skip
+
+
+def test_what_the_page_holds_can_be_read_back_and_a_kernel_be_run_again(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("<!-- begin x --><!-- end x -->\n")
-    outcomes = [
-        Outcome("k", "a|b", "passed", ""),
-        Outcome("l", "c", "failed", "why | how"),
-        Outcome("l", "d", "passed", "z" * 300),
-    ]
-    report.update("x", outcomes, "run it", page)
+    report.update("x", OUTCOMES, "run it", page)
     found, command = report.recorded("x", page)
+    assert (found, command) == (report.tallies(OUTCOMES), "run it")
+    again = [Outcome("m", "t", "passed", "error 0.10 of the tolerance"), Outcome("k", "t: a", "refused", "no")]
+    report.update("x", again, "run part", page, order=["m", "l", "k"])
+    found, command = report.recorded("x", page)
+    assert list(found) == ["m", "l", "k"]
+    assert found == {**report.tallies(OUTCOMES), **report.tallies(again)}
     assert command == "run it"
-    assert found[:2] == outcomes[:2]
-    text = page.read_text()
-    report.update("x", found, command, page)
-    assert page.read_text() == text
 
 
 def test_the_documented_page_has_a_block_for_every_suite():
     text = report.PAGE.read_text()
-    for suite in ("nki-library", "docstrings", "guides", "tutorials", "attention-ladder"):
+    for suite in SUITES:
         assert f"<!-- begin {suite} -->" in text
 
 
@@ -250,26 +268,71 @@ def test_a_kernel_that_writes_its_input_does_not_change_the_reference_made_from_
         assert orchestrator.share < 1
 
 
-SUITES = ("nki-library", "docstrings", "guides", "tutorials", "attention-ladder")
+SUITES = ("nki-library", "autocomp", "docstrings", "guides", "tutorials", "attention-ladder")
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_the_counts_and_the_table_of_a_suite_are_those_of_its_rows(suite):
     text = report.PAGE.read_text(encoding="utf-8")
     block = text.partition(f"<!-- begin {suite} -->\n")[2].partition(f"\n<!-- end {suite} -->")[0]
-    outcomes, command = report.recorded(suite)
-    assert len(outcomes) > 20
-    assert block == report.render(outcomes, command)
-    script = Path(report.PAGE).parents[1] / command.split()[1]
-    assert script.is_file()
-    for outcome in outcomes:
-        assert outcome.verdict in ("passed", "failed", "refused", "not run")
-        if outcome.verdict == "passed" and outcome.detail.startswith("error "):
-            assert float(outcome.detail.split()[1]) <= 1.0
+    found, command = report.recorded(suite)
+    assert block == report.render(found, command)
+    assert sum(sum(part.counts) for part in found.values()) >= 15
+    assert (Path(report.PAGE).parents[1] / command.split()[1]).is_file()
+    for part in found.values():
+        for verdict, count in zip(report.VERDICTS[1:], part.counts[1:], strict=True):
+            rows = [row for row in part.rows if row[2] == verdict]
+            assert sum(int(row[0]) for row in rows) == count
+            assert all(row[3] for row in rows)
+        assert float(part.largest or 0) <= 1.0
+
+
+def test_the_page_has_every_test_module_of_the_library():
+    assert list(report.recorded("nki-library")[0]) == list(library_cases.MODULES)
 
 
 def test_every_block_of_the_page_is_known():
     assert tuple(re.findall(r"<!-- begin (\S+) -->", report.PAGE.read_text(encoding="utf-8"))) == SUITES
+
+
+def test_outputs_of_packed_types_are_compared_by_their_numbers_and_places_never_written_count_as_zeros():
+    numbers = np.array([[1.0, -2.0, 0.5, 448.0]], np.float32)
+    have = packed(numbers, as_dtype("float8_e4m3fn_x4"))
+    for want in (have.copy(), np.asarray(have.view(np.uint32)).view(np.float32)):
+        one, other = library_harness._comparable(have, want)
+        np.testing.assert_array_equal(one, numbers)
+        np.testing.assert_array_equal(other, numbers)
+    ints, _ = library_harness._comparable(np.array([4, 4, 7], np.uint8), np.array([0, 4, 0], np.uint8))
+    floats, _ = library_harness._comparable(np.array([np.nan, np.nan, 1.0]), np.array([0.0, 2.0, 0.0]))
+    np.testing.assert_array_equal(ints, [0, 4, 7])
+    np.testing.assert_array_equal(floats, [0.0, np.nan, 1.0])
+
+
+def test_outputs_are_told_by_the_names_that_the_test_declares():
+    declared = dict.fromkeys(("out", "data", "scale"))
+    golden = SimpleNamespace(golden={"out": np.ones(2), "scale": np.full(2, 3.0)}, output_ndarray=declared)
+    checks = SimpleNamespace(golden_output=golden, relative_accuracy=1e-6, absolute_accuracy=0.0)
+    orchestrator = object.__new__(SimulatingOrchestrator)
+    assert orchestrator._check((np.ones(2), np.zeros(2), np.full(2, 3.0)), checks) == 0
+    with pytest.raises(Mismatch, match="scale"):
+        orchestrator._check((np.ones(2), np.full(2, 3.0), np.zeros(2)), checks)
+
+
+@pytest.mark.parametrize(
+    ("switch", "wanted"), [({}, {"VALID", "INVALID"}), ({"enable_invalid_combination_tests": False}, {"VALID"})]
+)
+def test_a_sweep_has_the_refusals_that_it_asks_for(switch, wanted):
+    accept = lambda n: SimpleNamespace(name="VALID" if n % 2 else "INVALID")  # noqa: E731
+    rows = library_cases._coverage({"n": [1, 2], "filter": accept, **switch}, 10)
+    assert {"INVALID" if row["is_negative_test_case"] else "VALID" for row in rows} == wanted
+    assert len(library_cases._coverage({"n": [1, 2], "filter": lambda n: None}, 10)) == 2
+
+
+def test_a_known_cause_is_told_of_the_case_that_has_it_and_of_no_other():
+    case = Outcome("moe_tkg", "test_moe_tkg_model: tokens=1, dtype=float16", "failed", "Mismatch: inf.")
+    assert explained(case).detail.startswith("Mismatch: inf: the test's values leave float16's range")
+    for other in (replace(case, option="test_moe_tkg_sweep: dtype=float16"), replace(case, verdict="passed")):
+        assert explained(other) is other
 
 
 NAMES = '''
@@ -312,6 +375,7 @@ def test_names_that_a_list_lacks_or_signs_otherwise_are_told():
     }  # fmt: skip
     assert differences("m", stub, listed) == []
     assert differences("m", stub, {key: item for key, item in listed.items() if key != "DType"}) == ["m.DType: not listed"]
+    assert differences("m", stub, {**listed, "more": exact("", UNLISTED + "kernels use it")}) == []
     assert differences("m", stub, {**listed, "more": exact()}) == ["m.more: listed, but not in the stub"]
     wrong = {**listed, "move": exact("(dst, fill=9, name=None)"), "Kind": exact("{a=1}"), "jit": exact()}
     assert [line.split(":")[0] for line in differences("m", stub, wrong)] == ["m.Kind", "m.move", "m.jit"]

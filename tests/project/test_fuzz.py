@@ -69,6 +69,17 @@ FOUND = {
     "a bias of NaN on one key, which a comparison hid in the repair loop": {
         "seed": 463368752302, "dtype": "bfloat16", "seqlen_q": 33, "mask": "nan",
     },
+    "lse of five probabilities that are rounded before they are summed": {
+        "seed": 394828530945, "dtype": "bfloat16", "seqlen_q": 33, "scale": 0.0560968613043441, "lse": True,
+    },
+    "gradients below the least number of float16": {
+        "seed": 394828533652, "dtype": "float16", "head_dim_v": 19, "mask": "float", "scale": -1e-29, "softcap": 3e38,
+        "gradients": True,
+    },
+    "gradients of float16 that are sums of its least numbers": {
+        "seed": 394828539293, "dtype": "float16", "seqlen_q": 2, "seqlen_kv": 1, "head_dim": 14, "values": "negative",
+        "scale": 1.9389221397037626, "softcap": 43.16286519704836, "sink": "normal", "gradients": True,
+    },
 }  # fmt: skip
 """Problems that a search found something wrong with, made small."""
 

@@ -29,28 +29,35 @@ def test_the_unchanged_kernel_passes(name):
     assert examine(SOURCE, problems=[name]) == ("missed", "")
 
 
-@pytest.mark.slow  # its faults are planted by text, so a renaming must mend them
-@pytest.mark.parametrize(
-    ("column", "name", "pairs"),
-    [
-        ("constraint", CAUSAL, [("scores = nl.ndarray((rows, width)",
-                                 "scores = nl.ndarray((rows, 2 * width)")]),
-        ("constraint", CAUSAL, [("dst=running, data=running, op0=nl.multiply, operand0=work[\"correction\"], op1=nl.add, "
-                                 "operand1=result", "dst=running, data=result, op0=nl.multiply, "
-                                 "operand0=work[\"correction\"], op1=nl.add, operand1=result")]),
-        ("constraint", CAUSAL, [("scores = nl.ndarray((rows, width), dtype=nl.float32",
-                                 "scores = nl.ndarray((rows, width), dtype=nl.bfloat16")]),
-        ("memory", CAUSAL, [("nisa.dma_copy(dst=piece, src=k[batch, head, d : d + depth, begin:end])", "pass")]),
-        ("memory", CAUSAL, [("accumulator = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf)",
-                             "accumulator = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf, "
-                             "address=(0, 0))")]),
-        ("race", CORES, [("program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)", "program, programs = 0, 1")]),
-        ("value", CAUSAL, [("scale=-1.0)", "scale=1.0)")]),
-        ("value", CAUSAL, [("start = env[\"q_offset\"] + row + env[\"ahead\"]",
-                            "start = env[\"q_offset\"] + row + env[\"ahead\"] - 1")]),
-        ("value", BOUNDS, [("op0=nl.greater_equal, operand0=lower", "op0=nl.greater, operand0=lower")]),
-    ],
-)  # fmt: skip
+FAULTS = [
+    ("constraint", CAUSAL, [("scores = nl.ndarray((rows, width)",
+                             "scores = nl.ndarray((rows, 2 * width)")]),
+    ("constraint", CAUSAL, [("dst=running, data=running, op0=nl.multiply, operand0=work[\"correction\"], op1=nl.add, "
+                             "operand1=result", "dst=running, data=result, op0=nl.multiply, "
+                             "operand0=work[\"correction\"], op1=nl.add, operand1=result")]),
+    ("constraint", CAUSAL, [("scores = nl.ndarray((rows, width), dtype=nl.float32",
+                             "scores = nl.ndarray((rows, width), dtype=nl.bfloat16")]),
+    ("memory", CAUSAL, [("nisa.dma_copy(dst=piece, src=k[batch, head, d : d + depth, begin:end])", "pass")]),
+    ("memory", CAUSAL, [("accumulator = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf)",
+                         "accumulator = nl.ndarray((rows, width_v), dtype=nl.float32, buffer=nl.sbuf, "
+                         "address=(0, 0))")]),
+    ("race", CORES, [("program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)", "program, programs = 0, 1")]),
+    ("value", CAUSAL, [("nisa.activation(dst=correction, op=nl.exp, data=work[\"before\"], bias=shift, scale=-1.0)",
+                         "nisa.activation(dst=correction, op=nl.exp, data=work[\"before\"], bias=shift, scale=1.0)")]),
+    ("value", CAUSAL, [("start = env[\"q_offset\"] + row + env[\"ahead\"]",
+                        "start = env[\"q_offset\"] + row + env[\"ahead\"] - 1")]),
+    ("value", BOUNDS, [("op0=nl.greater_equal, operand0=lower", "op0=nl.greater, operand0=lower")]),
+]  # fmt: skip
+"""The check that must notice a fault, the problem that shows it, and the fault as old and new pieces of the source."""
+
+
+@pytest.mark.parametrize("pairs", [pairs for _, _, pairs in FAULTS])
+def test_every_fault_still_fits_the_source(pairs):
+    assert replaced(*pairs) != SOURCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("column", "name", "pairs"), FAULTS)
 def test_each_check_notices_the_faults_that_are_its_own(column, name, pairs):
     found, detail = examine(replaced(*pairs), problems=[name])
     assert found == column, detail

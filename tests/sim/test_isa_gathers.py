@@ -324,3 +324,20 @@ def test_local_gather_takes_as_many_indices_as_it_is_told(count, rng):
         return out
 
     np.testing.assert_array_equal(launch(kernel, (data, index)).outputs[0], data[:, index[:width, 0]])
+
+
+def test_a_shuffle_looks_at_the_partitions_of_its_mask_alone(rng):
+    x = rng.standard_normal((32, 8)).astype(np.float32)
+
+    def kernel(x, source):
+        tile = nl.ndarray((32, 8), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile[0:1, :], src=x[0:1, :])
+        nisa.nc_stream_shuffle(dst=tile, src=tile, shuffle_mask=[source] * 32)
+        out = nl.ndarray((32, 8), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    options = SimOptions(uninitialized="error")
+    np.testing.assert_array_equal(launch(kernel, (x, 0), options=options).outputs[0], np.broadcast_to(x[:1], x.shape))
+    with pytest.raises(KernelFault, match=r"never written, the first at \[1, 0\]"):
+        launch(kernel, (x, 1), options=options)

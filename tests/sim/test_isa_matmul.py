@@ -16,6 +16,7 @@ from isa_operands import (
 )
 
 from nki_hf.chips import get_chip
+from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
@@ -324,3 +325,39 @@ def test_equals_numpy_on_random_operands(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_numpy_on_many_random_operands(name):
     run_cases(name, MANY_CASES)
+
+
+@pytest.mark.parametrize("rows", [32, 64, 128])
+def test_only_the_rows_of_a_scale_tensor_that_hold_scales_must_have_been_written(rows, rng):
+    """4 of each 32; what `quantize_mx` leaves of its scale tensor is never looked at."""
+    x, y = (rng.standard_normal((rows, 64)).astype(np.float32) for _ in range(2))
+
+    def kernel(x, y, given):
+        out = nl.ndarray((16, 16), nl.float32, buffer=nl.shared_hbm)
+        sides = []
+        for number, source in enumerate((x, y)):
+            tile = nl.ndarray((rows, 64), nl.bfloat16, buffer=nl.sbuf)
+            nisa.dma_copy(dst=tile, src=source)
+            data, scale = (nl.ndarray((rows, 16), kind, buffer=nl.sbuf) for kind in (nl.float8_e4m3fn_x4, nl.uint8))
+            if number < given:
+                nisa.quantize_mx(dst=data, src=tile, dst_scale=scale)
+            else:  # the scales of the first row of the last quadrant are missing
+                other = nl.ndarray((rows, 16), nl.uint8, buffer=nl.sbuf)
+                nisa.quantize_mx(dst=data, src=tile, dst_scale=other)
+                nisa.memset(dst=scale[0 : rows - 32, :], value=127) if rows > 32 else None
+                nisa.tensor_copy(dst=scale[rows - 32 : rows - 31, :], src=other[rows - 32 : rows - 31, :])
+            sides.append((data, scale))
+        psum = nl.ndarray((16, 16), nl.float32, buffer=nl.psum)
+        (a, a_scale), (b, b_scale) = sides
+        nisa.nc_matmul_mx(dst=psum, stationary=a, moving=b, stationary_scale=a_scale, moving_scale=b_scale)
+        tile = nl.ndarray((16, 16), nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=tile, src=psum)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    options = SimOptions(chip=get_chip("trn3"), uninitialized="error")
+    have = launch(kernel, (x, y), {"given": 2}, options=options).outputs[0]
+    want = np.einsum("pmi,pni->mn", *(side.reshape(rows, 16, 4).astype(np.float64) for side in (x, y)))
+    np.testing.assert_allclose(have, want, atol=0.1 * np.abs(want).max())
+    with pytest.raises(KernelFault, match=f"the first at .{rows - 31}, 0"):
+        launch(kernel, (x, y), {"given": 1}, options=options)

@@ -270,7 +270,7 @@ def test_names_engines_priorities_and_orders_have_no_effect_on_values(rng):
     np.testing.assert_array_equal(launch(plain, (x,)).outputs[0], x * x)
 
 
-@pytest.mark.parametrize("ranges", [nl.affine_range, nl.sequential_range, nl.static_range])
+@pytest.mark.parametrize("ranges", [nl.affine_range, nl.sequential_range, nl.static_range, nl.range])
 def test_ranges_run_in_order(ranges):
     assert launch(lambda: list(ranges(2, 11, 3)), ()).returned == [2, 5, 8]
 

@@ -338,7 +338,7 @@ def test_assignment_copies_and_fills(rng):
 
 
 def test_ranges_are_pythons():
-    for name in ("affine_range", "sequential_range", "static_range"):
+    for name in ("affine_range", "sequential_range", "static_range", "range"):
         assert list(getattr(nl, name)(3)) == [0, 1, 2]
         assert list(getattr(nl, name)(1, 8, 3)) == [1, 4, 7]
 

@@ -12,11 +12,12 @@ import random
 import sys
 from collections.abc import Callable, Iterable
 from enum import Enum
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from nki_hf.errors import KernelFault
 from tools.conformance.case import Case, Skipped
 from tools.conformance.library_extra import EXTRA
 from tools.conformance.library_harness import MAX_ELEMENTS, SimulatingOrchestrator
@@ -42,6 +43,38 @@ MODULES = {
     "cross_entropy backward": ("experimental.loss.test_cross_entropy_backward", 1 << 18),
     "conv1d": ("experimental.conv.test_conv1d", 8192),
     "depthwise_conv1d": ("experimental.conv.test_depthwise_conv1d", 8192),
+    "mlp_tkg": ("core.mlp.test_mlp_tkg", 8192),
+    "mlp_cte": ("core.mlp.test_mlp_cte", 8192),
+    "mlp_proj_mxfp4": ("core.mlp.test_mlp_proj_mxfp4", 8192),
+    "moe_tkg": ("core.moe.moe_tkg.test_moe_tkg", 8192),
+    "moe_cte": ("core.moe.moe_cte.test_moe_cte", 8192),
+    "moe_cte unified": ("core.moe.moe_cte.test_moe_cte_unified", 8192),
+    "moe_bwmm_mx_cte": ("core.moe.moe_cte.test_moe_bwmm_mx_cte", 8192),
+    "moe_block_tkg": ("core.moe_block.test_moe_block_tkg", 8192),
+    "output_proj_cte": ("core.output_projection.test_output_proj_cte", 8192),
+    "output_proj_tkg": ("core.output_projection.test_output_proj_tkg", 8192),
+    "cascaded_max": ("core.max.test_cascaded_max", 16384),
+    "cascaded_max_utils": ("core.max.test_cascaded_max_utils", 16384),
+    "indexed_flatten": ("core.subkernels.test_indexed_flatten", 65536),
+    "layernorm_tkg": ("core.subkernels.test_layernorm_tkg", 8192),
+    "rmsnorm_mx_quantize_tkg": ("core.subkernels.test_rmsnorm_mx_quantize_tkg", 8192),
+    "topk": ("core.topk.test_topk", 1 << 18),
+    "cross_partition_copy": ("core.utils.test_cross_partition_copy", 8192),
+    "quantize_to_mx": ("core.utils.test_quantize_to_mx", 8192),
+    "tensor_view": ("core.utils.test_tensor_view", 8192),
+    "tp_broadcast": ("core.utils.test_tp_broadcast", 8192),
+    "find_nonzero_indices_with_count": ("experimental.benchmark.test_find_nonzero_indices_with_count", 65536),
+    "collectives": ("experimental.collectives.test_collectives", 8192),
+    "fg_allgather": ("experimental.collectives.test_fg_allgather", 8192),
+    "fgcc": ("experimental.collectives.test_fgcc", 8192),
+    "sb2sb_allgather": ("experimental.collectives.test_sb2sb_allgather", 8192),
+    "topk_reduce": ("experimental.subkernels.test_topk_reduce", 8192),
+    "dynamic_elementwise_add": ("experimental.dynamic_shapes.test_dynamic_elementwise_add", 8192),
+    "bwmm_bwd": ("experimental.moe.test_bwmm_bwd", 8192),
+    "bwmm_shard_on_H": ("experimental.moe.test_bwmm_shard_on_H", 8192),
+    "mxfp_load": ("experimental.mxfp_subkernels.test_mxfp_load", 8192),
+    "attention_block_tkg": ("experimental.transformer.test_attention_block_tkg", 8192),
+    "transformer_tkg": ("experimental.transformer.test_transformer_tkg", 32768),
 }
 """Kernel name in the tables: the library's test module for it, and the largest number among the parameters of a case.
 
@@ -59,6 +92,8 @@ def cases_of(kernel: str, limit: int) -> list[Case]:
     module = load(f"{_PREFIX}.{MODULES[kernel][0]}")
     found: list[Case] = []
     for name, group in vars(module).items():
+        if name.startswith("test") and inspect.isfunction(group) and group.__module__ == module.__name__:
+            found += _cases_of_method(kernel, _alone(name, group), name, group, limit)
         if not (inspect.isclass(group) and name.startswith("Test") and group.__module__ == module.__name__):
             continue
         for method, function in inspect.getmembers(group, inspect.isfunction):
@@ -76,7 +111,7 @@ def choose(candidates: Iterable[dict[str, Any]], limit: int, largest: int) -> li
     seen: set[tuple[str, str]] = set()
     chosen, rest = [], []
     for item in ordered:
-        values = {(key, str(value)) for key, value in item.items() if not _is_size(value)}
+        values = {(key, str(value)) for key, value in item.items() if not (_is_size(value) or hasattr(value, "tensors"))}
         (chosen if values - seen else rest).append(item)
         seen |= values
     return (chosen + rest)[:limit]
@@ -91,16 +126,27 @@ def _cases_of_method(kernel: str, group: type, method: str, function: Callable[.
     np.random.seed(0)  # noqa: NPY002  (the library's generators draw from the global state)
     names = [name for name in inspect.signature(function).parameters if name not in _FIXTURES]
     largest = MODULES[kernel][1]
-    chosen = choose(_sweep(function) or _parameters(marks, largest), limit, largest)
+    pairs = itertools.product(_sweep(function) or [{}], _parameters(marks, largest))
+    candidates = [{**sweep, **given} for sweep, given in pairs]
+    chosen = choose(candidates, limit, largest)
     result = []
+    if candidates and not chosen:
+        least = min(map(_largest, candidates))
+        return [Case(kernel, method, _skip(f"the largest size of its smallest case is {least:,}, more than {largest:,}"))]
     for values in chosen:
         missing = [name for name in names if name not in values and _required(function, name)]
-        option = f"{method}: " + ", ".join(f"{key}={_text(value)}" for key, value in values.items())
+        told = {key: value for key, value in values.items() if f"{key}_name" not in values}
+        option = f"{method}: " + ", ".join(f"{key}={_text(value)}" for key, value in told.items())
         if missing:
             result.append(Case(kernel, option, _skip(f"needs the fixtures {', '.join(missing)}")))
         else:
             result.append(Case(kernel, option, _runner(group, method, values, platforms)))
     return result
+
+
+def _alone(name: str, function: Callable[..., Any]) -> type:
+    """A group of tests for a test that stands alone in its module."""
+    return type("Alone", (), {name: staticmethod(function)})
 
 
 def _runner(group: type, method: str, values: dict[str, Any], platforms: list[str]) -> Callable[[], float | str | None]:
@@ -110,18 +156,21 @@ def _runner(group: type, method: str, values: dict[str, Any], platforms: list[st
         except Skipped as reason:
             if "TRN3" not in str(reason):
                 raise
-            return run_on("TRN3")
+        except KernelFault as fault:
+            if fault.record.kind != "generation" or "TRN3" not in platforms:
+                raise
+        return run_on("TRN3")
 
     def run_on(platform: str) -> float | str | None:
         common = importlib.import_module("test.utils.common_dataclasses")
-        manager = SimulatingOrchestrator()
+        manager = SimulatingOrchestrator("trn3" if platform == "TRN3" else None)
         function = getattr(group(), method)
         accepted = inspect.signature(function).parameters
         fixtures = {
             "test_manager": manager,
             "collector": _Collector(),
             "platform_target": common.Platforms[platform],
-            "request": None,
+            "request": SimpleNamespace(node=SimpleNamespace(callspec=SimpleNamespace(id=method))),
         }
         given = {name: value for name, value in fixtures.items() if name in accepted}
         try:
@@ -169,6 +218,7 @@ def _coverage(arguments: dict[str, Any], largest: int) -> list[dict[str, Any]]:
     The library's generator (all pairs) takes minutes for one sweep; a seeded draw of small values does for a sample.
     """
     accept = arguments.pop("filter", None) or arguments.pop("filter_func", None)
+    wanted = ("VALID", "INVALID") if arguments.pop("enable_invalid_combination_tests", True) else ("VALID",)
     lists: dict[str, list[Any]] = {}
     for name, values in arguments.items():
         plain = getattr(values, "values", values)
@@ -179,8 +229,8 @@ def _coverage(arguments: dict[str, Any], largest: int) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for _ in range(_DRAWS):
         item = {name: draw.choice(values) for name, values in lists.items()}
-        verdict = "VALID" if accept is None else accept(**_accepted(accept, item)).name
-        if verdict in ("VALID", "INVALID"):
+        verdict = getattr(accept and accept(**_accepted(accept, item)), "name", "VALID")  # a filter that says nothing accepts
+        if verdict in wanted:
             rows.setdefault(str(item), {**item, "is_negative_test_case": verdict == "INVALID"})
     return list(rows.values())
 

@@ -193,6 +193,36 @@ def _cross_entropy_runner(
     return run
 
 
+def _attention_block_tkg() -> list[Case]:
+    """Weights and cache of float8 under a scale of the scores that undoes the cache's: the softmax is no staircase then."""
+    cases = []
+    for batch in (1, 4, 8):
+        option = f"own: batch={batch}, float8 weights and cache, softmax_scale=head_dim ** -0.5 / k_scale"
+        cases.append(Case("attention_block_tkg", option, _attention_block_runner(batch)))
+    return cases
+
+
+def _attention_block_runner(batch: int) -> Callable[[], float | str | None]:
+    def run() -> float | str | None:
+        module = importlib.import_module("test.integration.nkilib.experimental.transformer.test_attention_block_tkg")
+        common = importlib.import_module("test.utils.common_dataclasses")
+        types = importlib.import_module("nkilib_src.nkilib.core.utils.common_types")
+        language = importlib.import_module("nki.language")
+        config = module.AttnBlkTestConfig(
+            batch=batch, q_heads=1, d_head=128, H=4096, H_actual=None, S_ctx=1024, S_max_ctx=1024, S_tkg=1, block_len=0,
+            update_cache=True, K_cache_transposed=False, rmsnorm_X=True, skip_rope=False, rope_contiguous_layout=True,
+            qk_norm_pre_rope=True, qk_norm_pre_rope_gamma=True, qk_norm_post_rope=False, qk_norm_post_rope_gamma=False,
+            dtype=language.bfloat16, quantization_type=types.QuantizationType.STATIC, lnc=2, skip_output_projection=False,
+            transposed_out=True, test_bias=False, input_in_sb=False, output_in_sb=False,
+            softmax_scale=128**-0.5 / (240.0 / 2.3), kv_quant=True,
+        )  # fmt: skip
+        manager = SimulatingOrchestrator()
+        module._run_attention_block_test(manager, common.Platforms.TRN2, config)
+        return manager.share or "its own validator"
+
+    return run
+
+
 def _words(item: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in item.items())
 
@@ -202,5 +232,6 @@ EXTRA: dict[str, Callable[[], list[Case]]] = {
     "attention_tkg": _attention_tkg,
     "attention_bwd": _attention_bwd,
     "cross_entropy forward": _cross_entropy,
+    "attention_block_tkg": _attention_block_tkg,
 }
 """Our own cases by kernel."""

@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.conformance.case import Outcome, run_case
 from tools.conformance.library_cases import MODULES, cases_of
+from tools.conformance.library_causes import explained
 from tools.conformance.library_harness import SimulatingOrchestrator, library
-from tools.conformance.report import recorded, summary, update
+from tools.conformance.report import summary, update
 
 _MEMORY_BYTES = 6 << 30
 
@@ -44,15 +45,11 @@ def main() -> int:
     with library(options.checkout.resolve()):
         for kernel in options.kernel or MODULES:
             for case in cases_of(kernel, options.limit):
-                outcomes.append(_quietly(case, options.seconds))
+                outcomes.append(explained(_quietly(case, options.seconds)))
     print(summary(outcomes))
-    if not options.no_report and options.kernel:
-        before, command = recorded("nki-library")
-        found = outcomes + [item for item in before if item.kernel not in options.kernel]
-        update("nki-library", sorted(found, key=lambda item: list(MODULES).index(item.kernel)), command)
-    elif not options.no_report:
+    if not options.no_report:
         command = f"python tools/conformance/nki_library.py CHECKOUT --limit {options.limit} --seconds {options.seconds:.0f}"
-        update("nki-library", outcomes, command)
+        update("nki-library", outcomes, command, order=list(MODULES) if options.kernel else ())
     return int(any(outcome.verdict == "failed" for outcome in outcomes))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -12,17 +13,23 @@ from nki_hf.sim.tensors.tensor import NkiTensor
 __all__ = ["check_written"]
 
 
-def check_written(opcode: str, reads: Iterable[NkiTensor]) -> None:
+def check_written(opcode: str, reads: Iterable[tuple[NkiTensor, Any]]) -> None:
     """Fault on the first operand with an element that no instruction has written, with the element's index.
 
     An operand whose elements are chosen at run time, or are seen at another width than they are stored with, is only
     faulted if nothing at all of its tile was written.
+
+    Args:
+      opcode: the instruction.
+      reads: its operands, each with which of its elements the instruction looks at, a mask that broadcasts to it; None: all.
     """
-    for tensor in reads:
+    for tensor, part in reads:
         flags = tensor.storage.written
         if flags is None:
             continue
         exact = tensor.written() if tensor.indirection is None else None
+        if exact is not None and part is not None:
+            exact = exact | ~part
         if exact is not None and exact.all():
             continue
         missing = np.argwhere(~exact) if exact is not None else np.zeros((0 if flags.any() else 1, tensor.ndim), np.int64)

@@ -110,8 +110,9 @@ class Storage:
         self._pool = pool
 
     def __del__(self) -> None:
-        if self._pool is not None and self.data is not None:
-            self._pool.give(self.data)
+        pool = getattr(self, "_pool", None)  # an interrupt may have ended __init__ before it was set
+        if pool is not None and self.data is not None:
+            pool.give(self.data)
 
     def fill_sentinel(self) -> None:
         """Fill with NaN (floats) or the integer sentinel."""

@@ -105,9 +105,11 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
             chosen[row], moves[row] = source, True
         where = None if moves.all() else moves
         step = lambda: store(convert(read()[chosen]), where)  # noqa: E731
+    looked_at = np.zeros((src.partitions,) + (1,) * (src.ndim - 1), np.bool_)
+    looked_at[[source for _, source in rows]] = True
     if len(rows) == dst.partitions:
-        return this.issue(engine="vector", reads=(src,), writes=(dst,), step=step)
-    issued = this.issue(engine="vector", reads=(src,), writes=(dst,), step=step, marked=(), keeps=(0,))
+        return this.issue(engine="vector", reads=(src,), writes=(dst,), step=step, parts=(looked_at,))
+    issued = this.issue(engine="vector", reads=(src,), writes=(dst,), step=step, parts=(looked_at,), marked=(), keeps=(0,))
     written = np.zeros((dst.partitions, 1), np.bool_)
     written[[row for row, _ in rows]] = True
     mark_written(dst, written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 from nki_hf.sim.constraints import check, check_written
@@ -71,6 +72,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         marked: tuple[NkiTensor, ...] | None = None,
         position: tuple[str, int] | None = None,
         taken: tuple[Storage, ...] | None = None,
+        parts: tuple[Any, ...] = (),
         **attrs: Any,
     ) -> NkiInstruction:
         """Record and execute the instruction (see `Machine.issue`); `reads` may contain only tensors.
@@ -82,13 +84,15 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             that keeps some elements of the others notes itself which it wrote (`mark_written`); what it keeps is not
             judged here but where it is read.
           position, taken: see `Machine.issue`.
+          parts: for each of the first `reads`, which of its elements the instruction looks at (see `check_written`).
           attrs: see `Event.attrs`; `keeps` names the positions in `writes` of operands whose old bytes may show through.
         """
         if self.machine.pending and position is None:
             self.await_exchanges(reads, writes)
         if self.machine.options.uninitialized == "error":
             noted = () if marked is None else [item for item in writes if not any(item is other for other in marked)]
-            check_written(self.opcode, [item for item in reads if not any(item is other for other in noted)])
+            looked = zip_longest(reads, parts)
+            check_written(self.opcode, [pair for pair in looked if not any(pair[0] is other for other in noted)])
         for tensor in writes if marked is None else marked:
             if tensor.storage.written is not None:
                 mark_written(tensor)

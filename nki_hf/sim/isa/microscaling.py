@@ -95,6 +95,7 @@ def nc_matmul_mx(
         step = product_step(dst, left, right, adds, accumulate)
     return this.issue(
         engine="tensor", reads=(stationary, moving, stationary_scale, moving_scale), writes=(dst,), step=step,
+        parts=(None, None, _looked_at(stationary, stationary_scale), _looked_at(moving, moving_scale)),
         accumulate=adds is not False, **kept(adds), perf_mode="mx", tile_position=tuple(tile_position or ()),
         tile_size=tuple(tile_size or ()),
     )  # fmt: skip
@@ -105,6 +106,14 @@ def _scale_rows(partitions: int) -> Array:
     groups = np.arange(-(-partitions // _GROUP))
     per_quadrant = _QUADRANT // _GROUP
     return groups // per_quadrant * _QUADRANT + groups % per_quadrant
+
+
+def _looked_at(data: NkiTensor, scale: NkiTensor) -> Array:
+    """Rows of the scale tensor that hold a scale, 4 of each 32: `bool[partitions, 1, ...]`."""
+    rows = np.zeros((scale.partitions,) + (1,) * (scale.ndim - 1), np.bool_)
+    holding = _scale_rows(data.partitions)
+    rows[holding[holding < scale.partitions]] = True
+    return rows
 
 
 def _dequantized(data: NkiTensor, scale: NkiTensor) -> Reader:

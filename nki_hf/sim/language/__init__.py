@@ -126,6 +126,7 @@ from nki_hf.sim.tensors.scalars import NkiScalar
 from nki_hf.sim.tensors.tensor import NkiTensor
 
 DType = DTypeName
+range = static_range
 sbuf, psum, hbm = MemoryRegion.sbuf, MemoryRegion.psum, MemoryRegion.hbm
 private_hbm, shared_hbm = MemoryRegion.private_hbm, MemoryRegion.shared_hbm
 
@@ -141,9 +142,9 @@ __all__ = [
     "left_shift", "less", "less_equal", "load", "load_transpose2d", "log", "logical_and", "logical_not", "logical_or",
     "logical_xor", "matmul", "max", "maximum", "mean", "min", "minimum", "mish", "mod", "multiply", "ndarray", "negative",
     "no_reorder", "not_equal", "num_programs", "ones", "power", "prelu", "private_hbm", "prod", "program_id", "program_ndim",
-    "psum", "rand", "random_seed", "reciprocal", "relu", "right_shift", "rms_norm", "rsqrt", "sbuf", "sequential_range",
-    "shared_constant", "shared_hbm", "shared_identity_matrix", "sigmoid", "sign", "silu", "silu_dx", "sin", "softmax",
-    "softplus", "sqrt", "square", "static_range", "store", "subtract", "sum", "tan", "tanh", "tfloat32", "tile_size",
+    "psum", "rand", "random_seed", "range", "reciprocal", "relu", "right_shift", "rms_norm", "rsqrt", "sbuf",
+    "sequential_range", "shared_constant", "shared_hbm", "shared_identity_matrix", "sigmoid", "sign", "silu", "silu_dx", "sin",
+    "softmax", "softplus", "sqrt", "square", "static_range", "store", "subtract", "sum", "tan", "tanh", "tfloat32", "tile_size",
     "transpose", "trunc", "uint16", "uint32", "uint8", "var", "where", "while_loop", "zeros", "zeros_like",
 ]  # fmt: skip
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["STATUSES", "Entry", "approximate", "exact", "refused"]
+__all__ = ["STATUSES", "UNLISTED", "Entry", "approximate", "exact", "refused"]
 
 STATUSES = ("exact", "approximate", "refused")
+UNLISTED = "not in the stubs: "
+"""Begins the note of a name that public kernels use and compilers take, and the stubs lack."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nki_hf.sim.surface.entry import Entry, approximate, exact
+from nki_hf.sim.surface.entry import UNLISTED, Entry, approximate, exact
 
 __all__ = ["LANGUAGE"]
 
@@ -172,6 +172,7 @@ LANGUAGE: dict[str, Entry] = {
     "psum": exact(),
     "rand": approximate('(shape, dtype, buffer=sbuf, name="")', _RANDOM),
     "random_seed": approximate("(seed)", _RANDOM),
+    "range": exact("(start, stop=None, step=1)", f"{UNLISTED}nki-library uses it, and KLR takes it as an unrolled range"),
     "reciprocal": exact("(x, dtype=None)"),
     "relu": exact("(x, dtype=None)"),
     "right_shift": exact("(x, y, dtype=None)"),
