@@ -355,3 +355,18 @@ def test_a_schedule_below_a_limit_is_the_schedule_and_is_given_up_only_if_it_end
             assert np.array_equal(found.done, whole.done)
     assert 0.1 in given_up  # no engine can do all of its work in a tenth of the time
     assert not {1.0, 1.5} & set(given_up)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.sampled_from(CHIP_NAMES), st.sampled_from((1, 8, 64)), st.floats(0.1, 1.5))
+def test_a_small_kernel_below_a_limit_is_its_schedule_and_is_given_up_only_if_it_ends_later(steps, name, window, share):
+    work = prepare(build(steps), get_chip(name), reorder=True)
+    whole = run_in_window(work, window)
+    end = float(whole.done.max())
+    for limit in (share * end, end):
+        found = run_in_window_below(work, window, limit)
+        if found is None:
+            assert end > limit
+        else:
+            assert found.start.tolist() == whole.start.tolist()
+            assert found.done.tolist() == whole.done.tolist()
