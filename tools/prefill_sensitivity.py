@@ -54,16 +54,16 @@ def _problem(seqlen: int, causal: bool) -> Problem:
     )  # fmt: skip
 
 
-def short_matmuls_slowed(plan: Schedule, chip: Chip) -> Schedule:
+def short_matmuls_slowed(scheduled: Schedule, chip: Chip) -> Schedule:
     """The schedule with the costs of `chip` and slow short matmuls."""
-    costs = plan.work.costs_on(chip)
+    costs = scheduled.work.costs_on(chip)
     slowed: dict[int, Cost] = {}
-    for event, kind in zip(plan.work.events, plan.work.kind.tolist(), strict=True):
+    for event, kind in zip(scheduled.work.events, scheduled.work.kind.tolist(), strict=True):
         if kind not in slowed:
             columns = min(item.free_elements for item in event.writes) if event.engine == "tensor" else 0
             more = costs[kind].busy_ns * (1 / SHORT_RATE - 1) if 0 < columns <= SHORT_COLUMNS else 0.0
             slowed[kind] = replace(costs[kind], busy_ns=costs[kind].busy_ns + more, done_ns=costs[kind].done_ns + more)
-    return reschedule(plan, [slowed[kind] for kind in range(len(costs))])
+    return reschedule(scheduled, [slowed[kind] for kind in range(len(costs))])
 
 
 def times_of(events: Sequence[Event] | None, chip: Chip) -> list[tuple[str, ...]]:
@@ -73,12 +73,12 @@ def times_of(events: Sequence[Event] | None, chip: Chip) -> list[tuple[str, ...]
     fast = without(chip, "exp-from-psum")
     rows: list[list[float]] = [[], [], [], []]
     for window in (None, DEFAULT_WINDOW):
-        plan = schedule(events, chip, window=window)
+        scheduled = schedule(events, chip, window=window)
         found = (
-            plan,
-            reschedule(plan, plan.work.costs_on(fast)),
-            short_matmuls_slowed(plan, chip),
-            short_matmuls_slowed(plan, fast),
+            scheduled,
+            reschedule(scheduled, scheduled.work.costs_on(fast)),
+            short_matmuls_slowed(scheduled, chip),
+            short_matmuls_slowed(scheduled, fast),
         )
         for row, item in zip(rows, found, strict=True):
             row.append(item.total_ns / 1e3)

@@ -260,10 +260,10 @@ def simulate(case: Case, copies: str) -> Result:
     def scaled(us: float) -> float:
         return (us - chip.kernel_fixed_ns / 1e3) * case.scale + chip.kernel_fixed_ns / 1e3
 
-    plan = schedule(events, chip)
-    without = {name: scaled(us) for name, us in effects(events, plan).items()} if case.row else {}
+    scheduled = schedule(events, chip)
+    without = {name: scaled(us) for name, us in effects(events, scheduled).items()} if case.row else {}
     return Result(
-        case=case, instructions=len(events), window_us=scaled(plan.total_ns / 1e3), without=without,
+        case=case, instructions=len(events), window_us=scaled(scheduled.total_ns / 1e3), without=without,
         program_us=scaled(scheduled_us(events, chip, None)),
     )  # fmt: skip
 

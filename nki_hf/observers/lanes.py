@@ -79,9 +79,9 @@ class Lanes:
     tick_ns: float
 
 
-def lanes(plan: Schedule) -> Lanes:
+def lanes(scheduled: Schedule) -> Lanes:
     """The lanes of a schedule."""
-    queues = plan.work.queues
+    queues = scheduled.work.queues
     order = sorted(range(len(queues)), key=lambda n: (queues[n].core, _RANK[queues[n].engine], queues[n].name))
     rows = tuple(
         Lane(
@@ -94,47 +94,47 @@ def lanes(plan: Schedule) -> Lanes:
     )
     place = np.zeros(max(len(queues), 1), np.int64)
     place[order] = np.arange(len(order))
-    lane = place[plan.work.queue_of]
-    dma = np.array([queue.engine == "dma" for queue in queues], bool)[plan.work.queue_of] if queues else np.zeros(0, bool)
-    begin = plan.moves_ns
-    end = np.where(dma, begin + plan.work.cost("payload_ns"), plan.free_ns) if len(begin) else begin
+    lane = place[scheduled.work.queue_of]
+    dma = np.array([queue.engine == "dma" for queue in queues], bool)[scheduled.work.queue_of] if queues else np.zeros(0, bool)
+    begin = scheduled.moves_ns
+    end = np.where(dma, begin + scheduled.work.cost("payload_ns"), scheduled.free_ns) if len(begin) else begin
     known: dict[tuple[str, str, str, int], int] = {}
     kind = np.array(
-        [known.setdefault((e.opcode, word_of(e), e.file, e.line), len(known)) for e in plan.events], np.int64
+        [known.setdefault((e.opcode, word_of(e), e.file, e.line), len(known)) for e in scheduled.events], np.int64
     ).reshape(-1)
-    tick = max(0.25, plan.total_ns / 2**30)
+    tick = max(0.25, scheduled.total_ns / 2**30)
     ranked = np.lexsort((begin, lane))
     position = np.zeros(len(ranked) + 1, np.int64)
     position[ranked] = np.arange(len(ranked))
     position[-1] = -1  # what has no cause
     on_path = np.zeros(len(ranked), np.int64)
-    on_path[path_events(plan)] = 1
+    on_path[path_events(scheduled)] = 1
     start = np.rint(begin[ranked] / tick).astype(np.int64)
     columns = Columns(
         lane=lane[ranked],
         kind=kind[ranked],
         start=start,
         length=np.maximum(np.rint(end[ranked] / tick).astype(np.int64) - start, 0),
-        reason=plan.reason[ranked].astype(np.int64),
-        cause=position[plan.cause[ranked]],
+        reason=scheduled.reason[ranked].astype(np.int64),
+        cause=position[scheduled.cause[ranked]],
         path=on_path[ranked],
-        iteration=iterations(plan)[ranked],
+        iteration=iterations(scheduled)[ranked],
         use=np.full(len(ranked), FULL, np.int64),
     )
     return Lanes(lanes=rows, kinds=tuple(known), columns=columns, tick_ns=tick)
 
 
-def iterations(plan: Schedule) -> Ints:
+def iterations(scheduled: Schedule) -> Ints:
     """The iteration of each instruction, from 0: a kernel's outermost loop ends with the stores of a tile of its output.
 
     A run of stores of outputs without a matmul or an activation between them belongs to one iteration; what comes after the
     last store belongs to the last one. Cores count apart. Spilled tiles are no outputs.
     """
-    found = np.zeros(len(plan.events), np.int64)
+    found = np.zeros(len(scheduled.events), np.int64)
     current: dict[int, int] = {}
     closing: dict[int, bool] = {}
     last: dict[int, int] = {}
-    for index, event in enumerate(plan.events):
+    for index, event in enumerate(scheduled.events):
         core = event.core
         stored = event.engine == "dma" and bool(event.writes) and event.writes[0].buffer.role == "output"
         if closing.get(core) and event.engine in ("tensor", "scalar"):
@@ -144,7 +144,7 @@ def iterations(plan: Schedule) -> Ints:
             last[core] = current.get(core, 0)
         found[index] = current.get(core, 0)
     top = np.array([last.get(core, current.get(core, 0)) for core in range(max(current, default=0) + 1)], np.int64)
-    cores = np.array([event.core for event in plan.events], np.int64)
+    cores = np.array([event.core for event in scheduled.events], np.int64)
     return np.minimum(found, top[np.minimum(cores, len(top) - 1)]) if len(found) else found
 
 

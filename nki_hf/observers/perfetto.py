@@ -24,8 +24,8 @@ _SEQUENCE = 1
 _ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
 
 
-def write_trace(plan: Schedule, target: Path | IO[bytes], *, title: str = "kernel") -> int:
-    """Write the trace of `plan` to `target`, a path or an open file; returns the number of slices.
+def write_trace(scheduled: Schedule, target: Path | IO[bytes], *, title: str = "kernel") -> int:
+    """Write the trace of `scheduled` to `target`, a path or an open file; returns the number of slices.
 
     Raises:
       BackendUnavailable: the perfetto package is not installed.
@@ -36,28 +36,28 @@ def write_trace(plan: Schedule, target: Path | IO[bytes], *, title: str = "kerne
     except ImportError as error:
         raise BackendUnavailable('trace needs the perfetto package: pip install "nki_hf[trace]"') from error
     with target.open("wb") if isinstance(target, Path) else nullcontext(target) as file:
-        return _Writer(plan, title, TrackEvent, StreamingTraceProtoBuilder, file).write()
+        return _Writer(scheduled, title, TrackEvent, StreamingTraceProtoBuilder, file).write()
 
 
 class _Writer:
-    def __init__(self, plan: Schedule, title: str, track_event: Any, builder: Any, file: IO[bytes]) -> None:
-        self.plan, self.title, self.type, self.builder = plan, title, track_event, builder(file)
+    def __init__(self, scheduled: Schedule, title: str, track_event: Any, builder: Any, file: IO[bytes]) -> None:
+        self.scheduled, self.title, self.type, self.builder = scheduled, title, track_event, builder(file)
         self.tracks: dict[tuple[object, ...], int] = {}
         self.lanes: dict[tuple[int, str], list[float]] = {}
 
     def write(self) -> int:
         """Descriptors, slices in order of time, counters."""
-        plan = self.plan
-        for core in sorted({queue.core for queue in plan.work.queues}):
+        scheduled = self.scheduled
+        for core in sorted({queue.core for queue in scheduled.work.queues}):
             self._core(core)
         leaving: dict[int, list[int]] = {}  # flows by producer; a flow is the number of its edge, from 1 on
-        for flow, producer in enumerate(plan.work.producers.tolist(), 1):
+        for flow, producer in enumerate(scheduled.work.producers.tolist(), 1):
             leaving.setdefault(producer, []).append(flow)
-        first_edge = plan.work.starts.tolist()
-        order = sorted(range(len(plan.events)), key=lambda i: float(plan.moves_ns[i]))
+        first_edge = scheduled.work.starts.tolist()
+        order = sorted(range(len(scheduled.events)), key=lambda i: float(scheduled.moves_ns[i]))
         for i in order:
             self._slice(i, leaving.get(i, ()), range(first_edge[i] + 1, first_edge[i + 1] + 1))
-        for (core, space), changes in plan.occupied().items():
+        for (core, space), changes in scheduled.occupied().items():
             track = self._counter(core, space)
             for time, nbytes in changes:
                 packet = self._packet(time)
@@ -85,13 +85,13 @@ class _Writer:
         return packet
 
     def _core(self, core: int) -> None:
-        name = f"NeuronCore {core}: {self.title}, simulated, {self.plan.chip.name}, {self.plan.order} order"
+        name = f"NeuronCore {core}: {self.title}, simulated, {self.scheduled.chip.name}, {self.scheduled.order} order"
         packet = self._descriptor((core,), None, name)
         packet.track_descriptor.process.pid = core + 1
         packet.track_descriptor.process.process_name = name
         self.builder.write_packet(packet)
         for rank, engine in enumerate(_ENGINES):
-            if any(queue.core == core and queue.engine == engine for queue in self.plan.work.queues):
+            if any(queue.core == core and queue.engine == engine for queue in self.scheduled.work.queues):
                 self.builder.write_packet(self._descriptor((core, engine), self.tracks[core,], engine, rank))
 
     def _counter(self, core: int, space: str) -> int:
@@ -112,20 +112,20 @@ class _Writer:
         return self.tracks[core, "dma", queue, number]
 
     def _slice(self, i: int, leaving: Sequence[int], arriving: Sequence[int]) -> None:
-        plan, event, cost = self.plan, self.plan.events[i], self.plan.work.costs[i]
-        begin = float(plan.moves_ns[i])
+        scheduled, event, cost = self.scheduled, self.scheduled.events[i], self.scheduled.work.costs[i]
+        begin = float(scheduled.moves_ns[i])
         if event.engine == "dma":
             end = begin + cost.payload_ns
             track = self._lane(event.core, event.queue, begin, end)
         else:
-            end, track = float(plan.free_ns[i]), self.tracks[event.core, event.engine]
+            end, track = float(scheduled.free_ns[i]), self.tracks[event.core, event.engine]
         packet = self._packet(begin)
         body = packet.track_event
         body.type, body.track_uuid, body.name = self.type.TYPE_SLICE_BEGIN, track, event.opcode
         body.categories.append("Instruction" if event.engine != "dma" else "DmaPacket")
         body.flow_ids.extend(leaving)
         body.terminating_flow_ids.extend(arriving)
-        for name, value in _arguments(plan, i, event):
+        for name, value in _arguments(scheduled, i, event):
             note = body.debug_annotations.add()
             note.name = name
             if isinstance(value, str):
@@ -140,21 +140,21 @@ class _Writer:
         self.builder.write_packet(packet)
 
 
-def _arguments(plan: Schedule, i: int, event: Event) -> Iterator[tuple[str, str | int | float]]:
+def _arguments(scheduled: Schedule, i: int, event: Event) -> Iterator[tuple[str, str | int | float]]:
     yield "index", event.index
     for number, region in enumerate(event.writes):
         yield f"write {number}", _words(region)
     for number, region in enumerate(event.reads):
         yield f"read {number}", _words(region)
     yield "source", f"{event.file}:{event.line}"
-    yield "waited for", REASONS[int(plan.reason[i])]
-    if plan.cause[i] >= 0:
-        yield "waited for index", plan.events[int(plan.cause[i])].index
-    yield "result usable ns (simulated)", float(plan.done_ns[i])
+    yield "waited for", REASONS[int(scheduled.reason[i])]
+    if scheduled.cause[i] >= 0:
+        yield "waited for index", scheduled.events[int(scheduled.cause[i])].index
+    yield "result usable ns (simulated)", float(scheduled.done_ns[i])
     if event.engine == "dma":
-        yield "bytes", plan.work.costs[i].nbytes
-        yield "dma engines", plan.work.costs[i].engines
-        yield "triggered ns (simulated)", float(plan.start_ns[i])
+        yield "bytes", scheduled.work.costs[i].nbytes
+        yield "dma engines", scheduled.work.costs[i].engines
+        yield "triggered ns (simulated)", float(scheduled.start_ns[i])
     if event.attrs.get("spill"):
         yield "spill", f"added by the model: {_overflowed(event)} overflowed"
     for name in ("op", "op0", "op1", "reduce", "accumulate", "perf_mode"):

@@ -23,7 +23,7 @@ ESTIMATED = (
 
 
 def facts(
-    plan: Schedule,
+    scheduled: Schedule,
     events: Sequence[Event] | None = None,
     useful_flops: int | None = None,
     *,
@@ -33,18 +33,18 @@ def facts(
     """Everything that a report says, as plain JSON types; times are simulated.
 
     Args:
-      plan: the schedule.
-      events: the kernel's own stream, whose working set is listed; None = that of the plan, spills included.
+      scheduled: the schedule.
+      events: the kernel's own stream, whose working set is listed; None = that of the schedule, spills included.
       useful_flops: operations that were asked for, e.g. on visible keys; None = not known.
       saved_ns: what `gains` says of every engine, if it is known.
       estimated: the engines of which `saved_ns` is an estimate.
     """
-    total, saved = plan.total_ns, gains(plan) if saved_ns is None else saved_ns
-    point, spills = roofline(plan), plan.spills
+    total, saved = scheduled.total_ns, gains(scheduled) if saved_ns is None else saved_ns
+    point, spills = roofline(scheduled), scheduled.spills
     useful = None if useful_flops is None else useful_flops / total / 1e3
     return {
-        "simulated": True, "chip": plan.chip.name, "order": plan.order, "total_us": total / 1e3,
-        "instructions": len(plan.events), "throttled": plan.throttled,
+        "simulated": True, "chip": scheduled.chip.name, "order": scheduled.order, "total_us": total / 1e3,
+        "instructions": len(scheduled.events), "throttled": scheduled.throttled,
         "achieved": _achieved(point, useful),
         "executed_tflops": point.achieved_tflops, "visible_tflops": useful,
         "peak_tflops": point.peak_tflops, "attainable_tflops": point.attainable_tflops,
@@ -55,27 +55,27 @@ def facts(
             {"core": row.core, "engine": row.engine, "instructions": row.instructions, "active": row.active_ns / total,
              "waiting": {name: ns / total for name, ns in row.waiting_ns.items()}, "idle": row.idle_ns / total,
              "gain_us": _gain_us(saved[row.engine]), "gain_estimated": row.engine in estimated}
-            for row in engine_times(plan)
+            for row in engine_times(scheduled)
         ],
         "dma": [
             {"core": row.core, "transfers": row.transfers, "mib": row.nbytes / 2**20, "gb_per_s": row.bytes_per_ns,
              "peak_gb_per_s": row.peak_bytes_per_ns, "active": row.active_ns / total, "gain_us": _gain_us(saved["dma"]),
              "gain_estimated": "dma" in estimated}
-            for row in traffic(plan)
+            for row in traffic(scheduled)
         ],
         "memory": [
-            {"core": core, "space": space, "kib": nbytes / 1024} for (core, space), nbytes in plan.high_water_bytes.items()
+            {"core": core, "space": space, "kib": nbytes / 1024} for (core, space), nbytes in scheduled.high_water_bytes.items()
         ],
         "working_set": [
             {"core": item.core, "space": item.space, "high_water_bytes": item.high_water, "capacity_bytes": item.capacity,
              "tiles": [{"name": tile.name, "source": f"{tile.file}:{tile.line}", "bytes": tile.nbytes, "live": tile.live,
                         "total_bytes": tile.total} for tile in item.tiles]}
-            for item in working_sets(plan.events if events is None else events, plan.chip)
+            for item in working_sets(scheduled.events if events is None else events, scheduled.chip)
         ],
         "path": [
             {"engine": step.engine, "opcode": step.opcode, "source": f"{step.file}:{step.line}" if step.file else "",
              "count": step.count, "us": step.ns / 1e3, "share": step.ns / total}
-            for step in critical_path(plan)
+            for step in critical_path(scheduled)
         ],
     }  # fmt: skip
 

@@ -51,18 +51,18 @@ class SourceFile:
     lines: tuple[SourceLine, ...]
 
 
-def source_files(plan: Schedule) -> list[SourceFile]:
+def source_files(scheduled: Schedule) -> list[SourceFile]:
     """The files of a schedule's instructions, that with the largest part of the critical path first."""
     path: dict[tuple[str, int], float] = defaultdict(float)
-    for step in critical_path(plan):
+    for step in critical_path(scheduled):
         path[step.file, step.line] += step.ns / 1e3
     places: dict[tuple[str, int, str], int] = {}
     where = np.array(
-        [places.setdefault((event.file, event.line, event.engine), len(places)) for event in plan.events], np.int64
+        [places.setdefault((event.file, event.line, event.engine), len(places)) for event in scheduled.events], np.int64
     )
     count = np.bincount(where, minlength=len(places))
-    moved = plan.work.cost("payload_ns") if len(where) else np.zeros(0)
-    taken = np.where(moved > 0, moved, plan.free_ns - plan.start_ns)
+    moved = scheduled.work.cost("payload_ns") if len(where) else np.zeros(0)
+    taken = np.where(moved > 0, moved, scheduled.free_ns - scheduled.start_ns)
     busy = np.bincount(where, weights=taken, minlength=len(places)) / 1e3
     issued: dict[tuple[str, int], int] = defaultdict(int)
     spent: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)

@@ -21,7 +21,7 @@ _OTHERS = ("#bcbd22", "#ff7f0e", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#d
 
 
 def draw_timeline(
-    plan: Schedule,
+    scheduled: Schedule,
     target: Path | IO[bytes],
     *,
     begin_ns: float = 0.0,
@@ -29,10 +29,10 @@ def draw_timeline(
     file_format: str | None = None,
     title: str = "",
 ) -> None:
-    """Draw the engines and DMA queues of `plan` between two times.
+    """Draw the engines and DMA queues of `scheduled` between two times.
 
     Args:
-      plan: the schedule.
+      scheduled: the schedule.
       target: a path (`.png`, `.svg`) or an open file (then give `file_format`).
       begin_ns, end_ns: the part to show; default is all of it.
       title: first line of the heading; the second says that the times are simulated.
@@ -40,22 +40,24 @@ def draw_timeline(
     Raises:
       BackendUnavailable: matplotlib is not installed.
     """
-    figure, axes = _figure((11, 0.5 * len(plan.work.queues) + 1.6))
-    end = plan.total_ns if end_ns is None else end_ns
+    figure, axes = _figure((11, 0.5 * len(scheduled.work.queues) + 1.6))
+    end = scheduled.total_ns if end_ns is None else end_ns
     rank = {"tensor": 0, "vector": 1, "scalar": 2, "gpsimd": 3, "sync": 4, "dma": 5}
-    rows = sorted(range(len(plan.work.queues)), key=lambda n: (plan.work.queues[n].core, rank[plan.work.queues[n].engine]))
+    rows = sorted(
+        range(len(scheduled.work.queues)), key=lambda n: (scheduled.work.queues[n].core, rank[scheduled.work.queues[n].engine])
+    )
     labels: list[str] = []
     seen: dict[str, Any] = {}
     colours = dict(_COLOURS)
     for position, number in enumerate(rows):
-        queue = plan.work.queues[number]
+        queue = scheduled.work.queues[number]
         labels.append(f"{queue.core}: {queue.engine}" if queue.engine != "dma" else f"{queue.core}: dma {queue.name}")
         bars: dict[str, list[tuple[float, float]]] = {}
-        for i in np.flatnonzero(plan.work.queue_of == number).tolist():
-            begin = float(plan.moves_ns[i])
-            length = plan.work.costs[i].payload_ns if queue.engine == "dma" else float(plan.free_ns[i]) - begin
+        for i in np.flatnonzero(scheduled.work.queue_of == number).tolist():
+            begin = float(scheduled.moves_ns[i])
+            length = scheduled.work.costs[i].payload_ns if queue.engine == "dma" else float(scheduled.free_ns[i]) - begin
             if begin < end and begin + length > begin_ns:
-                bars.setdefault(plan.events[i].opcode, []).append((begin / 1e3, length / 1e3))
+                bars.setdefault(scheduled.events[i].opcode, []).append((begin / 1e3, length / 1e3))
         for opcode, spans in bars.items():
             if opcode not in colours:
                 colours[opcode] = _OTHERS[(len(colours) - len(_COLOURS)) % len(_OTHERS)]
@@ -65,7 +67,7 @@ def draw_timeline(
     axes.invert_yaxis()
     axes.set_xlim(begin_ns / 1e3, end / 1e3)
     axes.set_xlabel("µs (simulated)")
-    said = f"simulated, {plan.chip.name}, {plan.order} order, {plan.total_ns / 1e3:,.1f} µs"
+    said = f"simulated, {scheduled.chip.name}, {scheduled.order} order, {scheduled.total_ns / 1e3:,.1f} µs"
     axes.set_title(f"{title}\n{said}".strip(), fontsize=10)
     axes.legend(seen.values(), seen.keys(), loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=6, fontsize=7, frameon=False)
     figure.savefig(

@@ -112,45 +112,47 @@ class Roofline:
     bound: str
 
 
-def engine_times(plan: Schedule) -> list[EngineTime]:
+def engine_times(scheduled: Schedule) -> list[EngineTime]:
     """One row per core and engine that ran anything, in the order tensor, vector, scalar, gpsimd, sync.
 
     Sync's instructions are the triggers of its transfers; while its descriptor ring is busy they wait for `dma`.
     """
     found = []
-    of, ring = plan.work.queue_of, REASONS.index("dma")
-    triggers = {queue for queue in plan.work.queues if queue.engine == "dma" and queue.name == "sync"}
-    rows = {(queue.core, "sync" if queue in triggers else queue.engine): 0 for queue in plan.work.queues}
+    of, ring = scheduled.work.queue_of, REASONS.index("dma")
+    triggers = {queue for queue in scheduled.work.queues if queue.engine == "dma" and queue.name == "sync"}
+    rows = {(queue.core, "sync" if queue in triggers else queue.engine): 0 for queue in scheduled.work.queues}
     for core, engine in (row for row in rows if row[1] != "dma"):
-        own = [k for k, queue in enumerate(plan.work.queues) if (queue.core, queue.engine) == (core, engine)]
-        sent = [k for k, queue in enumerate(plan.work.queues) if queue in triggers and (queue.core, "sync") == (core, engine)]
+        own = [k for k, queue in enumerate(scheduled.work.queues) if (queue.core, queue.engine) == (core, engine)]
+        sent = [
+            k for k, queue in enumerate(scheduled.work.queues) if queue in triggers and (queue.core, "sync") == (core, engine)
+        ]
         mine = np.flatnonzero(np.isin(of, own + sent))
-        order = mine[np.argsort(plan.start_ns[mine], kind="stable")]
+        order = mine[np.argsort(scheduled.start_ns[mine], kind="stable")]
         trigger = np.isin(of[order], sent)
-        ends = np.where(trigger, plan.start_ns[order] + float(plan.chip.dma_trigger_ns), plan.free_ns[order])
-        reason = np.where(trigger & (plan.reason[order] == REASONS.index("engine")), ring, plan.reason[order])
-        before = np.concatenate([plan.start_ns[order[:1]], ends[:-1]])
-        gaps = np.maximum(plan.start_ns[order] - before, 0.0)
+        ends = np.where(trigger, scheduled.start_ns[order] + float(scheduled.chip.dma_trigger_ns), scheduled.free_ns[order])
+        reason = np.where(trigger & (scheduled.reason[order] == REASONS.index("engine")), ring, scheduled.reason[order])
+        before = np.concatenate([scheduled.start_ns[order[:1]], ends[:-1]])
+        gaps = np.maximum(scheduled.start_ns[order] - before, 0.0)
         waiting = {name: float(gaps[reason == REASONS.index(name)].sum()) for name in WAITS}
-        active = float((ends - plan.start_ns[order]).sum())
+        active = float((ends - scheduled.start_ns[order]).sum())
         found.append(
             EngineTime(
                 core=core, engine=engine, instructions=len(order), active_ns=active, waiting_ns=waiting,
-                idle_ns=plan.total_ns - active - sum(waiting.values()), total_ns=plan.total_ns,
+                idle_ns=scheduled.total_ns - active - sum(waiting.values()), total_ns=scheduled.total_ns,
             )
         )  # fmt: skip
     rank = {name: i for i, name in enumerate(("tensor", "vector", "scalar", "gpsimd", "sync"))}
     return sorted(found, key=lambda row: (row.core, rank[row.engine]))
 
 
-def traffic(plan: Schedule) -> list[Traffic]:
+def traffic(scheduled: Schedule) -> list[Traffic]:
     """One row per core that moved anything."""
     found = []
-    chip = plan.chip
-    for core in sorted({queue.core for queue in plan.work.queues}):
+    chip = scheduled.chip
+    for core in sorted({queue.core for queue in scheduled.work.queues}):
         count = nbytes = hbm = 0
         engine_ns = 0.0
-        for event, cost in zip(plan.events, plan.work.costs, strict=True):
+        for event, cost in zip(scheduled.events, scheduled.work.costs, strict=True):
             if event.core == core and cost.payload_ns:
                 count, nbytes = count + 1, nbytes + cost.nbytes
                 hbm += cost.hbm_bytes
@@ -159,121 +161,121 @@ def traffic(plan: Schedule) -> list[Traffic]:
             found.append(
                 Traffic(
                     core=core, transfers=count, nbytes=nbytes, hbm_bytes=hbm, active_ns=engine_ns / chip.dma_engines,
-                    bytes_per_ns=nbytes / plan.total_ns, peak_bytes_per_ns=chip.dma_engines * chip.dma_engine_bytes_per_ns,
+                    bytes_per_ns=nbytes / scheduled.total_ns, peak_bytes_per_ns=chip.dma_engines * chip.dma_engine_bytes_per_ns,
                 )
             )  # fmt: skip
     return found
 
 
-def floors_ns(plan: Schedule) -> dict[str, float]:
+def floors_ns(scheduled: Schedule) -> dict[str, float]:
     """By engine and `dma`: what it executes, or the bytes that it moves, without a gap, on the core where it takes longest."""
     found: dict[str, float] = {}
-    for row in engine_times(plan):
+    for row in engine_times(scheduled):
         found[row.engine] = max(found.get(row.engine, 0.0), row.active_ns)
-    return {**found, "dma": max((row.active_ns for row in traffic(plan)), default=0.0)}
+    return {**found, "dma": max((row.active_ns for row in traffic(scheduled)), default=0.0)}
 
 
-def path_events(plan: Schedule) -> list[int]:
+def path_events(scheduled: Schedule) -> list[int]:
     """The chain of instructions that the latency consists of, last one first."""
     found: list[int] = []
-    current = int(np.argmax(plan.done_ns)) if len(plan.events) else -1
+    current = int(np.argmax(scheduled.done_ns)) if len(scheduled.events) else -1
     while current >= 0:
         found.append(current)
-        current = int(plan.cause[current])
+        current = int(scheduled.cause[current])
     return found
 
 
-def critical_path(plan: Schedule) -> list[PathStep]:
+def critical_path(scheduled: Schedule) -> list[PathStep]:
     """The chain of instructions that the latency consists of, summed by kernel line, largest share first."""
     shares: dict[tuple[str, str, str, int], list[float]] = defaultdict(lambda: [0, 0.0])
-    chain = path_events(plan)
-    until = plan.total_ns
+    chain = path_events(scheduled)
+    until = scheduled.total_ns
     for current in chain:
-        event = plan.events[current]
+        event = scheduled.events[current]
         share = shares[event.engine, event.opcode, event.file, event.line]
         share[0] += 1
-        share[1] += until - float(plan.start_ns[current])
-        until = float(plan.start_ns[current])
+        share[1] += until - float(scheduled.start_ns[current])
+        until = float(scheduled.start_ns[current])
     shares["launch", "", "", 0] = [1, until]
     steps = [PathStep(engine=k[0], opcode=k[1], file=k[2], line=k[3], count=int(v[0]), ns=v[1]) for k, v in shares.items()]
     return sorted(steps, key=lambda step: -step.ns)
 
 
-def roofline(plan: Schedule) -> Roofline:
+def roofline(scheduled: Schedule) -> Roofline:
     """The kernel's position under the roofs of its cores' Tensor engines and DMA engines."""
-    chip = plan.chip
+    chip = scheduled.chip
     by_rate: dict[float, int] = defaultdict(int)  # flops by what the engine does of them, relative to 16-bit
-    for event, cost in zip(plan.events, plan.work.costs, strict=True):
+    for event, cost in zip(scheduled.events, scheduled.work.costs, strict=True):
         if cost.flops and event.attrs.get("perf_mode") == "double_row":
             by_rate[float(chip.tensor_double_row_speedup)] += cost.flops
         elif cost.flops:
             by_rate[1 / chip.tensor_fp32_cycles if event.reads[0].dtype.itemsize == 4 else 1.0] += cost.flops
-    cores = len({queue.core for queue in plan.work.queues})
+    cores = len({queue.core for queue in scheduled.work.queues})
     flops = sum(by_rate.values())
     peak = cores * chip.tensor_peak_tflops * max(by_rate, key=lambda rate: by_rate[rate], default=1.0)
-    hbm = sum(row.hbm_bytes for row in traffic(plan))
+    hbm = sum(row.hbm_bytes for row in traffic(scheduled))
     bandwidth = cores * chip.dma_engines * chip.dma_engine_bytes_per_ns
     intensity = flops / hbm if hbm else float("inf")
     attainable = min(peak, intensity * bandwidth / 1e3)
     return Roofline(
-        flops=flops, hbm_bytes=hbm, intensity=intensity, achieved_tflops=flops / plan.total_ns / 1e3,
+        flops=flops, hbm_bytes=hbm, intensity=intensity, achieved_tflops=flops / scheduled.total_ns / 1e3,
         attainable_tflops=attainable, peak_tflops=peak, bound="compute" if attainable == peak else "dma",
     )  # fmt: skip
 
 
-def gains(plan: Schedule, only: str = "") -> dict[str, float]:
+def gains(scheduled: Schedule, only: str = "") -> dict[str, float]:
     """Simulated ns saved if an engine's instructions, or all DMA, took no time; one entry per engine that ran anything, or for
     `only` one of them.
     """  # fmt: skip
     saved = {}
-    _, examples = np.unique(plan.work.kind, return_index=True)
-    for engine in dict.fromkeys(queue.engine for queue in plan.work.queues if only in ("", queue.engine)):
+    _, examples = np.unique(scheduled.work.kind, return_index=True)
+    for engine in dict.fromkeys(queue.engine for queue in scheduled.work.queues if only in ("", queue.engine)):
         costs = [
-            cost if plan.events[example].engine != engine
+            cost if scheduled.events[example].engine != engine
             else replace(cost, busy_ns=0.0, done_ns=0.0, output_ns=0.0, weight_ns=0.0, lead_ns=0.0,
                          payload_ns=0.0, tail_ns=0.0, psum_ns=0.0, sbuf_ns=0.0, table="")
-            for cost, example in zip(plan.work.cost_of_kind, examples.tolist(), strict=True)
+            for cost, example in zip(scheduled.work.cost_of_kind, examples.tolist(), strict=True)
         ]  # fmt: skip
-        saved[engine] = plan.total_ns - reschedule(plan, costs).total_ns
-    if any(queue.engine == "dma" and queue.name == "sync" for queue in plan.work.queues):
+        saved[engine] = scheduled.total_ns - reschedule(scheduled, costs).total_ns
+    if any(queue.engine == "dma" and queue.name == "sync" for queue in scheduled.work.queues):
         saved.setdefault("sync", 0.0)  # it only triggers, and the time that a ring takes per transfer is DMA's
     return saved
 
 
-def quick_gains(plan: Schedule) -> tuple[dict[str, float], frozenset[str]]:
+def quick_gains(scheduled: Schedule) -> tuple[dict[str, float], frozenset[str]]:
     """`gains`, and the engines whose gain is an estimate: in a window's schedule of many instructions all but the busiest.
 
     An estimate is the gain in four pieces of the kernel, a quarter of its instructions, scaled to its latency. Of an engine
     that does nothing in them, or is not as active in them as in the whole kernel, nothing is estimated.
     """
-    if plan.window is None or len(plan.events) < ESTIMATED_FROM:
-        return gains(plan), frozenset()
-    part, fixed = of_pieces(plan, _PIECES, _SHARE), float(plan.chip.kernel_fixed_ns)
-    whole, theirs, floors = _active_shares(plan), _active_shares(part), floors_ns(plan)
+    if scheduled.window is None or len(scheduled.events) < ESTIMATED_FROM:
+        return gains(scheduled), frozenset()
+    part, fixed = of_pieces(scheduled, _PIECES, _SHARE), float(scheduled.chip.kernel_fixed_ns)
+    whole, theirs, floors = _active_shares(scheduled), _active_shares(part), floors_ns(scheduled)
     busiest = max(floors, key=lambda name: floors[name])
-    scale = (plan.total_ns - fixed) / (part.total_ns - fixed)
+    scale = (scheduled.total_ns - fixed) / (part.total_ns - fixed)
     saved: dict[str, float] = {}
     estimated: set[str] = set()
     for engine in whole:
         rare = not theirs[engine] and whole[engine]
         if engine == busiest or rare or abs(whole[engine] - theirs[engine]) > _TYPICAL:
-            saved |= gains(plan, engine)
+            saved |= gains(scheduled, engine)
         else:
             saved |= {name: ns * scale for name, ns in gains(part, engine).items() if name == engine}
             estimated.add(engine)
-    if any(queue.engine == "dma" and queue.name == "sync" for queue in plan.work.queues):
+    if any(queue.engine == "dma" and queue.name == "sync" for queue in scheduled.work.queues):
         saved.setdefault("sync", 0.0)
     return saved, frozenset(estimated)
 
 
-def _active_shares(plan: Schedule) -> dict[str, float]:
+def _active_shares(scheduled: Schedule) -> dict[str, float]:
     """Share of the latency without the launch that each engine executes or moves bytes, the cores' mean."""
-    work = plan.work
-    moved = work.cost("payload_ns") * work.cost("engines") / float(plan.chip.dma_engines)
+    work = scheduled.work
+    moved = work.cost("payload_ns") * work.cost("engines") / float(scheduled.chip.dma_engines)
     dma = np.array([queue.engine == "dma" for queue in work.queues], bool)[work.queue_of]
     taken = np.bincount(work.queue_of, weights=np.where(dma, moved, work.cost("busy_ns")), minlength=len(work.queues))
     cores = len({queue.core for queue in work.queues})
     shares: dict[str, float] = defaultdict(float)
     for queue, ns in zip(work.queues, taken.tolist(), strict=True):
-        shares[queue.engine] += ns / cores / (plan.total_ns - float(plan.chip.kernel_fixed_ns))
+        shares[queue.engine] += ns / cores / (scheduled.total_ns - float(scheduled.chip.kernel_fixed_ns))
     return dict(shares)

@@ -165,36 +165,38 @@ def floor_ns(work: Workload) -> float:
     return max(computing, float(moving.max(initial=0.0)) / float(work.chip.dma_engines)) + float(work.chip.kernel_fixed_ns)
 
 
-def reschedule(plan: Schedule, cost_of_kind: list[Cost]) -> Schedule:
+def reschedule(scheduled: Schedule, cost_of_kind: list[Cost]) -> Schedule:
     """The same events in the same order option with other costs, one per `Workload.kind`.
 
-    PSUM has the banks that `plan` was given; where that ends no earlier than `plan`, all numbers of banks are tried.
+    PSUM has the banks that `scheduled` was given; where that ends no earlier than `scheduled`, all numbers of banks are tried.
     """
-    work = replace(plan.work, cost_of_kind=cost_of_kind)
+    work = replace(scheduled.work, cost_of_kind=cost_of_kind)
     with uncollected():
-        if plan.window is not None:
-            own = _with_banks(work, plan.window, plan.banks)
-            again = _finished(work, own, plan.window, plan.spills, plan.banks)
-            if again.total_ns < plan.total_ns:
+        if scheduled.window is not None:
+            own = _with_banks(work, scheduled.window, scheduled.banks)
+            again = _finished(work, own, scheduled.window, scheduled.spills, scheduled.banks)
+            if again.total_ns < scheduled.total_ns:
                 return again
-            times, banks = _run(work, plan.window, {plan.banks: own})
+            times, banks = _run(work, scheduled.window, {scheduled.banks: own})
         else:
             times, banks = _run(work, None)
-        return _finished(work, times, plan.window, plan.spills, banks)
+        return _finished(work, times, scheduled.window, scheduled.spills, banks)
 
 
-def of_pieces(plan: Schedule, pieces: int, share: float) -> Schedule:
-    """A window's schedule of evenly spread pieces of a plan's instructions, in the banks that the plan was given.
+def of_pieces(scheduled: Schedule, pieces: int, share: float) -> Schedule:
+    """A window's schedule of evenly spread pieces of a schedule's instructions, in the banks that it was given.
 
     Args:
-      plan: the plan; its window is not None.
+      scheduled: the whole's schedule; its window is not None.
       pieces, share: as of `excerpt`.
     """
-    if plan.window is None:
+    if scheduled.window is None:
         raise ValueError("order=program has no window: pieces are taken of a window's schedule.")
-    work = excerpt(plan.work, pieces, share)
+    work = excerpt(scheduled.work, pieces, share)
     with uncollected():
-        return _finished(work, _with_banks(work, plan.window, plan.banks), plan.window, plan.spills, plan.banks)
+        return _finished(
+            work, _with_banks(work, scheduled.window, scheduled.banks), scheduled.window, scheduled.spills, scheduled.banks
+        )
 
 
 def _finished(work: Workload, times: Times, window: int | None, spills: Spills, banks: int | None) -> Schedule:

@@ -194,11 +194,11 @@ def _mark_outputs(edges: Dependencies, events: Sequence[Event], late: np.ndarray
         output, *others = events[p].writes
         if number == output.buffer.number:
             operands = (*events[c].reads, *events[c].writes)
-            if not any(_may_meet(a, b) for b in others for a in operands):
+            if not any(_may_overlap(a, b) for b in others for a in operands):
                 kinds[e] = OUTPUT
 
 
-def _may_meet(a: Region, b: Region) -> bool:
+def _may_overlap(a: Region, b: Region) -> bool:
     """True if they share bytes, or lie in two buffers with explicit addresses, which are not compared here."""
     if a.buffer.number != b.buffer.number:
         return a.buffer.address is not None and b.buffer.address is not None

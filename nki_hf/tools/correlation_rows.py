@@ -62,27 +62,27 @@ def run(
         chip = get_chip(item.chip)
         events = events_of(item.subject, item.size, chip)
         as_written = scheduled_us(events, chip, None) if program else None
-        plan = schedule(events, chip)
-        others = effects(events, plan) if laws else None
-        rows.append(Row(measurement=item, us=plan.total_ns / 1e3, program_us=as_written, without=others))
+        scheduled = schedule(events, chip)
+        others = effects(events, scheduled) if laws else None
+        rows.append(Row(measurement=item, us=scheduled.total_ns / 1e3, program_us=as_written, without=others))
         if progress is not None:
             progress(rows[-1])
     return rows
 
 
-def effects(events: Sequence[Event], plan: Schedule) -> dict[str, float]:
-    """The latency without each law that matters to these events, whose schedule with all laws is `plan`."""
-    chip, found = plan.chip, {}
+def effects(events: Sequence[Event], scheduled: Schedule) -> dict[str, float]:
+    """The latency without each law that matters to these events, whose schedule with all laws is `scheduled`."""
+    chip, found = scheduled.chip, {}
     for name in LAWS:
         other = without(chip, name)
         if name == "psum-recompute":
-            matters = bool(plan.spills.recomputed or plan.spills.psum_copies)
+            matters = bool(scheduled.spills.recomputed or scheduled.spills.psum_copies)
         elif name == "sbuf-holding":
-            matters = bool(plan.spills.stores)
+            matters = bool(scheduled.spills.stores)
         elif name == "sustained-clock":
-            matters = plan.throttled
+            matters = scheduled.throttled
         else:
-            matters = plan.work.costs_on(other) != plan.work.cost_of_kind
+            matters = scheduled.work.costs_on(other) != scheduled.work.cost_of_kind
         if matters:
             found[name] = scheduled_us(events, other)
     return found

@@ -97,14 +97,14 @@ def attention_us(
         if instructions + known * length >= asked * length:
             break
         part = one_unit(problem, kernel, known * lnc)
-        plan = _scheduled(part, chip, lnc, window, kernel)
-        instructions += len(plan.events) // _cores(plan)
-        ends = unit_ends(plan, part, kernel, lnc)
+        scheduled = _scheduled(part, chip, lnc, window, kernel)
+        instructions += len(scheduled.events) // _cores(scheduled)
+        ends = unit_ends(scheduled, part, kernel, lnc)
         if ends is None:
             break
         step, doubt = _step(ends)
         rest = asked - known
-        found = plan.total_ns + step * rest
+        found = scheduled.total_ns + step * rest
         if doubt * rest <= _DOUBT * found:
             return Latency(us=found / 1e3, extrapolated=(known * lnc, units), instructions=instructions * lnc)
     whole = _whole(problem, chip, lnc, window, kernel)
@@ -160,8 +160,10 @@ def _doubling(known: int, asked: int) -> Iterator[int]:
 
 
 def _whole(problem: Problem, chip: Chip, lnc: int, window: int | None, kernel: str) -> Latency:
-    plan = _scheduled(problem, chip, lnc, window, kernel)
-    return Latency(us=plan.total_ns / 1e3, extrapolated=None, instructions=len(plan.events) * lnc // _cores(plan))
+    scheduled = _scheduled(problem, chip, lnc, window, kernel)
+    return Latency(
+        us=scheduled.total_ns / 1e3, extrapolated=None, instructions=len(scheduled.events) * lnc // _cores(scheduled)
+    )
 
 
 def _scheduled(problem: Problem, chip: Chip, lnc: int, window: int | None, kernel: str) -> Schedule:
@@ -169,9 +171,9 @@ def _scheduled(problem: Problem, chip: Chip, lnc: int, window: int | None, kerne
     return schedule(events, chip, window=window, cores=cores)
 
 
-def _cores(plan: Schedule) -> int:
+def _cores(scheduled: Schedule) -> int:
     """Cores whose events were scheduled."""
-    return len({queue.core for queue in plan.work.queues})
+    return len({queue.core for queue in scheduled.work.queues})
 
 
 def eager_like_us(problem: Problem, chip: Chip, lnc: int = 1) -> float:

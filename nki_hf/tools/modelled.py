@@ -24,7 +24,7 @@ from nki_hf.tools.subjects import attention_events, events_of, own_kernels, subj
 
 __all__ = [
     "AT_HELP", "FILE_HELP", "KERNEL", "KERNEL_HELP", "LAYOUT_HELP", "TASK_HELP", "ModelRequest", "asked_for", "model",
-    "planned", "stream", "visible_flops", "window_of",
+    "scheduled_within", "stream", "visible_flops", "window_of",
 ]  # fmt: skip
 
 KERNEL = own_kernels()[0]
@@ -146,7 +146,7 @@ def stream(asked: ModelRequest) -> Sequence[Event]:
     return events_of(asked.kernel, asked.seqlen, chip)
 
 
-def planned(events: Sequence[Event], chip: Chip, *, window: int | None, overflow: str = "spill") -> Schedule:
+def scheduled_within(events: Sequence[Event], chip: Chip, *, window: int | None, overflow: str = "spill") -> Schedule:
     """The schedule of a stream on `chip`.
 
     Raises:
@@ -161,8 +161,8 @@ def planned(events: Sequence[Event], chip: Chip, *, window: int | None, overflow
 
 
 def model(asked: ModelRequest, *, window: int | None, overflow: str = "spill") -> Schedule:
-    """The schedule of what was asked for; raises as `stream` and `planned` do."""
-    return planned(stream(asked), get_chip(asked.chip), window=window, overflow=overflow)
+    """The schedule of what was asked for; raises as `stream` and `scheduled_within` do."""
+    return scheduled_within(stream(asked), get_chip(asked.chip), window=window, overflow=overflow)
 
 
 def visible_flops(problem: Problem, *, backward: bool = False) -> int:

@@ -29,7 +29,7 @@ from nki_hf.tools.modelled import (
     TASK_HELP,
     ModelRequest,
     asked_for,
-    planned,
+    scheduled_within,
     stream,
     window_of,
 )  # fmt: skip
@@ -97,30 +97,30 @@ def show(side: Side, screen: Screen) -> None:
 
 
 def side_of(asked: ModelRequest, *, window: int | None, overflow: str = "spill", work: Work | None = None) -> Side:
-    """What a report says about a kernel; raises as `modelled.stream` and `modelled.planned` do."""
+    """What a report says about a kernel; raises as `modelled.stream` and `modelled.scheduled_within` do."""
     step = Work("", None) if work is None else work
     step.begin(f"tracing {asked}")
     events = stream(asked)
     step.advance(f"scheduling {len(events):,} instructions of {asked}")
-    plan = planned(events, get_chip(asked.chip), window=window, overflow=overflow)
+    scheduled = scheduled_within(events, get_chip(asked.chip), window=window, overflow=overflow)
     step.advance(f"scheduling them with each engine free, of {asked}")
-    saved, estimated = quick_gains(plan)
-    found = facts(plan, events, asked.useful_flops, saved_ns=saved, estimated=estimated)
+    saved, estimated = quick_gains(scheduled)
+    found = facts(scheduled, events, asked.useful_flops, saved_ns=saved, estimated=estimated)
     step.advance()
-    why = {**reasons(plan, events, saved_ns=saved), **_against_the_chip(asked, plan)}
-    return Side(title=str(asked), plan=plan, facts=found, reasons=why)
+    why = {**reasons(scheduled, events, saved_ns=saved), **_against_the_chip(asked, scheduled)}
+    return Side(title=str(asked), scheduled=scheduled, facts=found, reasons=why)
 
 
-def _against_the_chip(asked: ModelRequest, plan: Schedule) -> dict[str, Any]:
+def _against_the_chip(asked: ModelRequest, scheduled: Schedule) -> dict[str, Any]:
     """Size, what no kernel can be below on the chip, and the share of it, where a task says what is asked for."""
     if not asked.task:
         return {}
-    if not plan.events:  # it has not done what was asked for
+    if not scheduled.events:  # it has not done what was asked for
         return {"size": asked.seqlen}
     task = load_task(asked.task)
     arrays = [(name, shape, kind) for name, (shape, kind) in task.shapes(asked.seqlen, task.dtype).items()]
-    least = least_us(task, {"size": asked.seqlen, "arrays": arrays}, plan.chip, asked.lnc)
-    return {"size": asked.seqlen, "least_us": least, "score": min(1.0, least * 1e3 / plan.total_ns)}
+    least = least_us(task, {"size": asked.seqlen, "arrays": arrays}, scheduled.chip, asked.lnc)
+    return {"size": asked.seqlen, "least_us": least, "score": min(1.0, least * 1e3 / scheduled.total_ns)}
 
 
 def command(

@@ -46,8 +46,8 @@ def check(path: Path) -> None:
         require("nki_hf trace (a picture)", "plot", "matplotlib")
 
 
-def run(plan: Schedule, path: Path, title: str = "kernel") -> str:
-    """Write `plan` to `path` by its suffix (`.pftrace`, `.png`, `.svg`); returns one line that says what was written.
+def run(scheduled: Schedule, path: Path, title: str = "kernel") -> str:
+    """Write `scheduled` to `path` by its suffix (`.pftrace`, `.png`, `.svg`); returns one line that says what was written.
 
     Raises:
       ValueError, BackendUnavailable: see `check`.
@@ -55,9 +55,9 @@ def run(plan: Schedule, path: Path, title: str = "kernel") -> str:
     check(path)
     with writing(path), whole_file(path) as file:
         if path.suffix == ".pftrace":
-            slices = write_trace(plan, file, title=title)
+            slices = write_trace(scheduled, file, title=title)
             return f"wrote {path}: {slices:,} slices, simulated; open it at ui.perfetto.dev"
-        draw_timeline(plan, file, title=title, file_format=path.suffix.removeprefix("."))
+        draw_timeline(scheduled, file, title=title, file_format=path.suffix.removeprefix("."))
     return f"wrote {path}: simulated timeline"
 
 
@@ -84,8 +84,8 @@ def command(
     asked = asked_for(kernel_file, task, layout, at, const, kernel=kernel, seqlen=seqlen, shape=shape, chip=chip)
     check(output)
     with working(f"nki_hf trace of {asked}"):
-        plan = model(asked, window=window_of(order), overflow=overflow)
-        wrote = run(plan, output, str(asked))
+        scheduled = model(asked, window=window_of(order), overflow=overflow)
+        wrote = run(scheduled, output, str(asked))
     screen = Screen()
-    screen.say(f"{asked}: ~ {plan.total_ns / 1e3:,.1f} µs (sim, {chip}), {plan.order} order; {asked.band}")
+    screen.say(f"{asked}: ~ {scheduled.total_ns / 1e3:,.1f} µs (sim, {chip}), {scheduled.order} order; {asked.band}")
     screen.say(wrote)

@@ -14,13 +14,13 @@ from nki_hf.timing.schedule import Schedule
 __all__ = ["unit_ends"]
 
 
-def unit_ends(plan: Schedule, problem: Problem, kernel: str, cores: int) -> list[float] | None:
+def unit_ends(scheduled: Schedule, problem: Problem, kernel: str, cores: int) -> list[float] | None:
     """Of the n-th unit of every core the simulated ns at which it is written on all of them; None if a unit is not written.
 
     A schedule of one core of several, all of which do the same, has the units of that core.
 
     Args:
-      plan: the schedule of `problem`, whose units lie along the innermost axis that the kernel's binding divides.
+      scheduled: the schedule of `problem`, whose units lie along the innermost axis that the kernel's binding divides.
       problem: the call.
       kernel: its name.
       cores: how many share the units evenly.
@@ -32,15 +32,15 @@ def unit_ends(plan: Schedule, problem: Problem, kernel: str, cores: int) -> list
     shape = tuple(int(getattr(problem, name)) for name in output.axes)
     width = problem.group_size if heads else 1
     ends = [-1.0] * (shape[axis] // width)
-    stores = np.array([queue.engine == "dma" for queue in plan.work.queues], np.bool_)[plan.work.queue_of]
+    stores = np.array([queue.engine == "dma" for queue in scheduled.work.queues], np.bool_)[scheduled.work.queue_of]
     for i in np.flatnonzero(stores).tolist():
-        for region in plan.events[i].writes:
+        for region in scheduled.events[i].writes:
             buffer = region.buffer
             if not buffer.on_chip and buffer.role != "input" and buffer.shape == shape:
                 first, last = _along(region, axis, shape)
                 for unit in range(first // width, last // width + 1):
-                    ends[unit] = max(ends[unit], float(plan.done_ns[i]))
-    traced = len({queue.core for queue in plan.work.queues})
+                    ends[unit] = max(ends[unit], float(scheduled.done_ns[i]))
+    traced = len({queue.core for queue in scheduled.work.queues})
     written = sorted(end for end in ends if end >= 0)
     return written[traced - 1 :: traced] if len(written) * cores == len(ends) * traced else None
 

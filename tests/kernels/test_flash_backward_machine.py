@@ -16,7 +16,7 @@ from backward_cases import gradients, problem, upstream
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels import flash_backward, reference
 from nki_hf.kernels.flash_backward.plan import backward_reasons, plan_backward
-from nki_hf.kernels.flash_backward.steps import KEYS, scheduled, tiles_of
+from nki_hf.kernels.flash_backward.steps import KEYS, order_of_work, tiles_of
 from nki_hf.observers.races import races
 from nki_hf.problem import Mask
 from nki_hf.sim import SimOptions
@@ -113,11 +113,11 @@ def test_hidden_tiles_have_no_steps():
     case = problem(num_heads_q=1, seqlen_q=1024, seqlen_kv=1024, mask=Mask(ahead=1))
     spans = plan_backward(case, get_chip("trn2")).spans
     tiles = tiles_of(0, spans, (1, 1, 1024, 64), (1, 1, 1024, 64))
-    _, steps = scheduled(0, tiles, 0, len(tiles), (1, 1, 1024, 64), 512, False)
+    _, steps = order_of_work(0, tiles, 0, len(tiles), (1, 1, 1024, 64), 512, False)
     assert sum(step["width"] for step in steps) == 128 * sum(range(1, 9))
     window = replace(case, mask=Mask(ahead=1, window=128))
     tiles = tiles_of(0, plan_backward(window, get_chip("trn2")).spans, (1, 1, 1024, 64), (1, 1, 1024, 64))
-    _, steps = scheduled(0, tiles, 0, len(tiles), (1, 1, 1024, 64), 512, False)
+    _, steps = order_of_work(0, tiles, 0, len(tiles), (1, 1, 1024, 64), 512, False)
     assert sum(step["width"] for step in steps) == 128 * (1 + 2 * 7)
 
 

@@ -138,9 +138,9 @@ def test_simulated_times_in_program_order(problem, chip, least):
     rows, keys = problem.seqlen_q, problem.seqlen_kv
     scores = problem.num_heads_q * (rows * (rows + 1) // 2 if problem.mask.causal else rows * keys)
     floor_ns = scores / (128 * chip.scalar_ghz)
-    plan = schedule(events(problem, chip)[0], chip, window=None)
-    assert least <= floor_ns / (plan.total_ns - chip.kernel_fixed_ns) <= 1
-    assert not plan.spills
+    scheduled = schedule(events(problem, chip)[0], chip, window=None)
+    assert least <= floor_ns / (scheduled.total_ns - chip.kernel_fixed_ns) <= 1
+    assert not scheduled.spills
 
 
 def test_the_table_is_as_old_as_the_laws_of_the_times():

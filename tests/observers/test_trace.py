@@ -126,11 +126,11 @@ def test_there_is_one_flow_for_each_dependency_edge(packets, plan):
 @pytest.mark.parametrize("window", [None, 64])
 def test_flows_of_our_kernel_on_one_core(window, tmp_path):
     chip = get_chip("trn2")
-    plan = schedule(attention_events(problem_of("hq=2,hkv=1,sq=256,skv=640,causal"), chip), chip, window=window)
-    write_trace(plan, tmp_path / "x.pftrace")
+    scheduled = schedule(attention_events(problem_of("hq=2,hkv=1,sq=256,skv=640,causal"), chip), chip, window=window)
+    write_trace(scheduled, tmp_path / "x.pftrace")
     trace = pb.Trace()
     trace.ParseFromString((tmp_path / "x.pftrace").read_bytes())
-    flows, edges = _flows(trace.packet, window is not None, plan.events)
+    flows, edges = _flows(trace.packet, window is not None, scheduled.events)
     assert Counter(flows) == Counter(edges)
 
 

@@ -282,9 +282,9 @@ def test_pipes_progress_independently(kernel, rng):
     assert all(event.file == __file__ for event in sends)
     assert not races(events)
     for window in (None, 64):
-        plan = schedule(events, SimOptions().chip, window=window)
+        scheduled = schedule(events, SimOptions().chip, window=window)
         starts = {}
-        for event, start, done in zip(plan.work.events, plan.start_ns, plan.done_ns, strict=True):
+        for event, start, done in zip(scheduled.work.events, scheduled.start_ns, scheduled.done_ns, strict=True):
             if event.opcode == "sendrecv":
                 starts.setdefault(event.attrs["meeting"], []).append((start, done))
         for first_end, second_end in starts.values():  # neither core has the data before both have begun

@@ -283,17 +283,17 @@ def test_a_loop_whose_tiles_are_spilled_keeps_its_barriers():
     chip = get_chip("trn2")
     events = launch(kernel, (np.array([[3]], np.int32),), options=SimOptions(checks=False)).events
     for window in (None, 64):
-        plan = schedule(events, chip, window=window)
-        assert plan.spills.stores > 0
-        turns = [i for i, event in enumerate(plan.events) if event.opcode == "loop_turn"]
+        scheduled = schedule(events, chip, window=window)
+        assert scheduled.spills.stores > 0
+        turns = [i for i, event in enumerate(scheduled.events) if event.opcode == "loop_turn"]
         assert len(turns) == 3
-        done = plan.done_ns
-        for i, event in enumerate(plan.events):
+        done = scheduled.done_ns
+        for i, event in enumerate(scheduled.events):
             for producer in event.attrs.get("depends_on", ()):
                 assert producer < i
-                assert plan.start_ns[i] >= done[producer]
+                assert scheduled.start_ns[i] >= done[producer]
         for turn in turns:
-            assert {plan.events[i].opcode for i in plan.events[turn].attrs["depends_on"]} >= {"tensor_reduce"}
+            assert {scheduled.events[i].opcode for i in scheduled.events[turn].attrs["depends_on"]} >= {"tensor_reduce"}
 
 
 def test_dependencies_named_in_a_body_hold_in_every_turn():

@@ -72,6 +72,6 @@ def test_such_tiles_have_a_time():
         events = run().events
     chip = get_chip("trn2")
     for window in (None, 64):
-        plan = schedule(events, chip, window=window)
+        scheduled = schedule(events, chip, window=window)
         alone = 2 * X.nbytes / float(chip.dma_engines) / float(chip.dma_engine_bytes_per_ns)  # the loads of two chunks
-        assert plan.total_ns > alone
+        assert scheduled.total_ns > alone

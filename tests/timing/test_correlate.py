@@ -122,9 +122,9 @@ def test_autocomp_busy_times_of_vector_and_scalar_match_the_published_profile():
     chip = get_chip("trn1")
     measured = {"sd_baseline": (301.02, 520.0), "sd_fused_exp": (177.19, 359.39)}
     for name, (vector, scalar) in measured.items():
-        plan = schedule(events_of(name, 4096, chip), chip)
+        scheduled = schedule(events_of(name, 4096, chip), chip)
         lasted = {"vector": 0.0, "scalar": 0.0}
-        for event, cost in zip(plan.events, plan.work.costs, strict=True):
+        for event, cost in zip(scheduled.events, scheduled.work.costs, strict=True):
             if event.engine in lasted:
                 lasted[event.engine] += cost.done_ns / 1e3
         assert lasted["vector"] == pytest.approx(vector, rel=0.05)

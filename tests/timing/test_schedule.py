@@ -86,15 +86,17 @@ STEPS = st.lists(
 @given(STEPS, st.sampled_from(CHIP_NAMES), st.sampled_from(ORDERS))
 def test_no_instruction_starts_before_what_it_needs_is_there(steps, name, window):
     events = build(steps)
-    plan = schedule(events, get_chip(name), window=window)
+    scheduled = schedule(events, get_chip(name), window=window)
     for edge in dependencies(events, reorder=True):
         if edge.kind == WAR:
-            ready = plan.done_ns[edge.producer] if events[edge.producer].engine == "dma" else plan.free_ns[edge.producer]
+            ready = (
+                scheduled.done_ns[edge.producer] if events[edge.producer].engine == "dma" else scheduled.free_ns[edge.producer]
+            )
         elif edge.kind == 1 and events[edge.producer].engine == events[edge.consumer].engine != "dma":
-            ready = plan.free_ns[edge.producer]  # the same engine writes in order
+            ready = scheduled.free_ns[edge.producer]  # the same engine writes in order
         else:
-            ready = plan.done_ns[edge.producer]
-        assert plan.start_ns[edge.consumer] >= ready - 1e-6, edge
+            ready = scheduled.done_ns[edge.producer]
+        assert scheduled.start_ns[edge.consumer] >= ready - 1e-6, edge
 
 
 @pytest.mark.parametrize("name", CHIP_NAMES)
@@ -113,12 +115,12 @@ def test_program_order_needs_no_edge_that_is_left_out(name, steps):
 @given(STEPS, st.sampled_from(CHIP_NAMES), st.sampled_from(ORDERS))
 def test_an_engine_runs_one_instruction_at_a_time(steps, name, window):
     events = build(steps)
-    plan = schedule(events, get_chip(name), window=window)
+    scheduled = schedule(events, get_chip(name), window=window)
     for engine in {(event.engine, event.queue) for event in events}:
         mine = [i for i, event in enumerate(events) if (event.engine, event.queue) == engine]
-        order = sorted(mine, key=lambda i: plan.start_ns[i])
+        order = sorted(mine, key=lambda i: scheduled.start_ns[i])
         for before, after in pairwise(order):
-            assert plan.start_ns[after] >= plan.free_ns[before] - 1e-6
+            assert scheduled.start_ns[after] >= scheduled.free_ns[before] - 1e-6
         if window in (None, 1):
             assert order == mine
 
@@ -141,19 +143,19 @@ def test_results_of_one_engine_land_in_order(name, window):
     chip = get_chip(name)
     for columns in (16, 64, 512):
         steps = [("load", 0, 0, 16), ("ln", 0, 5, 16), ("copy", 0, 5, columns), ("load", 0, 5, 16)]
-        plan = schedule(build(steps), chip, window=window)
-        assert plan.done_ns[2] >= plan.done_ns[1]
-        assert plan.start_ns[3] >= plan.done_ns[1]
+        scheduled = schedule(build(steps), chip, window=window)
+        assert scheduled.done_ns[2] >= scheduled.done_ns[1]
+        assert scheduled.start_ns[3] >= scheduled.done_ns[1]
         without = schedule(build(steps[:2] + steps[3:]), chip, window=window)
-        assert without.start_ns[-1] <= plan.start_ns[-1]
+        assert without.start_ns[-1] <= scheduled.start_ns[-1]
 
 
 @pytest.mark.parametrize("name", CHIP_NAMES)
 def test_only_a_quicker_overwrite_waits_for_a_result_below_it(name):
     """What is as slow as the older result, or lies beside it, starts when its engine is free."""
     for steps in ([("ln", 0, 5, 16), ("copy", 0, 4, 16)], [("ln", 0, 5, 16), ("ln", 0, 5, 16)]):
-        plan = schedule(build([("load", 0, 0, 16), *steps]), get_chip(name), window=None)
-        assert plan.start_ns[2] == plan.free_ns[1]
+        scheduled = schedule(build([("load", 0, 0, 16), *steps]), get_chip(name), window=None)
+        assert scheduled.start_ns[2] == scheduled.free_ns[1]
 
 
 @settings(max_examples=40, deadline=None)
@@ -173,8 +175,8 @@ def test_vector_and_scalar_take_turns_at_psum_on_trn1_only():
         ("evict_vector", 3, 1, 16),
     ]
     for name, overlap in (("trn1", False), ("trn2", True), ("trn3", True)):
-        plan = schedule(build(steps), get_chip(name))
-        assert (plan.start_ns[4] < plan.free_ns[3]) == overlap
+        scheduled = schedule(build(steps), get_chip(name))
+        assert (scheduled.start_ns[4] < scheduled.free_ns[3]) == overlap
 
 
 def test_memory_is_reused_only_when_its_last_reader_has_finished():
@@ -188,11 +190,11 @@ def test_memory_is_reused_only_when_its_last_reader_has_finished():
             Event(len(events), 0, "tensor", "tensor", "nc_matmul", (whole(sbuf), whole(sbuf)), (whole(psum),), "k", 1, {})
         )
         events.append(Event(len(events), 0, "vector", "vector", "reciprocal", (whole(psum),), (whole(sbuf),), "k", 2, {}))
-    plan = schedule(events, get_chip("trn2"))
+    scheduled = schedule(events, get_chip("trn2"))
     ninth = 16
-    assert plan.start_ns[ninth] >= plan.free_ns[1]
-    assert plan.reasons()[ninth] == "memory"
-    assert plan.high_water_bytes[0, "psum"] == 8 * 2048
+    assert scheduled.start_ns[ninth] >= scheduled.free_ns[1]
+    assert scheduled.reasons()[ninth] == "memory"
+    assert scheduled.high_water_bytes[0, "psum"] == 8 * 2048
 
 
 def test_a_pinned_order_is_kept():
@@ -240,14 +242,14 @@ def _barrier_kernel(x):
 def test_no_core_passes_a_barrier_before_the_other_has_reached_it(window):
     options = SimOptions(chip=get_chip("trn2"), values=False)
     events = launch(_barrier_kernel, (np.zeros((128, 512), np.float32),), options=options, lnc=2).events
-    plan = schedule(events, get_chip("trn2"), window=window)
+    scheduled = schedule(events, get_chip("trn2"), window=window)
     barrier = {event.core: i for i, event in enumerate(events) if event.opcode == "core_barrier"}
     work = {core: [i for i, e in enumerate(events) if e.core == core and e.opcode == "reciprocal"] for core in (0, 1)}
-    assert plan.done_ns[work[0][-1]] > plan.done_ns[work[1][-1]] + 10_000
+    assert scheduled.done_ns[work[0][-1]] > scheduled.done_ns[work[1][-1]] + 10_000
     stored = [i for i, e in enumerate(events) if e.core == 0 and e.opcode == "dma_copy"][1]
     first_after = [i for i, e in enumerate(events) if e.core == 1 and e.opcode == "dma_copy"][2]
-    assert plan.start_ns[barrier[1]] >= plan.done_ns[stored]
-    assert plan.start_ns[first_after] >= plan.done_ns[stored]
+    assert scheduled.start_ns[barrier[1]] >= scheduled.done_ns[stored]
+    assert scheduled.start_ns[first_after] >= scheduled.done_ns[stored]
 
 
 LADDER = [(name, size) for size in (512, 1024, 2048) for name in ("v4", "v5", "v7", "v8", "v11") if size < 2048 or name == "v5"]
@@ -258,19 +260,19 @@ LADDER = [(name, size) for size in (512, 1024, 2048) for name in ("v4", "v5", "v
 def test_memory_in_use_never_exceeds_what_the_chip_has(name, size, window):
     """Sum over the buffers of each moment from their own first to last instruction in time, against the documented size."""
     chip = get_chip("trn1")
-    plan = schedule(events_of(name, size, chip), chip, window=window)
+    scheduled = schedule(events_of(name, size, chip), chip, window=window)
     span: dict = {}
-    for i, event in enumerate(plan.events):
-        last = plan.done_ns[i] if event.engine == "dma" else plan.free_ns[i]
+    for i, event in enumerate(scheduled.events):
+        last = scheduled.done_ns[i] if event.engine == "dma" else scheduled.free_ns[i]
         for region in (*event.reads, *event.writes):
             if region.buffer.space == "psum":
                 begin, end, _ = span.get(region.buffer.number, (np.inf, 0.0, 0))
                 banks = -(-region.buffer.bytes_per_partition // 2048)
-                span[region.buffer.number] = min(begin, plan.start_ns[i]), max(end, last), banks * 2048
+                span[region.buffer.number] = min(begin, scheduled.start_ns[i]), max(end, last), banks * 2048
     changes = sorted(change for begin, end, size in span.values() for change in ((end, -size), (begin, size)))
     most = max(np.cumsum([change for _, change in changes]))
-    assert most == plan.high_water_bytes[0, "psum"] <= 16384
-    assert plan.high_water_bytes[0, "sbuf"] <= 196608
+    assert most == scheduled.high_water_bytes[0, "psum"] <= 16384
+    assert scheduled.high_water_bytes[0, "sbuf"] <= 196608
 
 
 @pytest.mark.parametrize("window", [None, 64])
@@ -300,10 +302,10 @@ def test_every_writer_of_a_tile_waits_for_its_memory_not_only_the_first_in_progr
         )
         for i, (engine, opcode, reads, write) in enumerate(body)
     ]
-    plan = schedule(events, get_chip("trn2"), window=window)
-    first_bank_read = plan.free_ns[8]
-    assert min(plan.start_ns[-2:]) >= first_bank_read
-    assert plan.high_water_bytes[0, "psum"] == 16384
+    scheduled = schedule(events, get_chip("trn2"), window=window)
+    first_bank_read = scheduled.free_ns[8]
+    assert min(scheduled.start_ns[-2:]) >= first_bank_read
+    assert scheduled.high_water_bytes[0, "psum"] == 16384
 
 
 @pytest.mark.parametrize("name", CHIP_NAMES)

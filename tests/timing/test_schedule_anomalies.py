@@ -85,27 +85,29 @@ def test_more_psum_makes_none_of_our_kernels_slower(name, chip):
 def test_the_schedule_is_the_best_of_all_numbers_of_banks(name):
     """Numbers of banks that lead nowhere are given up early; what is found is what trying each to its end finds."""
     chip = get_chip("trn2")
-    plan = schedule(events_of_kernel(name, 1024, chip), chip)
-    choices = (None, *_fewer_banks(plan.work))
-    ends = [float(_with_banks(plan.work, 64, banks).done.max()) for banks in choices]
+    scheduled = schedule(events_of_kernel(name, 1024, chip), chip)
+    choices = (None, *_fewer_banks(scheduled.work))
+    ends = [float(_with_banks(scheduled.work, 64, banks).done.max()) for banks in choices]
     assert len(choices) > 1
-    assert plan.banks == choices[ends.index(min(ends))]
-    assert plan.total_ns == min(ends) + chip.kernel_fixed_ns
+    assert scheduled.banks == choices[ends.index(min(ends))]
+    assert scheduled.total_ns == min(ends) + chip.kernel_fixed_ns
 
 
 def test_functions_of_one_table_run_together():
     """Logarithm, exponential, logarithm, independent of each other: two tables are loaded, not three."""
     for name in CHIP_NAMES:
-        plan = schedule(build([("ln", 0, 3, 512), ("exp", 1, 4, 512), ("ln", 2, 5, 512)]), get_chip(name))
-        assert plan.reasons().count("table") == 2
-        assert max(plan.start_ns[[0, 2]]) < plan.start_ns[1]
+        scheduled = schedule(build([("ln", 0, 3, 512), ("exp", 1, 4, 512), ("ln", 2, 5, 512)]), get_chip(name))
+        assert scheduled.reasons().count("table") == 2
+        assert max(scheduled.start_ns[[0, 2]]) < scheduled.start_ns[1]
 
 
 def test_what_a_store_waits_for_is_more_urgent_than_what_nobody_needs():
     """The store's transfer takes longer than the wide copy, so the narrow one that it waits for goes first."""
     for name in CHIP_NAMES:
-        plan = schedule(build([("evict_vector", 0, 5, 512), ("evict_vector", 1, 3, 128), ("store", 1, 3, 16)]), get_chip(name))
-        assert plan.start_ns[1] < plan.start_ns[0]
+        scheduled = schedule(
+            build([("evict_vector", 0, 5, 512), ("evict_vector", 1, 3, 128), ("store", 1, 3, 16)]), get_chip(name)
+        )
+        assert scheduled.start_ns[1] < scheduled.start_ns[0]
 
 
 def test_few_small_kernels_are_slower_with_less_work_and_by_how_little():

@@ -294,10 +294,10 @@ def _nothing(x):
 
 
 def test_an_empty_stream_has_facts_and_a_page():
-    plan = schedule(_events(_nothing), TRN2)
-    found = facts(plan)
+    scheduled = schedule(_events(_nothing), TRN2)
+    found = facts(scheduled)
     assert (found["instructions"], found["engines"], found["achieved"]) == (0, [], "no matmuls")
-    page = report_page(Side(title="nothing", plan=plan, facts=found, reasons=reasons(plan, plan.events)))
+    page = report_page(Side(title="nothing", scheduled=scheduled, facts=found, reasons=reasons(scheduled, scheduled.events)))
     assert "the kernel runs no instruction, all of it is the launch" in page
 
 
@@ -305,10 +305,10 @@ def test_both_kinds_of_tflops_are_told_apart():
     """A causal square of 1,024: its visible keys are 1,024 * 1,025 / 2 of the scores of every block that is executed."""
     asked = ModelRequest(shape="sq=1024,skv=1024,causal,dtype=float16", chip="trn2")  # which one kernel takes
     events = attention_events(asked.problem, TRN2, kernel="flash_prefill")
-    plan = schedule(events, TRN2)
+    scheduled = schedule(events, TRN2)
     assert asked.useful_flops == visible_flops(asked.problem) == 4 * 128 * 1024 * 1025 // 2
-    found = facts(plan, events, asked.useful_flops)
-    assert found["visible_tflops"] == pytest.approx(asked.useful_flops / plan.total_ns / 1e3)
+    found = facts(scheduled, events, asked.useful_flops)
+    assert found["visible_tflops"] == pytest.approx(asked.useful_flops / scheduled.total_ns / 1e3)
     assert found["executed_tflops"] > 1.1 * found["visible_tflops"]
     (row,) = run(asked.problem, ("trn2",), window=64, lnc=1)
     assert row["visible_tflops_simulated"] == pytest.approx(found["visible_tflops"])

@@ -67,8 +67,8 @@ def test_gathers_pass_through_gpsimd_one_after_the_other(window):
             Region(cache, cache.dtype, 0, (128, 512), (512, 1), indirect=True), whole(rows),
         ), (whole(tile((128, 512), "bfloat16")),), "", 0, {})  # fmt: skip
 
-    plan = schedule([gather(0, "sync"), gather(1, "gpsimd")], TRN2, window=window)
-    assert plan.start_ns[1] - plan.start_ns[0] == pytest.approx(128 * TRN2.dma_software_descriptor_ns)
+    scheduled = schedule([gather(0, "sync"), gather(1, "gpsimd")], TRN2, window=window)
+    assert scheduled.start_ns[1] - scheduled.start_ns[0] == pytest.approx(128 * TRN2.dma_software_descriptor_ns)
     hardware = schedule([gather(0, "sync"), gather(1, "gpsimd")], without(TRN2, "software-descriptors"), window=window)
     assert hardware.start_ns[1] == hardware.start_ns[0]
 
@@ -79,5 +79,5 @@ def test_gpsimd_computes_between_gathers_and_not_while_it_writes_descriptors():
         Region(cache, cache.dtype, 0, (128, 512), (512, 1), indirect=True), whole(rows),
     ), (whole(tile((128, 512), "bfloat16")),), "", 0, {})  # fmt: skip
     iota = Event(1, 0, "gpsimd", "gpsimd", "iota", (), (whole(tile((128, 64))),), "", 0, {})
-    plan = schedule([gather, iota], TRN2, window=None)
-    assert plan.start_ns[1] - plan.start_ns[0] >= 128 * TRN2.dma_software_descriptor_ns
+    scheduled = schedule([gather, iota], TRN2, window=None)
+    assert scheduled.start_ns[1] - scheduled.start_ns[0] >= 128 * TRN2.dma_software_descriptor_ns

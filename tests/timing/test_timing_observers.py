@@ -83,11 +83,11 @@ def test_hbm_bytes_are_those_of_the_tensors_in_hbm_also_where_a_transfer_casts_o
 
     x = np.zeros((128, 2048), np.float32)
     chip = get_chip("trn2")
-    plan = schedule(launch(kernel, (x,), options=SimOptions(chip=chip, values=False)).events, chip)
-    (row,) = traffic(plan)
+    scheduled = schedule(launch(kernel, (x,), options=SimOptions(chip=chip, values=False)).events, chip)
+    (row,) = traffic(scheduled)
     assert row.hbm_bytes == x.nbytes + 2 * x.nbytes
     assert row.nbytes == 2 * x.nbytes
-    assert plan.work.costs[0].payload_ns == pytest.approx(x.nbytes / (16 * 23))
+    assert scheduled.work.costs[0].payload_ns == pytest.approx(x.nbytes / (16 * 23))
 
 
 def _behind_a_store(engine, window):
@@ -106,9 +106,9 @@ def _behind_a_store(engine, window):
 
     chip = get_chip("trn2")
     run = launch(kernel, (np.zeros((1, 1), np.float32),), options=SimOptions(chip=chip, values=False))
-    plan = schedule(run.events, chip, window=window)
-    of = {event.opcode: i for i, event in enumerate(plan.events)}
-    return plan, of["reciprocal"], of["dma_copy"], of["activation"]
+    scheduled = schedule(run.events, chip, window=window)
+    of = {event.opcode: i for i, event in enumerate(scheduled.events)}
+    return scheduled, of["reciprocal"], of["dma_copy"], of["activation"]
 
 
 def test_a_trigger_in_scalars_queue_holds_what_is_behind_it_as_long_as_it_waits():
@@ -154,25 +154,25 @@ def test_what_bounds_the_kernel_gains_most():
 def test_a_gain_is_that_of_the_plans_own_banks_and_none_is_lost_by_it(name):
     """Each gain is one of a schedule with some number of banks, at most the best of them; a loss is the best of all."""
     chip = get_chip("trn2")
-    plan = schedule(events_of(name, 1024, chip), chip)
-    found = gains(plan)
-    sizes = [None, *_fewer_banks(plan.work)]
-    assert plan.banks in sizes
+    scheduled = schedule(events_of(name, 1024, chip), chip)
+    found = gains(scheduled)
+    sizes = [None, *_fewer_banks(scheduled.work)]
+    assert scheduled.banks in sizes
     assert len(sizes) > 1
-    _, examples = np.unique(plan.work.kind, return_index=True)
+    _, examples = np.unique(scheduled.work.kind, return_index=True)
     for engine, gain in found.items():
         free = {cost: 0.0 for cost in ("busy_ns", "done_ns", "output_ns", "weight_ns", "lead_ns", "payload_ns", "tail_ns",
                                        "psum_ns", "sbuf_ns")}  # fmt: skip
         costs = [
-            replace(cost, **free, table="") if plan.events[example].engine == engine else cost
-            for cost, example in zip(plan.work.cost_of_kind, examples.tolist(), strict=True)
+            replace(cost, **free, table="") if scheduled.events[example].engine == engine else cost
+            for cost, example in zip(scheduled.work.cost_of_kind, examples.tolist(), strict=True)
         ]
-        if engine == "sync" and not any(event.engine == "sync" for event in plan.events):
+        if engine == "sync" and not any(event.engine == "sync" for event in scheduled.events):
             continue  # it only triggers
-        work = replace(plan.work, cost_of_kind=costs)
+        work = replace(scheduled.work, cost_of_kind=costs)
         fixed = float(chip.kernel_fixed_ns)
-        each = {banks: plan.total_ns - float(_with_banks(work, 64, banks).done.max()) - fixed for banks in sizes}
-        assert gain == pytest.approx(each[plan.banks] if each[plan.banks] > 0 else max(each.values()), abs=1e-6)
+        each = {banks: scheduled.total_ns - float(_with_banks(work, 64, banks).done.max()) - fixed for banks in sizes}
+        assert gain == pytest.approx(each[scheduled.banks] if each[scheduled.banks] > 0 else max(each.values()), abs=1e-6)
 
 
 ALIKE = [("flash_prefill", "trn1", 1, 512, 40, None)]
@@ -220,9 +220,14 @@ def test_long_heads_are_extrapolated_from_three(kernel, chip, lnc, keys, monkeyp
 def test_a_unit_ends_with_its_last_store():
     """Of heads one after another, so that nothing of a head is stored after the next one's."""
     problem, chip = problem_of("hq=4,hkv=2,sq=512,skv=512,causal"), get_chip("trn1")
-    plan = schedule(attention_events(problem, chip, kernel="flash_prefill"), chip, window=None)
-    first, last = unit_ends(plan, problem, "flash_prefill", 1)
-    stored = [(plan.done_ns[i], r) for i, e in enumerate(plan.events) for r in e.writes if r.buffer.shape == (1, 512, 4, 128)]
+    scheduled = schedule(attention_events(problem, chip, kernel="flash_prefill"), chip, window=None)
+    first, last = unit_ends(scheduled, problem, "flash_prefill", 1)
+    stored = [
+        (scheduled.done_ns[i], r)
+        for i, e in enumerate(scheduled.events)
+        for r in e.writes
+        if r.buffer.shape == (1, 512, 4, 128)
+    ]
     head = lambda region: region.offset // 128 % 4  # noqa: E731
     assert last == max(done for done, _ in stored)
     assert first == max(done for done, region in stored if head(region) < 2)
@@ -231,9 +236,11 @@ def test_a_unit_ends_with_its_last_store():
 def test_units_whose_outputs_share_a_store_end_with_it():
     """flash_const_max stores short neighbouring heads together: 16 heads of 64 rows by fewer than 16 stores."""
     problem, chip = problem_of("hq=16,hkv=16,sq=64,skv=64,causal"), get_chip("trn2")
-    plan = schedule(attention_events(problem, chip, kernel="flash_const_max"), chip, window=None)
-    ends = unit_ends(plan, problem, "flash_const_max", 1)
-    stores = {plan.done_ns[i] for i, e in enumerate(plan.events) for r in e.writes if r.buffer.shape == (1, 64, 16, 128)}
+    scheduled = schedule(attention_events(problem, chip, kernel="flash_const_max"), chip, window=None)
+    ends = unit_ends(scheduled, problem, "flash_const_max", 1)
+    stores = {
+        scheduled.done_ns[i] for i, e in enumerate(scheduled.events) for r in e.writes if r.buffer.shape == (1, 64, 16, 128)
+    }
     assert len(ends) == 16 > len(stores)
     assert set(ends) <= stores
     assert max(ends) == max(stores)
@@ -351,20 +358,20 @@ def test_dense_16_bit_matmuls_are_clocked_down_and_float32_ones_are_not():
 def test_gains_of_a_long_kernel_are_exact_for_its_limit_and_near_for_the_others(name, chip, monkeypatch):
     numbers = get_chip(chip)
     events = events_of(name, 2048, numbers)
-    plan = schedule(events, numbers)
-    exact = gains(plan)
-    assert quick_gains(plan) == (exact, frozenset())  # a short one has no estimates
+    scheduled = schedule(events, numbers)
+    exact = gains(scheduled)
+    assert quick_gains(scheduled) == (exact, frozenset())  # a short one has no estimates
     monkeypatch.setattr(timing, "ESTIMATED_FROM", 0)
-    found, estimated = quick_gains(plan)
-    limit = max(floors_ns(plan), key=floors_ns(plan).get)
+    found, estimated = quick_gains(scheduled)
+    limit = max(floors_ns(scheduled), key=floors_ns(scheduled).get)
     assert estimated
     assert limit not in estimated
     for engine, ns in exact.items():
         if engine in estimated:
-            assert abs(found[engine] - ns) < 0.1 * plan.total_ns
+            assert abs(found[engine] - ns) < 0.1 * scheduled.total_ns
         else:
             assert found[engine] == ns
-    rows = facts(plan, saved_ns=found, estimated=estimated)
+    rows = facts(scheduled, saved_ns=found, estimated=estimated)
     assert {row["engine"] for row in rows["engines"] if row["gain_estimated"]} == estimated - {"dma"}
     assert quick_gains(schedule(events, numbers, window=None))[1] == frozenset()  # program order is exact
 
@@ -385,12 +392,12 @@ def test_what_happens_outside_the_pieces_is_not_estimated(monkeypatch):
 
     chip = get_chip("trn2")
     run = launch(kernel, (np.zeros((128, 512), np.float32),), options=SimOptions(chip=chip, values=False))
-    plan = schedule(run.events, chip)
+    scheduled = schedule(run.events, chip)
     monkeypatch.setattr(timing, "ESTIMATED_FROM", 0)
-    found, estimated = quick_gains(plan)
+    found, estimated = quick_gains(scheduled)
     assert not {"gpsimd", "dma"} & estimated
-    assert found["gpsimd"] == gains(plan, "gpsimd")["gpsimd"] > 0.05 * plan.total_ns
-    assert found["dma"] == gains(plan, "dma")["dma"] > 0
+    assert found["gpsimd"] == gains(scheduled, "gpsimd")["gpsimd"] > 0.05 * scheduled.total_ns
+    assert found["dma"] == gains(scheduled, "dma")["dma"] > 0
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

@@ -70,11 +70,11 @@ def test_each_reader_waits_for_the_result_it_reads(name, reads, one_tile, window
 
     exp = exp_and_sum(stream, part("probs", 0, WIDE), part("sum", 0, 1))
     reader = stream.add("vector", "tensor_tensor", [part(*which) for which in READERS[reads]], [stream.part("c")])
-    plan = schedule(stream.events, chip, window=window)
-    cost = plan.work.costs[exp]
+    scheduled = schedule(stream.events, chip, window=window)
+    cost = scheduled.work.costs[exp]
     assert cost.output_ns < cost.done_ns
     needed = cost.done_ns if ("sum", 0, 1) in READERS[reads] else cost.output_ns
-    assert plan.start_ns[reader] == pytest.approx(plan.start_ns[exp] + needed + chip.semaphore_hop_ns)
+    assert scheduled.start_ns[reader] == pytest.approx(scheduled.start_ns[exp] + needed + chip.semaphore_hop_ns)
 
 
 @pytest.mark.parametrize("window", ORDERS)
@@ -82,8 +82,8 @@ def test_a_reader_that_overwrites_the_sum_waits_for_it(window):
     stream, chip = Stream(), get_chip("trn2")
     exp = exp_and_sum(stream, stream.part("probs"), stream.part("sum", 0, 1))
     after = stream.add("vector", "tensor_reduce", [stream.part("probs")], [stream.part("sum", 0, 1)])
-    plan = schedule(stream.events, chip, window=window)
-    assert plan.start_ns[after] >= plan.start_ns[exp] + plan.work.costs[exp].done_ns
+    scheduled = schedule(stream.events, chip, window=window)
+    assert scheduled.start_ns[after] >= scheduled.start_ns[exp] + scheduled.work.costs[exp].done_ns
 
 
 def test_a_reader_at_an_address_that_is_not_compared_waits_for_both():
@@ -93,8 +93,8 @@ def test_a_reader_at_an_address_that_is_not_compared_waits_for_both():
     output, total, alias = at(10, 0), at(11, 4096), at(12, 0)
     exp = exp_and_sum(stream, whole(output, 512), whole(total, 1))
     reader = stream.add("gpsimd", "tensor_copy", [whole(alias, 512)], [stream.part("a")])
-    plan = schedule(stream.events, chip)
-    assert plan.start_ns[reader] >= plan.start_ns[exp] + plan.work.costs[exp].done_ns
+    scheduled = schedule(stream.events, chip)
+    assert scheduled.start_ns[reader] >= scheduled.start_ns[exp] + scheduled.work.costs[exp].done_ns
 
 
 @pytest.mark.parametrize("window", ORDERS)
@@ -103,7 +103,11 @@ def test_a_free_scalar_engine_gives_its_output_at_once(window):
     stream, chip = Stream(), get_chip("trn2")
     exp = exp_and_sum(stream, stream.part("probs"), stream.part("sum", 0, 1))
     reader = stream.add("gpsimd", "tensor_copy", [stream.part("probs")], [stream.part("a")])
-    plan = schedule(stream.events, chip, window=window)
-    saved = gains(plan)["scalar"]
-    assert saved == pytest.approx(plan.start_ns[reader] - chip.kernel_fixed_ns - chip.semaphore_hop_ns)
-    assert reschedule(plan, plan.work.cost_of_kind).start_ns[reader] == plan.start_ns[reader] > plan.start_ns[exp]
+    scheduled = schedule(stream.events, chip, window=window)
+    saved = gains(scheduled)["scalar"]
+    assert saved == pytest.approx(scheduled.start_ns[reader] - chip.kernel_fixed_ns - chip.semaphore_hop_ns)
+    assert (
+        reschedule(scheduled, scheduled.work.cost_of_kind).start_ns[reader]
+        == scheduled.start_ns[reader]
+        > scheduled.start_ns[exp]
+    )

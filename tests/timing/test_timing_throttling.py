@@ -60,12 +60,12 @@ def stream(forms, dtype="bfloat16"):
 def test_dense_matmuls_run_at_full_clock_for_a_while_and_then_at_the_sustained_rate(name, window):
     chip = soon(name, 20_000)
     one, count = 512 / chip.tensor_ghz, 1000
-    plan = schedule(stream(["matmul"] * count), chip, window=window)
-    took = plan.free_ns - plan.start_ns
+    scheduled = schedule(stream(["matmul"] * count), chip, window=window)
+    took = scheduled.free_ns - scheduled.start_ns
     full = int(20_000 / one) - 1
     assert took[:full] == pytest.approx(one)
     assert took[full + 2 :] == pytest.approx(one / chip.tensor_sustained_fraction)
-    assert plan.throttled
+    assert scheduled.throttled
     assert not schedule(stream(["matmul"] * full), chip, window=window).throttled
 
 
@@ -74,15 +74,17 @@ def test_no_span_of_time_holds_more_dense_work_than_the_chip_sustains_and_what_i
     """Work done in any span <= fraction x span + (1 - fraction) x throttle time, the definition of the two constants."""
     chip = soon(name, 5_000)
     fraction = chip.tensor_sustained_fraction
-    plan = schedule(stream((["matmul"] * 40 + ["wait"] + ["matmul"] * 5 + ["vector", "wait", "wait"]) * 6), chip, window=None)
-    mine = np.array([event.opcode == "nc_matmul" for event in plan.events])
-    start, end = plan.start_ns[mine], plan.free_ns[mine]
+    scheduled = schedule(
+        stream((["matmul"] * 40 + ["wait"] + ["matmul"] * 5 + ["vector", "wait", "wait"]) * 6), chip, window=None
+    )
+    mine = np.array([event.opcode == "nc_matmul" for event in scheduled.events])
+    start, end = scheduled.start_ns[mine], scheduled.free_ns[mine]
     work = np.arange(1, mine.sum() + 1) * 512 / chip.tensor_ghz
     spans = end[None, :] - start[:, None]
     done = work[None, :] - np.concatenate([[0.0], work[:-1]])[:, None]
     later = np.triu(np.ones_like(spans, bool))
     assert (done <= fraction * spans + (1 - fraction) * 5_000 + 1e-6)[later].all()
-    assert plan.throttled
+    assert scheduled.throttled
 
 
 def test_matmuls_that_leave_the_engine_enough_time_are_not_slowed():
@@ -133,5 +135,5 @@ def test_idle_time_between_dense_stretches_lengthens_the_kernel_by_no_less_than_
 def test_accumulating_matmuls_load_their_weights_behind_one_another(window):
     """All of a stream add to one PSUM tile; the next stationary tile is loaded while the engine streams (full clock here)."""
     chip = soon("trn2", 1e9)
-    plan = schedule(stream(["matmul"] * 50), chip, window=window)
-    assert np.diff(np.sort(plan.start_ns)) == pytest.approx(512 / chip.tensor_ghz)
+    scheduled = schedule(stream(["matmul"] * 50), chip, window=window)
+    assert np.diff(np.sort(scheduled.start_ns)) == pytest.approx(512 / chip.tensor_ghz)

@@ -98,10 +98,10 @@ def test_engine_line_and_action_stand_in_the_first_sentence_of_the_text(browser,
     )
     total, engine, share, line, cost = found.groups()
     # the same from the schedule: the engine that is active longest, and the line of it that the critical path holds longest
-    busiest = max(engine_times(side.plan), key=lambda row: row.active_ns)
-    step = next(item for item in critical_path(side.plan) if item.engine == busiest.engine)
+    busiest = max(engine_times(side.scheduled), key=lambda row: row.active_ns)
+    step = next(item for item in critical_path(side.scheduled) if item.engine == busiest.engine)
     assert (total, engine, share) == (
-        f"{side.plan.total_ns / 1e3:,.1f}", busiest.engine, f"{100 * busiest.active_ns / side.plan.total_ns:.0f}"
+        f"{side.scheduled.total_ns / 1e3:,.1f}", busiest.engine, f"{100 * busiest.active_ns / side.scheduled.total_ns:.0f}"
     )  # fmt: skip
     assert (int(line), cost) == (step.line, f"{step.ns / 1e3:,.1f}")
     assert re.search(r"; [a-z]+ing .+ \(line \d+\) would save up to [\d,.]+ µs", verdict)
@@ -309,10 +309,10 @@ def test_a_long_name_leaves_the_figures_in_sight(browser, own, tmp_path, width):
 @in_browser
 @pytest.mark.parametrize("width", [1280, 800, 390])
 def test_a_line_of_the_source_is_one_line_however_long_it_and_its_figures_are(browser, tmp_path, monkeypatch, width):
-    def slow(plan):
+    def slow(scheduled):
         return [
             replace(item, lines=tuple(replace(line, path_us=1e6 * line.path_us) for line in item.lines))
-            for item in source_files(plan)
+            for item in source_files(scheduled)
         ]
 
     kernel = tmp_path / "kernel.py"
@@ -336,7 +336,7 @@ def test_a_kernel_without_an_instruction_says_so(browser, tmp_path):
     body = [line for line in OWN.splitlines() if not line.startswith("    ") or ("out" in line and "nisa" not in line)]
     kernel.write_text("\n".join(body))
     side = side_of(ModelRequest(kernel=str(kernel), seqlen=1024, chip="trn2", task="softmax"), window=64)
-    assert (side.facts["instructions"], len(side.plan.events)) == (0, 0)
+    assert (side.facts["instructions"], len(side.scheduled.events)) == (0, 0)
     (tmp_path / "page.html").write_text(report_page(side))
     for width in (1280, 390):
         browser.open(tmp_path / "page.html", width=width, ready=DRAWN)
@@ -445,13 +445,13 @@ def test_both_kernels_stand_side_by_side(made):
 
 
 def test_the_lanes_hold_every_instruction_once_and_their_time(side):
-    found, plan = lanes(side.plan), side.plan
+    found, scheduled = lanes(side.scheduled), side.scheduled
     columns = found.columns
-    assert len(columns.lane) == len(plan.events)
+    assert len(columns.lane) == len(scheduled.events)
     for number, lane in enumerate(found.lanes):
         if lane.engine != "dma":
             mine = columns.length[columns.lane == number].sum() * found.tick_ns
-            row = next(row for row in engine_times(plan) if (row.core, row.engine) == (lane.core, lane.engine))
+            row = next(row for row in engine_times(scheduled) if (row.core, row.engine) == (lane.core, lane.engine))
             assert mine == pytest.approx(row.active_ns, rel=0.01)
     ends = (columns.start + columns.length)[:-1]
     same = columns.lane[1:] == columns.lane[:-1]
@@ -460,20 +460,20 @@ def test_the_lanes_hold_every_instruction_once_and_their_time(side):
 
 
 def test_the_path_of_the_picture_is_the_critical_path(side):
-    marked = lanes(side.plan).columns.path.sum()
-    assert marked == sum(step.count for step in critical_path(side.plan) if step.engine != "launch")
+    marked = lanes(side.scheduled).columns.path.sum()
+    assert marked == sum(step.count for step in critical_path(side.scheduled) if step.engine != "launch")
 
 
 def test_there_is_an_iteration_per_tile_of_the_output():
     """v7 stores 16 tiles of 128 queries at 2,048 keys, one after the other."""
-    assert set(lanes(_side("v7", 2048).plan).columns.iteration.tolist()) == set(range(16))
+    assert set(lanes(_side("v7", 2048).scheduled).columns.iteration.tolist()) == set(range(16))
 
 
 @pytest.mark.parametrize("bins", [64, 1000])
 def test_bins_hold_all_of_the_time_that_they_stand_for(side, bins):
     """Columns of pixels never leave a short instruction out: what a lane is active is what its bins are, to their rounding."""
-    exact = lanes(side.plan)
-    found = binned(exact, side.plan.total_ns, bins)
+    exact = lanes(side.scheduled)
+    found = binned(exact, side.scheduled.total_ns, bins)
     kinds = np.array([WORDS.index(word) for _, word, _, _ in exact.kinds])[exact.columns.kind]
     for lane in range(len(exact.lanes)):
         for word in range(len(WORDS)):
@@ -487,9 +487,9 @@ def test_bins_hold_all_of_the_time_that_they_stand_for(side, bins):
 
 
 def test_a_stream_too_long_for_the_page_is_binned_and_says_so(side):
-    whole, short = timeline_data(side.plan, "x"), timeline_data(side.plan, "x", largest=100)
+    whole, short = timeline_data(side.scheduled, "x"), timeline_data(side.scheduled, "x", largest=100)
     assert (whole["exact"], short["exact"]) == (True, False)
-    assert whole["count"] == len(side.plan.events)
+    assert whole["count"] == len(side.scheduled.events)
     assert {kind[0] for kind in short["kinds"]} == set(WORDS)
 
 
@@ -515,11 +515,11 @@ def test_a_copy_is_told_from_an_exponential():
 
 def test_the_lines_of_the_source_add_up_to_the_latency(side):
     """All of the critical path but the launch lies on lines of the source."""
-    files = source_files(side.plan)
+    files = source_files(side.scheduled)
     launch = float(TRN1.kernel_fixed_ns) / 1e3
-    assert sum(item.path_us for item in files) == pytest.approx(side.plan.total_ns / 1e3 - launch, rel=1e-6)
+    assert sum(item.path_us for item in files) == pytest.approx(side.scheduled.total_ns / 1e3 - launch, rel=1e-6)
     lines = {line.number: line for item in files if item.file.endswith("steps.py") for line in item.lines}
-    assert sum(line.instructions for item in files for line in item.lines) == len(side.plan.events)
+    assert sum(line.instructions for item in files for line in item.lines) == len(side.scheduled.events)
     assert "nisa." in lines[max(lines, key=lambda n: lines[n].path_us)].text
 
 

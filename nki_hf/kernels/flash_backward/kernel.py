@@ -59,7 +59,7 @@ from nki_hf.kernels.flash_backward.scores import (
     products,
     step_shape,
 )
-from nki_hf.kernels.flash_backward.steps import runs_of, scheduled, tiles_of, units_of
+from nki_hf.kernels.flash_backward.steps import order_of_work, runs_of, tiles_of, units_of
 from nki_hf.kernels.flash_backward.tiles import (
     close_block,
     close_tile,
@@ -171,7 +171,7 @@ def _unit(env, unit, spans, section, size):
     for number in range(sections):
         env["section"] = number
         begin, end = number * section, min((number + 1) * section, len(tiles))
-        blocks, steps = scheduled(unit, tiles, begin, end, k.shape, size, env["recompute"])
+        blocks, steps = order_of_work(unit, tiles, begin, end, k.shape, size, env["recompute"])
         runs = runs_of(tiles, begin, end)
         _section(env, tiles, runs, blocks, steps)
         for i in range(begin, end):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["KEYS", "bias_jobs", "row_steps", "runs_of", "scheduled", "tiles_of", "units_of"]
+__all__ = ["KEYS", "bias_jobs", "row_steps", "runs_of", "order_of_work", "tiles_of", "units_of"]
 
 TILE = 128
 RUN = 4
@@ -134,7 +134,7 @@ def runs_of(tiles: list[Item], begin: int, end: int) -> list[Item]:
     return runs
 
 
-def scheduled(
+def order_of_work(
     unit: int, tiles: list[Item], begin: int, end: int, k_shape: tuple[int, ...], size: int, recompute: bool
 ) -> tuple[list[Item], list[Item]]:
     """Key blocks and steps of the query tiles `[begin, end)` of one unit: by key block, then query tile.
@@ -237,7 +237,7 @@ def bias_jobs(shape: tuple[int, ...], batch: int, heads: int, seqlen_q: int, pro
 
 def row_steps(unit: int, tile: Item, k_shape: tuple[int, ...], size: int, statistics: bool) -> tuple[list[Item], list[Item]]:
     """Blocks and steps of one query tile alone, one block for each step."""
-    blocks, steps = scheduled(unit, [tile], 0, 1, k_shape, size, False)
+    blocks, steps = order_of_work(unit, [tile], 0, 1, k_shape, size, False)
     found = []
     for i in range(len(steps)):
         step = steps[i]

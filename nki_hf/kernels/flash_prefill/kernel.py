@@ -44,7 +44,7 @@ Source: online softmax, arXiv:2205.14135, algorithm 1.
 """
 
 from nki_hf.kernels.flash_prefill.row_statistics import empty_above, write_statistics
-from nki_hf.kernels.flash_prefill.steps import divided, scheduled
+from nki_hf.kernels.flash_prefill.steps import divided, order_of_work
 from nki_hf.lang import nisa, nki, nl
 
 TILE = 128
@@ -110,7 +110,7 @@ def flash_prefill(
         _load_sink(env, sink)
 
     tasks = divided(batch * k.shape[1], len(spans), row_split, program, programs)
-    blocks, sections, steps = scheduled(tasks, spans, q.shape, k.shape, q_rows, q_heads, section)
+    blocks, sections, steps = order_of_work(tasks, spans, q.shape, k.shape, q_rows, q_heads, section)
     count = len(steps)
     live = [None, None, None, None, None]
     for i in range(count + 4):

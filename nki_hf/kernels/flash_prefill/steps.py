@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["KEYS", "divided", "scheduled"]
+__all__ = ["KEYS", "divided", "order_of_work"]
 
 TILE = 128
 BLOCK = 512
@@ -76,7 +76,7 @@ def divided(units: int, tiles: int, row_split: int, program: int, programs: int)
     return tasks
 
 
-def scheduled(
+def order_of_work(
     tasks: list[tuple[int, int, int]],
     spans: tuple[Span, ...],
     q_shape: tuple[int, ...],

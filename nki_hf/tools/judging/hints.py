@@ -46,58 +46,60 @@ class Hint:
 Lines = dict[tuple[str, int], list[int]]
 
 
-def hints(plan: Schedule, events: Sequence[Any], *, most: int = 8, saved_ns: Mapping[str, float] | None = None) -> list[Hint]:
+def hints(
+    scheduled: Schedule, events: Sequence[Any], *, most: int = 8, saved_ns: Mapping[str, float] | None = None
+) -> list[Hint]:
     """The largest first; one per rule and line. `saved_ns` is what `gains` says of every engine, if it is known."""
     path: dict[tuple[str, int], float] = defaultdict(float)
-    for step in critical_path(plan):
+    for step in critical_path(scheduled):
         path[step.file, step.line] += step.ns / 1e3
-    found = [hint for rule in _RULES for hint in rule(plan, path)]
-    found += list(_spills(plan, events))
-    found = _bounded(plan, found, saved_ns)
-    kept = [hint for hint in found if hint.gain_us >= _WORTH * plan.total_ns / 1e3 or hint.rule == "spills"]
+    found = [hint for rule in _RULES for hint in rule(scheduled, path)]
+    found += list(_spills(scheduled, events))
+    found = _bounded(scheduled, found, saved_ns)
+    kept = [hint for hint in found if hint.gain_us >= _WORTH * scheduled.total_ns / 1e3 or hint.rule == "spills"]
     return sorted(kept, key=lambda hint: -hint.gain_us)[:most]
 
 
-def _bounded(plan: Schedule, found: Sequence[Hint], saved_ns: Mapping[str, float] | None) -> list[Hint]:
+def _bounded(scheduled: Schedule, found: Sequence[Hint], saved_ns: Mapping[str, float] | None) -> list[Hint]:
     """No hint about an engine's work gains more than the latency would if that engine took no time."""
-    of_line = {(event.file, event.line): event.engine for event in plan.events}
+    of_line = {(event.file, event.line): event.engine for event in scheduled.events}
     most = dict(saved_ns or {})
     bounded = []
     for hint in found:
         engine = of_line.get((hint.file, hint.line))
         if engine is not None and hint.gain_us and hint.rule != "one semaphore":
             if engine not in most:
-                most[engine] = gains(plan, engine).get(engine, 0.0)
+                most[engine] = gains(scheduled, engine).get(engine, 0.0)
             hint = replace(hint, gain_us=min(hint.gain_us, max(most[engine], 0.0) / 1e3))
         bounded.append(hint)
     return bounded
 
 
-def _by_line(plan: Schedule, wanted: Callable[[Any], bool]) -> Lines:
+def _by_line(scheduled: Schedule, wanted: Callable[[Any], bool]) -> Lines:
     found: Lines = defaultdict(list)
-    for number, event in enumerate(plan.events):
+    for number, event in enumerate(scheduled.events):
         if wanted(event):
             found[event.file, event.line].append(number)
     return found
 
 
-def _busy(plan: Schedule, numbers: Sequence[int]) -> float:
+def _busy(scheduled: Schedule, numbers: Sequence[int]) -> float:
     index = np.asarray(numbers)
-    return float((plan.free_ns[index] - plan.start_ns[index]).sum()) / 1e3
+    return float((scheduled.free_ns[index] - scheduled.start_ns[index]).sum()) / 1e3
 
 
-def _idle_engine(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
-    active = {row.engine: row.active_ns / row.total_ns for row in engine_times(plan) if row.core == 0}
+def _idle_engine(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+    active = {row.engine: row.active_ns / row.total_ns for row in engine_times(scheduled) if row.core == 0}
     for engine, other in (("vector", "scalar"), ("scalar", "vector")):  # GpSimd does not reach PSUM
         if active.get(engine, 0) < 0.5 or active.get(other, 0) > 0.6 * active.get(engine, 0):
             continue
         copies: Lines = defaultdict(list)
-        for number, event in enumerate(plan.events):
+        for number, event in enumerate(scheduled.events):
             if event.engine == engine and event.opcode in ("tensor_copy", "activation") and event.reads:
                 if event.attrs.get("op", "copy") in ("copy", None) and event.reads[0].buffer.space == "psum":
                     copies[event.file, event.line].append(number)
         for (file, line), numbers in copies.items():
-            gain = min(_busy(plan, numbers) / 2, path.get((file, line), 0.0))
+            gain = min(_busy(scheduled, numbers) / 2, path.get((file, line), 0.0))
             yield Hint(
                 rule="idle engine",
                 file=file,
@@ -108,11 +110,11 @@ def _idle_engine(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator
             )
 
 
-def _apart(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+def _apart(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
     """An exp whose result another instruction sums."""
     exps = {
         event.writes[0].buffer.number
-        for event in plan.events
+        for event in scheduled.events
         if event.opcode in ("activation", "exponential")
         and event.attrs.get("op") == "exp"
         and event.writes
@@ -120,7 +122,7 @@ def _apart(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]
         and len(event.writes) == 1
     }
     sums = _by_line(
-        plan,
+        scheduled,
         lambda event: (
             event.opcode == "tensor_reduce"
             and event.attrs.get("op") == "add"
@@ -133,18 +135,18 @@ def _apart(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]
             rule="exp and sum apart",
             file=file,
             line=line,
-            gain_us=min(_busy(plan, numbers), path.get((file, line), 0.0)),
+            gain_us=min(_busy(scheduled, numbers), path.get((file, line), 0.0)),
             text="the row sum reads what exp wrote: nisa.activation_reduce makes both in one instruction",
         )
 
 
-def _float32(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+def _float32(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
     wide = _by_line(
-        plan, lambda event: event.engine == "tensor" and bool(event.reads) and event.reads[-1].dtype.name == "float32"
+        scheduled, lambda event: event.engine == "tensor" and bool(event.reads) and event.reads[-1].dtype.name == "float32"
     )
-    cycles = float(plan.chip.tensor_fp32_cycles)
+    cycles = float(scheduled.chip.tensor_fp32_cycles)
     for (file, line), numbers in wide.items():
-        gain = min(_busy(plan, numbers) * (1 - 1 / cycles), path.get((file, line), 0.0))
+        gain = min(_busy(scheduled, numbers) * (1 - 1 / cycles), path.get((file, line), 0.0))
         yield Hint(
             rule="float32 matmul",
             file=file,
@@ -155,11 +157,11 @@ def _float32(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hin
         )
 
 
-def _loads(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+def _loads(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
     """The same HBM bytes loaded again and again."""
     first: dict[Any, int] = {}
     again: Lines = defaultdict(list)
-    for number, event in enumerate(plan.events):
+    for number, event in enumerate(scheduled.events):
         if (
             event.engine == "dma"
             and event.reads
@@ -182,14 +184,14 @@ def _loads(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]
         )
 
 
-def _short_rows(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+def _short_rows(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
     def short(event: Any) -> bool:
         return event.engine == "dma" and any(
             region.contiguous_bytes < _ROW_BYTES and region.bytes >= 16 * _ROW_BYTES for region in (*event.reads, *event.writes)
         )
 
-    for (file, line), numbers in _by_line(plan, short).items():
-        event = plan.events[numbers[0]]
+    for (file, line), numbers in _by_line(scheduled, short).items():
+        event = scheduled.events[numbers[0]]
         least = min(region.contiguous_bytes for region in (*event.reads, *event.writes))
         yield Hint(
             rule="short DMA rows",
@@ -201,12 +203,12 @@ def _short_rows(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[
         )
 
 
-def _narrow(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+def _narrow(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
     def narrow(event: Any) -> bool:
         return event.opcode == "nc_matmul" and not event.attrs.get("is_transpose") and event.reads[-1].free_elements < _TILE
 
-    for (file, line), numbers in _by_line(plan, narrow).items():
-        width = plan.events[numbers[0]].reads[-1].free_elements
+    for (file, line), numbers in _by_line(scheduled, narrow).items():
+        width = scheduled.events[numbers[0]].reads[-1].free_elements
         if width >= _TILE or len(numbers) < 8:
             continue
         gain = path.get((file, line), 0.0) * (1 - width / _TILE) / 2
@@ -220,23 +222,23 @@ def _narrow(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint
         )
 
 
-def _semaphore(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
+def _semaphore(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
     """Waits of the engine that is active longest: without them the latency would be what it is active. Others may wait."""
-    rows = engine_times(plan)
+    rows = engine_times(scheduled)
     if not rows:
         return
     busiest = max(rows, key=lambda row: row.active_ns)
-    code, total = REASONS.index("semaphore"), plan.total_ns / 1e3
+    code, total = REASONS.index("semaphore"), scheduled.total_ns / 1e3
     waits: dict[tuple[str, int, str, str], float] = defaultdict(float)
     mine = [
         number
-        for number in np.argsort(plan.start_ns, kind="stable").tolist()
-        if (plan.events[number].core, plan.events[number].engine) == (busiest.core, busiest.engine)
+        for number in np.argsort(scheduled.start_ns, kind="stable").tolist()
+        if (scheduled.events[number].core, scheduled.events[number].engine) == (busiest.core, busiest.engine)
     ]
     for before, number in pairwise(mine):
-        gap = float(plan.start_ns[number] - plan.free_ns[before])
-        if plan.reason[number] == code and gap > 0 and plan.cause[number] >= 0:
-            event, cause = plan.events[number], plan.events[int(plan.cause[number])]
+        gap = float(scheduled.start_ns[number] - scheduled.free_ns[before])
+        if scheduled.reason[number] == code and gap > 0 and scheduled.cause[number] >= 0:
+            event, cause = scheduled.events[number], scheduled.events[int(scheduled.cause[number])]
             waits[event.file, event.line, cause.engine, f"{cause.opcode} at line {cause.line}"] += gap / 1e3
     for (file, line, other, what), us in sorted(waits.items(), key=lambda item: -item[1])[:3]:
         if busiest.engine != other and us > 0.05 * total:
@@ -250,10 +252,10 @@ def _semaphore(plan: Schedule, path: dict[tuple[str, int], float]) -> Iterator[H
             )
 
 
-def _spills(plan: Schedule, events: Sequence[Any]) -> Iterator[Hint]:
-    if not plan.spills:
+def _spills(scheduled: Schedule, events: Sequence[Any]) -> Iterator[Hint]:
+    if not scheduled.spills:
         return
-    for item in working_sets(events, plan.chip):
+    for item in working_sets(events, scheduled.chip):
         if item.high_water > item.capacity and item.tiles:
             largest = item.tiles[0]
             yield Hint(

@@ -14,22 +14,22 @@ from nki_hf.tools.judging.hints import hints
 __all__ = ["reasons", "sentence"]
 
 
-def reasons(plan: Schedule, events: Sequence[Event], *, saved_ns: Mapping[str, float] | None = None) -> dict[str, Any]:
+def reasons(scheduled: Schedule, events: Sequence[Event], *, saved_ns: Mapping[str, float] | None = None) -> dict[str, Any]:
     """What bounds a schedule and what to change; times in simulated us, and what `sentence` needs.
 
     Args:
-      plan: the schedule.
+      scheduled: the schedule.
       events: the kernel's own stream, before any spill.
       saved_ns: what `gains` says of every engine, if it is known.
     """
-    total = plan.total_ns / 1e3
-    floors = {name: ns / 1e3 for name, ns in floors_ns(plan).items()}
-    path = critical_path(plan)
+    total = scheduled.total_ns / 1e3
+    floors = {name: ns / 1e3 for name, ns in floors_ns(scheduled).items()}
+    path = critical_path(scheduled)
     busiest = max(floors, key=lambda name: floors[name])
     bottleneck = None
-    if len(plan.events):
+    if len(scheduled.events):
         top = next((step for step in path if step.engine == busiest), path[0])
-        saved = (saved_ns or gains(plan, busiest)).get(busiest, 0.0) / 1e3
+        saved = (saved_ns or gains(scheduled, busiest)).get(busiest, 0.0) / 1e3
         bottleneck = {
             "engine": busiest,
             "opcode": top.opcode,
@@ -37,13 +37,13 @@ def reasons(plan: Schedule, events: Sequence[Event], *, saved_ns: Mapping[str, f
             "line": top.line,
             "code": linecache.getline(top.file, top.line).strip()[:160],
             "active": floors[busiest] / total,
-            "share": top.ns / plan.total_ns,
+            "share": top.ns / scheduled.total_ns,
             "gain_us": max(saved, 0.0),
         }
     return {
-        "chip": plan.chip.name,
+        "chip": scheduled.chip.name,
         "us": total,
-        "order": plan.order,
+        "order": scheduled.order,
         "floors_us": {name: round(us, 3) for name, us in floors.items()},
         "bottleneck": bottleneck,
         "path": [
@@ -53,13 +53,13 @@ def reasons(plan: Schedule, events: Sequence[Event], *, saved_ns: Mapping[str, f
                 "file": s.file,
                 "line": s.line,
                 "us": s.ns / 1e3,
-                "share": s.ns / plan.total_ns,
+                "share": s.ns / scheduled.total_ns,
             }
             for s in path[:6]
         ],
         "hints": [
             {"rule": h.rule, "file": h.file, "line": h.line, "text": h.text, "gain_us": h.gain_us}
-            for h in hints(plan, events, saved_ns=saved_ns)
+            for h in hints(scheduled, events, saved_ns=saved_ns)
         ],
     }
 

@@ -52,18 +52,18 @@ def timed(
     size = int(asked["size"])
     result, spilled = launched or stream_of(asked, trace, chip, lnc)
     events = result.events
-    plan = schedule(events, chip, window=window, overflow="spill")
+    scheduled = schedule(events, chip, window=window, overflow="spill")
     least = least_us(task, asked, chip, lnc)
     return {
         "size": size,
         "lnc": lnc,
-        **reasons(plan, events),
+        **reasons(scheduled, events),
         "instructions": len(events),
         "band": error_band(task.family or task.name, chip.name),
         "least_us": least,
-        "score": min(1.0, least * 1e3 / plan.total_ns),
+        "score": min(1.0, least * 1e3 / scheduled.total_ns),
         "spills": spilled,
-        "counters": counters(plan),
+        "counters": counters(scheduled),
     }
 
 

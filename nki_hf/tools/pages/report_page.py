@@ -34,13 +34,13 @@ class Side:
 
     Attributes:
       title: what it is, e.g. `v7 at 4,096 keys`.
-      plan: its schedule.
+      scheduled: its schedule.
       facts: of observers/report.py.
       reasons: of tools/judging/reasons.py; `size`, `score` and `least_us` where they are known.
     """
 
     title: str
-    plan: Schedule
+    scheduled: Schedule
     facts: Mapping[str, Any]
     reasons: Mapping[str, Any]
 
@@ -67,10 +67,10 @@ def report_page(side: Side, against: Side | None = None, *, notes: Sequence[str]
     return page(
         f"{title} (simulated)",
         "".join(parts),
-        heading=f'{escape(title)} <span class="quiet">on {escape(side.plan.chip.name)}, simulated</span>',
+        heading=f'{escape(title)} <span class="quiet">on {escape(side.scheduled.chip.name)}, simulated</span>',
         styles=("report.css",),
         scripts=(D3_ZOOM, "timeline.js"),
-        data={"plans": [timeline_data(item.plan, item.title) for item in sides]},
+        data={"timelines": [timeline_data(item.scheduled, item.title) for item in sides]},
     )
 
 
@@ -155,7 +155,7 @@ def _timeline(sides: Sequence[Side]) -> str:
 
 
 def _words(side: Side) -> set[str]:
-    return {word_of(event) for event in side.plan.events}
+    return {word_of(event) for event in side.scheduled.events}
 
 
 def _floors(sides: Sequence[Side]) -> str:
@@ -163,7 +163,7 @@ def _floors(sides: Sequence[Side]) -> str:
     most = max(item.reasons["us"] for item in sides)
     rows = [("latency", [item.reasons["us"] for item in sides])]
     rows += [(name, [item.reasons["floors_us"].get(name, 0.0) for item in sides]) for name in names]
-    rows.append(("launch", [float(item.plan.chip.kernel_fixed_ns) / 1e3 for item in sides]))
+    rows.append(("launch", [float(item.scheduled.chip.kernel_fixed_ns) / 1e3 for item in sides]))
     least = [item.reasons.get("least_us") or 0.0 for item in sides]
     if any(least):
         rows.append(("chip at best", least))
@@ -195,7 +195,7 @@ def _path(side: Side, named: bool) -> str:
 
 
 def _source(side: Side, named: bool) -> str:
-    files = source_files(side.plan)
+    files = source_files(side.scheduled)
     if not files:
         return ""
     most = max((line.path_us for item in files for line in item.lines), default=0.0)

@@ -21,8 +21,8 @@
     return `${number(from / size, digits)} to ${number(to / size, digits)} ${unit}`;
   };
 
-  async function unpacked(plan) {
-    const bytes = Uint8Array.from(atob(plan.columns), letter => letter.charCodeAt(0));
+  async function unpacked(timeline) {
+    const bytes = Uint8Array.from(atob(timeline.columns), letter => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     const all = new Int32Array(await new Response(stream).arrayBuffer());
     const n = all.length / COLUMNS, column = i => all.subarray(i * n, (i + 1) * n);
@@ -34,12 +34,12 @@
   }
 
   class View {
-    constructor(holder, plan, columns) {
-      Object.assign(this, { holder, plan, columns });
+    constructor(holder, timeline, columns) {
+      Object.assign(this, { holder, timeline, columns });
       this.canvas = holder.querySelector("canvas");
       this.tip = holder.querySelector(".tip");
       this.pad = holder.querySelector(".pad"); // lies on the lanes, without the names before them: what the zoom counts from
-      this.lanes = plan.lanes.map(() => ({ from: 0, to: 0 }));
+      this.lanes = timeline.lanes.map(() => ({ from: 0, to: 0 }));
       const { lane, start, length, count } = columns;
       this.latest = new Float64Array(count); // of the entries of a lane up to this one, the latest end
       for (let i = 0; i < count; i++) {
@@ -50,22 +50,22 @@
         this.latest[i] = first ? end : Math.max(this.latest[i - 1], end);
       }
       this.path = [];
-      if (plan.exact) for (let i = 0; i < count; i++) if (columns.path[i]) this.path.push(i);
+      if (timeline.exact) for (let i = 0; i < count; i++) if (columns.path[i]) this.path.push(i);
       this.path.sort((a, b) => start[a] - start[b]);
-      this.iterations = plan.exact ? this.spans() : [];
+      this.iterations = timeline.exact ? this.spans() : [];
       this.marked = null;
     }
 
     spans() {
       const { lane, start, length, iteration, count } = this.columns, found = new Map();
       for (let i = 0; i < count; i++) {
-        const core = this.plan.lanes[lane[i]].core, key = core * 1e7 + iteration[i];
+        const core = this.timeline.lanes[lane[i]].core, key = core * 1e7 + iteration[i];
         const span = found.get(key) || { core, number: iteration[i], from: Infinity, to: 0 };
         span.from = Math.min(span.from, start[i]); span.to = Math.max(span.to, start[i] + length[i]);
         found.set(key, span);
       }
       const all = [...found.values()].sort((a, b) => a.from - b.from);
-      return all.length > this.plan.cores ? all : [];
+      return all.length > this.timeline.cores ? all : [];
     }
 
     resize() {
@@ -74,13 +74,13 @@
       this.gutter = narrow ? 66 : 104;
       this.rows = [];
       let y = 24;
-      const many = this.plan.cores > 1;
+      const many = this.timeline.cores > 1;
       const row = (kind, height, label, more) => { this.rows.push({ kind, y, height, label, ...more }); y += height; };
-      for (let core = 0; core < Math.max(this.plan.cores, 1); core++) {
+      for (let core = 0; core < Math.max(this.timeline.cores, 1); core++) {
         if (many) row("head", 16, `core ${core}`, {});
         if (this.iterations.length) row("iterations", 19, "iterations", { core });
-        this.plan.lanes.forEach((lane, index) => { if (lane.core === core) row("lane", 33, lane.name, { index }); });
-        this.plan.memory.forEach(item => {
+        this.timeline.lanes.forEach((lane, index) => { if (lane.core === core) row("lane", 33, lane.name, { index }); });
+        this.timeline.memory.forEach(item => {
           if (item.core === core) row("memory", 46, item.space.toUpperCase(), { item });
         });
       }
@@ -96,7 +96,7 @@
     // ---- drawing
 
     draw(from, to) { // in ns
-      const tick = this.plan.tick;
+      const tick = this.timeline.tick;
       this.from = from / tick; this.to = to / tick;
       this.scale = (this.width - this.gutter) / (this.to - this.from);
       const pen = this.pen = this.canvas.getContext("2d");
@@ -104,8 +104,8 @@
       pen.clearRect(0, 0, this.width, this.height);
       this.inks = {
         ink: colour("--ink"), quiet: colour("--quiet"), line: colour("--line"), soft: colour("--soft"), card: colour("--card"),
-        path: colour("--path"), accent: colour("--accent"), words: this.plan.words.map((_, i) => rgb(colour(`--k${i}`))),
-        waits: this.plan.reasons.map(name => WAITS[name] ? rgb(colour(WAITS[name])) : null),
+        path: colour("--path"), accent: colour("--accent"), words: this.timeline.words.map((_, i) => rgb(colour(`--k${i}`))),
+        waits: this.timeline.reasons.map(name => WAITS[name] ? rgb(colour(WAITS[name])) : null),
       };
       pen.font = "12px system-ui,sans-serif"; pen.textBaseline = "middle";
       this.axis(from, to);
@@ -136,7 +136,7 @@
       const step = [1, 2, 5, 10].map(n => n * power).find(n => n >= rough);
       pen.textAlign = "center";
       for (let time = Math.ceil(from / step) * step; time <= to; time += step) {
-        const x = this.x(time / this.plan.tick);
+        const x = this.x(time / this.timeline.tick);
         pen.fillStyle = this.inks.line; pen.fillRect(Math.round(x), 17, 1, this.height - 17);
         pen.fillStyle = this.inks.quiet;
         const text = step >= 1000 ? `${number(time / 1e3, 0)}` : number(time / 1e3, step >= 100 ? 1 : step >= 10 ? 2 : 3);
@@ -146,7 +146,7 @@
     }
 
     launch() {
-      const pen = this.pen, to = this.x(this.plan.launch);
+      const pen = this.pen, to = this.x(this.timeline.launch);
       if (to <= this.gutter) return;
       pen.fillStyle = this.inks.soft; pen.fillRect(this.x(0), 19, to - this.x(0), this.height);
       pen.save(); pen.beginPath(); pen.rect(this.x(0), 19, to - this.x(0), this.height); pen.clip();
@@ -163,7 +163,7 @@
     }
 
     ending() {
-      const x = this.x(this.plan.total);
+      const x = this.x(this.timeline.total);
       this.pen.fillStyle = this.inks.quiet; this.pen.fillRect(Math.round(x) - 1, 17, 1, this.height);
     }
 
@@ -180,18 +180,18 @@
       const grey = rgb(this.inks.line), ink = rgb(this.inks.path), labels = [];
       row.labels = labels;
       for (let i = this.firstOf(span); i < span.to && start[i] < this.to; i++) {
-        const [, word, file, line] = this.plan.kinds[kind[i]];
+        const [, word, file, line] = this.timeline.kinds[kind[i]];
         const dim = this.marked && (this.marked.line !== line || this.marked.file !== file);
         const a = (start[i] - this.from) * scale, b = (start[i] + length[i] - this.from) * scale;
         bars.add(a, b, dim ? grey : this.inks.words[word], use[i] / FULL);
-        if (b - a > 34 * this.ratio && this.plan.exact) labels.push(i);
+        if (b - a > 34 * this.ratio && this.timeline.exact) labels.push(i);
         const wait = this.inks.waits[reason[i]];
-        if (wait && i > span.from && this.plan.exact) gaps.add((this.latest[i - 1] - this.from) * scale, a, wait, 1);
+        if (wait && i > span.from && this.timeline.exact) gaps.add((this.latest[i - 1] - this.from) * scale, a, wait, 1);
         if (path[i]) along.add(a, b, ink, use[i] / FULL);
       }
       bars.paint(pen, this.gutter, row.y + 4, 20, this.ratio);
       if (document.getElementById("show-waits").checked) {
-        pen.globalAlpha = this.plan.lanes[row.index].engine === "dma" ? 0.4 : 1; // a queue that has nothing to move is no loss
+        pen.globalAlpha = this.timeline.lanes[row.index].engine === "dma" ? 0.4 : 1; // a queue that has nothing to move is no loss
         gaps.paint(pen, this.gutter, row.y + 25.5, 3.5, this.ratio);
         pen.globalAlpha = 1;
       }
@@ -204,7 +204,7 @@
       for (const i of row.labels) {
         const left = Math.max(this.x(start[i]), this.gutter), right = this.x(start[i] + length[i]);
         pen.fillStyle = this.inks.card; pen.fillRect(Math.round(this.x(start[i])), row.y + 4, 1, 20);
-        const [name, word] = this.plan.kinds[kind[i]];
+        const [name, word] = this.timeline.kinds[kind[i]];
         if (right - left < 34) continue;
         pen.save(); pen.beginPath(); pen.rect(left, row.y, right - left - 3, 27); pen.clip();
         pen.fillStyle = `rgb(${this.inks.words[word]})`; pen.fillRect(left + 2, row.y + 7, pen.measureText(name).width + 4, 14);
@@ -215,7 +215,7 @@
 
     iterationRow(row) {
       const pen = this.pen, mine = this.iterations.filter(span => span.core === row.core), every = mine.length;
-      const wide = (this.plan.total * this.scale) / Math.max(every, 1);
+      const wide = (this.timeline.total * this.scale) / Math.max(every, 1);
       pen.textAlign = "center"; pen.font = "10.5px system-ui,sans-serif";
       if (wide < 3) {
         const a = Math.max(this.x(mine[0].from), this.gutter), b = Math.min(this.x(Math.max(...mine.map(s => s.to))), this.width);
@@ -236,7 +236,7 @@
     memory(row) {
       const { time, low, high, capacity } = row.item, pen = this.pen, n = time.length, left = this.gutter;
       const top = Math.max(capacity, ...high), y = level => row.y + row.height - 4 - (level / top) * (row.height - 10);
-      const bottom = y(0), end = Math.min(this.width, this.x(this.plan.total));
+      const bottom = y(0), end = Math.min(this.width, this.x(this.timeline.total));
       const outline = (values, alpha) => {
         pen.beginPath(); pen.moveTo(left, bottom);
         let first = 0;
@@ -279,7 +279,7 @@
       pen.beginPath();
       for (let k = first; k < last; k++) {
         const i = this.path[k], y = places.get(lane[i]), a = this.x(start[i]);
-        const b = k + 1 < this.path.length ? this.x(start[this.path[k + 1]]) : this.x(this.plan.total);
+        const b = k + 1 < this.path.length ? this.x(start[this.path[k + 1]]) : this.x(this.timeline.total);
         if (k === first) pen.moveTo(a, y); else pen.lineTo(a, y);
         pen.lineTo(b, y);
       }
@@ -312,12 +312,12 @@
     }
 
     name(i) {
-      const [name, , file, line] = this.plan.kinds[this.columns.kind[i]];
+      const [name, , file, line] = this.timeline.kinds[this.columns.kind[i]];
       return line ? `${name}, ${file.split("/").pop()}:${line}` : name;
     }
 
     words(hit) {
-      const { start, length, reason, behind, path, iteration, use, kind } = this.columns, tick = this.plan.tick, lines = [];
+      const { start, length, reason, behind, path, iteration, use, kind } = this.columns, tick = this.timeline.tick, lines = [];
       if (hit.row.kind === "memory") {
         const { time, high, capacity } = hit.row.item;
         let i = time.findIndex(t => t > hit.time); i = i < 0 ? time.length - 1 : Math.max(0, i - 1);
@@ -326,7 +326,7 @@
       if (hit.spans) return hit.spans.slice(0, 3).map(s => `iteration ${s.number + 1}: ${span(s.from * tick, s.to * tick)}`);
       const i = hit.found ? hit.found[0] : hit.waits;
       if (hit.waits !== undefined) {
-        const why = this.plan.reasons[reason[i]];
+        const why = this.timeline.reasons[reason[i]];
         const gap = start[i] - this.latest[i - 1];
         lines.push(`${hit.row.label} idle for ${us(gap * tick)}`);
         lines.push(`next: ${this.name(i)}`);
@@ -334,7 +334,7 @@
         if (behind[i]) lines.push(`from ${this.name(i - behind[i])}`);
         return lines;
       }
-      if (!this.plan.exact) {
+      if (!this.timeline.exact) {
         return [hit.row.label, ...hit.found.map(j => `${this.name(j)}: ${number(100 * use[j] / FULL, 0)} % of the time`)];
       }
       if (hit.found.length > 2) {
@@ -346,7 +346,7 @@
       }
       lines.push(this.name(i));
       lines.push(`${us(start[i] * tick)} + ${us(length[i] * tick)}`);
-      const why = this.plan.reasons[reason[i]];
+      const why = this.timeline.reasons[reason[i]];
       const gap = i > this.lanes[this.columns.lane[i]].from ? start[i] - this.latest[i - 1] : 0;
       if (gap > 0 && why !== "start") lines.push(`waited ${us(gap * tick)} for ${WAIT_WORDS[why]}`);
       if (behind[i]) lines.push(`after ${this.name(i - behind[i])}`);
@@ -421,8 +421,8 @@
       holders.forEach(holder => { holder.querySelector(".failed").hidden = false; });
       return;
     }
-    const views = await Promise.all(holders.map(async (holder, n) => new View(holder, data.plans[n], await unpacked(data.plans[n]))));
-    const most = Math.max(...views.map(view => view.plan.total * view.plan.tick));
+    const views = await Promise.all(holders.map(async (holder, n) => new View(holder, data.timelines[n], await unpacked(data.timelines[n]))));
+    const most = Math.max(...views.map(view => view.timeline.total * view.timeline.tick));
     let shownFrom = 0, shownTo = most, queued = false, inner = 1;
     const range = document.getElementById("range");
     const draw = () => {
@@ -446,7 +446,7 @@
     const resize = () => {
       views.forEach(view => view.resize());
       inner = Math.max(60, views[0].width - views[0].gutter);
-      const least = Math.max(20, ...views.map(view => 20 * view.plan.tick));
+      const least = Math.max(20, ...views.map(view => 20 * view.timeline.tick));
       zoom.extent([[0, 0], [inner, 1]]).translateExtent([[0, -Infinity], [inner, Infinity]]).scaleExtent([1, Math.max(1, most / least)]);
       views.forEach(view => d3.select(view.pad).call(zoom));
       goTo(shownFrom, shownTo);
@@ -468,7 +468,7 @@
       all: () => goTo(0, most), closer: () => by(0.5), wider: () => by(2), left: () => move(-0.5), right: () => move(0.5),
       one: () => {
         const view = views[0], all = view.iterations, span = all[Math.floor(all.length / 2)];
-        if (span) goTo(span.from * view.plan.tick, span.to * view.plan.tick);
+        if (span) goTo(span.from * view.timeline.tick, span.to * view.timeline.tick);
       },
     };
     document.querySelectorAll("[data-do]").forEach(button => {
@@ -481,7 +481,7 @@
       view.pad.addEventListener("pointerleave", () => view.show(null));
       view.pad.addEventListener("click", event => {
         const hit = view.show(event);
-        if (hit && hit.found && view.plan.exact) reveal(view, view.plan.kinds[view.columns.kind[hit.found[0]]]);
+        if (hit && hit.found && view.timeline.exact) reveal(view, view.timeline.kinds[view.columns.kind[hit.found[0]]]);
       });
       view.pad.addEventListener("keydown", event => {
         const name = !event.ctrlKey && !event.metaKey && keys[event.key];

@@ -22,28 +22,28 @@ _MOMENTS = 4096
 """Parts of the time in which memory is given by its least and its most."""
 
 
-def timeline_data(plan: Schedule, title: str, *, largest: int = _LARGEST) -> dict[str, Any]:
+def timeline_data(scheduled: Schedule, title: str, *, largest: int = _LARGEST) -> dict[str, Any]:
     """A schedule for the picture.
 
     Args:
-      plan: the schedule.
+      scheduled: the schedule.
       title: the kernel, its size.
       largest: bytes that the packed columns may take; longer ones are binned, so that nothing is left out.
     """
-    found = lanes(plan)
+    found = lanes(scheduled)
     packed = _packed(found.columns)
     exact = len(packed) <= largest
     if not exact:
-        found = binned(found, plan.total_ns)
+        found = binned(found, scheduled.total_ns)
         packed = _packed(found.columns)
     return {
         "title": title,
-        "chip": plan.chip.name,
-        "total": plan.total_ns / found.tick_ns,
-        "launch": min(float(plan.chip.kernel_fixed_ns), plan.total_ns) / found.tick_ns,
+        "chip": scheduled.chip.name,
+        "total": scheduled.total_ns / found.tick_ns,
+        "launch": min(float(scheduled.chip.kernel_fixed_ns), scheduled.total_ns) / found.tick_ns,
         "tick": found.tick_ns,
         "exact": exact,
-        "instructions": len(plan.events),
+        "instructions": len(scheduled.events),
         "count": len(found.columns.lane),
         "words": WORDS,
         "reasons": REASONS,
@@ -51,7 +51,9 @@ def timeline_data(plan: Schedule, title: str, *, largest: int = _LARGEST) -> dic
         "cores": len({lane.core for lane in found.lanes}),
         "kinds": [[name, WORDS.index(word), short_path(file) if file else "", line] for name, word, file, line in found.kinds],
         "columns": base64.b64encode(packed).decode(),
-        "memory": [_memory(plan, core, space, line, found.tick_ns) for (core, space), line in sorted(plan.occupied().items())],
+        "memory": [
+            _memory(scheduled, core, space, line, found.tick_ns) for (core, space), line in sorted(scheduled.occupied().items())
+        ],
     }
 
 
@@ -66,13 +68,13 @@ def _packed(columns: Columns) -> bytes:
     return zlib.compress(np.concatenate(parts).astype("<i4").tobytes(), 6)
 
 
-def _memory(plan: Schedule, core: int, space: str, line: list[tuple[float, int]], tick: float) -> dict[str, Any]:
+def _memory(scheduled: Schedule, core: int, space: str, line: list[tuple[float, int]], tick: float) -> dict[str, Any]:
     """Bytes per partition over time: at each change, or, of many changes, least and most of equal parts of the time."""
     times = np.array([time for time, _ in line] or [0.0])
     level = np.array([level for _, level in line] or [0])
     low = high = level
     if len(times) > _MOMENTS:
-        edges = np.linspace(times[0], max(plan.total_ns, times[-1]), _MOMENTS + 1)
+        edges = np.linspace(times[0], max(scheduled.total_ns, times[-1]), _MOMENTS + 1)
         first = np.searchsorted(times, edges[:-1])
         before = level[np.maximum(first - 1, 0)]
         inside = np.minimum(first, len(level) - 1)
@@ -80,7 +82,7 @@ def _memory(plan: Schedule, core: int, space: str, line: list[tuple[float, int]]
         high = np.where(empty, before, np.maximum(before, np.maximum.reduceat(level, inside)))
         low = np.where(empty, before, np.minimum(before, np.minimum.reduceat(level, inside)))
         times = edges[:-1]
-    capacity = plan.chip.sbuf_partition_bytes if space == "sbuf" else plan.chip.psum_partition_bytes
+    capacity = scheduled.chip.sbuf_partition_bytes if space == "sbuf" else scheduled.chip.psum_partition_bytes
     return {
         "core": core,
         "space": space,
