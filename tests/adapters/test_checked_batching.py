@@ -291,3 +291,19 @@ def test_a_server_answers_what_it_cannot_serve_with_400_before_a_stream_begins()
         assert "max_completion_tokens is not read" in refused.value.detail
     with pytest.raises(RuntimeError, match="not initialized"):  # the worker is dead: no waiting
         ask([1], 1, _Manager(cache, alive=False))
+
+
+def test_a_server_starts_its_worker_with_the_checks_and_refuses_a_model_that_came_with_the_request():
+    fastapi = pytest.importorskip("fastapi", reason="fastapi is not installed, which `transformers serve` needs")
+    started = []
+    manager = SimpleNamespace(_cb_config=_config(), init_cb=lambda model, generation: started.append(manager._cb_config))
+    model = MODELS["a table of positions"][0]()
+    model.config._attn_implementation = HUB_NAME
+    with pytest.raises(fastapi.HTTPException) as refused:
+        _CheckedManager(manager).init_cb(model, GenerationConfig())
+    assert refused.value.status_code == 400
+    assert "16-bit dtype" in refused.value.detail
+    assert not started
+    _CheckedManager(manager).init_cb(model.to(HALF), GenerationConfig())
+    _CheckedManager(manager).init_cb(model, GenerationConfig())  # asked again with each request
+    assert started == [checked_batching(_config())] * 2
