@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from nki_hf.errors import require
 if TYPE_CHECKING:
     from transformers import ContinuousBatchingConfig
 
-__all__ = ["checked_batching", "largest", "refusal"]
+__all__ = ["checked_batching", "largest", "model_refusal", "refusal"]
 
 _FLOOR = (5, 18)
 """The oldest Transformers whose caches are made of allocators for each kind of layer, which `largest` asks."""
@@ -27,22 +28,27 @@ _ANY = 2**31
 """More tokens than any cache holds; what holds so many holds any number."""
 
 
-def checked_batching(config: ContinuousBatchingConfig | None = None) -> ContinuousBatchingConfig:
+def checked_batching(config: ContinuousBatchingConfig | None = None, *, model: Any = None) -> ContinuousBatchingConfig:
     """A configuration for `generate_batch` and `init_continuous_batching` with which an unservable request is refused alone.
 
     The refused request's output has the reason as `error` and no tokens; all others go on. What is refused: see `refusal`.
+    Where the worker ends all the same, by an exception without a text, the reason is the exception's type.
 
     Args:
       config: how to batch; it is not changed. Default: Transformers' defaults.
+      model: the model that will be served, with its attention implementation set: it is checked, too (see `model_refusal`).
 
     Returns:
       The same configuration with a scheduler that checks requests and else is the one of `config`.
 
     Raises:
       BackendUnavailable: Transformers is not installed.
-      ValueError: this Transformers is too old, or has no scheduler of that name.
+      ValueError: this Transformers is too old, or has no scheduler of that name; no request of this model could be served.
     """
     require("nki_hf.checked_batching", "hf", "transformers")
+    problem = "" if model is None else model_refusal(model)
+    if problem:
+        raise ValueError(problem)
     from transformers import ContinuousBatchingConfig
     from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
@@ -71,6 +77,11 @@ def _checked(scheduler: type) -> type:
                 raise ValueError(problem)
             super().add_waiting_request(state)
 
+        def get_active_request_static_outputs(self, request_id: str) -> list[int]:
+            # Asked for each request that fails, while the exception is handled whose text becomes the reason.
+            _name_itself(sys.exception(), str(self.cache.dtype))
+            return super().get_active_request_static_outputs(request_id)
+
         def _add_children(self, state: Any, problem: str) -> None:
             """Queue the further answers (`num_return_sequences`) as requests of their own, under the names of forked ones.
 
@@ -87,6 +98,47 @@ def _checked(scheduler: type) -> type:
             state.num_children = 0
 
     return Checked
+
+
+def _name_itself(error: BaseException | None, dtype: str) -> None:
+    """Give an exception without a text its type's name as one."""
+    if error is None or str(error):
+        return
+    advice = ""
+    if isinstance(error, StopIteration) and dtype == "torch.float32":
+        advice = (
+            " In float32, FlashAttention's name and a kernel's end so where attention layers have no torch.nn.Linear (GPT-2): "
+            "load the model in a 16-bit dtype."
+        )
+    error.args = (f"{type(error).__name__}, an exception without a text; its traceback is in the log.{advice}",)
+
+
+def model_refusal(model: Any) -> str:
+    """Why no request of a model can be served by FlashAttention's name or a kernel's, and what to do; empty if they can.
+
+    Transformers looks for a torch.nn.Linear among an attention layer's modules, to learn which dtype float32 queries are to be
+    cast to, and raises a bare StopIteration where there is none: GPT-2 and its relatives have Conv1D instead. Quantized models
+    tell the dtype otherwise.
+
+    Args:
+      model: a PreTrainedModel with its attention implementation set.
+    """
+    import torch
+
+    name = str(getattr(model.config, "_attn_implementation", None) or "")
+    if model.dtype != torch.float32 or not ("/" in name or "flash_attention" in name):
+        return ""
+    for layer in model.modules():
+        config = getattr(layer, "config", None)
+        if not hasattr(layer, "is_causal") or hasattr(config, "_is_quantized"):
+            continue
+        if not any(isinstance(inner, torch.nn.Linear) for inner in layer.modules()):
+            return (
+                f"dtype=float32 with attn_implementation={name!r}: {type(layer).__name__} has no torch.nn.Linear, from which "
+                "Transformers takes the dtype for such a name, so that every request would fail. Load it in a 16-bit dtype: "
+                "dtype=torch.bfloat16, or --dtype bfloat16."
+            )
+    return ""
 
 
 def _can_fork(cache: Any, length: int) -> bool:
@@ -119,7 +171,10 @@ def refusal(cache: Any, prompt: Sequence[int], new_tokens: int | None) -> str:
     room, why = _room(cache)
     left = "" if room is None else f" Send a prompt and an answer of at most {room + 1:,} tokens together"
     if new_tokens is None:
-        return f"the request has no limit on new tokens, and an answer without end can end the server.{left or ' Send one'}."
+        return (
+            "the request has no limit on new tokens, and an answer without end can end the server. Pass max_new_tokens: "
+            f"continuous batching does not read max_length.{left}{'.' if left else ''}"
+        )
     if new_tokens < 0:
         return f"max_new_tokens={new_tokens}: an answer has at least 0 tokens."
     if room is not None and len(prompt) + max(new_tokens, 1) - 1 > room:

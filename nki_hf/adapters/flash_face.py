@@ -50,7 +50,7 @@ def flash_attn_func(
       softmax_scale: multiplies the scores; None = `head_dim ** -0.5`.
       causal: row i sees keys up to `i + seqlen_kv - seqlen_q`.
       window_size: (left, right): row i sees keys from `i + seqlen_kv - seqlen_q - left` to `i + seqlen_kv - seqlen_q + right`,
-        both included; -1 = no limit.
+        both included; -1 = no limit, below that it is refused.
       softcap: `softcap * tanh(scores / softcap)` before the mask; 0.0 = off.
       alibi_slopes: must be None.
       deterministic: accepted; results always are.
@@ -59,8 +59,9 @@ def flash_attn_func(
         passes it to functions that have it.)
 
     Returns:
-      out, or (out, lse, None) with lse `[batch, num_heads_q, seqlen_q]` float32, natural log. The third, the dropped
-      probabilities, is for tests of that package and never made.
+      out, or (out, lse, None) with lse `[batch, num_heads_q, seqlen_q]` float32, natural log, the sink included. The third,
+      the dropped probabilities, is for tests of that package and never made. Rows that see no key are zeros, their lse the
+      sink, or -inf without one.
 
     Raises:
       UnsupportedProblem: ALiBi; the dropped probabilities; tensors that describe no attention.
@@ -122,7 +123,7 @@ def flash_attn_varlen_func(
         `flash_attn_func`, with the lengths of each sequence.
 
     Returns:
-      out, or (out, lse, None) with lse `[num_heads_q, total_q]` float32.
+      out, or (out, lse, None) with lse `[num_heads_q, total_q]` float32, the sink included.
 
     Raises:
       UnsupportedProblem: as `flash_attn_func`; `cu_seqlens` that are no integers from 0 on, fall, or end behind the tokens;
@@ -183,6 +184,9 @@ def _reach(causal: bool, window_size: tuple[int, int]) -> tuple[int | None, int 
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise ValueError(f"window_size={window_size!r} is not a window: it must be (left, right), -1 for no limit.")
     left, right = (as_int(f"window_size[{n}]", size) for n, size in enumerate(window_size))
+    for n, size in enumerate((left, right)):
+        if size < -1:
+            refuse(f"window_size[{n}]", size, "must be 0 or more keys, or -1 for no limit")
     behind = None if left < 0 else left
     ahead = 0 if causal else None if right < 0 else right
     return behind, ahead

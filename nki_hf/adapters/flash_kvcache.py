@@ -9,7 +9,7 @@ import torch
 from nki_hf.adapters.attend import attend, check_call
 from nki_hf.adapters.call import Call
 from nki_hf.adapters.flash_cache_checks import NewTokens, check_lengths, check_options, check_shapes
-from nki_hf.adapters.flash_checks import check_pages, check_values, readable
+from nki_hf.adapters.flash_checks import check_pages, check_values, readable, refuse
 from nki_hf.adapters.flash_face import lse_of, read_options
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.scalars import as_int, learned_scale
@@ -60,20 +60,21 @@ def flash_attn_with_kvcache(
       cache_leftpad: int `[batch]`: the first key of each sequence; None = 0. Not with `block_table`.
       block_table: int `[batch, max_blocks]`: the pages of each sequence in order; entries that no row sees may be any number.
       rotary_interleaved: True pairs neighbouring elements of head_dim, False its two halves.
-      num_splits: accepted; it changes no result.
+      num_splits: an integer from 0 on, accepted; it changes no result.
       return_softmax_lse: True also returns lse.
       softmax_scale, causal, window_size, softcap, alibi_slopes, s_aux: as in `flash_attn_func`, seqlen_kv being
         `cache_seqlens + seqlen_new`.
 
     Returns:
-      out, or (out, lse) with lse `[batch, num_heads_q, seqlen_q]` float32.
+      out, or (out, lse) with lse `[batch, num_heads_q, seqlen_q]` float32, the sink included.
 
     Raises:
       UnsupportedProblem: ALiBi; arguments that exclude or need each other; tensors that describe no attention; lengths, rows
         or pages beyond the cache. The caches are unchanged then. (It is a ValueError.)
     """
     cap, (behind, ahead) = read_options(softcap, causal, window_size, alibi_slopes)
-    del num_splits
+    if as_int("num_splits", num_splits) < 0:
+        refuse("num_splits", num_splits, "must be 0 or more: how many parts the keys are cut into, 0 for the best")
     new = NewTokens(k, v, rotary_cos, rotary_sin)
     check_options(new, cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
     check_shapes(q, k_cache, v_cache, new, cache_seqlens, cache_batch_idx, cache_leftpad, block_table)

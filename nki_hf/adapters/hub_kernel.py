@@ -33,6 +33,10 @@ FLOOR = (5, 20)
 """The oldest Transformers whose continuous batching takes kernel names as they are. Those from `_PREFIXED` on put "paged|"
 before any name, and take "nki" (adapters/paged.py)."""
 _PREFIXED = (5, 2)
+_PUBLISHED = (0, 17, 2)
+"""The newest `kernels` on the package index when this release was made (November 2026)."""
+_INSTALLABLE = """pip install 'transformers[serving]>=5.20,<5.23' 'kernels>=0.17.2,<0.18'"""
+"""Transformers that take kernel names with a published `kernels`: the extra `serving` of this package."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +136,7 @@ def serving(
     version, requires = version or _version, requires or _requires
     transformers = version("transformers")
     if transformers is None:
-        return Serving(name=None, problem='transformers is missing: pip install "nki_hf[hf]".')
+        return Serving(name=None, problem=f"transformers is missing: {_INSTALLABLE}.")
     if _numbers(transformers) < _PREFIXED:
         problem = (
             f"transformers={transformers} is too old: continuous batching takes names of other packages from "
@@ -145,19 +149,24 @@ def serving(
     wanted = f"kernels>={_dotted(least)}" + (f",<{_dotted(below)}" if below else "")
     found = version("kernels")
     if found is None:
-        problem = (
-            f"transformers={transformers} loads kernel names through the package kernels, which is missing: "
-            f'pip install "{wanted}".'
-        )
-        return Serving(name=None, problem=problem)
+        problem = f"transformers={transformers} loads kernel names through the package kernels, which is missing: "
+        return Serving(name=None, problem=problem + _way_out(least, wanted))
     if _numbers(found) < least or (below and _numbers(found) >= below):
-        problem = (
-            f"kernels={found} does not do for transformers={transformers}, which asks for {wanted}: "
-            f'pip install "{wanted}", or a Transformers that takes this version (5.20 to 5.22 take kernels 0.17.2).'
-        )
-        return Serving(name=None, problem=problem)
+        problem = f"kernels={found} does not do for transformers={transformers}, which asks for {wanted}: "
+        return Serving(name=None, problem=problem + _way_out(least, wanted))
     problem = local_problem(environ)
     return Serving(name=None if problem else HUB_NAME, problem=problem)
+
+
+def _way_out(least: tuple[int, ...], wanted: str) -> str:
+    """What to install where `kernels` does not do."""
+    install = f'pip install "{wanted}".'
+    if least <= _PUBLISHED:
+        return install
+    return (
+        f"{install} That version was not published when this release of nki_hf was made; the newest was {_dotted(_PUBLISHED)}. "
+        f"Where pip does not find it, take a Transformers for a published one: {_INSTALLABLE}"
+    )
 
 
 def _kernels_range(requirements: list[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -33,7 +33,7 @@ def as_int(name: str, value: Any, *, least: int | None = None) -> int:
     except TypeError:
         number = None
     if number is None:
-        raise ValueError(f"{name}={value!r} is not supported: {name} counts keys, so it must be an integer.")
+        raise ValueError(f"{name}={value!r} is not supported: it must be an integer.")
     if least is not None and number < least:
         raise ValueError(f"{name}={number} is not supported: {name} counts the query itself, so it is >= {least} or None.")
     return number

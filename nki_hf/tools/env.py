@@ -87,7 +87,7 @@ def report(host: Host | None = None) -> Report:
         "lnc sources": ", ".join(f"{source}={text}" for source, text in sources.items()) or "none",
         "attn_implementation": registered,
         "continuous batching": batching.name or f"no: {batching.problem}",
-        **({"eager calls": eager_advice()} if world.name != "none" else {}),
+        "eager calls": eager_advice(),
         "variables": {name: value for name, value in sorted(host.environ.items()) if name.startswith(PREFIXES)},
     }
     if world.name == "none" and not devices and not sources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -13,6 +14,9 @@ from nki_hf.adapters.hub_kernel import HUB_NAME, VARIABLE, entry, folder_of, loc
 from nki_hf.tools.screen import Screen
 
 __all__ = ["command"]
+
+_SERVER = ("fastapi", "uvicorn", "openai", "pydantic")
+"""What `transformers serve` imports besides."""
 
 
 def command(
@@ -38,6 +42,9 @@ def command(
         if folder != entry().partition("=")[2]:
             screen.say(f"note: {VARIABLE} leads {HUB_NAME} to {folder}, not to this package: your own entry is kept.")
         serve = f"transformers serve MODEL --continuous-batching --attn-implementation {HUB_NAME}"
+        missing = [name for name in _SERVER if importlib.util.find_spec(name) is None]
+        if missing:
+            screen.say(f"note: the server needs {', '.join(missing)} too: pip install 'transformers[serving]'.")
         screen.line(f'shell:  eval "$(nki_hf serving --export)" && {serve}')
 
 

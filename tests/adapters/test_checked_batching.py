@@ -2,16 +2,19 @@
 
 import asyncio
 import copy
+import re
 import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 import transformers
 from tiny import SIZES, build, tiny_qwen3
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from nki_hf.adapters.checked_batching import checked_batching, largest, refusal
-from nki_hf.serve import _CheckedManager
+from nki_hf.adapters.checked_batching import checked_batching, largest, model_refusal, refusal
+from nki_hf.adapters.hub_kernel import HUB_NAME, Serving
+from nki_hf.serve import _CheckedManager, _run, refuse_models
 
 LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}
 GPT2 = {
@@ -87,6 +90,7 @@ def test_only_what_cannot_be_served_is_refused_and_the_others_texts_stay(case):
         assert _served(manager, others) == expected
         cache = manager.batch_processor.cache
         assert "no limit" in refusal(cache, [1], None)
+        assert "Pass max_new_tokens: continuous batching does not read max_length." in refusal(cache, [1], None)
         if room is not None:
             assert f"{room + 1} tokens together: max_tokens of at most 3 for this prompt" in found["one more"]
             assert largest(cache) == (64 if case == "a table of positions" else room)
@@ -143,6 +147,100 @@ def test_an_old_release_is_named(monkeypatch):
         checked_batching()
 
 
+HALF = torch.bfloat16
+NAMES = {  # model, dtype, attention implementation
+    "Conv1D": ("a table of positions", torch.float32, HUB_NAME),
+    "Conv1D, FlashAttention": ("a table of positions", torch.float32, "flash_attention_2"),
+    "Conv1D in 16 bits": ("a table of positions", HALF, HUB_NAME),
+    "Linear": ("full", torch.float32, HUB_NAME),
+    "windows": ("windows and full", torch.float32, HUB_NAME),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_model_is_refused_at_the_start_exactly_where_transformers_finds_no_dtype(case):
+    from transformers.integrations.flash_attention import get_target_dtype
+
+    kind, dtype, name = NAMES[case]
+    model = MODELS[kind][0]().to(dtype)
+    model.config._attn_implementation = name  # its loading is the affair of other tests
+    fails = False
+    for layer in model.modules():
+        if type(layer).__name__.endswith("Attention"):
+            try:
+                get_target_dtype(torch.zeros(1, dtype=dtype), layer)
+            except StopIteration:
+                fails = True
+    assert fails == ("Conv1D" in case and dtype is torch.float32)
+    assert bool(model_refusal(model)) == fails
+    if fails:
+        with pytest.raises(ValueError, match=r"dtype=float32 .*GPT2Attention has no torch\.nn\.Linear.* 16-bit dtype"):
+            checked_batching(_config(), model=model)
+        server = SimpleNamespace(_model_manager=SimpleNamespace(loaded_models={"m": SimpleNamespace(model=model)}))
+        with pytest.raises(ValueError, match="16-bit dtype"):  # the server, before it serves
+            refuse_models(server)
+        model.config._attn_implementation = "sdpa"
+    assert checked_batching(_config(), model=model) == checked_batching(_config())
+    model.config._is_quantized = True
+    model.config._attn_implementation = name
+    assert not model_refusal(model)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (StopIteration(), r"^StopIteration, .*16-bit dtype"),
+        (KeyError(), "^'KeyError, "),
+        (RuntimeError("a reason"), "^a reason$"),
+    ],
+)
+def test_an_exception_without_a_text_that_ends_the_worker_is_named_in_the_reason(error, words):
+    model = tiny_qwen3()
+
+    def fail(*_):
+        raise error
+
+    model.model.embed_tokens.forward = fail
+    manager = _manager(model)
+    try:
+        manager.add_request([1, 2], request_id="r", max_new_tokens=2)
+        output, until = None, time.monotonic() + 60
+        while output is None and time.monotonic() < until:
+            output = manager.get_result(timeout=0.2)
+    finally:
+        manager.stop(block=True, timeout=10, hard_stop=True)
+    assert re.search(words, output.error)
+
+
+HERE = {
+    "here": (Serving(name=HUB_NAME), "takes 'nki-hf/flash-attention'."),
+    "not here": (Serving(name=None, problem="a reason."), "takes 'nki-hf/flash-attention', but not here: a reason."),
+    "older": (Serving(name="nki"), "from Transformers 5.20 on; here generate_batch alone takes 'nki'."),
+}
+
+
+@pytest.mark.parametrize("case", HERE)
+def test_the_server_names_our_name_where_it_refuses_an_attention_implementation(case, monkeypatch):
+    pytest.importorskip("fastapi", reason="fastapi is not installed, which `transformers serve` needs")
+    from transformers.cli.serving.model_manager import ModelManager
+
+    found, words = HERE[case]
+    monkeypatch.setattr("nki_hf.serve.serving", lambda: found)
+
+    def refusing(*_, **__):
+        ModelManager(attn_implementation="nki")
+
+    with pytest.raises(ValueError, match=r"'nki'\. Must be one of ") as refused:
+        _run(refusing, [])
+    assert str(refused.value).endswith(words)
+
+    def other(*_, **__):
+        raise ValueError("another reason")
+
+    with pytest.raises(ValueError, match=r"^another reason$"):
+        _run(other, [])
+
+
 class _Manager:
     """What a server's manager of continuous batching has; the cache is there from the second look on."""
 
@@ -187,5 +285,25 @@ def test_a_server_answers_what_it_cannot_serve_with_400_before_a_stream_begins()
             way([1] * 30, 4, _Manager(cache))
         assert refused.value.status_code == 400
         assert "30 tokens and up to 4 new ones" in refused.value.detail
+        assert "max_completion_tokens" not in refused.value.detail
+        with pytest.raises(fastapi.HTTPException) as refused:  # what a chat asks for that names no max_tokens
+            way([1], 1024, _Manager(cache))
+        assert "max_completion_tokens is not read" in refused.value.detail
     with pytest.raises(RuntimeError, match="not initialized"):  # the worker is dead: no waiting
         ask([1], 1, _Manager(cache, alive=False))
+
+
+def test_a_server_starts_its_worker_with_the_checks_and_refuses_a_model_that_came_with_the_request():
+    fastapi = pytest.importorskip("fastapi", reason="fastapi is not installed, which `transformers serve` needs")
+    started = []
+    manager = SimpleNamespace(_cb_config=_config(), init_cb=lambda model, generation: started.append(manager._cb_config))
+    model = MODELS["a table of positions"][0]()
+    model.config._attn_implementation = HUB_NAME
+    with pytest.raises(fastapi.HTTPException) as refused:
+        _CheckedManager(manager).init_cb(model, GenerationConfig())
+    assert refused.value.status_code == 400
+    assert "16-bit dtype" in refused.value.detail
+    assert not started
+    _CheckedManager(manager).init_cb(model.to(HALF), GenerationConfig())
+    _CheckedManager(manager).init_cb(model, GenerationConfig())  # asked again with each request
+    assert started == [checked_batching(_config())] * 2

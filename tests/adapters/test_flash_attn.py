@@ -68,6 +68,26 @@ def test_packed_sequences_of_many_lengths(dtype, causal):
         _close(lse, expected_lse, dtype)
 
 
+@pytest.mark.parametrize("seqlen_kv", [3, 0])
+def test_the_lse_includes_the_sink_in_rows_without_keys_too(seqlen_kv):
+    q, k, v, sink = _draw(6, 4, 16), _draw(seqlen_kv, 2, 16, seed=1), _draw(seqlen_kv, 2, 16, seed=2), _draw(4, seed=3)
+    seen = visible(6, seqlen_kv, causal=True)
+    assert not seen[:3].any()
+    expected, expected_lse = attention(q, k, v, seen, sink=sink)
+    _close(expected_lse[:, :3], sink[:, None].expand(4, 3))  # nothing else is in the sum
+    out, lse, _ = flash_attn_func(q[None], k[None], v[None], causal=True, s_aux=sink, return_attn_probs=True)
+    packed_out, packed_lse, _ = flash_attn_varlen_func(
+        q, k, v, starts([6]), starts([seqlen_kv]), causal=True, s_aux=sink, return_attn_probs=True
+    )
+    caches = [torch.cat([each, torch.full((5, 2, 16), torch.nan)])[None] for each in (k, v)]
+    cached_out, cached_lse = flash_attn_with_kvcache(
+        q[None], *caches, cache_seqlens=seqlen_kv, causal=True, s_aux=sink, return_softmax_lse=True
+    )
+    for found, found_lse in ((out[0], lse[0]), (packed_out, packed_lse), (cached_out[0], cached_lse[0])):
+        _close(found, expected)
+        _close(found_lse, expected_lse)
+
+
 def test_sinks_softcap_and_tokens_behind_the_last_sequence():
     lengths, sink = [7, 20], _draw(4, seed=9)
     q, k, v = (_draw(30, heads, 16, seed=s) for s, heads in enumerate((4, 2, 2)))

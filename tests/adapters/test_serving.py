@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +15,7 @@ import transformers
 from typer.testing import CliRunner
 
 import nki_hf
-from nki_hf.adapters.hub_kernel import HUB_NAME, VARIABLE, entry, local_problem, serving, set_local_kernels
+from nki_hf.adapters.hub_kernel import HUB_NAME, VARIABLE, Serving, entry, local_problem, serving, set_local_kernels
 from nki_hf.adapters.paged import nki_paged_attention
 from nki_hf.adapters.transformers import nki_attention
 from nki_hf.cli import app
@@ -124,6 +126,41 @@ def test_versions_decide_the_name_and_a_refusal_names_the_floor(case):
     assert found.name == name
     assert words in found.problem
     assert bool(found.problem) == (name is None)
+
+
+LINE = "pip install 'transformers[serving]>=5.20,<5.23' 'kernels>=0.17.2,<0.18'"
+
+
+@pytest.mark.parametrize("found", [None, "0.17.2"])
+def test_a_loader_that_no_index_had_is_told_with_the_way_out(found):
+    versions = {"transformers": "5.24.0", "kernels": found}
+    problem = serving(versions.get, lambda _: [NEEDS], {VARIABLE: entry()}).problem
+    assert 'pip install "kernels>=0.18.2,<0.19"' in problem
+    assert "not published when this release" in problem
+    assert problem.endswith(LINE)
+
+
+def test_a_loader_that_an_index_has_is_told_alone_and_nothing_at_all_gets_the_line():
+    needs = ['kernels<0.18,>=0.17.2; extra == "kernels"']
+    problem = serving({"transformers": "5.22.0"}.get, lambda _: needs, {VARIABLE: entry()}).problem
+    assert problem.endswith('pip install "kernels>=0.17.2,<0.18".')
+    assert "published" not in problem
+    assert LINE in serving({}.get).problem
+
+
+def test_the_line_is_on_the_page_and_the_extra_asks_for_the_same():
+    assert f"    {LINE}\n" in (ROOT / "docs" / "serving.md").read_text()
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["serving"]
+    assert set(re.findall(r"'(.*?)'", LINE)) <= set(extra)
+    # what these Transformers' own `serving` extra and `is_serve_available` ask for
+    assert {"fastapi", "uvicorn", "openai"} <= {re.match(r"[\w-]+", each).group() for each in extra}
+
+
+def test_a_missing_server_is_noted(monkeypatch):
+    monkeypatch.setattr("nki_hf.tools.serving.serving", lambda: Serving(name=HUB_NAME))
+    monkeypatch.setattr("nki_hf.tools.serving._SERVER", ("json", "no_such_package"))
+    told = " ".join(CliRunner().invoke(app, ["serving"]).output.split())
+    assert "the server needs no_such_package too: pip install 'transformers[serving]'" in told
 
 
 def test_the_plain_name_refuses_a_paged_cache_instead_of_ignoring_it():

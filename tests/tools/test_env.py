@@ -109,6 +109,7 @@ def test_report_on_a_machine_with_nothing_at_all():
     assert found.facts["neuron kernels"] == "cannot be launched"
     assert found.facts["lnc"] == "unknown"
     assert found.facts["torch"] == "missing"
+    assert "50 ms of host time" in found.facts["eager calls"]
     assert [problem.split()[0] for problem in found.problems] == ["torch_neuronx", "nki"]
     assert "transformers cannot be imported" in " ".join([*map(str, found.facts.values()), *found.lines()])
 
