@@ -213,3 +213,35 @@ def test_row_statistics_are_computed_only_where_a_gradient_is_wanted(monkeypatch
     out, lse = torch.ops.nki_hf.attention(q, k, v, None, None, None, None, None, None, 0, None, None)
     out.float().sum().backward()
     assert [{"row_shift", "row_sum"} <= names for names in asked] == [False, False]
+
+
+@pytest.mark.parametrize("heads", [(2, 1), (4, 2), (3, 1)])
+@pytest.mark.parametrize(("seqlen_q", "seqlen_kv"), [(64, 129), (64, 200), (127, 128)])
+def test_the_second_step_has_the_gradients_of_the_first(heads, seqlen_q, seqlen_kv):
+    """Grouped heads with the gradient of a dense bias and bounds: a step's program is recorded once and replayed."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = [
+        (1, heads[0], seqlen_q, 32),
+        (1, heads[1], seqlen_kv, 32),
+        (1, heads[1], seqlen_kv, 32),
+        (1, heads[0], seqlen_q, seqlen_kv),
+    ]
+    given = [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes]
+
+    def own(q, k, v, bias):
+        return nki_hf.attention(q, k, v, bias, causal=True, scale=0.2)
+
+    def causal(q, k, v, bias):
+        k, v = (each.repeat_interleave(heads[0] // heads[1], dim=1) for each in (k, v))
+        hidden = torch.ones(seqlen_q, seqlen_kv, dtype=torch.bool).triu(1 + seqlen_kv - seqlen_q)
+        return ((q @ k.mT) * 0.2 + bias).masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+    def step(function, dtype):
+        tensors = [each.to(dtype, copy=True).requires_grad_() for each in given]
+        function(*tensors).sum().backward()
+        return [each.grad.double() for each in tensors]
+
+    want = step(causal, torch.float64)
+    for _ in range(3):
+        for got, expected in zip(step(own, torch.float32), want, strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)

@@ -245,3 +245,44 @@ def test_rows_that_a_load_leaves_out_are_cleared_in_every_replay(reader):
         np.testing.assert_array_equal(program(given)[-1], want)
     kinds = [type(step).__name__ for step in program.steps[0]]
     assert kinds.count("LoadOrClear") == (0 if reader else 2)
+
+
+@pytest.mark.parametrize("same_tile", [True, False])
+@pytest.mark.parametrize("length", [None, "bounds"])
+def test_constants_that_follow_each_other_in_one_memory_are_each_there_when_they_are_read(same_tile, length):
+    """A tile of 2 is read, and then written again with 5, or its memory goes to a tile of 5."""
+
+    def times(a, tile, value):
+        nisa.memset(dst=tile, value=value)
+        product = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=product, data1=a, data2=tile, op=nl.multiply)
+        return product
+
+    def kernel(a, n):
+        given = load_tile(a)
+        if length is not None:
+            given = masked_by(given, n)
+        total = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=total, value=0.0)
+        tile = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
+        for value in (2.0, 5.0):
+            if not same_tile:
+                del tile
+                tile = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=total, data1=total, data2=times(given, tile, value), op=nl.add)
+        return store(total)
+
+    def masked_by(given, n):
+        count = load_tile(n)
+        kept = nl.ndarray(given.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=kept, data=given, op0=nl.add, operand0=as_float(count))
+        return kept
+
+    def as_float(count):
+        made = nl.ndarray(count.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=made, src=count)
+        return made
+
+    calls = [{**arrays(seed, a=(ROWS, 8)), "n": np.full((ROWS, 1), seed // 2, np.int32)} for seed in range(4)]
+    _, (out,) = agree(kernel, *calls)
+    np.testing.assert_allclose(out, 7 * (calls[-1]["a"] + (0 if length is None else 1)), rtol=1e-6, atol=1e-6)

@@ -120,7 +120,13 @@ def unsettled(pairs: Sequence[tuple[Step, Access]], run: Run, settled: Collectio
     before = -1
     while len(moving) != before:
         before = len(moving)
+        read: set[int] = set()
         for _, access in pairs:
+            written = {memory[number] for number in access.writes}
             if moves(access):
-                moving.update(memory[number] for number in access.writes)
+                moving |= written
+                read.update(memory[number] for number in access.reads)
+            else:
+                # Two constants, one after the other, in memory that is read in between: only the later one would be left.
+                moving |= written & read
     return [step for step, access in pairs if moves(access)]
