@@ -144,7 +144,7 @@ class Problem:
       softcap: `cap * tanh(scores / cap)` after the scale and before the mask; None = off.
       sink: True if the call passes one logit per query head, `[num_heads_q]`, that joins the softmax denominator only.
       bias_gradient: of the gradients of a call: True if that of its additive bias is wanted.
-      row_statistics: of a call whose gradients are wanted: True if the kernel also returns `row_shift` and `row_sum` (see
+      row_statistics: of a forward call: True if the kernel also returns `row_shift` and `row_sum` (see
         `kernels.binding.TENSORS`); of its gradients: True if the kernel gets them.
       dtypes: the element types of q, k and v where they differ, which no kernel takes; `dtype` is then q's. None = all are
         `dtype`.

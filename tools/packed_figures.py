@@ -30,11 +30,11 @@ def lengths_of(case):
     return found
 
 
-def _problem(sizes, batch, rows, keys, mask):
+def _problem(sizes, batch, rows, keys, mask, row_statistics=False):
     heads, kv_heads, head_dim = sizes
     return Problem(
         batch=batch, num_heads_q=heads, num_heads_kv=kv_heads, seqlen_q=rows, seqlen_kv=keys, head_dim=head_dim,
-        head_dim_v=head_dim, mask=mask,
+        head_dim_v=head_dim, mask=mask, row_statistics=row_statistics,
     )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def figures(case, chip, sizes, window=None):
     kinds = Counter(launch.kind for launch in pieces.launches)
     fixed = chip.kernel_fixed_ns / 1e3
     packed = fixed + sum(
-        count * _us(_problem(sizes, kind.pieces, kind.rows, kind.keys, MASKS[kind.mask]), chip, window)
+        count * _us(_problem(sizes, kind.pieces, kind.rows, kind.keys, MASKS[kind.mask], kind.shared), chip, window)
         for kind, count in kinds.items()
     )
     compiled = fixed + sum(

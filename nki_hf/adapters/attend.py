@@ -11,6 +11,7 @@ from nki_hf.adapters.call import Call, check_tensors, same_batch
 from nki_hf.adapters.decision import decide_call, falls_back_in_graph, no_kernel
 from nki_hf.adapters.fallback import run_fallback
 from nki_hf.adapters.packed.attend import attend_pieces
+from nki_hf.adapters.row_parts import RowStatistics, join, of_lse
 from nki_hf.adapters.torch_op import attention_op_for, attention_unseen, handed_over
 from nki_hf.backends.neuron_eager import warn_of_eager_call
 from nki_hf.backends.neuron_launch import LaunchFailed
@@ -37,8 +38,14 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
       UnsupportedProblem: the tensors describe no attention; or no kernel takes the call and the settings are strict.
     """
     _check(call)
-    call = _same_dtype(_same_batch(call))
-    if _needs_grad(call):
+    (out, *statistics), weights = _attend(_same_dtype(_same_batch(call)), layer)
+    return out, statistics[0] if statistics else None, weights
+
+
+def _attend(call: Call, layer: str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+    """Out, lse and, if they are needed, row_shift and row_sum; after a fallback out alone. And the weights, or None."""
+    sink_joins = call.row_sink is not None or (call.sink is not None and call.segments is not None)
+    if sink_joins or (_needs_grad(call) and _gradients_take_statistics(call)):
         call = replace(call, row_statistics=True)
     if torch.compiler.is_compiling():
         return _run(call, layer, None, None, fallback=falls_back_in_graph(call))
@@ -46,8 +53,8 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
     if call.segments is not None and not decision.fallback:
-        out, lse = attend_pieces(replace(call, sink=None), call.segments, lambda part: attend(part, layer))
-        return (out, lse, None) if call.sink is None else (*_add_sink(out, lse, _row_sinks(call.sink)), None)
+        out, rows = attend_pieces(replace(call, sink=None), call.segments, lambda part: _attend(part, layer)[0])
+        return (out, *rows) if call.sink is None else _add_sink(out, rows, _row_sinks(call.sink)), None
     if decision.backend == "neuron" and call.q.device.type == "neuron":  # on xla tensors are lazy: the call is one of a graph
         warn_of_eager_call(layer)
     turns: dict[str, int] = {}
@@ -94,28 +101,28 @@ def _check_scalars(call: Call) -> None:
 
 def _run(
     call: Call, layer: str, decision: Decision | None, turns: dict[str, int] | None, *, fallback: bool
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The call's result; a graph, whose op decides when it runs, has no decision yet. `turns` counts those of
+) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+    """As `_attend`; a graph, whose op decides when it runs, has no decision yet. `turns` counts those of
     the kernel's loops of run time.
     """
     if fallback:
         out, weights = run_fallback(call)
-        return out, None, weights
+        return (out,), weights
     try:
         if decision is None or turns is None:
-            out, lse = attention_op_for(call)
+            results = attention_op_for(call)
         else:
-            out, lse = _decided(call, decision, turns)
+            results = _decided(call, decision, turns)
     except LaunchFailed as error:
         error.add_note(f"This call came from {layer}.")
         raise
     row_sink = call.row_sink
-    return (out, lse, None) if row_sink is None else (*_add_sink(out, lse, row_sink), None)
+    return results if row_sink is None else _add_sink(results[0], RowStatistics(*results[1:]), row_sink), None
 
 
-def _decided(call: Call, decision: Decision, turns: dict[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and lse of a call outside of graphs."""
-    if call.row_statistics:
+def _decided(call: Call, decision: Decision, turns: dict[str, int]) -> tuple[torch.Tensor, ...]:
+    """The results of a call outside of graphs."""
+    if _needs_grad(call):
         call = _saveable(call)
         with handed_over(call, decision, turns):
             return attention_op_for(call)
@@ -132,22 +139,18 @@ def _row_sinks(sink: torch.Tensor) -> torch.Tensor:
     return sink[None, :, None] if sink.dim() == 1 else sink[..., 0]
 
 
-def _add_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output `[batch, seqlen_q, num_heads_q, head_dim_v]` and lse of the same rows with one more logit each in the denominator.
+def _add_sink(out: torch.Tensor, rows: RowStatistics, sink: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Output `[batch, seqlen_q, num_heads_q, head_dim_v]` and statistics of the same rows with one more logit each in the
+    denominator.
 
     Args:
-      out, lse: as `attend` returns them.
-      sink: broadcasts to lse, `[batch, num_heads_q, seqlen_q]`.
+      out, rows: of a kernel; the statistics are `[batch, num_heads_q, seqlen_q]`.
+      sink: broadcasts to them.
     """
-    sink = sink.float().expand_as(lse)
-    alive = lse != -torch.inf  # the others have zeros for output, and no difference of two infinities in their gradient
-    lse = lse.masked_fill(~alive, 0.0)
-    total = torch.logaddexp(lse, sink)
-    share = torch.exp(lse - total).masked_fill(~alive, 0.0)
-    # NaN, as the softmax of such a logit, and so is the gradient.
-    share = share + torch.where(sink.isnan() | (sink == torch.inf), sink, 0.0) * 0.0
-    share = share.transpose(1, 2)[..., None]  # [batch, seqlen_q, num_heads_q, 1]
-    return (out * share).to(out.dtype), torch.where(alive, total, sink)
+    logits = of_lse(sink.float().expand_as(rows.lse))
+    shares, whole = join(RowStatistics(*(torch.stack(pair) for pair in zip(rows, logits, strict=True))), dim=0)
+    share = shares[0].transpose(1, 2)[..., None]  # [batch, seqlen_q, num_heads_q, 1]
+    return ((out * share).to(out.dtype), *whole)
 
 
 def _saveable(call: Call) -> Call:
@@ -160,6 +163,11 @@ def _saveable(call: Call) -> Call:
 def _needs_grad(call: Call) -> bool:
     tensors = (call.q, call.k, call.v, call.sink, call.keys.bias)
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _gradients_take_statistics(call: Call) -> bool:
+    """True if the backward kernel starts from row statistics; with others it makes a pass of its own over the keys."""
+    return call.q.dtype != torch.float32 and (call.keys.bias is None or call.keys.hides)
 
 
 def _same_batch(call: Call) -> Call:

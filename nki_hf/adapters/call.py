@@ -50,7 +50,8 @@ class Call:
       weights: True if the caller wants the attention weights as well.
       refused: what the adapter could not express; any entry sends the call to the fallback.
       segments: the packed sequences of a batch of one, which `keys` says too: the call then runs in pieces. None = one launch.
-      row_statistics: True if gradients are wanted, which start from row_shift and row_sum (see `kernels.binding.TENSORS`).
+      row_statistics: True if row_shift and row_sum are wanted (see `kernels.binding.TENSORS`): gradients start from them, or
+        the rows are parts of rows.
     """
 
     q: torch.Tensor

@@ -1,4 +1,4 @@
-"""The ops `nki_hf::attention`, `attention_with_statistics` (of calls whose gradients are wanted) and `attention_backward` as
+"""The ops `nki_hf::attention`, `attention_with_statistics` (of calls with `row_statistics`) and `attention_backward` as
 torch knows them: names and schemas from the import of torch on, code from their first use.
 
 A saved program (torch.export, torch.jit, AOTInductor) names the ops, and loads wherever this package was imported, before any

@@ -95,17 +95,15 @@ def attention_with_statistics(
     window: int | None,
     ahead: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`attention` of a call whose gradients are wanted: row_shift and row_sum as well, like lse (`kernels.binding.TENSORS`)."""
+    """`attention` of a call with `row_statistics`: row_shift and row_sum as well, like lse (`kernels.binding.TENSORS`)."""
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
     call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=True)
-    out, lse, *statistics = _computed(call)
-    # What did not come from a kernel of ours (no keys, or a fallback) has lse alone.
-    row_shift, row_sum = statistics or (lse.clone(), torch.full_like(lse, 1.0))
+    out, lse, row_shift, row_sum = _computed(call)
     return out, lse, row_shift, row_sum
 
 
 def _computed(given: Call) -> tuple[torch.Tensor, ...]:
-    """The results of a call as an op gets it."""
+    """The results of a call as an op gets it: out and lse, with `row_statistics` also row_shift and row_sum."""
     call, decision = _handed.call, _handed.decision
     # Tracers call this with tensors of their own, and a graph with none handed over.
     mine = call is not None and call.q is given.q and call.k is given.k and call.v is given.v
@@ -117,13 +115,21 @@ def _computed(given: Call) -> tuple[torch.Tensor, ...]:
     return _run_kernel(call, decision, _handed.turns)
 
 
-def _fall_back(call: Call, decision: Decision) -> tuple[torch.Tensor, torch.Tensor]:
+def _fall_back(call: Call, decision: Decision) -> tuple[torch.Tensor, ...]:
     """What a graph runs where no kernel takes the lengths that it meets: counted and warned about as outside of a graph."""
     if settings().strict:
         raise UnsupportedProblem(decision.rejected)
     result = run_fallback_with_lse(call)
     call_log.record("a compiled graph", decision, call.q.device.type)
-    return result
+    return _with_statistics(call, result)
+
+
+def _with_statistics(call: Call, results: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The results, with lse for row_shift and row_sum where the call asks for them and what ran has none."""
+    if not call.row_statistics or len(results) > 2:
+        return results
+    out, lse = results
+    return out, lse, lse.clone(), torch.full_like(lse, 1.0)
 
 
 def _op(**code: Any) -> Any:
@@ -145,13 +151,13 @@ def _run_kernel(call: Call, decision: Decision, turns: dict[str, int] | None) ->
     keys, sink = call.keys, call.head_sink
     trivial = trivial_result(decision.problem, call.q, call.v, sink)
     if trivial is not None:
-        return trivial
+        return _with_statistics(call, trivial)
     tensors = {"q": call.q, "k": call.k, "v": call.v, "lo": keys.lo, "hi": keys.hi, "bias": keys.bias, "sink": sink}
     result = backend_of(decision).run(packed_call(decision, tensors, exact=keys.inside))
     if turns is not None:
         for name, count in result.turns.items():
             turns[name] = turns.get(name, 0) + count
-    return result_of(decision, result, sink)
+    return _with_statistics(call, result_of(decision, result, sink))
 
 
 def attention_backward(
@@ -296,7 +302,7 @@ def _plain_keys() -> frozenset[int]:
 _PLAIN_KEYS = _plain_keys()
 
 
-def attention_unseen(call: Call, decision: Decision, turns: dict[str, int]) -> tuple[torch.Tensor, torch.Tensor] | None:
+def attention_unseen(call: Call, decision: Decision, turns: dict[str, int]) -> tuple[torch.Tensor, ...] | None:
     """`attention` of a call that records no gradient, without the op; None if somebody waits for the op.
 
     Those are tracers, modes and the profiler; or what torch makes of a tensor before an op gets it (a negative view). Going
@@ -310,12 +316,11 @@ def attention_unseen(call: Call, decision: Decision, turns: dict[str, int]) -> t
     for tensor in (call.q, call.k, call.v, keys.lo, keys.hi, keys.bias, call.sink):
         if tensor is not None and _keys_of(tensor) not in _PLAIN_KEYS:
             return None
-    out, lse, *_ = _run_kernel(call, decision, turns)
-    return out, lse
+    return _run_kernel(call, decision, turns)
 
 
-def attention_op_for(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """`attention` of a call through the op of its tensors' device: the one place that chooses.
+def attention_op_for(call: Call) -> tuple[torch.Tensor, ...]:
+    """`attention` of a call, or `attention_with_statistics`, through the op of its tensors' device: the one place that chooses.
 
     Raises:
       BackendUnavailable: tensors on `neuron` in a process without the native world.
@@ -332,5 +337,4 @@ def attention_op_for(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
         ops = (_xla_op, _xla_statistics_op)
     else:
         ops = (attention_op, torch.ops.nki_hf.attention_with_statistics)
-    out, lse, *_ = ops[call.row_statistics](*arguments)
-    return out, lse
+    return tuple(ops[call.row_statistics](*arguments))

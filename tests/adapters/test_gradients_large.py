@@ -208,6 +208,13 @@ def test_row_statistics_are_computed_only_where_a_gradient_is_wanted(monkeypatch
     out, lse = nki_hf.attention(q, k, v, return_lse=True)
     (out.float().sum() + lse.sum()).backward()
     assert [{"row_shift", "row_sum"} <= names for names in asked] == [False, False, True, True]
+    # What the backward kernel finds itself is not written.
+    asked.clear()
+    nki_hf.attention(*(each.detach().float().requires_grad_() for each in (q, k, v))).sum().backward()
+    for mask, wanted in ((torch.randn(1, 1, 6, 6), False), (torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(2), True)):
+        nki_hf.attention(q, k, v, mask).float().sum().backward()
+        assert [{"row_shift", "row_sum"} <= names for names in asked[-2:]] == [wanted] * 2
+    assert not any({"row_shift", "row_sum"} & names for names in asked[:2])
     # The op of saved programs has two results, and gradients from them.
     asked.clear()
     out, lse = torch.ops.nki_hf.attention(q, k, v, None, None, None, None, None, None, 0, None, None)

@@ -33,6 +33,9 @@ MASKS = {
     "additive": Mask(bias="additive", bias_heads=True, bias_rows=True),
 }
 
+OTHERS = [("trn1", 2), ("trn2", 1), ("trn3", 2)]
+"""Chips and numbers of cores that take longer to meet than they tell."""
+
 
 def forward(inputs, kernel="flash_prefill", chip="trn2", lnc=1):
     """out `[batch, num_heads_q, seqlen_q, head_dim_v]`, lse, row_shift and row_sum of a forward kernel."""
@@ -107,7 +110,7 @@ def test_keys_that_tie_share_a_row_as_in_eager(size, groups, dtype):
     assert_as_right_as_eager(inputs, *run(inputs), size)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mask", sorted(MASKS))
 @pytest.mark.parametrize("size", [pytest.param(2.0**17, marks=pytest.mark.slow), -(2.0**27)])
 def test_keys_that_tie_under_masks_and_in_groups_of_query_heads(size, mask, dtype):
@@ -120,8 +123,10 @@ def test_keys_that_tie_under_masks_and_in_groups_of_query_heads(size, mask, dtyp
     assert_as_right_as_eager(inputs, *run(inputs), abs(size))
 
 
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
+@pytest.mark.parametrize(
+    ("chip", "lnc"),
+    [("trn1", 1), ("trn2", 2), ("trn3", 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],
+)
 def test_keys_that_tie_on_every_chip_and_on_two_cores(chip, lnc):
     case = problem(
         dtype="bfloat16", num_heads_q=3, num_heads_kv=3, seqlen_q=140, seqlen_kv=700, head_dim=32, head_dim_v=32,
@@ -132,7 +137,7 @@ def test_keys_that_tie_on_every_chip_and_on_two_cores(chip, lnc):
 
 
 @pytest.mark.parametrize("kernel", ["flash_const_max", "flash_decode"])
-@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("lnc", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "size", [pytest.param(2.0**13, marks=pytest.mark.slow), 2.0**20, pytest.param(2.0**27, marks=pytest.mark.slow)]
 )

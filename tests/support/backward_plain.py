@@ -51,7 +51,8 @@ def plain_run(inputs, dout, dlse=None):
     sink = None if inputs.sink is None else inputs.sink.astype(np.float32)[None, :, None, None]
     if sink is not None:
         shift = np.maximum(shift, sink)
-    weights = np.exp(scores - shift)
+    with np.errstate(invalid="ignore"):  # scores beyond float16 are inf, and their rows NaN, as in eager
+        weights = np.exp(scores - shift)
     total = weights.sum(-1, keepdims=True) + (0 if sink is None else np.exp(sink - shift))
     total = np.where(total == 0, np.float32(1), total)
     exact = weights / total

@@ -43,6 +43,11 @@ class Kind:
     mask: str
 
     @property
+    def shared(self) -> bool:
+        """True if further pieces may hold keys of its rows: then it returns the statistics that join them."""
+        return self.rows > 1
+
+    @property
     def tiles(self) -> int:
         """Tiles of 128 rows x 128 keys that a piece visits."""
         rows, keys = -(-self.rows // TILE), -(-self.keys // TILE)
