@@ -1,5 +1,6 @@
 """examples/finetune.py as a user runs it: on a CPU, and the commands of its dry run against the stand-ins of both worlds."""
 
+import importlib.util
 import json
 import os
 import runpy
@@ -66,3 +67,28 @@ def test_the_commands_of_the_dry_run_train_on_the_stand_ins(world, device, tmp_p
     (process,) = REHEARSE["processes"](tmp_path)
     assert (process["compiled"], process["loaded"]) == ({"flash_prefill": 1, "flash_backward": 1}, {})
     assert len(list((tmp_path / "neff").glob("*.neff"))) == (2 if world == "native" else 0)
+
+
+@pytest.mark.parametrize(
+    ("losses", "code", "said"),
+    [([2.0, 1.0], 0, "PASS"), ([2.0, 1.1], 1, "FAIL"), ([2.0, float("nan")], 1, "FAIL"), ([float("nan"), 1.0], 1, "FAIL")],
+)
+def test_losses_that_are_far_or_no_number_fail(capsys, losses, code, said):
+    example = _module()
+    row = {"losses": [2.0, 1.0], "fallbacks": 0, "gradients": 4, "reasons": {}}
+    assert example.verdict({"eager": row, "nki": {**row, "losses": losses}}, 1e-3) == code
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_nothing_passes_that_was_not_compared(capsys):
+    row = {"losses": [2.0], "fallbacks": 0, "gradients": 4, "reasons": {}}
+    assert _module().verdict({"nki": row}, 1e-3) == 0
+    assert capsys.readouterr().out.startswith("NOT COMPARED")
+
+
+def _module():
+    spec = importlib.util.spec_from_file_location("finetune_example", ROOT / "examples" / "finetune.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
