@@ -6,7 +6,7 @@ there PATH             nothing, a folder, or a file of some size; where a link l
 module NAME in PATHS   where it lies
 variable NAME          its value, as a digest
 start                  working folder, Python's own folder and path, names and versions of the installed packages
-own                    where the kernel's file lies, if there is any of these or its source says that it asks
+own                    where the kernel's file lies, if it asked for files, folders or modules, or its source says that it asks
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def surroundings(noticed: Noticed, own: str, environment: Mapping[str, str], sta
     keys += [f"entries {path}" for path in noticed.entries if not _known(path)]
     keys += [f"there {path}" for path in noticed.asked - {skipped} if not _known(path)]
     keys += [f"module {name} in {os.pathsep.join(folders)}" for name, folders in noticed.modules]
-    keys += [f"variable {name}" for name in noticed.variables]
-    keys += ["start"] * (noticed.relative or bool(noticed.modules))
     keys += ["own"] * (bool(own) and (bool(keys) or _asks_its_place(skipped)))
+    keys += ["start"] * (noticed.relative or bool(noticed.modules))
+    keys += [f"variable {name}" for name in noticed.variables]
     return {key: _now(key, environment, start, skipped) for key in sorted(keys)}
 
 
