@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
@@ -17,6 +19,8 @@ from nki_hf.tools.searching.workers import Workers, processes_of
 
 __all__ = ["command"]
 
+_HEADS = 2
+"""Lines of a diff with the names of its files, which stay whole."""
 _LONGEST = 20
 """Letters of another file's name."""
 
@@ -32,7 +36,7 @@ def command(
     chip: Annotated[str, typer.Option(help="Chips, e.g. trn1,trn2.")] = "",
     lnc: Annotated[int, typer.Option(help="Cores of the launch, 1 or 2.")] = 1,
     dtype: Annotated[str, typer.Option(help="Element type of the run; default: the task's.")] = "",
-    const: Annotated[list[str], typer.Option(help="A constant of the kernels: NAME=VALUE.")] = [],  # noqa: B006
+    const: Annotated[list[str], typer.Option(help="A constant of one kernel or both: NAME=VALUE.")] = [],  # noqa: B006
     rtol: Annotated[float, typer.Option(help="Allowed relative error of a row; 0 = from an ideal kernel.")] = 0.0,
     timeout: Annotated[float, typer.Option(help="Seconds for each process of a judgement.")] = 60.0,
     order: Annotated[str, typer.Option(help="program, or the window of the modelled compiler, e.g. 64.")] = "64",
@@ -46,7 +50,19 @@ def command(
     pair = named(a, task, layout), named(b, task, layout_b or layout)
     options = judge_options(check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, const=const, rtol=rtol, timeout=timeout,
                             order=order, seed=seed)  # fmt: skip
-    jobs = [{"kind": "judge", "path": item.path, "task": task, "options": {**options, "layout": item.layout}} for item in pair]
+    own = [_constants(item, options["constants"]) for item in pair]
+    unknown = sorted(set(options["constants"]) - own[0].keys() - own[1].keys())
+    if unknown:
+        raise ValueError(f"const: neither {a} nor {b} has a parameter {', '.join(unknown)}: name one that a kernel has.")
+    jobs = [
+        {
+            "kind": "judge",
+            "path": item.path,
+            "task": task,
+            "options": {**options, "layout": item.layout, "constants": constants},
+        }
+        for item, constants in zip(pair, own, strict=True)
+    ]
     with working(f"nki_hf compare of {a} and {b} on {task}"), Workers(min(2, processes_of(0))) as workers:
         answers = dict(workers.run(jobs, round_limit(options)))
     records = [_record(answers[n], pair[n], task) for n in range(2)]
@@ -73,6 +89,16 @@ def _file(item: Named) -> str:
     return item.path if item.path.endswith(".py") else item.path.rpartition(":")[0]
 
 
+def _constants(item: Named, constants: dict[str, Any]) -> dict[str, Any]:
+    """Those that a function of the kernel's file may take; the judge names the kernel's own if it lacks one."""
+    try:
+        tree = ast.parse(_source(item))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return constants  # the judge says what is wrong with the file
+    taken = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return {name: value for name, value in constants.items() if name in taken}
+
+
 def _source(item: Named) -> str:
     return Path(_file(item)).read_text(encoding="utf-8", errors="replace")
 
@@ -80,8 +106,9 @@ def _source(item: Named) -> str:
 def _show(
     pair: tuple[Named, Named], records: list[dict[str, Any]], diff: str, rows: list[dict[str, Any]], screen: Screen
 ) -> None:
-    for line in diff.splitlines() or ["the sources are the same"]:
-        screen.line(line)
+    for number, line in enumerate(diff.splitlines() or ["the sources are the same"]):
+        for part in [line] if number < _HEADS else _parts(line, screen.width):
+            screen.line(part)
     for key, item, record in zip("AB", pair, records, strict=True):
         screen.line(f"{key} = {item.label}")
         screen.say(f"{key}: {record['sentence']}")
@@ -106,6 +133,19 @@ def _show(
     for band in dict.fromkeys(row["band"] for row in rows):
         screen.say(f"error on measured rows: {band}")
     screen.say("PASS" if all(record["passed"] for record in records) else "FAIL")
+
+
+def _parts(line: str, width: int) -> list[str]:
+    """A line of a diff in pieces that fit; each has the line's sign, and all but the first are indented below it."""
+    sign = line[:1] if line[:1] in ("+", "-", " ") else ""
+    head, found, rest = "", [], line
+    while cell_len(head + rest) > width:
+        room = width - len(head)
+        while cell_len(rest[:room]) > width - len(head):
+            room -= 1
+        found.append(head + rest[:room])
+        rest, head = rest[room:], f"{sign}    "
+    return [*found, head + rest]
 
 
 def _cells(step: dict[str, Any], own: str) -> tuple[str, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shlex
@@ -94,13 +95,14 @@ def command(
     options = judge_options(layout=layout, check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, rtol=rtol, order=order,
                             timeout=judge_timeout)  # fmt: skip
     asked: dict[str, Any] = {
-        "agent": words, "rounds": rounds, "budget": budget, "task": task, "beam": beam, "tries": tries, "judge": options,
-        "timeout": timeout, "start": _source(start, task) if start else "",
+        "agent": words, "rounds": rounds, "budget": budget, "task": _anywhere(task), "beam": beam, "tries": tries,
+        "judge": options, "timeout": timeout, "start": _source(start, task) if start else "",
         "remember": [str(path.resolve()) for path in remember], "seed": seed,
     }  # fmt: skip
     if known is None:
         parsed(layout, load_task(task))
-        asked["task_digest"] = _digest(task)
+    asked["task_digest"] = _digest(asked["task"])
+    asked["folder"] = os.getcwd()
     screen = Screen()
     total = (known or {}).get("rounds", rounds) if "rounds" not in given else rounds
     with working(f"nki_hf loop in {run}", total or None) as work, Workers(count) as workers:
@@ -115,7 +117,8 @@ def command(
                 settings = asked
             else:
                 before, settings = settings, _same(run, settings, asked, given)
-                if settings != before:
+                folder.check()
+                if settings != before:  # written when nothing is left that refuses the command
                     for sentence in _changes(before, settings):
                         print(sentence, file=sys.stderr)
                     folder.begin(settings)
@@ -129,7 +132,6 @@ def command(
                     screen.say(f"round {line['round']}: {line['sentence']}")
 
             done = folder.rounds(mend=True)
-            folder.check()
             least = max((item["clock_s"] for item in done), default=0.0)
             with Clock(folder.clock, least) as clock:
                 why = loop(folder, settings, workers, rounds=settings["rounds"], budget=allowed, clock=clock, say=say)
@@ -152,19 +154,25 @@ def _same(run: Path, settings: dict[str, Any], asked: Mapping[str, Any], given: 
     found = {**settings, "judge": dict(settings["judge"])}
     for name in _HELD:
         found[name] = asked[name] if name in given else settings.get(name, asked[name])
+    if "agent" in given:
+        found["folder"] = asked["folder"]
     if "judge_timeout" in given:
         found["judge"]["timeout"] = asked["judge"]["timeout"]
     pairs = {name: (asked[name], settings.get(name, asked[name])) for name in _FIXED}
     pairs |= {name: (asked["judge"][key], settings["judge"][key]) for name, key in _JUDGED.items()}
+    digest, own_task = settings.get("task_digest", ""), settings["task"]
+    if "task" in given and digest and asked["task_digest"] == digest and _entry(asked["task"]) == _entry(own_task):
+        found["task"] = asked["task"]  # the same contents, wherever they lie
+        pairs["task"] = (own_task, own_task)
     for name, (value, own) in pairs.items():
         if name in given and value != own and (name, value) not in _ANY:
             shown = "another kernel" if name == "start" else f"{value!r}"
             raise ValueError(f"{name}={shown} is not that of run={run}, which goes on as it began: give another --run.")
-    digest = settings.get("task_digest", "")
-    if digest and _digest(settings["task"]) != digest:
+    if digest and _digest(found["task"]) != digest:
+        what = "the file or what it imports is another" if Path(_file(found["task"])).is_file() else "the file is gone"
         raise ValueError(
-            f"task={settings['task']} is not what it was when run={run} began: the file or what it imports is another, and its "
-            "rounds would not compare: restore it, or give another --run."
+            f"task={found['task']} is not what it was when run={run} began: {what}, and its rounds would not compare: "
+            "restore it (or give --task with the same file elsewhere), or give another --run."
         )
     return found
 
@@ -180,12 +188,27 @@ def _shown(value: Any) -> str:
     return shlex.join(value) if isinstance(value, list) else f"{value}" or "no limit"
 
 
+def _file(task: str) -> str:
+    """The file of a task; empty for a task of ours."""
+    file, separator, _ = task.partition(".py")
+    return file + separator if separator else ""
+
+
+def _entry(task: str) -> str:
+    """Which of its file's tasks it is."""
+    return task.removeprefix(_file(task)).removeprefix(":") or "TASK"
+
+
+def _anywhere(task: str) -> str:
+    """The task with its file's full path, so that it is found from every folder."""
+    file = _file(task)
+    return str(Path(file).absolute()) + task.removeprefix(file) if file else task
+
+
 def _digest(task: str) -> str:
     """Of a task's file and what it imports; empty for a task of ours."""
-    file, separator, _ = task.partition(".py")
-    return (
-        source_digest(Path(file + separator)) if separator and Path(file + separator).is_file() else "gone" if separator else ""
-    )
+    file = _file(task)
+    return "" if not file else source_digest(Path(file)) if Path(file).is_file() else "gone"
 
 
 def _try(task: str, options: dict[str, Any], workers: Workers) -> None:

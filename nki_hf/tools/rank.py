@@ -61,7 +61,7 @@ def command(
     settings = Run(folder).settings
     if settings is not None:
         given = [name for name in _JUDGED if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
-        if given and (given != ["task"] or task != settings["task"]):
+        if given and (given != ["task"] or settings["task"] not in (task, str(Path(task).absolute()))):
             anew = shlex.join(["nki_hf", "rank", str(folder / "kernels"), "--task", settings["task"]])
             raise ValueError(
                 f"{', '.join(given)}: the rounds of run={folder} were judged with the run's own options: leave these out, or "
@@ -82,7 +82,7 @@ def command(
         if not panels:
             raise ValueError(f"picture={image}: no kernel passes, there is nothing to draw.")
         with writing(image, "picture"), whole_file(image) as file:
-            file.write(picture(panels, f"{task}: simulated, not measured", image.suffix[1:]))
+            file.write(picture(panels, f"{Path(task).name}: simulated, not measured", image.suffix[1:]))
     if as_json:
         print(json.dumps({"task": task, "bands": _bands(ranked, task), "kernels": ranked}, indent=1))
     else:
@@ -130,7 +130,11 @@ def _panels(rows: list[dict[str, Any]], task: str) -> list[dict[str, Any]]:
 def _bands(ranked: list[dict[str, Any]], task: str) -> dict[str, str]:
     """The error band of the times on each chip."""
     chips = sorted({case.partition("@")[0] for row in ranked for case in row["us"]})
-    return {chip: task_band(load_task(task), chip) for chip in chips}
+    try:
+        found = load_task(task)
+    except ValueError as error:  # a run's rounds have been judged: their table does not need the task's file
+        return dict.fromkeys(chips, f"the error band of these times is not known: {error}")
+    return {chip: task_band(found, chip) for chip in chips}
 
 
 def _show(ranked: list[dict[str, Any]], task: str, screen: Screen) -> None:
@@ -143,9 +147,9 @@ def _show(ranked: list[dict[str, Any]], task: str, screen: Screen) -> None:
         verdict = "pass" if row["passed"] else row["sentence"].partition(":")[0]
         rows.append([f"{place} {row['name']}" if row["passed"] else row["name"], *times, f"{row['score']:.3f}", share, verdict])
     head = ["kernel", *(f"{case} us (sim)" for case in cases), "score", "of the best", "verdict"]
-    screen.table(head, rows, title=f"{task}: simulated, not measured", left=(0, len(head) - 1))
+    screen.table(head, rows, title=f"{Path(task).name}: simulated, not measured", left=(0, len(head) - 1))
     for row in ranked:
         if not row["passed"]:
             screen.say(f"{row['name']}: {row['sentence']}")
-    for band in _bands(ranked, task).values():
+    for band in dict.fromkeys(_bands(ranked, task).values()):
         screen.say(band)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from nki_hf.chips import CHIPS, get_chip
+from nki_hf.tasks import load_task
 from nki_hf.tools.modelled import window_of
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
@@ -29,6 +30,8 @@ __all__ = ["command"]
 _JUDGED = 5
 """Of the fastest, how many are judged at most until one passes."""
 _SHOWN = 10
+_OF_FILES = {"layout", "at", "check", "dtype", "given"}
+"""Options that mean nothing to a kernel of ours."""
 _SAME = 1e-3
 _OLDER = (
     "the judge times a kernel otherwise than the search did: its results are of another kernel, which read what is no longer "
@@ -36,14 +39,21 @@ _OLDER = (
 )
 """Where a search and the judgement of its fastest differ by more than `_SAME`: both schedule the same instructions."""
 
+_UNJUDGED = (
+    "none of the fastest passes: values are judged at sizes {sizes}, whatever is tuned for. --check gives other sizes, and "
+    "--no-judge leaves values out."
+)
+
 
 def command(
+    context: typer.Context,
     kernel: Annotated[str, typer.Argument(help=f"FILE.py or FILE.py:NAME, or a kernel of ours: {', '.join(tunable())}.")],
     const: Annotated[list[str], typer.Option(help="Constant and values: NAME=512,1024, NAME=1..3, NAME=2..16:2.")] = [],  # noqa: B006
     task: Annotated[str, typer.Option(help="The task of a file.")] = "",
     shape: Annotated[str, typer.Option(help=f"The problem of a kernel of ours. {SHAPE_HELP}")] = "",
     layout: Annotated[str, typer.Option(help="Axes as the kernel takes them, e.g. q=ds,k=ds,v=ds.")] = "",
     at: Annotated[str, typer.Option(help="Sizes of the task that are tuned for, e.g. 2048,4096.")] = "",
+    check: Annotated[str, typer.Option(help="Sizes at which values of the fastest are judged; default: the task's.")] = "",
     chip: Annotated[str, typer.Option(help="Chips, e.g. trn1,trn2; each is tuned for by itself.")] = "",
     lnc: Annotated[int | None, typer.Option(help="Cores, 1 or 2; default: 1 for a file, each chip's own for ours.")] = None,
     dtype: Annotated[str, typer.Option(help="Element type of the run; default: the task's.")] = "",
@@ -81,11 +91,19 @@ def command(
         raise ValueError(f"trials={trials} is no number of trials: it is 1 to 1,000,000.")
     if not -1 <= seed < 1 << 31:
         raise ValueError(f"seed={seed} is no seed: it is 0 to 2,147,483,647; -1 = a new one.")
+    flags = {name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+    unused = sorted(flags & {"trials", "seed"})
+    if sampler == "exhaustive" and unused:
+        raise ValueError(f"{', '.join(unused)}: of a sampler, and every combination is gone through: give --sampler tpe too.")
     own = kernel in tunable()
+    if shape and not task and not own:
+        raise ValueError(f"kernel={kernel!r} has no plan constants to tune for a --shape: {', '.join(tunable())} has.")
+    if own and flags & _OF_FILES:
+        raise ValueError(f"{', '.join(sorted(flags & _OF_FILES))}: of a file; a kernel of ours has its --shape: leave it out.")
     if own == bool(task) or own != bool(shape):
         raise ValueError("a file is tuned for a --task, a kernel of ours for a --shape: give one of them.")
-    options = judge_options(layout=layout, at=at, chip=chip, lnc=1 if lnc is None else lnc, dtype=dtype, const=given,
-                            timeout=timeout, order=order or "64")  # fmt: skip
+    options = judge_options(layout=layout, check=check, at=at, chip=chip, lnc=1 if lnc is None else lnc, dtype=dtype,
+                            const=given, timeout=timeout, order=order or "64")  # fmt: skip
     twice = sorted(set(space) & set(options["constants"]))
     if twice:
         raise ValueError(f"given: {', '.join(twice)} is tuned (--const) and given (--given): name it once.")
@@ -120,6 +138,9 @@ def command(
                 print(json.dumps(_plain(found, verdicts)))
             else:
                 _show(found, verdicts, Screen())
+            if verdicts and not verdicts[-1]["passed"]:
+                sizes = options["check"] or list(load_task(task).check)
+                print(f"{case.label}: {_UNJUDGED.format(sizes=', '.join(map(str, sizes)))}", file=sys.stderr)
             if older:
                 print(f"{case.label}: {_OLDER}", file=sys.stderr)
     raise typer.Exit(1 if failed else 0)
@@ -175,7 +196,7 @@ def _show(found: Tuned, verdicts: list[dict[str, Any]], screen: Screen) -> None:
     if fails:
         screen.say(f"first failure: {fails[0]}")
     if found.programs:
-        screen.say(f"no result is kept: the kernel's file starts or asks another program ({', '.join(sorted(found.programs))})")
+        screen.say(f"no result is kept: the kernel's file asks for what no result names ({', '.join(sorted(found.programs))})")
     if found.start_us is not None and ranked:
         gain = found.start_us / ranked[0][1] - 1
         best = f"{gain:+.1%}" if gain > 0 else "no gain: the kernel's own constants stay best"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 
@@ -62,12 +63,18 @@ def test_compare_of_a_kernel_that_fails_says_so_and_ends_with_1(tmp_path):
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_compare_fits_the_screen_whatever_the_kernels_are_called(tmp_path, monkeypatch, columns):
-    """But for the sources and the names, which are copied whole. Paths stand beside each other where there is room."""
+    """But for the names, which are copied whole. Paths stand beside each other where there is room."""
     monkeypatch.setenv("COLUMNS", str(columns))
     files = [tmp_path / f"a_softmax_kernel_with_a_name_that_is_longer_than_a_narrow_screen_number_{n}.py" for n in (1, 2)]
-    files[0].write_text(extra_work(4))
+    long = "# 234567890" * 30
+    files[0].write_text(long + "\n" + extra_work(4))
     files[1].write_text(KERNEL)
     text = said("compare", *map(str, files), *SMALL)
+    diff = text[: text.index("A = ")].splitlines()
+    assert [line for line in diff[2:] if len(line) > columns] == []
+    first = itertools.takewhile(lambda line: line.startswith("-"), diff[3:])
+    removed = "".join(line[1:].strip() for line in first)
+    assert removed.replace(" ", "") == long.replace(" ", "")  # whole, over several lines
     shown = text[text.index("A = ") :].splitlines()
     assert [line for line in shown if len(line) > columns and not line.startswith(("A = ", "B = "))] == []
     row = next(line.split() for line in shown if line.startswith("dma dma_copy"))

@@ -227,15 +227,16 @@ def test_a_line_that_was_not_finished_is_cut_off_and_other_damage_is_said(tmp_pa
         append(path, {"round": "next"})
         assert read(path)[-1] == {"round": "next"}
     path.write_bytes(whole.replace(b"1}", b"1", 1))
-    with pytest.raises(ValueError, match="line 2 is no record"):
+    with pytest.raises(ValueError, match="line 2: no record"):
         read(path)
 
 
 def test_a_round_with_two_lines_is_damage(tmp_path):
-    for _ in range(2):
-        append(tmp_path / "rounds.jsonl", {"round": 1})
-    with pytest.raises(ValueError, match="two lines"):
-        Run(tmp_path).rounds()
+    looped(tmp_path / "run", agent(tmp_path, "say(KERNEL)"), "--rounds", "1")
+    path = tmp_path / "run" / "rounds.jsonl"
+    path.write_bytes(2 * path.read_bytes())
+    with pytest.raises(ValueError, match="line 2: round 1 has two lines"):
+        Run(tmp_path / "run").rounds()
 
 
 # ---- killed -----------------------------------------------------------------------------------------------------------

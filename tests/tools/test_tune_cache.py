@@ -120,6 +120,38 @@ SURROUNDINGS = {
     "getenv, no more set": ("import os\ndef count():\n    return int(os.getenv('NKI_HF_T', '3'))\n", {"NKI_HF_T": "1"}, {}),
     "in environ": ("import os\ndef count():\n    return 3 * ('NKI_HF_T' in os.environ)\n", {}, {"NKI_HF_T": ""}),
     "environb": ("import os\ndef count():\n    return int(os.environb.get(b'NKI_HF_T', b'1'))\n", {}, {"NKI_HF_T": "3"}),
+    "an entry's size": (
+        "import os\nC = sum(e.stat().st_size for e in os.scandir({folder!r}))\ndef count():\n    return C\n",
+        "1", "333",
+    ),
+    "an entry's kind": (
+        "from os import scandir\ndef count():\n    return sum(3 * e.is_symlink() for e in scandir({folder!r}))\n",
+        "1", "-> one",
+    ),
+    "an entry's mode": (
+        "import os\ndef count():\n    return sum(3 * (e.stat().st_mode & 1) for e in os.scandir({folder!r}))\n",
+        "1", "mode 755",
+    ),
+    "the sizes of a walk": (
+        "import os\ndef count():\n"
+        "    return sum(e.stat().st_size for at, _, _ in os.walk({folder!r}) for e in os.scandir(at))\n",
+        "1", "333",
+    ),
+    "realpath": (
+        "import os\ndef count():\n    return 3 * os.path.realpath({path!r}).endswith('three')\n",
+        "-> one", "-> three",
+    ),
+    "resolve": (
+        "from pathlib import Path\ndef count():\n    return 3 * (Path({path!r}).resolve().name == 'three')\n",
+        "-> one", "-> three",
+    ),
+    "readlink": ("import os\ndef count():\n    return 3 * os.readlink({path!r}).endswith('three')\n", "-> one", "-> three"),
+    "samefile": (
+        "import os\ndef count():\n    return 3 * os.path.samefile({path!r}, {folder!r} + '/../three')\n",
+        "-> one", "-> three",
+    ),
+    "islink": ("import os\ndef count():\n    return 3 * os.path.islink({path!r})\n", "1", "-> one"),
+    "its mode": ("import os\ndef count():\n    return 3 * (os.stat({path!r}).st_mode & 1)\n", "1", "mode 755"),
     "every variable": ("import os\ndef count():\n    return 3 * ('NKI_HF_T' in dict(os.environ))\n", {}, {"NKI_HF_T": ""}),
 }  # fmt: skip
 """How a kernel finds out how many instructions more it has; what there is at `path` (its text, None = nothing), or which
@@ -132,6 +164,9 @@ def _set(path, state, monkeypatch):
         monkeypatch.delenv("NKI_HF_T", raising=False)
         for name, value in state.items():
             monkeypatch.setenv(name, value)
+        return
+    if state is not None and state.startswith("mode "):
+        path.chmod(int(state.removeprefix("mode "), 8))
         return
     path.unlink(missing_ok=True)
     if state is not None and state.startswith("-> "):
@@ -165,12 +200,12 @@ def test_a_result_counts_while_all_that_its_kernel_asked_for_is_as_it_was(file, 
     trials = Trials()
     result(trials, 0)
     first = result(trials, 1)
-    assert unchanged(first["around"])
+    assert unchanged(first["around"], file)
     (tmp_path / "something else").write_text("")
     monkeypatch.setenv("NKI_HF_OTHER", "1") if how != "every variable" else None
-    assert unchanged(first["around"])
+    assert unchanged(first["around"], file)
     _set(path, after, monkeypatch)
-    assert not unchanged(first["around"])
+    assert not unchanged(first["around"], file)
     sys.modules.pop(module, None)
     sys.path_importer_cache.clear()
     assert result(Trials(), 1)["us"] > first["us"]
@@ -213,6 +248,73 @@ def test_a_relative_path_means_the_folder_in_which_the_command_runs(file, tmp_pa
         assert tuned(*words)[0]["reloaded"] == 2
     assert [found["reloaded"] for found in times] == [0, 0]
     assert times[0]["us"] < times[1]["us"]
+
+
+@pytest.mark.parametrize("how", ["os.getcwd()", "str(pathlib.Path.cwd())", "os.path.abspath('x')", "os.path.realpath('.')",
+                                 "str(pathlib.Path('x').resolve())", "os.getcwdb().decode()"])  # fmt: skip
+def test_a_kernel_that_asks_where_it_runs_is_tuned_anew_elsewhere(file, tmp_path, monkeypatch, how):
+    head = f"import os, pathlib\nCOUNT = 3 * ('three' in {how})\n"
+    file.write_text(head + TUNED.replace("range(extra)", "range(extra + COUNT)"))
+    words = [str(file), *SMALL, "--const", "extra=0", "--cache", str(tmp_path / "cache"), "--no-judge"]
+    times = []
+    for name in ("1", "three"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        times.append(tuned(*words)[0])
+    assert [found["reloaded"] for found in times] == [0, 0]
+    assert times[0]["us"] < times[1]["us"]
+
+
+UNNOTED = {
+    "socket.gethostname()": "socket.gethostname", "os.uname().nodename": "uname", "platform.node()": "uname",
+    "os.cpu_count()": "cpu_count", "os.getpid()": "getpid", "os.getuid()": "getuid",
+    "os.stat('x', dir_fd=os.open('/', os.O_RDONLY)) if os.path.exists('/x') else os.access('x', 0, dir_fd=os.open('/', 0))":
+        "an open folder's number",
+    "os.stat(os.open('/', os.O_RDONLY)).st_size": "an open file's number",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", UNNOTED)
+def test_no_result_is_kept_of_a_kernel_that_asks_what_cannot_be_noted(file, tmp_path, how):
+    file.write_text(f"import os, platform, socket\nASKED = {how}\n" + TUNED)
+    words = [str(file), *SMALL, "--const", "extra=0", "--cache", str(tmp_path / "cache"), "--no-judge"]
+    for _ in range(2):
+        (found,) = tuned(*words)
+        assert found["reloaded"] == 0
+        assert UNNOTED[how] in found["not_kept"]
+
+
+def test_a_kernel_is_the_same_whatever_path_is_typed(file, tmp_path, monkeypatch):
+    """Also as a copy of another name, unless its source asks where it lies: one study, and one kept result."""
+    (tmp_path / "below").mkdir()
+    shutil.copy(file, tmp_path / "below" / "again.py")
+    monkeypatch.chdir(tmp_path / "below")
+    found = []
+    for typed in ("../kernel.py", "./../kernel.py", str(file), "again.py", "./again.py"):
+        found += tuned(typed, *SMALL, "--const", "extra=0", "--cache", str(tmp_path / "cache"), "--no-judge")
+    assert len({row["study"] for row in found}) == 1
+    assert [row["reloaded"] for row in found] == [0, 1, 1, 1, 1]
+
+
+def test_a_copy_of_a_kernel_that_asks_where_it_lies_is_tuned_anew(file, tmp_path):
+    head = "import os\nCOUNT = 3 * ('again' in os.path.basename(__file__))\n"
+    file.write_text(head + TUNED.replace("range(extra)", "range(extra + COUNT)"))
+    shutil.copy(file, tmp_path / "again.py")
+    words = [*SMALL, "--const", "extra=0", "--cache", str(tmp_path / "cache"), "--no-judge"]
+    first, second, again = (tuned(str(tmp_path / name), *words)[0] for name in ("kernel.py", "again.py", "again.py"))
+    assert (first["reloaded"], second["reloaded"], again["reloaded"]) == (0, 0, 1)
+    assert first["us"] < second["us"] == again["us"]
+
+
+def test_imports_beside_a_copy_are_in_its_digest(file, tmp_path):
+    """The same contents give the same digest wherever they lie, other contents of an import another."""
+    digests = []
+    for name, text in (("one", "X = 1\n"), ("two", "X = 1\n"), ("three", "X = 2\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.py").write_text("import helper\n" + TUNED)
+        (tmp_path / name / "helper.py").write_text(text)
+        digests.append(source_digest(tmp_path / name / f"{name}.py"))
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_no_result_is_kept_of_a_kernel_that_asks_another_program(file, tmp_path):

@@ -134,6 +134,14 @@ def test_a_password_in_an_address_is_in_no_message(file, address, secret):
     assert not [part for part in (secret, "geheim", "h@im", "heim") if part in done.stdout + done.stderr]
 
 
+@pytest.mark.parametrize("secret", ["e", "a", "1", "or"])
+def test_a_short_password_garbles_no_word(secret):
+    """It is masked where it is one: in the address, and in quotes."""
+    address = f"mysql://user:{secret}@host/db"
+    said = f"cannot reach {address}: no 1 server or database, password '{secret}'"
+    assert masked(said, address) == "cannot reach mysql://user:***@host/db: no 1 server or database, password '***'"
+
+
 def test_what_is_no_password_stays():
     for text in ("sqlite:///C:/studies/a@b.db", "sqlite:////tmp/study.db", "/tmp/a:b@c.log", "redis://host:6379/0"):
         assert masked(text, text) == text

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run import tape
 from nki_hf.tools.judging import plain
 from nki_hf.tools.judging.explain import explained, place
+from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["answer", "bound_arguments", "kernel_in", "module_of"]
+__all__ = ["UnknownConstant", "answer", "bound_arguments", "check_constants", "kernel_in", "module_of"]
 
 
 _MOST_OUTPUTS = 64
@@ -35,14 +36,18 @@ class _NoKernel(ValueError):
     pass
 
 
+class UnknownConstant(ValueError):
+    """A constant was named that the kernel has not."""
+
+
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """What happened: `stage` (`load`, `run` or empty), `error`, the kernel's `name`, a tape per trace, and `changed`: where
     the first launch, done once more, gave another tape.
 
     Args:
-      request: `file`, `name` (may be empty), `lnc`, `progress` (a file that says when the kernel itself runs), and `traces`:
-        each with `chip`, `size`, `arrays` (name, shape, dtype; in order), `constants`, `checked` (limits
-        are checked here too) and `optional` (an error is noted as `refused`).
+      request: `file`, `name` (may be empty), `lnc`, `named` (constants that the kernel must have), `progress` (a file that says
+        when the kernel itself runs), and `traces`: each with `chip`, `size`, `arrays` (name, shape, dtype; in order),
+        `constants`, `checked` (limits are checked here too) and `optional` (an error is noted as `refused`).
     """
     tape.install()
     found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": [], "changed": None}
@@ -56,7 +61,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         Path(request["progress"]).write_text("run")
         for trace in request["traces"]:
             try:
-                found["traces"].append(_trace(kernel, name, trace, int(request["lnc"])))
+                found["traces"].append(_trace(kernel, name, trace, int(request["lnc"]), request["named"]))
             except BaseException as error:
                 if trace["optional"] and isinstance(error, Exception):
                     found["traces"].append({"refused": _described(error)["message"]})
@@ -64,7 +69,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
                 return {**found, "error": {**_described(error), "size": trace["size"]}}
     if request["traces"]:  # a program follows from its arguments: the same ones give the same program
         with contextlib.suppress(BaseException):
-            again = _trace(kernel, name, request["traces"][0], int(request["lnc"]))
+            again = _trace(kernel, name, request["traces"][0], int(request["lnc"]), ())
             found["changed"] = _difference(found["traces"][0]["tape"], again["tape"])
     return {**found, "stage": ""}
 
@@ -146,9 +151,10 @@ def _named(module: Any, file: str, name: str) -> tuple[Kernel, str]:
     raise _NoKernel(f"{file} has {len(entries)} kernels: name one, as in {file}:{next(iter(entries))} ({', '.join(entries)}).")
 
 
-def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int) -> dict[str, Any]:
+def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int, named: Iterable[str]) -> dict[str, Any]:
     arrays = {key: np.broadcast_to(np.zeros((), NUMPY_DTYPES[dtype]), shape) for key, shape, dtype in trace["arrays"]}
     given, names = bound_arguments(kernel.function, name, arrays, ast.literal_eval(trace["constants"]))
+    check_constants(kernel.function, name, names, named)
     outputs: dict[int, Any] = {}
     with tape.recording() as recorder:
         options = SimOptions(
@@ -215,6 +221,24 @@ def bound_arguments(
     return {**given, **known}, names
 
 
+def check_constants(function: Callable[..., Any], name: str, arrays: Mapping[str, str], named: Iterable[str]) -> None:
+    """Compare the constants that were named with the kernel's parameters; `arrays` has those that take arrays.
+
+    Raises:
+      UnknownConstant: the kernel has no such parameter, or the task's array is its value.
+    """
+    parameters = [
+        key
+        for key, item in inspect.signature(function).parameters.items()
+        if key not in arrays and item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)
+    ]
+    unknown = sorted(set(named) - set(parameters))
+    if unknown:
+        taken = [key for key in unknown if key in arrays]
+        why = f"{', '.join(taken)} takes an array of the task" if taken else f"{name} has no parameter {', '.join(unknown)}"
+        raise UnknownConstant(f"const: {why}: its constants are {', '.join(parameters) or 'none'}.")
+
+
 def _described(error: BaseException) -> dict[str, Any]:
     """Plain data about an error: kind, message, file, line, and the fault's record if it is one."""
     if isinstance(error, KernelFault):
@@ -233,4 +257,6 @@ def _described(error: BaseException) -> dict[str, Any]:
     message, advice = explained(error)
     if isinstance(error, _NoKernel):
         kind = "NoKernel"
+    if isinstance(error, UnknownConstant):
+        kind = UNKNOWN_CONSTANT
     return {"kind": kind, "message": message, "limit": "", "advice": advice, "file": file, "line": line, "fault": False}

@@ -16,6 +16,7 @@ from nki_hf.tools.judging import client
 from nki_hf.tools.judging.layouts import parsed
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.request import ELEMENTS, GIB, child, parent, size_of, split, traces
+from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.judging.verdict import broken, finite
 
 __all__ = ["judge"]
@@ -65,7 +66,7 @@ def judge(
       chip: chips; the first one checks values. Default: the setting.
       lnc: cores of the launch.
       dtype: element type of the run. Default: the task's.
-      constants: further keyword arguments of the kernel.
+      constants: further keyword arguments of the kernel, by the names of its parameters.
       rtol: allowed relative error of a row; 0 = four times that of an ideal kernel, and a bound on precision.
       timeout: seconds for the kernel's process, and for the judge's.
       memory_gib: memory of each.
@@ -144,7 +145,7 @@ def judge(
     }
     whole: dict[str, Any] = {
         "judge": request,
-        "child": child(file, kernel, lnc, launches),
+        "child": child(file, kernel, lnc, launches, constants or ()),
         "seconds": timeout,
         "within": within,
         "memory": int(memory_gib * GIB),
@@ -157,9 +158,13 @@ def judge(
         whole["against"] = child(other, other_name, lnc, extra)
         request["against"] = {"file": other, "layout": laid, "traces": extra}
     try:
-        return finite(client.ask(whole))
+        record: dict[str, Any] = finite(client.ask(whole))
     except EOFError as error:
         return broken(request, "load", _error("killed", f"{error}: a kernel must leave other processes alone"))
+    for item in record["findings"]:
+        if constants and item["kind"] == UNKNOWN_CONSTANT:
+            raise ValueError(item["message"])
+    return record
 
 
 def _error(kind: str, message: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from nki_hf.tools.judging import client
 from nki_hf.tools.judging.findings import KIND_STAGE, KernelFailed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.layouts import parsed
 from nki_hf.tools.judging.request import ELEMENTS, GIB, child, size_of, split, traces
+from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.judging.times import stream_of
 from nki_hf.tools.judging.verdict import failure_sentence
 
@@ -61,7 +62,7 @@ def recorded(
       sizes: of the task; empty = those at which it is timed.
 
     Raises:
-      ValueError: a task, a layout, a size or the file is none.
+      ValueError: a task, a layout, a size, a constant or the file is none.
       KernelFailed: the file or the kernel's Python fails.
     """
     file, name = split(path, "")
@@ -75,7 +76,7 @@ def recorded(
     launches = traces(found, element, parsed(layout, found), wanted, dict(constants or {}), file, name, lnc)
     request = {
         "judge": None,
-        "child": child(file, name, lnc, launches),
+        "child": child(file, name, lnc, launches, constants or ()),
         "seconds": timeout,
         "memory": int(memory_gib * GIB),
     }
@@ -86,6 +87,8 @@ def recorded(
         raise KernelFailed(failure_sentence("load", [finding("load", {"kind": "killed", "message": message})])) from None
     failed = kernel_failure(answer)
     if failed is not None:
+        if constants and failed.findings[0]["kind"] == UNKNOWN_CONSTANT:
+            raise ValueError(failed.findings[0]["message"])
         raise KernelFailed(failure_sentence(failed.stage, failed.findings))
     return Recorded(kernel=answer["name"], task=found, dtype=element, lnc=lnc, launches=launches, played=answer["traces"])
 

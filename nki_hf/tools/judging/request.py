@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ def size_of(value: int) -> int:
     return value
 
 
-def child(file: str, name: str, lnc: int, traces: list[dict[str, Any]]) -> dict[str, Any]:
+def child(file: str, name: str, lnc: int, traces: list[dict[str, Any]], named: Iterable[str] = ()) -> dict[str, Any]:
     """What the kernel's process is asked (see `child.answer`)."""
-    return {"file": file, "name": name, "lnc": lnc, "traces": traces}
+    return {"file": file, "name": name, "lnc": lnc, "traces": traces, "named": list(named)}
 
 
 def traces(
@@ -61,6 +62,11 @@ def traces(
         packed = packed_by(file, name, task, get_chip(chip), lnc)
         shapes = task.shapes(size, dtype)
         given = {**task.constants(size), **(constants or {})}
+        if packed is not None and constants:
+            raise ValueError(
+                f"const: {packed.binding.name} is run by its plan, which has its constants: leave out {', '.join(constants)} "
+                "(nki_hf tune tries other plans)."
+            )
         if packed is not None:
             shapes, given = packed.shapes(size, dtype), dict(packed.plan(size, dtype).constants)
         arrays = []

@@ -58,7 +58,9 @@ def words_of(command: str) -> list[str]:
     return words
 
 
-def answered(words: list[str], request: Mapping[str, Any], seconds: float, alive: Callable[[], bool] = lambda: True) -> Answer:
+def answered(
+    words: list[str], request: Mapping[str, Any], seconds: float, alive: Callable[[], bool] = lambda: True, at: str = "."
+) -> Answer:
     """Run the command once. It ends at the limit at the latest, with all that it started and that stayed in its session.
 
     Args:
@@ -66,14 +68,17 @@ def answered(words: list[str], request: Mapping[str, Any], seconds: float, alive
       request: what it reads, as JSON.
       seconds: its limit.
       alive: when this says no, the command is ended.
+      at: its working folder: the one in which it was given, so that its relative paths stay what they were.
     """
     start = time.monotonic()
+    if not os.path.isdir(at):
+        return Answer(error=("cannot start", f"the command's working folder {at} is gone: give --agent anew"))
     with tempfile.TemporaryDirectory(prefix="nki_hf_agent_") as name:
         folder = Path(name)
         (folder / "in").write_text(json.dumps(request))
         try:
             with (folder / "in").open("rb") as given, (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-                process = subprocess.Popen(words, stdin=given, stdout=out, stderr=err, start_new_session=True)
+                process = subprocess.Popen(words, stdin=given, stdout=out, stderr=err, start_new_session=True, cwd=at)
         except OSError as error:
             return Answer(error=("cannot start", f"the command cannot be started ({error.strerror})"))
         ended = _waited(process, folder / "out", start + seconds, alive)

@@ -55,7 +55,7 @@ def read(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
         if not isinstance(record, dict):
             if skip:
                 continue
-            raise ValueError(f"{path}: line {number} is no record: the file is damaged; give another folder, or mend the line.")
+            raise ValueError(f"damaged: {path.name} line {number}: no record: mend the line of {path}, or give another folder.")
         found.append(record)
     return found
 

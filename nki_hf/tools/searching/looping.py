@@ -10,7 +10,7 @@ from nki_hf.tools.searching.facts import failed_record
 from nki_hf.tools.searching.guide import guide
 from nki_hf.tools.searching.options import round_limit
 from nki_hf.tools.searching.request import request_of
-from nki_hf.tools.searching.rounds import generation_of, parent_of
+from nki_hf.tools.searching.rounds import earlier, generation_of, parent_of
 from nki_hf.tools.searching.run import Run, line_of
 from nki_hf.tools.searching.workers import Workers
 
@@ -59,8 +59,8 @@ def loop(
             continue
         known = {
             r["sha256"]: r["round"]
-            for r in done.values()
-            if r["generation"] < generation_of(first, width) and not r.get("transient", False)
+            for r in reversed(earlier(list(done.values()), first, width))  # of rounds with one kernel the first
+            if not r["transient"]
         }
         known.pop("", None)
         jobs = _jobs(run, settings, list(done.values()), missing, text, known, left)
@@ -89,7 +89,8 @@ def _jobs(
         if seconds is not None and seconds <= 0:
             return
         yield {
-            "kind": "round", "agent": settings["agent"], "seconds": settings["timeout"], "path": str(run.kernel(number)),
+            "kind": "round", "agent": settings["agent"], "folder": settings["folder"], "seconds": settings["timeout"],
+            "path": str(run.kernel(number)),
             "request": request_of(run, settings, before, number, text), "task": settings["task"],
             "options": _options(settings, number), "known": dict(known), "left": seconds,
         }  # fmt: skip

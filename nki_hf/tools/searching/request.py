@@ -8,7 +8,7 @@ from typing import Any
 from nki_hf.tasks import load_task
 from nki_hf.tools.searching.facts import source_diff
 from nki_hf.tools.searching.menu import some
-from nki_hf.tools.searching.rounds import Round, best_of, generation_of, pairs, parent_of, speedup
+from nki_hf.tools.searching.rounds import Round, best_of, earlier, pairs, parent_of, speedup
 from nki_hf.tools.searching.run import Run
 
 __all__ = ["REQUEST_VERSION", "remembered", "request_of"]
@@ -22,13 +22,13 @@ def request_of(run: Run, settings: Mapping[str, Any], rounds: Sequence[Round], n
     """The request of round `number`.
 
     Entries: `version`, `round`, `task` (name, about, options of the judge), `guide` (the text of `nki_hf prompt`), `parent`
-    (the kernel to start from), `best`, `last` (the newest round that came from the same parent, else the newest), each with
+    (the kernel to start from), `best`, `last` (the highest round that came from the same parent, else the highest), each with
     source, verdict, times, hints and critical path, or null; `history` (a line per round), `memory` (slow and fast kernels with
     the difference between them, here and in other runs), `diversity` (a part of the menu of changes, what others have tried
     from the same parent, a seed).
     """
     size, tries = int(settings["beam"]), int(settings["tries"])
-    before = [r for r in rounds if r["generation"] < generation_of(number, size * tries)]
+    before = earlier(rounds, number, size * tries)
     parent, best = parent_of(before, number, size, tries), best_of(before)
     siblings = [r for r in before if parent is not None and r["parent"] == parent["round"]]
     last = siblings[-1] if siblings else before[-1] if before else None
@@ -57,7 +57,13 @@ def request_of(run: Run, settings: Mapping[str, Any], rounds: Sequence[Round], n
 
 
 def remembered(runs: Sequence[Run], most: int = _PAIRS) -> list[dict[str, Any]]:
-    """Slow and fast kernels of other runs, the largest gains first."""
+    """Slow and fast kernels of other runs, the largest gains first.
+
+    Raises:
+      ValueError: a run is damaged.
+    """
+    for run in runs:
+        run.check()
     found = [_pair(run, slow, fast) for run in runs for slow, fast in pairs(run.rounds(), most)]
     return sorted(found, key=lambda pair: -pair["speedup"])[:most]
 

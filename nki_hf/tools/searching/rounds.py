@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Round", "beam", "best_of", "generation_of", "parent_of", "pairs", "speedup"]
+__all__ = ["Round", "beam", "best_of", "earlier", "generation_of", "parent_of", "pairs", "speedup"]
 
 Round = Mapping[str, Any]
 
@@ -21,6 +21,12 @@ _SAME = 1e-6
 def generation_of(number: int, width: int) -> int:
     """The generation of round `number`, from 1 on; round 0 is the kernel that the run started from."""
     return -(-number // width)
+
+
+def earlier(rounds: Sequence[Round], number: int, width: int) -> list[Round]:
+    """What round `number` may know: the rounds of the generations before its own, by their numbers, whichever ended first."""
+    generation = generation_of(number, width)
+    return sorted((r for r in rounds if r["generation"] < generation), key=lambda r: r["round"])
 
 
 def best_of(rounds: Sequence[Round]) -> Round | None:
@@ -47,8 +53,7 @@ def _alike(a: Round, b: Round) -> bool:
 def parent_of(rounds: Sequence[Round], number: int, size: int, tries: int) -> Round | None:
     """Which kernel round `number` starts from: the kernels of the beam take turns; None while nothing has passed."""
     width = size * tries
-    before = [r for r in rounds if r["generation"] < generation_of(number, width)]
-    kept = beam(before, size)
+    kept = beam(earlier(rounds, number, width), size)
     return kept[((number - 1) % width) // tries % len(kept)] if kept else None
 
 
@@ -61,7 +66,7 @@ def pairs(rounds: Sequence[Round], most: int = 8) -> list[tuple[Round, Round]]:
     """Slow and fast: a round that passed and its parent that it improves on, the largest gain first."""
     by_number = {r["round"]: r for r in rounds}
     found = []
-    for item in rounds:
+    for item in by_number.values():
         parent = by_number.get(item["parent"])
         if item["passed"] and parent is not None and parent["passed"] and speedup(parent, item) >= _GAIN:
             found.append((parent, item))

@@ -18,17 +18,23 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from nki_hf.tools.output_files import leftover, whole_file, writing
 from nki_hf.tools.searching.facts import times_of
 from nki_hf.tools.searching.journal import append, held, mended, read
+from nki_hf.tools.searching.round_line import checked_against, checked_lines
 
 __all__ = ["Run", "line_of"]
 
 _SETTINGS = "run.json"
 _ROUNDS = "rounds.jsonl"
 _FOLDERS = ("kernels", "judged")
+_KINDS: Mapping[str, type | UnionType] = {
+    "agent": list, "task": str, "beam": int, "tries": int, "seed": int, "judge": dict, "timeout": int | float, "start": str,
+    "folder": str, "remember": list, "remembered": list,
+}  # fmt: skip
 _TRANSIENT = {"timeout", "killed", "crowd", "damaged", "crashed", "exit"}
 """Kinds of a process that did not come to its end."""
 
@@ -55,6 +61,12 @@ class Run:
             raise ValueError(f"run={self.folder}: {_SETTINGS} cannot be read ({error}): give another folder.") from None
         if not isinstance(found, dict) or found.get("kind") != "nki_hf loop":
             raise ValueError(f"run={self.folder}: {_SETTINGS} is not that of a loop: give another folder.")
+        for name, kind in _KINDS.items():
+            if not isinstance(found.get(name), kind) or isinstance(found[name], bool):
+                raise ValueError(f"damaged: {_SETTINGS}: {name}={found.get(name)!r} is not what a loop writes: give another "
+                                 f"folder than run={self.folder}.")  # fmt: skip
+        if found["beam"] < 1 or found["tries"] < 1:
+            raise ValueError(f"damaged: {_SETTINGS}: beam and tries are 1 or more: give another folder than run={self.folder}.")
         return found
 
     @property
@@ -99,20 +111,27 @@ class Run:
         Raises:
           ValueError: a line is no round, or a round has two.
         """
-        path = self.folder / _ROUNDS
-        found = (mended if mend else read)(path)
-        numbers = [item.get("round") for item in found]
-        if len(set(numbers)) < len(numbers) or not all(isinstance(number, int) for number in numbers):
-            raise ValueError(f"{path} is damaged: a round has two lines, or none has its number.")
-        return sorted(found, key=lambda item: item["round"])
+        return sorted(self._lines(mend=mend), key=lambda item: item["round"])
+
+    def _lines(self, *, mend: bool = False) -> list[dict[str, Any]]:
+        found = (mended if mend else read)(self.folder / _ROUNDS)
+        self._whole(*checked_lines(found))
+        return found
+
+    def _whole(self, number: int, wrong: str) -> None:
+        if wrong:
+            raise ValueError(
+                f"damaged: {_ROUNDS} line {number}: {wrong}: mend the line, or give another folder than run={self.folder}."
+            )
 
     def check(self) -> None:
-        """Compare the kernels' files with the journal.
+        """Compare the kernels' files and judgements with the journal.
 
         Raises:
-          ValueError: a round's kernel is not what was judged, or there are judged kernels and no round.
+          ValueError: a round's kernel is not what was judged, a line is not what its judgement says, or there are judged
+            kernels and no round.
         """
-        found = self.rounds()
+        found = self._lines()
         if not found and any((self.folder / "judged").glob("*.json")):
             raise ValueError(f"run={self.folder} is damaged: it has judged kernels and no {_ROUNDS}: give another --run.")
         for item in found:
@@ -120,6 +139,15 @@ class Run:
                 path = self.kernel(item["round"])
                 what = "is not what was judged" if path.is_file() else "is missing"
                 raise ValueError(f"run={self.folder} is damaged: {path} {what}: put it back, or give another --run.")
+        width = self._width()
+        for number, item in enumerate(found, 1):
+            self._whole(number, checked_against(item, self.record(item["round"]), width))
+
+    def _width(self) -> int:
+        settings = self.settings
+        if settings is None:
+            raise ValueError(f"run={self.folder} has no {_SETTINGS}: give the folder of a run.")
+        return int(settings["beam"]) * int(settings["tries"])
 
     def kernel(self, number: int) -> Path:
         """The file of a round's kernel."""
@@ -131,9 +159,21 @@ class Run:
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def record(self, number: int) -> dict[str, Any] | None:
-        """The whole judgement of a round."""
+        """The whole judgement of a round.
+
+        Raises:
+          ValueError: its file cannot be read.
+        """
         path = self.folder / "judged" / f"{number:04d}.json"
-        return json.loads(path.read_bytes()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            found = json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise ValueError(f"damaged: {path} cannot be read: put it back, or give another folder than run={self.folder}.")
+        return found
 
     def add(self, line: Mapping[str, Any], record: Mapping[str, Any] | None) -> None:
         """Add a round: its judgement first, so that every line has one."""

@@ -73,7 +73,7 @@ def _round(job: Mapping[str, Any], alive: Callable[[], bool]) -> dict[str, Any]:
     `left` seconds after its beginning a round is out of time, however far it has come: `budget` says so.
     """
     end = math.inf if job["left"] is None else time.monotonic() + job["left"]
-    answer = answered(job["agent"], job["request"], min(job["seconds"], end - time.monotonic()), alive)
+    answer = answered(job["agent"], job["request"], min(job["seconds"], end - time.monotonic()), alive, job["folder"])
     found: dict[str, Any] = {"note": answer.note, "error": answer.error, "agent_seconds": answer.seconds, "record": None}
     if answer.error[0] == "timeout" and time.monotonic() >= end:
         return {**found, "budget": True}

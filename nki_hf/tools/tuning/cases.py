@@ -39,7 +39,8 @@ def file_cases(kernel: Named, task: str, options: Mapping[str, Any], folder: Pat
         raise ValueError(f"dtype={dtype!r} is not an element type of a run: it is bfloat16, float16 or float32.")
     laid = parsed(kernel.layout, found)
     file, separator, name = kernel.path.rpartition(":")
-    path = file if separator and file.endswith(".py") else kernel.path
+    path, name = (file, name) if separator and file.endswith(".py") else (kernel.path, "")
+    place = Path(path).absolute()  # the same for a worker, whatever was typed
     cases = []
     for chip in options["chip"]:
         for size in options["at"] or found.at:
@@ -50,10 +51,11 @@ def file_cases(kernel: Named, task: str, options: Mapping[str, Any], folder: Pat
                 own, wanted = layout_of(found, laid, key)
                 arrays.append((key, list(placed_shape(shape, own, wanted) if own else shape), kind))
             given = {**found.constants(size), **options["constants"]}
-            job = {"kind": "trial", "path": kernel.path, "arrays": arrays, "chip": chip, "lnc": options["lnc"],
-                   "window": options["window"], "given": given}  # fmt: skip
+            job = {"kind": "trial", "path": f"{place}:{name}" if name else f"{place}", "arrays": arrays,
+                   "chip": chip, "lnc": options["lnc"],
+                   "window": options["window"], "given": given, "named": list(options["constants"])}  # fmt: skip
             facts = {key: job[key] for key in ("arrays", "chip", "lnc", "window")} | {"given": repr(given), "name": name}
-            study = study_of(facts, Path(path), folder)
+            study = study_of(facts, place, folder)
             cases.append(Case(label=f"{chip}@{size}", job=job, start={}, study=study, band=task_band(found, chip)))
     return cases
 

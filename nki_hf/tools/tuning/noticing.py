@@ -2,8 +2,8 @@
 
 Python reports every file that it opens and every folder that it lists to audit hooks, those of imports, NumPy and pathlib
 included, and the other programs that it starts. A finder that finds nothing, put before the others, hears of every module that
-is looked for. Whether a path exists is asked of `os`, variables of `os.environ`: both are wrapped for as long as it takes. What
-native code does by itself is not noticed, nor are the clock and random numbers.
+is looked for. Whether a path exists, the working folder and the machine are asked of `os`, variables of `os.environ`: both are
+wrapped for as long as it takes. What native code does by itself is not noticed, nor are the clock and random numbers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import platform
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +29,19 @@ EVERY_VARIABLE = "*"
 """Stands for the whole environment; no variable can have this name in a shell."""
 _WRITES = os.O_WRONLY | os.O_RDWR
 _ASKING = ("stat", "lstat", "access", "readlink")
+_WORKING = ("getcwd", "getcwdb")
+_MACHINE = (
+    "uname", "cpu_count", "process_cpu_count", "sched_getaffinity", "getloadavg", "getlogin", "getuid", "geteuid", "getgid",
+    "getegid", "getgroups", "getpid", "getppid", "getpriority", "sysconf", "confstr", "pathconf", "statvfs", "times", "umask",
+)  # fmt: skip
+"""Functions of `os` whose answers no result names."""
 _WHOLE = ("__iter__", "__len__", "__repr__")
-_PROGRAMS = ("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "os.fork", "os.forkpty", "socket.connect")
+_PROGRAMS = (
+    "subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "os.fork", "os.forkpty", "os.getxattr", "os.listxattr",
+    "socket.connect", "socket.bind", "socket.sendto", "socket.gethostname", "socket.getaddrinfo", "socket.gethostbyname",
+    "socket.gethostbyaddr", "socket.getnameinfo", "socket.getservbyname", "socket.getservbyport",
+)  # fmt: skip
+"""Events that reach beyond Python."""
 _LOADS = ("ctypes.dlopen", "sqlite3.connect")
 """Events whose argument is a file that native code opens."""
 
@@ -57,14 +69,16 @@ class Noticed:
 
     Attributes:
       files: full paths that were opened for reading, there or not, and of folders that were listed.
-      asked: full paths of which it was asked whether they exist, or what they are.
+      entries: full paths of folders that were listed with what their entries are (`os.scandir`).
+      asked: full paths of which it was asked whether they exist, what or where they are, or what may be done with them.
       modules: modules that the kernel looked for, there or not, with the folders in which Python looks.
       variables: names of environment variables, set or not; `EVERY_VARIABLE` for all.
-      programs: what reaches beyond Python, as the audit events call it.
-      relative: True if a path was relative, so that it depends on the working folder.
+      programs: what cannot be noted, as the audit events or Python call it: it reaches beyond files and variables.
+      relative: True if a path was relative or the working folder was asked for.
     """
 
     files: set[str] = field(default_factory=set)
+    entries: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     modules: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
     variables: set[str] = field(default_factory=set)
@@ -83,13 +97,18 @@ def noticing(found: Noticed) -> Iterator[None]:
         sys.addaudithook(_hook)  # for good: hooks cannot be taken away
         _hooked.append(True)
     environment = type(os.environ)
-    before: list[tuple[Any, str, Any]] = [(os, name, getattr(os, name)) for name in _ASKING]
-    before += [(environment, name, getattr(environment, name)) for name in ("__getitem__", *_WHOLE)]
+    wrapped: list[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = []
+    wrapped += [(os, name, _path_noted) for name in _ASKING]
+    wrapped += [(os, name, _working_noted) for name in _WORKING]
+    wrapped += [(os, name, _machine_noted) for name in _MACHINE if hasattr(os, name)]
+    wrapped += [(platform, name, _machine_noted) for name in ("uname", "platform")]  # which remember what os.uname said
+    wrapped += [(environment, "__getitem__", _variable_noted), *((environment, name, _variables_noted) for name in _WHOLE)]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in wrapped]
     _noticing.append(found)
     sys.meta_path.insert(0, _Lookups)
     try:
-        for owner, name, real in before:
-            setattr(owner, name, _path_noted(real) if owner is os else _variable_noted(real, whole=name in _WHOLE))
+        for (owner, name, noted), (*_, real) in zip(wrapped, before, strict=True):
+            setattr(owner, name, noted(real))
         yield
     finally:
         for owner, name, real in before:
@@ -117,7 +136,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
             _note(_noticing[-1].files, arguments[0])
     elif event in ("os.listdir", "os.scandir"):  # of imports not: what they import is opened
         if not sys._getframe(1).f_code.co_filename.startswith("<frozen importlib"):
-            _note(_noticing[-1].files, os.curdir if arguments[0] is None else arguments[0])
+            found = _noticing[-1]
+            _note(found.entries if event == "os.scandir" else found.files, os.curdir if arguments[0] is None else arguments[0])
     elif event == "import" and arguments[1]:  # native code, which is loaded from this file
         _note(_noticing[-1].files, arguments[1])
     elif event in _LOADS and os.sep in str(arguments[0]):
@@ -129,29 +149,61 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 def _note(paths: set[str], path: Any) -> None:
     if isinstance(path, str | bytes | os.PathLike):
         text = os.fsdecode(path)
+        _noticing[-1].relative |= not os.path.isabs(text)
         with contextlib.suppress(OSError):  # the working folder is gone
             paths.add(os.path.abspath(text))
-        _noticing[-1].relative |= not os.path.isabs(text)
+    elif paths is not _noticing[-1].files and _by_kernel():  # an open file's number: its contents are noted, not what it is
+        _noticing[-1].programs.add("an open file's number")
 
 
 def _path_noted(real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
     def asked(path: Any, *more: Any, **options: Any) -> Any:
         if _noticing and _by_kernel():
+            if options.get("dir_fd") is not None:
+                _noticing[-1].programs.add("an open folder's number")
             _note(_noticing[-1].asked, path)
         return real(path, *more, **options)
 
     return asked
 
 
-def _variable_noted(real: Callable[..., Any], *, whole: bool) -> Callable[..., Any]:
+def _working_noted(real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
-    def read(environment: Any, *names: Any) -> Any:
+    def asked() -> Any:
         if _noticing and _by_kernel():
-            name = EVERY_VARIABLE if whole else names[0]
-            if isinstance(name, str | bytes):
-                _noticing[-1].variables.add(os.fsdecode(name))
-        return real(environment, *names)
+            _noticing[-1].relative = True
+        return real()
+
+    return asked
+
+
+def _machine_noted(real: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def asked(*arguments: Any, **options: Any) -> Any:
+        if _noticing and _by_kernel(nearest=True):  # packages ask this too, and for themselves
+            _noticing[-1].programs.add(real.__name__)
+        return real(*arguments, **options)
+
+    return asked
+
+
+def _variable_noted(real: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def read(environment: Any, name: Any) -> Any:
+        if _noticing and _by_kernel() and isinstance(name, str | bytes):
+            _noticing[-1].variables.add(os.fsdecode(name))
+        return real(environment, name)
+
+    return read
+
+
+def _variables_noted(real: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def read(environment: Any) -> Any:
+        if _noticing and _by_kernel():
+            _noticing[-1].variables.add(EVERY_VARIABLE)
+        return real(environment)
 
     return read
 

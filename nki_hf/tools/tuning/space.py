@@ -65,6 +65,11 @@ def _values(text: str, part: str) -> list[Any]:
         value = ast.literal_eval(part)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         value = part
+        if ".." in part:
+            raise ValueError(
+                f"const={text[:200]!r}: {part} is no range: write FIRST..LAST or FIRST..LAST:STEP, whole numbers of at most 9 "
+                "digits (a text with two dots in quotes)."
+            ) from None
     if not isinstance(value, int | float | str | bool | None):
         raise ValueError(f"const={text[:200]!r}: {part} is no value: a value is a number, text, True, False or None.")
     if value == "" or value != value:

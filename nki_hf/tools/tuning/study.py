@@ -34,7 +34,7 @@ _DYNAMIC = frozenset(
      "loadtxt", "genfromtxt", "memmap")
 )  # fmt: skip
 """Names by which a source imports or reads what its text does not name."""
-_FORMAT = 2
+_FORMAT = 3
 """Of a result's line."""
 _MOST_FILES, _MOST_BYTES = 2_000, 1 << 26
 
@@ -58,7 +58,9 @@ def laws() -> str:
 
 
 def source_digest(path: Path) -> str:
-    """Digest of a file, and of what it imports from its own folder and from this package's kernels, in turn.
+    """Digest of the contents of a file, and of what it imports from its own folder and from this package's kernels, in turn.
+
+    Where the file lies and what it is called is not part of it; what it imports has the place that it has beside it.
 
     Of a source that imports by a name made while it runs, or reads files, every file of its folder and every .py file of the
     folders below count too; where these are too many, the digest is new each time, so that no result is found again.
@@ -79,9 +81,18 @@ def source_digest(path: Path) -> str:
                 found[current.with_name("too many files")] = secrets.token_bytes(16)
             waiting += beside or []
     digest = hashlib.sha256()
-    for current in sorted(found):
-        digest.update(current.name.encode() + b"\0" + found[current] + b"\0")
+    root = path.resolve()
+    for label, current in sorted((_label(item, root), item) for item in found):
+        digest.update(label.encode(errors="surrogateescape") + b"\0" + found[current] + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _label(path: Path, root: Path) -> str:
+    """The place of a file as the kernel's file `root` sees it."""
+    if path == root:
+        return ""
+    base = _PACKAGE.parent if path.is_relative_to(_PACKAGE) and not root.is_relative_to(_PACKAGE) else root.parent
+    return Path(os.path.relpath(path, base)).as_posix()
 
 
 def _needs(data: bytes) -> tuple[list[tuple[str, int]], bool]:
@@ -147,10 +158,12 @@ class Study:
     Attributes:
       facts: what its results follow from.
       file: where they are kept; None = nowhere.
+      source: the kernel's file.
     """
 
     facts: Mapping[str, Any]
     file: Path | None
+    source: Path
 
     @functools.cached_property
     def name(self) -> str:
@@ -168,9 +181,9 @@ class Study:
                 if record.get("study") == self.name and isinstance(key, str) and ("us" in record or key not in found):
                     found[key] = record
         around = {key: value for record in found.values() for key, value in record.get("around", {}).items()}
-        if unchanged(around):  # one look at each is enough where all results follow from the same
+        if unchanged(around, self.source):  # one look at each is enough where all results follow from the same
             return found
-        return {key: record for key, record in found.items() if unchanged(record.get("around", {}))}
+        return {key: record for key, record in found.items() if unchanged(record.get("around", {}), self.source)}
 
     def forget(self) -> None:
         """Drop every result."""
@@ -191,5 +204,5 @@ def study_of(facts: Mapping[str, Any], source: Path, folder: Path | None) -> Stu
         **facts, "source": source_digest(source), "laws": laws(), "language": nki_hf.sim.__version__, "python": python,
         "format": _FORMAT,
     }  # fmt: skip
-    study = Study(whole, None)
-    return Study(whole, None if folder is None else folder / f"{study.name}.jsonl")
+    study = Study(whole, None, source)
+    return Study(whole, None if folder is None else folder / f"{study.name}.jsonl", source)

@@ -1,10 +1,12 @@
 """What a result follows from beside its kernel's source: one text per thing that was noticed, with what it was.
 
 file PATH              bytes of a file, names in a folder
-there PATH             nothing, a folder, or a file of some size
+entries PATH           names in a folder, each with what `there` has
+there PATH             nothing, a folder, or a file of some size; where a link leads, which file it is, who may do what with it
 module NAME in PATHS   where it lies
 variable NAME          its value, as a digest
 start                  working folder, Python's own folder and path, names and versions of the installed packages
+own                    where the kernel's file lies, if it asked for files, folders or modules, or its source says that it asks
 """
 
 from __future__ import annotations
@@ -12,14 +14,19 @@ from __future__ import annotations
 import hashlib
 import importlib.machinery
 import os
+import re
+import stat
 import sys
 from collections.abc import Mapping
 from importlib.util import source_from_cache
+from pathlib import Path
 
 from nki_hf.tools.searching.workers import worker_environment
 from nki_hf.tools.tuning.noticing import EVERY_VARIABLE, INSTALLED, KNOWN, Noticed
 
 __all__ = ["begun", "surroundings", "unchanged"]
+
+_PLACE = re.compile(rb"__\w+__|inspect|traceback|_getframe|co_filename")
 
 
 def surroundings(noticed: Noticed, own: str, environment: Mapping[str, str], start: str) -> dict[str, str]:
@@ -33,18 +40,29 @@ def surroundings(noticed: Noticed, own: str, environment: Mapping[str, str], sta
     skipped = os.path.abspath(own) if own else ""
     files = {_source(path) for path in noticed.files} - {skipped}
     keys = [f"file {path}" for path in files if not _known(path)]
-    keys += [f"there {path}" for path in noticed.asked - files - {skipped} if not _known(path)]
+    keys += [f"entries {path}" for path in noticed.entries if not _known(path)]
+    keys += [f"there {path}" for path in noticed.asked - {skipped} if not _known(path)]
     keys += [f"module {name} in {os.pathsep.join(folders)}" for name, folders in noticed.modules]
-    keys += [f"variable {name}" for name in noticed.variables]
+    keys += ["own"] * (bool(own) and (bool(keys) or _asks_its_place(skipped)))
     keys += ["start"] * (noticed.relative or bool(noticed.modules))
-    return {key: _now(key, environment, start) for key in sorted(keys)}
+    keys += [f"variable {name}" for name in noticed.variables]
+    return {key: _now(key, environment, start, skipped) for key in sorted(keys)}
 
 
-def unchanged(recorded: Mapping[str, str]) -> bool:
-    """True if all of `surroundings` would be the same in a process that is started now."""
+def unchanged(recorded: Mapping[str, str], own: str | Path = "") -> bool:
+    """True if all of `surroundings` would be the same in a process that is started now, for the kernel's file `own`."""
     environment = worker_environment()
     start = begun(environment) if "start" in recorded else ""
-    return all(_now(key, environment, start) == value for key, value in recorded.items())
+    place = os.path.abspath(own) if own else ""
+    return all(_now(key, environment, start, place) == value for key, value in recorded.items())
+
+
+def _asks_its_place(path: str) -> bool:
+    """True if a source has words that say where it lies or what it is called."""
+    try:
+        return _PLACE.search(Path(path).read_bytes()) is not None
+    except OSError:
+        return True
 
 
 def begun(environment: Mapping[str, str]) -> str:
@@ -64,10 +82,14 @@ def _known(path: str) -> bool:
     return os.path.realpath(path).startswith(KNOWN) or path.startswith(KNOWN)
 
 
-def _now(key: str, environment: Mapping[str, str], start: str) -> str:
+def _now(key: str, environment: Mapping[str, str], start: str, own: str) -> str:
     kind, _, rest = key.partition(" ")
     if kind == "file":
         return _digest(rest)
+    if kind == "entries":
+        return _entries(rest)
+    if kind == "own":
+        return own
     if kind == "there":
         return _kind(rest)
     if kind == "module":
@@ -99,13 +121,29 @@ def _digest(path: str) -> str:
         return ""
 
 
-def _kind(path: str) -> str:
+def _entries(path: str) -> str:
+    """Of the names in a folder and of what each is; empty if it cannot be listed."""
     try:
-        link = "link to " if os.path.islink(path) else ""
-        what = "a folder" if os.path.isdir(path) else f"{os.path.getsize(path)} B" if os.path.exists(path) else ""
+        names = sorted(os.listdir(path))
     except (OSError, ValueError):
         return ""
-    return link + what
+    return _hashed("\0".join(f"{name} {_kind(os.path.join(path, name))}" for name in names).encode(errors="surrogateescape"))
+
+
+def _kind(path: str) -> str:
+    """Nothing, a folder or a file's size, the link's target, device, number, owner and mode, and what this user may do."""
+    try:
+        own = os.lstat(path)
+    except (OSError, ValueError):
+        return ""
+    said = f"link to {os.readlink(path)}, " if stat.S_ISLNK(own.st_mode) else ""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return f"{said}nothing"
+    what = "a folder" if stat.S_ISDIR(found.st_mode) else f"{found.st_size} B"
+    may = "".join(letter for letter, how in (("r", os.R_OK), ("w", os.W_OK), ("x", os.X_OK)) if os.access(path, how))
+    return f"{said}{what}, {found.st_dev}:{found.st_ino} {found.st_uid}:{found.st_gid} {found.st_mode:o} {may}"
 
 
 def _located(name: str, folders: list[str]) -> str:

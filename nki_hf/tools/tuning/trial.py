@@ -17,7 +17,7 @@ from nki_hf.sim import Kernel, SimOptions, as_nki, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import schedule_below
-from nki_hf.tools.judging.child import bound_arguments, kernel_in, module_of
+from nki_hf.tools.judging.child import UnknownConstant, bound_arguments, check_constants, kernel_in, module_of
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.shape import problem_of
 from nki_hf.tools.tuning.noticing import Noticed, noticing
@@ -51,7 +51,7 @@ class Trials:
         Args:
           job: `constants` (as text), `chip`, `lnc`, `window`, `best_us` (what a trial must be below to be of interest, or
             None); and either `kernel` (one of ours), `shape` and `units` (how many per core stand for all; None = all), or
-            `path`, `arrays` (name, shape, element type) and `tuned` (the names of what is tuned).
+            `path`, `arrays` (name, shape, element type), `tuned` and `named` (names of what is tuned, and of what is given).
         """
         with noticing(self._noticed):
             found = self._run(job)
@@ -85,10 +85,11 @@ class Trials:
         file, name = (file, name) if separator and file.endswith(".py") else (job["path"], "")
         kernel, label = self._kernel(file, name)
         arrays = {key: np.broadcast_to(np.zeros((), NUMPY_DTYPES[kind]), shape) for key, shape, kind in job["arrays"]}
-        given, _ = bound_arguments(kernel.function, label, arrays, constants)
-        unknown = sorted(set(job["tuned"]) - set(given))
-        if unknown:
-            raise _Unknown(f"const: {label} has no parameter {', '.join(unknown)}: name one that it has.")
+        given, names = bound_arguments(kernel.function, label, arrays, constants)
+        try:
+            check_constants(kernel.function, label, names, (*job["tuned"], *job["named"]))
+        except UnknownConstant as error:
+            raise _Unknown(str(error)) from None
 
         def run(checks: bool) -> Sequence[Event]:
             options = SimOptions(chip=chip, values=False, trip_counts=1, third_party=True, checks=checks)
