@@ -50,7 +50,7 @@ def gradients_by(side: str) -> Iterator[None]:
         yield
         return
 
-    def formulas(call: Any, decision: Any, out: Any, lse: Any, dout: torch.Tensor, dlse: torch.Tensor | None) -> Any:
+    def formulas(call: Any, decision: Any, results: Any, dout: torch.Tensor, dlse: torch.Tensor | None) -> Any:
         return attention_gradients(call, dout, dlse, bias=False)
 
     with mock.patch.object(gradients, "_by_kernel", formulas):

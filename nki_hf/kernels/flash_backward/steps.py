@@ -32,8 +32,8 @@ KEYS = {
     "run": {
         "batch": "index", "head": "query head", "row": "first query row", "rows": "query rows", "tiles": "query tiles",
         "edges": "True if some tile has an edge", "q": "[TILE, tiles, head_dim]", "dout": "[TILE, tiles, head_dim_v]",
-        "out": "the same, until delta is known", "lse": "[TILE, tiles], until shift is known", "row_shift": "the same, or None",
-        "row_sum": "the same, or None", "dlse": "[TILE, tiles], or None",
+        "out": "the same, until delta is known", "lse": "[TILE, tiles], until shift is known",
+        "loaded_shift": "row_shift, or None", "loaded_sum": "row_sum, or None", "dlse": "[TILE, tiles], or None",
         "lower": "first visible keys [TILE, tiles]", "upper": "past the last ones",
         "shift": "-lse, or -row_shift of large rows [TILE, tiles]",
         "factor": "1, or 1 / row_sum of large rows [TILE, tiles], or None",

@@ -21,16 +21,16 @@ def load_run(env, run):
     run["dout"] = _load_output(dout, run)
     run["out"] = None
     run["lse"] = None
-    run["row_shift"] = None
-    run["row_sum"] = None
+    run["loaded_shift"] = None
+    run["loaded_sum"] = None
     run["dlse"] = None
     offset = (run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row
     if not env["recompute"]:
         run["out"] = _load_output(env["out"], run)
         run["lse"] = _load_columns(env["lse"], run, offset)
         if env["row_shift"] != None:  # noqa: E711  (NKI's front end knows no `is`)
-            run["row_shift"] = _load_columns(env["row_shift"], run, offset)
-            run["row_sum"] = _load_columns(env["row_sum"], run, offset)
+            run["loaded_shift"] = _load_columns(env["row_shift"], run, offset)
+            run["loaded_sum"] = _load_columns(env["row_sum"], run, offset)
     if env["dlse"] != None:  # noqa: E711
         run["dlse"] = _load_columns(env["dlse"], run, offset)
     if run["edges"]:
@@ -116,7 +116,7 @@ def prepare_run(env, run):
     if env["recompute"]:
         return
     run["factor"] = None
-    if run["row_shift"] != None:  # noqa: E711
+    if run["loaded_shift"] != None:  # noqa: E711
         _take_large_rows(run)
     # A row without keys has lse -inf: its shift becomes so low that every probability is 0.
     lse, count = run["lse"], run["tiles"]
@@ -132,8 +132,8 @@ def prepare_run(env, run):
     run["delta"] = delta
     run["out"] = None
     run["lse"] = None
-    run["row_shift"] = None
-    run["row_sum"] = None
+    run["loaded_shift"] = None
+    run["loaded_sum"] = None
 
 
 def _take_large_rows(run):
@@ -143,10 +143,10 @@ def _take_large_rows(run):
     nisa.tensor_tensor(dst=square, data1=lse, data2=lse, op=nl.multiply, engine=nisa.engine.gpsimd)
     large = nl.ndarray((TILE, count), dtype=nl.uint8, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=large, data=square, op0=nl.greater_equal, operand0=LARGE * LARGE)
-    nisa.tensor_copy_predicated(dst=lse, src=run["row_shift"], predicate=large)
+    nisa.tensor_copy_predicated(dst=lse, src=run["loaded_shift"], predicate=large)
     sums = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=sums, value=1.0, engine=nisa.engine.gpsimd)
-    nisa.tensor_copy_predicated(dst=sums, src=run["row_sum"], predicate=large)
+    nisa.tensor_copy_predicated(dst=sums, src=run["loaded_sum"], predicate=large)
     factor = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
     nisa.reciprocal(dst=factor, data=sums)
     run["factor"] = factor

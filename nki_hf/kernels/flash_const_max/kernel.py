@@ -83,7 +83,13 @@ def flash_const_max(
             mine = segment["unit"] == batch * k.shape[1] + head // env["group_size"]
             if mine and segment["begin"] <= tile and tile < segment["end"]:
                 exact_tile(env, static_place(env, batch, head, tile))
-    return _results(env)
+    if row_statistics and count_failed:
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"], env["failed"]
+    if row_statistics:
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"]
+    if count_failed:
+        return env["out"], env["lse"], env["failed"]
+    return env["out"], env["lse"]
 
 
 @nki.jit
@@ -123,7 +129,13 @@ def flash_const_max_loop(
     open_places(env)
     run_steps(env)
     run_worklist(env)
-    return _results(env)
+    if row_statistics and count_failed:
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"], env["failed"]
+    if row_statistics:
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"]
+    if count_failed:
+        return env["out"], env["lse"], env["failed"]
+    return env["out"], env["lse"]
 
 
 def _setup(
@@ -137,7 +149,8 @@ def _setup(
     pieces = (columns + 511) // 512
     out = nl.ndarray((batch, seqlen_q, num_heads_q, v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
     lse = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
-    row_shift, row_sum = None, None
+    row_shift = None
+    row_sum = None
     if row_statistics:
         row_shift = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_shift")
         row_sum = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_sum")
@@ -171,18 +184,6 @@ def _setup(
         env["steps"], env["blocks"], segments, k.shape[3], resident, chunk, key_bytes, room, prefetch, lag, masked
     )
     return env
-
-
-def _results(env):
-    """What a launch returns."""
-    failed = env["failed"]
-    if env["row_shift"] != None and failed != None:  # noqa: E711
-        return env["out"], env["lse"], env["row_shift"], env["row_sum"], failed
-    if env["row_shift"] != None:  # noqa: E711
-        return env["out"], env["lse"], env["row_shift"], env["row_sum"]
-    if failed != None:  # noqa: E711
-        return env["out"], env["lse"], failed
-    return env["out"], env["lse"]
 
 
 def _may_be_empty(q, k, lo, q_offset, window, ahead):

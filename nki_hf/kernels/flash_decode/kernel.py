@@ -94,7 +94,8 @@ def flash_decode(
     batch, heads_kv, seqlen_q = k.shape[0], k.shape[1], q.shape[2]
     out = nl.ndarray((batch, seqlen_q, q.shape[1], v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
     lse = nl.ndarray((batch, q.shape[1], seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
-    row_shift, row_sum = None, None
+    row_shift = None
+    row_sum = None
     if row_statistics:
         row_shift = nl.ndarray(lse.shape, dtype=nl.float32, buffer=nl.shared_hbm, name="row_shift")
         row_sum = nl.ndarray(lse.shape, dtype=nl.float32, buffer=nl.shared_hbm, name="row_sum")
@@ -133,7 +134,9 @@ def flash_decode(
     env["loads"] = loads
     env["blocks"] = blocks
     if len(segments) == 0:
-        return _results(env)
+        if row_statistics:
+            return out, lse, row_shift, row_sum
+        return out, lse
     # What the first transfer waits for goes first.
     edges = load_bounds(env)
     load_queries(env)
@@ -213,7 +216,9 @@ def flash_decode(
             _finish(env, steps[i - STAGES - 2])
     if later:
         write_statistics(env, lse_offsets(env))
-    return _results(env)
+    if row_statistics:
+        return out, lse, row_shift, row_sum
+    return out, lse
 
 
 def _finish(env, step):
@@ -230,10 +235,3 @@ def _write_sums(env, steps, offsets):
     for n in range(max(0, len(steps) - 2), len(steps)):
         close_sums(env, steps[n])
     write_statistics(env, offsets)
-
-
-def _results(env):
-    """What a launch returns."""
-    if env["row_shift"] != None:  # noqa: E711
-        return env["out"], env["lse"], env["row_shift"], env["row_sum"]
-    return env["out"], env["lse"]

@@ -83,7 +83,8 @@ def flash_prefill(
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
     out = nl.ndarray((batch, seqlen_q, num_heads_q, v.shape[3]), dtype=q.dtype, buffer=nl.shared_hbm, name="out")
     lse = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="lse")
-    row_shift, row_sum = None, None
+    row_shift = None
+    row_sum = None
     if row_statistics:
         row_shift = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_shift")
         row_sum = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_sum")
