@@ -54,6 +54,12 @@ def check_problem(case: Case) -> str:
         return "a fallback under strict settings"
     if case["lse"] and (found["lse"] is None) != bool(report.fallbacks):
         return f"lse is {'missing' if found['lse'] is None else 'there'} after {report.fallbacks} fallbacks"
+    if not report.fallbacks:
+        # The first call records the kernel's program, the second replays it.
+        other = _differing(found, _call(case, given))
+        nki_hf.explain(reset=True)
+        if other:
+            return f"{other} of a second call has other bits than that of the first"
     if report.fallbacks and case["mask"] == "inf":
         # torch's fused sdpa gives 0 in half precision where the softmax is NaN.
         undecided = (given.bias == _INF).any(-1, keepdim=True)
@@ -292,6 +298,17 @@ def _flushed(case: Case, given: Given) -> dict[str, float]:
     return {"out": v, "dq": k * scale * case["batch_kv"], "dk": q * scale * over_kv, "dv": rows * over_kv}
 
 
+def _differing(first: dict[str, Any], second: dict[str, Any]) -> str:
+    """The first result that two calls disagree on, bit by bit; empty = none."""
+    for name, one in first.items():
+        other = second[name]
+        if (one is None) != (other is None) or (one is not None and not _same_bits(one, other)):
+            return name
+    return ""
+
+
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     # clone: a tensor of one element counts as contiguous at any stride, and such a stride cannot be viewed as bytes.
-    return torch.equal(*(each.clone(memory_format=torch.contiguous_format).view(torch.uint8) for each in (one, other)))
+    return torch.equal(
+        *(each.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8) for each in (one, other))
+    )
