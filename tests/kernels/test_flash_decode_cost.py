@@ -25,8 +25,6 @@ def test_the_constants_are_those_of_the_kernel_of_today(chip):
 
 @pytest.mark.parametrize(("chip", "cores"), [("trn1", 1), ("trn2", 1), ("trn2", 2), ("trn3", 1), ("trn3", 2)])
 def test_a_step_costs_what_the_simulated_kernel_takes(chip, cores):
-    if cores > get_chip(chip).default_lnc:
-        pytest.skip(f"{chip} runs one core by default")
     for group, keys, dtype, seqlen_q in (
         (2, 4096, "bfloat16", 1),
         (8, 5000, "bfloat16", 1),
