@@ -3,106 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from nki_hf.chips import CHIPS, Chip, get_chip
-from nki_hf.chips.measurements import error_band
-from nki_hf.dispatch import decide
-from nki_hf.errors import Reason, UnsupportedProblem
-from nki_hf.problem import Problem
+from nki_hf.chips import CHIPS, get_chip
+from nki_hf.tools.bench_rows import check_shape_length, modelled_rows, run
 from nki_hf.tools.cores import check_cores
-from nki_hf.tools.error_bands import band_of, family_of
+from nki_hf.tools.error_bands import band_of
 from nki_hf.tools.judging.timetable import command as kernel_command
-from nki_hf.tools.latency import EAGER_NOTE, attention_us, eager_like_us, independent_units, one_unit
-from nki_hf.tools.lengths import attention_instructions, check_length
-from nki_hf.tools.modelled import FILE_HELP, LAYOUT_HELP, TASK_HELP, visible_flops, window_of
+from nki_hf.tools.latency import EAGER_NOTE
+from nki_hf.tools.modelled import FILE_HELP, LAYOUT_HELP, TASK_HELP, window_of
 from nki_hf.tools.option_values import constant_of, sizes_of
-from nki_hf.tools.progress import working
+from nki_hf.tools.progress import Work, working
 from nki_hf.tools.screen import Screen
+from nki_hf.tools.searching.workers import Workers, processes_of
 from nki_hf.tools.shape import SHAPE_HELP, problem_of
-from nki_hf.tools.subjects import attention_kernels
 
-__all__ = ["check_shape_length", "command", "modelled_rows", "modelled_table", "run"]
+__all__ = ["command", "modelled_table"]
 
 _MOST_LAYERS = 1_000_000
-
-
-def run(
-    problem: Problem,
-    chips: tuple[str, ...] = tuple(CHIPS),
-    *,
-    window: int | None,
-    lnc: int | None = None,
-    budget: int = 300_000,
-    progress: Callable[[], None] | None = None,
-) -> list[dict[str, Any]]:
-    """A row per chip: simulated µs of the kernel that dispatch picks and of the eager-like rung, TFLOP/s on visible keys, how
-    they were found, and the error band of its kernel's family.
-
-    Args:
-      problem: the call.
-      chips: their names.
-      window: order option of the schedule.
-      lnc: cores; None = each chip's default.
-      budget: instructions per core up to which every head is scheduled (see `latency.attention_us`).
-      progress: called after each of the two kernels of each chip.
-
-    Raises:
-      UnsupportedProblem: no kernel takes the problem on one of the chips.
-    """
-    rows = []
-    for name in chips:
-        chip = get_chip(name)
-        cores = chip.default_lnc if lnc is None else lnc
-        decision = decide(problem, backend="simulator", chip=name, lnc=cores)
-        if decision.plan is None:
-            raise UnsupportedProblem(decision.rejected)
-        ours = attention_us(problem, chip, cores, window=window, budget=budget, kernel=decision.kernel)
-        if progress is not None:
-            progress()
-        eager = eager_like_us(problem, chip, cores)
-        if progress is not None:
-            progress()
-        rows.append({
-            "chip": name, "cores": cores, "kernel": decision.kernel, "nki_us_simulated": ours.us,
-            "eager_like_us_simulated": eager,
-            "speedup_simulated": eager / ours.us, "visible_tflops_simulated": visible_flops(problem) / ours.us / 1e6,
-            "peak_tflops": cores * chip.tensor_peak_tflops, "extrapolated": ours.extrapolated,
-            "instructions": ours.instructions, "band": error_band(family_of(decision.kernel), name),
-        })  # fmt: skip
-    return rows
-
-
-def modelled_rows(
-    problem: Problem,
-    layers: int,
-    *,
-    window: int | None = 64,
-    chips: tuple[str, ...] = tuple(CHIPS),
-    lnc: int | None = None,
-    prompts: int | None = None,
-    budget: int = 60_000,
-) -> list[dict[str, Any]]:
-    """`run` plus what a model of `layers` such calls would spend on attention, and the prompts/s that alone would allow.
-
-    Args:
-      problem: the attention call of one layer for one batch of prompts.
-      layers: attention layers of the model.
-      window, chips, lnc, budget: as in `run`; the default budget is for tables beside other work.
-      prompts: prompts per batch; default is the problem's batch.
-    """
-    rows = run(problem, chips, window=window, lnc=lnc, budget=budget)
-    count = problem.batch if prompts is None else prompts
-    for row in rows:
-        for kind in ("nki", "eager_like"):
-            seconds = layers * row[f"{kind}_us_simulated"] / 1e6
-            row[f"{kind}_model_ms_simulated"] = seconds * 1e3
-            row[f"{kind}_prompts_per_s_simulated"] = count / seconds
-    return rows
+_LONG = 20_000
+"""Instructions from which on a chip has a process of its own, which takes half a second to start: they take about as long."""
+_LIMIT_S = 3600.0
 
 
 def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
@@ -117,25 +41,6 @@ def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
                           f"{row[f'{kind}_model_ms_simulated']:,.2f}",
                           f"{row[f'{kind}_prompts_per_s_simulated']:,.1f}")  # fmt: skip
     return table
-
-
-def check_shape_length(problem: Problem, chip: Chip, lnc: int | None) -> None:
-    """Refuse what is too long for every kernel: even one of its units, or all of them where none stands for the others."""
-    cores = chip.default_lnc if lnc is None else lnc
-    counts: list[tuple[int, bool]] = []
-    refused: list[Reason] = []
-    for kernel in attention_kernels():
-        alike = independent_units(problem, cores, kernel)
-        try:
-            counts.append((attention_instructions(one_unit(problem, kernel) if alike else problem, chip, kernel), alike))
-        except UnsupportedProblem as error:
-            refused.extend(error.reasons)
-    if not counts:
-        raise UnsupportedProblem(refused)
-    count, alike = min(counts)
-    what = "one (batch, kv head) unit of the shape" if alike else f"the shape on {cores} core{'s' if cores > 1 else ''}"
-    uneven = "" if alike or not problem.batch * problem.num_heads_kv % cores else f", or b x hkv as a multiple of {cores}"
-    check_length(count, what, f"give smaller sizes{uneven}")
 
 
 def command(
@@ -175,11 +80,15 @@ def command(
     if not 1 <= layers <= _MOST_LAYERS:
         raise ValueError(f"layers={layers} is not a number of layers: it is 1 or more, and at most {_MOST_LAYERS:,}.")
     check_cores(lnc, chips)
-    for name in chips:
-        check_shape_length(problem, get_chip(name), lnc)
+    longest = max(check_shape_length(problem, get_chip(name), lnc) for name in chips)
+    window, processes = window_of(order), min(processes_of(0), len(chips))
     with working(f"nki_hf bench of {shape}", 2 * len(chips)) as work:
-        rows = run(problem, chips, window=window_of(order), lnc=lnc, progress=work.advance)
-        more = modelled_rows(problem, layers, window=window_of(order), chips=chips) if layers > 1 and not as_json else []
+        if longest < _LONG or processes < 2:
+            rows = run(problem, chips, window=window, lnc=lnc, progress=work.advance)
+        else:
+            jobs = [{"kind": "bench", "shape": shape, "chip": name, "window": window, "lnc": lnc} for name in chips]
+            rows = _beside(jobs, processes, work)
+        more = modelled_rows(problem, layers, window=window, chips=chips) if layers > 1 and not as_json else []
     if as_json:
         print(json.dumps(rows, indent=1))
         return
@@ -203,3 +112,15 @@ def command(
     if more:
         screen.say("")
         screen.show(modelled_table(more, layers))
+
+
+def _beside(jobs: list[dict[str, Any]], processes: int, work: Work) -> list[dict[str, Any]]:
+    """The rows of chips that are modelled beside each other, in the order of the jobs."""
+    rows = {}
+    with Workers(processes) as workers:
+        for number, answer in workers.run(jobs, _LIMIT_S):
+            if "row" not in answer:
+                raise RuntimeError(f"chip={jobs[number]['chip']} has no row: {answer.get('error', 'no answer')}.")
+            rows[number] = answer["row"]
+            work.advance(f"after {jobs[number]['chip']}", 2)
+    return [rows[number] for number in range(len(jobs))]

@@ -10,7 +10,7 @@ import typer
 
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.chips.prices import Instance, instances, parse_prices, with_own
-from nki_hf.tools.bench import check_shape_length
+from nki_hf.tools.bench_rows import check_shape_length
 from nki_hf.tools.cores import check_cores
 from nki_hf.tools.costing.dollars import cost_rows
 from nki_hf.tools.costing.text import as_json, show

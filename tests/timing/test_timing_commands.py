@@ -19,7 +19,7 @@ from nki_hf.observers.working_set import working_sets
 from nki_hf.sim import SimOptions, launch
 from nki_hf.timing.schedule import schedule
 from nki_hf.timing.spills import spilled
-from nki_hf.tools.bench import run
+from nki_hf.tools.bench_rows import run
 from nki_hf.tools.judging.reasons import reasons
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.lengths import MOST_INSTRUCTIONS, attention_instructions, subject_instructions

@@ -20,7 +20,7 @@ from nki_hf.timing.excerpt import excerpt
 from nki_hf.timing.schedule import _fewer_banks, _with_banks, schedule
 from nki_hf.timing.window_order import run_in_window
 from nki_hf.timing.workload import prepare
-from nki_hf.tools.bench import modelled_rows, run
+from nki_hf.tools.bench_rows import modelled_rows, run
 from nki_hf.tools.latency import attention_us, eager_like_us
 from nki_hf.tools.modelled import window_of
 from nki_hf.tools.shape import problem_of

@@ -46,7 +46,7 @@ def linear_work(model: Any) -> LinearWork | None:
 
 
 def shares(row: Mapping[str, Any], work: LinearWork, tokens: int, chip: Chip) -> dict[str, float]:
-    """What a row of `nki_hf.tools.bench.run` gains: the floor, and the share of attention at most, ours and eager-like."""
+    """What a row of `nki_hf.tools.bench_rows.run` gains: the floor, and the share of attention at most, ours and eager-like."""
     floor = work.floor_us(tokens, chip, int(row["cores"]))
     return {
         "linear_floor_us_simulated": floor,

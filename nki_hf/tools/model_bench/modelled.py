@@ -9,7 +9,7 @@ from typing import Any
 from nki_hf.adapters.call_log import LedgerRow
 from nki_hf.chips import get_chip
 from nki_hf.problem import Problem
-from nki_hf.tools.bench import modelled_rows
+from nki_hf.tools.bench_rows import modelled_rows
 from nki_hf.tools.decode_latency import decode_rows
 from nki_hf.tools.model_bench.layer_share import LinearWork, shares
 
@@ -26,8 +26,8 @@ class Modelled:
     Attributes:
       problem: the attention call, as text.
       layers: how many layers of the model run it.
-      rows: one per chip, as `nki_hf.tools.bench.modelled_rows` gives them; every time's name ends in `_simulated`. Where the
-        layer's matrix products are known, with the share of attention in it (layer_share.py).
+      rows: one per chip, as `nki_hf.tools.bench_rows.modelled_rows` gives them; every time's name ends in `_simulated`. Where
+        the layer's matrix products are known, with the share of attention in it (layer_share.py).
       one_core: the same on one core of trn2, if it was asked for.
     """
 

@@ -18,9 +18,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nki_hf.tools.bench_rows import run
 from nki_hf.tools.judging import plain
 from nki_hf.tools.judging.judgement import judge
 from nki_hf.tools.searching.agent import answered
+from nki_hf.tools.shape import problem_of
 from nki_hf.tools.tuning.trial import Trials
 
 __all__ = ["main"]
@@ -102,8 +104,12 @@ def _trial(job: Mapping[str, Any], alive: Callable[[], bool]) -> dict[str, Any]:
     return _trials.run(job)
 
 
+def _bench(job: Mapping[str, Any], alive: Callable[[], bool]) -> dict[str, Any]:
+    return {"row": run(problem_of(job["shape"]), (job["chip"],), window=job["window"], lnc=job["lnc"])[0]}
+
+
 _DONE: Mapping[str, Callable[[Mapping[str, Any], Callable[[], bool]], dict[str, Any]]] = {
-    "judge": _judged, "round": _round, "trial": _trial,
+    "bench": _bench, "judge": _judged, "round": _round, "trial": _trial,
 }  # fmt: skip
 
 
