@@ -146,6 +146,8 @@ class Problem:
       bias_gradient: of the gradients of a call: True if that of its additive bias is wanted.
       row_statistics: of a forward call: True if the kernel also returns `row_shift` and `row_sum` (see
         `kernels.binding.TENSORS`); of its gradients: True if the kernel gets them.
+      row_part: of the gradients of a call: True if its keys are a part of those of its rows; out, lse and the row statistics
+        that the kernel gets are those of the whole rows.
       dtypes: the element types of q, k and v where they differ, which no kernel takes; `dtype` is then q's. None = all are
         `dtype`.
 
@@ -167,6 +169,7 @@ class Problem:
     sink: bool = False
     bias_gradient: bool = False
     row_statistics: bool = False
+    row_part: bool = False
     dtypes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -48,7 +48,9 @@ class Gradients:
     dbias: torch.Tensor | None
 
 
-def attention_gradients(call: Call, dout: torch.Tensor, dlse: torch.Tensor | None, *, bias: bool) -> Gradients:
+def attention_gradients(
+    call: Call, dout: torch.Tensor, dlse: torch.Tensor | None, *, bias: bool, whole: tuple[torch.Tensor, ...] | None = None
+) -> Gradients:
     """The gradients of `call`.
 
     Args:
@@ -56,6 +58,7 @@ def attention_gradients(call: Call, dout: torch.Tensor, dlse: torch.Tensor | Non
       dout: the output's gradient, `[batch, seqlen_q, num_heads_q, head_dim_v]`.
       dlse: that of the log-sum-exp (None = zero), `[batch, num_heads_q, seqlen_q]` float32.
       bias: True also computes `dbias`.
+      whole: of a call with `row_part`: out, lse, row_shift and row_sum of its whole rows.
     """
     q, k, v, keys = call.q, call.k, call.v, call.keys
     batch, num_heads_q, seqlen_q, head_dim = q.shape
@@ -95,10 +98,14 @@ def attention_gradients(call: Call, dout: torch.Tensor, dlse: torch.Tensor | Non
         scores, visible = _masked(scores, keys, start, stop, first, last)
         if visible is not None:
             scores = scores.masked_fill(~visible, -torch.inf)
-        probs, sink_prob = _softmax(scores, sink)
+        probs, sink_prob = _softmax(scores, sink) if whole is None else (_part(scores, whole[2], whole[3], start), None)
         flat = probs.view(*q_rows.shape[:3], last - first)
         dscores = (dout_rows @ v_cols.transpose(2, 3)).view_as(probs)
         delta = (probs * dscores).sum(-1, keepdim=True)  # [batch, num_heads_q, rows, 1]
+        if whole is not None:
+            delta = (whole[0][:, start:stop].transpose(1, 2).float() * dout[:, start:stop].transpose(1, 2)).sum(
+                -1, keepdim=True
+            )
         if dlse is not None:
             delta = delta - dlse[:, :, start:stop, None]
         dscores = dscores.sub_(delta).mul_(probs)
@@ -136,6 +143,13 @@ def _softmax(scores: torch.Tensor, sink: torch.Tensor | None) -> tuple[torch.Ten
         total = total + share
     total = total.masked_fill(total == 0, 1.0)
     return probs.div_(total), None if share is None else share / total
+
+
+def _part(scores: torch.Tensor, row_shift: torch.Tensor, row_sum: torch.Tensor, start: int) -> torch.Tensor:
+    """Probabilities of some keys of rows whose shift and sum are known; zeros for rows without keys, whose shift is -inf."""
+    rows = slice(start, start + scores.shape[2])
+    shift = row_shift[:, :, rows, None]
+    return scores.sub_(shift.masked_fill(shift == -torch.inf, 0.0)).exp_().div_(row_sum[:, :, rows, None]).clamp_(max=1.0)
 
 
 def _masked(

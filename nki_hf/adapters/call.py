@@ -52,6 +52,7 @@ class Call:
       segments: the packed sequences of a batch of one, which `keys` says too: the call then runs in pieces. None = one launch.
       row_statistics: True if row_shift and row_sum are wanted (see `kernels.binding.TENSORS`): gradients start from them, or
         the rows are parts of rows.
+      row_part: of gradients: True if the keys are a part of the rows' (see `Problem.row_part`).
     """
 
     q: torch.Tensor
@@ -66,6 +67,7 @@ class Call:
     refused: tuple[Reason, ...] = ()
     segments: Segments | None = None
     row_statistics: bool = False
+    row_part: bool = False
 
     @property
     def head_sink(self) -> torch.Tensor | None:
@@ -179,12 +181,13 @@ def problem_key(call: Call) -> ProblemKey:
         keys.lo is not None,
         None if bias is None else (keys.hides, bias.shape[0] > 1, bias.shape[1] > 1, bias.shape[2] > 1),
         call.row_statistics,
+        call.row_part,
     )
 
 
 def problem_from(key: ProblemKey) -> Problem:
     """The problem of a key."""
-    q, v, dtype, scale, softcap, sink, q_offset, window, ahead, bounds, bias, row_statistics = key
+    q, v, dtype, scale, softcap, sink, q_offset, window, ahead, bounds, bias, row_statistics, row_part = key
     boolean, per_batch, per_head, per_row = bias or (False, False, False, False)
     kind = None if bias is None else "boolean" if boolean else "additive"
     return Problem(
@@ -211,6 +214,7 @@ def problem_from(key: ProblemKey) -> Problem:
         softcap=softcap,
         sink=sink,
         row_statistics=row_statistics,
+        row_part=row_part,
     )
 
 

@@ -42,7 +42,7 @@ def gradients_of(
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
     if decision.plan is None or decision.backend == "torch_reference":
-        found = attention_gradients(call, dout, dlse, bias=bias)
+        found = attention_gradients(call, dout, dlse, bias=bias, whole=results if call.row_part else None)
     else:
         found = _by_kernel(call, decision, results, dout, dlse)
     call_log.record("gradients", decision, call.q.device.type)

@@ -22,7 +22,8 @@ SCHEMAS = (
     f"attention_with_statistics{_CALL} -> (Tensor, Tensor, Tensor, Tensor)",
     "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, "
     "Tensor? sink, Tensor out, Tensor lse, float? scale, float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead, "
-    "bool needs_bias, Tensor? row_shift=None, Tensor? row_sum=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool needs_bias, Tensor? row_shift=None, Tensor? row_sum=None, bool row_part=False) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "attention_op",
     "attention_op_for",
     "attention_unseen",
+    "backward_op_for",
     "handed_over",
     "native_ops_are_registered",
 ]
@@ -180,16 +181,18 @@ def attention_backward(
     needs_bias: bool,
     row_shift: torch.Tensor | None = None,
     row_sum: torch.Tensor | None = None,
+    row_part: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """dq, dk, dv, dsink, dbias, each contiguous in its tensor's shape and dtype; without elements where there is none.
 
     `out` and `lse` are the results of `attention`, of which a kernel starts, `row_shift` and `row_sum` the further ones of
-    `attention_with_statistics`; torch's formulas need none of them.
+    `attention_with_statistics`; torch's formulas need none of them, but for `row_part`: the keys are then a part of the rows',
+    and all of these are of whole rows.
     """
     results = (out, lse) if row_shift is None or row_sum is None else (out, lse, row_shift, row_sum)
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias).narrowed(q.shape[2], k.shape[2])
     call = Call(
-        q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=len(results) > 2
+        q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=len(results) > 2, row_part=row_part
     )  # fmt: skip
     grads = gradients_of(call, results, dout, dlse, bias=needs_bias)
     absent = q.new_empty(0)
@@ -317,6 +320,14 @@ def attention_unseen(call: Call, decision: Decision, turns: dict[str, int]) -> t
         if tensor is not None and _keys_of(tensor) not in _PLAIN_KEYS:
             return None
     return _run_kernel(call, decision, turns)
+
+
+def backward_op_for(call: Call) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """`attention_backward` through the op of the tensors' device, for a caller that has no autograd node of `attention`."""
+    if call.q.device.type == "neuron":
+        native_ops_are_registered()
+        return torch.ops.nki_hf_neuron.attention_backward
+    return attention_backward if call.q.device.type == "xla" else torch.ops.nki_hf.attention_backward
 
 
 def attention_op_for(call: Call) -> tuple[torch.Tensor, ...]:

@@ -112,11 +112,12 @@ def test_two_cores_do_not_race(mask, heads):
 def test_hidden_tiles_have_no_steps():
     case = problem(num_heads_q=1, seqlen_q=1024, seqlen_kv=1024, mask=Mask(ahead=1))
     spans = plan_backward(case, get_chip("trn2")).spans
-    tiles = tiles_of(0, spans, (1, 1, 1024, 64), (1, 1, 1024, 64))
+    tiles = tiles_of(0, spans, (1, 1, 1024, 64), (1, 1, 1024, 64), 512, False, False)
     _, steps = order_of_work(0, tiles, 0, len(tiles), (1, 1, 1024, 64), 512, False)
     assert sum(step["width"] for step in steps) == 128 * sum(range(1, 9))
     window = replace(case, mask=Mask(ahead=1, window=128))
-    tiles = tiles_of(0, plan_backward(window, get_chip("trn2")).spans, (1, 1, 1024, 64), (1, 1, 1024, 64))
+    spans = plan_backward(window, get_chip("trn2")).spans
+    tiles = tiles_of(0, spans, (1, 1, 1024, 64), (1, 1, 1024, 64), 512, False, False)
     _, steps = order_of_work(0, tiles, 0, len(tiles), (1, 1, 1024, 64), 512, False)
     assert sum(step["width"] for step in steps) == 128 * (1 + 2 * 7)
 

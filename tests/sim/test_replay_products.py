@@ -6,7 +6,7 @@ import pytest
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
-from nki_hf.sim.execution.products import Product, joined
+from nki_hf.sim.execution.products import Product, joined, multiplied
 from nki_hf.sim.isa.tensor_engine import nc_matmul
 
 TILES = 6
@@ -119,3 +119,17 @@ def test_uneven_distances_and_sums_of_single_elements_stay_alone():
     assert counted([product(memory[n * n], memory[0], targets[n]) for n in range(4)]) == 0
     one = np.zeros((1, 1), np.float32)
     assert counted([product(memory[n, :, :1], memory[0, :, :1], one) for n in range(9)]) == 0
+
+
+def test_an_element_has_the_same_bits_however_wide_its_tile_is():
+    # NumPy multiplies a matrix by a vector in another order of sums: 1 row or 1 column.
+    rng = np.random.default_rng(3)
+    for depth in (1, 2, 7, 16, 64, 100, 128):
+        left, right = (rng.standard_normal((depth, width)).astype(np.float32) for width in (128, 512))
+        wide = left.T @ right
+        for rows in (1, 2, 3, 33, 128):
+            for columns in (1, 2, 3, 5, 64, 500):
+                assert np.array_equal(multiplied(left[:, :rows].T, right[:, :columns]), wide[:rows, :columns])
+                out = np.empty((3, rows, columns), np.float32)
+                multiplied(np.stack([left[:, :rows].T] * 3), right[:, :columns], out=out)
+                assert (out == wide[:rows, :columns]).all()

@@ -117,9 +117,9 @@ def upstream(inputs, seed=0, with_lse=True):
 
 def check(case, chip="trn2", lnc=1, distribution="normal", seed=0, with_lse=True):
     """Compare a problem's random gradients with the oracle; returns what `assert_right` does. Of odd seeds the kernel gets lse
-    alone.
+    alone, of every other two it takes the rows' statistics as given even where it could find them.
     """
-    case = replace(case, row_statistics=seed % 2 == 0)
+    case = replace(case, row_statistics=seed % 2 == 0, row_part=seed % 4 > 1)
     assert backward_reasons(case, get_chip(chip)) == ()
     inputs = attention_inputs(case, seed=seed, distribution=distribution)
     dout, dlse = upstream(inputs, seed, with_lse)

@@ -1,27 +1,33 @@
-"""Attention of packed sequences: every launch of the pieces through the kernels, and their results joined by row statistics."""
+"""Attention of packed sequences: every launch of the pieces through the kernels, and their results joined by row statistics.
+
+Gradients in 16 bits are those of whole rows: each launch's backward kernel gets its rows' gradient, output and statistics as
+they are after the join. Through the join, autograd would round the gradient of an output times the share of each part, and add
+up what keys get from several pieces in 16 bits.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from nki_hf.adapters.call import Call
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.packed.pieces import Launch, Pieces, Segments, cut
 from nki_hf.adapters.row_parts import RowStatistics, join, of_lse
-
-if TYPE_CHECKING:
-    from nki_hf.adapters.call import Call
+from nki_hf.adapters.torch_op import backward_op_for
 
 __all__ = ["attend_pieces"]
 
+Run = Callable[[Call], tuple[Tensor, ...]]
 
-def attend_pieces(
-    call: Call, segments: Segments, run: Callable[[Call], tuple[torch.Tensor, ...]]
-) -> tuple[torch.Tensor, RowStatistics]:
+
+def attend_pieces(call: Call, segments: Segments, run: Run) -> tuple[Tensor, RowStatistics]:
     """Out `[1, seqlen_q, num_heads_q, head_dim_v]` and statistics `[1, num_heads_q, seqlen_q]` of packed sequences, in pieces.
 
     Args:
@@ -30,13 +36,67 @@ def attend_pieces(
       run: out, lse and, with `row_statistics`, row_shift and row_sum of one launch; out alone where torch took it.
     """
     pieces = cut(segments)
+    given = (call.q, call.k, call.v)
+    if (
+        call.row_statistics
+        and call.q.dtype != torch.float32
+        and torch.is_grad_enabled()
+        and any(x.requires_grad for x in given)
+    ):
+        out, *rows = _WholeRows.apply(*given, call, pieces, run)
+        return out, RowStatistics(*rows)
+    return _attend(call, pieces, run)
+
+
+class _WholeRows(torch.autograd.Function):  # type: ignore[misc,unused-ignore]
+    """Out and statistics of `attend_pieces`, with gradients by the backward kernel of each launch, added up in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, pieces: Pieces, run: Run) -> tuple[Tensor, ...]:
+        out, rows = _attend(replace(call, q=q, k=k, v=v), pieces, run)
+        ctx.options = (call.scale, call.softcap)
+        ctx.pieces = pieces
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(rows.row_shift, rows.row_sum)
+        ctx.save_for_backward(q, k, v, out, *rows)
+        return (out, *rows)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        q, k, v, out, *rows = ctx.saved_tensors
+        dout = torch.zeros_like(out) if dout is None else dout
+        statistics = [each[0].T for each in (*rows, torch.zeros_like(rows[0]) if dlse is None else dlse)]  # [tokens, heads]
+        tokens = [each[0].transpose(0, 1) for each in (q, k, v)]  # [tokens, heads, head_dim]
+        sums = [torch.zeros(each.shape, dtype=torch.float32, device=q.device) for each in tokens]
+        backward, (scale, softcap) = backward_op_for(Call(q=q, k=k, v=v, keys=Keys())), ctx.options
+        for launch, index in zip(ctx.pieces.launches, _indices(ctx.pieces, q.device)[1], strict=True):
+            places = (index.rows, index.keys, index.keys)
+            part = [_taken(each, place, launch) for each, place in zip(tokens, places, strict=True)]
+            whole, grads = (_taken(each[0], index.rows, launch).transpose(1, 2) for each in (out, dout))
+            lse, shift, total, dpart = (_taken(each[..., None], index.rows, launch)[..., 0] for each in statistics)
+            # What nobody read has no gradient.
+            unread = ~index.read
+            grads, dpart = grads.masked_fill(unread[:, :, None, None], 0.0), dpart.masked_fill(unread[:, None], 0.0)
+            seen = index.seen
+            found = backward(
+                *(grads, dpart, *part, seen.lo, seen.hi, seen.bias, None, whole, lse, scale, softcap),
+                *(seen.q_offset, seen.window, seen.ahead, False, shift, total, index.parts),
+            )
+            for each, place, add in zip(sums, places, found[:3], strict=True):
+                each.index_add_(0, place, add.transpose(1, 2).flatten(0, 1).float())
+        dq, dk, dv = (each.transpose(0, 1)[None].to(q.dtype) for each in sums)
+        return dq, dk, dv, None, None, None
+
+
+def _attend(call: Call, pieces: Pieces, run: Run) -> tuple[Tensor, RowStatistics]:
+    """As `attend_pieces`."""
     slots, launches = _indices(pieces, call.q.device)
     q, k, v = (each[0].transpose(0, 1) for each in (call.q, call.k, call.v))  # [tokens, heads, head_dim]
     outs, found = [], []
-    for launch, (rows, keys, seen) in zip(pieces.launches, launches, strict=True):
+    for launch, index in zip(pieces.launches, launches, strict=True):
         part = replace(
-            call, q=_taken(q, rows, launch), k=_taken(k, keys, launch), v=_taken(v, keys, launch), keys=seen, segments=None,
-            row_statistics=call.row_statistics or launch.kind.shared,
+            call, q=_taken(q, index.rows, launch), k=_taken(k, index.keys, launch), v=_taken(v, index.keys, launch),
+            keys=index.seen, segments=None, row_statistics=call.row_statistics or launch.kind.shared,
         )  # fmt: skip
         out, *rest = run(part)
         if not rest:
@@ -52,24 +112,51 @@ def attend_pieces(
     return _together(call, outs, found, slots)
 
 
-_Index = tuple[torch.Tensor, torch.Tensor, Keys]
+class _Index(NamedTuple):
+    """One launch on a device.
+
+    Attributes:
+      rows, keys: token of each row and key of its pieces.
+      seen: what its rows see.
+      read: bool `[pieces, rows]`: which rows' results are read.
+      parts: True if some of those rows have keys in other pieces as well.
+    """
+
+    rows: Tensor
+    keys: Tensor
+    seen: Keys
+    read: Tensor
+    parts: bool
 
 
 @functools.lru_cache(maxsize=16)
-def _indices(pieces: Pieces, device: torch.device) -> tuple[torch.Tensor, list[_Index]]:
+def _indices(pieces: Pieces, device: torch.device) -> tuple[Tensor, list[_Index]]:
     """`pieces` on a device: the slots, and of each launch its rows, its keys and what they see."""
     with torch.inference_mode(False):  # or what is kept could not be used in training
 
-        def there(array: object) -> torch.Tensor:
+        def there(array: object) -> Tensor:
             return torch.as_tensor(array).to(device)
 
-        found = [
-            (there(launch.rows.reshape(-1)), there(launch.keys.reshape(-1)), _keys(launch, there)) for launch in pieces.launches
-        ]
+        end = sum(launch.rows.size for launch in pieces.launches)
+        read, shared = np.zeros(end + 1, np.bool_), np.zeros(end + 1, np.bool_)
+        read[pieces.slots] = True
+        shared[pieces.slots[(pieces.slots < end).sum(-1) > 1]] = True
+        found, begin = [], 0
+        for launch in pieces.launches:
+            own, begin = slice(begin, begin + launch.rows.size), begin + launch.rows.size
+            found.append(
+                _Index(
+                    rows=there(launch.rows.reshape(-1)),
+                    keys=there(launch.keys.reshape(-1)),
+                    seen=_keys(launch, there),
+                    read=there(read[own].reshape(launch.rows.shape)),
+                    parts=bool(shared[own].any()),
+                )
+            )
         return there(pieces.slots), found
 
 
-def _keys(launch: Launch, there: Callable[[object], torch.Tensor]) -> Keys:
+def _keys(launch: Launch, there: Callable[[object], Tensor]) -> Keys:
     if launch.kind.mask == "causal":
         return Keys(ahead=1)
     if launch.seen is not None:
@@ -77,14 +164,14 @@ def _keys(launch: Launch, there: Callable[[object], torch.Tensor]) -> Keys:
     return Keys(lo=there(launch.lo), hi=there(launch.hi), inside=True)
 
 
-def _taken(tokens: torch.Tensor, index: torch.Tensor, launch: Launch) -> torch.Tensor:
+def _taken(tokens: Tensor, index: Tensor, launch: Launch) -> Tensor:
     """`[pieces, heads, rows or keys, head_dim]` of `[tokens, heads, head_dim]`, as a view of fresh token-major memory."""
     return tokens.index_select(0, index).unflatten(0, (launch.kind.pieces, -1)).transpose(1, 2)
 
 
 def _together(
-    call: Call, outs: Sequence[torch.Tensor], found: Sequence[RowStatistics], slots: torch.Tensor
-) -> tuple[torch.Tensor, RowStatistics]:
+    call: Call, outs: Sequence[Tensor], found: Sequence[RowStatistics], slots: Tensor
+) -> tuple[Tensor, RowStatistics]:
     """Out `[1, tokens, num_heads_q, head_dim_v]` and statistics `[1, num_heads_q, tokens]` from all rows of all launches."""
     heads, width, tokens = call.q.shape[1], call.v.shape[3], call.q.shape[2]
     empty = call.q.new_zeros((1, heads, width))

@@ -33,7 +33,7 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
         passed |= {"sink", "dsink"}
     if found.bias_gradient:
         passed.add("dbias")
-    rounds = 1 + found.recompute + 2 * found.bias_gradient
+    rounds = 1 + found.first_pass + 2 * found.bias_gradient
     return Plan(
         constants=found.constants(),
         passed=frozenset(passed),
@@ -81,7 +81,19 @@ BINDING = Binding(
         Output(name="dbias", axes=(*_Q, "seqlen_kv"), dtype="float32", broadcast=_Q, optional=True),
     ),
     constants=(
-        *("spans", "section", "block", "recompute", "bias_gradient", "softmax_scale", "softcap", "q_offset", "window", "ahead"),
+        *(
+            "spans",
+            "section",
+            "block",
+            "recompute",
+            "row_part",
+            "bias_gradient",
+            "softmax_scale",
+            "softcap",
+            "q_offset",
+            "window",
+            "ahead",
+        ),
     ),
     plan=plan,
     # The outer loop of the kernel is over (batch, kv head), whose iterations share nothing but the bias's gradient.

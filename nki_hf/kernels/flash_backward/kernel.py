@@ -19,8 +19,13 @@ with a mask, bias or cap it issues the mask at i and the rest of gradient at i+1
 of a section (all that fit SBUF, over all query heads of the kv head) stay there. With more than one section dk and dv pass from
 one to the next through float32 in HBM.
 
-`recompute` does without out and lse: a first pass over the same steps finds maximum, sum and delta of each row from the very
-scores that the second one uses. That is what float32 and additive biases need: an lse of 1e8, rounded to float32, says nothing
+A query tile whose keys lie in one block finds maximum, sum and delta of its rows in the step that uses them, from the very
+scores and dprobs, which costs time of Vector and Scalar and no product; one of a narrow window that crosses a block's edge
+does so in a pass before. Rows of few keys need that in 16 bits: with a weight of 1 - e for one key, its dS is e * dprobs, and
+a delta from an out of 16 bits errs by a rounding of dprobs. (With `row_part` no tile can: its keys are a part of its rows'.)
+
+`recompute` has all tiles do so, and needs no out and lse: those of several blocks in a first pass over the same steps. That is
+what float32 and additive biases need: an lse of 1e8, rounded to float32, says nothing
 about how a row's weight is divided, and a gradient that cancels in exact arithmetic does so only if both sides were rounded
 alike. Elsewhere probabilities come by the forward pass's own arithmetic from its statistics and are at most 1: from lse, and
 where that is large in size, from row_shift and row_sum as P = exp(scale * scores - row_shift) / row_sum. A key that has the
@@ -98,6 +103,7 @@ def flash_backward(
     section=64,
     block=512,
     recompute=False,
+    row_part=False,
     bias_gradient=False,
     softmax_scale=1.0,
     softcap=None,
@@ -130,7 +136,7 @@ def flash_backward(
         "q": q, "k": k, "v": v, "dout": dout, "out": out, "lse": lse, "dlse": dlse, "lo": lo, "hi": hi, "bias": bias,
         "sink": sink, "row_shift": row_shift, "row_sum": row_sum, "dq": dq, "dk": dk, "dv": dv, "dsink": dsink,
         "scale": softmax_scale, "softcap": softcap, "slope": slope, "scaled": scaled, "additive": additive,
-        "q_offset": q_offset, "window": window, "ahead": ahead, "recompute": recompute,
+        "q_offset": q_offset, "window": window, "ahead": ahead, "recompute": recompute, "row_part": row_part,
         "has_ranges": nisa.get_nc_version() >= nisa.nc_version.gen3, "sinks": None, "diagonal": None, "shares": None,
         "section": 0, "sections": 1, "partial_dk": None, "partial_dv": None,
     }  # fmt: skip
@@ -138,8 +144,6 @@ def flash_backward(
         sinks = nl.ndarray((TILE, sink.shape[1]), dtype=nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=sinks, src=sink.ap(pattern=[[0, TILE], [1, sink.shape[1]]], offset=0))
         env["sinks"] = sinks
-    if not recompute:
-        load_diagonal(env)
     units = units_of(q.shape[0] * k.shape[1], program, programs)
     for u in range(len(units)):
         _unit(env, units[u], spans, section, block)
@@ -157,8 +161,12 @@ def flash_backward(
 def _unit(env, unit, spans, section, size):
     """The gradients of one kv head of one batch and of its query heads, a section of query tiles after the other."""
     q, k, v = env["q"], env["k"], env["v"]
-    tiles = tiles_of(unit, spans, q.shape, k.shape)
+    tiles = tiles_of(unit, spans, q.shape, k.shape, size, env["recompute"], env["row_part"])
     group = q.shape[1] // k.shape[1]
+    for i in range(len(tiles)):
+        tile = tiles[i]
+        if env["diagonal"] == None and not tile["finds"]:  # noqa: E711
+            load_diagonal(env)
     if env["sinks"] != None:  # noqa: E711
         shares = nl.ndarray((TILE, group), dtype=nl.float32, buffer=nl.sbuf)
         nisa.memset(dst=shares, value=0.0)
@@ -171,7 +179,7 @@ def _unit(env, unit, spans, section, size):
     for number in range(sections):
         env["section"] = number
         begin, end = number * section, min((number + 1) * section, len(tiles))
-        blocks, steps = order_of_work(unit, tiles, begin, end, k.shape, size, env["recompute"])
+        blocks, steps = order_of_work(unit, tiles, begin, end, k.shape, size, True)
         runs = runs_of(tiles, begin, end)
         _section(env, tiles, runs, blocks, steps)
         for i in range(begin, end):
@@ -193,7 +201,7 @@ def _empty_tile(env, tile, run):
         _load(env, run)
         _prepare(env, run)
         open_tile(env, tile, run)
-        if env["recompute"]:
+        if tile["finds"]:
             end_statistics(env, tile)
     close_tile(env, tile)
 
@@ -235,7 +243,7 @@ def _section(env, tiles, runs, blocks, steps):
             tile = tiles[step["tile"]]
             work = products(env, step, tile, runs[tile["run"]], blocks[step["block"]])
             live[i % 4] = work
-            if step["statistics"]:
+            if step["gathers"]:
                 gather_statistics(env, step, tile, work)
                 if step["ends_statistics"]:
                     end_statistics(env, tile)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
-from nki_hf.kernels.flash_backward.steps import RUN
+from nki_hf.kernels.flash_backward.steps import RUN, finds_statistics
 from nki_hf.kernels.spans import TILE, Span, spans_of
 from nki_hf.problem import DTYPES, Problem
 
@@ -33,7 +33,8 @@ class BackwardPlan:
       spans: one `Span` per query tile.
       section: query tiles, over all query heads of a kv head, that stay in SBUF together.
       block: keys of a block.
-      recompute: row statistics come from a first pass over the keys; the kernel gets neither out nor lse.
+      recompute: all query tiles find their row statistics from their scores; the kernel gets neither out nor lse.
+      row_part: no query tile does, because the call has a part of the rows' keys; else those whose keys are few do.
       bias_gradient: the kernel also returns that of the bias.
       row_statistics: the kernel gets row_shift and row_sum beside lse.
       softmax_scale, softcap, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
@@ -45,6 +46,7 @@ class BackwardPlan:
     section: int
     block: int
     recompute: bool
+    row_part: bool
     bias_gradient: bool
     row_statistics: bool
     softmax_scale: float
@@ -58,6 +60,11 @@ class BackwardPlan:
     def sbuf_bytes(self) -> int:
         """SBUF bytes per partition."""
         return sum(self.budget.values())
+
+    @property
+    def first_pass(self) -> bool:
+        """True if some query tile visits its keys twice, first for its row statistics."""
+        return self.recompute and any(last > first // self.block * self.block + self.block for first, last, _, _ in self.spans)
 
     @property
     def blocks(self) -> int:
@@ -82,6 +89,7 @@ class BackwardPlan:
             "section": self.section,
             "block": self.block,
             "recompute": self.recompute,
+            "row_part": self.row_part,
             "bias_gradient": self.bias_gradient,
             "softmax_scale": self.softmax_scale,
             "softcap": self.softcap,
@@ -133,9 +141,11 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
     spans = spans_of(problem, problem.seqlen_kv)
     block = BLOCK if max(problem.head_dim, problem.head_dim_v) <= TILE else BLOCK // 2
     recompute = problem.dtype == "float32" or mask.bias == "additive"
+    row_part = problem.row_part and not recompute
+    found = [finds_statistics(first, last, block, recompute, row_part) for first, last, _, _ in spans]
     tiles = max(1, len(spans) * problem.group_size)
     limit = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
-    fixed = _budget(problem, block, recompute, bounds)
+    fixed = _budget(problem, block, bounds, finds=any(found), given=not all(found))
     each = _tile_bytes(problem)
     section = min(tiles, max(1, (limit - sum(fixed.values())) // each))
     return BackwardPlan(
@@ -143,9 +153,10 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
         spans=spans,
         section=section,
         block=block,
-        recompute=recompute,
+        recompute=recompute or all(found),
+        row_part=row_part,
         bias_gradient=problem.bias_gradient,
-        row_statistics=problem.row_statistics and not recompute,
+        row_statistics=problem.row_statistics and not all(found),
         softmax_scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
         q_offset=0 if bounds else mask.q_offset,
@@ -163,7 +174,7 @@ def _tile_bytes(problem: Problem) -> int:
     return (both + turned) * size + 4 * problem.head_dim + 14 * 4
 
 
-def _budget(problem: Problem, block: int, recompute: bool, bounds: bool) -> dict[str, int]:
+def _budget(problem: Problem, block: int, bounds: bool, *, finds: bool, given: bool) -> dict[str, int]:
     """SBUF bytes per partition by purpose, but for the query tiles; factors are the copies that the pipeline keeps alive."""
     size = _ITEMSIZE.get(problem.dtype, 4)
     mask, both = problem.mask, problem.head_dim + problem.head_dim_v
@@ -175,11 +186,11 @@ def _budget(problem: Problem, block: int, recompute: bool, bounds: bool) -> dict
         "scores": 4 * block * 4 if prepared or problem.softcap is not None else 0,
         "mask": 3 * block * 4 + 2 * block if prepared else 0,
         "softcap": 3 * block * 4 if problem.softcap is not None else 0,
-        "statistics": 4 * block * 4 if recompute else 0,
+        "statistics": 4 * block * 4 if finds else 0,
         "probabilities": 3 * block * size,
         "gradients": 3 * block * size + 3 * block * size,
         "results": 2 * key_tiles * both * 4 + 2 * problem.head_dim * size,
-        "delta": 0 if recompute else -(-problem.head_dim_v // TILE) * RUN * TILE * size + TILE * 4 + TILE * (4 + 1),
+        "delta": 0 if not given else -(-problem.head_dim_v // TILE) * RUN * TILE * size + TILE * 4 + TILE * (4 + 1),
         "bias_gradient": 2 * 4096 * 4 + 4 * block * 4 if problem.bias_gradient else 0,
         "sink": 4 * problem.num_heads_q + 4 * problem.group_size + 64 if problem.sink else 0,
         "columns": 4 * 1024,

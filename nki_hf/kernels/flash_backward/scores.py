@@ -46,7 +46,7 @@ def _product(left, right, row, rows, place, width):
 
 def mask_scores(env, step, tile, work):
     """Turn a step's scores into those that the softmax sees (times `slope`), hidden ones at float32's lowest value; with a cap
-    also find 1 - tanh^2. Returns their row maximum [rows, 1], which holds something if there is a mask or `statistics`.
+    also find 1 - tanh^2. Returns their row maximum [rows, 1], which holds something if there is a mask or the step `gathers`.
     """
     rows, width = step_shape(step, tile)
     scores, bias, factor = work["scores"], work["bias"], env["scale"]
@@ -91,7 +91,7 @@ def mask_scores(env, step, tile, work):
             inside = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
             nisa.scalar_tensor_tensor(dst=inside, data=keys, op0=nl.less, operand0=upper, op1=nl.multiply, operand1=above)
             scores = _select(rows, width, inside, scores, top)
-    elif bias == None and step["statistics"]:  # noqa: E711
+    elif bias == None and step["gathers"]:  # noqa: E711
         nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=(1,))
     work["scores"] = scores
     return top
@@ -114,7 +114,7 @@ def probabilities(env, step, tile, work, dtype):
     rows, width = step_shape(step, tile)
     scores = work["scores"]
     probs = nl.ndarray((rows, width), dtype=dtype, buffer=nl.sbuf)
-    if env["recompute"]:
+    if tile["finds"]:
         weights = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
         nisa.activation(dst=weights, op=nl.exp, data=scores, bias=tile["shift"], scale=env["slope"])
         nisa.tensor_scalar(dst=probs, data=weights, op0=nl.multiply, operand0=tile["factor"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["KEYS", "bias_jobs", "row_steps", "runs_of", "order_of_work", "tiles_of", "units_of"]
+__all__ = ["KEYS", "bias_jobs", "finds_statistics", "order_of_work", "row_steps", "runs_of", "tiles_of", "units_of"]
 
 TILE = 128
 RUN = 4
@@ -19,7 +19,7 @@ KEYS = {
         "q": "argument", "k": "argument", "v": "argument", "dout": "argument", "out": "argument", "lse": "argument",
         "dlse": "argument", "lo": "argument", "hi": "argument", "bias": "argument", "sink": "argument",
         "row_shift": "argument", "row_sum": "argument", "q_offset": "argument", "window": "argument",
-        "ahead": "argument", "softcap": "argument", "recompute": "argument",
+        "ahead": "argument", "softcap": "argument", "recompute": "argument", "row_part": "argument",
         "dq": "output in HBM", "dk": "output in HBM", "dv": "output in HBM", "dsink": "output in HBM, or None",
         "scale": "softmax_scale", "slope": "what multiplies the scores that the softmax sees",
         "scaled": "True if softmax_scale is applied before the mask", "additive": "True if the bias is added",
@@ -31,7 +31,8 @@ KEYS = {
     },
     "run": {
         "batch": "index", "head": "query head", "row": "first query row", "rows": "query rows", "tiles": "query tiles",
-        "edges": "True if some tile has an edge", "q": "[TILE, tiles, head_dim]", "dout": "[TILE, tiles, head_dim_v]",
+        "edges": "True if some tile has an edge", "given": "True if some tile starts from lse",
+        "q": "[TILE, tiles, head_dim]", "dout": "[TILE, tiles, head_dim_v]",
         "out": "the same, until delta is known", "lse": "[TILE, tiles], until shift is known",
         "loaded_shift": "row_shift, or None", "loaded_sum": "row_sum, or None", "dlse": "[TILE, tiles], or None",
         "lower": "first visible keys [TILE, tiles]", "upper": "past the last ones",
@@ -49,7 +50,7 @@ KEYS = {
         "shift": "what the exponentials are relative to [rows, 1]", "total": "row sums so far [rows, 1], or None",
         "weighted": "row sums of probabilities * dP so far [rows, 1]",
         "factor": "what weights are multiplied by [rows, 1], or None", "delta": "rowsum(P * dP) - dlse [rows, 1]",
-        "dq": "sum so far [rows, head_dim] float32, or None",
+        "dq": "sum so far [rows, head_dim] float32, or None", "finds": "True if statistics come from its own scores",
     },
     "block": {
         "batch": "index", "head": "kv head", "key": "first key", "keys": "keys", "k": "[TILE, key tiles, head_dim]",
@@ -62,6 +63,7 @@ KEYS = {
         "tile": "number of the query tile", "block": "number of the key block", "key": "first key", "width": "keys",
         "place": "first key's place in the block", "edge": "True if some row does not see all keys",
         "statistics": "True in the pass over the keys that only finds row statistics",
+        "gathers": "True if the step finds its tile's statistics before it uses them",
         "opens_tile": "True for the first step of a query tile", "ends_statistics": "True for the last one of statistics",
         "closes_tile": "True for its last step", "opens_block": "True for the first step of a key block",
         "closes_block": "True for its last",
@@ -90,8 +92,28 @@ def units_of(units: int, program: int, programs: int) -> list[int]:
     return found
 
 
-def tiles_of(unit: int, spans: tuple[Span, ...], q_shape: tuple[int, ...], k_shape: tuple[int, ...]) -> list[Item]:
-    """The query tiles of all query heads of one unit, by head."""
+def finds_statistics(first: int, last: int, size: int, recompute: bool, row_part: bool) -> bool:
+    """True if a query tile that visits the keys `[first, last)` in blocks of `size` finds its row statistics itself.
+
+    One that visits one block does so in the step that uses them, which costs no product; so does, in two passes, one whose few
+    keys lie on both sides of a block's edge, which a narrow window's may. It cannot where its keys are a part of the rows'.
+    """
+    if recompute or first >= last:
+        return recompute or not row_part
+    blocks = (last + size - 1) // size - first // size
+    return not row_part and (blocks == 1 or (blocks == 2 and last - first <= size))
+
+
+def tiles_of(
+    unit: int,
+    spans: tuple[Span, ...],
+    q_shape: tuple[int, ...],
+    k_shape: tuple[int, ...],
+    size: int,
+    recompute: bool,
+    row_part: bool,
+) -> list[Item]:
+    """The query tiles of all query heads of one unit, by head; `size` is that of key blocks."""
     heads_kv, seqlen_q, seqlen_kv = k_shape[1], q_shape[2], k_shape[2]
     group = q_shape[1] // heads_kv
     found = []
@@ -105,6 +127,7 @@ def tiles_of(unit: int, spans: tuple[Span, ...], q_shape: tuple[int, ...], k_sha
                 "rows": min(TILE, seqlen_q - t * TILE), "first": first, "last": last, "full_first": full_first,
                 "full_last": full_last, "total": None, "weighted": None, "factor": None, "shift": None, "delta": None,
                 "lower": None, "upper": None, "dlse": None, "dq": None, "run": 0, "slot": 0,
+                "finds": finds_statistics(first, last, size, recompute, row_part),
             }  # fmt: skip
             found.append(tile)
     return found
@@ -119,7 +142,7 @@ def runs_of(tiles: list[Item], begin: int, end: int) -> list[Item]:
         if i == begin or count == RUN or tiles[i - 1]["head"] != tile["head"]:
             fresh = {
                 "batch": tile["batch"], "head": tile["head"], "row": tile["row"], "rows": 0, "tiles": 0, "edges": False,
-                "loaded": False, "prepared": False, "dlse": None,
+                "given": False, "loaded": False, "prepared": False, "dlse": None,
             }  # fmt: skip
             runs.append(fresh)
             count = 0
@@ -131,11 +154,13 @@ def runs_of(tiles: list[Item], begin: int, end: int) -> list[Item]:
         run["rows"] = run["rows"] + tile["rows"]
         if tile["first"] < tile["full_first"] or tile["last"] > tile["full_last"]:
             run["edges"] = True
+        if not tile["finds"]:
+            run["given"] = True
     return runs
 
 
 def order_of_work(
-    unit: int, tiles: list[Item], begin: int, end: int, k_shape: tuple[int, ...], size: int, recompute: bool
+    unit: int, tiles: list[Item], begin: int, end: int, k_shape: tuple[int, ...], size: int, find: bool
 ) -> tuple[list[Item], list[Item]]:
     """Key blocks and steps of the query tiles `[begin, end)` of one unit: by key block, then query tile.
 
@@ -144,15 +169,17 @@ def order_of_work(
       tiles: as `tiles_of` gives them.
       k_shape: `[batch, num_heads_kv, seqlen_kv, head_dim]`.
       size: keys of a block.
-      recompute: all blocks are visited once before, for the row statistics.
+      find: tiles that find their statistics do so: in their step if they have one, else in a pass over their keys before.
     """
     seqlen_kv = k_shape[2]
     blocks = []
     steps = []
     number = 0
     rounds = 1
-    if recompute:
-        rounds = 2
+    for i in range(begin, end):
+        tile = tiles[i]
+        if find and tile["finds"] and not _in_one_block(tile, size):
+            rounds = 2
     for turn in range(rounds):
         statistics = turn + 1 < rounds
         for cell in range(0, seqlen_kv, size):
@@ -161,12 +188,13 @@ def order_of_work(
                 tile = tiles[i]
                 key = max(cell, tile["first"])
                 stop = min(cell + size, tile["last"])
-                if key < stop:
+                alone = _in_one_block(tile, size)
+                if key < stop and (not statistics or (tile["finds"] and not alone)):
                     step = {
                         "tile": i, "block": number, "key": key, "width": stop - key, "place": key - cell,
                         "edge": key < tile["full_first"] or stop > tile["full_last"], "statistics": statistics,
                         "opens_block": added == 0, "closes_block": False, "opens_tile": False, "ends_statistics": False,
-                        "closes_tile": False,
+                        "closes_tile": False, "gathers": find and tile["finds"] and (statistics or alone),
                     }  # fmt: skip
                     steps.append(step)
                     added += 1
@@ -184,6 +212,11 @@ def order_of_work(
     return blocks, steps
 
 
+def _in_one_block(tile: Item, size: int) -> bool:
+    """True if the keys of a query tile lie in one block."""
+    return tile["last"] <= tile["first"] // size * size + size
+
+
 def _mark_tiles(steps: list[Item], begin: int, end: int) -> None:
     """First and last steps of each query tile `[begin, end)`."""
     opened, closed, known = [False] * (end - begin), [False] * (end - begin), [False] * (end - begin)
@@ -199,9 +232,9 @@ def _mark_tiles(steps: list[Item], begin: int, end: int) -> None:
         if not closed[place]:
             step["closes_tile"] = True
         closed[place] = True
-        if step["statistics"] and not known[place]:
+        if step["gathers"] and not known[place]:
             step["ends_statistics"] = True
-        if step["statistics"]:
+        if step["gathers"]:
             known[place] = True
 
 
@@ -242,5 +275,6 @@ def row_steps(unit: int, tile: Item, k_shape: tuple[int, ...], size: int, statis
     for i in range(len(steps)):
         step = steps[i]
         step["statistics"] = statistics
+        step["gathers"] = statistics
         found.append(blocks[step["block"]])
     return found, steps

@@ -25,7 +25,7 @@ def load_run(env, run):
     run["loaded_sum"] = None
     run["dlse"] = None
     offset = (run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row
-    if not env["recompute"]:
+    if run["given"]:
         run["out"] = _load_output(env["out"], run)
         run["lse"] = _load_columns(env["lse"], run, offset)
         if env["row_shift"] != None:  # noqa: E711  (NKI's front end knows no `is`)
@@ -113,7 +113,7 @@ def prepare_run(env, run):
     """Q and dout with head_dim on partitions, and the row statistics that the forward pass left."""
     run["q_turned"] = _turned_rows(run["q"])
     run["dout_turned"] = _turned_rows(run["dout"])
-    if env["recompute"]:
+    if not run["given"]:
         return
     run["factor"] = None
     if run["loaded_shift"] != None:  # noqa: E711
@@ -199,7 +199,7 @@ def open_tile(env, tile, run):
     if run["dlse"] != None:  # noqa: E711
         dlse = run["dlse"]
         tile["dlse"] = dlse[0:rows, slot : slot + 1]
-    if env["recompute"]:
+    if tile["finds"]:
         return
     shift, delta = run["shift"], run["delta"]
     tile["shift"] = shift[0:rows, slot : slot + 1]

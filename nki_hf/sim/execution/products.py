@@ -1,7 +1,8 @@
 """Products of small tiles that a replay does together: one NumPy call for many, each with the bits it has alone.
 
 NumPy multiplies a stack item by item, with the same call of the same library. Sums over several products are taken in their
-order.
+order. A product of one row or one column is computed as one of two: the library has a routine of its own for matrix times
+vector, which sums in another order, and what an element is would depend on how wide its tile is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from nki_hf.sim.execution.machine import Step
 
-__all__ = ["Product", "joined"]
+__all__ = ["Product", "joined", "multiplied"]
 
 Array = np.ndarray[Any, Any]
 
@@ -22,6 +23,26 @@ _WORK: Any = 1000
 """How long NumPy may look for an element that two views share."""
 _BYTES = 1 << 18
 """Most bytes that a stack's float32 results, or its operands after widening, may take: what stays near the processor."""
+
+
+def multiplied(left: Array, right: Array, out: Array | None = None) -> Array:
+    """`left @ right` of [..., M, K] and [..., K, N], each element with the same bits whatever M and N are."""
+    rows, columns = left.shape[-2], right.shape[-1]
+    if rows > 1 and columns > 1:
+        return np.matmul(left, right) if out is None else np.matmul(left, right, out=out)
+    if rows == 1:
+        twice = np.empty((*left.shape[:-2], left.shape[-1], 2), np.float32).swapaxes(-1, -2)
+        twice[...] = left
+        left = twice
+    if columns == 1:
+        twice = np.empty((*right.shape[:-1], 2), np.float32)
+        twice[...] = right
+        right = twice
+    found: Array = np.matmul(left, right)[..., :rows, :columns]
+    if out is None:
+        return found
+    out[...] = found
+    return out
 
 
 class Product:
@@ -71,15 +92,15 @@ class _Stack:
         left, right = _wide(self.left).swapaxes(-1, -2), _wide(self.right)
         if not self.summed:
             if self.adds:
-                np.add(self.target, np.matmul(left, right), out=self.target)
+                np.add(self.target, multiplied(left, right), out=self.target)
             else:
-                self.target[...] = np.matmul(left, right)
+                self.target[...] = multiplied(left, right)
             return
         count = len(left) if left.ndim == 3 else len(right)
         terms = np.empty((count + self.adds, *self.target.shape), np.float32)
         if self.adds:
             terms[0] = self.target
-        np.matmul(left, right, out=terms[int(self.adds) :])
+        multiplied(left, right, out=terms[int(self.adds) :])
         np.add.reduce(terms, axis=0, out=self.target)
 
 

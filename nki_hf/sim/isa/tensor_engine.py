@@ -8,7 +8,7 @@ import numpy as np
 
 from nki_hf.sim.execution.loops import persisting
 from nki_hf.sim.execution.machine import Step, running_machine
-from nki_hf.sim.execution.products import Product
+from nki_hf.sim.execution.products import Product, multiplied
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.isa.enums import matmul_perf_mode
@@ -162,14 +162,14 @@ def accumulating_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any) ->
     target, write = float_target(dst), writer(dst, _GROUP)
     if adds is False:
         if target is not None and target.flags.c_contiguous:
-            return lambda: np.matmul(left().T, right(), out=target)
-        return lambda: write(left().T @ right())
+            return lambda: multiplied(left().T, right(), out=target)
+        return lambda: write(multiplied(left().T, right()))
     if adds is True and target is not None:
-        return lambda: np.add(target, left().T @ right(), out=target)
+        return lambda: np.add(target, multiplied(left().T, right()), out=target)
     current = reader(dst, _GROUP)
     if adds is True:
-        return lambda: write(current() + left().T @ right())
-    return lambda: write(np.where(adds, current(), np.float32(0)) + left().T @ right())
+        return lambda: write(current() + multiplied(left().T, right()))
+    return lambda: write(np.where(adds, current(), np.float32(0)) + multiplied(left().T, right()))
 
 
 def _operand(tensor: NkiTensor, rows: int) -> tuple[Reader, Storage, Array | None]:
