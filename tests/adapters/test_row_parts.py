@@ -90,6 +90,8 @@ def packed(lengths, scale, sink=None):
     return run
 
 
+BEHIND = 2.0
+"""In 16 bits, where parts are joined behind the op of a kernel: the gradient of an output times its share is rounded."""
 CASES = [
     pytest.param(torch.bfloat16, 1e4, marks=pytest.mark.slow),
     pytest.param(torch.bfloat16, 1e6, marks=pytest.mark.slow),
@@ -123,7 +125,8 @@ def test_a_sink_of_each_row_that_ties_with_its_keys_has_eagers_share(dtype, size
     def ours(q, k, v, sink):
         return attend(Call(q=q, k=k, v=v, keys=Keys(ahead=1), scale=scale, sink=sink.float()))[0].transpose(1, 2)
 
-    assert_as_right_as_eager(ours, lambda *each: eager(*each[:3], scale, visible, each[3]), [*given, sink], scale)
+    plain = lambda *each: eager(*each[:3], scale, visible, each[3])  # noqa: E731
+    assert_as_right_as_eager(ours, plain, [*given, sink], scale, factor_16=BEHIND)
 
 
 @pytest.mark.parametrize(("dtype", "size"), CASES, ids=str)
@@ -135,7 +138,10 @@ def test_a_sink_of_each_head_beside_packed_sequences_has_eagers_share(dtype, siz
     def column(q, k, v, sink):
         return eager(q, k, v, scale, visible, sink.view(1, -1, 1, 1))
 
-    assert_as_right_as_eager(lambda q, k, v, sink: packed(lengths, scale, sink.float())(q, k, v), column, [*given, sink], scale)
+    def ours(q, k, v, sink):
+        return packed(lengths, scale, sink.float())(q, k, v)
+
+    assert_as_right_as_eager(ours, column, [*given, sink], scale, factor_16=BEHIND)
 
 
 @pytest.mark.slow
@@ -147,7 +153,8 @@ def test_a_sink_of_each_row_in_a_graph():
     def ours(q, k, v, sink):
         return attend(Call(q=q, k=k, v=v, keys=Keys(ahead=1), scale=scale, sink=sink.float()))[0].transpose(1, 2)
 
-    assert_as_right_as_eager(ours, lambda *each: eager(*each[:3], scale, visible, each[3]), [*given, sink], scale)
+    plain = lambda *each: eager(*each[:3], scale, visible, each[3])  # noqa: E731
+    assert_as_right_as_eager(ours, plain, [*given, sink], scale, factor_16=BEHIND)
 
 
 def test_shares_come_from_shift_and_sum_and_gradients_from_lse():
@@ -195,9 +202,8 @@ def merged_halves(scale):
 def test_merged_parts_with_statistics_have_eagers_gradients(dtype, size):
     given, scale, _ = tied([50], dtype, size)
     visible = torch.ones(50, 50, dtype=torch.bool)
-    # In 16 bits the gradient of an output times the share of a part is rounded once more.
     plain = lambda *qkv: eager(*qkv, scale, visible)  # noqa: E731
-    assert_as_right_as_eager(merged_halves(scale), plain, given, scale, factor_16=2.0)
+    assert_as_right_as_eager(merged_halves(scale), plain, given, scale, factor_16=BEHIND)
 
 
 def test_shift_without_sum_is_refused():
@@ -213,3 +219,36 @@ def test_merged_parts_of_equal_lse_share_a_row_at_any_size():
     for size in (1e2, 1e6, 1e8, 1e30):
         out, _ = nki_hf.merge(outs, [torch.full((1, 1, 1), size)] * 2)
         assert out.tolist() == [[[[2.0, 2.0]]]]
+
+
+def test_the_lse_of_packed_sequences_in_pieces_has_its_gradient():
+    lengths, scale = [520], 0.4
+    given, _, visible = tied(lengths, torch.bfloat16, 1.0)
+    starts, weights = torch.tensor([0, 520], dtype=torch.int32), torch.randn(4, 520, generator=torch.Generator().manual_seed(8))
+
+    def ours(q, k, v):
+        tokens = (each[0].transpose(0, 1) for each in (q, k, v))
+        _, lse, _ = flash_attn_varlen_func(
+            *tokens, starts, starts, 520, 520, softmax_scale=scale, causal=True, return_attn_probs=True
+        )
+        return lse
+
+    def exact(q, k, v):
+        scores = q[0] @ k[0].repeat_interleave(2, dim=0).mT * scale
+        return scores.masked_fill(~visible, -torch.inf).logsumexp(-1)
+
+    found = []
+    for function, dtype in ((ours, torch.bfloat16), (exact, torch.float64)):
+        leaves = [each.detach().to(dtype, copy=True).requires_grad_() for each in given[:2]]
+        (function(*leaves, given[2].to(dtype)) * weights).sum().backward()
+        found.append([leaf.grad.double() for leaf in leaves])
+    for mine, true in zip(*found, strict=True):
+        assert (mine - true).norm() <= 0.01 * true.norm()
+
+
+def test_second_derivatives_of_packed_sequences_are_refused():
+    given, _, _ = tied([3, 2], torch.bfloat16, 1.0)
+    q, k, v = (each.requires_grad_() for each in given)
+    (dq,) = torch.autograd.grad(packed([3, 2], 0.4)(q, k, v).float().square().sum(), q, create_graph=True)
+    with pytest.raises(nki_hf.UnsupportedProblem, match="create_graph"):
+        dq.float().sum().backward()
