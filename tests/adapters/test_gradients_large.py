@@ -212,7 +212,7 @@ def test_row_statistics_are_computed_only_where_a_gradient_is_wanted(monkeypatch
     # What the backward kernel finds itself is not written.
     asked.clear()
     nki_hf.attention(*(each.detach().float().requires_grad_() for each in (q, k, v))).sum().backward()
-    for mask, wanted in ((torch.randn(1, 1, 6, 600), False), (torch.ones(1, 1, 6, 600, dtype=torch.bool).tril(2), True)):
+    for mask, wanted in ((torch.randn(1, 1, 6, 600), False), (torch.rand(1, 1, 6, 600) > 0.5, True)):
         nki_hf.attention(q, k, v, mask).float().sum().backward()
         assert [{"row_shift", "row_sum"} <= names for names in asked[-2:]] == [wanted] * 2
     assert not any({"row_shift", "row_sum"} & names for names in asked[:2])
