@@ -86,7 +86,7 @@ BINDING = Binding(
             "section",
             "block",
             "recompute",
-            "row_part",
+            "few_keys",
             "bias_gradient",
             "softmax_scale",
             "softcap",

@@ -19,10 +19,10 @@ with a mask, bias or cap it issues the mask at i and the rest of gradient at i+1
 of a section (all that fit SBUF, over all query heads of the kv head) stay there. With more than one section dk and dv pass from
 one to the next through float32 in HBM.
 
-A query tile whose keys lie in one block finds maximum, sum and delta of its rows in the step that uses them, from the very
-scores and dprobs, which costs time of Vector and Scalar and no product; one of a narrow window that crosses a block's edge
-does so in a pass before. Rows of few keys need that in 16 bits: with a weight of 1 - e for one key, its dS is e * dprobs, and
-a delta from an out of 16 bits errs by a rounding of dprobs. (With `row_part` no tile can: its keys are a part of its rows'.)
+With `few_keys` a query tile whose keys lie in one block finds maximum, sum and delta of its rows in the step that uses them,
+from the very scores and dprobs, which costs time of Vector and Scalar and no product; one of a narrow window that crosses a
+block's edge does so in a pass before. Rows of few keys beside a sink need that in 16 bits: with a weight of 1 - e for one key,
+its dS is e * dprobs, and a delta from an out of 16 bits errs by a rounding of dprobs.
 
 `recompute` has all tiles do so, and needs no out and lse: those of several blocks in a first pass over the same steps. That is
 what float32 and additive biases need: an lse of 1e8, rounded to float32, says nothing
@@ -103,7 +103,7 @@ def flash_backward(
     section=64,
     block=512,
     recompute=False,
-    row_part=False,
+    few_keys=False,
     bias_gradient=False,
     softmax_scale=1.0,
     softcap=None,
@@ -136,7 +136,7 @@ def flash_backward(
         "q": q, "k": k, "v": v, "dout": dout, "out": out, "lse": lse, "dlse": dlse, "lo": lo, "hi": hi, "bias": bias,
         "sink": sink, "row_shift": row_shift, "row_sum": row_sum, "dq": dq, "dk": dk, "dv": dv, "dsink": dsink,
         "scale": softmax_scale, "softcap": softcap, "slope": slope, "scaled": scaled, "additive": additive,
-        "q_offset": q_offset, "window": window, "ahead": ahead, "recompute": recompute, "row_part": row_part,
+        "q_offset": q_offset, "window": window, "ahead": ahead, "recompute": recompute, "few_keys": few_keys,
         "has_ranges": nisa.get_nc_version() >= nisa.nc_version.gen3, "sinks": None, "diagonal": None, "shares": None,
         "section": 0, "sections": 1, "partial_dk": None, "partial_dv": None,
     }  # fmt: skip
@@ -161,7 +161,7 @@ def flash_backward(
 def _unit(env, unit, spans, section, size):
     """The gradients of one kv head of one batch and of its query heads, a section of query tiles after the other."""
     q, k, v = env["q"], env["k"], env["v"]
-    tiles = tiles_of(unit, spans, q.shape, k.shape, size, env["recompute"], env["row_part"])
+    tiles = tiles_of(unit, spans, q.shape, k.shape, size, env["recompute"], env["few_keys"])
     group = q.shape[1] // k.shape[1]
     for i in range(len(tiles)):
         tile = tiles[i]

@@ -34,7 +34,7 @@ class BackwardPlan:
       section: query tiles, over all query heads of a kv head, that stay in SBUF together.
       block: keys of a block.
       recompute: all query tiles find their row statistics from their scores; the kernel gets neither out nor lse.
-      row_part: no query tile does, because the call has a part of the rows' keys; else those whose keys are few do.
+      few_keys: those whose keys are few do: beside a sink, unless the call has only a part of the rows' keys.
       bias_gradient: the kernel also returns that of the bias.
       row_statistics: the kernel gets row_shift and row_sum beside lse.
       softmax_scale, softcap, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
@@ -46,7 +46,7 @@ class BackwardPlan:
     section: int
     block: int
     recompute: bool
-    row_part: bool
+    few_keys: bool
     bias_gradient: bool
     row_statistics: bool
     softmax_scale: float
@@ -89,7 +89,7 @@ class BackwardPlan:
             "section": self.section,
             "block": self.block,
             "recompute": self.recompute,
-            "row_part": self.row_part,
+            "few_keys": self.few_keys,
             "bias_gradient": self.bias_gradient,
             "softmax_scale": self.softmax_scale,
             "softcap": self.softcap,
@@ -141,8 +141,8 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
     spans = spans_of(problem, problem.seqlen_kv)
     block = BLOCK if max(problem.head_dim, problem.head_dim_v) <= TILE else BLOCK // 2
     recompute = problem.dtype == "float32" or mask.bias == "additive"
-    row_part = problem.row_part and not recompute
-    found = [finds_statistics(first, last, block, recompute, row_part) for first, last, _, _ in spans]
+    few_keys = problem.sink and not problem.row_part and not recompute
+    found = [finds_statistics(first, last, block, recompute, few_keys) for first, last, _, _ in spans]
     tiles = max(1, len(spans) * problem.group_size)
     limit = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
     fixed = _budget(problem, block, bounds, finds=any(found), given=not all(found))
@@ -154,7 +154,7 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
         section=section,
         block=block,
         recompute=recompute or all(found),
-        row_part=row_part,
+        few_keys=few_keys,
         bias_gradient=problem.bias_gradient,
         row_statistics=problem.row_statistics and not all(found),
         softmax_scale=float(problem.scale),

@@ -19,7 +19,7 @@ KEYS = {
         "q": "argument", "k": "argument", "v": "argument", "dout": "argument", "out": "argument", "lse": "argument",
         "dlse": "argument", "lo": "argument", "hi": "argument", "bias": "argument", "sink": "argument",
         "row_shift": "argument", "row_sum": "argument", "q_offset": "argument", "window": "argument",
-        "ahead": "argument", "softcap": "argument", "recompute": "argument", "row_part": "argument",
+        "ahead": "argument", "softcap": "argument", "recompute": "argument", "few_keys": "argument",
         "dq": "output in HBM", "dk": "output in HBM", "dv": "output in HBM", "dsink": "output in HBM, or None",
         "scale": "softmax_scale", "slope": "what multiplies the scores that the softmax sees",
         "scaled": "True if softmax_scale is applied before the mask", "additive": "True if the bias is added",
@@ -92,16 +92,16 @@ def units_of(units: int, program: int, programs: int) -> list[int]:
     return found
 
 
-def finds_statistics(first: int, last: int, size: int, recompute: bool, row_part: bool) -> bool:
+def finds_statistics(first: int, last: int, size: int, recompute: bool, few_keys: bool) -> bool:
     """True if a query tile that visits the keys `[first, last)` in blocks of `size` finds its row statistics itself.
 
     One that visits one block does so in the step that uses them, which costs no product; so does, in two passes, one whose few
-    keys lie on both sides of a block's edge, which a narrow window's may. It cannot where its keys are a part of the rows'.
+    keys lie on both sides of a block's edge, which a narrow window's may.
     """
     if recompute or first >= last:
-        return recompute or not row_part
+        return recompute or few_keys
     blocks = (last + size - 1) // size - first // size
-    return not row_part and (blocks == 1 or (blocks == 2 and last - first <= size))
+    return few_keys and (blocks == 1 or (blocks == 2 and last - first <= size))
 
 
 def tiles_of(
@@ -111,7 +111,7 @@ def tiles_of(
     k_shape: tuple[int, ...],
     size: int,
     recompute: bool,
-    row_part: bool,
+    few_keys: bool,
 ) -> list[Item]:
     """The query tiles of all query heads of one unit, by head; `size` is that of key blocks."""
     heads_kv, seqlen_q, seqlen_kv = k_shape[1], q_shape[2], k_shape[2]
@@ -127,7 +127,7 @@ def tiles_of(
                 "rows": min(TILE, seqlen_q - t * TILE), "first": first, "last": last, "full_first": full_first,
                 "full_last": full_last, "total": None, "weighted": None, "factor": None, "shift": None, "delta": None,
                 "lower": None, "upper": None, "dlse": None, "dq": None, "run": 0, "slot": 0,
-                "finds": finds_statistics(first, last, size, recompute, row_part),
+                "finds": finds_statistics(first, last, size, recompute, few_keys),
             }  # fmt: skip
             found.append(tile)
     return found

@@ -2,7 +2,8 @@
 
 NumPy multiplies a stack item by item, with the same call of the same library. Sums over several products are taken in their
 order. A product of one row or one column is computed as one of two: the library has a routine of its own for matrix times
-vector, which sums in another order, and what an element is would depend on how wide its tile is.
+vector, which sums in another order. (It has one for small matrices too, taken where `left` lies row by row: there an element
+of a narrow tile may still differ from the same one of a wide tile in its last bit.)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BYTES = 1 << 18
 
 
 def multiplied(left: Array, right: Array, out: Array | None = None) -> Array:
-    """`left @ right` of [..., M, K] and [..., K, N], each element with the same bits whatever M and N are."""
+    """`left @ right`, [..., M, K] and [..., K, N]; of a `left` that lies column by column with the same bits at any M and N."""
     rows, columns = left.shape[-2], right.shape[-1]
     if rows > 1 and columns > 1:
         return np.matmul(left, right) if out is None else np.matmul(left, right, out=out)
