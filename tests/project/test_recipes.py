@@ -36,8 +36,8 @@ INSTRUCTION = '''
 def inverse(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
     """`dst = 1 / data` in float32."""
     this = begin("inverse", dst=dst, data=data)
-    step = _chain(dst, data, OPERATORS["reciprocal"].compute, None) if this.values else None
-    return this.issue(engine="vector", reads=(data,), writes=(dst,), step=step)
+    action = _chain(dst, data, OPERATORS["reciprocal"].compute, None) if this.values else None
+    return this.issue(engine="vector", reads=(data,), writes=(dst,), action=action)
 '''
 CHECK = """
 
