@@ -203,7 +203,9 @@ def never_written(result: LaunchResult) -> list[Array | None]:
 def command(
     kernel: Annotated[str, typer.Argument(help="PATH:KERNEL, a .py file (or module) and a kernel in it.")] = "",
     reference: Annotated[str, typer.Option(help="PATH:FUNC; default for kernels of q, k, v: the float64 oracle.")] = "",
-    shape: Annotated[str, typer.Option(help=f"{SHAPE_HELP} Default: {_SHAPES[0]}, or fewer rows if it takes no more.")] = "",
+    shape: Annotated[
+        str | None, typer.Option(help=f"{SHAPE_HELP} Default: {_SHAPES[0]}, or fewer rows if it takes no more.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="The word dtype of the shape.")] = _DTYPE,
     causal: Annotated[bool, typer.Option("--causal", help="The word causal of the shape.")] = False,
     window: Annotated[int, typer.Option(help="The word window of the shape; 0 = none.")] = 0,
@@ -244,7 +246,7 @@ def command(
             others = {
                 "--reference": reference, "--arg": arg, "--causal": causal, "--window": window, "--scale": scale,
                 "--out-dtype": out_dtype, "--foreign": foreign, "--strict-reads": strict_reads,
-                "--shape": shape,
+                "--shape": shape is not None,
             }  # fmt: skip
             if given_too := [name for name, value in others.items() if value]:
                 raise UsageError(f"--task says what the kernel computes: leave out {', '.join(given_too)}.")
@@ -288,7 +290,7 @@ def command(
                     kernel=loaded, problem=_problem(text, dtype, causal, window, scale), chip=chosen, lnc=lnc,
                     layout={**LAYOUT, **_layout(layout)}, constants=constants, reference=given, rtol=rtol or None,
                 )
-                for text in ([shape] if shape else _SHAPES)
+                for text in (_SHAPES if shape is None else [shape])
             })  # fmt: skip
         with working(f"nki_hf verify of {kernel}", len(DISTRIBUTIONS)) as work:
             judged = run(subject, options=options, lnc=lnc, seed=seed, work=work)
