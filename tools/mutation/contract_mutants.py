@@ -125,7 +125,8 @@ MUTANTS = (
             (_TORCH_OP, _NATIVE_OP,
              _NATIVE_OP.partition(" attention,")[0]
              + ' backend_of.__globals__["neuron_backend"]()._kernel("flash_prefill"))'),
-            (_OP, "    function.__annotations__ = typing.get_type_hints(function)\n", "")),
+            (_OP, "    function.__annotations__ = typing.get_type_hints(function)\n",
+             '    if hasattr(function, "__globals__"):\n        function.__annotations__ = typing.get_type_hints(function)\n')),
     _mutant("op-qualified-name", "native_contract::test_our_op_in_a_compiled_graph", "the op has no namespace",
             (_TORCH_OP, _NATIVE_OP, _NATIVE_OP.replace("nki_hf_neuron::", ""))),
     _mutant("op-annotations", "native_contract::test_our_op_in_a_compiled_graph", "annotations stay text",
