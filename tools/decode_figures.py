@@ -46,9 +46,9 @@ def replay_cost(target, parts):
     def replay():
         with engine_numerics():
             for _ in range(parts):
-                for steps in program.steps:
-                    for step in steps:
-                        step()
+                for actions in program.actions:
+                    for action in actions:
+                        action()
 
     return middle([cost(replay) for _ in range(11)])
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 __all__ = ["context_parallel", "torch_sdpa"]
 
 _OWN = torch._C._nn.scaled_dot_product_attention
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
 _PACKAGE = "torch.distributed.tensor.experimental."
 _DEPTH = 8  # wrappers of wrappers that are looked into
 
@@ -40,7 +41,7 @@ def _handlers_installed() -> bool:
     if api is None:
         return False
     handlers = getattr(getattr(api.DTensor, "_op_dispatcher", None), "_custom_op_handlers", {})
-    return torch.ops.aten._scaled_dot_product_flash_attention.default in handlers
+    return _FLASH in handlers
 
 
 def _replacement() -> Callable[..., Any] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -23,12 +24,15 @@ class Keys(Band):
       inside: True if the bounds lie within the band and the keys already, so that they alone say what is visible.
       bias: bool or uint8 (True, or not 0 = may see) or float (added to the scores),
         `[batch or 1, heads or 1, seqlen_q or 1, seqlen_kv]`.
+      told: what these bounds tell of a pack, once that is asked (see `packed.segments`); what is made of these keys begins
+        without.
     """
 
     lo: torch.Tensor | None = None
     hi: torch.Tensor | None = None
     inside: bool = False
     bias: torch.Tensor | None = None
+    told: Any = field(init=False, repr=False, compare=False, default=None)
 
     @property
     def hides(self) -> bool:

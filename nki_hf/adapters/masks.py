@@ -224,7 +224,7 @@ def _refuse(field: str, value: torch.dtype | torch.layout, limit: str, advice: s
 
 def traced(tensor: torch.Tensor) -> bool:
     """True if a tensor has no values yet, or they would become constants of the graph or the transform that is being made."""
-    return _traced() or type(tensor) is not torch.Tensor or tensor.device.type == "meta"
+    return _traced() or type(tensor) is not torch.Tensor or tensor.is_meta
 
 
 def _traced() -> bool:
@@ -242,7 +242,7 @@ def _traced() -> bool:
 
 def _values_unreadable(mask: torch.Tensor) -> bool:
     # On a Neuron device reading waits for it, and inside torch_neuronx.trace it would freeze the example's values for good.
-    return traced(mask) or mask.requires_grad or device_world(mask.device.type) is not None
+    return traced(mask) or mask.requires_grad or (not mask.is_cpu and device_world(mask.device.type) is not None)
 
 
 def _fit(

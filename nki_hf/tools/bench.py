@@ -101,7 +101,9 @@ def command(
                       f"{row['speedup_simulated']:,.1f}x")  # fmt: skip
     screen = Screen()
     screen.show(table)
-    screen.say("")
+    kernels = {row["kernel"] for row in rows}
+    chosen = kernels if len(kernels) == 1 else [f"{row['kernel']} on {row['chip']}" for row in rows]
+    screen.say("", f"kernel: {', '.join(chosen)}")
     for row in rows:
         if row["extrapolated"]:
             known, asked = row["extrapolated"]

@@ -52,7 +52,8 @@ __all__ = ["command", "never_written", "run"]
 Array = np.ndarray[Any, Any]
 
 _DTYPE = "bfloat16"
-_SHAPE = "b=1,hq=2,hkv=1,sq=256,skv=512,d=64"
+_SHAPES = tuple(f"b=1,hq=2,hkv=1,sq={rows},skv=512,d=64" for rows in (256, 128, 1))
+"""What a kernel is run on that no shape is given for: the first that it takes. Some take one tile of rows, or one row."""
 _LAYOUT = ",".join(f"{name}={axes}" for name, axes in LAYOUT.items())
 _PROVEN = Trust(addresses=False, hbm=False, indices=False)
 
@@ -202,7 +203,9 @@ def never_written(result: LaunchResult) -> list[Array | None]:
 def command(
     kernel: Annotated[str, typer.Argument(help="PATH:KERNEL, a .py file (or module) and a kernel in it.")] = "",
     reference: Annotated[str, typer.Option(help="PATH:FUNC; default for kernels of q, k, v: the float64 oracle.")] = "",
-    shape: Annotated[str, typer.Option(help=SHAPE_HELP)] = _SHAPE,
+    shape: Annotated[
+        str | None, typer.Option(help=f"{SHAPE_HELP} Default: {_SHAPES[0]}, or fewer rows if it takes no more.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="The word dtype of the shape.")] = _DTYPE,
     causal: Annotated[bool, typer.Option("--causal", help="The word causal of the shape.")] = False,
     window: Annotated[int, typer.Option(help="The word window of the shape; 0 = none.")] = 0,
@@ -243,7 +246,7 @@ def command(
             others = {
                 "--reference": reference, "--arg": arg, "--causal": causal, "--window": window, "--scale": scale,
                 "--out-dtype": out_dtype, "--foreign": foreign, "--strict-reads": strict_reads,
-                "--shape": shape != _SHAPE,
+                "--shape": shape is not None,
             }  # fmt: skip
             if given_too := [name for name, value in others.items() if value]:
                 raise UsageError(f"--task says what the kernel computes: leave out {', '.join(given_too)}.")
@@ -282,10 +285,13 @@ def command(
         else:
             if not {"q", "k", "v"} <= set(parameters(loaded)):
                 raise UsageError(f"{kernel} has no parameters q, k and v: describe its arrays with --arg and give --reference.")
-            subject = AttentionSubject(
-                kernel=loaded, problem=_problem(shape, dtype, causal, window, scale), chip=chosen, lnc=lnc,
-                layout={**LAYOUT, **_layout(layout)}, constants=constants, reference=given, rtol=rtol or None,
-            )  # fmt: skip
+            subject = _taken({
+                text: AttentionSubject(
+                    kernel=loaded, problem=_problem(text, dtype, causal, window, scale), chip=chosen, lnc=lnc,
+                    layout={**LAYOUT, **_layout(layout)}, constants=constants, reference=given, rtol=rtol or None,
+                )
+                for text in (_SHAPES if shape is None else [shape])
+            })  # fmt: skip
         with working(f"nki_hf verify of {kernel}", len(DISTRIBUTIONS)) as work:
             judged = run(subject, options=options, lnc=lnc, seed=seed, work=work)
         found = {"kernel": kernel, "reference": reference or "oracle", **judged}
@@ -329,6 +335,15 @@ def _print(found: dict[str, Any]) -> None:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
+
+
+def _taken(subjects: Mapping[str, AttentionSubject]) -> AttentionSubject:
+    """The first of some, by their shapes, that the kernel takes; of another than the first it is said. If none, the first."""
+    first = next(iter(subjects))
+    shape = next((shape for shape, subject in subjects.items() if subject.taken), first)
+    if shape != first:
+        print(f"the kernel does not take {first}: run on {shape}; --shape chooses", file=sys.stderr, flush=True)
+    return subjects[shape]
 
 
 def _problem(shape: str, dtype: str, causal: bool, window: int, scale: float) -> Problem:

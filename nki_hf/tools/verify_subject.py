@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from nki_hf.chips import Chip
-from nki_hf.errors import UnsupportedProblem
+from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.kernels.binding import TENSORS, Binding, Plan, Target
 from nki_hf.kernels.packing import packing
 from nki_hf.kernels.registry import binding_of, bindings
@@ -264,9 +264,21 @@ class AttentionSubject:
         """How the kernel is called, if it is one of ours or has their parameters."""
         return binding_of(_name(self.kernel), parameters(self.kernel))
 
+    @property
+    def taken(self) -> bool:
+        """True unless the kernel's binding refuses the problem."""
+        return self.binding is None or isinstance(self._planned(self.binding), Plan)
+
+    def _planned(self, binding: Binding) -> Plan | tuple[Reason, ...]:
+        return binding.plan(self.problem, Target(chip=self.chip, lnc=self.lnc, features=features("simulator")))
+
     def _plan(self, binding: Binding) -> Plan:
-        target = Target(chip=self.chip, lnc=self.lnc, features=features("simulator"))
-        plan = binding.plan(self.problem, target)
+        if binding.kind != "forward":
+            raise UsageError(
+                f"{binding.name} computes gradients, for which verify has no inputs: compare it with "
+                "nki_hf.kernels.reference.attention_gradients in a test, or give its arrays with --arg and a --reference."
+            )
+        plan = self._planned(binding)
         if not isinstance(plan, Plan):
             raise UsageError(str(UnsupportedProblem(plan)))
         return plan

@@ -1,6 +1,7 @@
 """Packed sequences in pieces: every visible pair of row and key once and no other; packed training; how many programs."""
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from varlen_reference import starts, visible
 
 import nki_hf
 from nki_hf.adapters.keys import Keys
+from nki_hf.adapters.masks import read_mask
 from nki_hf.adapters.packed.mixed import MixedSequencesWarning
 from nki_hf.adapters.packed.pieces import KINDS, Segments, cut
 from nki_hf.adapters.packed.segments import segments_of, segments_of_bounds
@@ -155,6 +157,44 @@ def test_sequences_are_found_in_the_bounds_of_a_mask():
     assert segments_of_bounds(padded, 4) is None
     assert segments_of_bounds(both_ways, 9) is None
     assert segments_of_bounds(chunks, 9) == Segments(cu_q=(0, 4, 8, 9), cu_kv=(0, 4, 8, 9), ahead=0)  # the same keys
+
+
+def test_layers_that_share_a_mask_ask_for_its_sequences_once(monkeypatch):
+    from nki_hf.adapters.packed import segments as found
+
+    asked, real = [], found._sequences
+    monkeypatch.setattr(found, "_sequences", lambda keys, seqlen: asked.append(1) or real(keys, seqlen))
+
+    def packed(lengths):
+        return torch.block_diag(*(torch.ones(n, n, dtype=torch.bool).tril() for n in lengths))[None, None]
+
+    def read():
+        return read_mask(mask, q=torch.zeros(1, 2, 9, 4), seqlen_kv=9, causal=False)
+
+    mask = packed([4, 5])
+    for _ in range(5):
+        assert segments_of_bounds(read(), 9).cu_q == (0, 4, 9)
+    assert len(asked) == 1
+    mask.data.copy_(packed([2, 7]))  # a write that no version tells
+    assert segments_of_bounds(read(), 9).cu_q == (0, 2, 9)
+    assert segments_of_bounds(replace(read(), bias=torch.zeros(1, 1, 9, 9)), 9) is None
+    mask.copy_(torch.ones(9, 9).tril(2) > 0)  # runs that are no pack: the answer None is kept as well
+    mask[..., 0, 0] = False
+    for _ in range(5):
+        assert segments_of_bounds(read(), 9) is None
+    assert len(asked) == 3
+
+
+def test_bounds_of_somebody_else_are_read_every_time():
+    def bounds(lengths):
+        keys = Keys().within_segments(starts(lengths), starts(lengths), seqlen_q=9, ahead=0)
+        return keys.lo, keys.hi
+
+    lo, hi = (each.clone() for each in bounds([4, 5]))
+    keys = Keys(lo=lo, hi=hi)
+    assert segments_of_bounds(keys, 9).cu_q == (0, 4, 9)
+    lo.copy_(bounds([2, 7])[0])
+    assert segments_of_bounds(keys, 9).cu_q == (0, 2, 9)
 
 
 def test_packed_training_by_positions_equals_each_sequence_alone_and_runs_in_pieces():

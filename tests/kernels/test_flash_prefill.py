@@ -2,13 +2,14 @@
 
 import random
 
+import numpy as np
 import pytest
 from allpairspy import AllPairs
-from prefill_cases import check
+from prefill_cases import check, problem, run
 
 from nki_hf.chips import CHIPS
 from nki_hf.problem import Mask, Problem
-from nki_hf.testing import DISTRIBUTIONS
+from nki_hf.testing import DISTRIBUTIONS, assert_matches_reference, attention_inputs
 
 MASKS = {
     "none": lambda sq, skv: Mask(),
@@ -75,3 +76,18 @@ def test_a_long_call_matches_the_reference():
         ),
         lnc=2,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_row_statistics_are_the_largest_score_and_the_sum_relative_to_it(lnc):
+    inputs = attention_inputs(problem(seqlen_q=67, seqlen_kv=150, mask=Mask(q_offset=-20, ahead=1), row_statistics=True))
+    out, lse, row_shift, row_sum = run(inputs, lnc=lnc)[0].outputs
+    assert_matches_reference(inputs, out.swapaxes(1, 2), lse)
+    assert row_shift.dtype == row_sum.dtype == np.float32
+    scores = inputs.q.astype(np.float64) @ inputs.k.astype(np.float64).swapaxes(2, 3) / 8  # two heads share the keys of one
+    seen = np.arange(150) <= np.arange(67)[:, None] - 20
+    largest = np.where(seen, scores, -np.inf).max(-1)
+    np.testing.assert_allclose(row_shift, largest, rtol=0, atol=1e-5)
+    assert (row_sum > 0).all()
+    sums = np.where(seen, np.exp(scores - np.where(np.isinf(largest), 0.0, largest)[..., None]), 0.0).sum(-1)
+    np.testing.assert_allclose(row_sum[..., 20:], sums[..., 20:], rtol=1e-5)

@@ -109,6 +109,27 @@ def test_verify_lays_out_its_arguments(lnc):
     assert LAYOUT["out"] == "bshd"  # a kernel without a binding is still taken as the first of ours
 
 
+def test_plain_verify_runs_it_on_what_it_takes():
+    path = f"{Path(flash_small.call.__file__).with_name('kernel.py')}:flash_small"
+    done = CliRunner().invoke(app, ["verify", path])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.rstrip().endswith("PASS")
+    assert "run on b=1,hq=2,hkv=1,sq=128,skv=512,d=64" in done.stderr  # of the usual 256 rows it takes no more
+    refused = CliRunner().invoke(app, ["verify", path, "--scale=-1"])  # on no number of rows: the reasons of the first are said
+    assert refused.exit_code == 2
+    assert "seqlen_q=256" in refused.stderr
+    assert "softmax_scale=-1" in refused.stderr
+
+
+def test_bench_has_a_row_of_it_on_every_chip_and_names_it():
+    done = CliRunner().invoke(app, ["bench", "--shape", SHAPE, "--layers", "2"])
+    assert done.exit_code == 0, done.output
+    chips = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("trn")]
+    assert {"trn1", "trn2", "trn3"} <= set(chips)
+    assert "kernel: flash_small\n" in done.stdout
+    assert done.stdout.count("nki flash_small") == 3  # of two layers
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -26,7 +26,6 @@ def test_every_rule_has_a_mutant_or_a_reason():
     assert all(without.reason and "::test_" in without.test for without in NO_MUTANT.values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.rule}: {mutant.what}")
 def test_every_mutant_still_fits_our_source_and_changes_it(mutant):
     for change in mutant.changes:

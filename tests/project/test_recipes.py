@@ -1,6 +1,6 @@
 """The recipes of CONTRIBUTING.md, each followed in a copy of the project with a toy: the listed files, then the command.
 
-The recipe of a kernel is followed by tests/kernels/test_second_kernel.py.
+What drives a second kernel is tests/kernels/test_second_kernel.py; here it is added to the package itself.
 """
 
 import os
@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from nki_hf.kernels import registry
 
 pytestmark = pytest.mark.timeout(3000)  # whole runs of pytest in a copy
 
@@ -36,8 +38,8 @@ INSTRUCTION = '''
 def inverse(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
     """`dst = 1 / data` in float32."""
     this = begin("inverse", dst=dst, data=data)
-    step = _chain(dst, data, OPERATORS["reciprocal"].compute, None) if this.values else None
-    return this.issue(engine="vector", reads=(data,), writes=(dst,), step=step)
+    action = _chain(dst, data, OPERATORS["reciprocal"].compute, None) if this.values else None
+    return this.issue(engine="vector", reads=(data,), writes=(dst,), action=action)
 '''
 CHECK = """
 
@@ -48,6 +50,20 @@ def inverse(data):
         "data": operand(data, 4, (8,), "float32", fill=uniform(0.25, 4)),
     }
     run(data, lambda dst, data: nisa.inverse(dst=dst, data=data), operands, lambda: {"dst": 1 / operands["data"].values})
+"""
+
+KERNEL_TEST = """import torch
+
+import nki_hf
+
+
+def test_values():
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, heads, rows, 32, generator=draw) for heads, rows in ((6, 40), (2, 200), (2, 200)))
+    found = nki_hf.attention(q, k, v)
+    exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), enable_gqa=True)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-5)
+    assert [row.first.kernel for row in nki_hf.explain().rows] == ["toy"]
 """
 
 
@@ -72,6 +88,7 @@ class Copy:
     def add(self, name, text):
         """A new file, or `text` at the end of one that exists."""
         path = self._path(name)
+        path.parent.mkdir(exist_ok=True)
         path.write_text((path.read_text() if path.exists() else "") + text)
 
     def change(self, name, old, new):
@@ -84,14 +101,18 @@ class Copy:
     def write_pages(self):
         """Run the commands of the list that write a page."""
         for command, page in re.findall(r"`python (-m [\w. -]+?) > ([\w./]+)`", self.text):
-            done = self._python(*shlex.split(command))
-            assert done.returncode == 0, done.stderr
-            self._path(page).write_text(done.stdout)
+            self._path(page).write_text(self.output(*shlex.split(command)))
 
     def command(self, *chosen):
         """Run the command that tells whether the recipe is complete."""
         (line,) = re.findall(r"^    python (-m pytest .*)$", self.text, re.MULTILINE)
         return self._python(*shlex.split(line), "-q", "-p", "no:cacheprovider", *chosen)
+
+    def output(self, *arguments):
+        """What Python prints in the copy."""
+        done = self._python(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def _python(self, *arguments):
         environment = {**os.environ, "PYTHONPATH": str(self.folder)}
@@ -106,6 +127,31 @@ def test_every_recipe_lists_files_that_exist_and_one_command():
             assert (ROOT / known).exists(), (recipe, path)
         (command,) = re.findall(r"^    python -m pytest (.*)$", text, re.MULTILINE)
         assert all((ROOT / path).exists() for path in command.split()), command
+
+
+@pytest.mark.slow  # two runs of pytest in the copy
+def test_a_kernel(tmp_path):
+    copy, source = Copy(tmp_path, "Add a kernel"), ROOT / "tests" / "support" / "flash_small"
+    tables = copy.output("-m", "nki_hf", "lint", "--markdown")
+    for name in ("__init__.py", "kernel.py", "call.py"):
+        copy.add(f"nki_hf/kernels/toy/{name}", (source / name).read_text().replace("flash_small", "toy"))
+    last = f'    "nki_hf.kernels.{registry.PACKAGES[-1].rpartition(".")[2]}",\n'
+    copy.change("nki_hf/kernels/registry.py", last, f'{last}    "nki_hf.kernels.toy",\n')
+    copy.add("tests/kernels/test_toy.py", KERNEL_TEST)
+    asked = "is_current", "pass_for_every_version", "restates", "contradictions", "plain_verify", "bench_has", "lengths_shown"
+    chosen = "-k", " or ".join(asked)
+    incomplete = copy.command(*chosen)
+    assert incomplete.returncode == 1, incomplete.stdout
+    assert "test_the_table_in_the_documentation_is_current" in incomplete.stdout
+    copy.change("docs/trainium.md", tables.strip(), copy.output("-m", "nki_hf", "lint", "--markdown").strip())
+    copy.write_pages()
+    done = copy.command(*chosen)
+    assert done.returncode == 0, done.stdout
+    copy.output("-m", "pytest", "tests/kernels/test_toy.py", "-q", "-p", "no:cacheprovider")
+    (verify,) = re.findall(r"`python (-m nki_hf verify [\w./:]+)`", copy.text)
+    assert copy.output(*shlex.split(verify.replace("NAME", "toy"))).rstrip().endswith("PASS")
+    assert "kernel: toy\n" in copy.output("-m", "nki_hf", "bench", "--shape", "hq=6,hkv=2,sq=40,skv=200,d=32")
+    assert copy.touched == set(copy.listed)
 
 
 def test_a_chip(tmp_path):

@@ -82,7 +82,7 @@ def test_barrier_makes_shared_memory_visible_to_both(rng):
 def test_a_recorded_exchange_replays_in_the_order_of_the_run(kernel, rng):
     first, second = (rng.standard_normal((2, 8, 4)).astype(np.float32) for _ in range(2))
     program = launch(kernel, (first,), options=SimOptions(record=True), lnc=2).program
-    assert len(program.steps) == 1
+    assert len(program.actions) == 1
     np.testing.assert_array_equal(program({"a": second})[0], simulate(kernel)[2](second))
 
 
@@ -96,7 +96,7 @@ def test_cores_that_do_not_talk_keep_lists_of_their_own(rng):
     a = rng.standard_normal((2, 8, 4)).astype(np.float32)
     before = threading.active_count()  # other tests of the process may have left threads of their own
     result = launch(kernel, (a,), options=SimOptions(record=True), lnc=2)
-    assert [len(steps) for steps in result.program.steps] == [2, 2]
+    assert [len(actions) for actions in result.program.actions] == [2, 2]
     assert threading.active_count() == before
     np.testing.assert_array_equal(result.outputs[0], a)
 

@@ -75,7 +75,7 @@ def test_a_product_of_a_turned_tile_sees_what_was_turned_and_what_was_written_si
     if overwrite == "copy":
         want[0:32, 0:4] = 9.0
     np.testing.assert_allclose(out, want.T @ calls[-1]["b"].astype(np.float64), rtol=1e-4, atol=1e-4)
-    left_out = len(recorded(kernel, **calls[0]).run.cores[0].steps) - program.instructions
+    left_out = len(recorded(kernel, **calls[0]).run.cores[0].actions) - program.instructions
     assert left_out == {"nothing": 4, "source": 1, "copy": 0, "bank": 5}[overwrite]  # moves, and a memset that nobody reads
 
 
@@ -187,15 +187,15 @@ def test_an_interrupted_replay_settles_nothing(monkeypatch):
     call = {**arrays(0, a=(ROWS, 8)), "length": np.full((ROWS, 1), 3, np.int32)}
     other = {**call, "length": np.full((ROWS, 1), 6, np.int32)}
     program = recorded(kernel, **call).program
-    steps = program.steps[0]
+    actions = program.actions[0]
 
     def stop():
         raise KeyboardInterrupt
 
-    program.steps = [[*steps[:2], stop]]
+    program.actions = [[*actions[:2], stop]]
     with pytest.raises(KeyboardInterrupt):
         program(other)
-    program.steps = [steps]
+    program.actions = [actions]
     np.testing.assert_array_equal(program(other)[0], np.where(np.arange(8) < 6, call["a"], 0))
 
 
@@ -210,7 +210,7 @@ def test_a_decode_step_neither_turns_its_keys_nor_makes_its_masks_again():
     }  # fmt: skip
     program = launch(kernel, (), dict(inputs), options=SimOptions(record=True)).program
     kept, again = program.instructions, len(program._again)
-    assert kept < len(program._keep[0].cores[0].steps) - 16  # the turns of 16 key tiles, and their copies
+    assert kept < len(program._keep[0].cores[0].actions) - 16  # the turns of 16 key tiles, and their copies
     assert again < kept - 20
 
 
@@ -243,7 +243,7 @@ def test_rows_that_a_load_leaves_out_are_cleared_in_every_replay(reader):
             if start < 200:
                 want[n * 64 : (n + 1) * 64] = given["table"][start : start + 64]
         np.testing.assert_array_equal(program(given)[-1], want)
-    kinds = [type(step).__name__ for step in program.steps[0]]
+    kinds = [type(action).__name__ for action in program.actions[0]]
     assert kinds.count("LoadOrClear") == (0 if reader else 2)
 
 

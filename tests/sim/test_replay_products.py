@@ -73,22 +73,22 @@ def test_products_done_together_have_the_bits_of_a_fresh_run(body, dtype, rows, 
         }
 
     program = launch(kernel, (), call(0), options=SimOptions(record=True)).program
-    kinds = [type(step).__name__ for step in program.steps[0]]
+    kinds = [type(action).__name__ for action in program.actions[0]]
     assert "_Stack" in kinds
     for seed in (1, 2):
         np.testing.assert_array_equal(program(call(seed))[0], launch(kernel, (), call(seed)).outputs[0])
 
 
 def product(left, right, target, adds=True):
-    def step():
+    def action():
         value = left.T @ right
         target[...] = target + value if adds else value
 
-    return Product(step, left, right, target, adds)
+    return Product(action, left, right, target, adds)
 
 
-def counted(steps):
-    return [type(step).__name__ for step in joined(steps)].count("_Stack")
+def counted(actions):
+    return [type(action).__name__ for action in joined(actions)].count("_Stack")
 
 
 def test_products_that_read_what_another_writes_stay_alone():
@@ -107,10 +107,10 @@ def test_targets_that_overlap_are_written_one_after_the_other():
 
 def test_a_sum_begins_anew_where_a_product_overwrites():
     memory, target = np.ones((9, 4, 4), np.float32), np.zeros((4, 4), np.float32)
-    steps = joined([product(memory[n], memory[n], target, adds=n % 4 != 0) for n in range(8)])
-    assert len(steps) == 2
-    for step in steps:
-        step()
+    actions = joined([product(memory[n], memory[n], target, adds=n % 4 != 0) for n in range(8)])
+    assert len(actions) == 2
+    for action in actions:
+        action()
     np.testing.assert_array_equal(target, np.full((4, 4), 16.0))
 
 

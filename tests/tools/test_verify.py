@@ -1,12 +1,14 @@
 """`nki_hf verify`: wrong outputs fail with the right verdict, right kernels pass, and exit codes say so."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from nki_hf.cli import app
+from nki_hf.kernels import registry
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.verify_judge import judge
 
@@ -436,3 +438,25 @@ def test_our_own_kernel_rests_on_no_inferred_order(lnc):
     report = json.loads(invoke(*call, "--lnc", lnc, "--json", "-").stdout)
     assert report["passed"]
     assert report["inferred"] == []
+
+
+def _ours(name, *words):
+    path = Path(registry.__file__).parent / name / "kernel.py"
+    return CliRunner().invoke(app, ["verify", f"{path}:{name}", *words])
+
+
+def test_a_kernel_of_few_rows_is_run_on_those_unless_a_shape_is_given():
+    done = _ours("flash_decode", "--json", "-")
+    assert done.exit_code == 0, done.stderr
+    assert "sq=256,skv=512,d=64: run on b=1,hq=2,hkv=1,sq=1,skv=512,d=64" in done.stderr
+    assert len(json.loads(done.stdout)["cases"]) == len(DISTRIBUTIONS)
+    asked = _ours("flash_decode", "--shape", "b=1,hq=2,hkv=1,sq=256,skv=512,d=64")
+    assert asked.exit_code == 2
+    assert "seqlen_q=17 or more is not supported by flash_decode" in asked.stderr
+
+
+def test_of_gradients_it_says_what_compares_them():
+    done = _ours("flash_backward")
+    assert done.exit_code == 2
+    assert "flash_backward computes gradients" in done.stderr
+    assert "attention_gradients" in done.stderr

@@ -63,14 +63,14 @@ BATTERY: dict[str, tuple[Problem, str, int, dict[str, Any]]] = {
     "negative scale, window alone": (
         _problem(seqlen_q=100, seqlen_kv=200, softmax_scale=-0.2, dtype="float32", mask=Mask(q_offset=60, window=50)), "trn2",
         1, {}),
-    "two batches, key bias per batch": (
-        _problem(batch=2, num_heads_q=2, seqlen_q=64, seqlen_kv=200, mask=Mask(bias="additive", bias_batch=True)), "trn2", 1,
+    "two batches, key bias per batch, odd rows": (
+        _problem(batch=2, num_heads_q=2, seqlen_q=63, seqlen_kv=200, mask=Mask(bias="additive", bias_batch=True)), "trn2", 1,
         {}),
     "query tiles without keys, sink": (
         _problem(num_heads_q=2, seqlen_q=256, seqlen_kv=130, sink=True, dtype="float32", mask=Mask(q_offset=-128, ahead=1)),
         "trn2", 1, {}),
-    "query tiles without keys, few keys": (
-        _problem(seqlen_q=256, seqlen_kv=100, mask=Mask(q_offset=-128, ahead=1)), "trn2", 1, {}),
+    "query tiles and rows without keys, few keys, scale above 1": (
+        _problem(seqlen_q=256, seqlen_kv=100, softmax_scale=3.0, mask=Mask(q_offset=-228, ahead=1)), "trn2", 1, {}),
 }  # fmt: skip
 """Problem, chip, lnc and forced constants by name; what each is for is its name."""
 

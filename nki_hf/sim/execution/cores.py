@@ -102,7 +102,7 @@ def exchange(
       machine: the core that arrives, of a launch on two.
       what: name of the instruction and its key for messages, e.g. `sendrecv (pipe_id 3)`.
       key: what pairs the two arrivals, e.g. `("sendrecv", pipe_id)`.
-      offer: closure that reads the values this core gives; copied when the last core arrives, as a recorded step.
+      offer: closure that reads the values this core gives; copied when the last core arrives, as a recorded action.
       form: what both cores must agree on: the shape and dtype of what they exchange.
       reads, writes: what the instruction touches; later instructions that conflict with it wait for the meeting.
       issue: called with the meeting when both have arrived, at the latest before this core needs the result.
@@ -206,7 +206,7 @@ class Cooperation:
                     limit="what two cores exchange must agree in dtype and shape",
                 )
             meeting._offers[machine.core] = offer
-            machine.step(meeting._stage)
+            machine.action(meeting._stage)
             self._completed += 1
             meeting.completed = self._completed
         return meeting, f"{what} at {file}:{line}"

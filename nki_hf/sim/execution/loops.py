@@ -1,8 +1,8 @@
 """Loops of run time: the body's Python runs once and is recorded, its instructions run as often as the bounds say.
 
-While a body is recorded its steps go into the loop instead of being executed, and its events into the loop's nodes. When
-the body ends, one step stands for the whole loop: it sets the index and executes the body's steps, once per turn. A replay
-executes that step again, so that trip counts and indices are what the registers hold then. Where the stream of events is
+While a body is recorded its actions go into the loop instead of being executed, and its events into the loop's nodes. When
+the body ends, one action stands for the whole loop: it sets the index and executes the body's actions, once per turn. A replay
+executes that action again, so that trip counts and indices are what the registers hold then. Where the stream of events is
 kept, the outermost loop writes the events of every turn that ran into it: an entry, the body, and a barrier after each turn.
 On shapes alone the trip counts come from the options.
 
@@ -22,7 +22,7 @@ from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.stream.events import Buffer, Event
 
 if TYPE_CHECKING:
-    from nki_hf.sim.execution.machine import Machine, Run, Step
+    from nki_hf.sim.execution.machine import Action, Machine, Run
 
 __all__ = ["ENTRY", "TURN", "Loop", "begin_loop", "check_closed", "end_loop", "leaves", "persisting", "turns_of"]
 
@@ -38,7 +38,7 @@ class Loop:
       what: `fori_loop`, `while_loop` or `dynamic_range`.
       name: what the options call it by: the body function's name, or else its place.
       file, line: where the kernel has it.
-      steps: what one turn computes.
+      actions: what one turn computes.
       nodes: events of one turn (numbered below 0) and loops within it, in program order.
       buffers: what the body allocates.
       turn: the turn that is being executed, from 0.
@@ -50,7 +50,7 @@ class Loop:
     name: str
     file: str
     line: int
-    steps: list[Step] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
     nodes: list[Event | Loop] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
     turn: int = 0
@@ -90,7 +90,7 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
     machine.loops.pop()
     machine.run.closed.update((buffer.number, loop.name) for buffer in loop.buffers)
     if machine.options.values:
-        machine.step(_execution(loop, turns))
+        machine.action(_execution(loop, turns))
     if machine.loops:
         machine.loops[-1].nodes.append(loop)
     else:
@@ -108,14 +108,14 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
     _forget(loop)
 
 
-def _execution(loop: Loop, turns: Callable[[], Iterator[None]]) -> Step:
-    steps = loop.steps
+def _execution(loop: Loop, turns: Callable[[], Iterator[None]]) -> Action:
+    actions = loop.actions
 
     def execute() -> None:
         loop.turn = 0
         for _ in turns():
-            for step in steps:
-                step()
+            for action in actions:
+                action()
             loop.turn += 1
         if loop.trips is not None:
             loop.trips.append(loop.turn)

@@ -19,7 +19,7 @@ from nki_hf.sim.stream.events import Buffer, Event, Region
 
 __all__ = ["Access", "Machine", "Run", "current_machine", "running_machine"]
 
-Step = Callable[[], object]
+Action = Callable[[], object]
 """One instruction's computation, bound to its operands' memory."""
 
 _thread = threading.local()
@@ -78,7 +78,7 @@ class Run:
         self.replayable = True
         self.why_not_replayable = ""
         self.shared: list[Storage] = []
-        self.order: list[Step] = []
+        self.order: list[Action] = []
         self.talks = False
         self.modified: set[int] = set()
         self.cooperation: Any = None
@@ -98,18 +98,18 @@ class Run:
         return found
 
     def not_replayable(self, why: str) -> None:
-        """Note that the recorded steps of this run do not stand for another run with other values."""
+        """Note that the recorded actions of this run do not stand for another run with other values."""
         if self.replayable:
             self.replayable, self.why_not_replayable = False, why
 
 
 class Machine:
-    """One core of a run: its memory pool, its recorded steps and its engine state.
+    """One core of a run: its memory pool, its recorded actions and its engine state.
 
     Attributes:
       run: the launch this core belongs to.
       core: program id, 0 or 1.
-      steps: recorded computations in program order (only if `options.record`); `accesses`: what each touches, None = unknown.
+      actions: recorded computations in program order (only if `options.record`); `accesses`: what each touches, None = unknown.
       state: engine state that lives between instructions (reduce registers, random state), by name.
       in_order: True inside `nl.no_reorder()`.
       loops: the loops of run time whose bodies are being recorded, outermost first.
@@ -123,7 +123,7 @@ class Machine:
         self.core = core
         self.options = run.options
         self.chip = run.options.chip
-        self.steps: list[Step] = []
+        self.actions: list[Action] = []
         self.accesses: list[Access | None] = []
         self.state: dict[str, Any] = {}
         self.pool = BytePool()
@@ -190,7 +190,7 @@ class Machine:
         if not known:
             storage.fill_sentinel()
             if self.loops and data is not None:
-                self.step(lambda: fill_sentinel(data, dtype))  # each turn has memory of its own
+                self.action(lambda: fill_sentinel(data, dtype))  # each turn has memory of its own
         if shared:
             self.run.shared.append(storage)
         return storage
@@ -202,7 +202,7 @@ class Machine:
         engine: str,
         reads: tuple[Region, ...],
         writes: tuple[Region, ...],
-        step: Step | None,
+        action: Action | None,
         queue: str = "",
         attrs: Mapping[str, Any] | None = None,
         position: tuple[str, int] | None = None,
@@ -215,7 +215,7 @@ class Machine:
           opcode: public name of the instruction.
           engine: one of `events.ENGINES`.
           reads, writes: the regions touched, in operand order.
-          step: the computation, closed over arrays that alias the operands' memory; None if it only has a record.
+          action: the computation, closed over arrays that alias the operands' memory; None if it only has a record.
           queue: triggering queue of a DMA; default is the engine.
           attrs: see `Event.attrs`.
           position: file and line of the kernel, if it is not the one that runs now.
@@ -258,7 +258,7 @@ class Machine:
                     attrs = {**(attrs or {}), "depends_on": ((attrs or {}).get("depends_on", ()) + self.after_loop)}
             event = Event(index, self.core, engine, queue or engine, opcode, reads, writes, file, line, attrs or {})
             events.append(event)
-        if step is not None:
+        if action is not None:
             access = None
             if self.options.record and not self.loops:
                 sources = [item.buffer for item in taken] if taken is not None else [region.buffer for region in reads]
@@ -267,7 +267,7 @@ class Machine:
                     tuple([region.buffer.number for region in writes]),
                     free or opcode not in _PURE or bool((attrs or {}).get("reduce")) or not writes,
                 )
-            self.step(step, access)
+            self.action(action, access)
         return event
 
     def element(self, dtype: Any) -> DType:
@@ -275,25 +275,25 @@ class Machine:
         found = as_dtype(dtype)
         return found if self.options.precise else widen(found)
 
-    def step(self, step: Step, access: Access | None = None) -> None:
+    def action(self, action: Action, access: Access | None = None) -> None:
         """Execute a computation now and, in a recorded run, at this place of every replay; no event is issued.
 
         `access` says what it touches; None: nobody knows.
         """
         if self.options.values and self.loops:
-            self.loops[-1].steps.append(step)
+            self.loops[-1].actions.append(action)
         elif self.options.values:
-            step()
+            action()
             if self.options.record:
-                self.steps.append(step)
+                self.actions.append(action)
                 self.accesses.append(access)
-                self.run.order.append(step)
+                self.run.order.append(action)
 
-    def first_step(self, step: Step) -> None:
+    def first_action(self, action: Action) -> None:
         """Execute a computation before everything that is being recorded: the first value of an engine's state."""
         loops, self.loops = self.loops, []
         try:
-            self.step(step)
+            self.action(action)
         finally:
             self.loops = loops
 

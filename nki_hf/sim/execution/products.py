@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Step
+from nki_hf.sim.execution.machine import Action
 
 __all__ = ["Product", "joined", "multiplied"]
 
@@ -47,22 +47,22 @@ def multiplied(left: Array, right: Array, out: Array | None = None) -> Array:
 
 
 class Product:
-    """`target (=|+=) left.T @ right`, as one step, and what a replay must know to do several at once.
+    """`target (=|+=) left.T @ right`, as one action, and what a replay must know to do several at once.
 
     Attributes:
-      step: the computation.
+      action: the computation.
       left: [K, M] and right: [K, N], float32, bfloat16 or float16; target: [M, N] float32: where the operands always lie.
       adds: whether the product is added to the target.
     """
 
-    __slots__ = ("adds", "left", "right", "step", "target")
+    __slots__ = ("action", "adds", "left", "right", "target")
 
-    def __init__(self, step: Step, left: Array, right: Array, target: Array, adds: bool) -> None:
-        self.step, self.left, self.right, self.target, self.adds = step, left, right, target, adds
+    def __init__(self, action: Action, left: Array, right: Array, target: Array, adds: bool) -> None:
+        self.action, self.left, self.right, self.target, self.adds = action, left, right, target, adds
 
     def __call__(self) -> None:
         """The product alone."""
-        self.step()
+        self.action()
 
     @property
     def arrays(self) -> tuple[Array, Array, Array]:
@@ -105,50 +105,50 @@ class _Stack:
         np.add.reduce(terms, axis=0, out=self.target)
 
 
-def joined(steps: Sequence[Step]) -> list[Step]:
+def joined(actions: Sequence[Action]) -> list[Action]:
     """The same computations, neighbouring products done together where that changes no bit."""
-    found: list[Step] = []
+    found: list[Action] = []
     group: list[Product] = []
-    for step in steps:
-        if isinstance(step, Product):
-            if group and not _follows(group, step):
+    for action in actions:
+        if isinstance(action, Product):
+            if group and not _follows(group, action):
                 found.extend(_together(group))
                 group = []
-            group.append(step)
+            group.append(action)
             continue
         found.extend(_together(group))
         group = []
-        found.append(step)
+        found.append(action)
     found.extend(_together(group))
     return found
 
 
-def _together(group: Sequence[Product]) -> list[Step]:
+def _together(group: Sequence[Product]) -> list[Action]:
     if len(group) >= _FEWEST:
         stack = _Stack(group)
         if stack.safe():
             return [stack]
-    return [product.step for product in group]
+    return [product.action for product in group]
 
 
-def _follows(group: Sequence[Product], step: Product) -> bool:
+def _follows(group: Sequence[Product], action: Product) -> bool:
     first = group[0]
-    for mine, its in zip(first.arrays, step.arrays, strict=True):
+    for mine, its in zip(first.arrays, action.arrays, strict=True):
         if (mine.shape, mine.strides, mine.dtype) != (its.shape, its.strides, its.dtype):
             return False
-    distances = [_distance(mine, its) for mine, its in zip(first.arrays, step.arrays, strict=True)]
+    distances = [_distance(mine, its) for mine, its in zip(first.arrays, action.arrays, strict=True)]
     if any(distance is None for distance in distances) or not any(distances[:2]):
         return False
-    summed, (rows, columns) = distances[2] == 0, step.target.shape
+    summed, (rows, columns) = distances[2] == 0, action.target.shape
     # A sum of terms of one element would be taken in another order.
-    if (summed and (rows * columns < 2 or not step.adds)) or (not summed and step.adds != first.adds):
+    if (summed and (rows * columns < 2 or not action.adds)) or (not summed and action.adds != first.adds):
         return False
     if len(group) > 1:
         even = [_distance(mine, its) for mine, its in zip(first.arrays, group[1].arrays, strict=True)]
         if distances != [None if each is None else each * len(group) for each in even]:
             return False
     count = len(group) + 1
-    wide = [rows * columns, *(array.size for array in step.arrays[:2] if array.dtype != np.float32)]
+    wide = [rows * columns, *(array.size for array in action.arrays[:2] if array.dtype != np.float32)]
     return 4 * count * max(wide) <= _BYTES
 
 
@@ -172,11 +172,11 @@ def _owner(array: Array) -> Any:
 
 def _stacked(arrays: Sequence[Array]) -> Array:
     """A view [count, rows, columns] of arrays at even distances, or the one array that they all are."""
-    step = _distance(arrays[0], arrays[1])
-    if not step:
+    distance = _distance(arrays[0], arrays[1])
+    if not distance:
         return arrays[0]
     first = arrays[0]
-    return np.lib.stride_tricks.as_strided(first, (len(arrays), *first.shape), (step, *first.strides))
+    return np.lib.stride_tricks.as_strided(first, (len(arrays), *first.shape), (distance, *first.strides))
 
 
 def _wide(values: Array) -> Array:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Step
+from nki_hf.sim.execution.machine import Action
 from nki_hf.sim.isa.alu import stage
-from nki_hf.sim.isa.copies import copy_step
+from nki_hf.sim.isa.copies import copy_action
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, tensors
 from nki_hf.sim.isa.operators import OPERATORS, Operator, as_operator
@@ -80,7 +80,7 @@ def activate2(
         "activate2", dst=dst, op=op, data=data, imm0=imm0, imm1=imm1, op0=op0, op1=op1, relu_param=relu_param,
         reverse0=reverse0, reverse1=reverse1, reduce_op=folds, reduce_res=reduce_res, reduce_cmd=reduce_cmd,
     )  # fmt: skip
-    step = None
+    action = None
     if this.values:
         read, write, function, slope = reader(data), writer(dst), _engine_function(op), column(relu_param)
         stages = [
@@ -90,7 +90,7 @@ def activate2(
         ]
         fold = reduction(this.machine, "scalar", "activate2", data, reduce_cmd, folds or OPERATORS["add"], reduce_res)
 
-        def step() -> None:
+        def action() -> None:
             values = read()
             for compute in stages:
                 values = compute(values)
@@ -100,7 +100,7 @@ def activate2(
                 fold(values)
 
     return this.issue(
-        engine="scalar", reads=tensors(data, imm0, imm1, relu_param), writes=(dst, *tensors(reduce_res)), step=step,
+        engine="scalar", reads=tensors(data, imm0, imm1, relu_param), writes=(dst, *tensors(reduce_res)), action=action,
         op=op.name, op0=op0.name, op1=op1.name, reduce=folds.name if folds is not None else None, reduce_cmd=reduce_cmd.name,
     )  # fmt: skip
 
@@ -115,17 +115,17 @@ def _activation(
     if opcode == "activation":
         arguments["reduce_cmd"] = reduce_cmd
     this = begin(opcode, **arguments)
-    step, fold = None, None
+    action, fold = None, None
     if this.values:
         default = OPERATORS["add"]
         fold = reduction(this.machine, "scalar", opcode, data, reduce_cmd, folds or default, reduce_res)
-        step = _activation_step(dst, op, data, bias, scale, fold)
+        action = _activation_action(dst, op, data, bias, scale, fold)
     handle = this.issue(
-        engine="scalar", reads=tensors(data, bias, scale), writes=(dst, *tensors(reduce_res)), step=step, op=op.name,
+        engine="scalar", reads=tensors(data, bias, scale), writes=(dst, *tensors(reduce_res)), action=action, op=op.name,
         reduce=folds.name if folds is not None else None, reduce_cmd=reduce_cmd.name, scale=not _is(scale, 1.0),
         bias=not _is(bias, 0.0),
     )  # fmt: skip
-    if step is not None and _moves(op, data, bias, scale, fold):
+    if action is not None and _moves(op, data, bias, scale, fold):
         note_copy(dst, data)
     return handle
 
@@ -138,17 +138,17 @@ def _is(value: Any, neutral: float) -> bool:
     return value is None or (not isinstance(value, NkiTensor) and value == neutral)
 
 
-def _activation_step(dst: NkiTensor, op: Operator, data: NkiTensor, bias: Any, scale: Any, fold: Any) -> Step:
+def _activation_action(dst: NkiTensor, op: Operator, data: NkiTensor, bias: Any, scale: Any, fold: Any) -> Action:
     read, function = reader(data), _engine_function(op)
     times = None if _is(scale, 1.0) else column(scale)
     plus = None if _is(bias, 0.0) else column(bias)
     if _moves(op, data, bias, scale, fold):
-        return copy_step(dst, data)  # float32 holds every value of the smaller types: the detour changes nothing
+        return copy_action(dst, data)  # float32 holds every value of the smaller types: the detour changes nothing
     target = float_target(dst)
     write = writer(dst) if target is None else np.asarray  # a float32 target is written by the function itself
     in_place = isinstance(function, np.ufunc)
 
-    def step() -> None:
+    def action() -> None:
         values = read()
         if times is not None:
             values = values * times()
@@ -168,7 +168,7 @@ def _activation_step(dst: NkiTensor, op: Operator, data: NkiTensor, bias: Any, s
         if fold is not None:
             fold(values)
 
-    return step
+    return action
 
 
 def _engine_function(op: Operator) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.dtypes import as_dtype
-from nki_hf.sim.execution.machine import Step
+from nki_hf.sim.execution.machine import Action
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.isa.operators import OPERATORS, as_operator
 from nki_hf.sim.tensors.casts import cast, copy_cast
@@ -27,13 +27,13 @@ def iota(dst: NkiTensor, pattern: Any, offset: int = 0, channel_multiplier: int 
     pairs, offset = whole_pairs("iota", pattern), whole("iota", "offset", offset)
     channel_multiplier = whole("iota", "channel_multiplier", channel_multiplier)
     this = begin("iota", dst=dst, pattern=pairs, offset=offset, channel_multiplier=channel_multiplier)
-    step = None
+    action = None
     if this.values:
         store = storer(dst)
         values = _cast_pattern(pairs, offset, channel_multiplier, dst.partitions, dst.dtype.name)
-        step = lambda: store(values)  # noqa: E731
+        action = lambda: store(values)  # noqa: E731
 
-    return this.issue(engine="gpsimd", reads=(), writes=(dst,), step=step)
+    return this.issue(engine="gpsimd", reads=(), writes=(dst,), action=action)
 
 
 def affine_select(
@@ -58,19 +58,19 @@ def affine_select(
         "affine_select", dst=dst, pattern=pairs, channel_multiplier=channel_multiplier, on_true_tile=on_true_tile,
         on_false_value=on_false_value, cmp_op=cmp_op, offset=offset,
     )  # fmt: skip
-    step = None
+    action = None
     if this.values:
         mask = _rejected(pairs, offset, channel_multiplier, dst.partitions, cmp_op.name)
-        step = _select_step(dst, on_true_tile, mask, on_false_value)
-    return this.issue(engine="gpsimd", reads=(on_true_tile,), writes=(dst,), step=step, op=cmp_op.name)
+        action = _select_action(dst, on_true_tile, mask, on_false_value)
+    return this.issue(engine="gpsimd", reads=(on_true_tile,), writes=(dst,), action=action, op=cmp_op.name)
 
 
 @functools.lru_cache(maxsize=256)
 def _affine(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, partitions: int) -> Array:
     """The pattern's values `[partitions, elements]`, int32 with the engine's wrap-around."""
     values = np.zeros(1, np.int64)
-    for step, num in pairs:
-        values = (values[:, None] + step * np.arange(num, dtype=np.int64)).reshape(-1)
+    for stride, num in pairs:
+        values = (values[:, None] + stride * np.arange(num, dtype=np.int64)).reshape(-1)
     rows = offset + multiplier * np.arange(partitions, dtype=np.int64)
     return (rows[:, None] + values).astype(np.int32)
 
@@ -85,7 +85,7 @@ def _rejected(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, 
     return OPERATORS[compare].compute(_affine(pairs, offset, multiplier, partitions), 0) == 0
 
 
-def _select_step(dst: NkiTensor, source: NkiTensor, rejected: Array, value: Any) -> Step:
+def _select_action(dst: NkiTensor, source: NkiTensor, rejected: Array, value: Any) -> Action:
     fill = cast(np.asarray(value, np.float32), dst.dtype)
     store = storer(dst)
     same = source.storage is dst.storage and source.offset == dst.offset and source.get_pattern() == dst.get_pattern()
@@ -93,7 +93,7 @@ def _select_step(dst: NkiTensor, source: NkiTensor, rejected: Array, value: Any)
         return lambda: store(fill, rejected)
     read, convert = native_reader(source), copy_cast(source.dtype.dtype, dst.dtype)
 
-    def step() -> None:
+    def action() -> None:
         store(np.where(rejected, fill, convert(read())))
 
-    return step
+    return action

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Step
+from nki_hf.sim.execution.machine import Action
 from nki_hf.sim.execution.moves import Clear, Load
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
@@ -16,15 +16,15 @@ from nki_hf.sim.tensors.origins import note_copy
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import bit_type, storer
 
-__all__ = ["copy_step", "memset", "tensor_copy"]
+__all__ = ["copy_action", "memset", "tensor_copy"]
 
 
 def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None) -> NkiInstruction:
     """`dst = src` within SBUF and PSUM; bit-exact if the dtypes are the same, else cast through float32."""
     this = begin("tensor_copy", dst=dst, src=src, engine=engine)
-    step = copy_step(dst, src) if this.values else None
-    handle = this.issue(engine=resolve_engine(engine, "vector"), reads=(src,), writes=(dst,), step=step)
-    if step is not None:
+    action = copy_action(dst, src) if this.values else None
+    handle = this.issue(engine=resolve_engine(engine, "vector"), reads=(src,), writes=(dst,), action=action)
+    if action is not None:
         note_copy(dst, src)
     return handle
 
@@ -32,7 +32,7 @@ def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown,
 def memset(dst: NkiTensor, value: Any, engine: Engine = Engine.unknown, name: str | None = None) -> NkiInstruction:
     """Fill `dst` with `value`, cast to its dtype (packed types take only 0)."""
     this = begin("memset", dst=dst, value=value, engine=engine)
-    step: Step | None = None
+    action: Action | None = None
     if this.values:
         store = storer(dst)
         exact = isinstance(value, int | np.integer) and dst.dtype.is_integer
@@ -40,20 +40,20 @@ def memset(dst: NkiTensor, value: Any, engine: Engine = Engine.unknown, name: st
         if dst.indirection is None:  # NumPy fills with bits faster than with its own floats of 16
             bits = bit_type(dst)
             target, word = dst.array().view(bits), np.asarray(fill).view(bits)
-            step = Clear(target, word)
+            action = Clear(target, word)
         else:
-            step = lambda: store(fill)  # noqa: E731
+            action = lambda: store(fill)  # noqa: E731
 
     return this.issue(
         engine=resolve_engine(engine, "vector"),
         reads=(),
         writes=(dst,),
-        step=step,
+        action=action,
         zero=isinstance(value, int | float) and value == 0,
     )
 
 
-def copy_step(dst: NkiTensor, src: NkiTensor, *, skip: bool | None = None) -> Step:
+def copy_action(dst: NkiTensor, src: NkiTensor, *, skip: bool | None = None) -> Action:
     """Closure that copies `src` to `dst` element by element in row-major order: bits, or cast through float32.
 
     `skip` leaves the elements of `dst` alone whose run-time index, on either side, is out of bounds.
@@ -84,7 +84,7 @@ def copy_step(dst: NkiTensor, src: NkiTensor, *, skip: bool | None = None) -> St
     return copy_and_cast
 
 
-def _indirect_copy(dst: NkiTensor, src: NkiTensor, skip: bool | None) -> Step:
+def _indirect_copy(dst: NkiTensor, src: NkiTensor, skip: bool | None) -> Action:
     source, write = access(src, skip=skip), access(dst, skip=skip).write
     read = source.read
     convert, shape = copy_cast(src.dtype.dtype, dst.dtype), dst.shape
@@ -103,10 +103,10 @@ def _indirect_copy(dst: NkiTensor, src: NkiTensor, skip: bool | None) -> Step:
 
         return whole
 
-    def step() -> None:
+    def action() -> None:
         values, valid = read()
         if valid is not None:
             valid = np.broadcast_to(valid, values.shape).reshape(shape)
         write(convert(values).reshape(shape), valid)
 
-    return step
+    return action

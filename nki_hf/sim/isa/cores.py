@@ -37,7 +37,7 @@ def core_barrier(data: NkiTensor, cores: Any, engine: Engine = Engine.gpsimd, na
         this.await_exchanges((data,), (data,))
     meeting = meet(this.machine, "core_barrier", "core_barrier")
     return this.issue(
-        engine=resolve_engine(engine, "gpsimd"), reads=(data,), writes=(), step=None, meeting=meeting.number, cores=named
+        engine=resolve_engine(engine, "gpsimd"), reads=(data,), writes=(), action=None, meeting=meeting.number, cores=named
     )
 
 
@@ -70,12 +70,12 @@ def sendrecv(
     queue, position = "gpsimd" if dma_engine is DmaEngine.gpsimd_dma else "sync", kernel_position()
 
     def issue(meeting: Meeting) -> None:
-        step = None
+        action = None
         if store is not None:
             received = meeting.received(recv_from_rank)
-            step = lambda: store(received())  # noqa: E731
+            action = lambda: store(received())  # noqa: E731
         issued.event = this.issue(
-            engine="dma", queue=queue, reads=(src,), writes=(dst,), step=step, position=position, meeting=meeting.number,
+            engine="dma", queue=queue, reads=(src,), writes=(dst,), action=action, position=position, meeting=meeting.number,
             pipe_id=pipe_id, dma_engine=dma_engine.name,
         ).event  # fmt: skip
 

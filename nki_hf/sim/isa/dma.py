@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Step
-from nki_hf.sim.isa.copies import copy_step
+from nki_hf.sim.execution.machine import Action
+from nki_hf.sim.isa.copies import copy_action
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.enums import oob_mode as OobMode
@@ -33,14 +33,14 @@ def dma_copy(
     """`dst = src`, element by element in row-major order of both views; differing dtypes cast through float32."""
     this = begin("dma_copy", dst=dst, src=src, priority=priority, oob_mode=oob_mode, dge_mode=dge_mode, engine=engine)
     skip = oob_mode is OobMode.skip
-    step = copy_step(dst, src, skip=skip) if this.values else None
+    action = copy_action(dst, src, skip=skip) if this.values else None
     keeps = skip and (dst.is_indirect() or src.is_indirect())
     return this.issue(
         engine="dma",
         queue=resolve_engine(engine, "sync"),
         reads=(src,),
         writes=(dst,),
-        step=step,
+        action=action,
         marked=() if keeps and this.values else None,
         dge_mode=DgeMode(dge_mode).name,
         **_kept(keeps),
@@ -65,11 +65,11 @@ def dma_compute(
     this = begin(
         "dma_compute", dst=dst, srcs=tuple(srcs), reduce_op=op, scales=scales, unique_indices=unique_indices, oob_mode=oob_mode
     )
-    step = _combine_step(dst, tuple(srcs), op, scales, oob_mode is OobMode.skip) if this.values else None
+    action = _combine_action(dst, tuple(srcs), op, scales, oob_mode is OobMode.skip) if this.values else None
     indirect = any(tensor.is_indirect() for tensor in (dst, *srcs))
     keeps = indirect and oob_mode is OobMode.skip
     return this.issue(
-        engine="dma", queue="gpsimd" if indirect else "sync", reads=tuple(srcs), writes=(dst,), step=step, op=op.name,
+        engine="dma", queue="gpsimd" if indirect else "sync", reads=tuple(srcs), writes=(dst,), action=action, op=op.name,
         dge_mode="swdge" if indirect else "none", marked=() if keeps and this.values else None,
         **_kept(keeps),
     )  # fmt: skip
@@ -80,15 +80,15 @@ def _kept(keeps: bool) -> dict[str, Any]:
     return {"keeps": (0,)} if keeps else {}
 
 
-def _combine_step(
+def _combine_action(
     dst: NkiTensor, srcs: tuple[NkiTensor, ...], op: Operator, scales: Sequence[float] | None, skip: bool
-) -> Step:
+) -> Action:
     write, dtype, shape = access(dst, skip=skip).write, dst.dtype, dst.shape
     reads = [(access(src, skip=skip).read, widen(src.dtype.dtype)) for src in srcs]
     unique = check_unique(dst, "dma_compute") if isinstance(dst.indirection, VectorOffset) else None
     factors = [np.float32(1)] * len(srcs) if scales is None else [np.float32(scale) for scale in scales]
 
-    def step() -> None:
+    def action() -> None:
         if unique is not None:
             unique()
         total, valid = None, None
@@ -101,4 +101,4 @@ def _combine_step(
                 valid = inside if valid is None else valid & inside
         write(cast(np.asarray(total), dtype), valid)
 
-    return step
+    return action

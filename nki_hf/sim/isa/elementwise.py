@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Step
+from nki_hf.sim.execution.machine import Action
 from nki_hf.sim.isa.alu import bit_column, shift_safe, stage
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine, tensors
@@ -34,15 +34,15 @@ def tensor_tensor(
     integers = all(tile.dtype.name in _INT32 for tile in tiles) and not op.is_bitwise
     on_gpsimd = op.name == "power" or (integers and all(tile.space == "sbuf" for tile in tiles))
     where = resolve_engine(engine, "gpsimd" if on_gpsimd else "vector")
-    step = None
+    action = None
     if this.values:
         if op.is_bitwise:
-            step = _bitwise_pair(dst, data1, data2, op)
+            action = _bitwise_pair(dst, data1, data2, op)
         elif integers and where == "gpsimd":
-            step = _integer_pair(dst, data1, data2, op)
+            action = _integer_pair(dst, data1, data2, op)
         else:
-            step = _float_pair(dst, data1, data2, op)
-    return this.issue(engine=where, reads=(data1, data2), writes=(dst,), step=step, op=op.name)
+            action = _float_pair(dst, data1, data2, op)
+    return this.issue(engine=where, reads=(data1, data2), writes=(dst,), action=action, op=op.name)
 
 
 def tensor_scalar(
@@ -67,15 +67,15 @@ def tensor_scalar(
         "tensor_scalar", dst=dst, data=data, op0=op0, operand0=operand0, reverse0=reverse0, op1=op1, operand1=operand1,
         reverse1=reverse1, engine=engine,
     )  # fmt: skip
-    step = None
+    action = None
     if this.values:
         build = _bitwise_scalar if op0.is_bitwise else _float_scalar
-        step = build(dst, data, op0, operand0, reverse0, op1, operand1, reverse1)
+        action = build(dst, data, op0, operand0, reverse0, op1, operand1, reverse1)
     return this.issue(
         engine=resolve_engine(engine, "vector"),
         reads=tensors(data, operand0, operand1),
         writes=(dst,),
-        step=step,
+        action=action,
         op0=op0.name,
         op1=op1.name if op1 is not None else None,
     )
@@ -98,22 +98,22 @@ def scalar_tensor_tensor(
         "scalar_tensor_tensor", dst=dst, data=data, op0=op0, operand0=operand0, op1=op1, operand1=operand1,
         reverse0=reverse0, reverse1=reverse1,
     )  # fmt: skip
-    step = None
+    action = None
     if this.values:
-        step = _chain(dst, data, stage(op0, operand0, reverse0), stage(op1, reader(operand1), reverse1))
+        action = _chain(dst, data, stage(op0, operand0, reverse0), stage(op1, reader(operand1), reverse1))
     return this.issue(
-        engine="vector", reads=tensors(data, operand0, operand1), writes=(dst,), step=step, op0=op0.name, op1=op1.name
+        engine="vector", reads=tensors(data, operand0, operand1), writes=(dst,), action=action, op0=op0.name, op1=op1.name
     )
 
 
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
     """`dst = 1 / data` in float32."""
     this = begin("reciprocal", dst=dst, data=data)
-    step = _chain(dst, data, OPERATORS["reciprocal"].compute, None) if this.values else None
-    return this.issue(engine="vector", reads=(data,), writes=(dst,), step=step, op="reciprocal")
+    action = _chain(dst, data, OPERATORS["reciprocal"].compute, None) if this.values else None
+    return this.issue(engine="vector", reads=(data,), writes=(dst,), action=action, op="reciprocal")
 
 
-def _chain(dst: NkiTensor, data: NkiTensor, first: Any, second: Any) -> Step:
+def _chain(dst: NkiTensor, data: NkiTensor, first: Any, second: Any) -> Action:
     read, target = reader(data), float_target(dst)
     if target is not None:
         if second is None:
@@ -125,7 +125,7 @@ def _chain(dst: NkiTensor, data: NkiTensor, first: Any, second: Any) -> Step:
     return lambda: write(second(first(read())))
 
 
-def _float_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operator) -> Step:
+def _float_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operator) -> Action:
     left, right, target, compute = reader(data1), reader(data2), float_target(dst), op.compute
     if target is not None:
         return lambda: compute(left(), right(), out=target)
@@ -136,22 +136,22 @@ def _float_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operator
 def _float_scalar(
     dst: NkiTensor, data: NkiTensor, op0: Operator, operand0: Any, reverse0: bool, op1: Operator | None, operand1: Any,
     reverse1: bool,
-) -> Step:  # fmt: skip
+) -> Action:  # fmt: skip
     second = None if op1 is None else stage(op1, operand1, reverse1)
     return _chain(dst, data, stage(op0, operand0, reverse0), second)
 
 
-def _integer_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operator) -> Step:
+def _integer_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operator) -> Action:
     left, right, dtype, store = native_reader(data1), native_reader(data2), dst.dtype, storer(dst)
 
-    def step() -> None:
+    def action() -> None:
         result = op.compute(left().astype(np.int64), right().astype(np.int64))
         store(cast(result, dtype) if result.dtype.kind == "f" else result.astype(dtype.dtype))
 
-    return step
+    return action
 
 
-def _bitwise_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operator) -> Step:
+def _bitwise_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operator) -> Action:
     left, right, write, compute = bit_reader(data1), bit_reader(data2), bit_writer(dst), shift_safe(op)
     return lambda: write(compute(left(), right()))
 
@@ -159,7 +159,7 @@ def _bitwise_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operat
 def _bitwise_scalar(
     dst: NkiTensor, data: NkiTensor, op0: Operator, operand0: Any, reverse0: bool, op1: Operator | None, operand1: Any,
     reverse1: bool,
-) -> Step:  # fmt: skip
+) -> Action:  # fmt: skip
     read, write = bit_reader(data), bit_writer(dst)
     bits = bit_type(data)
     stages = []
@@ -169,7 +169,7 @@ def _bitwise_scalar(
         get = None if op.arity == 1 else bit_column(operand, bits)
         stages.append((shift_safe(op), get, reverse))
 
-    def step() -> None:
+    def action() -> None:
         values = read()
         for compute, get, reverse in stages:
             if get is None:
@@ -178,4 +178,4 @@ def _bitwise_scalar(
                 values = compute(get(), values) if reverse else compute(values, get())
         write(values)
 
-    return step
+    return action

@@ -34,12 +34,12 @@ def exponential(
         "exponential", dst=dst, src=src, max_value=max_value, reduce_res=reduce_res, reduce_cmd=reduce_cmd,
         reduce_init=reduce_init,
     )  # fmt: skip
-    step = None
+    action = None
     if this.values:
         read, shift, target, write = reader(src), column(max_value), float_target(dst), writer(dst)
         fold = reduction(this.machine, "vector", "exponential", src, reduce_cmd, OPERATORS["add"], reduce_res, reduce_init)
 
-        def step() -> None:
+        def action() -> None:
             values = np.subtract(read(), shift())
             if target is not None:
                 values = np.exp(values, out=target)
@@ -52,7 +52,7 @@ def exponential(
         engine="vector",
         reads=tensors(src, max_value, reduce_init),
         writes=(dst, *tensors(reduce_res)),
-        step=step,
+        action=action,
         op="exp",
         reduce_cmd=reduce_cmd.name,
     )

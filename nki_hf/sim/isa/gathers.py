@@ -25,15 +25,15 @@ _QUADRANT, _KEEP = 32, 255
 def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str | None = None) -> NkiInstruction:
     """`dst[p, i] = data[p, indices[p, i]]` with free axes flattened; bits are kept. Indices out of bounds are a fault."""
     this = begin("nc_n_gather", dst=dst, data=data, indices=indices)
-    step = None
+    action = None
     if this.values:
         read, index, store = native_reader(data), native_reader(indices), storer(dst)
         check = _bounds("nc_n_gather", "indices", data.free_size)
 
-        def step() -> None:
+        def action() -> None:
             store(np.take_along_axis(read(), check(index()), axis=1))
 
-    return this.issue(engine="gpsimd", reads=(data, indices), writes=(dst,), step=step)
+    return this.issue(engine="gpsimd", reads=(data, indices), writes=(dst,), action=action)
 
 
 def local_gather(
@@ -60,7 +60,7 @@ def local_gather(
         num_elem_per_idx=num_elem_per_idx,
         num_valid_indices=num_valid_indices,
     )
-    step = None
+    action = None
     if this.values:
         read, lists, store = native_reader(src_buffer), native_reader(index), storer(dst)
         groups = src_buffer.partitions // GPSIMD_GROUP
@@ -68,13 +68,13 @@ def local_gather(
         check = _bounds("local_gather", "index", src_buffer.free_size)
         run = np.arange(num_elem_per_idx)
 
-        def step() -> None:
+        def action() -> None:
             data = read().reshape(groups, GPSIMD_GROUP, -1)
             flat = lists().reshape(groups, GPSIMD_GROUP, -1).transpose(0, 2, 1).reshape(groups, -1)[:, :valid]
             chosen = check(flat[:, :, None].astype(np.int64) + run).reshape(groups, 1, -1)
             store(np.take_along_axis(data, chosen, axis=2).reshape(groups * GPSIMD_GROUP, -1))
 
-    return this.issue(engine="gpsimd", reads=(src_buffer, index), writes=(dst,), step=step)
+    return this.issue(engine="gpsimd", reads=(src_buffer, index), writes=(dst,), action=action)
 
 
 def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: str | None = None) -> NkiInstruction:
@@ -96,7 +96,7 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
             limit=f"must be below {src.partitions}, or {_KEEP} to keep dst",
             index=outside[0],
         )
-    step = None
+    action = None
     if this.values:
         read, store, convert = native_reader(src), storer(dst), copy_cast(src.dtype.dtype, dst.dtype)
         chosen = np.zeros(dst.partitions, np.int64)
@@ -104,12 +104,12 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
         for row, source in rows:
             chosen[row], moves[row] = source, True
         where = None if moves.all() else moves
-        step = lambda: store(convert(read()[chosen]), where)  # noqa: E731
+        action = lambda: store(convert(read()[chosen]), where)  # noqa: E731
     looked_at = np.zeros((src.partitions,) + (1,) * (src.ndim - 1), np.bool_)
     looked_at[[source for _, source in rows]] = True
     if len(rows) == dst.partitions:
-        return this.issue(engine="vector", reads=(src,), writes=(dst,), step=step, parts=(looked_at,))
-    issued = this.issue(engine="vector", reads=(src,), writes=(dst,), step=step, parts=(looked_at,), marked=(), keeps=(0,))
+        return this.issue(engine="vector", reads=(src,), writes=(dst,), action=action, parts=(looked_at,))
+    issued = this.issue(engine="vector", reads=(src,), writes=(dst,), action=action, parts=(looked_at,), marked=(), keeps=(0,))
     written = np.zeros((dst.partitions, 1), np.bool_)
     written[[row for row, _ in rows]] = True
     mark_written(dst, written)

@@ -20,11 +20,11 @@ def sequence_bounds(dst: NkiTensor, segment_ids: NkiTensor, name: str | None = N
     Elements with id 0 are padding: start n, end -1.
     """
     this = begin("sequence_bounds", dst=dst, segment_ids=segment_ids)
-    step = None
+    action = None
     if this.values:
         read, store, dtype, n = native_reader(segment_ids), storer(dst), dst.dtype, segment_ids.size
 
-        def step() -> None:
+        def action() -> None:
             ids = read().reshape(-1)
             starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
             run = np.searchsorted(starts, np.arange(n), side="right") - 1
@@ -33,7 +33,7 @@ def sequence_bounds(dst: NkiTensor, segment_ids: NkiTensor, name: str | None = N
             bounds = np.stack([np.where(padding, n, starts[run]), np.where(padding, -1, ends[run])])
             store(cast(bounds, dtype).reshape(1, -1))
 
-    return this.issue(engine="gpsimd", reads=(segment_ids,), writes=(dst,), step=step)
+    return this.issue(engine="gpsimd", reads=(segment_ids,), writes=(dst,), action=action)
 
 
 def nonzero_with_count(
@@ -46,14 +46,14 @@ def nonzero_with_count(
     index_offset = whole("nonzero_with_count", "index_offset", index_offset)
     padding_val = whole("nonzero_with_count", "padding_val", padding_val)
     this = begin("nonzero_with_count", dst=dst, src=src, index_offset=index_offset, padding_val=padding_val)
-    step = None
+    action = None
     active = np.arange(0, dst.partitions, GPSIMD_GROUP)
     where = np.zeros((dst.partitions, 1), np.bool_)
     where[active] = True
     if this.values:
         read, store, rows, width = native_reader(src), storer(dst), dst.partitions, src.free_size
 
-        def step() -> None:
+        def action() -> None:
             values, result = read(), np.zeros((rows, width + 1), np.int32)
             for row in active:
                 found = np.flatnonzero(values[row])
@@ -62,7 +62,7 @@ def nonzero_with_count(
                 result[row, -1] = found.size
             store(result, where)
 
-    issued = this.issue(engine="gpsimd", reads=(src,), writes=(dst,), step=step, marked=(), keeps=(0,))
+    issued = this.issue(engine="gpsimd", reads=(src,), writes=(dst,), action=action, marked=(), keeps=(0,))
     mark_written(dst, where)
     return issued
 
@@ -76,13 +76,13 @@ def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: s
     """
     n = whole("topk", "n", n)
     this = begin("topk", val_dst=val_dst, idx_dst=idx_dst, src=src, n=n)
-    step = None
+    action = None
     if this.values:
         read, store_values, store_indices = reader(src), storer(val_dst), storer(idx_dst)
         values_dtype, index_type = val_dst.dtype, idx_dst.dtype.dtype
         k, groups = val_dst.free_size, src.partitions // GPSIMD_GROUP
 
-        def step() -> None:
+        def action() -> None:
             lists = read().reshape(groups, GPSIMD_GROUP, -1).transpose(0, 2, 1).reshape(groups, -1)[:, :n]
             chosen = np.argsort(-lists, axis=1, kind="stable")[:, :k]
             chosen = np.sort(chosen, axis=1)
@@ -92,4 +92,4 @@ def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: s
             store_values(cast(np.repeat(np.take_along_axis(values, order, axis=1), GPSIMD_GROUP, axis=0), values_dtype))
             store_indices(ranked.astype(index_type))
 
-    return this.issue(engine="gpsimd", reads=(src,), writes=(val_dst, idx_dst), step=step)
+    return this.issue(engine="gpsimd", reads=(src,), writes=(val_dst, idx_dst), action=action)

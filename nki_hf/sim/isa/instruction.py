@@ -7,7 +7,7 @@ from typing import Any
 
 from nki_hf.sim.constraints import check, check_written
 from nki_hf.sim.execution.loops import leaves
-from nki_hf.sim.execution.machine import Machine, Step, current_machine
+from nki_hf.sim.execution.machine import Action, Machine, current_machine
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.objects import NKIObject
@@ -49,7 +49,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
     """An instruction under way: its constraints are checked on creation, `issue` records and executes it.
 
     Every isa function calls `begin(opcode, **arguments)` with all of its arguments by their public names, then
-    `.issue(engine=..., reads=..., writes=..., step=..., **attrs)`. The rules of sim/constraints/ see the same names.
+    `.issue(engine=..., reads=..., writes=..., action=..., **attrs)`. The rules of sim/constraints/ see the same names.
     """
 
     __slots__ = ("free", "machine", "opcode")
@@ -67,7 +67,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         engine: str,
         writes: tuple[NkiTensor, ...],
         reads: tuple[NkiTensor, ...],
-        step: Step | None,
+        action: Action | None,
         queue: str = "",
         marked: tuple[NkiTensor, ...] | None = None,
         position: tuple[str, int] | None = None,
@@ -112,7 +112,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             engine=engine,
             reads=self._regions(reads),
             writes=self._regions(writes),
-            step=step,
+            action=action,
             queue=queue,
             attrs=attrs,
             position=position,
@@ -138,7 +138,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
 
     @property
     def values(self) -> bool:
-        """False on runs that have shapes only; then build no step."""
+        """False on runs that have shapes only; then build no action."""
         return self.machine.options.values
 
 

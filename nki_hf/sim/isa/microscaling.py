@@ -15,7 +15,7 @@ import numpy as np
 
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
-from nki_hf.sim.isa.tensor_engine import kept, product_step, warn_in_loop, written_before
+from nki_hf.sim.isa.tensor_engine import kept, product_action, warn_in_loop, written_before
 from nki_hf.sim.tensors.casts import cast
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import Array, Reader, mark_written, native_reader, reader, storer
@@ -38,7 +38,7 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
     group of zeros; values are divided by it in float32 and rounded to nearest even.
     """
     this = begin("quantize_mx", dst=dst, src=src, dst_scale=dst_scale)
-    step = None
+    action = None
     where = np.zeros((dst_scale.partitions, 1), np.bool_)
     where[_scale_rows(src.partitions)] = True
     if this.values:
@@ -48,7 +48,7 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
         rows, columns = src.partitions, src.free_size // _PACK
         scale_rows, scale_dtype = dst_scale.partitions, dst_scale.dtype
 
-        def step() -> None:
+        def action() -> None:
             groups = read().reshape(rows // _GROUP, _GROUP, columns, _PACK)
             largest = np.abs(groups).max(axis=(1, 3))
             exponent = np.where(largest > 0, np.frexp(largest)[1] - 1 - (emax - 1), -_BIAS).astype(np.int32)
@@ -61,7 +61,7 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
             store_scale(cast(scales, scale_dtype), where)
 
     issued = this.issue(
-        engine="vector", reads=(src,), writes=(dst, dst_scale), step=step, marked=(dst,), keeps=() if where.all() else (1,)
+        engine="vector", reads=(src,), writes=(dst, dst_scale), action=action, marked=(dst,), keeps=() if where.all() else (1,)
     )
     mark_written(dst_scale, where)
     return issued
@@ -89,12 +89,12 @@ def nc_matmul_mx(
     )  # fmt: skip
     adds = written_before(dst, accumulate)
     warn_in_loop("nc_matmul_mx", dst, adds, accumulate)
-    step = None
+    action = None
     if this.values:
         left, right = _dequantized(stationary, stationary_scale), _dequantized(moving, moving_scale)
-        step = product_step(dst, left, right, adds, accumulate)
+        action = product_action(dst, left, right, adds, accumulate)
     return this.issue(
-        engine="tensor", reads=(stationary, moving, stationary_scale, moving_scale), writes=(dst,), step=step,
+        engine="tensor", reads=(stationary, moving, stationary_scale, moving_scale), writes=(dst,), action=action,
         parts=(None, None, _looked_at(stationary, stationary_scale), _looked_at(moving, moving_scale)),
         accumulate=adds is not False, **kept(adds), perf_mode="mx", tile_position=tuple(tile_position or ()),
         tile_size=tuple(tile_size or ()),

@@ -64,7 +64,7 @@ def random_state(machine: Machine, engine: str) -> RandomState:
     if state is None:
         seed = machine.options.seed + 2 * machine.core + (engine == "gpsimd")
         created = machine.state[key] = RandomState(int(machine.chip.partitions), SLOTS[engine], seed)
-        machine.first_step(lambda: created.seed(seed))  # so that a replay draws what a fresh run draws
+        machine.first_action(lambda: created.seed(seed))  # so that a replay draws what a fresh run draws
         return created
     found: RandomState = state
     return found

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.constraints import refuse_non_tensors
-from nki_hf.sim.execution.machine import Step
+from nki_hf.sim.execution.machine import Action
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.alu import stage
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
@@ -32,8 +32,8 @@ def tensor_reduce(
     op = as_operator(op)
     axes = _trailing_axes("tensor_reduce", data, axis)
     this = begin("tensor_reduce", dst=dst, op=op, data=data, axis=axes, negate=negate, keepdims=keepdims)
-    step = _reduce_step(dst, op, data, axes, negate) if this.values else None
-    return this.issue(engine="vector", reads=(data,), writes=(dst,), step=step, op=op.name, axis=axes, negate=negate)
+    action = _reduce_action(dst, op, data, axes, negate) if this.values else None
+    return this.issue(engine="vector", reads=(data,), writes=(dst,), action=action, op=op.name, axis=axes, negate=negate)
 
 
 def tensor_scalar_reduce(
@@ -58,7 +58,7 @@ def tensor_scalar_reduce(
         "tensor_scalar_reduce", dst=dst, data=data, op0=op0, operand0=operand0, reduce_op=reduce_op, reduce_res=reduce_res,
         reverse0=reverse0, reduce_cmd=reduce_cmd, reduce_init=reduce_init, reduce_res_negate=reduce_res_negate,
     )  # fmt: skip
-    step = None
+    action = None
     if this.values:
         read, first, write = reader(data), stage(op0, operand0, reverse0), writer(dst)
         fold = reduction(
@@ -66,14 +66,14 @@ def tensor_scalar_reduce(
             negate=reduce_res_negate,
         )  # fmt: skip
 
-        def step() -> None:
+        def action() -> None:
             values = first(read())
             write(values)
             if fold is not None:
                 fold(values)
 
     return this.issue(
-        engine="vector", reads=tensors(data, operand0, reduce_init), writes=(dst, *tensors(reduce_res)), step=step,
+        engine="vector", reads=tensors(data, operand0, reduce_init), writes=(dst, *tensors(reduce_res)), action=action,
         op0=op0.name, reduce=reduce_op.name, reduce_cmd=reduce_cmd.name,
     )  # fmt: skip
 
@@ -82,18 +82,18 @@ def tensor_partition_reduce(dst: NkiTensor, op: Any, data: NkiTensor, name: str 
     """`dst [1, ...] = op` over the partitions of `data`, in float32; `nl.average` divides the sum by their number."""
     op = as_operator(op)
     this = begin("tensor_partition_reduce", dst=dst, op=op, data=data)
-    step = None
+    action = None
     if this.values:
         if op.is_bitwise:
             bits, store = bit_reader(data), bit_writer(dst)
-            step = lambda: store(op.reduce.reduce(bits(), axis=0, keepdims=True))  # noqa: E731
+            action = lambda: store(op.reduce.reduce(bits(), axis=0, keepdims=True))  # noqa: E731
         else:
             read, write, rows = reader(data), writer(dst), np.float32(data.partitions)
             if op.name == "average":
-                step = lambda: write(np.add.reduce(read(), axis=0, keepdims=True) / rows)  # noqa: E731
+                action = lambda: write(np.add.reduce(read(), axis=0, keepdims=True) / rows)  # noqa: E731
             else:
-                step = lambda: write(op.fold(read().T).T)  # noqa: E731
-    return this.issue(engine="gpsimd", reads=(data,), writes=(dst,), step=step, op=op.name)
+                action = lambda: write(op.fold(read().T).T)  # noqa: E731
+    return this.issue(engine="gpsimd", reads=(data,), writes=(dst,), action=action, op=op.name)
 
 
 def _trailing_axes(opcode: str, data: NkiTensor, axis: Any) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def _halves(op: Any) -> Any:
     return fold
 
 
-def _reduce_step(dst: NkiTensor, op: Operator, data: NkiTensor, axes: tuple[int, ...], negate: bool) -> Step:
+def _reduce_action(dst: NkiTensor, op: Operator, data: NkiTensor, axes: tuple[int, ...], negate: bool) -> Action:
     kept, reduced = 1, 1
     for index in range(1, data.ndim):
         if index in axes:
@@ -145,11 +145,11 @@ def _reduce_step(dst: NkiTensor, op: Operator, data: NkiTensor, axes: tuple[int,
             fold = _halves(op.reduce)
         convert = widen(array.dtype) if array.dtype != np.float32 else None
 
-        def step() -> None:
+        def action() -> None:
             values = fold(array if convert is None else convert(array), axis=axes).reshape(shape)
             write(np.negative(values) if negate else values)
 
-        return step
+        return action
     read = reader(data)
 
     def folded() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Machine, Step
+from nki_hf.sim.execution.machine import Action, Machine
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.operators import Operator
@@ -23,10 +23,10 @@ __all__ = ["prepared_registers", "reduction"]
 
 def prepared_registers(
     machine: Machine, engine: str, tensor: NkiTensor, command: ReduceCmd, identity: float, initial: Any
-) -> tuple[Array, Step | None]:
-    """The registers `[partitions, 1]` of the lanes of `tensor`, updated in place, and the step that sets their start value.
+) -> tuple[Array, Action | None]:
+    """The registers `[partitions, 1]` of the lanes of `tensor`, updated in place, and the action that sets their start value.
 
-    The step is None where the instruction goes on from what the registers hold.
+    The action is None where the instruction goes on from what the registers hold.
     """
     name = f"{engine}.registers"
     registers = machine.state.get(name)
@@ -43,7 +43,7 @@ def prepared_registers(
     if command in (ReduceCmd.reset, ReduceCmd.reset_reduce):
         return own, lambda: own.fill(identity)
     if not used:  # never set in this run: a replay starts from zero here, as the first run did
-        machine.first_step(lambda: registers.fill(0))
+        machine.first_action(lambda: registers.fill(0))
     return own, None
 
 

@@ -34,14 +34,14 @@ def tensor_scalar_cumulative(
     """
     op0, op1 = as_operator(op0), as_operator(op1)
     this = begin("tensor_scalar_cumulative", dst=dst, src=src, op0=op0, op1=op1, imm0=imm0, imm1=imm1, reduce_cmd=reduce_cmd)
-    step = None
+    action = None
     if this.values:
         read, first, write = reader(src), stage(op0, imm0, False), writer(dst)
         registers, prepare = prepared_registers(this.machine, "vector", src, reduce_cmd, op1.identity or 0.0, imm1)
         compute = op1.compute
         scan = getattr(compute, "accumulate", None) if op1.name != "subtract" else None
 
-        def step() -> None:
+        def action() -> None:
             if prepare is not None:
                 prepare()
             values = first(read())
@@ -55,7 +55,7 @@ def tensor_scalar_cumulative(
             write(running)
 
     return this.issue(
-        engine="vector", reads=tensors(src, imm0, imm1), writes=(dst,), step=step, op0=op0.name, op1=op1.name,
+        engine="vector", reads=tensors(src, imm0, imm1), writes=(dst,), action=action, op0=op0.name, op1=op1.name,
         reduce_cmd=reduce_cmd.name,
     )  # fmt: skip
 
@@ -80,12 +80,12 @@ def tensor_tensor_scan(
         "tensor_tensor_scan", dst=dst, data0=data0, data1=data1, initial=initial, op0=op0, op1=op1, reverse0=reverse0,
         reverse1=reverse1,
     )  # fmt: skip
-    step = None
+    action = None
     if this.values:
         left, right, start, write = reader(data0), reader(data1), column(initial), writer(dst)
         first, second, rows = op0.compute, op1.compute, data0.partitions
 
-        def step() -> None:
+        def action() -> None:
             a, b = np.ascontiguousarray(left().T), np.ascontiguousarray(right().T)  # a row per position
             running: Array = np.empty_like(a)
             state = np.broadcast_to(start(), (rows, 1))[:, 0]
@@ -95,5 +95,5 @@ def tensor_tensor_scan(
             write(running.T)
 
     return this.issue(
-        engine="vector", reads=tensors(data0, data1, initial), writes=(dst,), step=step, op0=op0.name, op1=op1.name
+        engine="vector", reads=tensors(data0, data1, initial), writes=(dst,), action=action, op0=op0.name, op1=op1.name
     )

@@ -18,11 +18,11 @@ _NOT_FOUND = np.uint32(0xFFFFFFFF)
 def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> NkiInstruction:
     """`dst [partitions, 8]`: the eight largest float32 values of each row, in descending order, duplicates included."""
     this = begin("max8", dst=dst, src=src)
-    step = None
+    action = None
     if this.values:
         read, write = reader(src), writer(dst)
-        step = lambda: write(np.sort(np.partition(read(), -8, axis=1)[:, -8:], axis=1)[:, ::-1])  # noqa: E731
-    return this.issue(engine="vector", reads=(src,), writes=(dst,), step=step)
+        action = lambda: write(np.sort(np.partition(read(), -8, axis=1)[:, -8:], axis=1)[:, ::-1])  # noqa: E731
+    return this.issue(engine="vector", reads=(src,), writes=(dst,), action=action)
 
 
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> NkiInstruction:
@@ -31,14 +31,14 @@ def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str |
     Equal values take successive positions, in the order of `vals`; a value that is not there gives all ones.
     """
     this = begin("nc_find_index8", dst=dst, data=data, vals=vals)
-    step = None
+    action = None
     if this.values:
         search, wanted, store, element = reader(data), reader(vals), storer(dst), dst.dtype.dtype
 
-        def step() -> None:
+        def action() -> None:
             store(_positions(search(), wanted(), range(8))[0].astype(element))
 
-    return this.issue(engine="vector", reads=(data, vals), writes=(dst,), step=step)
+    return this.issue(engine="vector", reads=(data, vals), writes=(dst,), action=action)
 
 
 def nc_match_replace8(
@@ -50,20 +50,20 @@ def nc_match_replace8(
     receives the positions, all ones for a value that is not there.
     """
     this = begin("nc_match_replace8", dst=dst, data=data, vals=vals, imm=imm, dst_idx=dst_idx)
-    step = None
+    action = None
     if this.values:
         search, wanted, write, number = reader(data), reader(vals), writer(dst), np.float32(imm)
         indices = None if dst_idx is None else storer(dst_idx)
         element = None if dst_idx is None else dst_idx.dtype.dtype
 
-        def step() -> None:
+        def action() -> None:
             values = search()
             positions, taken = _positions(values, wanted(), range(7, -1, -1))
             write(np.where(taken, number, values))
             if indices is not None:
                 indices(positions.astype(element))
 
-    return this.issue(engine="vector", reads=(data, vals), writes=(dst, *tensors(dst_idx)), step=step)
+    return this.issue(engine="vector", reads=(data, vals), writes=(dst, *tensors(dst_idx)), action=action)
 
 
 def _positions(data: Array, vals: Array, order: Iterable[int]) -> tuple[Array, Array]:

@@ -46,7 +46,7 @@ def range_select(
         bound1=bound1, reduce_cmd=reduce_cmd, reduce_res=reduce_res, reduce_op=reduce_op, range_start=range_start,
         on_false_value=on_false_value,
     )  # fmt: skip
-    step = None
+    action = None
     if this.values:
         read, write, low, high = reader(on_true_tile), writer(dst), column(bound0), column(bound1)
         first, second = _COMPARE.get(comp_op0.name, comp_op0.compute), _COMPARE.get(comp_op1.name, comp_op1.compute)
@@ -54,7 +54,7 @@ def range_select(
         fill = np.float32(on_false_value)
         fold = reduction(this.machine, "vector", "range_select", on_true_tile, reduce_cmd, reduce_op, reduce_res)
 
-        def step() -> None:
+        def action() -> None:
             mask = first(index, low())
             np.logical_and(mask, second(index, high()), out=mask)
             values = np.where(mask, read(), fill)
@@ -66,7 +66,7 @@ def range_select(
         engine="vector",
         reads=(on_true_tile, bound0, bound1),
         writes=(dst, *tensors(reduce_res)),
-        step=step,
+        action=action,
         reduce=reduce_op.name,
         reduce_cmd=reduce_cmd.name,
     )
@@ -92,12 +92,12 @@ def select_reduce(
         "select_reduce", dst=dst, predicate=predicate, on_true=on_true, on_false=on_false, reduce_res=reduce_res,
         reduce_cmd=reduce_cmd, reduce_op=reduce_op, reverse_pred=reverse_pred,
     )  # fmt: skip
-    step = None
+    action = None
     if this.values:
         read, test, other, write = reader(on_true), native_reader(predicate), column(on_false), writer(dst)
         fold = reduction(this.machine, "vector", "select_reduce", on_true, reduce_cmd, reduce_op, reduce_res)
 
-        def step() -> None:
+        def action() -> None:
             mask = test() != 0
             values = np.where(mask, other(), read()) if reverse_pred else np.where(mask, read(), other())
             write(values)
@@ -108,7 +108,7 @@ def select_reduce(
         engine="vector",
         reads=tensors(predicate, on_true, on_false),
         writes=(dst, *tensors(reduce_res)),
-        step=step,
+        action=action,
         reduce=reduce_op.name,
         reduce_cmd=reduce_cmd.name,
     )
@@ -119,21 +119,21 @@ def tensor_copy_predicated(
 ) -> NkiInstruction:
     """`dst = src` (a tile or an immediate) where `predicate != 0`; the other elements of `dst` stay as they are."""
     this = begin("tensor_copy_predicated", dst=dst, src=src, predicate=predicate, reverse_pred=reverse_pred)
-    step = None
+    action = None
     # which elements of a PSUM tile are written settles later products at trace time, so there all of them count as written
     noted = this.values and dst.space != "psum" and dst.storage.written is not None
     if this.values:
         store, test = storer(dst), native_reader(predicate)
         read = _source(dst, src)
 
-        def step() -> None:
+        def action() -> None:
             chosen = test() == 0 if reverse_pred else test() != 0
             store(read(), chosen)
             if noted:
                 mark_written(dst, chosen)
 
     return this.issue(
-        engine="vector", reads=(*tensors(src), predicate, dst), writes=(dst,), step=step, marked=() if noted else None
+        engine="vector", reads=(*tensors(src), predicate, dst), writes=(dst,), action=action, marked=() if noted else None
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.execution.loops import persisting
-from nki_hf.sim.execution.machine import Step, running_machine
+from nki_hf.sim.execution.machine import Action, running_machine
 from nki_hf.sim.execution.products import Product, multiplied
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.faults import fault, warn_unsure
@@ -18,7 +18,7 @@ from nki_hf.sim.tensors.origins import origin_of
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import Array, Reader, flat_view, float_target, native_reader, reader, storer, writer
 
-__all__ = ["kept", "nc_matmul", "product_step", "warn_in_loop", "written_before"]
+__all__ = ["kept", "nc_matmul", "product_action", "warn_in_loop", "written_before"]
 
 _GROUP = 32
 """Partitions that share a list of offsets when an operand of the Tensor engine is indirect."""
@@ -58,22 +58,22 @@ def nc_matmul(
     adds = written_before(dst, accumulate) if not is_transpose else False
     if this.machine.loops and not is_transpose:
         warn_in_loop("nc_matmul", dst, adds, accumulate)
-    step, taken = None, None
+    action, taken = None, None
     if this.values:
         if is_transpose:
-            step = _permute_step(dst, stationary, moving)
+            action = _permute_action(dst, stationary, moving)
         else:
             rows = 2 if perf_mode is matmul_perf_mode.double_row else 1
             left, right = (_operand(item, rows) for item in (stationary, moving))
-            step = product_step(dst, left[0], right[0], adds, accumulate)
+            action = product_action(dst, left[0], right[0], adds, accumulate)
             target = float_target(dst)
             if left[2] is not None and right[2] is not None and target is not None and not this.machine.loops:
                 if adds is True or adds is False:
-                    step = Product(step, left[2], right[2], target, adds)
+                    action = Product(action, left[2], right[2], target, adds)
             if all(item.indirection is None for item in (dst, stationary, moving)):  # indices are read too
                 taken = (left[1], right[1])
     return this.issue(
-        engine="tensor", reads=(stationary, moving), writes=(dst,), step=step, accumulate=adds is not False, **kept(adds),
+        engine="tensor", reads=(stationary, moving), writes=(dst,), action=action, accumulate=adds is not False, **kept(adds),
         perf_mode="none" if perf_mode is _NO_MODE else perf_mode.name, is_transpose=is_transpose,
         tile_position=tuple(tile_position), tile_size=tuple(tile_size),
         onezero=bool(is_stationary_onezero or is_moving_onezero), taken=taken,
@@ -129,35 +129,35 @@ def kept(adds: Any) -> dict[str, Any]:
     return {"keeps": (0,)} if adds is True else {"keeps": (0,), "keeps_own": True}
 
 
-def product_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any, accumulate: bool | None) -> Step:
+def product_action(dst: NkiTensor, left: Reader, right: Reader, adds: Any, accumulate: bool | None) -> Action:
     """Closure of `dst (=|+=) left().T @ right()`, with `adds` as `written_before` gives it for the first turn of each loop.
 
     With `accumulate=None`, later turns of a loop add to what its body wrote to an allocation from outside of it.
     """
-    first = accumulating_step(dst, left, right, adds)
+    first = accumulating_action(dst, left, right, adds)
     machine = running_machine()
     loops = persisting(machine, dst.storage.buffer) if machine is not None and machine.loops else []
     if accumulate is not None or adds is True or not loops:
         return first
-    later: dict[int, Step] = {}
+    later: dict[int, Action] = {}
     for position, loop in enumerate(loops):
         loop.ends.append(
             lambda position=position: later.__setitem__(  # type: ignore[misc]
-                position, accumulating_step(dst, left, right, written_before(dst, None))
+                position, accumulating_action(dst, left, right, written_before(dst, None))
             )
         )
 
-    def step() -> None:
+    def action() -> None:
         for position, loop in enumerate(loops):
             if loop.turn:
                 later[position]()
                 return
         first()
 
-    return step
+    return action
 
 
-def accumulating_step(dst: NkiTensor, left: Reader, right: Reader, adds: Any) -> Step:
+def accumulating_action(dst: NkiTensor, left: Reader, right: Reader, adds: Any) -> Action:
     """Closure of `dst (=|+=) left().T @ right()` with `adds` as `written_before` gives it."""
     target, write = float_target(dst), writer(dst, _GROUP)
     if adds is False:
@@ -192,11 +192,11 @@ def _operand(tensor: NkiTensor, rows: int) -> tuple[Reader, Storage, Array | Non
     return (lambda: read().reshape(shape)), tensor.storage, None
 
 
-def _permute_step(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> Step:
+def _permute_action(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> Action:
     data, values, chooser = native_reader(stationary, _GROUP), reader(stationary, _GROUP), reader(moving, _GROUP)
     convert, store, write = copy_cast(stationary.dtype.dtype, dst.dtype), storer(dst, _GROUP), writer(dst, _GROUP)
 
-    def step() -> None:
+    def action() -> None:
         matrix = chooser()
         hot = matrix != 0
         if (hot.sum(axis=0) > 1).any() or (matrix[hot] != 1).any():
@@ -206,4 +206,4 @@ def _permute_step(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> S
         moved = np.where(hot.any(axis=0)[:, None], moved, np.zeros((), moved.dtype))
         store(convert(moved.T))
 
-    return step
+    return action

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nki_hf.sim.constraints import refuse_non_tensors
-from nki_hf.sim.execution.machine import Step
+from nki_hf.sim.execution.machine import Action
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine
@@ -32,16 +32,16 @@ def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknow
     this = begin("nc_transpose", dst=dst, data=data, engine=engine)
     default = "tensor" if data.space == "sbuf" and dst.space == "psum" else "vector"
     where = resolve_engine(engine, default)
-    step = None
+    action = None
     if this.values:
-        step = _transpose_step(dst, data)
-    handle = this.issue(engine=where, reads=(data,), writes=(dst,), step=step, is_transpose=True)
-    if step is not None:
+        action = _transpose_action(dst, data)
+    handle = this.issue(engine=where, reads=(data,), writes=(dst,), action=action, is_transpose=True)
+    if action is not None:
         note_transpose(dst, data)
     return handle
 
 
-def _transpose_step(dst: NkiTensor, data: NkiTensor) -> Step:
+def _transpose_action(dst: NkiTensor, data: NkiTensor) -> Action:
     if dst.dtype == data.dtype and dst.dtype.name != "tfloat32":
         bits, store_bits = bit_reader(data), bit_writer(dst)
         # Columns of a tile whose rows are a power of two apart share cache lines; through rows that are not they are turned in
@@ -81,19 +81,19 @@ def dma_transpose(
             limit="must be (1, 0), (2, 1, 0) or (3, 1, 2, 0) for a src of rank 2, 3 or 4",
         )
     this = begin("dma_transpose", dst=dst, src=src, axes=permutation, priority=priority, dge_mode=dge_mode, oob_mode=oob_mode)
-    step = None
+    action = None
     if this.values:
         skip, shape = oob_mode is OobMode.skip, dst.shape
         read, write = access(src, skip=skip).read, access(dst, skip=skip).write
         convert = copy_cast(src.dtype.dtype, dst.dtype)
 
-        def step() -> None:
+        def action() -> None:
             values, valid = read()
             if valid is not None:
                 valid = np.broadcast_to(valid, values.shape).transpose(permutation).reshape(shape)
             write(convert(values).transpose(permutation).reshape(shape), valid)
 
     return this.issue(
-        engine="dma", queue="gpsimd" if src.is_indirect() else "sync", reads=(src,), writes=(dst,), step=step,
+        engine="dma", queue="gpsimd" if src.is_indirect() else "sync", reads=(src,), writes=(dst,), action=action,
         dge_mode=DgeMode(dge_mode).name, is_transpose=True, axes=permutation,
     )  # fmt: skip

@@ -23,11 +23,11 @@ def device_print(print_prefix: str, tensor: NkiTensor) -> None:
         return
     values, what, core = gather(tensor), repr(tensor), f" core {machine.core}" if machine.run.lnc > 1 else ""
 
-    def step() -> None:
+    def action() -> None:
         array = values()
         shown = array if array.dtype.kind in "iub" else array.astype(np.float32)
         print(f"{print_prefix}{core} {what}\n{shown}")
 
     if machine.pending:  # what it prints may be under way from the other core
         machine.run.cooperation.await_all(machine)
-    machine.step(step)
+    machine.action(action)

@@ -139,7 +139,7 @@ def launch(
     for name, value in bound.arguments.items():
         bound.arguments[name] = arguments.bind(name, value)
     function = functools.partial(kernel.function, *bound.args, **bound.kwargs)
-    keeps = run.options.record or not run.options.values  # steps or events stay until the end in any case
+    keeps = run.options.record or not run.options.values  # actions or events stay until the end in any case
     with uncollected() if keeps else nullcontext():
         if run.lnc == 1 or first_core:
             run.cooperation = Alone() if run.lnc > 1 else None

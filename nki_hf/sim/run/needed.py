@@ -18,38 +18,38 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Access, Run, Step
+from nki_hf.sim.execution.machine import Access, Action, Run
 from nki_hf.sim.execution.moves import Clear, Load, LoadOrClear, LoadOrZero
 
 __all__ = ["needed", "unsettled"]
 
 
-def needed(run: Run, outputs: Collection[int]) -> list[tuple[Step, Access]] | None:
+def needed(run: Run, outputs: Collection[int]) -> list[tuple[Action, Access]] | None:
     """The computations whose results reach the buffers `outputs`, HBM or a register, in order; None if that is not known."""
     (machine,) = run.cores
     known = [access for access in machine.accesses if access is not None]
-    if len(known) < len(machine.steps):
+    if len(known) < len(machine.actions):
         return None
     live = {buffer.number for buffer in run.buffers if not buffer.on_chip} | set(outputs)
     kept = []
-    for step, access in zip(reversed(machine.steps), reversed(known), strict=True):
+    for action, access in zip(reversed(machine.actions), reversed(known), strict=True):
         if not access.writes or any(number in live for number in access.writes):
             live.update(access.reads)
-            kept.append((step, access))
+            kept.append((action, access))
     return _cleared(kept[::-1], run)
 
 
-def _cleared(pairs: list[tuple[Step, Access]], run: Run) -> list[tuple[Step, Access]]:
+def _cleared(pairs: list[tuple[Action, Access]], run: Run) -> list[tuple[Action, Access]]:
     """The same, with every tile that is cleared and then loaded by rows cleared only where a load moves nothing."""
-    kept: list[tuple[Step, Access] | None] = [*pairs]
-    for place, (step, access) in enumerate(pairs):
-        if not isinstance(step, Clear) or len(access.writes) != 1 or access.writes[0] in access.reads:
+    kept: list[tuple[Action, Access] | None] = [*pairs]
+    for place, (action, access) in enumerate(pairs):
+        if not isinstance(action, Clear) or len(access.writes) != 1 or access.writes[0] in access.reads:
             continue
         (number,) = access.writes
-        if step.target.ndim != 2 or step.target.size != run.buffers[number].elements or not run.buffers[number].on_chip:
+        if action.target.ndim != 2 or action.target.size != run.buffers[number].elements or not run.buffers[number].on_chip:
             continue
-        loads = _loads(pairs, place, step, access)
-        zero = bool(loads) and _stays_zero(pairs, step, access, run, {place, *(later for later, _ in loads)})
+        loads = _loads(pairs, place, action, access)
+        zero = bool(loads) and _stays_zero(pairs, action, access, run, {place, *(later for later, _ in loads)})
         for later, load in loads:
             reads = (*pairs[later][1].reads, *access.reads)
             kept[later] = (_zeroed(load) if zero else load, Access(reads, access.writes, pairs[later][1].free))
@@ -57,17 +57,17 @@ def _cleared(pairs: list[tuple[Step, Access]], run: Run) -> list[tuple[Step, Acc
     return [pair for pair in kept if pair is not None]
 
 
-def _stays_zero(pairs: Sequence[tuple[Step, Access]], clear: Clear, access: Access, run: Run, mine: Collection[int]) -> bool:
+def _stays_zero(pairs: Sequence[tuple[Action, Access]], clear: Clear, access: Access, run: Run, mine: Collection[int]) -> bool:
     """True if the clearing is with a constant 0, and nothing but the computations `mine` writes the memory of its tile."""
     memory = run.memory
     if not all(run.buffers[number].on_chip for number in access.reads):
         return False
     sources, target = {memory[number] for number in access.reads}, memory[access.writes[0]]
-    for place, (step, other) in enumerate(pairs):
+    for place, (action, other) in enumerate(pairs):
         written = {memory[number] for number in other.writes}
         if target in written and place not in mine:
             return False
-        if sources & written and not (isinstance(step, Clear) and not step.source.ndim and not step.source):
+        if sources & written and not (isinstance(action, Clear) and not action.source.ndim and not action.source):
             return False
     return not clear.source.any()
 
@@ -80,25 +80,27 @@ def _zeroed(load: LoadOrClear) -> LoadOrClear | LoadOrZero:
     return LoadOrZero(rows, target.reshape(-1))
 
 
-def _loads(pairs: Sequence[tuple[Step, Access]], place: int, clear: Clear, access: Access) -> Sequence[tuple[int, LoadOrClear]]:
+def _loads(
+    pairs: Sequence[tuple[Action, Access]], place: int, clear: Clear, access: Access
+) -> Sequence[tuple[int, LoadOrClear]]:
     """The loads that follow a clearing and together overwrite each row once, before anything else touches the tile."""
     (number,), target = access.writes, clear.target
     found: list[tuple[int, LoadOrClear]] = []
     rows: set[int] = set()
     for later in range(place + 1, len(pairs)):
-        step, other = pairs[later]
+        action, other = pairs[later]
         if any(source in other.writes for source in access.reads):
             return ()
         if number not in other.reads and number not in other.writes:
             continue
-        if not isinstance(step, Load) or number in other.reads or step.target.shape[1:] != target.shape[1:]:
+        if not isinstance(action, Load) or number in other.reads or action.target.shape[1:] != target.shape[1:]:
             return ()
-        begin, rest = divmod(_address(step.target) - _address(target), target.strides[0])
-        mine = set(range(begin, begin + step.target.shape[0]))
-        if rest or step.target.strides != target.strides or mine & rows or not mine <= set(range(target.shape[0])):
+        begin, rest = divmod(_address(action.target) - _address(target), target.strides[0])
+        mine = set(range(begin, begin + action.target.shape[0]))
+        if rest or action.target.strides != target.strides or mine & rows or not mine <= set(range(target.shape[0])):
             return ()
         rows |= mine
-        found.append((later, LoadOrClear(step, clear, begin, begin + step.target.shape[0])))
+        found.append((later, LoadOrClear(action, clear, begin, begin + action.target.shape[0])))
         if len(rows) == target.shape[0]:
             return found
     return ()
@@ -108,7 +110,7 @@ def _address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def unsettled(pairs: Sequence[tuple[Step, Access]], run: Run, settled: Collection[int]) -> list[Step]:
+def unsettled(pairs: Sequence[tuple[Action, Access]], run: Run, settled: Collection[int]) -> list[Action]:
     """The computations that depend on more than constants and the buffers `settled`."""
     memory = run.memory
     # Memory, not allocations: tiles that are alive one after the other may share it.
@@ -129,4 +131,4 @@ def unsettled(pairs: Sequence[tuple[Step, Access]], run: Run, settled: Collectio
             else:
                 # Two constants, one after the other, in memory that is read in between: only the later one would be left.
                 moving |= written & read
-    return [step for step, access in pairs if moves(access)]
+    return [action for action, access in pairs if moves(access)]

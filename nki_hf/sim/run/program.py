@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Run, Step
+from nki_hf.sim.execution.machine import Action, Run
 from nki_hf.sim.execution.numerics import engine_numerics
 from nki_hf.sim.execution.products import joined
 from nki_hf.sim.run.needed import needed, unsettled
@@ -21,12 +21,12 @@ _BLOCK = 64
 
 
 class Program:
-    """The steps of one launch, bound to memory of their own.
+    """The actions of one launch, bound to memory of their own.
 
     A program is not re-entrant: one thread at a time (see backends/simulator.py for a pool of them).
 
     Attributes:
-      steps: lists of computations. Cores that do not talk to each other have one list each, which may run at the same
+      actions: lists of computations. Cores that do not talk to each other have one list each, which may run at the same
         time; cores that do have one list together, in the order of the recorded run. Some do several at once.
       instructions: recorded computations that a replay executes, over all cores; a loop of run time counts as one.
     """
@@ -39,20 +39,20 @@ class Program:
         self._inputs = {name: tensor.array() for name, tensor in inputs.items() if name not in self._lent}
         self._modified = [name for name, tensor in inputs.items() if tensor.storage.buffer.number in run.modified]
         self._outputs = [tensor.array() for tensor in outputs]
-        self.steps: list[list[Step]] = [run.order] if run.talks else [machine.steps for machine in run.cores]
+        self.actions: list[list[Action]] = [run.order] if run.talks else [machine.actions for machine in run.cores]
         self._bounds: list[str] = []
-        self._again: list[Step] = []
+        self._again: list[Action] = []
         self._settled = False
         pairs = needed(run, [tensor.storage.buffer.number for tensor in outputs]) if run.lnc == 1 else None
         if pairs is not None:
             small = [name for name, array in self._inputs.items() if array.dtype.kind in "iu" and array.nbytes <= _SMALL]
             # What follows from constants alone lies in memory since the recorded run.
-            self.steps = [unsettled(pairs, run, ())]
+            self.actions = [unsettled(pairs, run, ())]
             self._bounds = [name for name in small if name not in self._modified]
             self._again = unsettled(pairs, run, {inputs[name].storage.buffer.number for name in self._bounds})
             self._settled = True  # by the recorded run
-        self.instructions = sum(len(steps) for steps in self.steps)
-        self.steps, self._again = [joined(steps) for steps in self.steps], joined(self._again)
+        self.instructions = sum(len(actions) for actions in self.actions)
+        self.actions, self._again = [joined(actions) for actions in self.actions], joined(self._again)
         self._keep = (run, inputs, outputs)
 
     @functools.cached_property
@@ -76,10 +76,10 @@ class Program:
         looks for such; it cannot be called again.
         """
         for machine in self._keep[0].cores:
-            machine.steps.clear()
+            machine.actions.clear()
             machine.accesses.clear()
         self._keep[0].order.clear()
-        self.steps.clear()
+        self.actions.clear()
         self._again.clear()
         self._keep[0].cores.clear()
         self._keep[0].loops.clear()
@@ -101,9 +101,9 @@ class Program:
             storage.lent = inputs[name]
         try:
             with engine_numerics():
-                for steps in [self._again] if settled else self.steps:
-                    for step in steps:
-                        step()
+                for actions in [self._again] if settled else self.actions:
+                    for action in actions:
+                        action()
         finally:
             for storage in self._lent.values():
                 storage.lent = None

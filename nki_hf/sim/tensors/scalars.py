@@ -142,15 +142,15 @@ def combine(left: Any, right: Any, symbol: str) -> NkiScalar:
     def value(item: Any) -> int:
         return item.read() if isinstance(item, NkiScalar) else int(item)
 
-    def step() -> None:
+    def action() -> None:
         a, b = value(left), value(right)
         exact = a + b if symbol == "+" else a - b if symbol == "-" else a * b if symbol == "*" else _divide(a, b, symbol)
         wrapped = (exact + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
         result.write(np.array(wrapped, width.dtype))
 
     if result.known and not machine.options.values:
-        step()
-    machine.step(step)
+        action()
+    machine.action(action)
     return result
 
 
