@@ -24,19 +24,23 @@ from nki_hf.sim.execution.moves import Clear, Load, LoadOrClear, LoadOrZero
 __all__ = ["needed", "unsettled"]
 
 
-def needed(run: Run, outputs: Collection[int]) -> list[tuple[Step, Access]] | None:
-    """The computations whose results reach the buffers `outputs`, HBM or a register, in order; None if that is not known."""
+def needed(run: Run, outputs: Collection[int]) -> tuple[list[tuple[Step, Access]], set[int]] | None:
+    """The computations whose results reach the buffers `outputs`, HBM or a register, in order, and the buffers that the others
+    wrote; None if that is not known.
+    """
     (machine,) = run.cores
     known = [access for access in machine.accesses if access is not None]
     if len(known) < len(machine.steps):
         return None
     live = {buffer.number for buffer in run.buffers if not buffer.on_chip} | set(outputs)
-    kept = []
+    kept, left_out = [], set[int]()
     for step, access in zip(reversed(machine.steps), reversed(known), strict=True):
         if not access.writes or any(number in live for number in access.writes):
             live.update(access.reads)
             kept.append((step, access))
-    return _cleared(kept[::-1], run)
+        else:
+            left_out.update(access.writes)
+    return _cleared(kept[::-1], run), left_out
 
 
 def _cleared(pairs: list[tuple[Step, Access]], run: Run) -> list[tuple[Step, Access]]:
@@ -108,11 +112,16 @@ def _address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def unsettled(pairs: Sequence[tuple[Step, Access]], run: Run, settled: Collection[int]) -> list[Step]:
-    """The computations that depend on more than constants and the buffers `settled`."""
+def unsettled(
+    pairs: Sequence[tuple[Step, Access]], run: Run, settled: Collection[int], left_out: Collection[int] = ()
+) -> list[Step]:
+    """The computations that depend on more than constants and the buffers `settled`; what the recorded run wrote into the
+    buffers `left_out` is done by no replay, and may lie where a constant was.
+    """
     memory = run.memory
     # Memory, not allocations: tiles that are alive one after the other may share it.
     moving = {memory[buffer.number] for buffer in run.buffers if buffer.role == "input" and buffer.number not in settled}
+    moving.update(memory[number] for number in left_out)
 
     def moves(access: Access) -> bool:
         return access.free or any(memory[number] in moving for number in (*access.reads, *access.writes))
