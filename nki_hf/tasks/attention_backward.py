@@ -47,7 +47,15 @@ def _backward(
     if blocks[0]:
         return _by_blocks(dscores * factor, probs, q, k, dout, *blocks)
     if right != ("k", "q", "dout") or left != ("ds", "ds.T", "p.T"):
-        lefts = {"ds": dscores, "ds.T": dscores.T, "p": probs, "p.T": probs.T, "dp.T": dprobs.T, "dp": dprobs}
+        lefts = {
+            "ds": dscores,
+            "ds.T": dscores.T,
+            "p": probs,
+            "p.T": probs.T,
+            "p*p.T": (probs * probs).T,
+            "dp.T": dprobs.T,
+            "dp": dprobs,
+        }
         rights = {"q": q, "k": k, "v": v, "dout": dout}
         found = [lefts[a] @ rights[b] for a, b in zip(left, right, strict=True)]
         return found[0] * factor, found[1] * factor, found[2]
@@ -134,6 +142,7 @@ _WRONG: dict[str, Callable[..., Any]] = {
     "dS is transposed for dq": _of(left=("ds.T", "ds.T", "p.T")),
     "dS is not transposed for dk": _of(left=("ds", "ds", "p.T")),
     "P is not transposed for dv": _of(left=("ds", "ds.T", "p")),
+    "dv takes the squares of P": _of(left=("ds", "ds.T", "p*p.T")),
     "dv takes dS in place of P": _of(left=("ds", "ds.T", "ds.T")),
     "dv takes dP in place of P": _of(left=("ds", "ds.T", "dp.T")),
     "dk takes P in place of dS": _of(left=("ds", "p.T", "p.T")),

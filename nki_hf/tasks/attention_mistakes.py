@@ -206,6 +206,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                 ("half as large", 0.5),
                 ("that of a head twice as long", 0.5**0.5),
                 ("that of a head half as long", 2**0.5),
+                ("head_dim ** -0.25", root**-0.5),
             )
         },
         "V's tiles of 128 x 128 are transposed": with_v(lambda v: _turned(v)),
@@ -226,6 +227,8 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             "the mask is strict: a row does not see its own key": of(ahead=0),
             "the mask is one ahead: a row sees the key after its own": of(ahead=2),
             "there is no mask": of(causal=False),
+            **{f"the mask is {n} keys ahead": of(ahead=1 + n) for n in (2, 4, 8, 16, 32, 64)},
+            **{f"the mask is {n} keys behind": of(ahead=1 - n) for n in (2, 4, 8, 16, 32, 64)},
             **{
                 f"hidden scores {where}are 0 instead of the lowest number": functools.partial(_zero_hidden, size=size)
                 for where, size in (

@@ -189,6 +189,13 @@ _SOFTMAX_WRONG: dict[str, Callable[..., Any]] = {
         _shifted_exp(x) / np.linalg.norm(_shifted_exp(x), axis=-1, keepdims=True)
     ),
     "the rows are multiplied by their sums, not divided": lambda x: _shifted_exp(x) * _shifted_exp(x).sum(-1, keepdims=True),
+    **{
+        f"the {which} {n} columns are missing in the sum": lambda x, part=part: (
+            _shifted_exp(x) / _shifted_exp(x)[:, part].sum(-1, keepdims=True)
+        )
+        for n in (1, 128, 256)
+        for which, part in (("first", slice(n, None)), ("last", slice(None, -n)))
+    },
     "one is added to the sums": lambda x: _shifted_exp(x) / (1 + _shifted_exp(x).sum(-1, keepdims=True)),
     "the logits are divided by the root of the width": lambda x: _softmax(x * x.shape[-1] ** -0.5),
     "the logits are scaled by head_dim ** -0.5 of 128": lambda x: _softmax(x * 128**-0.5),
@@ -216,6 +223,9 @@ _RMS_WRONG: dict[str, Callable[..., Any]] = {
     "the weight is applied twice": lambda x, weight, eps=_EPS: rmsnorm(x, weight * weight, eps),
     "the weight is added, not multiplied": lambda x, weight, eps=_EPS: rmsnorm(x, np.ones_like(weight), eps) + weight,
     "the norm is missing": lambda x, weight, eps=_EPS: x * weight,
+    "the largest square stands in place of their mean": lambda x, weight, eps=_EPS: _scaled(
+        x, (x * x).max(-1, keepdims=True), weight, eps
+    ),
     "the root of the mean of squares multiplies, not divides": lambda x, weight, eps=_EPS: (
         x * np.sqrt(_squares(x) + eps) * weight
     ),

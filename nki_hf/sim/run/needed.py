@@ -25,22 +25,23 @@ __all__ = ["needed", "unsettled"]
 
 
 def needed(run: Run, outputs: Collection[int]) -> tuple[list[tuple[Step, Access]], set[int]] | None:
-    """The computations whose results reach the buffers `outputs`, HBM or a register, in order, and the buffers that the others
-    wrote; None if that is not known.
+    """The computations whose results reach the buffers `outputs`, HBM or a register, in order, and the memory that others wrote
+    after them; None if that is not known.
     """
     (machine,) = run.cores
     known = [access for access in machine.accesses if access is not None]
     if len(known) < len(machine.steps):
         return None
     live = {buffer.number for buffer in run.buffers if not buffer.on_chip} | set(outputs)
-    kept, left_out = [], set[int]()
+    kept, later, overwritten = [], set[int](), set[int]()
     for step, access in zip(reversed(machine.steps), reversed(known), strict=True):
         if not access.writes or any(number in live for number in access.writes):
             live.update(access.reads)
             kept.append((step, access))
+            overwritten.update(later.intersection(run.memory[number] for number in access.writes))
         else:
-            left_out.update(access.writes)
-    return _cleared(kept[::-1], run), left_out
+            later.update(run.memory[number] for number in access.writes)
+    return _cleared(kept[::-1], run), overwritten
 
 
 def _cleared(pairs: list[tuple[Step, Access]], run: Run) -> list[tuple[Step, Access]]:
@@ -113,15 +114,15 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 
 def unsettled(
-    pairs: Sequence[tuple[Step, Access]], run: Run, settled: Collection[int], left_out: Collection[int] = ()
+    pairs: Sequence[tuple[Step, Access]], run: Run, settled: Collection[int], overwritten: Collection[int] = ()
 ) -> list[Step]:
-    """The computations that depend on more than constants and the buffers `settled`; what the recorded run wrote into the
-    buffers `left_out` is done by no replay, and may lie where a constant was.
+    """The computations that depend on more than constants and the buffers `settled`; in the memory `overwritten` something lies
+    that the recorded run alone wrote, where a constant may have been.
     """
     memory = run.memory
     # Memory, not allocations: tiles that are alive one after the other may share it.
     moving = {memory[buffer.number] for buffer in run.buffers if buffer.role == "input" and buffer.number not in settled}
-    moving.update(memory[number] for number in left_out)
+    moving.update(overwritten)
 
     def moves(access: Access) -> bool:
         return access.free or any(memory[number] in moving for number in (*access.reads, *access.writes))

@@ -45,12 +45,12 @@ class Program:
         self._settled = False
         found = needed(run, [tensor.storage.buffer.number for tensor in outputs]) if run.lnc == 1 else None
         if found is not None:
-            pairs, left_out = found
+            pairs, overwritten = found
             small = [name for name, array in self._inputs.items() if array.dtype.kind in "iu" and array.nbytes <= _SMALL]
             # What follows from constants alone lies in memory since the recorded run.
-            self.steps = [unsettled(pairs, run, (), left_out)]
+            self.steps = [unsettled(pairs, run, (), overwritten)]
             self._bounds = [name for name in small if name not in self._modified]
-            self._again = unsettled(pairs, run, {inputs[name].storage.buffer.number for name in self._bounds}, left_out)
+            self._again = unsettled(pairs, run, {inputs[name].storage.buffer.number for name in self._bounds}, overwritten)
             self._settled = True  # by the recorded run
         self.instructions = sum(len(steps) for steps in self.steps)
         self.steps, self._again = [joined(steps) for steps in self.steps], joined(self._again)

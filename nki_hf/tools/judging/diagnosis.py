@@ -102,7 +102,7 @@ def _best(
 
 def _near(output: Array, reference: Array, tolerance: float) -> float:
     """How much an explanation may leave: it must explain most of the error."""
-    return min(max(3 * tolerance, 0.02), _off(output, reference) / 4)
+    return min(max(5 * tolerance, 0.02), _off(output, reference) / 4)
 
 
 def _part(output: Array, reference: Array, tolerance: float) -> tuple[Any, str]:

@@ -16,6 +16,8 @@ Change = Callable[[Array], Array]
 Misread = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 _TILES = (128, 256, 512)
+_FEW = 8
+"""Length up to which each index of an axis (a tap, a head) is tried by itself."""
 _MOST = 1 << 22
 """Elements up to which an input is changed: a larger reference takes too long to be made so often."""
 
@@ -110,6 +112,10 @@ def _moves(length: int, what: str) -> Iterator[tuple[int, str, Array]]:
         yield 3, f"every second {what} of {{}} is read: {what} 2 * i in place of {what} i", 2 * every % length
         yield 2, f"the {rows} of {{}} are taken in pairs, not in halves (interleaved)", every.reshape(2, -1).T.reshape(-1)
         yield 2, f"even and odd {rows} of {{}} are taken apart (as if interleaved)", every.reshape(-1, 2).T.reshape(-1)
+    if 2 < length <= _FEW:
+        for i in range(length - 1):
+            swapped = np.where(every == i, i + 1, np.where(every == i + 1, i, every))
+            yield 1, f"{rows} {i} and {i + 1} of {{}} are exchanged", swapped
     for rank, tile in enumerate(_TILES, 1):
         count = length // tile
         if count < 2 or length % tile:
@@ -138,6 +144,10 @@ def _weights(length: int, what: str) -> Iterator[tuple[int, str, Array]]:
     if length % 2 == 0 and length > 2:
         yield 1, f"the first half of {{}}'s {rows} is missing", every >= length // 2
         yield 1, f"the second half of {{}}'s {rows} is missing", every < length // 2
+    if 2 < length <= _FEW:
+        for i in range(length):
+            yield 1, f"{what} {i} of {{}} is missing", every != i
+            yield 1, f"{what} {i} of {{}} counts twice", 1 + (every == i)
     for rank, tile in enumerate(_TILES, 1):
         if length <= tile:
             continue
