@@ -188,7 +188,7 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
     if factor and abs(factor - 1) > tolerance and _everywhere(output, factor * reference, tolerance):
         lengths = [*reference.shape, *(size for array in outcome.arrays.values() for size in array.shape)]
         known = factor_words(factor, lengths)
-        return f"{name} is {factor:.4g}{known} times the reference everywhere: a factor is missing or applied twice"
+        return f"{name} is {factor:.4g} times the reference everywhere{known}: a factor is missing or applied twice"
     if output.ndim == 3 and len(output) > 1:
         order = [int(np.argmin([_off(head, other) for other in reference])) for head in output]
         if order != list(range(len(order))) and _off(output, reference[order]) < tolerance:

@@ -113,7 +113,7 @@ def factor_words(factor: float, shape: Sequence[int], near: float = 4e-3) -> str
     """What a factor may be: ` (= 128 ** -0.5)`; empty if it is no simple function of a length."""
     if abs(factor + 1) < near:
         return " (the sign is wrong)"
-    known = {"ln 2": np.log(2), "1 / ln 2": 1 / np.log(2), "2": 2.0, "1 / 2": 0.5, "2 ** 0.5": 2**0.5, "2 ** -0.5": 2**-0.5}
+    known = {"ln 2": np.log(2), "1 / ln 2": 1 / np.log(2), "1 / 2": 0.5, "2 ** 0.5": 2**0.5, "2 ** -0.5": 2**-0.5}
     for length in dict.fromkeys(size for size in shape if size > 2):
         for words, power in (
             ("{}", 1),
