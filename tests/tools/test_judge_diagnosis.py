@@ -124,18 +124,13 @@ def test_a_mistake_of_a_kind_that_any_task_has_is_named(task, mistake, words):
     assert words in told(task, mistake)
 
 
-def test_a_mistake_that_would_be_wrong_on_other_inputs_is_not_named():
-    """At |x| = 1e-3, tanh(x) is x: the kernel that leaves tanh out is right there, the one that ignores x is not."""
+def test_a_mistake_that_shows_on_some_inputs_only_is_named():
+    """At |x| = 1e-4, tanh(x) is x: a kernel that leaves tanh out is right there."""
     task = Task(
-        name="small", about="", arrays=lambda n: {"x": ((n, 256), FLOAT)}, reference=np.tanh, flops=lambda n: n, check=(128,),
-        at=(128,), dtype="float32", wrong={"tanh is missing": lambda x: x},
+        name="small", about="", arrays=lambda n: {"x": ((n, 256), FLOAT)}, reference=lambda x: 1 * np.tanh(x),
+        flops=lambda n: n, check=(128,), at=(128,), dtype="float32", wrong={"tanh is missing": lambda x: x},
     )  # fmt: skip
     assert "tanh is missing" in told(task, lambda x: x, 1e-4, 1.0)
-    # Right on small inputs, and otherwise a mistake that no entry explains: what fits the first wrong inputs is not said.
-    lost = told(
-        task, lambda x: np.where(np.abs(x).max() < 2e-3, np.tanh(x), np.where(np.abs(x).max() > 9, 0.5 * x, x)), 1.0, 10.0
-    )
-    assert "tanh is missing" not in lost
 
 
 @pytest.mark.parametrize(
