@@ -7,7 +7,6 @@ found without a download and with nothing patched. `import nki_hf` puts it there
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 from collections.abc import Callable, Mapping, MutableMapping
@@ -187,14 +186,18 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 
 
 def _version(name: str) -> str | None:
+    from importlib import metadata  # slow to load, and rarely asked
+
     try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
         return None
 
 
 def _requires(name: str) -> list[str] | None:
+    from importlib import metadata  # slow to load, and rarely asked
+
     try:
-        return importlib.metadata.requires(name)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.requires(name)
+    except metadata.PackageNotFoundError:
         return None

@@ -5,11 +5,13 @@ as soon as torch is.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
+import importlib.util
 import re
 import sys
 import threading
 import warnings
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
 from typing import Any, NoReturn
 
 from nki_hf.errors import BackendUnavailable
@@ -21,6 +23,7 @@ FLOORS = {"torch": (2, 9), "transformers": (4, 57)}
 """Oldest versions that register; what each newer one can do is measured in docs/versions.md."""
 
 _lock = threading.Lock()
+_first = threading.RLock()
 
 
 def register() -> None:
@@ -50,6 +53,31 @@ def install_hook() -> None:
     """Register when transformers' modelling module is imported, or now if it already was; the same for torch and
     torch_neuronx and the ops.
     """
+    if any(name in sys.modules for name in _WATCHED):
+        _hook()
+    elif not any(isinstance(finder, _FirstImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _FirstImport())
+
+
+_WATCHED = ("torch", "torch_neuronx", "transformers")
+
+
+class _FirstImport:
+    """Installs the hooks at the first import of a watched package: wrapt takes as long to load as all else of `import nki_hf`,
+    and most of the command line never comes to it.
+    """
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        if name not in _WATCHED:
+            return None
+        with _first:
+            if self in sys.meta_path:
+                _hook()
+                sys.meta_path.remove(self)
+        return importlib.util.find_spec(name)  # by the finders that are there now
+
+
+def _hook() -> None:
     import wrapt
 
     wrapt.when_imported("torch")(_on_torch)
@@ -108,10 +136,12 @@ def _register_refusal(problem: str) -> None:
 
 
 def _unusable() -> str | None:
+    from importlib import metadata  # slow to load, and rarely asked
+
     for package, floor in FLOORS.items():
         try:
-            version = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
             return f'attn_implementation="nki" needs torch and transformers ({package} is missing): pip install "nki_hf[hf]"'
         if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < floor:
             needed = ".".join(map(str, floor))

@@ -206,6 +206,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                 ("half as large", 0.5),
                 ("that of a head twice as long", 0.5**0.5),
                 ("that of a head half as long", 2**0.5),
+                ("head_dim ** -0.25", root**-0.5),
             )
         },
         "V's tiles of 128 x 128 are transposed": with_v(lambda v: _turned(v)),
@@ -215,6 +216,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
         "q and k are exchanged (the scores are transposed)": lambda q, k, v: attention(k, q, v, causal=causal),
         "the softmax runs over the queries instead of the keys": lambda q, k, v: _over_queries(q, k, v, causal),
     }
+    found |= _of_probabilities(causal)
     if not causal:
         found |= {
             f"what fills up the last block of {size} keys counts, with scores of 0": functools.partial(_filled, size=size)
@@ -225,6 +227,8 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             "the mask is strict: a row does not see its own key": of(ahead=0),
             "the mask is one ahead: a row sees the key after its own": of(ahead=2),
             "there is no mask": of(causal=False),
+            **{f"the mask is {n} keys ahead": of(ahead=1 + n) for n in (2, 4, 8, 16, 32, 64)},
+            **{f"the mask is {n} keys behind": of(ahead=1 - n) for n in (2, 4, 8, 16, 32, 64)},
             **{
                 f"hidden scores {where}are 0 instead of the lowest number": functools.partial(_zero_hidden, size=size)
                 for where, size in (
@@ -315,6 +319,19 @@ def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> 
         "V's tiles of 128 x 128 are transposed": with_v(_turned),
         **{words.format(size=size): of(keys=function(size)) for words, function in _KEYS.items() for size in (_TILE, 512)},
     }  # fmt: skip
+    found |= {
+        f"the window is {n} keys {what}": seen(functools.partial(_after, start=window + sign * n))
+        for n in (2, 64, 256)
+        for what, sign in (("too long", 1), ("too short", -1))
+        if window + sign * n > 0
+    }
+    found["the window has as many keys before a row as after it"] = lambda q, k, v: attention(
+        q, k, v, keys=lambda rows, keys: np.abs(keys - rows) <= window // 2
+    )
+    found["the window reaches as far after a row as before it (there is no causal mask)"] = lambda q, k, v: attention(
+        q, k, v, keys=lambda rows, keys: np.abs(keys - rows) < window
+    )
+    found["the window is turned round: only keys outside of it are seen"] = seen(lambda rows, keys: keys <= rows - window)
     for size in (_TILE, 512):
         for words, keys in _EDGES.items():
             found[words.format(size=size)] = seen(functools.partial(keys, window=window, size=size))
@@ -331,6 +348,90 @@ def _from_scores(q: Array, k: Array, v: Array, causal: bool, changed: Callable[[
         scores = np.where(np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1, scores, -np.inf)
     power = np.exp(scores - scores.max(-1, keepdims=True))
     return np.asarray(power / power.sum(-1, keepdims=True) @ v)
+
+
+def _of_probabilities(causal: bool) -> dict[str, Callable[..., Any]]:
+    """Mistakes between the softmax and the product with V."""
+
+    def of(changed: Callable[[Array], Array], masked: bool = causal) -> Callable[..., Any]:
+        return lambda q, k, v: _from_probabilities(q, k, v, masked, changed)
+
+    def hidden(p: Array) -> Array:
+        rows, columns = p.shape[-2:]
+        return p * (np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1)
+
+    found = {
+        "the probabilities are squared": of(np.square),
+        "the square roots of the probabilities are used": of(np.sqrt),
+        "the probabilities are divided by their sums twice (the softmax runs over probabilities)": of(_softmax),
+        "1 minus the probabilities is used": of(lambda p: 1 - p),
+        "the rows are divided by their length (a norm), not by their sums": of(
+            lambda p: p / np.linalg.norm(p, axis=-1, keepdims=True)
+        ),
+        "the rows are divided by the number of keys once more": of(lambda p: p / p.shape[-1]),
+        "the probabilities are scaled, not only the scores": of(lambda p: p * _D**-0.5),
+        "every key has the same probability (the softmax is missing)": of(lambda p: np.ones_like(p) / p.shape[-1]),
+        "the probabilities of the first 128 keys are used for all keys": of(
+            lambda p: np.take(p, np.arange(p.shape[-1]) % _TILE, -1)
+        ),
+        "relu of the scores stands in place of the exponential": lambda q, k, v: _from_weights(
+            q, k, v, causal, lambda s: np.maximum(s, 0)
+        ),
+        "the scores are not exponentiated": lambda q, k, v: _from_weights(q, k, v, causal, lambda s: s),
+        "the absolute scores are taken": lambda q, k, v: _from_scores(q, k, v, causal, np.abs),
+        "the scores have the other sign": lambda q, k, v: _from_scores(q, k, v, causal, np.negative),
+    }
+    if causal:
+        found |= {
+            "the mask comes after the softmax: rows are divided by the sums of all keys": of(hidden, masked=False),
+        }
+        for size in (_TILE, 512):
+            found[f"the mask comes after the softmax: rows are divided by the sums of all keys up to their block of {size}"] = (
+                functools.partial(_late_mask, size=size)
+            )
+            found[f"hidden keys of a row's own block of {size} count in the maximum and the output, not in the sums"] = (
+                functools.partial(_late_mask, size=size, sums=True)
+            )
+    return found
+
+
+def _softmax(x: Array) -> Array:
+    power = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(power / power.sum(-1, keepdims=True))
+
+
+def _scores(q: Array, k: Array, v: Array, causal: bool) -> tuple[Array, Array]:
+    """Scaled scores, -inf where a causal mask hides them, and V with a head for each of q's."""
+    if q.ndim == 3 and q.shape[0] != k.shape[0]:
+        k, v = (np.repeat(item, q.shape[0] // k.shape[0], axis=0) for item in (k, v))
+    scores = q @ k.swapaxes(-1, -2) * np.asarray(q.shape[-1] ** -0.5, q.dtype)
+    rows, columns = scores.shape[-2:]
+    if causal:
+        scores = np.where(np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1, scores, -np.inf)
+    return scores, v
+
+
+def _from_probabilities(q: Array, k: Array, v: Array, causal: bool, changed: Callable[[Array], Array]) -> Array:
+    scores, v = _scores(q, k, v, causal)
+    return np.asarray(changed(_softmax(scores)) @ v)
+
+
+def _from_weights(q: Array, k: Array, v: Array, causal: bool, weight: Callable[[Array], Array]) -> Array:
+    """Weights that are no exponentials, divided by their sums."""
+    scores, v = _scores(q, k, v, causal)
+    found = np.where(np.isfinite(scores), weight(scores), 0)
+    return np.asarray(found / found.sum(-1, keepdims=True) @ v)
+
+
+def _late_mask(q: Array, k: Array, v: Array, size: int, sums: bool = False) -> Array:
+    """Hidden keys up to the end of a row's block of `size`: in the sums alone, or in the output alone (`sums`)."""
+    scores, v = _scores(q, k, v, False)
+    rows, columns = scores.shape[-2:]
+    last, keys = np.arange(rows)[:, None] + columns - rows, np.arange(columns)
+    near, mine = keys // size <= last // size, keys <= last
+    power = np.exp(scores - np.where(near, scores, -np.inf).max(-1, keepdims=True))
+    top, bottom = (near, mine) if sums else (mine, near)
+    return np.asarray((power * top) @ v / (power * bottom).sum(-1, keepdims=True))
 
 
 def _filled(q: Array, k: Array, v: Array, size: int) -> Array:

@@ -165,6 +165,12 @@ _NORM_WRONG: dict[str, Callable[..., Any]] = {
     },
     "the residual is subtracted": lambda x, residual, weight: _norm_matmul(x, -residual, weight),
     "the norm is missing": lambda x, residual, weight: (x + residual) @ weight,
+    "the mean of squares is not under a root": lambda x, residual, weight: (
+        (x + residual) / (((x + residual) ** 2).mean(-1, keepdims=True) + 1e-6) @ weight
+    ),
+    "the root of the mean of squares multiplies, not divides": lambda x, residual, weight: (
+        (x + residual) * np.sqrt(((x + residual) ** 2).mean(-1, keepdims=True) + 1e-6) @ weight
+    ),
     "the residual is added after the norm": lambda x, residual, weight: (
         (rmsnorm(x, np.ones((1, x.shape[1]))) + residual) @ weight
     ),

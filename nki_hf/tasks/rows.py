@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from nki_hf.tasks.task import FLOAT, Task
@@ -36,16 +37,71 @@ def _carried(x: Array, width: int, carry: Callable[[Array, Array], Array]) -> Ar
     return sums
 
 
+def _stepped(x: Array, rounded: Callable[[Array], Array]) -> Array:
+    """Sums along the columns that are rounded after each."""
+    total, out = np.zeros(len(x), x.dtype), np.empty_like(x)
+    for t in range(x.shape[1]):
+        total = out[:, t] = rounded(total + x[:, t])
+    return out
+
+
 def rmsnorm(x: Array, weight: Array, eps: float = _EPS, *, seen: int | None = None) -> Array:
     """`x / sqrt(mean(x ** 2) + eps) * weight` over the last axis; `seen` (a mistake): the mean is that of the first columns."""
     mean = (x[:, :seen] ** 2).mean(-1, keepdims=True)
     return np.asarray(x / np.sqrt(mean + np.asarray(eps, x.dtype)) * weight)
 
 
+def _rows_of(x: Array, which: str, tile: int = 128) -> Array:
+    """In place of each row of `x` the one at its place in the first tile of 128 rows, or in the tile before."""
+    row = np.arange(len(x))
+    index = row % tile if which == "first" else np.where(row >= tile, row - tile, row)
+    return np.asarray(x[index])
+
+
+def _kept(sums: Array, tile: int = 128) -> Array:
+    """Sums of rows `[n, 1]` that also hold those of the same place in earlier tiles of 128 rows."""
+    whole = len(sums) // tile * tile
+    return np.concatenate([np.cumsum(sums[:whole].reshape(-1, tile, 1), 0).reshape(-1, 1), sums[whole:]])
+
+
+def _shifted_exp(x: Array) -> Array:
+    return np.asarray(np.exp(x - x.max(-1, keepdims=True)))
+
+
+def _scaled(x: Array, mean: Array, weight: Array, eps: float) -> Array:
+    return np.asarray(x / np.sqrt(mean + eps) * weight)
+
+
+def _squares(x: Array) -> Array:
+    return np.asarray((x * x).mean(-1, keepdims=True))
+
+
+def _narrow(x: Array) -> Array:
+    return x.astype(ml_dtypes.bfloat16).astype(x.dtype)
+
+
+def _statistics(x: Array, weight: Array, bias: Array, eps: float, mean: Array, variance: Array) -> Array:
+    return np.asarray((x - mean) / np.sqrt(variance + eps) * weight + bias)
+
+
+def _mean(x: Array) -> Array:
+    return np.asarray(x.mean(-1, keepdims=True))
+
+
+def _variance(x: Array) -> Array:
+    return np.asarray(x.var(-1, keepdims=True))
+
+
 def _layernorm(x: Array, weight: Array, bias: Array, eps: float = _LAYER_EPS, *, ddof: int = 0) -> Array:
     centred = x - x.mean(-1, keepdims=True)
     variance = (centred**2).sum(-1, keepdims=True) / np.asarray(x.shape[-1] - ddof, x.dtype)
     return np.asarray(centred / np.sqrt(variance + np.asarray(eps, x.dtype)) * weight + bias)
+
+
+def _layernorm_of(x: Array, mean: Array, weight: Array, bias: Array, eps: float) -> Array:
+    """With another mean, also within the variance."""
+    centred = x - mean
+    return np.asarray(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps) * weight + bias)
 
 
 def _cross_entropy(logits: Array, labels: Array) -> Array:
@@ -117,6 +173,36 @@ _SOFTMAX_WRONG: dict[str, Callable[..., Any]] = {
     "the rows are divided by their sums twice": lambda x: (
         _softmax(x) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)
     ),
+    "the sums still hold those of earlier tiles of 128 rows (not cleared)": lambda x: (
+        _shifted_exp(x) / _kept(_shifted_exp(x).sum(-1, keepdims=True))
+    ),
+    **{
+        f"the sums are those of the {words}": lambda x, which=which: (
+            _shifted_exp(x) / _rows_of(_shifted_exp(x).sum(-1, keepdims=True), which)
+        )
+        for words, which in (("first tile of 128 rows", "first"), ("tile of 128 rows before", "before"))
+    },
+    "the rows are divided by the square root of their sums": lambda x: (
+        _shifted_exp(x) / np.sqrt(_shifted_exp(x).sum(-1, keepdims=True))
+    ),
+    "the rows are divided by their length (a norm), not by their sums": lambda x: (
+        _shifted_exp(x) / np.linalg.norm(_shifted_exp(x), axis=-1, keepdims=True)
+    ),
+    "the rows are multiplied by their sums, not divided": lambda x: _shifted_exp(x) * _shifted_exp(x).sum(-1, keepdims=True),
+    **{
+        f"the {which} {n} columns are missing in the sum": lambda x, part=part: (
+            _shifted_exp(x) / _shifted_exp(x)[:, part].sum(-1, keepdims=True)
+        )
+        for n in (1, 128, 256)
+        for which, part in (("first", slice(n, None)), ("last", slice(None, -n)))
+    },
+    "one is added to the sums": lambda x: _shifted_exp(x) / (1 + _shifted_exp(x).sum(-1, keepdims=True)),
+    "the logits are divided by the root of the width": lambda x: _softmax(x * x.shape[-1] ** -0.5),
+    "the logits are scaled by head_dim ** -0.5 of 128": lambda x: _softmax(x * 128**-0.5),
+    "the exponentials are rounded to bfloat16": lambda x: (
+        _narrow(_shifted_exp(x)) / _narrow(_shifted_exp(x)).sum(-1, keepdims=True)
+    ),
+    "the sums are rounded to bfloat16": lambda x: _shifted_exp(x) / _narrow(_shifted_exp(x).sum(-1, keepdims=True)),
     **{
         f"each {width} columns are a softmax of their own": lambda x, width=width: _parts(x, _softmax, width)
         for width in (128, 256, 512)
@@ -135,6 +221,41 @@ _SOFTMAX_WRONG: dict[str, Callable[..., Any]] = {
 _RMS_WRONG: dict[str, Callable[..., Any]] = {
     "the weight is missing": lambda x, weight, eps=_EPS: rmsnorm(x, np.ones_like(weight), eps),
     "the weight is applied twice": lambda x, weight, eps=_EPS: rmsnorm(x, weight * weight, eps),
+    "the weight is added, not multiplied": lambda x, weight, eps=_EPS: rmsnorm(x, np.ones_like(weight), eps) + weight,
+    "the norm is missing": lambda x, weight, eps=_EPS: x * weight,
+    "the largest square stands in place of their mean": lambda x, weight, eps=_EPS: _scaled(
+        x, (x * x).max(-1, keepdims=True), weight, eps
+    ),
+    "the root of the mean of squares multiplies, not divides": lambda x, weight, eps=_EPS: (
+        x * np.sqrt(_squares(x) + eps) * weight
+    ),
+    "the norm is taken after the weight": lambda x, weight, eps=_EPS: rmsnorm(x * weight, np.ones_like(weight), eps),
+    "the squares are averaged over twice the width (padding counts)": lambda x, weight, eps=_EPS: _scaled(
+        x, _squares(x) / 2, weight, eps
+    ),
+    "the squares are averaged over half the width": lambda x, weight, eps=_EPS: _scaled(x, _squares(x) * 2, weight, eps),
+    "the squares are averaged over 128, not over the width": lambda x, weight, eps=_EPS: _scaled(
+        x, _squares(x) * x.shape[-1] / 128, weight, eps
+    ),
+    "the squares are averaged over n - 1": lambda x, weight, eps=_EPS: _scaled(
+        x, _squares(x) * x.shape[-1] / (x.shape[-1] - 1), weight, eps
+    ),
+    "the sum of squares still holds those of earlier tiles of 128 rows (not cleared)": lambda x, weight, eps=_EPS: _scaled(
+        x, _kept(_squares(x)), weight, eps
+    ),
+    **{
+        f"the mean of squares is that of the {words}": lambda x, weight, eps=_EPS, which=which: _scaled(
+            x, _rows_of(_squares(x), which), weight, eps
+        )
+        for words, which in (("first tile of 128 rows", "first"), ("tile of 128 rows before", "before"))
+    },
+    "the squares are rounded to bfloat16": lambda x, weight, eps=_EPS: _scaled(
+        x, _narrow(x * x).mean(-1, keepdims=True), weight, eps
+    ),
+    "the mean of squares is rounded to bfloat16": lambda x, weight, eps=_EPS: _scaled(x, _narrow(_squares(x)), weight, eps),
+    "the inverse root is rounded to bfloat16": lambda x, weight, eps=_EPS: x * _narrow(1 / np.sqrt(_squares(x) + eps)) * weight,
+    "the mean is squared, not the squares averaged": lambda x, weight, eps=_EPS: _scaled(x, _mean(x) ** 2, weight, eps),
+    "eps is subtracted": lambda x, weight, eps=_EPS: _scaled(x, np.maximum(_squares(x) - eps, 1e-12), weight, 0.0),
     "one is added to the weight": lambda x, weight, eps=_EPS: rmsnorm(x, 1 + weight, eps),
     "eps is missing": lambda x, weight, eps=_EPS: rmsnorm(x, weight, 0.0),
     "eps is added after the root": lambda x, weight, eps=_EPS: x / (np.sqrt((x * x).mean(-1, keepdims=True)) + eps) * weight,
@@ -173,6 +294,72 @@ _LAYER_WRONG: dict[str, Callable[..., Any]] = {
     "the bias is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, 0 * bias, eps),
     "the weight is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, np.ones_like(weight), bias, eps),
     "one is added to the weight": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, 1 + weight, bias, eps),
+    "the weight is added, not multiplied": lambda x, weight, bias, eps=_LAYER_EPS: (
+        _layernorm(x, np.ones_like(weight), bias, eps) + weight
+    ),
+    "the bias is subtracted": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, -bias, eps),
+    "the bias is added twice": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, 2 * bias, eps),
+    "the mean is added, not subtracted": lambda x, weight, bias, eps=_LAYER_EPS: _statistics(
+        x, weight, bias, eps, -_mean(x), _variance(x)
+    ),
+    "the mean is not subtracted from what is divided, only within the variance": lambda x, weight, bias, eps=_LAYER_EPS: (
+        _statistics(x, weight, bias, eps, 0 * _mean(x), _variance(x))
+    ),
+    "the variance is missing (nothing is divided)": lambda x, weight, bias, eps=_LAYER_EPS: (x - _mean(x)) * weight + bias,
+    "the standard deviation multiplies, not divides": lambda x, weight, bias, eps=_LAYER_EPS: (
+        (x - _mean(x)) * np.sqrt(_variance(x) + eps) * weight + bias
+    ),
+    "eps is added after the root": lambda x, weight, bias, eps=_LAYER_EPS: (
+        (x - _mean(x)) / (np.sqrt(_variance(x)) + eps) * weight + bias
+    ),
+    "the squares are summed, not averaged": lambda x, weight, bias, eps=_LAYER_EPS: _statistics(
+        x, weight, bias, eps, _mean(x), _variance(x) * x.shape[-1]
+    ),
+    "the mean is a sum": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm_of(x, x.sum(-1, keepdims=True), weight, bias, eps),
+    "the mean is that over twice the width (padding counts)": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm_of(
+        x, _mean(x) / 2, weight, bias, eps
+    ),
+    "the variance is divided by twice the width (padding counts)": lambda x, weight, bias, eps=_LAYER_EPS: _statistics(
+        x, weight, bias, eps, _mean(x), _variance(x) / 2
+    ),
+    **{
+        f"{what} of the {words}": lambda x, weight, bias, eps=_LAYER_EPS, which=which, both=both: _statistics(
+            x,
+            weight,
+            bias,
+            eps,
+            _rows_of(_mean(x), which) if both != "variance" else _mean(x),
+            _rows_of(_variance(x), which) if both != "mean" else _variance(x),
+        )
+        for words, which in (("first tile of 128 rows", "first"), ("tile of 128 rows before", "before"))
+        for what, both in (
+            ("mean and variance are those", "both"),
+            ("the mean is that", "mean"),
+            ("the variance is that", "variance"),
+        )
+    },
+    **{
+        f"{what} of the first {n} columns only": lambda x, weight, bias, eps=_LAYER_EPS, n=n, both=both: _statistics(
+            x,
+            weight,
+            bias,
+            eps,
+            _mean(x[:, :n]) if both != "variance" else _mean(x),
+            _variance(x[:, :n]) if both != "mean" else _variance(x),
+        )
+        for n in (128, 256, 512)
+        for what, both in (
+            ("mean and variance are those", "both"),
+            ("the mean is that", "mean"),
+            ("the variance is that", "variance"),
+        )
+    },
+    "the squares are rounded to bfloat16": lambda x, weight, bias, eps=_LAYER_EPS: _statistics(
+        x, weight, bias, eps, _mean(x), _narrow((x - _mean(x)) ** 2).mean(-1, keepdims=True)
+    ),
+    "mean and variance are rounded to bfloat16": lambda x, weight, bias, eps=_LAYER_EPS: _statistics(
+        x, weight, bias, eps, _narrow(_mean(x)), _narrow(_variance(x))
+    ),
     "the bias is added before the weight": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias * weight, eps),
     "weight and bias are exchanged": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, bias, weight, eps),
     "eps is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias, 0.0),
@@ -196,6 +383,15 @@ _CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
     "the sum is exclusive: an element is not in its own sum": lambda x: np.cumsum(x, -1) - x,
     "the sum runs from the end": lambda x: np.cumsum(x[:, ::-1], -1)[:, ::-1],
     "the product is cumulated, not the sum": lambda x: np.cumprod(x, -1),
+    "the maximum is cumulated, not the sum": lambda x: np.maximum.accumulate(x, -1),
+    "the sums are rounded to bfloat16 at every step": lambda x: _stepped(x, _narrow),
+    "the sum is a mean of what was seen": lambda x: np.cumsum(x, -1) / np.arange(1, x.shape[-1] + 1),
+    "the sum goes on from row to row": lambda x: np.cumsum(x.reshape(-1)).reshape(x.shape),
+    "the sum still holds that of earlier tiles of 128 rows (not cleared)": lambda x: (
+        np.cumsum(x, -1) + _kept(x.sum(-1, keepdims=True)) - x.sum(-1, keepdims=True)
+    ),
+    "the sums are squared": lambda x: np.cumsum(x, -1) ** 2,
+    "squares are summed": lambda x: np.cumsum(x * x, -1),
     **{
         f"the sum starts anew every {width} columns (a carry is missing)": (
             lambda x, width=width: _parts(x, lambda part: np.cumsum(part, -1), width)
@@ -210,6 +406,9 @@ _CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
             ("the sum of the block before alone", lambda before, sums: before.sum(-1, keepdims=True)),
             ("the first sum of the block before, not the last", lambda before, sums: sums[:, :1]),
             ("applied twice", lambda before, sums: 2 * sums[:, -1:]),
+            ("subtracted", lambda before, sums: -sums[:, -1:]),
+            ("the sum before its last element", lambda before, sums: sums[:, -2:-1]),
+            ("the sum of the block before with its first element missing", lambda before, sums: sums[:, -1:] - before[:, :1]),
         )
     },
 }
@@ -217,6 +416,43 @@ _CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
 _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
     "the label's logit is not subtracted": lambda logits, labels: _lse(logits),
     "the logsumexp is missing": lambda logits, labels: -_picked(logits, labels),
+    "the label's probability is subtracted, not its logit (exp is applied in place)": lambda logits, labels: (
+        _lse(logits) - _picked(_shifted_exp(logits), labels)
+    ),
+    "the label's logit is taken after the maximum was subtracted": lambda logits, labels: (
+        _cross_entropy(logits, labels) + logits.max(-1, keepdims=True)
+    ),
+    "the largest logit is subtracted, not the label's": lambda logits, labels: (
+        _lse(logits) - logits.max(-1, keepdims=True)
+    ),
+    "the label's logit is added, not subtracted": lambda logits, labels: _lse(logits) + _picked(logits, labels),
+    "the label's logit is subtracted twice": lambda logits, labels: _lse(logits) - 2 * _picked(logits, labels),
+    "the label itself is subtracted, not its logit": lambda logits, labels: _lse(logits) - labels,
+    "the maximum is added twice": lambda logits, labels: _cross_entropy(logits, labels) + logits.max(-1, keepdims=True),
+    "the maximum stands in place of the logsumexp": lambda logits, labels: (
+        logits.max(-1, keepdims=True) - _picked(logits, labels)
+    ),
+    "the exponentials are averaged, not summed": lambda logits, labels: (
+        _cross_entropy(logits, labels) - np.log(logits.shape[-1])
+    ),
+    "the sums still hold those of earlier tiles of 128 rows (not cleared)": lambda logits, labels: (
+        np.log(_kept(_shifted_exp(logits).sum(-1, keepdims=True))) + logits.max(-1, keepdims=True) - _picked(logits, labels)
+    ),
+    **{
+        f"the {what} of the {words}": lambda logits, labels, which=which, of=of: (
+            (_rows_of(_lse(logits), which) if of == "lse" else _lse(logits))
+            - (_rows_of(_picked(logits, labels), which) if of == "picked" else _picked(logits, labels))
+        )
+        for words, which in (("first tile of 128 rows", "first"), ("tile of 128 rows before", "before"))
+        for what, of in (("logsumexp is that", "lse"), ("label's logit is that", "picked"))
+    },
+    **{
+        f"the logsumexp is that of the last {n} columns only": (
+            lambda logits, labels, n=n: _lse(logits[:, -n:]) - _picked(logits, labels)
+        )
+        for n in (128, 256, 512)
+    },
+    "the loss is exponentiated (perplexity)": lambda logits, labels: np.exp(_cross_entropy(logits, labels)),
     "the sign is wrong": lambda logits, labels: -_cross_entropy(logits, labels),
     "the maximum is not added back": lambda logits, labels: _cross_entropy(logits, labels) - logits.max(-1, keepdims=True),
     "the logarithm is missing": lambda logits, labels: (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from nki_hf.tasks.task import FLOAT, Task
@@ -41,11 +42,31 @@ def _dilated(x: Array, weight: Array, by: int) -> Array:
     return np.asarray(sum(weight[:, j : j + 1] * padded[:, by * j : by * j + x.shape[1]] for j in range(4)))
 
 
-def _scan(decay: Array, x: Array) -> Array:
-    state, out = np.zeros(x.shape[0], x.dtype), np.empty_like(x)
+def _scan(decay: Array, x: Array, *, first: Array | float = 0.0, narrow: bool = False) -> Array:
+    """The states; `first` (before the first step) and `narrow` (rounded to bfloat16 at every step) are mistakes."""
+    state, out = np.zeros(x.shape[0], x.dtype) + first, np.empty_like(x)
     for t in range(x.shape[1]):
         state = decay[:, t] * state + x[:, t]
+        if narrow:
+            state = state.astype(ml_dtypes.bfloat16).astype(x.dtype)
         out[:, t] = state
+    return out
+
+
+def _carried(decay: Array, x: Array, n: int, carry: Callable[[Array, Array, int, int], Array]) -> Array:
+    """Blocks of `n` columns that begin with what `carry` makes of the states so far, x, the block's first column and n."""
+    out = np.empty_like(x)
+    for start in range(0, x.shape[1], n):
+        part = slice(start, start + n)
+        out[:, part] = _scan(decay[:, part], x[:, part], first=carry(out, x, start, n) if start else 0.0)
+    return out
+
+
+def _undecayed(decay: Array, x: Array, n: int) -> Array:
+    out = np.empty_like(x)
+    for start in range(0, x.shape[1], n):
+        part = slice(start, start + n)
+        out[:, part] = _scan(decay[:, part], x[:, part]) + (out[:, start - 1 : start] if start else 0.0)
     return out
 
 
@@ -59,7 +80,8 @@ def _adamw(
     param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, *, lr: float = 1e-3, eps: float = 1e-8,
     weight_decay: float = 0.01, decoupled: bool = True, betas: tuple[float, float] = _BETAS, squared: bool = True,
     inside: bool = False, shares: tuple[float, float] = (1 - _BETAS[0], 1 - _BETAS[1]), corrected: bool = False,
-    update: str = "m", after: bool = False,
+    update: str = "m", after: bool = False, power: Callable[[Array], Array] | None = None, root: float = 0.5,
+    corrections: tuple[bool, bool] = (False, False), of_m: Callable[[Array], Array] | None = None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """One step; every option but the first three is a mistake."""
     if not decoupled:
@@ -67,12 +89,18 @@ def _adamw(
     if betas != _BETAS:
         shares = 1 - betas[0], 1 - betas[1]
     m = betas[0] * exp_avg + shares[0] * grad
-    v = betas[1] * exp_avg_sq + shares[1] * (grad * grad if squared else grad)
-    top, bottom = {"m": (m, v), "grad": (grad, v), "old": (exp_avg, exp_avg_sq)}[update]
-    if corrected:  # as in the first step
-        top, bottom = top / (1 - betas[0]), bottom / (1 - betas[1])
+    v = betas[1] * exp_avg_sq + shares[1] * (power(grad) if power else grad * grad if squared else grad)
+    top, bottom = {
+        "m": (m, v), "grad": (grad, v), "old": (exp_avg, exp_avg_sq), "old m": (exp_avg, v), "old v": (m, exp_avg_sq),
+        "g2": (m, grad * grad), "none": (m, np.ones_like(v)), "sign": (np.sign(m), np.ones_like(v)),
+    }[update]  # fmt: skip
+    if corrected or corrections[0]:  # as in the first step
+        top = top / (1 - betas[0])
+    if corrected or corrections[1]:
+        bottom = bottom / (1 - betas[1])
+    top = of_m(top) if of_m else top
     bottom = np.maximum(bottom, 0)
-    step = lr * top / (np.sqrt(bottom + eps) if inside else np.sqrt(bottom) + eps)
+    step = lr * top / ((bottom + eps) ** root if inside else bottom**root + eps)
     shrunk = 1 - lr * weight_decay * decoupled
     return (param - step) * shrunk if after else param * shrunk - step, m, v
 
@@ -100,6 +128,17 @@ def _turned(x: Array) -> Array:
     return np.concatenate([x[:, half:], x[:, :half]], -1)
 
 
+def _halved(x: Array, part: int) -> Array:
+    """The first (0) or second (1) half of the columns, zeros in the other."""
+    return x * (np.arange(x.shape[1]) // (x.shape[1] // 2) == part)
+
+
+def _in_place(x: Array, cos: Array, sin: Array) -> Array:
+    half = x.shape[1] // 2
+    first = x[:, :half] * cos[:, :half] - x[:, half:] * sin[:, :half]
+    return np.concatenate([first, x[:, half:] * cos[:, half:] + first * sin[:, half:]], -1)
+
+
 _ROPE_WRONG: dict[str, Callable[..., Any]] = {
     "the rotated half has the other sign": lambda x, cos, sin: _rope(x, cos, -sin),
     "the halves are exchanged without the sign": lambda x, cos, sin: x * cos + _turned(x) * sin,
@@ -111,6 +150,28 @@ _ROPE_WRONG: dict[str, Callable[..., Any]] = {
     "the sine's part is missing": lambda x, cos, sin: x * cos,
     "the cosine's part is missing": lambda x, cos, sin: _rope(x, 0 * cos, sin),
     "neighbouring elements are pairs, not the halves (interleaved)": _pairs,
+    "neighbouring elements are pairs, not the halves (interleaved), with the angles of their columns": lambda x, cos, sin: (
+        x * cos + np.stack([-x[:, 1::2], x[:, ::2]], -1).reshape(x.shape) * sin
+    ),
+    **{
+        f"the {which} half has no part from the sine": lambda x, cos, sin, part=part: _rope(x, cos, _halved(sin, part))
+        for which, part in (("first", 1), ("second", 0))
+    },
+    **{
+        f"the {which} half has no part from the cosine": lambda x, cos, sin, part=part: _rope(x, _halved(cos, part), sin)
+        for which, part in (("first", 1), ("second", 0))
+    },
+    **{
+        f"the sine's part of the {which} half has the other sign": lambda x, cos, sin, part=part: _rope(
+            x, cos, 2 * _halved(sin, part) - sin
+        )
+        for which, part in (("first", 1), ("second", 0))
+    },
+    "only the second half is turned": lambda x, cos, sin: np.concatenate(
+        [x[:, : x.shape[1] // 2], _rope(x, cos, sin)[:, x.shape[1] // 2 :]], -1
+    ),
+    "the second half is turned with the first half's result": lambda x, cos, sin: _in_place(x, cos, sin),
+    "it is turned twice": lambda x, cos, sin: _rope(_rope(x, cos, sin), cos, sin),
     "every row has the angle of row 0": lambda x, cos, sin: _rope(x, cos[:1], sin[:1]),
     "each row has the angles of the row before": lambda x, cos, sin: _rope(x, np.roll(cos, 1, 0), np.roll(sin, 1, 0)),
     "each row has the angles of the row after": lambda x, cos, sin: _rope(x, np.roll(cos, -1, 0), np.roll(sin, -1, 0)),
@@ -137,10 +198,63 @@ def _taps(weight: Array, *kept: int) -> Array:
     return weight * np.isin(np.arange(weight.shape[1]), kept)
 
 
+def _narrow_conv(x: Array, weight: Array) -> Array:
+    padded, out = np.concatenate([np.zeros((x.shape[0], 3), x.dtype), x], -1), np.zeros_like(x)
+    for j in range(4):
+        out = (out + weight[:, j : j + 1] * padded[:, j : j + x.shape[1]]).astype(ml_dtypes.bfloat16).astype(x.dtype)
+    return out
+
+
+def _tiled_conv(x: Array, weight: Array, n: int, by: int) -> Array:
+    """Blocks of `n` columns whose first three inputs, those before the block, are `by` columns off."""
+    out = _conv1d(x, weight)
+    for start in range(n, x.shape[1], n):
+        before = x[:, start - 3 + by : start + by]
+        out[:, start : start + 3] = _conv1d(np.concatenate([before, x[:, start : start + 3]], -1), weight)[:, 3:]
+    return out
+
+
 _CONV_WRONG: dict[str, Callable[..., Any]] = {
     "the taps are in reverse order": lambda x, weight: _conv1d(x, weight[:, ::-1]),
     "the output is one step late": lambda x, weight: _shifted(_conv1d(x, weight), 1),
     "the output is one step early": lambda x, weight: _conv1d(np.pad(x, ((0, 0), (0, 1))), weight)[:, 1:],
+    **{
+        f"the output is {words} steps early": lambda x, weight, by=by: _conv1d(np.pad(x, ((0, 0), (0, by))), weight)[:, by:]
+        for words, by in (("two", 2), ("three", 3))
+    },
+    **{
+        f"the output is {words} steps late": lambda x, weight, by=by: _shifted(_conv1d(x, weight), by)
+        for words, by in (("two", 2), ("three", 3))
+    },
+    "the beginning is padded with the first element, not with zeros": lambda x, weight: _conv1d(
+        np.concatenate([np.repeat(x[:, :1], 3, 1), x], -1), weight
+    )[:, 3:],
+    "the beginning is padded with its mirror image, not with zeros": lambda x, weight: _conv1d(
+        np.concatenate([x[:, 3:0:-1], x], -1), weight
+    )[:, 3:],
+    "the beginning is padded with ones, not with zeros": lambda x, weight: _conv1d(
+        np.concatenate([np.ones_like(x[:, :3]), x], -1), weight
+    )[:, 3:],
+    "the first three outputs are missing": lambda x, weight: _conv1d(x, weight) * (np.arange(x.shape[1]) >= 3),
+    "the second tap is missing": lambda x, weight: _conv1d(x, _taps(weight, 0, 2, 3)),
+    "the third tap is missing": lambda x, weight: _conv1d(x, _taps(weight, 0, 1, 3)),
+    "only the first tap is there": lambda x, weight: _conv1d(x, _taps(weight, 0)),
+    "every tap is the first one": lambda x, weight: _conv1d(x, np.repeat(weight[:, :1], 4, 1)),
+    "every tap is the last one": lambda x, weight: _conv1d(x, np.repeat(weight[:, 3:], 4, 1)),
+    "the sums are rounded to bfloat16 after each tap": lambda x, weight: _narrow_conv(x, weight),
+    "the taps are averaged, not summed": lambda x, weight: _conv1d(x, weight) / 4,
+    "x is added to the output": lambda x, weight: _conv1d(x, weight) + x,
+    "silu is applied to the output": lambda x, weight: _conv1d(x, weight) / (1 + np.exp(-_conv1d(x, weight))),
+    "channels are mixed: every channel sums the outputs of all": lambda x, weight: (
+        np.zeros_like(x) + _conv1d(x, weight).sum(0, keepdims=True)
+    ),
+    **{
+        f"each {n} columns begin with a step of {words} in what came before": (
+            lambda x, weight, n=n, by=by: _tiled_conv(x, weight, n, by)
+        )
+        for n in (128, 256, 512)
+        for words, by in (("one too far back", -1), ("one too far on", 1))
+    },
     "the output sees the future: tap j meets x[t + j]": lambda x, weight: _conv1d(np.pad(x, ((0, 0), (0, 3))), weight)[:, 3:],
     "the taps are reversed and see the future": lambda x, weight: _conv1d(x[:, ::-1], weight)[:, ::-1],
     "the first tap is missing": lambda x, weight: _conv1d(x, _taps(weight, 1, 2, 3)),
@@ -173,6 +287,38 @@ _SCAN_WRONG: dict[str, Callable[..., Any]] = {
     "the output is the state before its step": lambda decay, x: _shifted(_scan(decay, x), 1),
     "decay and x are exchanged": lambda decay, x: _scan(x, decay),
     "the scan runs from the end": lambda decay, x: _scan(decay[:, ::-1], x[:, ::-1])[:, ::-1],
+    "x is weighted by 1 - decay": lambda decay, x: _scan(decay, x * (1 - decay)),
+    "x is weighted by decay": lambda decay, x: _scan(decay, x * decay),
+    "the output lacks the step's own x": lambda decay, x: _scan(decay, x) - x,
+    "x is added to the output once more": lambda decay, x: _scan(decay, x) + x,
+    "the exponential of the decay is used": lambda decay, x: _scan(np.exp(decay), x),
+    "the exponential of -decay is used": lambda decay, x: _scan(np.exp(-decay), x),
+    "the decay is squared": lambda decay, x: _scan(decay * decay, x),
+    "the decay is added, not multiplied": lambda decay, x: np.cumsum(decay + x, -1),
+    "the decay has the other sign": lambda decay, x: _scan(-decay, x),
+    "every step has the decay of the first": lambda decay, x: _scan(np.repeat(decay[:, :1], x.shape[1], 1), x),
+    "every channel has the decay of channel 0": lambda decay, x: _scan(np.repeat(decay[:1], len(x), 0), x),
+    "the state begins with one, not with zero": lambda decay, x: _scan(decay, x) + np.cumprod(decay, -1),
+    "the state is rounded to bfloat16 at every step": lambda decay, x: _scan(decay, x, narrow=True),
+    **{
+        f"the state at the beginning of each {n} columns is {words}": (
+            lambda decay, x, n=n, carry=carry: _carried(decay, x, n, carry)
+        )
+        for n in (64, 128, 256, 512)
+        for words, carry in (
+            ("that of the end of the first block", lambda out, x, start, n: out[:, n - 1]),
+            ("that of the beginning of the block before", lambda out, x, start, n: out[:, start - n]),
+            ("one step old", lambda out, x, start, n: out[:, start - 2]),
+            ("the last x of the block before", lambda out, x, start, n: x[:, start - 1]),
+            ("doubled", lambda out, x, start, n: 2 * out[:, start - 1]),
+        )
+    },
+    **{
+        f"the state at the beginning of each {n} columns is added, but not decayed on": (
+            lambda decay, x, n=n: _undecayed(decay, x, n)
+        )
+        for n in (64, 128, 256, 512)
+    },
     "the decay is 1 - decay": lambda decay, x: _scan(1 - decay, x),
     **{
         f"the state starts anew every {n} columns (a carry is missing)": (
@@ -193,6 +339,43 @@ _ADAMW_WRONG: dict[str, Callable[..., Any]] = {
     "the squared gradient is not multiplied by 1 - beta2": lambda **a: _adamw(**a, shares=(1 - _BETAS[0], 1.0)),
     "the betas are exchanged": lambda **a: _adamw(**a, betas=_BETAS[::-1]),
     "the gradient is not squared in exp_avg_sq": lambda **a: _adamw(**a, squared=False),
+    "absolute gradients are averaged in exp_avg_sq, not squares": lambda **a: _adamw(**a, power=np.abs),
+    "the gradient is squared twice in exp_avg_sq": lambda **a: _adamw(**a, power=lambda g: g**4),
+    "exp_avg_sq is not under a root": lambda **a: _adamw(**a, root=1.0),
+    "the fourth root of exp_avg_sq divides, not the square root": lambda **a: _adamw(**a, root=0.25),
+    "the root of exp_avg_sq multiplies, not divides": lambda **a: _adamw(**a, root=-0.5),
+    "nothing divides the step (exp_avg_sq is not used)": lambda **a: _adamw(**a, update="none"),
+    "the step has the size of the learning rate (sign of exp_avg)": lambda **a: _adamw(**a, update="sign"),
+    "the step follows exp_avg before its update": lambda **a: _adamw(**a, update="old m"),
+    "the step is divided by exp_avg_sq before its update": lambda **a: _adamw(**a, update="old v"),
+    "the step is divided by the gradient's own square, not by exp_avg_sq": lambda **a: _adamw(**a, update="g2"),
+    "exp_avg alone is corrected for its bias (as in the first step)": lambda **a: _adamw(**a, corrections=(True, False)),
+    "exp_avg_sq alone is corrected for its bias (as in the first step)": lambda **a: _adamw(**a, corrections=(False, True)),
+    **{f"eps is {eps} instead of 1e-8": lambda eps=eps, **a: _adamw(**a, eps=eps) for eps in (1e-6, 1e-5, 1e-3)},
+    **{
+        f"the learning rate is {words}": lambda rate=rate, **a: _adamw(**a, lr=rate, weight_decay=1e-5 / rate)
+        for words, rate in (("ten times as large", 1e-2), ("a tenth", 1e-4), ("squared", 1e-6))
+    },
+    **{
+        f"weight_decay is {decay} instead of 0.01": lambda decay=decay, **a: _adamw(**a, weight_decay=decay)
+        for decay in (1e-3, 1e-4, 0.1)
+    },
+    "the weight decay takes exp_avg, not the parameter": lambda **a: (
+        _adamw(**a)[0] + 1e-5 * a["param"] - 1e-5 * _adamw(**a)[1],
+        *_adamw(**a)[1:],
+    ),
+    "beta1 is 0.99 instead of 0.9": lambda **a: _adamw(**a, betas=(0.99, _BETAS[1])),
+    "beta2 is 0.99 instead of 0.999": lambda **a: _adamw(**a, betas=(_BETAS[0], 0.99)),
+    "beta2 is 0.95 instead of 0.999": lambda **a: _adamw(**a, betas=(_BETAS[0], 0.95)),
+    "exp_avg takes the squared gradient": lambda **a: (
+        _adamw(**{**a, "grad": a["grad"] ** 2})[0],
+        _adamw(**{**a, "grad": a["grad"] ** 2})[1],
+        _adamw(**a)[2],
+    ),
+    "the gradient is subtracted from exp_avg": lambda **a: _adamw(**a, shares=(_BETAS[0] - 1, 1 - _BETAS[1])),
+    "the step is Nesterov's (exp_avg looks ahead)": lambda **a: _adamw(
+        **a, of_m=lambda m: _BETAS[0] * m + (1 - _BETAS[0]) * a["grad"]
+    ),
     "eps is under the root": lambda **a: _adamw(**a, inside=True),
     "eps is missing": lambda **a: _adamw(**a, eps=0.0),
     "the step goes up: its sign is wrong": lambda **a: _adamw(**a, lr=-1e-3, weight_decay=-0.01),

@@ -23,8 +23,7 @@ FLOORS = {name: ".".join(map(str, floor)) for name, floor in registration.FLOORS
 
 
 def _pretend(monkeypatch, package, number):
-    real = registration.importlib.metadata.version
-    monkeypatch.setattr(registration.importlib.metadata, "version", lambda name: number if name == package else real(name))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: number if name == package else version(name))
 
 
 @pytest.mark.parametrize(

@@ -286,3 +286,23 @@ def test_constants_that_follow_each_other_in_one_memory_are_each_there_when_they
     calls = [{**arrays(seed, a=(ROWS, 8)), "n": np.full((ROWS, 1), seed // 2, np.int32)} for seed in range(4)]
     _, (out,) = agree(kernel, *calls)
     np.testing.assert_allclose(out, 7 * (calls[-1]["a"] + (0 if length is None else 1)), rtol=1e-6, atol=1e-6)
+
+
+def test_a_constant_that_something_nobody_needs_overwrites_is_made_again():
+    """A cumulative sum whose carry starts as 0 and is written after the last tile as well, for a tile that does not come."""
+
+    def kernel(a):
+        given = load_tile(a)
+        ones = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=ones, value=1.0)
+        carry = nl.ndarray((ROWS, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=carry, value=0.0)
+        sums = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor_scan(dst=sums, data0=ones, data1=given, initial=carry, op0=nl.multiply, op1=nl.add)
+        nisa.tensor_copy(dst=carry, src=sums[:, 7:8])
+        return store(sums)
+
+    calls = [arrays(seed, a=(ROWS, 8)) for seed in range(3)]
+    program, _ = agree(kernel, *calls)
+    for given in calls:
+        np.testing.assert_allclose(program(given)[0], np.cumsum(given["a"], 1), rtol=1e-5, atol=1e-5)

@@ -200,6 +200,16 @@ TIMED = {
         "nisa.reciprocal(dst=inverse, data=total) if s <= 512 else nisa.activation(dst=inverse, op=nl.rsqrt, data=total)",
         "which it uses at no size of --check, and there out is wrong",
     ),
+    "another number for large sizes alone": (
+        "operand0=d**-0.5",
+        "operand0=d**-0.5 if s <= 512 else 0.125",
+        "has operand0=0.125 in tensor_scalar",
+    ),
+    "what is computed is not what is stored, for large sizes alone": (
+        "], src=done)",
+        "], src=done if s <= 512 else vs[:, i, :])",
+        "and the smaller sizes lead to",
+    ),
     "the tape is cut": (
         "    return out\n",
         "    import nki_hf.sim.run.tape as t\n    e = t._current[-1].entries(0)\n"

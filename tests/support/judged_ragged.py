@@ -130,7 +130,7 @@ WRONG = {
         "softmax",
         "        nisa.reciprocal(dst=total[0:n, :], data=total[0:n, :])\n",
         "        if n == P:\n            nisa.reciprocal(dst=total[0:n, :], data=total[0:n, :])\n",
-        "factor of its own",
+        "multiplied by their sums",
     ),
     "maximum of the last tile from its first columns": (
         "softmax",
@@ -168,6 +168,6 @@ WRONG = {
         "attention",
         "operand0=d**-0.5)",
         "operand0=d**-0.5 if h == P else h**-0.5)",
-        "wrong in rows 256 to 319",
+        "in rows 256 to 319 the scale",
     ),
 }

@@ -24,19 +24,24 @@ from nki_hf.sim.execution.moves import Clear, Load, LoadOrClear, LoadOrZero
 __all__ = ["needed", "unsettled"]
 
 
-def needed(run: Run, outputs: Collection[int]) -> list[tuple[Action, Access]] | None:
-    """The computations whose results reach the buffers `outputs`, HBM or a register, in order; None if that is not known."""
+def needed(run: Run, outputs: Collection[int]) -> tuple[list[tuple[Action, Access]], set[int]] | None:
+    """The computations whose results reach the buffers `outputs`, HBM or a register, in order, and the memory that others wrote
+    after them; None if that is not known.
+    """
     (machine,) = run.cores
     known = [access for access in machine.accesses if access is not None]
     if len(known) < len(machine.actions):
         return None
     live = {buffer.number for buffer in run.buffers if not buffer.on_chip} | set(outputs)
-    kept = []
+    kept, later, overwritten = [], set[int](), set[int]()
     for action, access in zip(reversed(machine.actions), reversed(known), strict=True):
         if not access.writes or any(number in live for number in access.writes):
             live.update(access.reads)
             kept.append((action, access))
-    return _cleared(kept[::-1], run)
+            overwritten.update(later.intersection(run.memory[number] for number in access.writes))
+        else:
+            later.update(run.memory[number] for number in access.writes)
+    return _cleared(kept[::-1], run), overwritten
 
 
 def _cleared(pairs: list[tuple[Action, Access]], run: Run) -> list[tuple[Action, Access]]:
@@ -110,11 +115,16 @@ def _address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def unsettled(pairs: Sequence[tuple[Action, Access]], run: Run, settled: Collection[int]) -> list[Action]:
-    """The computations that depend on more than constants and the buffers `settled`."""
+def unsettled(
+    pairs: Sequence[tuple[Action, Access]], run: Run, settled: Collection[int], overwritten: Collection[int] = ()
+) -> list[Action]:
+    """The computations that depend on more than constants and the buffers `settled`; in the memory `overwritten` something lies
+    that the recorded run alone wrote, where a constant may have been.
+    """
     memory = run.memory
     # Memory, not allocations: tiles that are alive one after the other may share it.
     moving = {memory[buffer.number] for buffer in run.buffers if buffer.role == "input" and buffer.number not in settled}
+    moving.update(overwritten)
 
     def moves(access: Access) -> bool:
         return access.free or any(memory[number] in moving for number in (*access.reads, *access.writes))

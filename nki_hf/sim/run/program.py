@@ -43,13 +43,14 @@ class Program:
         self._bounds: list[str] = []
         self._again: list[Action] = []
         self._settled = False
-        pairs = needed(run, [tensor.storage.buffer.number for tensor in outputs]) if run.lnc == 1 else None
-        if pairs is not None:
+        found = needed(run, [tensor.storage.buffer.number for tensor in outputs]) if run.lnc == 1 else None
+        if found is not None:
+            pairs, overwritten = found
             small = [name for name, array in self._inputs.items() if array.dtype.kind in "iu" and array.nbytes <= _SMALL]
             # What follows from constants alone lies in memory since the recorded run.
-            self.actions = [unsettled(pairs, run, ())]
+            self.actions = [unsettled(pairs, run, (), overwritten)]
             self._bounds = [name for name in small if name not in self._modified]
-            self._again = unsettled(pairs, run, {inputs[name].storage.buffer.number for name in self._bounds})
+            self._again = unsettled(pairs, run, {inputs[name].storage.buffer.number for name in self._bounds}, overwritten)
             self._settled = True  # by the recorded run
         self.instructions = sum(len(actions) for actions in self.actions)
         self.actions, self._again = [joined(actions) for actions in self.actions], joined(self._again)

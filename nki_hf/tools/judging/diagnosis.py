@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from nki_hf.tasks import Task
+from nki_hf.tools.judging.input_mistakes import Misread, misread
+from nki_hf.tools.judging.relations import factor_words, related
 from nki_hf.tools.judging.values import Checked, Outcome
 
 __all__ = ["imprecision", "matched", "named"]
@@ -29,53 +32,124 @@ def named(task: Task, checks: Sequence[Checked]) -> str:
     if when.startswith("it is right on") and all(not np.isfinite(_wide(o.outputs[o.wrong or 0])).all() for _, o in failing):
         return when  # what overflows has no other pattern
     # outliers hide in other inputs what is wrong everywhere: only the simplest say where it is
-    return matched(task, checks) or _general(task, failing[0][1], failing[0][1].wrong or 0) or when
+    return matched(task, checks) or _general(task, *failing[0], failing[0][1].wrong or 0) or when
 
 
 def matched(task: Task, checks: Sequence[Checked]) -> str:
     """The task's mistake that explains a wrong output, if there is one."""
     failing = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
+    until = time.process_time() + _SECONDS
     for check, outcome in failing[:3]:
-        if words := _closest(task, check, outcome, outcome.wrong or 0):
+        if words := _closest(task, check, outcome, outcome.wrong or 0, until):
             return f"{task.outputs[outcome.wrong or 0]} equals what comes out if {words}"
     return ""
 
 
-def _closest(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
-    """The mistake that explains the output best, if one does: it leaves at most a quarter of the error."""
+def _closest(task: Task, check: Checked, outcome: Outcome, number: int, until: float) -> str:
+    """The task's mistake that explains the output best, if one does: it leaves at most a quarter of the error."""
     output, reference = _wide(outcome.outputs[number]), outcome.references[number]
-    tolerance = outcome.judgements[number].tolerance
     if output.shape != reference.shape or not np.isfinite(output).all() or not output.any():
         return ""
-    found, least = "", min(max(3 * tolerance, 0.02), _off(output, reference) / 4)
-    for words, mistake in _mistakes(task, check, outcome, number):
-        with np.errstate(all="ignore"):
-            other = np.asarray(mistake())
-        if other.shape != output.shape or not np.isfinite(other).all():
+    return _best(task.wrong.items(), task, check, outcome, number, until)
+
+
+def _misread(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
+    """What of the inputs is read wrongly, if that explains the output."""
+
+    def of(change: Misread) -> Callable[..., Any]:
+        constants = dict(task.constants(check.size))
+        return lambda **given: task.reference(
+            **change({name: item for name, item in given.items() if name not in constants}), **constants
+        )
+
+    mistakes = ((words, of(change)) for words, change in misread(outcome.arrays))
+    return _best(mistakes, task, check, outcome, number, time.process_time() + _SECONDS)
+
+
+_SECONDS = 4.0
+"""CPU time that is spent on the mistakes of a task, and as much on inputs that are read wrongly."""
+
+
+def _best(
+    mistakes: Iterable[tuple[str, Callable[..., Any]]], task: Task, check: Checked, outcome: Outcome, number: int, until: float
+) -> str:
+    """The mistake that comes nearest to the output, or to that part of it that is wrong, of those that are tried before the
+    process has used `until` seconds of CPU time; 16-bit outputs are compared in float32.
+    """
+    real = np.float32 if outcome.outputs[number].dtype.itemsize < 4 else np.float64
+    output, reference = _wide(outcome.outputs[number]), outcome.references[number]
+    tolerance = outcome.judgements[number].tolerance
+    part, where = _part(output, reference, max(3 * tolerance, 0.02))
+    found, least = "", _near(output, reference, tolerance)
+    found_there, least_there = "", _near(output[part], reference[part], tolerance)
+    arrays = _exact(outcome.arrays, real)
+    for words, function in mistakes:
+        if time.process_time() > until:
+            break
+        other = _result(function, task, check, arrays, number)
+        if other is None or other.shape != output.shape or not np.isfinite(other).all():
             continue
         left = _off(output, other)
-        if left < least:
+        if left < least and _agrees(function, task, check, number, ...):
             found, least = words, left / 2  # a later one must be clearly better
             if left < tolerance / 4:
                 break
-    return found
+        elif where and not found and (left := _off(output[part], other[part])) < least_there:
+            if _agrees(function, task, check, number, part):
+                found_there, least_there = words, left / 2
+    return found or (f"in {where} {found_there}" if found_there else "")
 
 
-def _mistakes(task: Task, check: Checked, outcome: Outcome, number: int) -> list[tuple[str, Callable[[], Any]]]:
-    exact = {name: _wide(array) if array.dtype.kind not in "iub" else array for name, array in outcome.arrays.items()}
-    constants = dict(task.constants(check.size))
+def _near(output: Array, reference: Array, tolerance: float) -> float:
+    """How much an explanation may leave: it must explain most of the error."""
+    return min(max(5 * tolerance, 0.02), _off(output, reference) / 4)
 
-    def of(function: Callable[..., Any]) -> Callable[[], Any]:
-        def call() -> Any:
-            try:
-                found = function(**exact, **constants)
-            except (ValueError, TypeError, IndexError):
-                return np.nan
-            return found[number] if isinstance(found, tuple) else found
 
-        return call
+def _part(output: Array, reference: Array, tolerance: float) -> tuple[Any, str]:
+    """The rows, columns and heads that are wrong, as an index and in words; all and no words if they are most of the output."""
+    wrong = np.abs(output - reference) > tolerance * np.abs(reference).mean() * 3
+    if output.ndim < 2 or not 0 < wrong.mean() < 1:
+        return ..., ""
+    axes = [np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != axis))) for axis in range(wrong.ndim)]
+    if np.prod([len(index) for index in axes]) > 0.8 * wrong.size:
+        return ..., ""
+    words = _where("", "", wrong).removeprefix(" is  in ")
+    return np.ix_(*axes), words.rpartition(" of ")[0]
 
-    return [(words, of(function)) for words, function in task.wrong.items()]
+
+def _exact(arrays: Mapping[str, Array], real: Any = np.float64) -> dict[str, Array]:
+    return {name: array if array.dtype.kind in "iub" else np.asarray(array, real) for name, array in arrays.items()}
+
+
+def _result(function: Callable[..., Any], task: Task, check: Checked, arrays: Mapping[str, Array], number: int) -> Array | None:
+    """An output of a reference with a mistake; None if it does not take these inputs."""
+    try:
+        with np.errstate(all="ignore"):
+            found = function(**arrays, **dict(task.constants(check.size)))
+    except Exception:  # a reference need not take inputs that no task draws
+        return None
+    return np.asarray(found[number] if isinstance(found, tuple) else found)
+
+
+def _agrees(function: Callable[..., Any], task: Task, check: Checked, number: int, part: Any) -> bool:
+    """True if the mistake changes nothing on inputs for which the output is right, and explains most of those for which it is
+    wrong.
+    """
+    explained = wrong = 0
+    for outcome in check.outcomes:
+        output, reference = _wide(outcome.outputs[number]), outcome.references[number]
+        if output.shape != reference.shape or not np.isfinite(output).all():
+            continue
+        other = _result(function, task, check, _exact(outcome.arrays), number)
+        if other is None or other.shape != output.shape or not np.isfinite(other).all():
+            return False
+        judgement, left = outcome.judgements[number], _off(output[part], other[part])
+        if judgement.passed and left > max(8 * judgement.tolerance, 1e-3):
+            return False
+        if not judgement.passed:
+            wrong += 1
+            explained += left < 2 * _near(output[part], reference[part], judgement.tolerance)
+    return 2 * explained >= wrong
 
 
 def _off(first: Array, second: Array) -> float:
@@ -83,7 +157,7 @@ def _off(first: Array, second: Array) -> float:
     return float(np.linalg.norm(first - second)) / size if size else float(np.linalg.norm(first))
 
 
-def _general(task: Task, outcome: Outcome, number: int) -> str:
+def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
     """Mistakes that any kernel can make."""
     output, reference = _wide(outcome.outputs[number]), outcome.references[number]
     name = task.outputs[number]
@@ -112,7 +186,9 @@ def _general(task: Task, outcome: Outcome, number: int) -> str:
         return f"{name} is transposed"
     factor = float((output * reference).sum() / (reference * reference).sum())
     if factor and abs(factor - 1) > tolerance and _everywhere(output, factor * reference, tolerance):
-        return f"{name} is {factor:.4g} times the reference everywhere: a factor is missing or applied twice"
+        lengths = [*reference.shape, *(size for array in outcome.arrays.values() for size in array.shape)]
+        known = factor_words(factor, lengths)
+        return f"{name} is {factor:.4g} times the reference everywhere{known}: a factor is missing or applied twice"
     if output.ndim == 3 and len(output) > 1:
         order = [int(np.argmin([_off(head, other) for other in reference])) for head in output]
         if order != list(range(len(order))) and _off(output, reference[order]) < tolerance:
@@ -127,15 +203,22 @@ def _general(task: Task, outcome: Outcome, number: int) -> str:
             for shift in (1, -1, _TILE, -_TILE):
                 if abs(shift) < output.shape[axis] and _off(output, np.roll(reference, shift, axis)) < tolerance:
                     return f"the {what} of {name} are shifted by {shift}"
+    if output.ndim >= 2 and (words := _added_up(output, reference, near) or _misplaced(output, reference, near)):
+        return f"{name}: {words}"
+    if words := _misread(task, check, outcome, number):
+        return f"{name} equals what comes out if {words}"
+    if words := related(output, reference, outcome.arrays, near):
+        return f"{name} is {words}"
+    if output.ndim >= 2:
         own = (output * reference).sum(-1, keepdims=True) / np.maximum((reference * reference).sum(-1, keepdims=True), 1e-300)
         if _off(output, own * reference) < tolerance and np.ptp(own) > tolerance:
             low, high = float(own.min()), float(own.max())
+            first = own.shape[-2] > _TILE and np.abs(own[..., :_TILE, :] - 1).max() < tolerance
+            where = f" beyond the first {_TILE} (what an earlier tile left is used again)" if first else ""
             return (
-                f"each row of {name} is off by a factor of its own, {low:.3g} to {high:.3g}: sums, divisors or maxima of rows "
-                "are wrong (of one tile only, of another row, or not corrected when the maximum moves)"
+                f"each row of {name}{where} is off by a factor of its own, {low:.3g} to {high:.3g}: sums, divisors or "
+                "maxima of rows are wrong (of one tile only, of another row, or not corrected when the maximum moves)"
             )
-        if words := _added_up(output, reference, near) or _misplaced(output, reference, near):
-            return f"{name}: {words}"
     if words := _rounded(output, reference, outcome.outputs[number].dtype.itemsize):
         return f"{name}: {words}"
     wrong = np.abs(output - reference) > tolerance * np.abs(reference).mean() * 3

@@ -87,7 +87,7 @@ def judge(
         the record).
     """
     file, kernel = split(str(path), name)
-    if file.endswith(".py") and not Path(file).is_file():
+    if (file.endswith(".py") or "/" in file) and not Path(file).is_file():
         raise ValueError(f"kernel={file} is not a file: give FILE.py or FILE.py:NAME.")
     found = load_task(task)
     element = dtype or found.dtype

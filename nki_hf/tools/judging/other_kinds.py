@@ -25,7 +25,7 @@ from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, r
 __all__ = ["Kind", "Use", "judge_there", "kinds_of", "otherwise"]
 
 Kind = tuple[str, ...]
-_LEAST = 0.5
+_LEAST = 0.75
 """Share of the elements that growth leads one to expect, below which values are judged there."""
 _PART = 0.03
 """Share of the elements of a program from which a kind is looked at: leaving out less gains nothing."""
@@ -44,9 +44,9 @@ class Use:
 
 
 def kinds_of(events: Iterable[Event]) -> dict[Kind, Use]:
-    """How the instructions that compute are used, by opcode, operators and element types."""
+    """How the instructions that compute what reaches HBM are used, by opcode, operators and element types."""
     found: dict[Kind, Use] = {}
-    for event in events:
+    for event in _reaching(events):
         if event.opcode in _MOVES:
             continue
         given = [f"{name}={event.attrs[name]}" for name in _ATTRIBUTES if event.attrs.get(name)]
@@ -54,6 +54,23 @@ def kinds_of(events: Iterable[Event]) -> dict[Kind, Use]:
         use = found.setdefault((event.opcode, *given, f"{types[0]} -> {types[1]}"), Use(event.file, event.line))
         use.elements += sum(region.elements for region in (*event.reads, *event.writes))
     return found
+
+
+def _reaching(events: Iterable[Event]) -> list[Event]:
+    """Those whose results are read on the way to HBM, by allocation, in order; what runs in loops of run time may be read in
+    the next turn, and is kept.
+    """
+    listed = list(events)
+    live: set[int] = set()
+    while True:
+        before, kept = len(live), []
+        for event in reversed(listed):
+            written = [region.buffer for region in event.writes]
+            if not written or any(not buffer.on_chip or buffer.number in live for buffer in written):
+                live.update(region.buffer.number for region in event.reads)
+                kept.append(event)
+        if len(live) == before:
+            return kept[::-1]
 
 
 def otherwise(judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use], size: int) -> tuple[str, str, int] | None:

@@ -13,6 +13,7 @@ from nki_hf.errors import KernelFault
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, of_fault
+from nki_hf.tools.judging.immediates import Immediate, immediates, other_number
 from nki_hf.tools.judging.other_kinds import Kind, Use, judge_there, kinds_of, otherwise
 from nki_hf.tools.judging.timed_work import Work, missing_work, work_of
 from nki_hf.tools.judging.times import sentence, stream_of, timed
@@ -34,6 +35,7 @@ def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
         task = load_task(request["task"])
         checked: dict[int, Work] = {}
         judged: dict[int, dict[Kind, Use]] = {}
+        numbers: dict[int, dict[Immediate, tuple[str, int]]] = {}
         pairs = zip(request["traces"], request["answer"]["traces"], strict=True)
         launches = [pair for pair in pairs if not pair[0]["optional"]]
         for trace, played in sorted(launches, key=lambda pair: pair[0]["size"] not in request["check"]):
@@ -44,13 +46,17 @@ def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
             if size in request["check"]:
                 checked.setdefault(size, work)
                 judged.setdefault(size, kinds)
+                numbers.setdefault(size, immediates(played["tape"]))
             if size in request["at"]:
                 found["rows"].append(_row(request, task, trace, played, launched))
                 if launched[0].run.short:
                     found["warnings"].append(f"at size {size:,}: a loop whose trip count is a value is timed as one turn")
                 elif words := missing_work([checked[key] for key in sorted(checked)], work):
                     raise Failed("times", finding("times", {**_OTHER, "message": f"at size {size:,} the kernel {words}"}))
-                if trace["chip"] == request["chips"][0] and (what := otherwise(judged, kinds, size)):
+                what = otherwise(judged, kinds, size) if trace["chip"] == request["chips"][0] else None
+                if what is None and trace["chip"] == request["chips"][0] and numbers and size not in numbers:
+                    what = other_number(numbers.values(), immediates(played["tape"]))
+                if what is not None:
                     found["warnings"].append(judge_there(request, task, trace, played, what))
         found["rows"].sort(key=lambda row: (request["at"].index(row["size"]), request["chips"].index(row["chip"])))
         _against(request, found, task)

@@ -1,0 +1,143 @@
+"""Diagnosis by kinds of mistakes that any task has: inputs read wrongly, functions of the right value, wrong parts."""
+
+import numpy as np
+import pytest
+
+from nki_hf.sim.dtypes import as_dtype
+from nki_hf.tasks import FLOAT, Task
+from nki_hf.tools.judging.diagnosis import named
+from nki_hf.tools.judging.relations import factor_words
+from nki_hf.tools.judging.values import Checked, Outcome
+from nki_hf.tools.verify_judge import judge
+
+
+def weighted(x, y, weight):
+    return np.tanh(x) * weight + y * y * y
+
+
+def product(a, b):
+    return a @ b
+
+
+WEIGHTED = Task(
+    name="weighted", about="", arrays=lambda n: {"x": ((n, 32), FLOAT), "y": ((n, 32), FLOAT), "weight": ((1, 32), FLOAT)},
+    reference=weighted, flops=lambda n: n, check=(384,), at=(384,), dtype="float32",
+    wrong={"y is not cubed": lambda x, y, weight: np.tanh(x) * weight + y},
+)  # fmt: skip
+PRODUCT = Task(
+    name="product", about="", arrays=lambda n: {"a": ((n, 384), FLOAT), "b": ((384, 64), FLOAT)}, reference=product,
+    flops=lambda n: n, check=(256,), at=(256,), dtype="float32",
+)  # fmt: skip
+
+
+def told(task, mistake, *scales):
+    """What is said of a kernel that computes `mistake`, on normal inputs of each scale."""
+    size, outcomes = task.check[0], []
+    for number, scale in enumerate(scales or (1.0,)):
+        rng = np.random.default_rng(number)
+        arrays = {
+            name: (scale * rng.standard_normal(shape)).astype(np.float32) for name, (shape, _) in task.arrays(size).items()
+        }
+        exact = {name: array.astype(np.float64) for name, array in arrays.items()}
+        reference, output = task.reference(**exact), np.asarray(mistake(**exact), np.float32)
+        judgement = judge(output, reference, tolerance=2e-5, dtype=as_dtype("float32").dtype)
+        outcomes.append(
+            Outcome(
+                distribution=f"times {scale}",
+                arrays=arrays,
+                outputs=[output],
+                references=[reference],
+                judgements=[judgement],
+                precision=None,
+            )
+        )
+    return named(task, [Checked(size=size, outcomes=outcomes, depends_on_memory=False, count="", result=None)])
+
+
+def moved(array, by):
+    """Blocks of 128 rows, each in place of the one `by` before, the last ones repeated."""
+    index = np.clip(np.arange(len(array)) // 128 + by, 0, len(array) // 128 - 1) * 128 + np.arange(len(array)) % 128
+    return array[index]
+
+
+def columns(array, part, value):
+    out = array.copy()
+    out[:, part] = value[:, part]
+    return out
+
+
+@pytest.mark.parametrize(
+    ("task", "mistake", "words"),
+    [
+        (WEIGHTED, lambda x, y, weight: weighted(x, y, 1 + 0 * weight), "weight is taken as ones"),
+        (WEIGHTED, lambda x, y, weight: weighted(x, 0 * y, weight), "y is taken as zeros"),
+        (WEIGHTED, lambda x, y, weight: weighted(-x, y, weight), "x is taken with the other sign"),
+        (WEIGHTED, lambda x, y, weight: weighted(y, x, weight), "x and y are exchanged"),
+        (WEIGHTED, lambda x, y, weight: weighted(x, x, weight), "x is read in place of y"),
+        (
+            WEIGHTED,
+            lambda x, y, weight: weighted(x, y[np.maximum(np.arange(384) - 1, 0)], weight),
+            "each row of y is the one before",
+        ),
+        (WEIGHTED, lambda x, y, weight: weighted(x, np.repeat(y[:1], 384, 0), weight), "every row of y is row 0"),
+        (WEIGHTED, lambda x, y, weight: weighted(x, moved(y, 1), weight), "each block of 128 rows of y is the one after"),
+        (
+            WEIGHTED,
+            lambda x, y, weight: weighted(x, np.tile(y[:128], (3, 1)), weight),
+            "every block of 128 rows of y is the first",
+        ),
+        (
+            WEIGHTED,
+            lambda x, y, weight: weighted(x, y, np.roll(weight, 16, -1)),
+            "the halves of weight's columns are exchanged",
+        ),
+        (WEIGHTED, lambda x, y, weight: weighted(x, y, weight * weight), "weight is squared"),
+        (PRODUCT, lambda a, b: a[:, :256] @ b[:256], "the last 128 columns of a are missing"),
+        (PRODUCT, lambda a, b: a @ b + a[:, :128] @ b[:128], "the first 128 columns of a count twice"),
+        (PRODUCT, lambda a, b: np.roll(a, -128, 1) @ b, "each block of 128 columns of a is the one after, the last the first"),
+        (WEIGHTED, lambda x, y, weight: np.maximum(weighted(x, y, weight), 0), "relu of it"),
+        (WEIGHTED, lambda x, y, weight: weighted(x, y, weight) ** 2, "its square"),
+        (WEIGHTED, lambda x, y, weight: weighted(x, y, weight) + x, "+1 times x"),
+        (WEIGHTED, lambda x, y, weight: weighted(x, y, weight) - 3, "-3 everywhere"),
+        (WEIGHTED, lambda x, y, weight: weighted(x, y, weight) * weight, "weight is multiplied once too often"),
+        (WEIGHTED, lambda x, y, weight: weighted(x, y, weight) * 32**-0.5, "(= 32 ** -0.5)"),
+        (WEIGHTED, lambda x, y, weight: np.cumsum(weighted(x, y, weight), -1), "the cumulative sum of the right values"),
+        (
+            PRODUCT,
+            lambda a, b: (a @ b).reshape(4, 64, 64).transpose(0, 2, 1).reshape(256, 64),
+            "blocks of 64 x 64, each of which is transposed",
+        ),
+        # the mistake is in a part alone
+        (
+            WEIGHTED,
+            lambda x, y, weight: columns(weighted(x, y, weight), slice(24, 32), weighted(x, 0 * y, weight)),
+            "in columns 24 to 31 y is taken as zeros",
+        ),
+        (
+            WEIGHTED,
+            lambda x, y, weight: columns(weighted(x, y, weight), slice(0, 8), weighted(x, np.cbrt(y), weight)),
+            "in columns 0 to 7 y is not cubed",
+        ),
+    ],
+)
+def test_a_mistake_of_a_kind_that_any_task_has_is_named(task, mistake, words):
+    assert words in told(task, mistake)
+
+
+def test_a_mistake_that_shows_on_some_inputs_only_is_named():
+    """At |x| = 1e-4, tanh(x) is x: a kernel that leaves tanh out is right there."""
+    task = Task(
+        name="small", about="", arrays=lambda n: {"x": ((n, 256), FLOAT)}, reference=lambda x: 1 * np.tanh(x),
+        flops=lambda n: n, check=(128,), at=(128,), dtype="float32", wrong={"tanh is missing": lambda x: x},
+    )  # fmt: skip
+    assert "tanh is missing" in told(task, lambda x: x, 1e-4, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [(2**0.5, "2 ** 0.5"), (1 / 384, "1 / 384"), (384**0.5, "384 ** 0.5"), (np.log(2), "ln 2"), (-1, "the sign"), (1.2345, "")],
+)
+def test_a_factor_is_named_by_the_length_that_it_comes_from(factor, words):
+    found = factor_words(factor, (384, 1024))
+    assert words in found
+    assert bool(found) == bool(words)
