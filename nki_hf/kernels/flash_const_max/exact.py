@@ -1,14 +1,26 @@
-"""One query tile of one head with its exact row maximum: for tiles whose rows fail the certificate of the constant shift.
+"""One query tile of one head with each row's lse as its shift: for tiles whose rows fail the certificate of the constant shift.
 
-Queries on partitions, two passes over all keys: the first finds the row maximum, the second sums exp(score - maximum) and its
-product with v. No row of it can overflow or vanish where the inputs are finite and `seqlen_kv * max |v|` is.
+Queries on partitions, two passes over all keys: the first finds lse from the row maximum and the sum relative to it, the second
+sums exp(score - lse) and its product with v. These sum to 1, so that the product is no larger than the largest |v|, and no row
+overflows or vanishes where the inputs are finite. (Of scores beyond 2^24 float32 does not hold log(sum): there the bound is
+`seqlen_kv * max |v|`.)
 
 Where a tile lies is said by `place`: element offsets into the flattened tensors, either numbers or, in a loop at run time,
 registers. So the tile is always TILE rows: the last one of a head starts early enough, and of fewer queries in all the rest is
 padding.
 """
 
-from nki_hf.kernels.flash_const_max.exact_blocks import BLOCK, CHUNK, exponentials, load, multiply, scores, turn
+from nki_hf.kernels.flash_const_max.exact_blocks import (
+    BLOCK,
+    CHUNK,
+    exponentials,
+    load,
+    lower_shift,
+    multiply,
+    scores,
+    turn,
+    weigh,
+)
 from nki_hf.kernels.flash_const_max.places import at
 from nki_hf.lang import nisa, nl
 
@@ -46,30 +58,38 @@ def exact_tile(env, place):
     env["bounds"] = _bounds(env, place, rows)
     queries = _queries(env, place, rows)
     top = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    total = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    shift = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    sink = None
     nisa.memset(dst=top, value=LOWEST)
     if env["sink"] != None:  # noqa: E711
         sink = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=sink, src=at(env, "sink", place, "sink", [[0, TILE], [1, 1]], 0))
         nisa.tensor_tensor(dst=top, data1=top, data2=sink, op=nl.maximum, engine=nisa.engine.vector)
+    _open_total(total, sink, top, shift)
     blocks = _blocks(seqlen_kv)
-    for i in range(len(blocks)):
-        _load_ahead(env, place, blocks, i, False)
-        scores(env, place, queries, blocks[i], top)
-    shift = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-1.0)
+    for i in range(len(blocks) + 1):
+        if i < len(blocks):
+            _load_ahead(env, place, blocks, i, False)
+            scores(env, place, queries, blocks[i], True)
+            before = shift
+            if i > 0:
+                before = blocks[i - 1]["shift"]
+            lower_shift(env, blocks[i], before)
+        if i >= 1:
+            weigh(env, blocks[i - 1], total)
+    _fill_empty(total)
+    nisa.activation(dst=top, op=nl.log, data=total)
+    nisa.tensor_tensor(dst=top, data1=top, data2=blocks[len(blocks) - 1]["shift"], op=nl.subtract, engine=nisa.engine.vector)
 
-    total = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-    if env["sink"] != None:  # noqa: E711
-        nisa.activation(dst=total, op=nl.exp, data=sink, bias=shift, scale=1.0)
-    else:
-        nisa.memset(dst=total, value=0.0)
+    _open_total(total, sink, top, shift)
     result = nl.ndarray((TILE, width), dtype=nl.float32, buffer=nl.psum)
     blocks = _blocks(seqlen_kv)
     # Each part of a block's work stands a block behind the part before it, so that engines do not wait for each other.
     for i in range(len(blocks) + 3):
         if i < len(blocks):
             _load_ahead(env, place, blocks, i, True)
-            scores(env, place, queries, blocks[i], None)
+            scores(env, place, queries, blocks[i], False)
         if i >= 1 and i - 1 < len(blocks):
             exponentials(env, blocks[i - 1], shift)
         if i >= 2 and i - 2 < len(blocks):
@@ -77,6 +97,23 @@ def exact_tile(env, place):
         if i >= 3:
             multiply(blocks[i - 3], result)
     _write(env, place, rows, result, total, top)
+
+
+def _open_total(total, sink, top, shift):
+    """`shift` = -top, and `total` = what the sink, if there is one, has of the sum."""
+    nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-1.0)
+    if sink != None:  # noqa: E711
+        nisa.activation(dst=total, op=nl.exp, data=sink, bias=shift, scale=1.0)
+    else:
+        nisa.memset(dst=total, value=0.0)
+
+
+def _fill_empty(total):
+    """1 in place of the sums of rows without keys; returns float32 [TILE, 1], 1 for them."""
+    empty = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=empty, data=total, op0=nl.equal, operand0=0.0)
+    nisa.tensor_tensor(dst=total, data1=total, data2=empty, op=nl.add, engine=nisa.engine.vector)
+    return empty
 
 
 def _blocks(seqlen_kv):
@@ -150,9 +187,7 @@ def _bounds(env, place, rows):
 def _write(env, place, rows, result, total, top):
     """Normalised rows, lse = top + log(total), and where gradients are wanted top and total; rows without keys: zeros, -inf."""
     out, width = env["out"], env["v"].shape[3]
-    empty = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=empty, data=total, op0=nl.equal, operand0=0.0)
-    nisa.tensor_tensor(dst=total, data1=total, data2=empty, op=nl.add, engine=nisa.engine.vector)
+    empty = _fill_empty(total)
     factor = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.reciprocal(dst=factor, data=total)
     normal = nl.ndarray((TILE, width), dtype=out.dtype, buffer=nl.sbuf)
