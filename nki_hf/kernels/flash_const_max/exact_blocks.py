@@ -91,12 +91,13 @@ def exponentials(env, block, shift):
     )  # fmt: skip
 
 
-def turn(env, block, total):
-    """Turn the block's probabilities into [keys, rows], and add its row sums to `total`."""
+def turn(env, block, part, total):
+    """Turn `part` of the block's probabilities into [keys, rows], and add its row sums, of all of them, to `total`."""
     probs, keys, number = block["probs"], block["keys"], block["number"]
     full, rest = keys // TILE, keys % TILE
     shape = (TILE, BLOCK // TILE, TILE)
     nisa.tensor_tensor(dst=total, data1=total, data2=block["share"], op=nl.add, engine=nisa.engine.vector)
+    nisa.tensor_scalar(dst=probs, data=probs, op0=nl.multiply, operand0=part, engine=nisa.engine.gpsimd)
     bank = _tile(env, "turned bank", number, shape, env["v"].dtype, nl.psum)
     turned = _tile(env, "turned", number, shape, env["v"].dtype, nl.sbuf)
     for slot in range(full + (rest > 0)):

@@ -16,9 +16,9 @@ was flushed to zero weighs as little as under the exact row maximum, whose sum i
 overflow stay inf or NaN. `finish.py` checks both for every row and counts the rows of each query tile that fail.
 
 Layouts (all HBM, row-major): q, k, v, lo, hi, sink, out and lse as in `flash_prefill`; bias [batch or 1, 1, 1, seqlen_kv]
-uint8 or float32. With `row_statistics` row_shift and row_sum are returned too, like lse: lse and 1; for rows that
-are computed again lse and a sum of about 1, which belongs to lse as float32 holds it. With `count_failed` the last output,
-`failed`, is int32 [batch, num_heads_q, query tiles].
+uint8 or float32. With `row_statistics` row_shift and row_sum are returned too, like lse: lse and 1, or what they are in
+`flash_prefill` for rows that are computed again. With `count_failed` the last output, `failed`, is int32 [batch, num_heads_q,
+query tiles].
 
 `kernel[2]` divides the (batch, kv head) units; of an odd one out the cores divide the query tiles.
 
@@ -69,7 +69,7 @@ def flash_const_max(
     """Attention output, log-sum-exp and failed rows, without a loop at run time; see the module for layouts and
     `plan.ConstMaxPlan` for the constants.
 
-    `exact` names query tiles, `(batch, query head, tile)` each, that are computed again with a shift of their own
+    `exact` names query tiles, `(batch, query head, tile)` each, that are computed again with their exact row maximum
     (exact.py).
     """
     env = _setup(
@@ -121,7 +121,7 @@ def flash_const_max_loop(
     count_failed=False,
     row_statistics=False,
 ):
-    """`flash_const_max` whose failed query tiles are computed again with a shift of their own, in a loop at run time."""
+    """`flash_const_max` whose failed query tiles are computed again with their exact row maximum, in a loop at run time."""
     env = _setup(
         q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, copied, prefetch, chunk,
         resident, room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed, row_statistics,

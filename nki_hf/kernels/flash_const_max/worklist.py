@@ -9,7 +9,7 @@ TILE = 128
 
 
 def run_worklist(env):
-    """Compute every flagged tile with a shift of its own (`env["flags"]` and `env["places"]`: see places.py)."""
+    """Compute every flagged tile with its exact row maximum (`env["flags"]` and `env["places"]`: see places.py)."""
     slots = env["slots"]
     if slots == 0:
         return
