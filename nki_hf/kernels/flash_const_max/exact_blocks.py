@@ -97,7 +97,7 @@ def turn(env, block, part, total):
     full, rest = keys // TILE, keys % TILE
     shape = (TILE, BLOCK // TILE, TILE)
     nisa.tensor_tensor(dst=total, data1=total, data2=block["share"], op=nl.add, engine=nisa.engine.vector)
-    nisa.tensor_scalar(dst=probs, data=probs, op0=nl.multiply, operand0=part, engine=nisa.engine.gpsimd)
+    nisa.tensor_scalar(dst=probs, data=probs, op0=nl.multiply, operand0=part)
     bank = _tile(env, "turned bank", number, shape, env["v"].dtype, nl.psum)
     turned = _tile(env, "turned", number, shape, env["v"].dtype, nl.sbuf)
     for slot in range(full + (rest > 0)):
