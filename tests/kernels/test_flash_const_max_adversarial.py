@@ -20,7 +20,7 @@ from nki_hf.kernels.flash_const_max import certificate
 from nki_hf.kernels.flash_const_max.plan import plan_const_max
 from nki_hf.kernels.flash_const_max.tuning import tuning_of
 from nki_hf.problem import Mask, Problem
-from nki_hf.testing import AttentionInputs
+from nki_hf.testing import AttentionInputs, attention_inputs
 
 BF16 = ml_dtypes.bfloat16
 TINY = 2.0**-126
@@ -162,6 +162,81 @@ def check_loop(seed):
 def test_the_loop_makes_every_adversarial_problem_right():
     for seed in range(60):
         check_loop(seed)
+
+
+@pytest.mark.parametrize("mask", ["none", "bounds", "sink"])
+@pytest.mark.parametrize("value", [1e36, 1e37, 3e38])
+def test_an_output_is_finite_where_the_inputs_are(value, mask):
+    """The mean of equal values is the value, though the sum of 300 is beyond float32."""
+    heads = (2, 1)
+    problem = Problem(
+        batch=1, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=130, seqlen_kv=300, head_dim=16, head_dim_v=24,
+        mask=Mask(runtime_bounds=mask == "bounds"), sink=mask == "sink",
+    )  # fmt: skip
+    inputs = attention_inputs(problem)
+    inputs.v[:] = value
+    want = float(inputs.v[0, 0, 0, 0])
+    want_rows = np.full((1, heads[0], problem.seqlen_q), want)
+    if mask == "bounds":
+        want_rows[:] = np.where(inputs.lo < inputs.hi, want, 0)
+    if mask == "sink":
+        scores = (inputs.q.astype(np.float64) @ inputs.k.astype(np.float64).swapaxes(2, 3)) * problem.scale
+        sums = np.exp(scores).sum(-1)
+        want_rows[:] = want * sums / (sums + np.exp(inputs.sink.astype(np.float64))[None, :, None])
+    with np.errstate(all="ignore"):
+        out, _, failed = loop_outputs(inputs, uninitialized="error")
+    assert failed.any()
+    assert (np.abs(out.astype(np.float64) - want_rows[..., None]) <= 3 * 2.0**-8 * want_rows[..., None]).all()
+
+
+def test_values_as_small_as_large_ones_are_kept_beside_a_key_that_outweighs_them():
+    """One key of value 0 has half of a row, 8,191 keys of value 1e-30 the other half: 5e-31, in the exact pass too."""
+    keys, score = 8192, 60.0
+    problem = Problem(
+        batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=128, seqlen_kv=keys, head_dim=4, head_dim_v=8, softmax_scale=1.0
+    )
+    inputs = attention_inputs(problem)
+    inputs.q[:], inputs.k[:], inputs.v[:] = 0, 0, 1e-30
+    inputs.q[..., 0], inputs.q[..., 1], inputs.k[..., 0] = score, np.log(keys), 1
+    inputs.k[:, :, 77, 1], inputs.v[:, :, 77] = 1, 0
+    share = (keys - 1) / (keys - 1 + np.exp(float(inputs.q[0, 0, 0, 1])))
+    out, _, failed = loop_outputs(inputs, uninitialized="error")
+    assert failed.all()
+    np.testing.assert_allclose(out.astype(np.float64), share * 1e-30, rtol=3 * 2.0**-8)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.125, -0.125, 1e-20, 1e20])
+@pytest.mark.parametrize("hidden", ["bounds", "boolean", "additive"])
+@pytest.mark.parametrize("size", [float(BF16(1e30)), 3.0e38, 3.3895313892515355e38], ids=["1e30", "3e38", "most"])
+def test_a_hidden_key_counts_for_nothing_whatever_its_score(scale, hidden, size):
+    """What is added to hide a key must not cancel with its score. The values of all visible keys are 1."""
+    rows, keys = 128, 256
+    mask = Mask(runtime_bounds=True) if hidden == "bounds" else Mask(bias=hidden)
+    problem = Problem(
+        batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=rows, seqlen_kv=keys, head_dim=8, head_dim_v=8,
+        softmax_scale=scale, mask=mask,
+    )  # fmt: skip
+    inputs = attention_inputs(problem)
+    inputs.q[:], inputs.k[:], inputs.v[:] = 0, 0, 1
+    parts, rest = [], float(np.float32(size))  # one float32 in three numbers of bfloat16
+    for _ in range(3):
+        parts.append(float(BF16(rest)))
+        rest -= parts[-1]
+    inputs.q[..., :3], inputs.k[:, :, 128:, :3] = parts, 1
+    inputs.k[:, :, 128::2] *= -1
+    if abs(scale) <= 1:  # scores of visible keys are near the lower end of what the shift allows
+        inputs.q[..., 3], inputs.k[:, :, :128, 3] = -36.0 / scale if abs(scale) > 1e-3 else 0.0, 1
+    inputs.v[:, :, 128:] = 1000
+    if hidden == "bounds":
+        inputs.lo[:], inputs.hi[:] = 0, 128
+    elif hidden == "boolean":
+        inputs.bias[:] = np.arange(keys) < 128
+    else:
+        inputs.bias[:] = np.where(np.arange(keys) < 128, 0, -np.inf)
+    with np.errstate(all="ignore"):
+        out, _, failed = outputs(inputs, uninitialized="error")
+    certified = np.repeat(failed == 0, 128, axis=2)
+    assert (out[certified] == 1).all()
 
 
 @pytest.mark.slow

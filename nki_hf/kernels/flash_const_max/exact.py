@@ -1,19 +1,31 @@
 """One query tile of one head with its exact row maximum: for tiles whose rows fail the certificate of the constant shift.
 
-Queries on partitions, two passes over all keys: the first finds the row maximum, the second sums exp(score - maximum) and its
-product with v. No row of it can overflow or vanish where the inputs are finite and `seqlen_kv * max |v|` is.
+Queries on partitions, two passes over all keys: the first finds the row maximum and the sum of exp(score - maximum), the second
+sums the product of these exps with v. There they are scaled by the power of two that makes their sum 1/4 to 1, so that the
+product is no larger than the largest |v|: no row overflows or vanishes where the inputs are finite.
 
 Where a tile lies is said by `place`: element offsets into the flattened tensors, either numbers or, in a loop at run time,
 registers. So the tile is always TILE rows: the last one of a head starts early enough, and of fewer queries in all the rest is
 padding.
 """
 
-from nki_hf.kernels.flash_const_max.exact_blocks import BLOCK, CHUNK, exponentials, load, multiply, scores, turn
+from nki_hf.kernels.flash_const_max.exact_blocks import (
+    BLOCK,
+    CHUNK,
+    exponentials,
+    load,
+    lower_shift,
+    multiply,
+    scores,
+    turn,
+    weigh,
+)
 from nki_hf.kernels.flash_const_max.places import at
 from nki_hf.lang import nisa, nl
 
 TILE = 128
 FP32_MIN = -3.4028235e38
+LOG_2 = 0.6931471805599453
 LOWEST = -2.0e38
 """Row maxima are raised to this: hidden scores, float32's lowest value, are then as far below it as exp needs, and a row
 without keys has a sum of 0. Biases of visible keys are above."""
@@ -46,37 +58,76 @@ def exact_tile(env, place):
     env["bounds"] = _bounds(env, place, rows)
     queries = _queries(env, place, rows)
     top = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    total = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    shift = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    sink = None
     nisa.memset(dst=top, value=LOWEST)
     if env["sink"] != None:  # noqa: E711
         sink = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=sink, src=at(env, "sink", place, "sink", [[0, TILE], [1, 1]], 0))
         nisa.tensor_tensor(dst=top, data1=top, data2=sink, op=nl.maximum, engine=nisa.engine.vector)
+    _open_total(total, sink, top, shift)
     blocks = _blocks(seqlen_kv)
-    for i in range(len(blocks)):
-        _load_ahead(env, place, blocks, i, False)
-        scores(env, place, queries, blocks[i], top)
-    shift = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-1.0)
+    for i in range(len(blocks) + 1):
+        if i < len(blocks):
+            _load_ahead(env, place, blocks, i, False)
+            scores(env, place, queries, blocks[i], True)
+            before = shift
+            if i > 0:
+                before = blocks[i - 1]["shift"]
+            lower_shift(env, blocks[i], before)
+        if i >= 1:
+            weigh(env, blocks[i - 1], total)
+    nisa.tensor_scalar(dst=top, data=blocks[len(blocks) - 1]["shift"], op0=nl.multiply, operand0=-1.0)
+    part = _part(total)
 
-    total = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-    if env["sink"] != None:  # noqa: E711
-        nisa.activation(dst=total, op=nl.exp, data=sink, bias=shift, scale=1.0)
-    else:
-        nisa.memset(dst=total, value=0.0)
+    _open_total(total, sink, top, shift)
     result = nl.ndarray((TILE, width), dtype=nl.float32, buffer=nl.psum)
     blocks = _blocks(seqlen_kv)
     # Each part of a block's work stands a block behind the part before it, so that engines do not wait for each other.
     for i in range(len(blocks) + 3):
         if i < len(blocks):
             _load_ahead(env, place, blocks, i, True)
-            scores(env, place, queries, blocks[i], None)
+            scores(env, place, queries, blocks[i], False)
         if i >= 1 and i - 1 < len(blocks):
             exponentials(env, blocks[i - 1], shift)
         if i >= 2 and i - 2 < len(blocks):
-            turn(env, blocks[i - 2], total)
+            turn(env, blocks[i - 2], part, total)
         if i >= 3:
             multiply(blocks[i - 3], result)
-    _write(env, place, rows, result, total, top)
+    _write(env, place, rows, result, part, total, top)
+
+
+def _open_total(total, sink, top, shift):
+    """`shift` = -top, and `total` = what the sink, if there is one, has of the sum."""
+    nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-1.0)
+    if sink != None:  # noqa: E711
+        nisa.activation(dst=total, op=nl.exp, data=sink, bias=shift, scale=1.0)
+    else:
+        nisa.memset(dst=total, value=0.0)
+
+
+def _fill_empty(total):
+    """1 in place of the sums of rows without keys; returns float32 [TILE, 1], 1 for them."""
+    empty = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=empty, data=total, op0=nl.equal, operand0=0.0)
+    nisa.tensor_tensor(dst=total, data1=total, data2=empty, op=nl.add, engine=nisa.engine.vector)
+    return empty
+
+
+def _part(total):
+    """float32 [TILE, 1]: the power of two that, times `total`, is 1/4 to 1. It changes no digit of what it scales."""
+    _fill_empty(total)
+    power = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    whole = nl.ndarray((TILE, 1), dtype=nl.int32, buffer=nl.sbuf)
+    part = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
+    rounded = nl.ndarray((TILE, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.activation(dst=power, op=nl.log, data=total)
+    nisa.tensor_scalar(dst=whole, data=power, op0=nl.multiply, operand0=1.0 / LOG_2, op1=nl.add, operand1=0.5)
+    nisa.tensor_copy(dst=power, src=whole, engine=nisa.engine.vector)
+    nisa.activation(dst=rounded, op=nl.exp, data=power, scale=-LOG_2)  # bfloat16 drops what exp errs
+    nisa.tensor_copy(dst=part, src=rounded, engine=nisa.engine.vector)
+    return part
 
 
 def _blocks(seqlen_kv):
@@ -147,14 +198,13 @@ def _bounds(env, place, rows):
     return [lower, upper]
 
 
-def _write(env, place, rows, result, total, top):
+def _write(env, place, rows, result, part, total, top):
     """Normalised rows, lse = top + log(total), and where gradients are wanted top and total; rows without keys: zeros, -inf."""
     out, width = env["out"], env["v"].shape[3]
-    empty = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=empty, data=total, op0=nl.equal, operand0=0.0)
-    nisa.tensor_tensor(dst=total, data1=total, data2=empty, op=nl.add, engine=nisa.engine.vector)
+    empty = _fill_empty(total)
     factor = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.reciprocal(dst=factor, data=total)
+    nisa.tensor_tensor(dst=factor, data1=total, data2=part, op=nl.multiply, engine=nisa.engine.vector)
+    nisa.reciprocal(dst=factor, data=factor)
     normal = nl.ndarray((TILE, width), dtype=out.dtype, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=normal, data=result, op0=nl.multiply, operand0=factor)
     target = at(env, "out", place, "out", [[out.shape[2] * width, rows], [1, width]], 0)

@@ -40,8 +40,8 @@ def load(env, place, begin, values):
     return {"begin": begin, "k": pieces, "v": tile}
 
 
-def scores(env, place, queries, block, top):
-    """Scaled and biased scores of the block, float32's lowest value where hidden; their maximum goes into `top`, if given."""
+def scores(env, place, queries, block, maximum):
+    """Scaled and biased scores of the block, float32's lowest value where hidden; with `maximum` their row maximum too."""
     keys, loaded = block["keys"], block["loaded"]
     first = block["key"] - loaded["begin"]
     bank = _block_tile(env, "bank", block, nl.float32, nl.psum)
@@ -59,10 +59,26 @@ def scores(env, place, queries, block, top):
         reduced = nisa.get_nc_version() >= nisa.nc_version.gen3
         found = _within(env, block, found, highest)
     block["scores"] = found
-    if top != None:  # noqa: E711
-        if not reduced:
-            nisa.tensor_reduce(dst=highest, op=nl.maximum, data=found, axis=(1,))
-        nisa.tensor_tensor(dst=top, data1=top, data2=highest, op=nl.maximum, engine=nisa.engine.vector)
+    block["highest"] = highest
+    if maximum and not reduced:
+        nisa.tensor_reduce(dst=highest, op=nl.maximum, data=found, axis=(1,))
+
+
+def lower_shift(env, block, before):
+    """The block's shift: minus the row maximum so far, where `before` is the shift of the block before it."""
+    block["before"] = before
+    block["shift"] = _tile(env, f"shift {block['number'] % 3}", 0, (TILE, 1), nl.float32, nl.sbuf)
+    nisa.scalar_tensor_tensor(
+        dst=block["shift"], data=block["highest"], op0=nl.multiply, operand0=-1.0, op1=nl.minimum, operand1=before
+    )
+
+
+def weigh(env, block, total):
+    """`total`, relative to the shift before the block, becomes relative to the block's, and its row sums are added."""
+    factor = _tile(env, "factor", block["number"], (TILE, 1), nl.float32, nl.sbuf)
+    nisa.activation(dst=factor, op=nl.exp, data=block["before"], bias=block["shift"], scale=-1.0)
+    exponentials(env, block, block["shift"])
+    nisa.scalar_tensor_tensor(dst=total, data=total, op0=nl.multiply, operand0=factor, op1=nl.add, operand1=block["share"])
 
 
 def exponentials(env, block, shift):
@@ -75,12 +91,13 @@ def exponentials(env, block, shift):
     )  # fmt: skip
 
 
-def turn(env, block, total):
-    """Turn the block's probabilities into [keys, rows], and add its row sums to `total`."""
+def turn(env, block, part, total):
+    """Turn `part` of the block's probabilities into [keys, rows], and add its row sums, of all of them, to `total`."""
     probs, keys, number = block["probs"], block["keys"], block["number"]
     full, rest = keys // TILE, keys % TILE
     shape = (TILE, BLOCK // TILE, TILE)
     nisa.tensor_tensor(dst=total, data1=total, data2=block["share"], op=nl.add, engine=nisa.engine.vector)
+    nisa.tensor_scalar(dst=probs, data=probs, op0=nl.multiply, operand0=part)
     bank = _tile(env, "turned bank", number, shape, env["v"].dtype, nl.psum)
     turned = _tile(env, "turned", number, shape, env["v"].dtype, nl.sbuf)
     for slot in range(full + (rest > 0)):

@@ -5,6 +5,7 @@ from nki_hf.lang import nisa, nl
 
 TILE = 128
 HIDDEN = -3.0e38
+"""Twice this is -inf, which hides a key whatever its score is."""
 
 
 def load_constants(env):
@@ -27,8 +28,8 @@ def load_constants(env):
 
 
 def _key_bias(env, b):
-    """float32 [TILE, key tiles]: bias of key 128 * t + p, less the shift. Read in rows and turned: a column of it would be read
-    in packets of 4 bytes.
+    """float32 [TILE, key tiles]: bias of key 128 * t + p, less the shift, or -inf where the key is hidden. Read in rows and
+    turned: a column of it would be read in packets of 4 bytes.
     """
     bias = env["bias"]
     seqlen_kv = bias.shape[3]
@@ -55,7 +56,8 @@ def _key_bias(env, b):
             nisa.tensor_scalar(dst=lines, data=lines, op0=nl.subtract, operand0=env["shift"])
         bank = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_transpose(dst=bank, data=lines, engine=nisa.engine.tensor)
-        nisa.tensor_copy(dst=turned[0:TILE, begin : begin + count], src=bank, engine=nisa.engine.vector)
+        target = turned[0:TILE, begin : begin + count]
+        nisa.tensor_scalar(dst=target, data=bank, op0=nl.multiply, operand0=2.0, op1=nl.multiply, operand1=0.5)
     return turned
 
 

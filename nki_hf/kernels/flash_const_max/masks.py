@@ -5,15 +5,16 @@ were.
 
 Bounds per row are compared with key numbers where a row is a partition: mask[queries, keys], 0 where a key is seen and
 -HIDE where it is hidden, which is where it is further from the middle of the seen keys than half their number. As the
-stationary operand of a product with the identity it is turned and added to the scores in one go, so that exp gives 0. The
-heads of a group share it (those of a batch entry, by `share_masks`). A hidden score that is inf or NaN stays so, and its row
-fails the certificate.
+stationary operand of a product with twice the identity it is turned and added to the scores in one go. Twice HIDE is beyond
+float32, so that every finite score becomes -inf, however large it is, and exp gives 0. The heads of a group share it (those of
+a batch entry, by `share_masks`). A hidden score that is inf or NaN becomes NaN, and its row fails the certificate.
 """
 
 from nki_hf.lang import nisa, nl
 
 TILE = 128
-HIDE = 1.0e30
+HIDE = 3.3895313892515355e38
+"""bfloat16's largest number."""
 WIDE = 1024
 """Keys of one mask: many, because an instruction of the Vector engine costs as much as 240 of the keys that it compares."""
 MASKS_AHEAD = 8
@@ -22,14 +23,14 @@ engine."""
 
 
 def load_identity(env):
-    """The identity, and the even numbers below 2 * WIDE on every partition, 16-bit: the Vector engine compares those four times
-    as fast.
+    """Twice the identity, and the even numbers below 2 * WIDE on every partition, 16-bit: the Vector engine compares those four
+    times as fast.
     """
-    ones = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.memset(dst=ones, value=1.0)
-    env["identity"] = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
+    twos = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.memset(dst=twos, value=2.0)
+    env["twice_identity"] = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.affine_select(
-        dst=env["identity"], pattern=[[-1, TILE]], offset=0, channel_multiplier=1, on_true_tile=ones, on_false_value=0.0,
+        dst=env["twice_identity"], pattern=[[-1, TILE]], offset=0, channel_multiplier=1, on_true_tile=twos, on_false_value=0.0,
         cmp_op=nl.equal,
     )  # fmt: skip
     env["numbers"] = nl.ndarray((TILE, WIDE), dtype=nl.int16, buffer=nl.sbuf)
@@ -62,7 +63,7 @@ def add_masks(env, scores, block, cell):
             nisa.nc_matmul(
                 dst=scores[0:keys, column : column + TILE],
                 stationary=mask["tile"][0:TILE, place : place + keys],
-                moving=env["identity"],
+                moving=env["twice_identity"],
             )
 
 
