@@ -135,12 +135,16 @@ def test_a_key_that_outweighs_all_others_gives_its_value_exactly(size):
 # ---- the live length is data ------------------------------------------------------------------------------------------
 
 
-def test_six_programs_reach_to_32k_keys_and_a_bucket_holds_what_it_is_for():
-    chunks = [bucket_of(keys, 2048) for keys in range(1, 32_769)]
-    assert len(set(chunks)) == 6
-    assert all(keys <= count * 2048 for keys, count in enumerate(chunks, 1))
-    plans = {plan_decode(problem(seqlen_kv=keys, dtype="bfloat16"), get_chip("trn2")) for keys in range(1, 32_769, 37)}
-    assert len(plans) == 6
+@pytest.mark.parametrize("chip", list(CHIPS))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("head_dim", [1, 64, 128, 129, 192, 256])
+def test_six_programs_reach_to_32k_keys_whatever_the_dtype_and_head_size(head_dim, dtype, chip):
+    plans = {}
+    for keys in (1, *range(1024, 32_769, 1024), *range(1025, 32_769, 1024)):
+        case = problem(seqlen_kv=keys, dtype=dtype, head_dim=head_dim, head_dim_v=head_dim)
+        plans[keys] = plan_decode(case, get_chip(chip))
+    assert len(set(plans.values())) <= 6
+    assert all(keys <= plan.chunks * plan.per_partition * 128 for keys, plan in plans.items())
 
 
 @pytest.mark.parametrize("lnc", [1, 2])

@@ -22,6 +22,8 @@ MAX_KEYS = 1 << 24
 """Key positions are compared in float32 on the Vector engine, exact below 2^24."""
 CHUNK_BYTES = 8192
 """Most bytes per partition of a chunk's keys; also what one descriptor of a transfer moves."""
+BUCKET_KEYS = 2048
+"""Keys of a chunk from which on two chunks are a bucket of their own."""
 PREFETCH = (3, 4)
 """Chunks of keys that are loaded ahead: of up to two chunks, whose steps are single ones, and of more. With fewer the transfers
 pause, and each buffer more is zeroed at the start. Where SBUF cannot hold as many, fewer are, down to FEWEST.
@@ -79,12 +81,12 @@ def bucket_of(keys: int, chunk: int) -> int:
     """Chunks of the smallest bucket that holds `keys`: 1, 2, 3, 5, 9, 17, ... = 2^n + 1.
 
     Caches are mostly a power of two, a prompt's padded length, and some generated tokens. With chunks of 2,048 keys six buckets
-    reach to 34,816 keys.
+    reach to 34,816 keys. Of smaller chunks there is no bucket of 2, so that six of 1,024 keys reach to 33,792.
     """
     needed = max(1, -(-keys // chunk))
-    if needed <= 2:
+    if needed == 1 or (needed == 2 and chunk >= BUCKET_KEYS):
         return needed
-    return int((1 << (needed - 2).bit_length()) + 1)
+    return int((1 << (needed - 2).bit_length()) + 1) if needed > 2 else 3
 
 
 def decode_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
