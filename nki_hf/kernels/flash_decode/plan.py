@@ -164,14 +164,15 @@ def _visited(problem: Problem) -> int:
 def _budget(problem: Problem, per_partition: int, chunks: int, prefetch: int) -> dict[str, int]:
     """SBUF bytes per partition by purpose; the factors are the copies that the software pipeline keeps alive."""
     size, entries = _ITEMSIZE.get(problem.dtype, 4), problem.batch if problem.mask.runtime_bounds else 1
+    spare = int(entries > 1)
     rows = min(TILE, problem.group_size * problem.seqlen_q)
     all_rows, units = problem.group_size * problem.seqlen_q, problem.batch * problem.num_heads_kv
     tiles = math.prod(tiles_of(per_partition, rows))
     blocks = -(-all_rows // rows)
     keys = chunks * per_partition
     return {
-        "k": (prefetch + 3) * per_partition * problem.head_dim * size,
-        "v": (prefetch + VALUES) * per_partition * problem.head_dim_v * size,
+        "k": (prefetch + 3 + spare) * per_partition * problem.head_dim * size,
+        "v": (prefetch + VALUES + spare) * per_partition * problem.head_dim_v * size,
         "turned": 3 * -(-problem.head_dim // TILE) * tiles * TILE * size,
         "q": -(-problem.head_dim // TILE) * units * all_rows * size + 2 * problem.head_dim * size,
         "probs": 3 * tiles * rows * (size + 4) + (6 * tiles * rows * 4 if problem.softcap is not None else 0),
