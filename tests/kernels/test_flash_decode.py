@@ -349,6 +349,15 @@ def test_nothing_races(heads_kv, chip):
 
 
 @pytest.mark.parametrize("chip", list(CHIPS))
+def test_nothing_races_where_buffers_pass_from_one_sequence_to_the_next(chip):
+    case = problem(batch=4, seqlen_kv=2500, dtype="bfloat16", mask=Mask(runtime_bounds=True))
+    hi = np.array([[2500], [3], [700], [2100]], np.int32)
+    inputs = dataclasses.replace(attention_inputs(case), lo=np.zeros_like(hi), hi=hi)
+    for lnc in (1, 2) if get_chip(chip).default_lnc == 2 else (1,):
+        assert races(run(inputs, chip, lnc)[0].events) == []
+
+
+@pytest.mark.parametrize("chip", list(CHIPS))
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_budget_holds_what_the_kernel_keeps_on_chip(dtype, chip):
     """SBUF in use at one time, by the schedule, within what the plan allows for."""
