@@ -16,7 +16,8 @@ def open_buffers(env):
     for those that still wait.
     """
     ahead, loads = env["prefetch"], len(env["loads"])
-    env["spare"], env["clears_keys"] = 0, nisa.engine.vector
+    env["spare"] = 0
+    env["clears_keys"] = nisa.engine.vector
     if env["lo"].shape[0] > 1:
         env["spare"] = 1
     if nisa.get_nc_version() >= nisa.nc_version.gen3:
