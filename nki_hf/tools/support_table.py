@@ -102,6 +102,8 @@ def support_table() -> str:
         "In training with left padding the last row of padding predicts the first real token, so with labels of -100 at the "
         "padding alone it is part of the loss: loss and gradients are those of sdpa there, not of eager. Set the label of the "
         "first real token to -100 as well, and they are those of eager too.\n"
+        "- Hidden keys and values must be finite, as in eager and sdpa: a weight of 0 times inf or NaN is NaN. "
+        "`nki_hf.flash_attn.flash_attn_with_kvcache` clears unfilled slots itself.\n"
         "- `grounding_dino`, `mm_grounding_dino`, `nemotron3_5_asr`, `nemotron_asr_streaming` and `seamless_m4t_v2` differ "
         "from eager as they do under torch's sdpa.\n"
         "- Models whose attention never asks Transformers for an implementation (bloom, mpt, xglm, ...) keep their own; "

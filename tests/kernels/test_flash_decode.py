@@ -132,15 +132,53 @@ def test_a_key_that_outweighs_all_others_gives_its_value_exactly(size):
     np.testing.assert_allclose(lse, size, rtol=0.01)
 
 
+@pytest.mark.parametrize("chip", list(CHIPS))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("heads_q", "seqlen_q"), [(4, 1), (8, 5), (40, 9)])
+def test_what_is_not_finite_in_a_query_row_stays_in_that_row(heads_q, seqlen_q, dtype, chip):
+    case = problem(num_heads_q=heads_q, num_heads_kv=2, seqlen_q=seqlen_q, seqlen_kv=300, dtype=dtype)
+    inputs = attention_inputs(case)
+    clean = outputs(inputs, chip)
+    for bad in (np.nan, np.inf):
+        q = inputs.q.copy()
+        q[0, 1, 0, 7] = bad
+        found = outputs(dataclasses.replace(inputs, q=q), chip)
+        assert not np.isfinite(found[0][0, 1, 0].astype(np.float32)).any()
+        for one, other in zip(found, clean, strict=True):
+            one[0, 1, 0] = other[0, 1, 0]
+            np.testing.assert_array_equal(one, other)
+
+
+def test_an_infinite_key_is_no_key_for_rows_that_it_points_away_from():
+    """Its score is -inf there, as in a softmax that is written out."""
+    case = problem(num_heads_q=8, num_heads_kv=1, seqlen_q=2, seqlen_kv=300)
+    inputs = attention_inputs(case)
+    k = inputs.k.copy()
+    k[0, 0, 150, 3] = np.inf
+    out, lse = outputs(dataclasses.replace(inputs, k=k))
+    without = np.delete(np.arange(300), 150)
+    scores = np.einsum("hqd,kd->hqk", inputs.q[0].astype(np.float64), inputs.k[0, 0, without].astype(np.float64)) * case.scale
+    away = inputs.q[0, :, :, 3] < 0
+    assert 0 < away.sum() < away.size
+    weights = np.exp(scores)
+    expected = weights @ inputs.v[0, 0, without] / weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(out[0][away], expected[away], atol=1e-5)
+    np.testing.assert_allclose(lse[0][away], np.log(weights.sum(-1))[away], atol=1e-5)
+
+
 # ---- the live length is data ------------------------------------------------------------------------------------------
 
 
-def test_six_programs_reach_to_32k_keys_and_a_bucket_holds_what_it_is_for():
-    chunks = [bucket_of(keys, 2048) for keys in range(1, 32_769)]
-    assert len(set(chunks)) == 6
-    assert all(keys <= count * 2048 for keys, count in enumerate(chunks, 1))
-    plans = {plan_decode(problem(seqlen_kv=keys, dtype="bfloat16"), get_chip("trn2")) for keys in range(1, 32_769, 37)}
-    assert len(plans) == 6
+@pytest.mark.parametrize("chip", list(CHIPS))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("head_dim", [1, 64, 128, 129, 192, 256])
+def test_six_programs_reach_to_32k_keys_whatever_the_dtype_and_head_size(head_dim, dtype, chip):
+    plans = {}
+    for keys in (1, *range(1024, 32_769, 1024), *range(1025, 32_769, 1024)):
+        case = problem(seqlen_kv=keys, dtype=dtype, head_dim=head_dim, head_dim_v=head_dim)
+        plans[keys] = plan_decode(case, get_chip(chip))
+    assert len(set(plans.values())) <= 6
+    assert all(keys <= plan.chunks * plan.per_partition * 128 for keys, plan in plans.items())
 
 
 @pytest.mark.parametrize("lnc", [1, 2])
@@ -155,6 +193,29 @@ def test_results_are_the_same_bits_in_every_bucket(chip, heads_kv, lnc):
         again = outputs(inputs, chip, plan=dataclasses.replace(plan, chunks=chunks, seqlen_kv=chunks * 2048), lnc=lnc)
         assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert_matches_reference(inputs, *first)
+
+
+@pytest.mark.parametrize(("chip", "lnc"), [("trn1", 1), ("trn2", 1), ("trn2", 2), ("trn3", 2)])
+@pytest.mark.parametrize(
+    ("heads_kv", "lengths"), [(1, (6500, 1, 2500, 40)), (4, (2048, 20, 600, 1)), (2, (4100, 300, 20, 6000))]
+)
+def test_what_is_not_finite_in_one_sequence_reaches_no_other_of_the_launch(heads_kv, lengths, chip, lnc):
+    """The launch as a chip gets it: all sequences follow each other through the same buffers."""
+    case = problem(
+        batch=4, num_heads_q=heads_kv, num_heads_kv=heads_kv, seqlen_kv=max(lengths), head_dim=16, head_dim_v=16,
+        dtype="bfloat16", mask=Mask(runtime_bounds=True),
+    )  # fmt: skip
+    hi = np.array(lengths, np.int32)[:, None]
+    inputs = dataclasses.replace(attention_inputs(case), lo=np.zeros_like(hi), hi=hi)
+    clean = outputs(inputs, chip, lnc)
+    assert_matches_reference(inputs, *clean)
+    others = slice(1, None)
+    for bad in (np.nan, np.inf):
+        k, v = inputs.k.copy(), inputs.v.copy()
+        k[0, :, : lengths[0]], v[0, :, : lengths[0]] = bad, bad
+        found = outputs(dataclasses.replace(inputs, k=k, v=v), chip, lnc)
+        assert not np.isfinite(found[0][0].astype(np.float32)).any()
+        assert all(np.array_equal(one[others], other[others]) for one, other in zip(found, clean, strict=True))
 
 
 @pytest.mark.parametrize("seqlen_q", [1, 4])
@@ -285,6 +346,15 @@ def test_nothing_races(heads_kv, chip):
     case = problem(num_heads_q=2 * heads_kv, num_heads_kv=heads_kv, seqlen_kv=5000, batch=1, seqlen_q=2, dtype="bfloat16")
     for lnc in (1, 2) if get_chip(chip).default_lnc == 2 else (1,):
         assert races(attention_events(case, get_chip(chip), lnc, kernel="flash_decode")) == []
+
+
+@pytest.mark.parametrize("chip", list(CHIPS))
+def test_nothing_races_where_buffers_pass_from_one_sequence_to_the_next(chip):
+    case = problem(batch=4, seqlen_kv=2500, dtype="bfloat16", mask=Mask(runtime_bounds=True))
+    hi = np.array([[2500], [3], [700], [2100]], np.int32)
+    inputs = dataclasses.replace(attention_inputs(case), lo=np.zeros_like(hi), hi=hi)
+    for lnc in (1, 2) if get_chip(chip).default_lnc == 2 else (1,):
+        assert races(run(inputs, chip, lnc)[0].events) == []
 
 
 @pytest.mark.parametrize("chip", list(CHIPS))

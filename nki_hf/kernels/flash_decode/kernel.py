@@ -18,8 +18,9 @@ from the first key that any row of the sequence sees, or out of bounds, where no
 where it ends before the last visible key; what is left, the tail, is always the program's last chunk and read in four
 quarters of 32 partitions, those behind the last visible key not at all. So at most `32 * per_partition - 1` keys too many are
 read, whatever `chunks` is, and results do not depend on it. What then lies in a tile is zeros or older keys, which the mask
-hides. Hidden keys must be finite, as in a softmax that is written out: keys of the same sequence within a quarter of visible
-ones, and where parts of a cache are not finite, inf and NaN may reach rows of other heads and sequences too.
+hides. Hidden keys of the same sequence within a quarter of visible ones must be finite, as in a softmax that is written out.
+What is not finite in one sequence reaches no other: where bounds differ by sequence, a buffer is zeroed before another sequence
+loads into it. It may reach other heads of its own sequence.
 
 Layouts (all HBM, row-major):
     q    [batch, num_heads_q, seqlen_q, head_dim]    seqlen_q 1..16, head_dim 1..256

@@ -16,9 +16,14 @@ def open_buffers(env):
     for those that still wait.
     """
     ahead, loads = env["prefetch"], len(env["loads"])
-    env["buffers"] = {
-        "k": _buffers(env, "k", min(loads, ahead + 1 + env["together"])), "v": _buffers(env, "v", min(loads, ahead + VALUES))
-    }  # fmt: skip
+    env["spare"] = 0
+    env["clears_keys"] = nisa.engine.vector
+    if env["lo"].shape[0] > 1:
+        env["spare"] = 1
+    if nisa.get_nc_version() >= nisa.nc_version.gen3:
+        env["clears_keys"] = nisa.engine.gpsimd  # not before, where it and Vector take turns at their port
+    keys, values = ahead + 1 + env["together"] + env["spare"], ahead + VALUES + env["spare"]
+    env["buffers"] = {"k": _buffers(env, "k", min(loads, keys)), "v": _buffers(env, "v", min(loads, values))}
     env["loaded"] = 0
     env["cleared"] = len(env["buffers"]["v"])
     env["zero"] = nl.ndarray((TILE, 1), dtype=env["v"].dtype, buffer=nl.sbuf)
@@ -61,19 +66,33 @@ def load_keys(env, number):
     if 0 < number and number < len(buffers):
         nisa.memset(dst=load["k"], value=0.0, engine=nisa.engine.vector)
     _load(env, env["k"], load["k"], load, 0)
+    _forget(env, buffers, number + 1, env["clears_keys"])
 
 
 def load_values(env, closed, opened):
     """The values of further chunks: into buffers of chunks before `closed`, up to chunk `opened`."""
     buffers = env["buffers"]["v"]
-    stop = min(min(closed + len(buffers), opened + 1), len(env["loads"]))
+    stop = min(min(closed + len(buffers) - env["spare"], opened + 1), len(env["loads"]))
     for number in range(env["loaded"], stop):
         load = env["loads"][number]
         load["v"] = buffers[number % len(buffers)]
         if number < env["cleared"]:
             _clear(env, load["v"])
         _load(env, env["v"], load["v"], load, 1)
+        _forget(env, buffers, number + 1, nisa.engine.vector)
     env["loaded"] = max(env["loaded"], stop)
+
+
+def _forget(env, buffers, number, engine):
+    """Zeros into the buffer of load `number` where it holds keys of another sequence: where bounds differ by sequence, the
+    transfer may leave some of them, and 0 times their inf or NaN would reach this one's rows. One load early, so that neither
+    the engine nor the transfer waits; hence the spare buffer.
+    """
+    loads, count = env["loads"], len(buffers)
+    if env["spare"] == 0 or number < count or number >= len(loads):
+        return
+    if loads[number - count]["batch"] != loads[number]["batch"]:
+        nisa.memset(dst=buffers[number % count], value=0.0, engine=engine)
 
 
 def _load(env, given, tile, load, ring):
@@ -95,13 +114,12 @@ def _load(env, given, tile, load, ring):
 
 
 def load_constants(env):
-    """The identity (which turns), its negative, ones, and the sinks as rows of each block."""
+    """The identity (which turns), ones and minus ones, and the sinks as rows of each block."""
     env["ones"] = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["ones"], value=1.0, engine=nisa.engine.gpsimd)
     env["identity"] = _diagonal(env["ones"], nl.bfloat16)
-    less = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=less, value=-1.0, engine=nisa.engine.gpsimd)
-    env["negative"] = _diagonal(less, nl.float32)
+    env["minus_ones"] = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=env["minus_ones"], value=-1.0, engine=nisa.engine.gpsimd)
     env["one"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["one"], value=1.0, engine=nisa.engine.gpsimd)
     env["lowest"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)

@@ -22,6 +22,8 @@ MAX_KEYS = 1 << 24
 """Key positions are compared in float32 on the Vector engine, exact below 2^24."""
 CHUNK_BYTES = 8192
 """Most bytes per partition of a chunk's keys; also what one descriptor of a transfer moves."""
+BUCKET_KEYS = 2048
+"""Keys of a chunk from which on two chunks are a bucket of their own."""
 PREFETCH = (3, 4)
 """Chunks of keys that are loaded ahead: of up to two chunks, whose steps are single ones, and of more. With fewer the transfers
 pause, and each buffer more is zeroed at the start. Where SBUF cannot hold as many, fewer are, down to FEWEST.
@@ -79,12 +81,12 @@ def bucket_of(keys: int, chunk: int) -> int:
     """Chunks of the smallest bucket that holds `keys`: 1, 2, 3, 5, 9, 17, ... = 2^n + 1.
 
     Caches are mostly a power of two, a prompt's padded length, and some generated tokens. With chunks of 2,048 keys six buckets
-    reach to 34,816 keys.
+    reach to 34,816 keys. Of smaller chunks there is no bucket of 2, so that six of 1,024 keys reach to 33,792.
     """
     needed = max(1, -(-keys // chunk))
-    if needed <= 2:
+    if needed == 1 or (needed == 2 and chunk >= BUCKET_KEYS):
         return needed
-    return int((1 << (needed - 2).bit_length()) + 1)
+    return int((1 << (needed - 2).bit_length()) + 1) if needed > 2 else 3
 
 
 def decode_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
@@ -162,14 +164,15 @@ def _visited(problem: Problem) -> int:
 def _budget(problem: Problem, per_partition: int, chunks: int, prefetch: int) -> dict[str, int]:
     """SBUF bytes per partition by purpose; the factors are the copies that the software pipeline keeps alive."""
     size, entries = _ITEMSIZE.get(problem.dtype, 4), problem.batch if problem.mask.runtime_bounds else 1
+    spare = int(entries > 1)
     rows = min(TILE, problem.group_size * problem.seqlen_q)
     all_rows, units = problem.group_size * problem.seqlen_q, problem.batch * problem.num_heads_kv
     tiles = math.prod(tiles_of(per_partition, rows))
     blocks = -(-all_rows // rows)
     keys = chunks * per_partition
     return {
-        "k": (prefetch + 3) * per_partition * problem.head_dim * size,
-        "v": (prefetch + VALUES) * per_partition * problem.head_dim_v * size,
+        "k": (prefetch + 3 + spare) * per_partition * problem.head_dim * size,
+        "v": (prefetch + VALUES + spare) * per_partition * problem.head_dim_v * size,
         "turned": 3 * -(-problem.head_dim // TILE) * tiles * TILE * size,
         "q": -(-problem.head_dim // TILE) * units * all_rows * size + 2 * problem.head_dim * size,
         "probs": 3 * tiles * rows * (size + 4) + (6 * tiles * rows * 4 if problem.softcap is not None else 0),

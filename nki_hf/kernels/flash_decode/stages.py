@@ -117,7 +117,9 @@ def tops(env, step, number):
 
 
 def maximum(env, step, summed):
-    """The running maximum of each row [rows, 1], and minus it on a diagonal for the product that subtracts it.
+    """The running maximum of each row [rows, 1], and on a diagonal for the product that subtracts it.
+
+    The diagonal is selected, not multiplied: 0 times the inf or NaN of one row would reach all others.
 
     The sums of step `summed`, if there is one, are turned with the maxima: then they need no product of their own.
     """
@@ -131,18 +133,17 @@ def maximum(env, step, summed):
     before = block["maximum"]
     if before == None:  # noqa: E711
         before = env["lowest"][0:rows, 0:1]
-    step["diagonal"] = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
-    spread = top.ap(pattern=[[1, rows], [0, rows]], offset=0)
-    nisa.scalar_tensor_tensor(
-        dst=step["diagonal"], data=spread, op0=nl.maximum, operand0=before, op1=nl.multiply,
-        operand1=env["negative"][0:rows, 0:rows],
-    )  # fmt: skip
     if summed != None:  # noqa: E711
         _total(env, summed, bank[PAIR : PAIR + rows, 0:TILE])
     # What nothing waits for soon, on the engine that has nothing else to do.
     engine = nisa.engine.gpsimd
     after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(dst=after, data1=before, data2=top, op=nl.maximum, engine=engine)
+    step["diagonal"] = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.affine_select(
+        dst=step["diagonal"], pattern=[[-1, rows]], offset=0, channel_multiplier=1,
+        on_true_tile=after.ap(pattern=[[1, rows], [0, rows]], offset=0), on_false_value=0.0, cmp_op=nl.equal,
+    )  # fmt: skip
     if not step["first"]:
         step["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=step["correction"], data1=before, data2=after, op=nl.subtract, engine=engine)
@@ -162,7 +163,7 @@ def exponentials(env, step):
     if softcap != None:  # noqa: E711
         shift = nl.ndarray((TILE, rows, 1), dtype=nl.float32, buffer=nl.psum)
     moving = step["diagonal"].ap(pattern=[[rows, rows], [1, rows], [0, shift.shape[2]]], offset=0)
-    nisa.nc_matmul(dst=shift, stationary=env["ones"][0:rows, 0:TILE], moving=moving)
+    nisa.nc_matmul(dst=shift, stationary=env["minus_ones"][0:rows, 0:TILE], moving=moving)
     if softcap != None:  # noqa: E711
         spread = shift.ap(pattern=[[rows, TILE], [1, rows], [0, tiles]], offset=0)
         nisa.tensor_tensor(dst=tile, data1=tile, data2=spread, op=nl.add, engine=nisa.engine.vector)
