@@ -47,6 +47,9 @@ try:
     from nki_hf.tools.program import ProgramCommand, finished
     from nki_hf.tools.progress import working
     from nki_hf.tools.screen import Screen
+except KeyboardInterrupt:
+    print("interrupted.", file=sys.stderr)
+    sys.exit(130)
 except ModuleNotFoundError as missing:
     # The words of a clone that was never installed, or of another Python than the one it was installed in.
     print(

@@ -56,7 +56,12 @@ def main() -> None:
     A verb that is named comes alone: importing the others takes as long as a round of `judge`.
     """
     named = sys.argv[1] if len(sys.argv) > 1 else ""
-    _program(named if named in _verbs() else "")()
+    try:
+        program = _program(named if named in _verbs() else "")
+    except KeyboardInterrupt:  # while modules load; after that tools/program.py says it
+        print("interrupted.", file=sys.stderr)
+        sys.exit(130)
+    program()
 
 
 app: typer.Typer

@@ -22,7 +22,7 @@ WIDTHS = (1280, 800, 390)
 DRAWN = 'document.documentElement.dataset.drawn === "yes"'
 PAGES = {
     "1k": ("--kernel", "v11", "--seqlen", "1024", "--chip", "trn1"),
-    "1k_against_v7": ("--seqlen", "1024", "--chip", "trn2", "--against", "v7"),
+    "1k_against_v7": ("--shape", "sq=1024", "--chip", "trn2", "--against", "v7"),
     "16k": ("--seqlen", "16384", "--chip", "trn2"),
 }
 """Name of a picture -> the words of `nki_hf report`."""

@@ -156,23 +156,27 @@ def _file() -> dict[str, Any]:
     return dict(json.loads(PRICES.read_text(encoding="utf-8")))
 
 
-def _instance(item: dict[str, Any]) -> Instance:
-    name, count = str(item["name"]), _count(item["accelerators"])
+def _instance(item: Any) -> Instance:
+    if not isinstance(item, dict):
+        raise ValueError(f"{str(item)[:40]!r} is no instance: it is an object with name, accelerators, prices")
+    name, count = _text(item, "name"), _count(item["accelerators"])
+    if not isinstance(item["prices"], list) or not all(isinstance(p, dict) for p in item["prices"]):
+        raise ValueError(f"prices={str(item['prices'])[:40]} is no list of objects with dollars, kind, date, source")
     prices = tuple(
-        Price(dollars=_dollars(p["dollars"]), kind=str(p["kind"]), date=str(p["date"]), source=str(p["source"]))
+        Price(dollars=_dollars(p["dollars"]), kind=_text(p, "kind"), date=_text(p, "date"), source=_text(p, "source"))
         for p in item["prices"]
     )
     if "gpu" in item:
         peak = _dollars(item["peak_tflops"]) * count
-        return Instance(name=name, chip=str(item["gpu"]), accelerators=count, cores=0, peak_tflops=peak, prices=prices)
-    chip, cores = get_chip(str(item["chip"])), _count(item["cores"])
+        return Instance(name=name, chip=_text(item, "gpu"), accelerators=count, cores=0, peak_tflops=peak, prices=prices)
+    chip, cores = get_chip(_text(item, "chip")), _count(item["cores"])
     peak = cores * float(chip.tensor_peak_tflops)
     return Instance(name=name, chip=chip.name, accelerators=count, cores=cores, peak_tflops=peak, prices=prices)
 
 
 def _dollars(value: Any) -> float:
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not _LEAST <= number <= _MOST:
@@ -181,6 +185,12 @@ def _dollars(value: Any) -> float:
             f"{_MOST:,.0f}"
         )
     return number
+
+
+def _text(item: dict[str, Any], name: str) -> str:
+    if not isinstance(item[name], str) or not item[name].strip():
+        raise ValueError(f"{name}={str(item[name])[:40]} is no text")
+    return str(item[name])
 
 
 def _count(value: Any) -> int:

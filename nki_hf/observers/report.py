@@ -9,6 +9,7 @@ from nki_hf.observers.timing import Roofline, critical_path, engine_times, gains
 from nki_hf.observers.working_set import working_sets
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import Schedule
+from nki_hf.timing.spills import Spills
 
 __all__ = ["ESTIMATED", "LONGER", "facts", "gain_text"]
 
@@ -48,9 +49,7 @@ def facts(
         "achieved": _achieved(point, useful),
         "executed_tflops": point.achieved_tflops, "visible_tflops": useful,
         "peak_tflops": point.peak_tflops, "attainable_tflops": point.attainable_tflops,
-        "spills": f"{spills.psum_copies:,} PSUM tiles go to SBUF, {spills.recomputed:,} matmuls run again for want of PSUM, "
-                  f"{spills.stores:,} stores and {spills.loads:,} loads of "
-                  f"spilled tiles go through HBM." if spills else "",
+        "spills": _spilled(spills),
         "engines": [
             {"core": row.core, "engine": row.engine, "instructions": row.instructions, "active": row.active_ns / total,
              "waiting": {name: ns / total for name, ns in row.waiting_ns.items()}, "idle": row.idle_ns / total,
@@ -83,6 +82,16 @@ def facts(
 def gain_text(row: Mapping[str, Any]) -> str:
     """The gain of a row of `facts` in us, after a ~ if it is an estimate."""
     return f"{'~ ' if row['gain_estimated'] else ''}{row['gain_us']:,.1f}"
+
+
+def _spilled(spills: Spills) -> str:
+    """What came of tiles that did not fit, without what did not happen; empty if all fitted."""
+    kinds = (
+        (spills.psum_copies, "PSUM tiles go to SBUF"), (spills.recomputed, "matmuls run again for want of PSUM"),
+        (spills.stores, "stores of spilled tiles go to HBM"), (spills.loads, "loads of spilled tiles come from HBM"),
+    )  # fmt: skip
+    found = [f"{count:,} {what}" for count, what in kinds if count]
+    return f"{', '.join(found)}." if found else ""
 
 
 def _achieved(point: Roofline, useful: float | None) -> str:

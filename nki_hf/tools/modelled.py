@@ -19,6 +19,7 @@ from nki_hf.tools.error_bands import band_of, task_band
 from nki_hf.tools.judging.programs import user_events
 from nki_hf.tools.lengths import attention_instructions, check_length, subject_instructions
 from nki_hf.tools.option_values import constant_of
+from nki_hf.tools.printable import printable
 from nki_hf.tools.shape import LARGEST, problem_of
 from nki_hf.tools.subjects import attention_events, events_of, own_kernels, subject
 
@@ -59,7 +60,8 @@ class ModelRequest:
     constants: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        return f"{Path(self.kernel).name if self.task else self.kernel} {self.shape or self.seqlen}"
+        size = self.shape or (f"sq={self.seqlen},causal" if self.own else self.seqlen)
+        return f"{Path(self.kernel).name if self.task else self.kernel} {size}"
 
     @property
     def own(self) -> bool:
@@ -140,7 +142,7 @@ def stream(asked: ModelRequest) -> Sequence[Event]:
         count = subject_instructions(asked.kernel, asked.seqlen, chip)
     check_length(count, str(asked), f"give a smaller {'shape' if asked.shape else 'seqlen'}{_BENCH if asked.own else ''}")
     if count >= _LONG:
-        print(f"{asked}: about {count:,} instructions to trace and to schedule", file=sys.stderr, flush=True)
+        print(printable(f"{asked}: about {count:,} instructions to trace and to schedule"), file=sys.stderr, flush=True)
     if asked.own:
         return attention_events(asked.problem, chip, asked.lnc, kernel=asked.kernel)
     return events_of(asked.kernel, asked.seqlen, chip)

@@ -145,7 +145,10 @@ def show(launch: Launch, title: str, screen: Screen) -> None:
     if shape is None:
         screen.say("its masks are data, which no command line says: nki_hf report has no page of it")
     else:
-        screen.say("where its simulated time goes:")
+        screen.say(
+            "where its simulated time goes"
+            + (f", all of it run by one core in place of {head['lnc']}:" if head["lnc"] > 1 else ":")
+        )
         screen.line(f"nki_hf report --kernel {head['kernel']} --shape {shape} --chip {head['chip']} -o page.html")
     screen.say("")
 

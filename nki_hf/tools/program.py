@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from nki_hf.errors import DeviceFailed, KernelFault
 from nki_hf.tools.judging.findings import KernelFailed
+from nki_hf.tools.printable import printable
 
 __all__ = ["Program", "ProgramCommand", "finished", "sentence"]
 
@@ -136,7 +137,7 @@ def _place(error: BaseException) -> str:
 
 def _one_line(text: str) -> str:
     """Without line breaks and control characters: what a file is called must not steer a terminal."""
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split()))
+    line = printable(" ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from nki_hf.tools.printable import printable
+
 __all__ = ["QUIET", "Work", "working"]
 
 QUIET = 2.0
@@ -41,7 +43,7 @@ class Work:
         self.done = 0
         self.step = ""
         self.began = self.advanced = time.monotonic()
-        self.tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
+        self.tell: Callable[[str], None] = lambda text: _tell(text, sys.stderr)
 
     def begin(self, step: str) -> None:
         """Name the step that begins."""
@@ -55,7 +57,7 @@ class Work:
 
     def name(self) -> str:
         """What runs."""
-        return self.what + (f": {self.step}" if self.step else "")
+        return printable(self.what + (f": {self.step}" if self.step else ""))
 
     def state(self) -> str:
         """How far it is, since when it runs, and about how long it will.
@@ -93,7 +95,7 @@ def working(what: str, total: int | None = None, *, file: IO[str] | None = None)
         stream = None
     work = Work(what, total)
     where = sys.stderr if file is None else file
-    work.tell = lambda text: print(text, file=where, flush=True)
+    work.tell = lambda text: _tell(text, where)
     over = threading.Event()
     watch = None
     if stream is not None:
@@ -106,6 +108,10 @@ def working(what: str, total: int | None = None, *, file: IO[str] | None = None)
         over.set()
         if watch is not None:
             watch.join()
+
+
+def _tell(text: str, stream: IO[str]) -> None:
+    print(printable(text, but="\n\t"), file=stream, flush=True)
 
 
 def _lines(work: Work, over: threading.Event, stream: IO[str]) -> None:
@@ -141,7 +147,7 @@ def _bar(work: Work, over: threading.Event, stream: IO[str]) -> None:
         columns.append(BarColumn(bar_width=16))
     with Progress(*columns, TextColumn("{task.fields[state]}"), console=console, transient=True) as bar:
         task = bar.add_task(work.name(), total=work.total, start=True, state=work.state())
-        before, work.tell = work.tell, lambda text: bar.console.print(Text(text), soft_wrap=True)
+        before, work.tell = work.tell, lambda text: bar.console.print(Text(printable(text, but="\n\t")), soft_wrap=True)
         while not over.wait(0.2):
             state = work.state()
             room = max(10, console.width - len(state) - (22 if len(columns) > 2 else 5))
@@ -151,10 +157,11 @@ def _bar(work: Work, over: threading.Event, stream: IO[str]) -> None:
 
 def _shortened(work: Work, room: int) -> str:
     """What runs, in `room` letters: the step, which changes, before the name of the command."""
-    for text in (work.name(), work.step or work.what):
+    short = printable(work.step or work.what)
+    for text in (work.name(), short):
         if len(text) <= room:
             return text
-    return f"{(work.step or work.what)[: room - 3]}..."
+    return f"{short[: room - 3]}..."
 
 
 def _span(seconds: float) -> str:

@@ -42,6 +42,8 @@ from nki_hf.tools.subjects import SUBJECTS, own_kernels
 
 __all__ = ["command", "show", "side_of"]
 
+UNCHECKED = "Whether it computes the task was not looked at here: nki_hf judge does that."
+
 
 def show(side: Side, screen: Screen) -> None:
     """Print the verdict, the engine table, the longest lines of the critical path and the working set."""
@@ -162,7 +164,12 @@ def command(
             beside = replace(beside, title=f"{theirs} {asked.seqlen}")
         if output is not None:
             unlike = "" if other is None else _unlike(asked, other)
-            notes = (*[unlike] * bool(unlike), _capital(f"{asked.band}."), f"Made by {_words(asked, against)}")
+            notes = (
+                *[unlike] * bool(unlike),
+                *[UNCHECKED] * bool(asked.task),
+                _capital(f"{asked.band}."),
+                f"Made by {_words(asked, against)}",
+            )
             text = report_page(side, beside, notes=notes)
             with writing(output), whole_file(output) as file:
                 file.write(text.encode())
@@ -176,6 +183,8 @@ def command(
         screen.say("", f"{ratio:,.2f} times as fast as {beside.title}: {sentence(beside.reasons)}")
         if other is not None and _unlike(asked, other):
             screen.say(_unlike(asked, other))
+    if asked.task:
+        screen.say(UNCHECKED)
     screen.say(asked.band)
     if output is not None:
         screen.say(f"wrote {output}")

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nki_hf.tools.printable import printable
+
 __all__ = ["PIPED", "Screen"]
 
 PIPED = 80
@@ -52,7 +54,7 @@ class Screen:
 
     def line(self, text: str) -> None:
         """Print what is copied or read by other programs (a path, a command, a finding) as one line, whatever the width."""
-        self.console.print(Text(text), soft_wrap=True)
+        self.console.print(Text(printable(text, but="\n\t")), soft_wrap=True)
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", left: Sequence[int] = (0,)) -> None:
         """Print rows under their names, or, where a row is wider than the screen, a block for each.
@@ -67,6 +69,7 @@ class Screen:
             self.say(title)
         if not rows:
             return
+        rows = [[printable(cell) for cell in row] for row in rows]
         names, widths = _columns(head, rows)
         if _width(widths) <= self.width:
             high = max(map(len, names))
@@ -126,7 +129,7 @@ def _is_number(text: str) -> bool:
 def _wrapped(text: str, width: int) -> list[str]:
     """Lines of at most `width` letters; a word that is longer (a path) stands whole on a line of its own."""
     lines: list[str] = [""]
-    for word in text.split():
+    for word in map(printable, text.split()):
         if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
             lines[-1] += f" {word}"
             continue

@@ -28,6 +28,7 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.option_values import constant_of, sizes_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
+from nki_hf.tools.printable import printable
 from nki_hf.tools.program import sentence
 from nki_hf.tools.progress import Work, working
 from nki_hf.tools.screen import Screen
@@ -270,7 +271,7 @@ def command(
         chosen = get_chip(chip or settings().chip)
         options = SimOptions(chip=chosen, third_party=foreign, uninitialized="error" if strict_reads else "sentinel")
         files = dict.fromkeys(spec.rpartition(":")[0] for spec in (kernel, reference) if spec)
-        print(f"running {', '.join(files)} as Python code, with all of your rights", file=sys.stderr, flush=True)
+        print(printable(f"running {', '.join(files)} as Python code, with all of your rights"), file=sys.stderr, flush=True)
         loaded = load_callable(kernel)
         given = load_callable(reference) if reference else None
         constants = dict(constant_of(text) for text in const)

@@ -1,6 +1,8 @@
 """Two runs side by side: exact intervals, verdicts, and what is refused."""
 
 import importlib.util
+import json
+import math
 import os
 import random
 from pathlib import Path
@@ -91,8 +93,54 @@ def test_other_work_is_not_compared(name):
 
 def test_other_machines_are_named():
     old, new = _runs(header={**bench_results.HEADER, "machine": "b"})
-    assert differences(old, new) == [("machine", "a machine", "b")]
+    assert ("machine", "a machine", "b") in differences(old, new)
     assert differences(old, old) == []
+
+
+def test_an_attention_that_one_run_lacks_is_named():
+    old, new = _runs()
+    found = {name: (before, after) for name, before, after in differences(old, new)}
+    assert found == {
+        "eager, not compared": ("timed", "not in this run"),
+        "sdpa, not compared": ("not in this run", "timed"),
+    }
+    skipped = bench_results.result([bench_results.row("nki", [1.0] * 5), bench_results.row("eager", [1.0], timing=None,
+                                                                                           skipped="no memory")])  # fmt: skip
+    assert ("eager, not compared", "timed", "no memory") in differences(old, skipped)
+
+
+def _timed(body, calls):
+    body["rows"][0]["timing"]["iterations_s"] = calls
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda body: _timed(body, [0.0] * 5), "eager: timing: 0.0 s is no time of a call"),
+        (lambda body: _timed(body, [-1.0] * 5), "-1.0 s is no time of a call"),
+        (lambda body: _timed(body, [math.nan] * 5), "nan s is no time of a call"),
+        (lambda body: _timed(body, [math.inf] * 5), "inf s is no time of a call"),
+        (lambda body: _timed(body, []), "no call was timed"),
+        (lambda body: _timed(body, [2.0] * 5), "mean_s=1.13 is not that of its calls, 2"),
+        (lambda body: body["rows"][0]["timing"].update(median_s=9.0), "median_s=9 is not that of its calls, 1.1"),
+        (lambda body: body["rows"].append(body["rows"][0]), "eager is there twice"),
+        (lambda body: body["modelled"][0]["rows"][0].pop("nki_us_simulated"), "nki_us_simulated=None is no time"),
+        (lambda body: body["modelled"][0]["rows"][0].update(nki_us_simulated=0), "nki_us_simulated=0 is no time"),
+        (lambda body: body["modelled"][0]["rows"][0].pop("kernel"), "kernel=None"),
+        (lambda body: body["modelled"][0]["rows"].append({}), "is no time"),
+    ],
+)
+def test_a_damaged_result_gets_no_verdict(app, tmp_path, damage, why):
+    old, _ = _runs()
+    for name in ("good.json", "bad.json"):
+        old.write(tmp_path / name)
+    body = json.loads((tmp_path / "bad.json").read_text())
+    damage(body)
+    (tmp_path / "bad.json").write_text(json.dumps(body))
+    done = CliRunner().invoke(app, ["--compare", str(tmp_path / "good.json"), str(tmp_path / "bad.json")])
+    assert done.exit_code == 2
+    assert why in done.output
+    assert "no difference" not in done.output
 
 
 @pytest.fixture(scope="module")

@@ -142,7 +142,12 @@ def test_a_file_of_prices_takes_the_place_of_ours(tmp_path):
         ('{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 2, "prices": [{"dollars": -1, '
          '"kind": "x", "date": "y", "source": "z"}]}]}', "'-1' is no price"),
         ('{"instances": 5}', 'has no list "instances"'),
-        ('{"instances": [5]}', "instance 1"),
+        ('{"instances": [5]}', "instance 1: '5' is no instance"),
+        ('{"instances": [{"name": 5, "chip": "trn1", "accelerators": 1, "cores": 2, "prices": []}]}', "name=5 is no text"),
+        ('{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 2, "prices": null}]}', "prices=None is"),
+        ('{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 2, "prices": [3]}]}', "no list of objects"),
+        ('{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 2, "prices": [{"dollars": true, '
+         '"kind": "x", "date": "y", "source": "z"}]}]}', "'True' is no price"),
     ],
 )  # fmt: skip
 def test_a_file_of_prices_that_means_nothing_is_one_sentence(tmp_path, body, why):
@@ -188,6 +193,26 @@ def test_measured_times_take_the_place_of_simulated_ones(tmp_path):
     assert row["simulated"] is False
     assert row["dollars_per_attention_pflop"] == pytest.approx(1.34 / 3600 / (2 * 4 * 4096**2 * 128 / 360e-6) * 1e15)
     assert "measured (yours)" in _cost("--measured", tmp_path / "own.csv").stdout
+
+
+def test_measured_calls_of_several_shapes_have_a_table_each(tmp_path):
+    rows = 'trn2,flash_const_max,"sq=512,causal",20\ntrn2,flash_const_max,"sq=1024,causal",40\n'
+    (tmp_path / "own.csv").write_text(f"chip,kernel,shape,us\n{rows}")
+    said = _cost("--measured", tmp_path / "own.csv", "--price", "trn2.3xlarge=1").stdout
+    first, second = said.split("dollars of attention, 1 layer, ")[1:]
+    assert first.startswith("flash_const_max sq=512,causal")
+    assert second.startswith("flash_const_max sq=1024,causal")
+    for table, us, tokens in ((first, 20, 512), (second, 40, 1024)):  # 8 calls of one core at a time on the instance's 8
+        line = next(line for line in table.splitlines() if line.startswith("trn2.3xlarge"))
+        assert float(line.split()[4]) == pytest.approx(1 / 3600 * us / 8 / tokens, rel=0.005)
+
+
+@pytest.mark.parametrize("words", [("--shape", "sq=512"), ("--lnc", "1"), ("--order", "program")])
+def test_what_measured_rows_say_themselves_is_refused(tmp_path, words):
+    (tmp_path / "own.csv").write_text("chip,kernel,shape,us\ntrn1,v11,4096,360\n")
+    done = _cost("--measured", tmp_path / "own.csv", *words)
+    assert done.exit_code == 2
+    assert f"{words[0].removeprefix('--')}={words[1]} is not used with measured=" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,15 @@ def show(times: Sequence[CallTime], rows: Sequence[CostRow], known: Sequence[Ins
     say("")
     kind = " or ".join(sorted({"sim" if time.simulated else "measured" for time in times}))
     head = ("instance", "$/h", "price", "cores", f"$/Mtok ({kind})", f"$/PFLOP ({kind})", "band")
-    cells = [
-        [row.instance.name, f"{row.price.dollars:,.4g}", _price(row), f"{row.cores}/{row.instance.cores}",
-         _figures(row.per_million_tokens), _figures(row.per_pflop), _span(row)]
-        for row in sorted(rows, key=lambda row: (row.time.what, row.per_pflop))
-    ]  # fmt: skip
-    screen.table(head, cells, title=f"dollars of attention, {layers:,} layer{'s' * (layers > 1)}", left=(0, 2))
+    title = f"dollars of attention, {layers:,} layer{'s' * (layers > 1)}"
+    for what in (whats := dict.fromkeys(time.what for time in times)):  # own times may be of several calls
+        cells = [
+            [row.instance.name, f"{row.price.dollars:,.4g}", _price(row), f"{row.cores}/{row.instance.cores}",
+             _figures(row.per_million_tokens), _figures(row.per_pflop), _span(row)]
+            for row in sorted(rows, key=lambda row: row.per_pflop) if row.time.what == what
+        ]  # fmt: skip
+        if cells:
+            screen.table(head, cells, title=f"{title}, {what}" if len(whats) > 1 else title, left=(0, 2))
     say(LEGEND)
     shown = {row.instance.name for row in rows}
     silent = [item.name for item in known if item.modelled and item.prices and item.name not in shown]
@@ -99,7 +102,7 @@ def as_json(rows: Sequence[CostRow], layers: int) -> dict[str, Any]:
 
 
 def _price(row: CostRow) -> str:
-    return f"{_SHORT.get(row.price.kind, row.price.kind)} {row.price.date.removeprefix('20')}"
+    return f"{_SHORT.get(row.price.kind, row.price.kind)} {row.price.date.removeprefix('20').strip('-')}".rstrip()
 
 
 _SHORT = {"capacity block": "block"}

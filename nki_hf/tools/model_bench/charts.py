@@ -96,7 +96,7 @@ def _simulated(axes: Any, theme: Theme, result: BenchResult) -> None:
     axes.margins(y=0.25)
     axes.set_xticks(range(len(entry.rows)), [f"{row['chip']}, {_cores(row['cores'])}" for row in entry.rows])
     axes.legend(fontsize=8, loc="upper right")
-    style(axes, theme, title=f"{title} (?: not known)", y=f"ms, attention of {entry.layers} layers (simulated)")
+    style(axes, theme, title=f"{title} (?: not known)", y=f"ms, attention of {entry.layers_in_words} (simulated)")
 
 
 def _shares(axes: Any, theme: Theme, result: BenchResult) -> None:

@@ -94,11 +94,19 @@ def _simulated(old: BenchResult, new: BenchResult) -> list[Compared]:
 
 
 def differences(old: BenchResult, new: BenchResult) -> list[tuple[str, str, str]]:
-    """Lines of the two headers that differ: name, old, new."""
+    """Lines of the two headers that differ, and attentions that one run has no times of: name, old, new."""
     names = dict.fromkeys([*old.header, *new.header])
     found = [(name, old.header.get(name, "-"), new.header.get(name, "-")) for name in names]
     found.append(("simulated kernels", _kernels(old), _kernels(new)))
+    attentions = dict.fromkeys(row.attn for row in (*old.rows, *new.rows))
+    found += [(f"{name}, not compared", _ran(old, name), _ran(new, name)) for name in attentions]
     return [line for line in found if line[1] != line[2]]
+
+
+def _ran(result: BenchResult, attn: str) -> str:
+    """`timed`, or why an attention has no times."""
+    row = next((row for row in result.rows if row.attn == attn), None)
+    return "not in this run" if row is None else "timed" if row.timing is not None else row.skipped or "not timed"
 
 
 def _kernels(result: BenchResult) -> str:

@@ -51,6 +51,19 @@ class Timing:
             peak_bytes=peak_bytes,
         )
 
+    def wrong(self) -> str:
+        """What no measurement gives (a time that is no positive number, a statistic of other calls), in words; else empty."""
+        for value in (self.first_s, *self.iterations_s):
+            if not 0 < value < math.inf:
+                return f"{value} s is no time of a call"
+        if not self.iterations_s:
+            return "no call was timed"
+        made = Timing.of(self.first_s, self.iterations_s)
+        for name in ("mean_s", "median_s", "min_s", "max_s"):
+            if not math.isclose(getattr(self, name), getattr(made, name), rel_tol=1e-6):
+                return f"{name}={getattr(self, name):g} is not that of its calls, {getattr(made, name):g}"
+        return ""
+
 
 def measure(
     call: Callable[[], Any],

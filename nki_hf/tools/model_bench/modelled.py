@@ -36,6 +36,11 @@ class Modelled:
     rows: tuple[dict[str, Any], ...]
     one_core: dict[str, Any] | None = None
 
+    @property
+    def layers_in_words(self) -> str:
+        """`1 layer`, `4 layers`."""
+        return f"{self.layers} layer{'' if self.layers == 1 else 's'}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelledDecode:

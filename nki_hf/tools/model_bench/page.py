@@ -81,8 +81,8 @@ def _words(problem: str) -> str:
 
 def _simulated(made: Page, entry: Modelled) -> None:
     made.heading("attention on Trainium: simulated, no figure here was measured")
-    made.say(f"{entry.layers} layers run {_words(entry.problem)}.", note=True)
-    titles = ["chip", "cores", "kernel", "µs a layer (sim)", f"ms, {entry.layers} layers (sim)",
+    made.say(f"{entry.layers_in_words} run{'s' * (entry.layers == 1)} {_words(entry.problem)}.", note=True)
+    titles = ["chip", "cores", "kernel", "µs a layer (sim)", f"ms, {entry.layers_in_words} (sim)",
               "prompts/s, attention alone (sim)", "share of the layer, at most (sim)"]  # fmt: skip
     rows = []
     for row in [*entry.rows, *([entry.one_core] if entry.one_core else [])]:

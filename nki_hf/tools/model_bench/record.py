@@ -140,11 +140,38 @@ class BenchResult:
         except OSError as error:
             raise ValueError(f"result={path} cannot be read ({error.strerror or error}).") from None
         try:
-            return _ADAPTER.validate_python(_with_nan(json.loads(text)))
+            found = _ADAPTER.validate_python(_with_nan(json.loads(text)))
+            why = _wrong(found)
         except (ValueError, RecursionError) as error:  # pydantic's error is one
             errors = error.errors() if isinstance(error, ValidationError) else []
-            where = f" ({'.'.join(map(str, errors[0]['loc']))}: {errors[0]['msg']})" if errors else ""
-            raise ValueError(f"result={path} is no result of this benchmark{where}: give a file that --json wrote.") from None
+            why = ": ".join(filter(None, (".".join(map(str, errors[0]["loc"])), errors[0]["msg"]))) if errors else "no JSON"
+        if why:
+            raise ValueError(f"result={path} is no result of this benchmark ({why}): give a file that --json wrote.")
+        return found
+
+
+def _wrong(result: BenchResult) -> str:
+    """What no run writes, in words; empty if there is nothing such."""
+    names = [row.attn for row in result.rows]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        return f"rows: {twice[:40]} is there twice"
+    for row in result.rows:
+        passes = [("timing", row.timing)]
+        passes += [("decode.prefill", row.decode.prefill), ("decode.step", row.decode.step)] if row.decode else []
+        for place, timing in passes:
+            why = timing.wrong() if timing is not None else ""
+            if why:
+                return f"rows: {row.attn[:40]}: {place}: {why}"
+    for entry in result.modelled:
+        for one in entry.rows:
+            us = one.get("nki_us_simulated")
+            if not isinstance(us, float | int) or not 0 < us < math.inf:
+                return f"modelled: nki_us_simulated={str(us)[:40]} is no time"
+            for name, kind in (("chip", str), ("cores", int), ("kernel", str)):
+                if not isinstance(one.get(name), kind):
+                    return f"modelled: {name}={str(one.get(name))[:40]} is none"
+    return ""
 
 
 def _with_nan(value: Any) -> Any:
