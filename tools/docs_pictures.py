@@ -9,6 +9,7 @@ stand beside each other in docs/images. All times in them are simulated but for 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from functools import partial
@@ -29,13 +30,17 @@ HEADS = SimpleNamespace(num_attention_heads=16, num_key_value_heads=8, head_dim=
 
 
 def scaling() -> None:
-    """docs/images/scaling.png and scaling_dark.png, as `qwen3_bench.py --sweep seqlen=512..16384` draws them."""
+    """docs/images/scaling.png and scaling_dark.png, as `qwen3_bench.py --sweep seqlen=512..16384` draws them.
+
+    Each file holds the simulated microseconds that it shows as its description, so that a test sees when they are old.
+    """
     points = sweep(
         lengths_of("seqlen=512..16384"), lambda seqlen: model_problem(HEADS, seqlen, BenchOptions()),
         step=lambda what: print(what, file=sys.stderr, flush=True),
     )  # fmt: skip
+    shown = json.dumps([[p.line, p.seqlen, round(p.us, 1)] for p in points if p.kind == "simulated"])
     for theme, name in ((LIGHT, "scaling.png"), (DARK, "scaling_dark.png")):
-        (IMAGES / name).write_bytes(drawn(partial(draw, points), theme, SIZE, "png"))
+        (IMAGES / name).write_bytes(drawn(partial(draw, points), theme, SIZE, "png", description=shown))
 
 
 def utilisation() -> None:

@@ -73,15 +73,19 @@ def style(axes: Any, theme: Theme, *, title: str = "", x: str = "", y: str = "",
             text.set_color(theme.text)
 
 
-def drawn(draw: Draw, theme: Theme, size: tuple[float, float], file_format: str) -> bytes:
-    """The chart as a file: `png` (150 dots per inch) or `svg`, the same bytes each time."""
+def drawn(draw: Draw, theme: Theme, size: tuple[float, float], file_format: str, *, description: str = "") -> bytes:
+    """The chart as a file: `png` (150 dots per inch) or `svg`, the same bytes each time; `description` is put into a `png`."""
     import matplotlib as mpl
 
     chart = figure(theme, size)
     draw(chart, theme)
     held = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "nki_hf"}):
-        metadata = {"Date": None} if file_format == "svg" else {"Software": None}
+        metadata = (
+            {"Date": None}
+            if file_format == "svg"
+            else {"Software": None, **({"Description": description} if description else {})}
+        )
         chart.savefig(held, format=file_format, dpi=150, facecolor=theme.back, metadata=metadata)
     return held.getvalue()
 

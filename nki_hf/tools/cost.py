@@ -57,11 +57,11 @@ def command(
         known = tuple(item for item in known if item.chip == get_chip(chip).name)
     priced = [name for name in CHIPS if any(item.chip == name and item.prices for item in known)]
     if measured is not None:
-        for name, value, usual in (("shape", shape, SHAPE), ("lnc", lnc, None), ("order", order, "64")):
-            if value != usual:
-                raise ValueError(
-                    f"{name}={value} is not used with measured={measured}, whose rows say it; leave one of them out."
-                )
+        own = {"shape": "" if shape == SHAPE else shape, "lnc": lnc, "order": "" if order == "64" else order}
+        said = next((name for name, value in own.items() if value), None)
+        if said is not None:
+            why = f"{said}={own[said]} is not used with measured={measured}, whose rows say what was measured"
+            raise ValueError(f"{why}; leave one of them out.")
         times = measured_times(measured)
     else:
         if not priced:

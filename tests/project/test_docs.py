@@ -1,6 +1,7 @@
 """The documentation site: it builds strictly, every link leads somewhere, pages and pictures are what commands make."""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import nki_hf
@@ -104,6 +106,20 @@ def test_every_picture_is_made_by_a_command():
             "journeys": ("journey_ladder.svg", "journey_agent.svg", "journey_autocomp.svg")}  # fmt: skip
     assert set(made) == set(docs_pictures.PICTURES)
     assert {name for names in made.values() for name in names} == {path.name for path in (DOCS / "images").iterdir()}
+
+
+@pytest.mark.parametrize("name", ["scaling.png", "scaling_dark.png"])
+def test_the_picture_of_lengths_shows_what_the_table_of_utilisation_says(name):
+    """TFLOP/s of 4 seqlen**2 128 operations over the peak of a core, 91.8 or 78.6 TFLOP/s."""
+    with Image.open(DOCS / "images" / name) as picture:
+        shown = {(line, seqlen): us for line, seqlen, us in json.loads(picture.info["Description"])}
+    rows = re.findall(r"^\| (flash_\w+) (\d+)K \| (trn\d), 1 core \|  \| ([0-9.]+)% \(sim\) ",
+                      (DOCS / "utilisation.md").read_text(), flags=re.MULTILINE)  # fmt: skip
+    assert len(rows) == 6
+    for kernel, thousands, chip, share in rows:
+        keys = 1024 * int(thousands)
+        tflops = 4 * keys**2 * 128 / shown[f"{kernel} on {chip}, one head", keys] / 1e6
+        assert 100 * tflops / {"trn1": 91.8, "trn2": 78.6, "trn3": 78.6}[chip] == pytest.approx(float(share), abs=0.2)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -34,6 +34,16 @@ def module():
     return module
 
 
+@pytest.mark.parametrize(
+    ("layers", "words"), [(1, ("1 layer runs ", "ms, 1 layer (sim)")), (2, ("2 layers run ", "ms, 2 layers (sim)"))]
+)
+def test_one_layer_is_one(layers, words):
+    made = bench_results.result([bench_results.row("nki", TIMES)])
+    text = page(replace(made, modelled=(replace(made.modelled[0], layers=layers),))).decode()
+    for each in words:
+        assert each in text
+
+
 @pytest.fixture
 def run(module):
     return lambda *words: CliRunner().invoke(module.app, [str(word) for word in words])

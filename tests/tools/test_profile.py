@@ -54,6 +54,14 @@ def test_a_file_that_was_written_is_read(tmp_path):
     assert sum(row["count"] for row in body[0]["opcodes"]) == first.count
 
 
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_the_command_of_a_launch_on_two_cores_says_that_it_is_of_one(tmp_path, lnc):
+    """The report runs all heads on one core; of a launch on two it has another time."""
+    path = tmp_path / "r.events.jsonl"
+    write_events(path, [decide(problem_of(SHAPES[0]), backend="simulator", chip="trn2", lnc=lnc)])
+    assert ("all of it run by one core in place of 2:" in " ".join(_profile(path).stdout.split())) == (lnc == 2)
+
+
 def test_masks_that_are_data_have_no_command(tmp_path):
     head = next(event_lines(_decision(SHAPES[0])))["launch"]
     assert shape_of({**head, "mask": {**head["mask"], "runtime_bounds": True}}) is None

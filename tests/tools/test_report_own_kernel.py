@@ -31,6 +31,21 @@ def test_a_page_of_a_users_kernel_fits_and_names_its_line_and_the_chips_best(bro
     assert str(own) not in (own / f"{name}.html").read_text()  # whose machine it is stays out
 
 
+def test_a_report_of_a_file_says_that_its_values_were_not_looked_at(own):
+    for name in ("own", "both"):
+        assert (
+            "Whether it computes the task was not looked at here: nki_hf judge does that." in (own / f"{name}.html").read_text()
+        )
+
+
+def test_a_report_of_a_kernel_of_ours_is_named_by_its_whole_problem():
+    """Without a shape the call is causal, which half of its operations are: both are said alike."""
+    usual, said = ModelRequest(seqlen=1024), ModelRequest(shape="sq=1024,causal")
+    assert str(usual) == str(said)
+    assert usual.problem == said.problem
+    assert str(ModelRequest(kernel="v7", seqlen=1024)) == "v7 1024"
+
+
 @in_browser
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_long_name_leaves_the_figures_in_sight(browser, own, tmp_path, width):
