@@ -18,7 +18,7 @@ from nki_hf.tools.model_bench.page import _words, page, write_page
 from nki_hf.tools.model_bench.published import published_for, published_lines
 from nki_hf.tools.model_bench.record import BenchResult
 from nki_hf.tools.model_bench.report import show
-from nki_hf.tools.model_bench.sweep import lengths_of, model_problem, sweep, write_sweep
+from nki_hf.tools.model_bench.sweep import Point, lengths_of, model_problem, sweep, write_sweep
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import problem_of
 
@@ -251,6 +251,17 @@ def test_the_sweep_holds_published_rows_and_ours(tmp_path):
     text = _text(html.read_text())
     assert "Lines are SIMULATED, dots published" in text
     assert "attention, trn3: no measured rows" in text
+
+
+def test_the_table_of_a_sweep_has_the_lengths_of_a_line_together(tmp_path):
+    """Points come as they are stored, where the longest of a rung lie apart."""
+    points = [Point(line=line, chip="trn1", kind=kind, seqlen=seqlen, us=1.0, tflops=1.0, of_peak=0.01)
+              for line, kind, seqlen in (("v3", "published", 512), ("v3", "simulated", 512), ("v4", "published", 512),
+                                         ("v3", "published", 8192), ("v4", "published", 256))]  # fmt: skip
+    html, _ = write_sweep(points, tmp_path / "s.html", "the command")
+    rows = re.findall(r"<td[^>]*>(v\d)</td><td[^>]*>trn1</td><td[^>]*>(\w+)</td><td[^>]*>([\d,]+)</td>", html.read_text())
+    assert rows == [("v3", "published", "512"), ("v3", "simulated", "512"), ("v3", "published", "8,192"),
+                    ("v4", "published", "256"), ("v4", "published", "512")]  # fmt: skip
 
 
 def test_the_page_says_what_a_layer_runs_in_words():

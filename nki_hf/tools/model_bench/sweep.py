@@ -136,9 +136,11 @@ def write_sweep(points: Sequence[Point], path: Path, command: str) -> tuple[Path
     made.say("Lines are SIMULATED, dots published measurements. The ladder is one head, head_dim 128, bfloat16, non-causal, "
              "one core of trn1, p50 (2026).")  # fmt: skip
     made.chart(picture_element(partial(draw, points), SIZE, "microseconds and TFLOP/s by length"))
+    places = {line: n for n, line in enumerate(dict.fromkeys(p.line for p in points))}
+    ordered = sorted(points, key=lambda p: (places[p.line], p.seqlen, p.kind))
     made.table(
         ("line", "chip", "kind", "length", "µs a call", "TFLOP/s a core", "of peak"),
-        [[p.line, p.chip, p.kind, f"{p.seqlen:,}", f"{p.us:,.1f}", f"{p.tflops:.1f}", f"{p.of_peak:.0%}"] for p in points],
+        [[p.line, p.chip, p.kind, f"{p.seqlen:,}", f"{p.us:,.1f}", f"{p.tflops:.1f}", f"{p.of_peak:.0%}"] for p in ordered],
     )
     for chip in CHIPS:
         made.say(f"error of simulated times on measured rows: {error_band('attention', chip)}.", note=True)
