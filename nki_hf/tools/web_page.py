@@ -51,8 +51,8 @@ class Page:
         self._add(f"<table><tbody>{body}</tbody></table>")
 
     def chart(self, element: str) -> None:
-        """A chart, as charting.py makes it."""
-        self._add(element)
+        """A chart, as charting.py makes it; where its words would be too small to read it scrolls instead (charts.css)."""
+        self._add(f'<div class="wide">{element}</div>')
 
     def text(self) -> str:
         """The file."""

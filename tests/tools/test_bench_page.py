@@ -99,6 +99,11 @@ def test_a_browser_shows_one_chart_of_the_two_and_complains_of_nothing(html, tmp
                 browser.open(tmp_path / "r.html", width=width, dark=dark, ready="document.readyState === 'complete'")
                 assert [*browser.complaints, *browser.overflowing()] == []
                 assert browser.value(shown) == [f"chart {'dark' if dark else 'light'}"]
+                # Its smallest words are of 8 points, 96 / 72 pixels each where the picture has its own size.
+                scale = browser.value(
+                    "Math.max(...[...document.querySelectorAll('img.chart')].map(i => i.width / i.naturalWidth))"
+                )
+                assert 8 * 96 / 72 * scale >= 8
 
 
 def test_the_page_labels_every_modelled_figure(html):
