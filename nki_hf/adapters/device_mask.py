@@ -2,8 +2,8 @@
 
 It says in `Keys`' words what a mask of seqlen_q x seqlen_kv would say: a band of keys, and one key mask per batch row for the
 padding. It is made once and shared by the layers, its bias in the dtype that kernels take. No value is read, so that it can be
-made while a model is traced. Whatever else is done with it (indexing, arithmetic, torch functions) is done with the bool mask
-that it stands for.
+made while a model is traced. Whatever else is done with it (indexing, arithmetic, torch functions) is done with the mask that
+it stands for: sdpa's bool mask, or eager's float mask, which models that decline sdpa may add to their scores.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class DeviceMask:
       q_offset, window, ahead: the band, as in `Keys`.
       lo, hi: int32 `[batch or 1, seqlen_q]`, what of the band only the device knows; both or neither.
       bias: uint8 `[batch or 1, 1, seqlen_q or 1, seqlen_kv]`, 0 hides; None = nothing hidden besides.
+      stands_as: dtype of the mask that it stands for: bool, True = may see; or a float, 0 = may see, its lowest number hides.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class DeviceMask:
         lo: torch.Tensor | None = None,
         hi: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
+        stands_as: torch.dtype = torch.bool,
     ) -> None:
+        self.stands_as = stands_as
         self.device, self.batch, self.seqlen_q, self.seqlen_kv = device, batch, seqlen_q, seqlen_kv
         self.q_offset, self.window, self.ahead = q_offset, window, ahead
         self.lo, self.hi, self.bias = lo, hi, bias
@@ -73,6 +76,14 @@ class DeviceMask:
             visible = visible & self.bias.to(torch.bool)
         return visible.expand(self.batch, 1, self.seqlen_q, self.seqlen_kv)
 
+    def tensor(self) -> torch.Tensor:
+        """The mask that this one stands for, `[batch, 1, seqlen_q, seqlen_kv]` in the dtype `stands_as`."""
+        visible = self.dense()
+        if self.stands_as is torch.bool:
+            return visible
+        zero = torch.zeros((), device=self.device, dtype=self.stands_as)
+        return torch.where(visible, zero, torch.finfo(self.stands_as).min)
+
     # ---- in the place of a tensor ---------------------------------------------------------------------------------------
 
     @property
@@ -86,31 +97,31 @@ class DeviceMask:
         return 4
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """As a tensor's: the same mask on another device, or the bool mask that it stands for in another dtype."""
+        """As a tensor's: the same mask on another device, or the mask that it stands for in another dtype."""
         device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
-        if dtype not in (None, torch.bool):
-            return self.dense().to(*args, **kwargs)
+        if dtype not in (None, self.stands_as):
+            return self.tensor().to(*args, **kwargs)
         target = self.device if device is None else device
         lo, hi, bias = (None if each is None else each.to(target) for each in (self.lo, self.hi, self.bias))
         return DeviceMask(
             target, self.batch, self.seqlen_q, self.seqlen_kv,
-            q_offset=self.q_offset, window=self.window, ahead=self.ahead, lo=lo, hi=hi, bias=bias,
+            q_offset=self.q_offset, window=self.window, ahead=self.ahead, lo=lo, hi=hi, bias=bias, stands_as=self.stands_as,
         )  # fmt: skip
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map_only(DeviceMask, DeviceMask.dense, (args, kwargs or {}))
+        args, kwargs = tree_map_only(DeviceMask, DeviceMask.tensor, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what copy and pickle look for
             raise AttributeError(name)
-        return getattr(self.dense(), name)
+        return getattr(self.tensor(), name)
 
 
 def _operator(name: str) -> Any:
     def operator(self: DeviceMask, *others: Any) -> Any:
-        return getattr(self.dense(), name)(*(each.dense() if isinstance(each, DeviceMask) else each for each in others))
+        return getattr(self.tensor(), name)(*(each.tensor() if isinstance(each, DeviceMask) else each for each in others))
 
     return operator
 

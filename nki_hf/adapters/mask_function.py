@@ -14,7 +14,7 @@ from transformers.masking_utils import and_masks, causal_mask_function, eager_ma
 
 from nki_hf.adapters.device_mask import DeviceMask, band_mask, packed_mask, without_copies
 from nki_hf.adapters.mask_band import band_of
-from nki_hf.adapters.model_classes import calling_model, model_like_sdpa, overlays_blocks, routing
+from nki_hf.adapters.model_classes import calling_model, model_asks, model_like_sdpa, overlays_blocks, routing
 from nki_hf.backends.neuron_world import device_world
 
 __all__ = ["nki_mask"]
@@ -27,7 +27,8 @@ def nki_mask(**kwargs: Any) -> torch.Tensor | DeviceMask | None:
     """The mask of one layer kind, from what Transformers' builders pass (all by keyword).
 
     * A model with a class that does not use the attention interface, or that declines sdpa, or of which nothing is known:
-      eager's float mask, which is never left out for causal attention.
+      eager's float mask, which is never left out for causal attention. On a Neuron device a `DeviceMask` stands for it where
+      all classes use the interface.
     * Else None where nothing beyond the causal triangle is hidden. We never drop the mask for a static cache that is
       longer than the prompt, so None always means bottom-right causal: the last query row sees the last key.
     * Else, on a Neuron device, a `DeviceMask`: a band and the padding where the mask function is a band.
@@ -41,22 +42,35 @@ def nki_mask(**kwargs: Any) -> torch.Tensor | DeviceMask | None:
     if config is not None and (found is None or (routed and sdpa_ok)) and not torch.compiler.is_compiling():
         model = calling_model()
         sdpa_ok = sdpa_ok if model is None else model_like_sdpa(model)
-    if not (routed and sdpa_ok):
-        if routed:
-            kwargs["allow_is_bidirectional_skip"] = False
+    if not routed:
         return eager_mask(**kwargs)
+    device = _device(kwargs)
+    on_device = device_world(device.type) is not None and (sdpa_ok or _only_declines(config, found))
     # Before transformers 5.4 the rows come as their positions.
     q_length = kwargs["q_length"] if "q_length" in kwargs else kwargs["cache_position"].shape[0]
-    if _plainly_causal(kwargs, q_length):
+    if sdpa_ok and _plainly_causal(kwargs, q_length):
         return None
-    device = _device(kwargs)
-    if device_world(device.type) is not None:
-        return _on_device(kwargs, q_length, device)
+    if on_device:
+        made = _on_device(kwargs, q_length, device, may_be_none=sdpa_ok)
+        if made is not None and not sdpa_ok:
+            made.stands_as = kwargs.get("dtype", torch.float32)
+        return made
+    if not sdpa_ok:
+        kwargs["allow_is_bidirectional_skip"] = False
+        return eager_mask(**kwargs)
     # Asked only where it matters: for two symbolic lengths (cross attention) the answer would become a guard of the graph.
     if kwargs.get("allow_is_causal_skip", True) and q_length not in (1, kwargs["kv_length"]):
         kwargs["allow_is_causal_skip"] = False
     mask: torch.Tensor | None = sdpa_mask(**kwargs)
     return mask
+
+
+def _only_declines(config: Any, found: tuple[bool, bool] | None) -> bool:
+    """True if a model is known to hand its masks to the attention interface, and only does not take sdpa's."""
+    if config is None or found is None:
+        return False
+    model = None if torch.compiler.is_compiling() else calling_model()
+    return model is None or model_asks(model)
 
 
 def _plainly_causal(kwargs: dict[str, Any], q_length: Any) -> bool:
@@ -94,15 +108,17 @@ def _device(kwargs: dict[str, Any]) -> torch.device:
     return torch.device(kwargs.get("device", "cpu"))
 
 
-def _on_device(kwargs: dict[str, Any], q_length: Any, device: torch.device) -> DeviceMask | None:
+def _on_device(kwargs: dict[str, Any], q_length: Any, device: torch.device, *, may_be_none: bool) -> DeviceMask | None:
     """The mask on a Neuron device, whose values are not read: `torch_neuronx.trace` is no tracing that Transformers sees, and
     a look at the padding would become part of the graph.
+
+    `may_be_none`: None = causal or nothing hidden, as sdpa has it.
     """
     padding, kv_length = kwargs.get("attention_mask"), kwargs["kv_length"]
     kv_offset = kwargs.get("kv_offset", 0)
     if padding is not None and _nothing_padded(padding, kv_offset + kv_length, device):
         padding = kwargs["attention_mask"] = None
-        if _plainly_causal(kwargs, q_length):
+        if may_be_none and _plainly_causal(kwargs, q_length):
             return None
     may_skip = kwargs.get("allow_is_bidirectional_skip", False)
     plain = kwargs.get("allow_is_causal_skip", True) or may_skip
@@ -112,12 +128,12 @@ def _on_device(kwargs: dict[str, Any], q_length: Any, device: torch.device) -> D
     if band is None and _packed_in_a_graph(kwargs, q_length):
         return packed_mask(device, kwargs["batch_size"], q_length, function, window=kwargs.get("local_size"))
     if band is None:
-        if padding is not None or q_length not in (1, kv_length):
+        if not may_be_none or padding is not None or q_length not in (1, kv_length):
             kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
         mask = sdpa_mask(**kwargs)
         return None if mask is None else without_copies(mask, device)
     window, ahead = band
-    if may_skip and padding is None and window is None and ahead is None:
+    if may_be_none and may_skip and padding is None and window is None and ahead is None:
         return None
     offset = _q_offset(kwargs, q_length)
     return band_mask(

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 import transformers  # its classes are asked for when needed: importing them here would import this file again
 
-__all__ = ["asks_by_its_file", "calling_model", "declines_sdpa", "model_like_sdpa", "overlays_blocks", "routing"]
+__all__ = ["asks_by_its_file", "calling_model", "declines_sdpa", "model_asks", "model_like_sdpa", "overlays_blocks", "routing"]
 
 _ASK = {"ALL_ATTENTION_FUNCTIONS", "AttentionInterface"}
 _ATTEND = {
@@ -83,6 +83,14 @@ def model_like_sdpa(model: torch.nn.Module) -> bool:
         return False
     kinds: set[Any] = {type(module) for module in model.modules()}
     return all(_passes_on(each) for each in kinds)
+
+
+def model_asks(model: torch.nn.Module) -> bool:
+    """True if every attention of this model, whatever was put into it, asks for its implementation; it may decline sdpa."""
+    if not isinstance(model, transformers.PreTrainedModel):
+        return False
+    kinds: set[Any] = {type(module) for module in model.modules()}
+    return all(_file_asks(each.__module__) if _shipped(each) else _passes_on(each) for each in kinds)
 
 
 def calling_model() -> torch.nn.Module | None:
@@ -185,15 +193,24 @@ def _passes_on(kind: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _file_like_sdpa(module_name: str) -> bool:
     """The verdict on one file of a library, by the model classes in it; True if it has none."""
+    return _file_asks(module_name) and all(each._supports_sdpa for each in _models_in(module_name))
+
+
+@functools.lru_cache(maxsize=4096)
+def _file_asks(module_name: str) -> bool:
+    return all(asks_by_its_file(each) for each in _models_in(module_name))
+
+
+def _models_in(module_name: str) -> list[Any]:
+    """The model classes that a file of Transformers defines."""
     if not module_name.startswith("transformers.models."):
-        return True
+        return []
     found = vars(sys.modules[module_name]).values() if module_name in sys.modules else ()
-    models: list[Any] = [
+    return [
         each
         for each in list(found)
         if isinstance(each, type) and issubclass(each, transformers.PreTrainedModel) and each.__module__ == module_name
     ]
-    return all(each._supports_sdpa and asks_by_its_file(each) for each in models)
 
 
 def _names(value: Any, depth: int) -> Iterator[str]:

@@ -107,7 +107,7 @@ def call_of(
     window, known = take("sliding_window", None), None
     if isinstance(mask, DeviceMask):
         known = mask.keys(seqlen_q, seqlen_kv, cut=_CUT_MASKS) if indices is None and block_indices is None else None
-        mask = None if known is not None else mask.dense()
+        mask = None if known is not None else mask.tensor()
     if indices is not None:
         mask = restrict_to_indices(indices, mask, seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, causal=causal)
     if block_indices is not None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from fake_neuron import MACHINE
-from mask_cases import CASES, SEQLEN, compare, masks_seen, models, padding_of  # noqa: F401  (a fixture)
-from transformers import StaticCache
+from mask_cases import CASES, SEQLEN, SIZES, WINDOW, compare, masks_seen, models, padding_of  # noqa: F401  (a fixture)
+from transformers import Gemma2Config, Gemma2Model, GptOssConfig, GptOssModel, StaticCache
 from transformers import masking_utils as builders
 
 import nki_hf
@@ -190,6 +190,94 @@ def test_what_is_no_band_stays_a_dense_mask(kind):
     )
     assert mask.bias.shape[2] == 5
     assert torch.equal(mask.dense().cpu(), expected.cpu())
+
+
+# ---- models that decline sdpa ------------------------------------------------------------------------------------------------
+
+DECLINING = {
+    "gemma2": (Gemma2Config, Gemma2Model, {"query_pre_attn_scalar": 16}),
+    "gpt_oss": (GptOssConfig, GptOssModel, {"num_local_experts": 2, "num_experts_per_tok": 1}),
+}
+
+
+def _declining(kind, place):
+    config, model, own = DECLINING[kind]
+    torch.manual_seed(0)
+    sizes = {**SIZES, **own, "sliding_window": WINDOW, "pad_token_id": 0, "attn_implementation": "eager"}
+    made = model(config(**sizes)).eval()
+    for layer in made.layers:
+        if kind == "gpt_oss":  # its experts count with a histogram of integers, and have nothing to do with attention
+            layer.mlp.forward = lambda hidden: (hidden, None)
+    if place == "neuron":
+        made.set_attn_implementation("nki")
+    return made.to(place)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "left-padded"])
+@pytest.mark.parametrize("kind", DECLINING)
+def test_a_model_that_declines_sdpa_keeps_the_structure_of_its_masks(kind, padded, compiled, masks_seen):  # noqa: F811
+    ids = torch.randint(1, 64, (2, SEQLEN), generator=torch.Generator().manual_seed(1))
+    padding = padding_of() if padded else None
+    expected = _declining(kind, "cpu")(ids, attention_mask=padding, use_cache=False).last_hidden_state
+    model = _declining(kind, "neuron")
+
+    def forward(ids, padding):
+        return model(ids, attention_mask=padding, use_cache=False).last_hidden_state
+
+    run = torch.compile(forward, backend="neuron", fullgraph=True, dynamic=False) if compiled else forward
+    found = run(ids.int().to("neuron"), None if padding is None else padding.int().to("neuron")).cpu()
+    seen = slice(None) if padding is None else padding.bool()
+    torch.testing.assert_close(found[seen], expected[seen], rtol=0, atol=2e-2)
+    masks = {mask for mask, _ in masks_seen}
+    assert {mask.window for mask in masks} == {WINDOW, None}
+    assert all(mask.ahead == 1 and not mask.bias_rows for mask in masks), masks
+
+
+@pytest.mark.parametrize("function", ["causal", "window", "everything"])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_a_declining_model_adds_its_mask_it_adds_eagers(function, padded, dtype):
+    padding = torch.tensor([[0, 0, 1, 1, 1, 1, 0, 1], [1] * 8]).bool() if padded else None
+    sizes = {"batch_size": 2, "q_length": 5, "kv_length": 8, "q_offset": 3, "mask_function": FUNCTIONS[function]}
+    expected = builders.eager_mask(**sizes, attention_mask=padding, dtype=dtype)
+    placed = None if padding is None else padding.to("neuron")
+    device = torch.device("neuron")
+    mask = nki_mask(
+        **sizes, attention_mask=placed, dtype=dtype, device=device, config=Gemma2Config(),
+        allow_is_bidirectional_skip=function == "everything",
+    )  # fmt: skip
+    assert isinstance(mask, DeviceMask)
+    scores = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(2)).to(dtype)
+    assert mask.dtype == dtype
+    assert torch.equal((scores.to("neuron") + mask).cpu(), scores + expected)
+    assert torch.equal((mask + scores.to("neuron")).cpu(), scores + expected)
+    assert torch.equal(mask[..., 1:, :6].cpu(), expected[..., 1:, :6])
+    assert isinstance(mask.to(dtype), DeviceMask), "the structure was lost on the way"
+    assert torch.equal(mask.to(torch.float64).cpu(), expected.to(torch.float64))
+    assert torch.equal(mask.to("cpu").tensor(), expected)
+
+
+class _Attends(torch.nn.Module):
+    """Somebody's attention, put into a model: it knows tensors only."""
+
+    def forward(self, hidden_states, attention_mask=None, **_):
+        scores = hidden_states @ hidden_states.mT
+        if isinstance(attention_mask, torch.Tensor):
+            scores = scores + attention_mask[:, 0]
+        return torch.softmax(scores, -1) @ hidden_states, None
+
+
+@torch.no_grad()
+def test_an_attention_that_was_put_into_a_declining_model_gets_eagers_mask_as_a_tensor():
+    ids = torch.randint(1, 64, (2, 20), generator=torch.Generator().manual_seed(1))
+    results = []
+    for place in ("cpu", "neuron"):
+        model = _declining("gemma2", place)
+        model.layers[0].self_attn = _Attends()
+        results.append(model(ids.int().to(place), use_cache=False).last_hidden_state.cpu())
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=2e-2)
 
 
 # ---- the tool that counts blocks --------------------------------------------------------------------------------------------
