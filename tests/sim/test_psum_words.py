@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
+from nki_hf.sim.constraints import psum_words
 from nki_hf.sim.faults import SimulatorWarning
 
 ROWS = 32
@@ -118,6 +121,43 @@ def test_kernels_written_elsewhere_are_refused_a_start_inside_a_word_and_warned_
         launch(lambda: _transpose(psum((ROWS, 32))[:, 1:17]), (), options=options)
     with pytest.warns(SimulatorWarning, match="runs of 30 bytes"):
         launch(lambda: _transpose(psum((ROWS, 32))[:, 16:31]), (), options=options)
+
+
+@pytest.mark.parametrize(("first", "whole"), [(15, True), (16, False), (17, True), (31, True)])
+def test_a_pattern_that_steps_back_begins_at_its_lowest_byte(first, whole):
+    """Elements first - 15 to first, of 2 bytes: bytes 2 * (first - 15) to 2 * first + 1."""
+
+    def kernel():
+        nisa.memset(dst=psum((ROWS, 32)).ap([[32, ROWS], [-1, 16]], offset=first), value=0.0)
+
+    if whole:
+        launch(kernel, ())
+    else:
+        with pytest.raises(KernelFault, match=f"starts at byte {2 * (first - 15)} of its partition"):
+            launch(kernel, ())
+
+
+def test_the_positions_of_replaced_values_are_a_write_too():
+    def kernel(begin):
+        nisa.nc_match_replace8(dst=sbuf((ROWS, 16)), data=sbuf((ROWS, 16)), vals=sbuf((ROWS, 8)), imm=0.0,
+                               dst_idx=psum((ROWS, 16), nl.uint16)[:, begin : begin + 8])  # fmt: skip
+
+    options = SimOptions(values=False)
+    launch(kernel, (2,), options=options)
+    with pytest.raises(KernelFault, match=r"dst_idx .* starts at byte 2 of its partition"):
+        launch(kernel, (1,), options=options)
+
+
+def test_every_parameter_that_is_written_is_looked_at():
+    """NKI calls what an instruction writes a destination or the result of a reduction."""
+    named = {
+        name
+        for instruction in map(nisa.__dict__.get, nisa.__all__)
+        if inspect.isfunction(instruction)
+        for name in inspect.signature(instruction).parameters
+        if "dst" in name or name.endswith("_res")
+    }
+    assert named == set(psum_words._WRITTEN)
 
 
 def test_odd_tiles_of_8_bits_need_four_elements():

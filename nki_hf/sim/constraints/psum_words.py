@@ -15,7 +15,7 @@ from nki_hf.sim.constraints.rule import Operands, Violation, rule
 from nki_hf.sim.tensors.tensor import NkiTensor
 
 _SOURCE = "field reports of NKI 0.5 and 0.6; nki-library: core/subkernels/norm_tkg_utils.py (_PSUM_ALIGNMENT_BYTES)"
-_WRITTEN = ("dst", "reduce_res", "val_dst", "idx_dst", "dst_scale")
+_WRITTEN = ("dst", "reduce_res", "val_dst", "idx_dst", "dst_idx", "dst_scale")
 _WORD = 4
 _OPCODES = tuple(opcode for opcode in INSTRUCTIONS if opcode not in ("set_rng_seed", "rand_set_state"))
 """What writes tiles; DMAs do not reach PSUM."""
@@ -28,10 +28,11 @@ def _written_in_psum(o: Operands) -> list[tuple[str, NkiTensor]]:
 
 
 def _free_start(tile: NkiTensor) -> int:
-    """Byte of the first element within its partition."""
+    """Byte of the lowest element within its partition."""
     buffer = tile.storage.buffer
     base = buffer.address[1] if buffer.address is not None else 0
-    return base + tile.offset * tile.itemsize % max(buffer.bytes_per_partition, 1)
+    down = sum(stride * (size - 1) for stride, size in free_axes(tile) if stride < 0)
+    return base + (tile.offset + down) * tile.itemsize % max(buffer.bytes_per_partition, 1)
 
 
 @rule(_OPCODES, "placement", "a write to PSUM starts at a whole word, a multiple of 4 bytes in the partition", _SOURCE)
