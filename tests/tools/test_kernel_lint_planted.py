@@ -169,6 +169,10 @@ MATMUL = "nisa.nc_matmul(dst={}, stationary={}, moving={})"
 TURN = "nisa.nc_transpose(dst={}, data={}, engine=nisa.engine.{})"
 ADD = "nisa.tensor_tensor(dst=wide, data1={}, data2={}, op=nl.add)"
 
+HALF = "flat = nl.ndarray((128, 40), dtype=nl.bfloat16, buffer=nl.psum)\n"
+COPY = "nisa.tensor_copy(dst={}, src={})"
+SUM = "nisa.activation_reduce(dst=wide, op=nl.exp, data=wide, reduce_op=nl.add, reduce_res=one)"
+
 PLANTED_OPERANDS = [
     # rule, what breaks it, the nearest form that does not
     ("psum-words", BF16 + LEFT + TURN.format("half[0:128, 1, 0:3]", "left[0:3, 0:128]", "tensor"),
@@ -238,6 +242,76 @@ PLANTED_OPERANDS = [
     ("tile-size", "a = nl.ndarray((TILE, 4097), dtype=nl.float32, buffer=nl.psum)",
      "a = nl.ndarray((TILE, 4096), nl.float32, nl.psum)"),
     ("psum-in-dma", BANK + "nisa.dma_copy(dst=out, src=bank)", WIDE + "nisa.dma_copy(dst=out, src=wide)"),
+    # Places that only the turns of a loop show.
+    ("psum-words", HALF + LEFT + "rows = 5\nfor c in range(4):\n    "
+     + TURN.format("flat[0:128, c * rows : (c + 1) * rows]", "left[0:5, 0:128]", "tensor"),
+     HALF + LEFT + "rows = 6\nfor c in range(4):\n    "
+     + TURN.format("flat[0:128, c * rows : (c + 1) * rows]", "left[0:6, 0:128]", "tensor")),
+    ("psum-words", HALF + WIDE + "for c in nl.affine_range(4):\n    first = 5 * c\n    "
+     + COPY.format("flat[:, first : first + 4]", "wide[:, 0:4]"),
+     HALF + WIDE + "for c in nl.affine_range(4):\n    first = 6 * c\n    "
+     + COPY.format("flat[:, first : first + 4]", "wide[:, 0:4]")),
+    ("psum-words", HALF + WIDE + "for c in range(0, 15, 5):\n    " + COPY.format("flat[:, c : c + 4]", "wide[:, 0:4]"),
+     HALF + WIDE + "for c in range(0, 16, 4):\n    " + COPY.format("flat[:, c : c + 4]", "wide[:, 0:4]")),
+    ("psum-words", HALF + WIDE + "for c in range(4):\n    " + COPY.format("flat[:, 5 * c : 5 * c + 4]", "wide[:, 0:4]"),
+     HALF + WIDE + "for c in range(4):\n    if c % 2 == 0:\n        "
+     + COPY.format("flat[:, 5 * c : 5 * c + 4]", "wide[:, 0:4]")),
+    ("psum-words", HALF + WIDE + "for c in range(4):\n    " + COPY.format("flat[:, 5 * c : 5 * c + 4]", "wide[:, 0:4]"),
+     HALF + WIDE + "for c in range(4):\n    if c > 0:\n        break\n    "
+     + COPY.format("flat[:, 5 * c : 5 * c + 4]", "wide[:, 0:4]")),
+    ("partition-start", WIDE + "for c in range(8):\n    nisa.memset(dst=wide[16 * c : 16 * (c + 1), 0:4], value=0.0)",
+     WIDE + "for c in range(4):\n    nisa.memset(dst=wide[32 * c : 32 * (c + 1), 0:4], value=0.0)"),
+    ("matmul-size", LEFT + WIDE + BANK + "for c in range(4):\n    "
+     + MATMUL.format("bank[:, 128 * c : 128 * (c + 1)]", "left", "wide[:, 64 * c : 64 * (c + 1)]"),
+     LEFT + WIDE + BANK + "for c in range(4):\n    "
+     + MATMUL.format("bank[:, 128 * c : 128 * (c + 1)]", "left", "wide[:, 128 * c : 128 * (c + 1)]")),
+    # Parts that are no slices.
+    ("psum-words", HALF + WIDE + COPY.format("flat[0:128, 3]", "wide[:, 0:1]"),
+     HALF.replace("bfloat16", "float32") + WIDE + COPY.format("flat[0:128, 3]", "wide[:, 0:1]")),
+    ("psum-words", BF16 + WIDE + COPY.format("half[0:128, 0:4, 2]", "wide[:, 0:4]"), BF16 + WIDE
+     + COPY.format("half", "wide[:, 0:12]")),
+    ("psum-words", HALF + WIDE + COPY.format("flat[:, 0:8:2]", "wide[:, 0:4]"), HALF + WIDE
+     + COPY.format("flat[:, 0:8]", "wide[:, 0:8]")),
+    ("psum-words", HALF + WIDE + COPY.format("flat.ap(pattern=[[40, 128], [2, 4]], offset=0)", "wide[:, 0:4]"),
+     HALF + WIDE + COPY.format("flat.ap(pattern=[[40, 128], [2, 4], [1, 2]], offset=0)", "wide[:, 0:8]")),
+    ("psum-words", HALF + WIDE + COPY.format("flat.ap(pattern=[[40, 128], [1, 4]], offset=43)", "wide[:, 0:4]"),
+     HALF + WIDE + COPY.format("flat.ap(pattern=[[40, 128], [1, 4]], offset=44)", "wide[:, 0:4]")),
+    ("psum-words", HALF + WIDE + "part = flat[:, 1:9]\n" + COPY.format("part", "wide[:, 0:8]"),
+     HALF + WIDE + "part = flat[:, 2:10]\n" + COPY.format("part", "wide[:, 0:8]")),
+    ("psum-words", WIDE + "one = nl.ndarray((128, 1), nl.bfloat16, nl.psum)\n" + SUM,
+     WIDE + "one = nl.ndarray((128, 1), nl.float32, nl.psum)\n" + SUM),
+]  # fmt: skip
+
+GIVEN = [
+    # rule, the helper, its call, the call that breaks nothing
+    ("gpsimd-psum", "def move(to, what, on):\n    nisa.tensor_copy(dst=to, src=what, engine=on)",
+     BANK + WIDE + "move(wide, bank, nisa.engine.gpsimd)", BANK + WIDE + "move(wide, bank, nisa.engine.vector)"),
+    ("gpsimd-psum", "def move(to, what, on):\n    nisa.tensor_copy(dst=to, src=what, engine=on)",
+     BANK + WIDE + "move(to=wide, what=bank, on=nisa.engine.gpsimd)", BANK + WIDE
+     + "move(to=wide, what=wide, on=nisa.engine.gpsimd)"),
+    ("reduce-axis", "def least(to, what, axis):\n    nisa.tensor_reduce(dst=to, op=nl.minimum, data=what, axis=axis)",
+     WIDE + FP32 + "least(bound, wide, 0)", WIDE + FP32 + "least(bound, wide, 1)"),
+    ("reduce-axis", "def least(to, what, axis):\n    nisa.tensor_reduce(dst=to, op=nl.minimum, data=what, axis=axis)",
+     WIDE + FP32 + "axis = 0\nleast(bound, wide, axis)", WIDE + FP32 + "axis = -1\nleast(bound, wide, axis)"),
+    ("psum-words", "def fill(to, many):\n    nisa.memset(dst=to[:, 0:many], value=0.0)", HALF + "fill(flat, 5)",
+     HALF + "fill(flat, 6)"),
+    ("psum-words", "def fill(to, many):\n    nisa.memset(dst=to[:, 0:many], value=0.0)", HALF + "fill(flat, 5)",
+     BANK + "fill(bank, 5)"),
+    ("both-in-psum", "class Pair(nl.NKIObject):\n    one: object\n    other: object", BANK + WIDE
+     + "pair = Pair(bank, other=bank)\n"
+     + ADD.format("pair.one", "pair.other"), BANK + WIDE + "pair = Pair(bank, other=wide)\n"
+     + ADD.format("pair.one", "pair.other")),
+]  # fmt: skip
+
+GUARDED = [
+    # what a parameter or a loop decides is not reached in every turn
+    ("def fill(to, many):\n    if many % 2 == 0:\n        nisa.memset(dst=to[:, 0:many], value=0.0)", HALF + "fill(flat, 5)"),
+    ("def fill(to, many):\n    if many % 2 == 1:\n        return\n    nisa.memset(dst=to[:, 0:many], value=0.0)",
+     HALF + "fill(flat, 5)"),
+    ("def fill(to, many):\n    odd = many % 2\n    if odd == 0:\n        nisa.memset(dst=to[:, 0:many], value=0.0)",
+     HALF + "fill(flat, 5)"),
+    ("def fill(to, many):\n    for n in range(4):\n        nisa.memset(dst=to[:, 2 * n : 2 * n + many], value=0.0)",
+     HALF + "fill(flat, 4)"),
 ]  # fmt: skip
 
 WHOLE = {
@@ -293,6 +367,23 @@ def test_what_stands_outside_of_a_body_is_found(rule, tmp_path):
 def test_the_nearest_allowed_operand_is_not_found(rule, body, place, tmp_path):
     file, wanted = planted(place, body, tmp_path)
     assert {name for name in rules_of(file, wanted) if RULES[name].refused} == set()
+
+
+def _with_helper(folder, helper, body):
+    inserted = "\n    ".join(body.split("\n"))
+    (folder / "kernel.py").write_text(f"{HEAD}\n\n{helper}\n{KERNEL.replace('# BODY', inserted)}")
+    return rules_of(folder / "kernel.py")
+
+
+@pytest.mark.parametrize(("rule", "helper", "bad", "good"), GIVEN)
+def test_what_is_given_to_a_helper_or_an_object_is_followed(rule, helper, bad, good, tmp_path):
+    assert rule in _with_helper(tmp_path, helper, bad)
+    assert {name for name in _with_helper(tmp_path, helper, good) if RULES[name].refused} == set()
+
+
+@pytest.mark.parametrize(("helper", "body"), GUARDED)
+def test_what_a_condition_leaves_out_is_not_found(helper, body, tmp_path):
+    assert {name for name in _with_helper(tmp_path, helper, body) if RULES[name].refused} == set()
 
 
 ALLOWED = [

@@ -144,7 +144,9 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
         return named[id(function)].get(called, [])
 
     constants = {id(function): constants_of(home[id(function)].tree, function) for function in kernels}
-    places = Places(kernels, callee, constants)
+    classes = classes_named(code, load)
+    fields = {kind.name: _fields(kind) for kinds in classes.values() for kind in kinds}
+    places = Places(kernels, callee, constants, fields)
     called = {
         id(other)
         for function in kernels
@@ -152,7 +154,6 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
         if isinstance(node, ast.Call)
         for other in callee(function, node)
     }
-    classes = classes_named(code, load)
     nothing: dict[Source, list[ast.FunctionDef]] = {source: [] for source in classes}
     return [
         Module(
@@ -167,6 +168,13 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
         )
         for source, functions in (nothing | code).items()
     ]
+
+
+def _fields(kind: ast.ClassDef) -> list[str]:
+    """The fields that a call of a class fills: those with annotations, where it has no `__init__` of its own."""
+    if any(isinstance(item, ast.FunctionDef) and item.name == "__init__" for item in kind.body):
+        return []
+    return [item.target.id for item in kind.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
 
 
 def _since(module: Module) -> str:

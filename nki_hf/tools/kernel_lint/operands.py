@@ -7,14 +7,13 @@ compiler that refuses.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nki_hf.tools.kernel_lint.calls import calls_of
 from nki_hf.tools.kernel_lint.places import Tile
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
-from nki_hf.tools.kernel_lint.sizes import Size, number
-from nki_hf.tools.kernel_lint.source import last_name
+from nki_hf.tools.kernel_lint.sizes import Size, number, pattern_of, whole_of
 
 WIDTHS = {
     "float32": 4, "int32": 4, "uint32": 4, "tfloat32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "uint16": 2, "int8": 1,
@@ -61,17 +60,25 @@ ENGINES = {
 
 _ON_GPSIMD = ("iota", "affine_select", "tensor_partition_reduce")
 _DMA = ("dma_copy", "dma_transpose", "dma_compute", "sendrecv")
-_BANK, _PARTITIONS = 2048, 128
+_BANK, _PARTITIONS, _WORD = 2048, 128, 4
+_WRITTEN = ("dst", "reduce_res", "dst_idx")
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand of a call: its node, tile, shape and first places, as far as known."""
+    """An operand of a call, in one turn of the loops around it, as far as known.
+
+    Attributes:
+      node, tile: what stands there, and the tile that it is or is a part of.
+      shape, starts, offset, axes: as in `View`; `axes` is None where a name stands for a part of a tile.
+    """
 
     node: ast.expr
     tile: Tile
     shape: tuple[Size, ...]
     starts: tuple[Size, ...]
+    offset: Size = None
+    axes: tuple[tuple[Size, Size], ...] | None = None
 
     @property
     def in_psum(self) -> bool:
@@ -90,41 +97,68 @@ class Operand:
 
 
 def operands(module: Module, name: str | None = None) -> Iterator[tuple[str, ast.Call, dict[str, Operand]]]:
-    """(instruction, call, its tiles by parameter) of every call of an instruction, or of the one named."""
+    """(instruction, call, its tiles by parameter) of every call of an instruction, or of the one named; several times where
+    the loops around it have turns with other places.
+    """
     for function, call, called in calls_of(module, "nisa"):
         if name in (None, called):
             given = dict(zip(POSITIONS.get(called, ()), call.args, strict=False))
             given |= {word.arg: word.value for word in call.keywords if word.arg}
-            found = {}
-            for word, node in given.items():
-                tile = module.places.tile(function, node)
-                if tile is not None:
-                    found[word] = _operand(module, function, node, tile)
-            yield called, call, found
+            tiles = {word: module.places.tile(function, node) for word, node in given.items()}
+            before: list[dict[str, Operand]] = []
+            for values in module.places.turns(function, call):
+                found = {
+                    word: _operand(module, function, given[word], tile, values)
+                    for word, tile in tiles.items()
+                    if tile is not None
+                }
+                if found not in before:
+                    before.append(found)
+                    yield called, call, found
 
 
-def _operand(module: Module, function: ast.FunctionDef, node: ast.expr, tile: Tile) -> Operand:
-    if isinstance(node, ast.Subscript):
-        whole = module.places.tile(function, node.value)
-        view = module.places.view(function, whole, node.slice)
-        if view is not None:
-            return Operand(node, tile, *view)
-    return Operand(node, tile, tile.shape, (0,) * len(tile.shape) if isinstance(node, ast.Call) else (None,) * len(tile.shape))
+def _operand(module: Module, function: ast.FunctionDef, node: ast.expr, tile: Tile, values: Mapping[str, int]) -> Operand:
+    view, part = None, module.places.written(function, node)
+    if isinstance(part, ast.Subscript):
+        whole = module.places.tile(function, part.value)
+        view = module.places.view(function, whole, part.slice, values)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "ap":
+        view = pattern_of(node, values)
+    elif 0 < tile.rank == len(tile.shape):
+        view = whole_of(tile.shape)
+    if view is not None:
+        return Operand(node, tile, view.shape, view.starts, view.offset, view.axes)
+    return Operand(node, tile, tile.shape, (None,) * len(tile.shape))
 
 
 @rule("psum-words", VERSIONS, "field reports: neuronx-cc stops at writes to PSUM that are not whole, aligned 4-byte words")
 def _psum_words(module: Module) -> Found:
     for name, _, found in operands(module):
-        dst = found.get("dst")
-        if dst is None or not dst.in_psum or not dst.shape or dst.tile.dtype not in WIDTHS:
-            continue
-        width, last = WIDTHS[dst.tile.dtype], dst.shape[-1]
-        start = dst.starts[-1] if len(dst.starts) > 1 else None
-        row = dst.tile.shape[-1] if dst.tile.shape else None
-        odd = [size for size in (last, start) if size is not None and size * width % 4]
-        odd += [row for _ in range(1) if row is not None and len(dst.tile.shape) > 2 and row * width % 4]
-        if len(dst.shape) > 1 and odd:
-            yield dst.node, f"nisa.{name} writes {ast.unparse(dst.node)}: {odd[0]} elements of {width} bytes are no whole words"
+        for dst in (found[word] for word in _WRITTEN if word in found):
+            width = WIDTHS.get(dst.tile.dtype)
+            if not dst.in_psum or width is None:
+                continue
+            odd = _halved(dst, width)
+            if odd:
+                yield dst.node, f"nisa.{name} writes {ast.unparse(dst.node)}: {odd} of {width} bytes are no whole words"
+
+
+def _halved(dst: Operand, width: int) -> str:
+    """What of a write is no whole words of 4 bytes; empty if nothing is known to be."""
+    if dst.axes is None:
+        odd = dst.free is not None and len(dst.shape) > 1 and dst.free * width % _WORD
+        return f"{dst.free} elements" if odd else ""
+    if dst.offset is not None and dst.offset * width % _WORD:
+        return f"{dst.offset} elements before it"
+    axes, run = list(dst.axes), 1
+    while axes and axes[-1][1] is not None and (axes[-1][1] == 1 or axes[-1][0] == run):  # neighbours continue each other
+        run *= axes.pop()[1] or 1
+    if axes and (axes[-1][0] is None or axes[-1][0] == run):
+        return ""  # the run may go on
+    if run * width % _WORD:
+        return f"{run} elements"
+    apart = [step for step, size in axes if step is not None and size is not None and step * width % _WORD]
+    return f"{apart[0]} elements from part to part" if apart else ""
 
 
 @rule("matmul-place", VERSIONS, "nki.isa.nc_matmul and nc_transpose: operands in SBUF, dst in PSUM (Tensor engine)")
@@ -209,7 +243,7 @@ def _reduce_axis(module: Module) -> Found:
         rank = len(data.shape) if data is not None else 0
         several = axis.elts if isinstance(axis, ast.Tuple | ast.List) else [axis]
         for each in several:
-            place = number(each, module.places.constants(function))
+            place = number(each, module.places.turns(function, call)[0])
             if place is not None and (place == 0 or (rank and place == -rank)):
                 yield call, f"nisa.{name}(axis={ast.unparse(each) if each is not None else ''}) reduces over partitions"
 
@@ -282,12 +316,17 @@ def _rows(operand: Operand) -> Size:
 
 
 def _engine(module: Module, call: ast.Call) -> str:
-    """The engine that a call names, itself or by a name that is bound once in the file; empty if it names none."""
+    """The engine that a call names: itself, by a name that is bound once in the file, or by a parameter that is given one
+    engine everywhere; empty if it names none.
+    """
     for word in call.keywords:
         if word.arg == "engine":
             value = _bound_once(module, word.value.id) if isinstance(word.value, ast.Name) else word.value
-            if value is not None and ast.unparse(value).startswith("nisa."):
-                return last_name(value).removesuffix("_engine")
+            text = "" if value is None else ast.unparse(value)
+            if isinstance(word.value, ast.Name) and value is None:
+                text = module.places.given(module.places.home(call), word.value.id)
+            if text.startswith("nisa."):
+                return text.rpartition(".")[2].removesuffix("_engine")
     return ""
 
 

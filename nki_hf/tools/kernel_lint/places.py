@@ -8,10 +8,12 @@ are bound to tiles in different memories.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nki_hf.tools.kernel_lint.sizes import Size, number, view_of
+from nki_hf.tools.kernel_lint.iterations import turns_of
+from nki_hf.tools.kernel_lint.sizes import Size, View, number, view_of
 from nki_hf.tools.kernel_lint.source import last_name, own_nodes
 
 __all__ = ["Places", "Tile"]
@@ -48,6 +50,7 @@ class Places:
         functions: list[ast.FunctionDef],
         callee: Callable[[ast.FunctionDef, ast.Call], list[ast.FunctionDef]],
         constants: Mapping[int, Mapping[str, int]],
+        fields: Mapping[str, Sequence[str]],
     ) -> None:
         """Follow the tiles.
 
@@ -55,10 +58,18 @@ class Places:
           functions: kernel code.
           callee: the functions that a call in a function may mean.
           constants: by function (its id), the names that hold one whole number.
+          fields: by class, the fields that its calls fill, in the order of their places.
         """
         self._callee = callee
+        self._home = {
+            id(node): function for function in functions for node in own_nodes(function) if isinstance(node, ast.Call)
+        }
         self._cuts: dict[int, frozenset[str]] = {}
         self._constants = constants
+        self._fields = fields
+        self._parts: dict[int, dict[str, ast.expr]] = {}
+        self._arguments: dict[Key, set[str]] = {}
+        self._turns: dict[int, dict[int, tuple[dict[str, int], ...]]] = {}
         self._tiles: dict[Key, Tile | None] = {}
         self._held: dict[Key, list[Tile]] = {}  # of a container whose tiles lie in several memories too
         self._given: dict[Key, Tile] = {}
@@ -87,11 +98,47 @@ class Places:
             self._cuts[id(function)] = frozenset(names)
         return self._cuts[id(function)]
 
+    def home(self, call: ast.Call) -> ast.FunctionDef:
+        """The function that a call stands in."""
+        return self._home[id(call)]
+
+    def turns(self, function: ast.FunctionDef, call: ast.Call) -> tuple[Mapping[str, int], ...]:
+        """Whole numbers by name in some turns of the loops around a call; see `turns_of`."""
+        if id(function) not in self._turns:
+            given = {argument.arg: self.given(function, argument.arg) for argument in function.args.args}
+            numbers = {name: int(text) for name, text in given.items() if text.removeprefix("-").isdigit()}
+            self._turns[id(function)] = turns_of(function, self.constants(function), numbers)
+        return self._turns[id(function)].get(id(call), (self.constants(function),))
+
+    def written(self, function: ast.FunctionDef, node: ast.expr) -> ast.expr:
+        """What a name stands for if the function binds it once, to a part of a tile (`half = tile[:, 0:4]`); else the node."""
+        if not isinstance(node, ast.Name):
+            return node
+        if id(function) not in self._parts:
+            inside = list(own_nodes(function))
+            stores = Counter(each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
+            self._parts[id(function)] = {
+                each.targets[0].id: each.value
+                for each in inside
+                if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and len(each.targets) == 1
+                if isinstance(each.value, ast.Subscript) and stores[each.targets[0].id] == 1
+            }
+        return self._parts[id(function)].get(node.id, node)
+
+    def given(self, function: ast.FunctionDef, name: str) -> str:
+        """What every call in kernel code gives a parameter: a whole number or a name of the language; else empty."""
+        texts = self._arguments.get((id(function), name), set())
+        return next(iter(texts)) if len(texts) == 1 else ""
+
     def view(
-        self, function: ast.FunctionDef, whole: Tile | None, index: ast.expr
-    ) -> tuple[tuple[Size, ...], tuple[Size, ...]] | None:
-        """Shape and first places of `whole[index]` (see `view_of`); None too if a parameter stands in the brackets alone: it
-        may be given a place or a part.
+        self,
+        function: ast.FunctionDef,
+        whole: Tile | None,
+        index: ast.expr,
+        constants: Mapping[str, int] | None = None,
+    ) -> View | None:
+        """The view `whole[index]` (see `view_of`); None too if a parameter stands in the brackets alone: it may be given a
+        place or a part. `constants`: names that hold one whole number, if they are not those of the function.
         """
         if whole is None or not whole.shape:
             return None
@@ -99,7 +146,7 @@ class Places:
         given = {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)} - set(self.constants(function))
         if any(isinstance(item, ast.Name) and item.id in given for item in items):
             return None
-        return view_of(whole.shape, index, self.constants(function), self.cuts(function))
+        return view_of(whole.shape, index, self.constants(function) if constants is None else constants, self.cuts(function))
 
     def tile(self, function: ast.FunctionDef, node: ast.AST) -> Tile | None:
         """What an expression in a function stands for; None if it is no tile or that is not known."""
@@ -112,7 +159,7 @@ class Places:
             if element or viewed is None:
                 return viewed
             view = self.view(function, viewed, node.slice)
-            return replace(viewed, rank=0, shape=() if view is None else view[0])
+            return replace(viewed, rank=0, shape=() if view is None else view.shape)
         if isinstance(node, ast.Attribute):
             return self._tiles.get((0, f".{node.attr}"))
         if isinstance(node, ast.IfExp):
@@ -240,12 +287,21 @@ class Places:
                 self._hold(function, node.func.value, self.held_or_self(function, node.args[-1]))
             elif node.func.attr == "extend":
                 self._hold(function, node.func.value, self.held(function, node.args[0]))
+        if isinstance(node.func, ast.Name) and node.func.id in self._fields:
+            filled = [*zip(self._fields[node.func.id], node.args, strict=False)]
+            filled += [(word.arg, word.value) for word in node.keywords if word.arg]
+            for field, value in filled:
+                self._add((0, f".{field}"), self.tile(function, value))
         for other in self._callee(function, node):
             names = [argument.arg for argument in other.args.args]
             if names[:1] == ["self"]:
                 names = names[1:]
-            given = [*zip(names, node.args, strict=False), *((word.arg, word.value) for word in node.keywords)]
+            given = [*zip(names, node.args, strict=False), *((word.arg or "", word.value) for word in node.keywords)]
             for name, value in given:
+                size = number(value, self.constants(function))
+                text = ast.unparse(value) if size is None else str(size)
+                known = size is not None or text.startswith(("nisa.", "nl."))
+                self._arguments.setdefault((id(other), name), set()).add(text if known else "")
                 tile = self.tile(function, value)
                 if name in names and tile is not None and not isinstance(value, ast.Starred):
                     key = (id(other), name)

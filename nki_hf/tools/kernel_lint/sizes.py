@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from nki_hf.tools.kernel_lint.source import last_name, own_nodes
 
-__all__ = ["Size", "constants_of", "number", "view_of"]
+__all__ = ["Size", "View", "constants_of", "number", "pattern_of", "view_of", "whole_of"]
 
 Size = int | None
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of a tile, as far as the source shows it.
+
+    Attributes:
+      shape: sizes of its axes.
+      starts: first place of each axis of the whole.
+      offset: elements before its first one in the partition.
+      axes: `(step in elements, size)` of its free axes.
+    """
+
+    shape: tuple[Size, ...]
+    starts: tuple[Size, ...]
+    offset: Size
+    axes: tuple[tuple[Size, Size], ...]
+
 
 _TILE_SIZES = {"pmax": 128, "gemm_stationary_fmax": 128, "gemm_moving_fmax": 512, "psum_fmax": 512, "psum_bank_fmax": 512}
 
@@ -64,10 +83,8 @@ def number(node: ast.expr | None, constants: Mapping[str, int]) -> Size:
     return None
 
 
-def view_of(
-    shape: tuple[Size, ...], index: ast.expr, constants: Mapping[str, int], cuts: Collection[str] = ()
-) -> tuple[tuple[Size, ...], tuple[Size, ...]] | None:
-    """Shape and first places, by axis of the whole, of a view `tile[index]`; None if its axes cannot be told.
+def view_of(shape: tuple[Size, ...], index: ast.expr, constants: Mapping[str, int], cuts: Collection[str] = ()) -> View | None:
+    """The view `tile[index]`; None if its axes cannot be told.
 
     Args:
       shape: of the whole.
@@ -81,13 +98,17 @@ def view_of(
     items += [ast.Slice()] * (len(shape) - len(items))
     sizes: list[Size] = []
     starts: list[Size] = []
+    steps: list[Size] = []
     for size, item in zip(shape, items, strict=True):
+        steps.append(1)
         if isinstance(item, ast.Slice):
             first = 0 if item.lower is None else number(item.lower, constants)
             last = size if item.upper is None else number(item.upper, constants)
-            known = None not in (first, last) and item.step is None
+            steps[-1] = 1 if item.step is None else number(item.step, constants)
             starts.append(first)
-            sizes.append(last - first if known and last is not None and first is not None else None)
+            step = steps[-1]
+            known = first is not None and last is not None and step is not None and step > 0
+            sizes.append(-((first - last) // step) if known else None)  # type: ignore[operator]
         elif isinstance(item, ast.Name) and item.id in cuts:
             starts.append(None)
             sizes.append(None)
@@ -96,6 +117,43 @@ def view_of(
             sizes.append(number(item.args[1], constants))
         elif isinstance(item, ast.Constant | ast.Name | ast.BinOp | ast.UnaryOp):
             starts.append(number(item, constants))  # one place: the axis goes
+            steps[-1] = 0
         else:
             return None
-    return tuple(sizes), tuple(starts)
+    return _laid_out(shape, sizes, starts, steps)
+
+
+def whole_of(shape: tuple[Size, ...]) -> View:
+    """A tile itself."""
+    return _laid_out(shape, list(shape), [0] * len(shape), [1] * len(shape))
+
+
+def _laid_out(shape: tuple[Size, ...], sizes: list[Size], starts: list[Size], steps: list[Size]) -> View:
+    """`sizes` has an entry for each axis that stays; a step of 0 says that the axis goes."""
+    stays, left = [step != 0 for step in steps], list(sizes)
+    offset: Size = 0
+    stride: Size = 1
+    axes: list[tuple[Size, Size]] = []
+    for place in range(len(shape) - 1, 0, -1):
+        start, step = starts[place], steps[place]
+        offset = None if None in (offset, start, stride) else offset + start * stride  # type: ignore[operator]
+        if stays[place]:
+            axes.append((None if None in (step, stride) else step * stride, left.pop()))  # type: ignore[operator]
+        size = shape[place]
+        stride = None if None in (stride, size) else stride * size  # type: ignore[operator]
+    return View(tuple(sizes), tuple(starts), offset, tuple(reversed(axes)))
+
+
+def pattern_of(call: ast.Call, constants: Mapping[str, int]) -> View | None:
+    """The view `tile.ap(pattern=[[step, size], ...], offset=n)` if its pattern is written out; its partitions are not told."""
+    given = {word.arg: word.value for word in call.keywords}
+    pattern = given.get("pattern", call.args[0] if call.args else None)
+    if not isinstance(pattern, ast.List | ast.Tuple) or not set(given) <= {"pattern", "offset"} or len(call.args) > 1:
+        return None
+    pairs = [each.elts for each in pattern.elts if isinstance(each, ast.List | ast.Tuple) and len(each.elts) == 2]
+    if len(pairs) != len(pattern.elts) or not pairs:
+        return None
+    numbers = [(number(step, constants), number(size, constants)) for step, size in pairs]
+    row, offset = numbers[0][0], number(given["offset"], constants) if "offset" in given else 0
+    inside = None if offset is None or not row else offset % row
+    return View(tuple(size for _, size in numbers), (None,) * len(numbers), inside, tuple(numbers[1:]))
