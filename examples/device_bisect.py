@@ -118,10 +118,10 @@ def main(
         command = [sys.executable, __file__, "--device", device, *shape.flags(), "--step", name]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NKI_HF_TRACEBACK": "1"})
         if done.returncode:
-            print(f"{name}: FAILED\n{done.stderr.strip()}")
-            print(f"The first step that fails is {name!r}; repeat it alone: {shlex.join(command)}")
+            print(f"{name}: FAILED\n{done.stderr.strip()}", flush=True)
+            print(f"The first step that fails is {name!r}; repeat it alone: {shlex.join(command)}", flush=True)
             raise typer.Exit(1)
-        print(f"{name}: ok, {done.stdout.strip()}")
+        print(f"{name}: ok, {done.stdout.strip()}", flush=True)  # a later step may take the process, or the machine, with it
 
 
 def _unknown(device: str, step: str) -> str:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from nki_hf.backends.base import KernelCall
 from nki_hf.backends.neuron_advice import Cause, cause_of, lines_of
 from nki_hf.backends.neuron_world import device_world
@@ -146,6 +144,8 @@ def _constant(call: KernelCall, name: str, value: Any) -> Any:
     if type(value) is int and value in _INT32:
         return value
     if type(value) is float:
+        import numpy as np  # here, so that `nki_hf env` can report from a machine where it is broken
+
         return float(np.float32(value))
     limit = "must be None, a bool, an int of 32 bits, a float, a str, or a tuple of these"
     advice = "Convert it to a tuple." if isinstance(value, list) else ""

@@ -111,7 +111,7 @@ def detect_world(host: Host | None = None) -> World:
             "start the container with --device /dev/neuron0 (or --privileged), or use a Trn2 or Trn3 instance."
         )
         return _no_world(version, why)
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) and _is_program(error.filename):
         why = (
             f"importing torch_neuronx failed: {_first_line(error)}. It starts a program of the venv that is not on PATH: "
             "activate the venv, or put its bin folder first, and start again."
@@ -151,11 +151,12 @@ def detect_nki(host: Host | None = None) -> Package:
     return Package(name="nki", version=version, module=module)
 
 
-def imported(name: str, host: Host) -> tuple[Any, Exception | None]:
+def imported(name: str, host: Host) -> tuple[Any, BaseException | None]:
     """The module and None, or None and what its import raised."""
     try:
         return host.import_module(name), None
-    except Exception as error:  # a native package may raise anything here: OSError for libnrt, AttributeError, its own types
+    # A native package may raise anything here: OSError for libnrt, AttributeError, its own types; or it ends the process.
+    except (Exception, SystemExit) as error:
         return None, error
 
 
@@ -188,6 +189,11 @@ def _no_world(version: str | None, problem: str) -> World:
     return World(name="none", torch_neuronx=Package(name="torch_neuronx", version=version, problem=problem))
 
 
+def _is_program(filename: object) -> bool:
+    """True if what was not found is a program to start: its name has no folder."""
+    return isinstance(filename, str) and os.path.basename(filename) == filename
+
+
 def _named(error: BaseException) -> str:
     """The first line of an error; with its type where that says more than "it is not installed" or is all there is."""
     plain = isinstance(error, ImportError | RuntimeError) or not str(error).strip()
@@ -206,7 +212,7 @@ def _first_line(error: BaseException) -> str:
 def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+    except Exception:  # not installed, or its metadata has no version, or is no text
         return None
 
 

@@ -92,14 +92,14 @@ def report(host: Host | None = None) -> Report:
     }
     if world.name == "none" and not devices and not sources:
         lnc_problem = None  # no Neuron machine at all: one sentence about the packages is enough
-    problems = [
-        problem for problem in (world.problem, nki.problem, lnc_problem, registration_problem, settings_problem) if problem
-    ]
+    found = (_without_numpy(host), world.problem, nki.problem, lnc_problem, registration_problem, settings_problem)
+    problems = [problem for problem in found if problem]
     problems += [
         f"{name} is no variable of nki_hf: known are {', '.join(_OURS)}."
         for name in sorted(host.environ)
         if name.startswith("NKI_HF_") and name not in _OURS
     ]
+    hidden, foreign = _programs(host)
     problems += findings(
         Facts(
             world=world.name,
@@ -108,17 +108,33 @@ def report(host: Host | None = None) -> Report:
             devices=tuple(devices),
             chip=chip.chip,
             python=sys.version_info[:2],
-            hidden_programs=_hidden_programs(host),
+            hidden_programs=hidden,
+            foreign_programs=foreign,
         )
     )
     return Report(facts=facts, problems=tuple(problems))
 
 
-def _hidden_programs(host: Host) -> tuple[str, ...]:
-    """Programs beside this Python that PATH does not reach."""
+def _without_numpy(host: Host) -> str | None:
+    error = imported("numpy", host)[1]
+    return f"numpy cannot be imported ({error}): nothing of nki_hf runs without it. Install it again." if error else None
+
+
+def _programs(host: Host) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Programs beside this Python that PATH does not reach; and those that stand before them on PATH, with their folders."""
+    own = os.path.dirname(sys.executable)
     folders = [folder for folder in host.environ.get("PATH", "").split(os.pathsep) if folder]
-    beside = [name for name in PROGRAMS if host.glob(os.path.join(os.path.dirname(sys.executable), name))]
-    return tuple(name for name in beside if not any(host.glob(os.path.join(folder, name)) for folder in folders))
+    hidden, foreign = [], []
+    for name in PROGRAMS:
+        ours = os.path.join(own, name)
+        if not host.glob(ours):
+            continue
+        found = next((path for path in (os.path.join(folder, name) for folder in folders) if host.glob(path)), None)
+        if found is None:
+            hidden.append(name)
+        elif os.path.realpath(found) != os.path.realpath(ours):
+            foreign.append(found)
+    return tuple(hidden), tuple(foreign)
 
 
 def _system() -> str | None:

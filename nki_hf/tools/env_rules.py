@@ -11,8 +11,8 @@ __all__ = ["RULES", "Facts", "findings", "release"]
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the rules look at: the world's name, versions by distribution, variables, device files, chip, Python version, and
-    programs that lie beside this Python and are not on PATH.
+    """What the rules look at: the world's name, versions by distribution, variables, device files, chip, Python version,
+    programs that lie beside this Python and are not on PATH, and the paths of others that PATH leads to in their place.
     """  # fmt: skip
 
     world: str
@@ -22,6 +22,7 @@ class Facts:
     chip: str | None
     python: tuple[int, int]
     hidden_programs: tuple[str, ...] = ()
+    foreign_programs: tuple[str, ...] = ()
 
     def release(self, name: str) -> tuple[int, ...]:
         """Release numbers of a distribution; () if it is missing."""
@@ -97,6 +98,15 @@ def _path(facts: Facts) -> str | None:
         return (
             f"{', '.join(facts.hidden_programs)} beside this Python, but not on PATH, where torch_neuronx looks: activate the "
             "venv, or put its bin folder first on PATH."
+        )
+    return None
+
+
+def _other_venv(facts: Facts) -> str | None:
+    if facts.world != "none" and facts.foreign_programs:
+        return (
+            f"PATH leads to {', '.join(facts.foreign_programs)}, not to what lies beside this Python: torch_neuronx would "
+            "start what belongs to another venv. Activate this one, or put its bin folder first on PATH."
         )
     return None
 
@@ -223,6 +233,7 @@ RULES: tuple[Callable[[Facts], str | None], ...] = (
     _islpy,
     _numpy,
     _path,
+    _other_venv,
     _native_with_older_compiler,
     _xla_with_newer_compiler,
     _xla_python,

@@ -1,5 +1,6 @@
 """The plan of a device run: complete for both worlds on a machine without Neuron, and it refuses what a world cannot do."""
 
+import io
 import json
 import os
 import runpy
@@ -7,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from nki_hf.backends.neuron_world import Host
 from nki_hf.errors import BackendUnavailable
-from nki_hf.tools.model_bench.device.plan import cases, compiler_arguments, environment, plan
+from nki_hf.tools.model_bench.device.plan import cases, compiler_arguments, environment, path_with_own_programs, plan
 from nki_hf.tools.model_bench.options import BenchOptions, WrongUse
 
 ROOT = Path(__file__).parents[2]
@@ -182,3 +184,34 @@ def test_the_device_run_compiles_first_in_a_process_of_its_own(monkeypatch, code
         compile_first(options)
     assert seen[0][0] == sys.executable
     assert seen[0][2:] == ["--seqlen", "512", "--attn", "nki", "--device", "neuron", "--warmup", "1", "--compile-only"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", "{own}"),
+        ("/usr/bin", "{own}:/usr/bin"),
+        ("{own}:/usr/bin", "{own}:/usr/bin"),
+        ("/opt/b/bin:{own}", "{own}:/opt/b/bin:{own}"),
+    ],
+)
+def test_programs_beside_this_python_come_before_those_of_another_venv(path, expected):
+    own = os.path.dirname(sys.executable)
+    assert path_with_own_programs(path.format(own=own)) == expected.format(own=own)
+
+
+def test_what_a_step_of_the_bisect_found_is_in_the_file_before_the_next_step_begins(monkeypatch):
+    main = runpy.run_path(str(ROOT / "examples" / "device_bisect.py"))["main"]
+    file, seen = io.BytesIO(), []
+
+    def run(command, **_):
+        seen.append(file.getvalue().decode().splitlines())
+        return subprocess.CompletedProcess(command, len(seen) > 2, stdout="found", stderr="broken")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(file))
+    with mock.patch.dict(os.environ), pytest.raises(BaseException, match="1"):
+        main(device="cpu")
+    assert [len(lines) for lines in seen] == [0, 1, 2]
+    assert seen[-1][0] == "torch: ok, found"
+    assert "FAILED" in file.getvalue().decode()

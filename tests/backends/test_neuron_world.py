@@ -27,7 +27,7 @@ def _host(modules=None, versions=None, environ=None, neuron_ls=None):
 
     def import_module(name):
         found = known.get(name, ModuleNotFoundError(f"No module named {name!r}"))
-        if isinstance(found, Exception):
+        if isinstance(found, BaseException):
             raise found
         return found
 
@@ -90,6 +90,7 @@ def test_other_runtime_errors_of_the_import_are_quoted():
         (OSError("libnrt.so.1: cannot open shared object file"), "OSError: libnrt.so.1: cannot open shared object file"),
         (AttributeError("module 'torch' has no attribute '_C'"), "AttributeError: module 'torch' has no attribute '_C'"),
         (KeyError(), "KeyError"),
+        (SystemExit(3), "SystemExit: 3"),
     ],
 )
 @pytest.mark.parametrize("name", ["torch_neuronx", "nki", "nki.isa", "torch_xla", "torch"])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nki_hf.backends.neuron_world import Host
 from nki_hf.cli import app
-from nki_hf.tools.env import _hidden_programs, front_end, report
+from nki_hf.tools.env import _programs, front_end, report
 from nki_hf.tools.env_rules import RULES, Facts, findings, release
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +46,7 @@ BAD = {
     "_islpy": _changed(world="xla", versions={**XLA, "islpy": "2026.2.1"}),
     "_numpy": _changed(versions=_versions(numpy="1.26.4")),
     "_path": _changed(hidden_programs=("neuronx-cc",)),
+    "_other_venv": _changed(foreign_programs=("/opt/xla/bin/neuronx-cc",)),
     "_xla_with_newer_compiler": _changed(world="xla", versions={**XLA, "nki": "0.7.0"}),
     "_native_with_older_compiler": _changed(versions=_versions(nki="0.6.0", neuronx_cc="2.27.5334.0")),
     "_xla_python": _changed(world="xla", versions=XLA, python=(3, 14)),
@@ -110,7 +111,7 @@ def test_report_on_a_machine_with_nothing_at_all():
     assert found.facts["lnc"] == "unknown"
     assert found.facts["torch"] == "missing"
     assert "50 ms of host time" in found.facts["eager calls"]
-    assert [problem.split()[0] for problem in found.problems] == ["torch_neuronx", "nki"]
+    assert [problem.split()[0] for problem in found.problems] == ["numpy", "torch_neuronx", "nki"]
     assert "transformers cannot be imported" in " ".join([*map(str, found.facts.values()), *found.lines()])
 
 
@@ -201,6 +202,14 @@ MACHINES = {
         "importing torch_neuronx failed: undefined symbol: _ZN3c10",
     ),
     "placeholders": ({"torch_neuronx": "", "nki": "", "transformers": MISSING}, "it is the placeholder of the public index"),
+    "a NumPy for another system": (
+        {"numpy": "raise ImportError('numpy._core.multiarray failed to import')", "transformers": MISSING},
+        "numpy cannot be imported (numpy._core.multiarray failed to import)",
+    ),
+    "a package that ends the process": (
+        {"torch_neuronx": "import sys; sys.exit(3)", "transformers": MISSING},
+        "importing torch_neuronx failed: SystemExit: 3",
+    ),
     "an nki that crashes": ({"nki": "import ctypes; ctypes.CDLL('libnrt.so.1')", "transformers": MISSING}, "libnrt.so.1"),
 }
 """Machine -> modules that stand before the installed ones, and words of the report."""
@@ -222,12 +231,32 @@ def test_the_verb_reports_and_ends_with_0_on_a_machine_where_something_is_missin
     assert (facts["world"].strip(), facts["neuron kernels"].strip()) == ("none", "cannot be launched")
 
 
-@pytest.mark.parametrize(("path", "hidden"), [("/usr/bin", ("neuronx-cc",)), ("{own}", ()), ("", ("neuronx-cc",))])
-def test_programs_of_a_venv_that_is_not_activated_are_seen(path, hidden):
+@pytest.mark.parametrize(
+    ("path", "hidden", "foreign"),
+    [
+        ("/usr/bin", ("neuronx-cc",), ()),
+        ("{own}", (), ()),
+        ("{own}:/opt/xla/bin", (), ()),
+        ("/usr/bin:/opt/xla/bin:{own}", (), ("/opt/xla/bin/neuronx-cc",)),
+        ("/opt/xla/bin", (), ("/opt/xla/bin/neuronx-cc",)),
+        ("", ("neuronx-cc",), ()),
+    ],
+)
+def test_programs_of_a_venv_that_is_not_activated_are_seen_and_those_of_another(path, hidden, foreign):
     own = str(Path(sys.executable).parent)
-    there = os.path.join(own, "neuronx-cc")
-    host = _bare_host(environ={"PATH": path.format(own=own)}, glob=lambda pattern: [there] if pattern == there else [])
-    assert _hidden_programs(host) == hidden
+    there = (os.path.join(own, "neuronx-cc"), "/opt/xla/bin/neuronx-cc")
+    host = _bare_host(environ={"PATH": path.format(own=own)}, glob=lambda pattern: [pattern] if pattern in there else [])
+    assert _programs(host) == (hidden, foreign)
+
+
+def test_a_link_on_path_to_the_program_beside_this_python_is_that_program(tmp_path, monkeypatch):
+    own, shared = tmp_path / "venv", tmp_path / "shared"
+    for folder in (own, shared):
+        folder.mkdir()
+    (own / "neuronx-cc").touch()
+    (shared / "neuronx-cc").symlink_to(own / "neuronx-cc")
+    monkeypatch.setattr(sys, "executable", str(own / "python"))
+    assert _programs(Host(environ={"PATH": str(shared)})) == ((), ())
 
 
 def test_an_import_that_starts_a_program_off_path_says_so():
@@ -236,3 +265,22 @@ def test_an_import_that_starts_a_program_off_path_says_so():
 
     found = report(_bare_host(import_module=import_module))
     assert any("libneuronpjrt-path" in problem and "activate the venv" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize("missing", ["/etc/neuron/conf.json", "neff/model.json", None])
+def test_a_file_that_is_missing_is_no_program_off_path(missing):
+    def import_module(name):
+        raise FileNotFoundError(2, "No such file or directory", missing)
+
+    found = report(_bare_host(import_module=import_module))
+    assert any("importing torch_neuronx failed" in problem for problem in found.problems)
+    assert not any("activate the venv" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"Metadata-Version: 2.1\nName: neuronx-cc\n", b""])
+def test_metadata_that_cannot_be_read_is_a_missing_version(text, tmp_path, monkeypatch):
+    folder = tmp_path / "neuronx_cc-2.27.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_bytes(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert Host().version("neuronx-cc") is None
