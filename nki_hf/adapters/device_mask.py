@@ -156,9 +156,7 @@ def band_mask(
     """
     bias, lo, hi, offset = None, None, None, 0
     if padding is not None:
-        missing = kv_offset + seqlen_kv - padding.shape[1]
-        whole = torch.nn.functional.pad(padding, (0, missing)) if missing > 0 else padding
-        bias = whole[:, None, None, kv_offset : kv_offset + seqlen_kv].to(torch.uint8)
+        bias = _key_mask(padding, kv_offset, seqlen_kv)
     if isinstance(q_offset, torch.Tensor):
         position = torch.arange(seqlen_q, device=device, dtype=torch.int32)[None] + (q_offset - kv_offset).to(torch.int32)
         lo = torch.zeros_like(position) if window is None else (position - (window - 1)).clamp(0, seqlen_kv)
@@ -169,10 +167,22 @@ def band_mask(
     return DeviceMask(device, batch, seqlen_q, seqlen_kv, q_offset=offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
 
 
+def _key_mask(padding: torch.Tensor, kv_offset: int, seqlen_kv: int) -> torch.Tensor:
+    missing = kv_offset + seqlen_kv - padding.shape[1]
+    whole = torch.nn.functional.pad(padding, (0, missing)) if missing > 0 else padding
+    return whole[:, None, None, kv_offset : kv_offset + seqlen_kv].to(torch.uint8)
+
+
 def packed_mask(
-    device: torch.device, batch: int, seqlen: int, sees: Callable[..., torch.Tensor], *, window: int | None
+    device: torch.device,
+    batch: int,
+    seqlen: int,
+    sees: Callable[..., torch.Tensor],
+    *,
+    window: int | None,
+    padding: torch.Tensor | None = None,
 ) -> DeviceMask:
-    """The causal mask of packed sequences: a static band, and where each row's own sequence begins as run-time bounds.
+    """The causal mask of packed sequences or of chunks: a static band, and where each row's own one begins as run-time bounds.
 
     Args:
       device, batch: see `DeviceMask`.
@@ -180,6 +190,7 @@ def packed_mask(
       sees: Transformers' mask function of the batch, head, query and key indices, which broadcast; its rows see a run of keys
         that ends with their own. Asked of each row and the key before it only.
       window: as in `problem.Mask`.
+      padding: as in `band_mask`.
     """
     zero = torch.zeros((1, 1), dtype=torch.int64, device=device)
     rows = torch.arange(seqlen, device=device)[None]
@@ -191,7 +202,8 @@ def packed_mask(
     while step < seqlen:
         lo = torch.maximum(lo, torch.nn.functional.pad(lo[:, :-step], (step, 0)))
         step *= 2
-    return DeviceMask(device, batch, seqlen, seqlen, window=window, ahead=1, lo=lo, hi=torch.full_like(lo, seqlen))
+    bias = None if padding is None else _key_mask(padding, 0, seqlen)
+    return DeviceMask(device, batch, seqlen, seqlen, window=window, ahead=1, lo=lo, hi=torch.full_like(lo, seqlen), bias=bias)
 
 
 def without_copies(mask: torch.Tensor, device: torch.device) -> DeviceMask:

@@ -127,6 +127,9 @@ def _on_device(kwargs: dict[str, Any], q_length: Any, device: torch.device, *, m
     band = band_of(function) if plain and q_length != 1 and not _chunked(kwargs) else None
     if band is None and _packed_in_a_graph(kwargs, q_length):
         return packed_mask(device, kwargs["batch_size"], q_length, function, window=kwargs.get("local_size"))
+    if band is None and _chunks_of_a_prompt(kwargs, q_length):
+        chunk = kwargs["local_size"]
+        return packed_mask(device, kwargs["batch_size"], q_length, function, window=chunk, padding=padding)
     if band is None:
         if not may_be_none or padding is not None or q_length not in (1, kv_length):
             kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
@@ -157,6 +160,15 @@ def _packed_in_a_graph(kwargs: dict[str, Any], q_length: Any) -> bool:
         return False
     # Functions of the user come with vmap; chunks and blocks of images are not runs of keys that end at the row.
     if kwargs.get("use_vmap", True) or _chunked(kwargs) or kwargs.get("config") is None:
+        return False
+    return kwargs["mask_function"].__qualname__ == _INTERSECTION and not overlays_blocks(type(kwargs["config"]))
+
+
+def _chunks_of_a_prompt(kwargs: dict[str, Any], q_length: Any) -> bool:
+    """True for Transformers' own chunks over as many rows as keys: each row sees a run of keys that ends with its own."""
+    if q_length == 1 or not _chunked(kwargs) or kwargs.get("use_vmap", True):  # functions of the user come with vmap
+        return False
+    if q_length != kwargs["kv_length"] or not _rows_begin_with_keys(kwargs, q_length) or kwargs.get("kv_offset", 0) != 0:
         return False
     return kwargs["mask_function"].__qualname__ == _INTERSECTION and not overlays_blocks(type(kwargs["config"]))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from fake_neuron import MACHINE
 from mask_cases import CASES, SEQLEN, SIZES, WINDOW, compare, masks_seen, models, padding_of  # noqa: F401  (a fixture)
-from transformers import Gemma2Config, Gemma2Model, GptOssConfig, GptOssModel, StaticCache
+from transformers import Gemma2Config, Gemma2Model, GptOssConfig, GptOssModel, Llama4TextConfig, Llama4TextModel, StaticCache
 from transformers import masking_utils as builders
 
 import nki_hf
@@ -190,6 +190,61 @@ def test_what_is_no_band_stays_a_dense_mask(kind):
     )
     assert mask.bias.shape[2] == 5
     assert torch.equal(mask.dense().cpu(), expected.cpu())
+
+
+def _chunked_model(place):
+    torch.manual_seed(0)
+    config = Llama4TextConfig(
+        **SIZES, attention_chunk_size=WINDOW, intermediate_size_mlp=32, num_local_experts=1, moe_layers=[], pad_token_id=0,
+        layer_types=["chunked_attention", "full_attention"], no_rope_layers=[1, 1], attn_temperature_tuning=False,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = Llama4TextModel(config).eval()
+    if place == "neuron":
+        model.set_attn_implementation("nki")
+    return model.to(place)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "left-padded"])
+def test_chunks_of_a_prompt_are_a_band_and_where_each_begins(padded, compiled, masks_seen):  # noqa: F811
+    ids = torch.randint(1, 64, (2, SEQLEN), generator=torch.Generator().manual_seed(1))
+    padding = padding_of() if padded else None
+    expected = _chunked_model("cpu")(ids, attention_mask=padding, use_cache=False).last_hidden_state
+    model = _chunked_model("neuron")
+
+    def forward(ids, padding):
+        return model(ids, attention_mask=padding, use_cache=False).last_hidden_state
+
+    run = torch.compile(forward, backend="neuron", fullgraph=True, dynamic=False) if compiled else forward
+    found = run(ids.int().to("neuron"), None if padding is None else padding.int().to("neuron")).cpu()
+    seen = slice(None) if padding is None else padding.bool()
+    torch.testing.assert_close(found[seen], expected[seen], rtol=0, atol=2e-2)
+    masks = {mask for mask, _ in masks_seen}
+    assert {mask.window for mask in masks} == {WINDOW, None}
+    assert all(mask.ahead == 1 and not mask.bias_rows for mask in masks), masks
+    assert all(mask.runtime_bounds for mask in masks if mask.window)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("length", [2, 7, 8, 9, 40])
+def test_a_mask_of_chunks_stands_for_transformers_own(length, padded):
+    padding = torch.ones(2, length).bool()
+    padding[1, : length // 2] = False
+    before = (~padding).sum(-1) if padded else torch.zeros(2, dtype=torch.int64)
+    sizes = {"batch_size": 2, "q_length": length, "kv_length": length}
+    function = builders.chunked_causal_mask_function(8, before)
+    expected = builders.sdpa_mask(
+        **sizes, mask_function=function, attention_mask=padding if padded else None, allow_is_causal_skip=False
+    )
+    on_device = builders.chunked_causal_mask_function(8, before.to("neuron"))
+    mask = nki_mask(
+        **sizes, mask_function=on_device, attention_mask=padding.to("neuron") if padded else None, use_vmap=False,
+        local_size=8, device=torch.device("neuron"), config=Llama4TextConfig(attention_chunk_size=8),
+    )  # fmt: skip
+    assert (mask.window, mask.ahead) == (8, 1)
+    assert torch.equal(mask.dense().cpu(), expected)
 
 
 # ---- models that decline sdpa ------------------------------------------------------------------------------------------------
