@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "evidence.md").read_text()
 TEST = re.compile(r"\b(\w+)::(test_\w+)")
+IMPORT = re.compile(r"\b(\w+)::import\b")  # an op is refused when the suite's stand-in registers it, before its first test
 
 
 def _rows(heading):
@@ -31,7 +32,7 @@ def test_every_contract_rule_has_a_row_with_a_test():
     rules = runpy.run_path(str(ROOT / "tests/fakes/common/fake_neuron/rules.py"))["RULES"]
     rows = _rows("Contract rules")
     assert list(dict.fromkeys(rule for rule, *_ in rows)) == list(rules)
-    assert all(TEST.search(test) for *_, test in rows)
+    assert all(TEST.search(test) or _tests_of(IMPORT.search(test)[1]) for *_, test in rows)
 
 
 def test_every_risk_is_answered_by_a_test_or_says_by_which_design():
