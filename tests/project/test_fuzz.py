@@ -1,20 +1,24 @@
 """Random problems and random kernels: a sample of fixed seeds, and the search itself, which must find what is planted."""
 
+import dataclasses
 import functools
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import nki_hf
+from nki_hf.adapters import torch_op
 from nki_hf.sim.isa.operators import OPERATORS
 from tools.fuzz import attention_check, kernel_programs
-from tools.fuzz.attention_problems import PLAIN, draw_problem, refused
+from tools.fuzz.attention_problems import PLAIN, draw_learnt_bias, draw_problem, refused
 from tools.fuzz.kernel_check import check_program, without_refused
 from tools.fuzz.kernel_model import rounded
-from tools.fuzz.search import KINDS, search
+from tools.fuzz.search import KINDS, search, wrong_with
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +37,11 @@ def test_random_problems(first):
     nothing_wrong("attention", first, 10)
 
 
+@pytest.mark.parametrize("first", [0, 5])
+def test_random_problems_whose_bias_has_a_gradient(first):
+    nothing_wrong("biases", first, 5)
+
+
 @pytest.mark.parametrize("first", [0, 20])
 def test_random_kernels(first):
     nothing_wrong("kernels", first, 20)
@@ -42,6 +51,12 @@ def test_random_kernels(first):
 @pytest.mark.parametrize("first", range(1000, 3000, 100))
 def test_many_random_problems(first):
     nothing_wrong("attention", first, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(10000, 12000, 100))
+def test_many_random_problems_whose_bias_has_a_gradient(first):
+    nothing_wrong("biases", first, 100)
 
 
 @pytest.mark.slow
@@ -98,6 +113,11 @@ def test_equal_seeds_give_equal_problems_and_every_field_is_known():
     assert 0 < sum(map(refused, drawn)) < 60
     for name, plain in PLAIN.items():
         assert any(case[name] != plain for case in drawn), name
+    biased = [draw_learnt_bias(seed) for seed in range(400)]
+    assert all(case["gradients"] and (case["mask_learns"] or case["position_bias"] == "learned") for case in biased)
+    assert {case["mask_axes"] for case in biased if case["mask_learns"]} == set(itertools.product((0, 1), repeat=3))
+    forms = {case["mask_form"] for case in biased if case["mask_learns"]}
+    assert forms == {"plain", "short", "expanded", "one_key"}
 
 
 def test_most_steps_are_taken_by_the_rules_and_every_instruction_is_reached():
@@ -148,6 +168,66 @@ def test_a_planted_fault_of_a_front_door_is_found_and_made_small(tmp_path, monke
     text = found.files[0].read_text()
     assert "'window'" in text
     assert text.count("': ") <= 6  # few of the fields are left
+
+
+BIASED = {
+    "mask": "float",
+    "mask_axes": (1, 0, 1),
+    "mask_learns": True,
+    "gradients": True,
+    "group": 2,
+    "batch_q": 2,
+    "batch_kv": 2,
+}
+LEARNT_BIASES = {
+    "mask": BIASED,
+    "mask expanded over the heads": {**BIASED, "mask_form": "expanded"},
+    "mask of one entry for all keys, which only a sink gives a gradient": {**BIASED, "mask_form": "one_key", "sink": "normal"},
+    "position_bias": {**BIASED, "front": "transformers", "mask_learns": False, "position_bias": "learned"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEARNT_BIASES)
+def test_a_planted_fault_of_the_gradient_of_a_bias_is_found(monkeypatch, name):
+    case = LEARNT_BIASES[name]
+    assert not attention_check.check_problem(case)
+    right = torch_op.gradients_of
+
+    def too_large(*args, **options):
+        found = right(*args, **options)
+        return dataclasses.replace(found, dbias=1.01 * found.dbias)
+
+    monkeypatch.setattr(torch_op, "gradients_of", too_large)
+    assert attention_check.check_problem(case).startswith(f"d{name.split()[0]} errs by")
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_gradients_that_differ_when_they_are_taken_again_are_found(monkeypatch, number):
+    """2: those of the same output; 3: those of a second call."""
+    right, calls = torch_op.gradients_of, itertools.count(1)
+
+    def another(*args, **options):
+        found = right(*args, **options)
+        return (
+            found if next(calls) != number else dataclasses.replace(found, dbias=torch.nextafter(found.dbias, found.dbias + 1))
+        )
+
+    monkeypatch.setattr(torch_op, "gradients_of", another)
+    expected = {2: "AssertionError", 3: "dmask of a second call has other bits"}[number]
+    assert wrong_with(KINDS["biases"], BIASED).startswith(expected)
+
+
+def test_values_that_are_kept_from_the_call_that_was_recorded_are_found(monkeypatch):
+    kept = {}
+    right = attention_check.nki_hf.attention
+
+    def recorded(q, *args, **options):
+        return right(kept.setdefault(q.shape, q), *args, **options)
+
+    case = {"recorded": "other", "lse": True}
+    assert not attention_check.check_problem(case)
+    monkeypatch.setattr(attention_check.nki_hf, "attention", recorded)
+    assert attention_check.check_problem(case).startswith("out errs by")
 
 
 def test_the_model_rounds_to_nearest_even_and_saturates():

@@ -10,17 +10,21 @@ import torch
 
 from tools.fuzz.attention_problems import Case, refused
 
-__all__ = ["Given", "given_of"]
+__all__ = ["Given", "given_of", "passed_mask"]
 
 
 @dataclass(frozen=True)
 class Given:
-    """The tensors of a case, and what they say: `bias` float64 `[batch, heads, seqlen_q, seqlen_kv]`, -inf = hidden."""
+    """The tensors of a case, and what they say: `bias` float64 `[batch, heads, seqlen_q, seqlen_kv]`, -inf = hidden.
+
+    `mask` has axes of size 1 where it is the same for all; `passed_mask` makes the call's argument of it.
+    """
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
     mask: torch.Tensor | None
+    position_bias: torch.Tensor | None
     lo: torch.Tensor | None
     hi: torch.Tensor | None
     sink: torch.Tensor | None
@@ -52,6 +56,13 @@ def given_of(case: Case) -> Given:
     mask, bias = _mask(case, generator, (batch, heads, rows, keys))
     lo, hi, within = _bounds(case, generator, (batch, heads, rows, keys))
     bias = bias.masked_fill(~_band(case) | ~within, -inf)
+    position_bias = None
+    if case["position_bias"] is not None:  # drawn apart, so that the rest of a seed's tensors does not depend on it
+        apart = torch.Generator().manual_seed(case["seed"] + 1)
+        axes = (1 - case["mask_axes"][0], heads > 1, rows > 1)
+        own = [size if has else 1 for size, has in zip((batch, heads, rows), axes, strict=True)]
+        position_bias = torch.randn((*own, keys), generator=apart, dtype=torch.float64).to(dtype)
+        bias = bias + position_bias.double()
     sink = None
     if case["sink"] is not None:
         sink = normal(batch, heads, rows, 1) if case["sink_rows"] else normal(heads)
@@ -60,7 +71,14 @@ def given_of(case: Case) -> Given:
             sink.view(-1)[0] = special
         sink = sink.float()
     laid = [_laid_out(each.to(dtype), case["layout"]) for each in (q, k, v)]
-    return Given(*laid, mask, lo, hi, sink, normal(batch, heads, rows, case["head_dim_v"]), bias)
+    return Given(*laid, mask, position_bias, lo, hi, sink, normal(batch, heads, rows, case["head_dim_v"]), bias)
+
+
+def passed_mask(case: Case, mask: torch.Tensor | None) -> torch.Tensor | None:
+    """The mask as the call gets it."""
+    if mask is None or case["mask_form"] != "expanded":
+        return mask
+    return mask.expand(max(case["batch_q"], case["batch_kv"]), case["heads_kv"] * case["group"], case["seqlen_q"], -1)
 
 
 def _mask(case: Case, generator: torch.Generator, shape: tuple[int, ...]) -> tuple[torch.Tensor | None, torch.Tensor]:
@@ -69,17 +87,22 @@ def _mask(case: Case, generator: torch.Generator, shape: tuple[int, ...]) -> tup
     if kind is None:
         return None, bias
     own = [size if has else 1 for size, has in zip(shape[:3], case["mask_axes"], strict=True)]
-    seen = torch.rand((*own, shape[3]), generator=generator) < 0.7
+    while case["mask_form"] == "short" and own and own[0] == 1:
+        del own[0]
+    keys = 1 if case["mask_form"] == "one_key" else shape[3]
+    seen = torch.rand((*own, keys), generator=generator) < 0.7
     if kind == "padding":
-        seen = torch.arange(shape[3]).expand(seen.shape) < torch.randint(0, shape[3] + 1, (*own, 1), generator=generator)
+        seen = torch.arange(keys).expand(seen.shape) < torch.randint(0, keys + 1, (*own, 1), generator=generator)
     added = torch.randn(seen.shape, generator=generator, dtype=torch.float32)
     if kind in ("bool", "padding"):
         return seen, bias.masked_fill(~seen, -inf)
     if kind in ("lowest", "minus_inf"):
         low = torch.finfo(torch.float32).min if kind == "lowest" else -inf
-        return torch.zeros(seen.shape, dtype=torch.float32).masked_fill(~seen, low), bias.masked_fill(~seen, -inf)
+        mask: torch.Tensor = torch.zeros(seen.shape, dtype=torch.float32).masked_fill(~seen, low)
+        # One that has a gradient is what it holds: the scores beside float32's lowest number vanish.
+        return mask, bias + mask.double() if case["mask_learns"] else bias.masked_fill(~seen, -inf)
     if kind == "int64":
-        mask: torch.Tensor = (added * 3).to(torch.int64)
+        mask = (added * 3).to(torch.int64)
     else:
         mask = added.double().float().double() if kind == "float64" else added.masked_fill(~seen, -inf)
         if kind in ("nan", "inf"):

@@ -7,24 +7,32 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PLAIN", "Case", "draw_problem", "refused", "simpler_problems"]
+__all__ = ["LEARNT", "PLAIN", "Case", "draw_learnt_bias", "draw_problem", "refused", "simpler_problems"]
 
 Case = dict[str, Any]
 
 PLAIN: Case = {
     "front": "attention", "dtype": "float32", "batch_q": 1, "batch_kv": 1, "heads_kv": 1, "group": 1, "seqlen_q": 3,
     "seqlen_kv": 5, "head_dim": 8, "head_dim_v": 8, "layout": "plain", "values": "normal", "causal": False, "window": None,
-    "ahead": None, "q_offset": None, "whole": "int", "bounds": None, "mask": None, "mask_axes": (0, 0, 0), "scale": None,
-    "scale_as": "float", "softcap": None, "sink": None, "sink_rows": False, "lse": False, "gradients": False,
+    "ahead": None, "q_offset": None, "whole": "int", "bounds": None, "mask": None, "mask_axes": (0, 0, 0),
+    "mask_form": "plain", "mask_learns": False, "position_bias": None, "scale": None,
+    "scale_as": "float", "softcap": None, "sink": None, "sink_rows": False, "lse": False, "gradients": False, "frozen": "",
     "strict": False, "kernel": None, "chip": "trn2", "lnc": None, "default_dtype": None, "inference": False,
+    "recorded": "own",
 }  # fmt: skip
 """Every field of a problem with its simplest value. A problem file names only what differs.
 
 `front`: whose function is called, ours (`attention`) or Transformers'. `batch_q` and `batch_kv` are equal, or one of them is 1.
 `whole`: what wraps whole numbers. `bounds`: dtype of lo and hi. `mask_axes`: whether it has batches, heads and rows of its own.
+`mask_form`: `short` = without leading axes of size 1, `expanded` = over its axes of size 1, `one_key` = one entry for all keys.
+`mask_learns`: a float mask has a gradient. `position_bias`: `fixed` or `learned`, an additive bias besides the mask, which
+Transformers' function takes. `frozen`: those of q, k and v that have no gradient. `recorded`: `other` = the call with
+other values goes first, so that what is judged may be a replay of theirs.
 `kernel`: the only forward kernel that may be asked; None = all.
 """
 
+LEARNT = ("minus_inf", "float", "nan", "inf", "float64", "lowest")
+"""Masks that may have a gradient."""
 _EDGES = (1, 2, 3, 5, 16, 17, 31, 33, 127, 128, 129, 130, 255, 257)
 _FAR = (2**31 - 1, 2**31, 2**40, 2**63 - 1, 2**63, 2**70)
 _KERNELS = (None, None, "flash_prefill", "flash_const_max", "flash_decode")
@@ -83,6 +91,14 @@ def draw_problem(seed: int) -> Case:
     if case["lnc"] == 2 and case["chip"] == "trn1":
         case["lnc"] = None
     case["default_dtype"] = one_of("float64", "bfloat16", "float16") if rarely(0.2) else None
+    if case["mask"] is not None:
+        case["mask_form"] = one_of("plain", "plain", "short", "expanded", "one_key")
+    if case["front"] == "transformers":
+        case["position_bias"] = one_of(None, None, "fixed", "learned")
+    if case["gradients"]:
+        case["mask_learns"] = case["mask"] in LEARNT and rarely(0.7)
+        case["frozen"] = one_of("", "", "", "q", "kv", "qkv")
+    case["recorded"] = one_of("own", "own", "other")
     if rarely(0.06):  # what has no meaning
         junk = [("scale", inf), ("scale", nan), ("scale", 1e300), ("softcap", 0.0), ("softcap", -1.0), ("softcap", nan)]
         case.update([one_of(*junk, ("softcap", inf), ("softcap", 1e-320))])
@@ -92,6 +108,24 @@ def draw_problem(seed: int) -> Case:
     learns = case["gradients"] and case["dtype"] == "float32" and not 0 < abs(case["scale"] or 0.0) < 1e-30
     if case["scale_as"] == "learned" and not learns:
         case["scale_as"] = "tensor"
+    return case
+
+
+def draw_learnt_bias(seed: int) -> Case:
+    """A problem of that seed of which the mask, the position bias or both are added to the scores and have gradients."""
+    case = draw_problem(seed)
+    rng = np.random.default_rng([seed, 1])
+    case.update({"gradients": True, "inference": False, "frozen": ("", "", "", "q", "kv", "qkv")[int(rng.integers(6))]})
+    learns = case["front"] == "attention" or bool(rng.random() < 0.6)
+    if learns:
+        if case["mask"] not in LEARNT:
+            case["mask"] = ("float", "float", "float", "float64", "minus_inf", "lowest")[int(rng.integers(6))]
+            case["mask_form"] = ("plain", "plain", "short", "expanded", "one_key")[int(rng.integers(5))]
+        case["mask_learns"] = True
+        if case["front"] == "transformers":
+            case["causal"] = False
+    if case["front"] == "transformers" and (not learns or case["position_bias"] == "fixed"):
+        case["position_bias"] = "learned"
     return case
 
 
