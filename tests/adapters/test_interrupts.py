@@ -1,6 +1,7 @@
 """An interrupt (Ctrl-C) at any line: the next call is right, and nothing is counted twice, lost or left locked."""
 
 import linecache
+import random
 import sys
 import threading
 import warnings
@@ -15,7 +16,7 @@ from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.execution import numerics, storage
-from nki_hf.sim.run import program
+from nki_hf.sim.run import program, tape
 from nki_hf.sim.stream.events import Buffer
 
 
@@ -218,3 +219,53 @@ def test_memory_that_an_interrupt_left_half_made_goes_without_a_complaint(monkey
         assert not [each for each in complaints if each.exc_type is not KeyboardInterrupt]
 
     every_line(work, storage, check=check)
+
+
+def learning(seed):
+    """q, k, v and an additive bias that have gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((1, 2, 5, 8), (1, 2, 7, 8), (1, 2, 7, 8), (1, 1, 5, 7))
+    return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+
+
+def with_gradients(given):
+    out = nki_hf.attention(*given)
+    return out, *torch.autograd.grad(out.sin().sum(), given)
+
+
+def exact_with_gradients(given):
+    q, k, v, bias = wide = [each.detach().double().requires_grad_() for each in given]
+    out = torch.softmax(q @ k.transpose(-1, -2) * 8**-0.5 + bias, -1) @ v
+    return out, *torch.autograd.grad(out.sin().sum(), wide)
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_an_interrupt_anywhere_in_a_call_and_its_gradients(monkeypatch, recorded, count):
+    """At random lines of the whole package, kernels and simulator included, while programs are recorded or replayed."""
+    package = [
+        module for name, module in list(sys.modules.items()) if name.startswith("nki_hf") and hasattr(module, "__file__")
+    ]
+    cases = [(given, exact_with_gradients(given)) for given in (learning(0), learning(1))]
+
+    def interrupted(number):
+        back_end = SimulatorBackend(get_chip("trn2"), threads=1)
+        monkeypatch.setattr("nki_hf.adapters.backend_choice.simulator_backend", lambda chip: back_end)
+        if recorded:
+            with_gradients(cases[0][0])
+        with InterruptAt(number, *package) as tracer:
+            with_gradients(cases[0][0])
+        return tracer, back_end._pool
+
+    interrupted(0)  # what is made once is made here
+    lines, reached = interrupted(0)[0].seen, 0
+    assert lines > 3000
+    for number in random.Random(0).sample(range(1, lines), count):
+        tracer, pool = interrupted(number)
+        reached += tracer.seen == number
+        for given, expected in cases:
+            for one, other in zip(with_gradients(given), expected, strict=True):
+                torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=2e-5)
+        assert pool._used == held(pool)
+        assert not tape._current
+    assert reached > 0.9 * count

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,6 +135,10 @@ def test_verdicts(run, verdict, detail, capsys):
     outcome = run_case(Case("kernel", "option", run), 0.3)
     assert outcome.verdict == verdict
     assert detail in outcome.detail
+
+
+def test_what_else_the_machine_does_takes_no_time_of_a_case():
+    assert run_case(Case("kernel", "option", lambda: time.sleep(0.4)), 0.2).verdict == "passed"
 
 
 def test_details_name_files_without_their_folders():

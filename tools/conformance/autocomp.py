@@ -82,7 +82,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--task", action="append", help="e.g. 3_rope; default: all")
-    parser.add_argument("--seconds", type=float, default=120.0, help="longest time of one task")
+    parser.add_argument("--seconds", type=float, default=120.0, help="most CPU time of one task")
     parser.add_argument("--no-report", action="store_true", help="leave docs/conformance.md as it is")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)

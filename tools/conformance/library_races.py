@@ -67,7 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--limit", type=int, default=10, help="cases of each test method")
-    parser.add_argument("--seconds", type=float, default=20.0, help="longest time of one case")
+    parser.add_argument("--seconds", type=float, default=20.0, help="most CPU time of one case")
     parser.add_argument("--report", action="store_true", help="write the result to docs/races.md")
     options = parser.parse_args()
     checkout = options.checkout.resolve()

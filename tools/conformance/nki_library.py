@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--kernel", action="append", choices=sorted(MODULES), help="default: all")
     parser.add_argument("--limit", type=int, default=10, help="cases of each test method")
-    parser.add_argument("--seconds", type=float, default=20.0, help="longest time of one case")
+    parser.add_argument("--seconds", type=float, default=20.0, help="most CPU time of one case")
     parser.add_argument("--replay", action="store_true", help="also compare a replay with a fresh run, bit for bit")
     parser.add_argument("--judge", action="store_true", help="also judge each launch as a user's kernel (nki_hf judge)")
     parser.add_argument("--no-report", action="store_true", help="leave docs/conformance.md as it is")
