@@ -3,7 +3,7 @@
 A kernel runs as Python once per kernel source, shapes, dtypes, constants, chip and core count. That run is recorded, and
 later calls replay the recording, which costs only its NumPy calls. Where a kernel's parts are independent
 (kernels/division.py), one part is recorded and replayed for each of them, on as many threads as there are processors; the
-values are those of the undivided launch, bit by bit.
+values are those of the undivided launch, bit by bit, but for sums over parts: those are added in the parts' order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ __all__ = ["SimulatorBackend", "simulator_backend"]
 
 Array = np.ndarray[Any, Any]
 Key = tuple[Any, ...]
+_Item = TypeVar("_Item")
 
 
 class SimulatorBackend:
@@ -125,8 +126,12 @@ class SimulatorBackend:
         threads = self._threads if worth_threads(binding, sizes) or read >= _WORTH_THREADS else 1
         outputs: list[Array] = []
         turns: Counter[str] = Counter()
+        waiting: dict[int, list[tuple[Array, Any, Array]]] = {}
+        added = 0
 
-        def run_part(part: Part) -> None:
+        def run_part(numbered: tuple[int, Part]) -> None:
+            nonlocal added
+            number, part = numbered
             results, turned = self._execute(key, call, inputs(part))
             with self._lock:
                 turns.update(turned)
@@ -135,14 +140,20 @@ class SimulatorBackend:
                         np.zeros(whole_shape(binding, item, result.shape, sizes, call.shapes), result.dtype)
                         for item, result in zip(returned, results, strict=True)
                     )
-                for item, output, index, result in zip(returned, outputs, part.outputs, results, strict=True):
-                    if item.summed or item.broadcast:
+                places = zip(returned, outputs, part.outputs, results, strict=True)
+                waiting[number] = [
+                    (output, index, result) for item, output, index, result in places if item.summed or item.broadcast
+                ]
+                # In the order of the parts, whichever thread is done first: a sum rounds by its order.
+                while added in waiting:
+                    for output, index, result in waiting.pop(added):
                         output[index] += result
+                    added += 1
             for item, output, index, result in zip(returned, outputs, part.outputs, results, strict=True):
                 if not (item.summed or item.broadcast):
                     output[index] = result
 
-        _for_each(run_part, found, threads)
+        _for_each(run_part, tuple(enumerate(found)), threads)
         return outputs, turns
 
     def _execute(
@@ -323,7 +334,7 @@ def _key(call: KernelCall, arrays: Mapping[str, Array | None], chip: Chip) -> Ke
     )
 
 
-def _for_each(work: Callable[[Part], None], items: tuple[Part, ...], threads: int) -> None:
+def _for_each(work: Callable[[_Item], None], items: tuple[_Item, ...], threads: int) -> None:
     """Call `work` on every item, on up to `threads` threads, this one included; the first exception is raised here."""
     queue, failures, lock = iter(items), [], threading.Lock()
     stop = threading.Event()

@@ -1,5 +1,7 @@
 """Gradients of the op: equal to autograd of plain float64 attention, and no worse than eager's own."""
 
+import threading
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -9,6 +11,9 @@ from nki_hf.adapters.backward import attention_gradients
 from nki_hf.adapters.call import Call
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.torch_op import attention_op
+from nki_hf.backends import simulator
+from nki_hf.backends.simulator import SimulatorBackend
+from nki_hf.chips import get_chip
 
 
 @pytest.fixture(autouse=True)
@@ -255,3 +260,32 @@ def test_the_gradients_under_any_softcap_of_float32(softcap):
     expected = gradients(plain, inputs, torch.float64, weight, softcap=softcap)
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=2e-4, atol=2e-4, msg=lambda text, key=key: f"d{key}: {text}")
+
+
+def test_the_gradient_of_a_shared_bias_has_the_same_bits_whichever_thread_is_done_first(monkeypatch):
+    """Each batch is a part; with two threads the first part is done last."""
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(3, heads, length, 8, generator=generator) for heads, length in ((2, 33), (1, 40), (1, 40))]
+    bias = torch.randn(1, 1, 33, 40, generator=generator).requires_grad_()
+    monkeypatch.setattr(simulator, "_WORTH_THREADS", 0)
+    found = []
+    for threads in (1, 2):
+        back_end, others, last = SimulatorBackend(get_chip("trn2"), threads=threads), [], threading.Event()
+        monkeypatch.setattr("nki_hf.adapters.backend_choice.simulator_backend", lambda chip, back_end=back_end: back_end)
+        out = nki_hf.attention(*given, bias)
+        right, first = back_end._execute, iter([True])
+
+        def execute(*arguments, right=right, first=first, others=others, last=last, threads=threads):
+            waits = next(first, False) and threads == 2
+            result = right(*arguments)
+            if waits:
+                assert last.wait(60)
+            others.append(result)
+            if len(others) == 2:
+                last.set()
+            return result
+
+        monkeypatch.setattr(back_end, "_execute", execute)
+        found.append(torch.autograd.grad(out.sin().sum(), bias)[0])
+        assert len(others) == 3
+    assert torch.equal(*found)

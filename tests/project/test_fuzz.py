@@ -236,6 +236,19 @@ def test_the_model_rounds_to_nearest_even_and_saturates():
     assert rounded(values, np.int8).tolist() == [0, 2, -2, 127, -1, 0, 127]
 
 
+def test_a_failure_that_does_not_happen_again_is_kept_as_it_was(tmp_path, monkeypatch):
+    answers = iter(["out errs by 1"])
+    kind = dataclasses.replace(KINDS["attention"], check=lambda case: next(answers, ""))
+    monkeypatch.setitem(KINDS, "attention", kind)
+    found = search(["attention"], 5, tmp_path, count=2, say=lambda line: None)
+    assert (found.tried["attention"], len(found.files)) == (2, 1)
+    text = found.files[0].read_text()
+    assert text.startswith('"""Not each time: out errs by 1.')
+    case = {}
+    exec(text[text.index("CASE = ") : text.index("why = ")], {"inf": float("inf"), "nan": float("nan")}, case)
+    assert {**PLAIN, **case["CASE"]} == draw_problem(5)
+
+
 def test_a_replay_that_differs_is_found(monkeypatch):
     """The first value that a loop's tile has is kept from the recording."""
     program, _ = without_refused(kernel_programs.draw_program(3))

@@ -100,7 +100,7 @@ def search(
             why = wrong_with(kind, case)
             if why:
                 failures[name] += 1
-                path = written(kind, simplest(kind, case), folder / f"{name}_{seed}.py")
+                path = written(kind, simplest(kind, case, why), why, folder / f"{name}_{seed}.py")
                 found.files.append(path)
                 say(f"{name}, seed {seed}: {why}\n  reproduced by {path}")
         seed += 1
@@ -119,9 +119,11 @@ def wrong_with(kind: Kind, case: Any) -> str:
         return f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {error}"
 
 
-def simplest(kind: Kind, case: Any) -> Any:
-    """The case made simpler for as long as the same is wrong with it, by the first word that says so."""
-    end, first_word = time.monotonic() + _PATIENCE_S, wrong_with(kind, case).partition(" ")[0]
+def simplest(kind: Kind, case: Any, why: str) -> Any:
+    """The case made simpler for as long as the same is wrong with it, by the first word of `why`; what is not wrong each time
+    may stay as it is.
+    """
+    end, first_word = time.monotonic() + _PATIENCE_S, why.partition(" ")[0]
     progress = True
     while progress and time.monotonic() < end:
         progress = False
@@ -134,12 +136,14 @@ def simplest(kind: Kind, case: Any) -> Any:
     return case
 
 
-def written(kind: Kind, case: Any, path: Path) -> Path:
-    """A file that checks the case again."""
+def written(kind: Kind, case: Any, why: str, path: Path) -> Path:
+    """A file that checks the case again; `why` is what was wrong when it was found."""
     path.parent.mkdir(parents=True, exist_ok=True)
     told = {name: value for name, value in case.items() if name not in PLAIN or PLAIN[name] != value}
+    again = wrong_with(kind, case)
+    said = again.splitlines()[0] if again else f"Not each time: {why.splitlines()[0]}"
     path.write_text(
-        f'"""{wrong_with(kind, case).splitlines()[0]}. Run it from the repository\'s root."""\n\n'
+        f'"""{said}. Run it from the repository\'s root."""\n\n'
         "import sys\nfrom math import inf, nan  # noqa: F401\n\nsys.path.insert(0, '.')\n"
         f"from {kind.module} import {kind.function}\n\n"
         f"CASE = {pprint.pformat(told, width=120, sort_dicts=False)}\n"
