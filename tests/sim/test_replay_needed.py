@@ -306,3 +306,35 @@ def test_a_constant_that_something_nobody_needs_overwrites_is_made_again():
     program, _ = agree(kernel, *calls)
     for given in calls:
         np.testing.assert_allclose(program(given)[0], np.cumsum(given["a"], 1), rtol=1e-5, atol=1e-5)
+
+
+UNREAD = {
+    "a tile that is never written": lambda tile: None,
+    "a tile that is written and never read": lambda tile: nisa.memset(dst=tile, value=9.0),
+}
+
+
+@pytest.mark.parametrize("last", UNREAD)
+@pytest.mark.parametrize("follows", ["constants", "bounds"])
+def test_what_a_replay_need_not_compute_again_is_there_after_others_used_its_memory(follows, last):
+    """Recording fills and writes tiles that no replay fills or writes; one of them comes to lie where the values were."""
+
+    def kernel(a, lo):
+        given = load_tile(a)
+        base = nl.ndarray((ROWS, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=base, src=load_tile(lo)) if follows == "bounds" else nisa.memset(dst=base, value=2.0)
+        fixed = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=fixed, value=1.0)
+        nisa.tensor_scalar(dst=fixed, data=fixed, op0=nl.add, operand0=base)
+        total = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=total, data1=given, data2=fixed, op=nl.multiply)
+        result = store(total)
+        del fixed
+        UNREAD[last](nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf))
+        return result
+
+    lo = np.full((ROWS, 1), 5, np.int32)
+    calls = [{**arrays(seed, a=(ROWS, 1024)), "lo": lo} for seed in range(3)]
+    agree(kernel, *calls)
+    _, fresh = agree(kernel, *calls, {**calls[0], "lo": lo + 1}, calls[0])
+    np.testing.assert_array_equal(fresh[0], calls[0]["a"] * np.float32(6 if follows == "bounds" else 3))

@@ -5,16 +5,16 @@ A replay leaves out
 * what only fills tiles that nobody reads: moves whose readers read what was moved (sim/tensors/origins.py);
 * clearing rows that loads overwrite before anybody reads them;
 * what follows from constants and from small integer inputs (bounds, lengths) alone, if those are what they were in the last
-  replay: it lies in the program's memory.
+  replay: it lies in the program's memory, unless what only the recorded run did has overwritten it there.
 
-Both need to know of every computation which allocations it reads and writes. Where that is not so (loops of run time, cores
+All need to know of every computation which allocations it reads and writes. Where that is not so (loops of run time, cores
 that meet, computations that belong to no instruction) nothing is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,24 +24,36 @@ from nki_hf.sim.execution.moves import Clear, Load, LoadOrClear, LoadOrZero
 __all__ = ["needed", "unsettled"]
 
 
-def needed(run: Run, outputs: Collection[int]) -> tuple[list[tuple[Action, Access]], set[int]] | None:
-    """The computations whose results reach the buffers `outputs`, HBM or a register, in order, and the memory that others wrote
-    after them; None if that is not known.
+class Needed(NamedTuple):
+    """What every replay of a run needs.
+
+    Attributes:
+      pairs: the computations, in order.
+      lost: numbers of the buffers that do not hold their last needed value when the recorded run is over: a computation that
+        no replay needs wrote to them, or a buffer that was made later, and filled, has their memory.
     """
+
+    pairs: list[tuple[Action, Access]]
+    lost: frozenset[int]
+
+
+def needed(run: Run, outputs: Collection[int]) -> Needed | None:
+    """The computations whose results reach the buffers `outputs`, HBM or a register; None if that is not known."""
     (machine,) = run.cores
     known = [access for access in machine.accesses if access is not None]
     if len(known) < len(machine.actions):
         return None
     live = {buffer.number for buffer in run.buffers if not buffer.on_chip} | set(outputs)
-    kept, later, overwritten = [], set[int](), set[int]()
+    kept = []
+    owners = {memory: number for number, memory in sorted(run.memory.items())}
+    lost = {number for number, memory in run.memory.items() if owners[memory] != number}
     for action, access in zip(reversed(machine.actions), reversed(known), strict=True):
         if not access.writes or any(number in live for number in access.writes):
             live.update(access.reads)
             kept.append((action, access))
-            overwritten.update(later.intersection(run.memory[number] for number in access.writes))
         else:
-            later.update(run.memory[number] for number in access.writes)
-    return _cleared(kept[::-1], run), overwritten
+            lost.update(access.writes)
+    return Needed(_cleared(kept[::-1], run), frozenset(lost))
 
 
 def _cleared(pairs: list[tuple[Action, Access]], run: Run) -> list[tuple[Action, Access]]:
@@ -115,16 +127,11 @@ def _address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def unsettled(
-    pairs: Sequence[tuple[Action, Access]], run: Run, settled: Collection[int], overwritten: Collection[int] = ()
-) -> list[Action]:
-    """The computations that depend on more than constants and the buffers `settled`; in the memory `overwritten` something lies
-    that the recorded run alone wrote, where a constant may have been.
-    """
-    memory = run.memory
+def unsettled(found: Needed, run: Run, settled: Collection[int]) -> list[Action]:
+    """The computations that depend on more than constants and the buffers `settled`, or whose results are lost by then."""
+    pairs, memory = found.pairs, run.memory
     # Memory, not allocations: tiles that are alive one after the other may share it.
     moving = {memory[buffer.number] for buffer in run.buffers if buffer.role == "input" and buffer.number not in settled}
-    moving.update(overwritten)
 
     def moves(access: Access) -> bool:
         return access.free or any(memory[number] in moving for number in (*access.reads, *access.writes))
@@ -133,6 +140,7 @@ def unsettled(
     while len(moving) != before:
         before = len(moving)
         read: set[int] = set()
+        wanted = {number for _, access in pairs if moves(access) for number in access.reads} & found.lost
         for _, access in pairs:
             written = {memory[number] for number in access.writes}
             if moves(access):
@@ -141,4 +149,5 @@ def unsettled(
             else:
                 # Two constants, one after the other, in memory that is read in between: only the later one would be left.
                 moving |= written & read
+                moving |= {memory[number] for number in access.writes if number in wanted}
     return [action for action, access in pairs if moves(access)]

@@ -45,12 +45,11 @@ class Program:
         self._settled = False
         found = needed(run, [tensor.storage.buffer.number for tensor in outputs]) if run.lnc == 1 else None
         if found is not None:
-            pairs, overwritten = found
             small = [name for name, array in self._inputs.items() if array.dtype.kind in "iu" and array.nbytes <= _SMALL]
-            # What follows from constants alone lies in memory since the recorded run.
-            self.actions = [unsettled(pairs, run, (), overwritten)]
+            # What follows from constants alone lies in memory since the recorded run, unless it is lost there.
+            self.actions = [unsettled(found, run, ())]
             self._bounds = [name for name in small if name not in self._modified]
-            self._again = unsettled(pairs, run, {inputs[name].storage.buffer.number for name in self._bounds}, overwritten)
+            self._again = unsettled(found, run, {inputs[name].storage.buffer.number for name in self._bounds})
             self._settled = True  # by the recorded run
         self.instructions = sum(len(actions) for actions in self.actions)
         self.actions, self._again = [joined(actions) for actions in self.actions], joined(self._again)
