@@ -40,6 +40,9 @@ def run_fallback(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     averages are no integers, in the dtype of the computation where q holds integers.
     """
     dtype = _computing_dtype(call)
+    if call.keys.bias is not None and not call.keys.hides and fallback_name(call) == "sdpa":
+        # In 16 bits large biases would be rounded by more than a score is, and float32's lowest value would be -inf.
+        dtype = torch.promote_types(dtype, call.keys.bias.dtype)
     if not call.q.dtype == call.k.dtype == call.v.dtype == dtype:
         cast = replace(call, q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype))
         out, weights = run_fallback(cast)

@@ -1,5 +1,6 @@
 """Infinite, lowest and NaN values in sinks, masks and biases: what the softmax in float64 gives, forward and backward."""
 
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -157,3 +158,27 @@ def test_a_nan_in_a_position_bias_is_a_nan_in_its_row_only():
     hidden[..., 1] = False
     out, _ = nki_attention(SimpleNamespace(is_causal=False, training=False), q, k, v, hidden, position_bias=bias)
     assert not out.isnan().any()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", ["lowest", -7e4, 300.3])
+def test_torch_in_the_place_of_a_kernel_adds_a_bias_as_exactly_as_a_kernel(size, dtype, grad):
+    """Rounded to 16 bits, 300.3 would be off by up to 1, and what lies below the type's lowest number would hide keys."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, length, 300, generator=generator).to(dtype) for length in (6, 9, 9))
+    bias = torch.randn(1, 1, 6, 9, generator=generator)
+    bias[:, :, 3] = -3.4028234663852886e38 if size == "lowest" else size + bias[:, :, 3]
+    given = [each.requires_grad_(grad) for each in (q, k, v, bias)]
+    nki_hf.explain(reset=True)
+    with nki_hf.using(strict=False), warnings.catch_warnings(action="ignore"):
+        out = nki_hf.attention(*given)
+    assert (nki_hf.explain(reset=True).fallbacks, out.dtype) == (1, dtype)  # no kernel takes a head_dim of 300
+    exact = [each.detach().double().requires_grad_(grad) for each in given]
+    expected, _ = softmax(*exact, scale=300**-0.5)  # beside float32's lowest value scores vanish in float64, too
+    torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=1e-2)
+    if grad:
+        out.sum().backward()
+        expected.sum().backward()
+        for one, other in zip((each.grad for each in given), (each.grad for each in exact), strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=2e-2, atol=2e-2)

@@ -10,15 +10,13 @@ import torch
 import nki_hf
 from tools.fuzz.attention_call import called, differing
 from tools.fuzz.attention_given import Given, given_of
-from tools.fuzz.attention_problems import PLAIN, Case, refused
+from tools.fuzz.attention_problems import PLAIN, VANISHING, Case, refused
 from tools.fuzz.attention_reference import flushed, formulas, oracle, sizes_of
 
 __all__ = ["check_problem"]
 
 _INF = torch.inf
 _UNIT, _TINY = 2.0**-24, 1e-30
-_VANISHING = 1e37
-"""What is added to scores is float32's lowest number, or about that, where it is larger."""
 
 
 def check_problem(case: Case) -> str:
@@ -100,7 +98,7 @@ def _compared(case: Case, given: Given, found: dict[str, Any], *, rounded_sums: 
         if name == "out":  # rows that see no key are zeros; a NaN or infinite sink may make them NaN
             want = want.masked_fill((given.bias == -_INF).all(-1, keepdim=True) & (have == 0), 0.0)
         if name == "lse":  # that of a NaN or an infinite sink, or of lowest scores alone, is left open
-            decided = ~want.isnan() & (want != _INF) & ~(torch.isfinite(want) & (want < -_VANISHING))
+            decided = ~want.isnan() & (want != _INF) & ~(torch.isfinite(want) & (want < -VANISHING))
             have, want, low = have[decided], want[decided], low[decided]
         if name.startswith("d"):  # what leaves the range of its type is as large as the type allows
             have = have.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max)

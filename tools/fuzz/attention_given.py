@@ -100,7 +100,7 @@ def _mask(case: Case, generator: torch.Generator, shape: tuple[int, ...]) -> tup
         low = torch.finfo(torch.float32).min if kind == "lowest" else -inf
         mask: torch.Tensor = torch.zeros(seen.shape, dtype=torch.float32).masked_fill(~seen, low)
         # One that has a gradient is what it holds: the scores beside float32's lowest number vanish.
-        return mask, bias + mask.double() if case["mask_learns"] else bias.masked_fill(~seen, -inf)
+        return mask, bias + mask.double() if case["mask_learns"] and case["gradients"] else bias.masked_fill(~seen, -inf)
     if kind == "int64":
         mask = (added * 3).to(torch.int64)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LEARNT", "PLAIN", "Case", "draw_learnt_bias", "draw_problem", "refused", "simpler_problems"]
+__all__ = ["LEARNT", "PLAIN", "VANISHING", "Case", "draw_learnt_bias", "draw_problem", "refused", "simpler_problems"]
 
 Case = dict[str, Any]
 
@@ -33,6 +33,8 @@ other values goes first, so that what is judged may be a replay of theirs.
 
 LEARNT = ("minus_inf", "float", "nan", "inf", "float64", "lowest")
 """Masks that may have a gradient."""
+VANISHING = 1e37
+"""Scores vanish beside an added value of this size. The lse of a row of such values alone is left open."""
 _EDGES = (1, 2, 3, 5, 16, 17, 31, 33, 127, 128, 129, 130, 255, 257)
 _FAR = (2**31 - 1, 2**31, 2**40, 2**63 - 1, 2**63, 2**70)
 _KERNELS = (None, None, "flash_prefill", "flash_const_max", "flash_decode")

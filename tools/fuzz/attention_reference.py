@@ -9,13 +9,11 @@ import torch
 from nki_hf.kernels import reference
 from nki_hf.problem import Mask, Problem
 from tools.fuzz.attention_given import Given
-from tools.fuzz.attention_problems import Case
+from tools.fuzz.attention_problems import VANISHING, Case
 
 __all__ = ["flushed", "formulas", "oracle", "sizes_of"]
 
 _INF = torch.inf
-_ADDED_MOST = 1e37
-"""Beside larger sizes scores vanish, in float32 and here."""
 
 
 def formulas(case: Case, given: Given, dtype: torch.dtype) -> dict[str, Any]:
@@ -49,7 +47,7 @@ def formulas(case: Case, given: Given, dtype: torch.dtype) -> dict[str, Any]:
     if grads:
         loss = (out.double() * given.weight).sum()
         if case["lse"]:
-            loss = loss + lse.double().masked_fill(lse == -_INF, 0.0).sin().sum()
+            loss = loss + lse.double().masked_fill(lse < -VANISHING, 0.0).sin().sum()
         loss.backward()
         found.update({f"d{name}": None if leaf is None else leaf.grad for name, leaf in leaves.items()})
     return {name: None if each is None else each.double() for name, each in found.items()}
@@ -83,7 +81,7 @@ def sizes_of(case: Case, given: Given, probs: torch.Tensor) -> dict[str, float]:
     weight, probs, scale = given.weight.abs(), probs.nan_to_num(0.0), case["head_dim"] ** -0.5
     if case["scale"] is not None:
         scale = abs(case["scale"])
-    added = given.bias[given.bias.abs() < _ADDED_MOST].abs()
+    added = given.bias[given.bias.abs() < VANISHING].abs()
     scores = float((q @ k.transpose(-1, -2)).max()) * scale + (float(added.max()) if added.numel() else 0.0)
     found = {"scores": scores, "out": float(v.max()), "lse": 1.0}
     if not case["gradients"]:
