@@ -95,6 +95,23 @@ FOUND = {
         "seed": 394828539293, "dtype": "float16", "seqlen_q": 2, "seqlen_kv": 1, "head_dim": 14, "values": "negative",
         "scale": 1.9389221397037626, "softcap": 43.16286519704836, "sink": "normal", "gradients": True,
     },
+    "a shared bias whose gradient was summed in the order in which threads ended": {
+        "seed": 10220, "batch_kv": 3, "group": 2, "seqlen_q": 128, "seqlen_kv": 33, "head_dim": 87, "head_dim_v": 87,
+        "values": "wide", "mask": "float64", "mask_axes": (0, 0, 1), "mask_form": "short", "mask_learns": True, "lse": True,
+        "gradients": True,
+    },
+    "a replay without the masks that the recorded run had overwritten": {
+        "seed": 10264, "group": 4, "seqlen_q": 16, "seqlen_kv": 513, "head_dim_v": 128, "layout": "transposed",
+        "values": "wide", "mask": "minus_inf", "mask_axes": (1, 1, 0), "mask_form": "one_key", "mask_learns": True,
+        "gradients": True, "strict": True, "kernel": "flash_prefill", "chip": "trn1",
+    },
+    "a bias of float32's lowest value, which torch's sdpa was given in 16 bits": {
+        "seed": 10625, "dtype": "float16", "seqlen_kv": 9, "mask": "lowest", "mask_form": "one_key", "mask_learns": True,
+        "gradients": True, "kernel": "flash_const_max",
+    },
+    "lse of lowest scores alone, whose gradient is left open": {
+        "seed": 11125, "seqlen_kv": 1, "mask": "lowest", "mask_learns": True, "lse": True, "gradients": True, "frozen": "q",
+    },
 }  # fmt: skip
 """Problems that a search found something wrong with, made small."""
 

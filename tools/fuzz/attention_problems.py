@@ -101,6 +101,7 @@ def draw_problem(seed: int) -> Case:
         case["mask_learns"] = case["mask"] in LEARNT and rarely(0.7)
         case["frozen"] = one_of("", "", "", "q", "kv", "qkv")
     case["recorded"] = one_of("own", "own", "other")
+    _decided(case)
     if rarely(0.06):  # what has no meaning
         junk = [("scale", inf), ("scale", nan), ("scale", 1e300), ("softcap", 0.0), ("softcap", -1.0), ("softcap", nan)]
         case.update([one_of(*junk, ("softcap", inf), ("softcap", 1e-320))])
@@ -128,7 +129,14 @@ def draw_learnt_bias(seed: int) -> Case:
             case["causal"] = False
     if case["front"] == "transformers" and (not learns or case["position_bias"] == "fixed"):
         case["position_bias"] = "learned"
+    _decided(case)
     return case
+
+
+def _decided(case: Case) -> None:
+    """Which of two float32 lowest values counts, that of a sink or that of a mask with a gradient, is left open."""
+    if case["mask_learns"] and case["mask"] == case["sink"] == "lowest":
+        case["sink"] = "normal"
 
 
 def refused(case: Case) -> bool:
