@@ -25,6 +25,7 @@ from tools.conformance.case import Case, Outcome, Skipped, run_case  # noqa: E40
 from tools.conformance.compare import Mismatch, compare  # noqa: E402
 from tools.conformance.examples import examples_of, with_shape_checks  # noqa: E402
 from tools.conformance.library_causes import explained  # noqa: E402
+from tools.conformance.library_extra import EXTRA  # noqa: E402
 from tools.conformance.library_harness import SimulatingOrchestrator  # noqa: E402
 from tools.conformance.packed_arrays import is_packed, packed, unpacked  # noqa: E402
 from tools.conformance.stub_names import differences, names_of  # noqa: E402
@@ -103,6 +104,12 @@ def test_comparison_takes_another_shape_but_not_another_size():
     assert compare(np.zeros((2, 3)), np.zeros(6), rtol=0, atol=0) == 0
     with pytest.raises(Mismatch, match=r"shape \(2, 3\)"):
         compare(np.zeros((2, 3)), np.zeros(5), rtol=0, atol=0)
+
+
+def test_own_cases_are_of_the_kernel_that_they_are_listed_under():
+    """Or a run of one kernel would replace the row of another by a part of it."""
+    for kernel, cases in EXTRA.items():
+        assert {case.kernel for case in cases()} <= {kernel}
 
 
 def test_cases_are_chosen_small_first_and_spread_over_options():
