@@ -15,7 +15,7 @@ from nki_hf.tools.cores import check_cores
 from nki_hf.tools.judging import client
 from nki_hf.tools.judging.layouts import parsed
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.request import ELEMENTS, GIB, child, parent, size_of, split, traces
+from nki_hf.tools.judging.request import ELEMENTS, GIB, child, no_file, parent, size_of, split, traces
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.judging.verdict import broken, finite
 
@@ -87,8 +87,7 @@ def judge(
         the record).
     """
     file, kernel = split(str(path), name)
-    if (file.endswith(".py") or "/" in file) and not Path(file).is_file():
-        raise ValueError(f"kernel={file} is not a file: give FILE.py or FILE.py:NAME.")
+    unreadable = no_file(file) if file.endswith(".py") or "/" in file else None
     found = load_task(task)
     element = dtype or found.dtype
     if element not in ELEMENTS:
@@ -114,10 +113,10 @@ def judge(
     timed = timed if until == "times" else []
     wanted = [(size, chips[0]) for size in dict.fromkeys(sizes)]
     wanted += [(size, item) for size in timed for item in chips if (size, item) not in wanted]
-    launches = traces(found, element, own, wanted, constants, file, kernel, lnc)
+    launches = [] if unreadable else traces(found, element, own, wanted, constants, file, kernel, lnc)
     ragged = (
         0
-        if until == "lint" or found.ragged in sizes or packed_by(file, kernel, found, get_chip(chips[0]), lnc)
+        if unreadable or until == "lint" or found.ragged in sizes or packed_by(file, kernel, found, get_chip(chips[0]), lnc)
         else found.ragged
     )
     if ragged:
@@ -143,6 +142,8 @@ def judge(
         "same_writes": same_writes,
         "against": None,
     }
+    if unreadable is not None:
+        return broken(request, "load", unreadable)
     whole: dict[str, Any] = {
         "judge": request,
         "child": child(file, kernel, lnc, launches, constants or ()),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from nki_hf.chips import Chip, get_chip
@@ -16,7 +15,7 @@ from nki_hf.tasks import Task, load_task
 from nki_hf.tools.judging import client
 from nki_hf.tools.judging.findings import KIND_STAGE, KernelFailed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.layouts import parsed
-from nki_hf.tools.judging.request import ELEMENTS, GIB, child, size_of, split, traces
+from nki_hf.tools.judging.request import ELEMENTS, GIB, child, no_file, size_of, split, traces
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.judging.times import stream_of
 from nki_hf.tools.judging.verdict import failure_sentence
@@ -66,13 +65,14 @@ def recorded(
       KernelFailed: the file or the kernel's Python fails.
     """
     file, name = split(path, "")
-    if not Path(file).is_file():
-        raise ValueError(f"kernel={file} is not a file: give FILE.py or FILE.py:NAME.")
+    unreadable = no_file(file)
     found = load_task(task)
     element = dtype or found.dtype
     if element not in ELEMENTS:
         raise ValueError(f"dtype={element!r} is not an element type of a run: it is {', '.join(ELEMENTS)}.")
     wanted = [(size_of(size), chip.name) for size in (sizes or found.at) for chip in chips]
+    if unreadable is not None:
+        raise KernelFailed(failure_sentence("load", [finding("load", unreadable)]))
     launches = traces(found, element, parsed(layout, found), wanted, dict(constants or {}), file, name, lnc)
     request = {
         "judge": None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.subjects import SUBJECTS
 
-__all__ = ["GIB", "ELEMENTS", "child", "parent", "size_of", "split", "traces"]
+__all__ = ["GIB", "ELEMENTS", "child", "no_file", "parent", "size_of", "split", "traces"]
 
 ELEMENTS = ("bfloat16", "float16", "float32")
 """Element types of a run."""
@@ -28,6 +30,30 @@ def split(path: str, name: str) -> tuple[str, str]:
     if separator and tail.isidentifier() and (head.endswith(".py") or ("/" not in tail and not Path(path).is_file())):
         return head, tail
     return path, name
+
+
+def no_file(path: str) -> dict[str, Any] | None:
+    """The error of stage load for what is there but is no file (a folder, a pipe, a link to nothing); None for a file.
+
+    Raises:
+      ValueError: nothing is there.
+    """
+    if Path(path).is_file():
+        return None
+    if not os.path.lexists(path):
+        raise ValueError(f"kernel={path} is not a file: give FILE.py or FILE.py:NAME.")
+    try:
+        what = _KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "a device")
+    except OSError as error:  # a link to nothing or to itself
+        what = f"a link that leads to no file ({error.strerror})"
+    return {
+        "kind": "no file",
+        "message": f"kernel={path} is {what}, not a file",
+        "advice": "Give FILE.py or FILE.py:NAME.",
+    }
+
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
 def size_of(value: int) -> int:

@@ -90,7 +90,7 @@ def judge_values(
         if not record["diagnosis"] and bad and slight and request["dtype"] != "float32":
             found_words = [diagnosis.imprecision(o, RATIOS[task.ideal is not None]) for item in checks for o in item.outcomes]
             inexact = next(filter(None, found_words), "")
-            record["diagnosis"] = inexact and (diagnosis.matched(task, checks) or inexact)
+            record["diagnosis"] = inexact and (diagnosis.explained(task, checks) or inexact)
         if not record["diagnosis"] and bad:
             record["diagnosis"] = diagnosis.named(task, checks)
         seen = set()

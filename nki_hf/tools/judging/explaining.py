@@ -1,0 +1,105 @@
+"""A mistake explaining a wrong output: it leaves little of the error on most inputs, and changes nothing where it is right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nki_hf.tasks import Task
+from nki_hf.tools.judging.patterns import off, where, wide
+from nki_hf.tools.judging.values import Checked, Outcome
+
+__all__ = ["Mistake", "best", "compared_in", "exact", "result", "wrong_part"]
+
+Array = np.ndarray[Any, Any]
+
+Mistake = tuple[str, Callable[..., Any]]
+"""Words behind "if", and a reference with that mistake."""
+
+
+def best(mistakes: Iterable[Mistake], task: Task, check: Checked, outcome: Outcome, number: int, until: float) -> str:
+    """The mistake that comes nearest to the output, or to that part of it that is wrong, of those that are tried before the
+    process has used `until` seconds of CPU time; 16-bit outputs are compared in float32.
+    """
+    output, reference = wide(outcome.outputs[number]), outcome.references[number]
+    tolerance = outcome.judgements[number].tolerance
+    part, place = wrong_part(output, reference, max(3 * tolerance, 0.02))
+    found, least = "", _near(output, reference, tolerance)
+    found_there, least_there = "", _near(output[part], reference[part], tolerance)
+    arrays = exact(outcome.arrays, compared_in(outcome, number))
+    for words, function in mistakes:
+        if time.process_time() > until:
+            break
+        other = result(function, task, check, arrays, number)
+        if other is None or other.shape != output.shape or not np.isfinite(other).all():
+            continue
+        left = off(output, other)
+        if left < least and _agrees(function, task, check, number, ...):
+            found, least = words, left / 2  # a later one must be clearly better
+            if left < tolerance / 4:
+                break
+        elif place and not found and (left := off(output[part], other[part])) < least_there:
+            if _agrees(function, task, check, number, part):
+                found_there, least_there = words, left / 2
+    return found or (f"in {place} {found_there}" if found_there else "")
+
+
+def _near(output: Array, reference: Array, tolerance: float) -> float:
+    """How much an explanation may leave: it must explain most of the error."""
+    return min(max(5 * tolerance, 0.02), off(output, reference) / 4)
+
+
+def wrong_part(output: Array, reference: Array, tolerance: float) -> tuple[Any, str]:
+    """The rows, columns and heads that are wrong, as an index and in words; all and no words if they are most of the output."""
+    wrong = np.abs(output - reference) > tolerance * np.abs(reference).mean() * 3
+    if output.ndim < 2 or not 0 < wrong.mean() < 1:
+        return ..., ""
+    axes = [np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != axis))) for axis in range(wrong.ndim)]
+    if np.prod([len(index) for index in axes]) > 0.8 * wrong.size:
+        return ..., ""
+    words = where("", "", wrong).removeprefix(" is  in ")
+    return np.ix_(*axes), words.rpartition(" of ")[0]
+
+
+def compared_in(outcome: Outcome, number: int) -> Any:
+    """The type in which mistakes are computed: float32 is exact enough for an output of 16 bits."""
+    return np.float32 if outcome.outputs[number].dtype.itemsize < 4 else np.float64
+
+
+def exact(arrays: Mapping[str, Array], real: Any = np.float64) -> dict[str, Array]:
+    """Arrays in one type; integers as they are."""
+    return {name: array if array.dtype.kind in "iub" else np.asarray(array, real) for name, array in arrays.items()}
+
+
+def result(function: Callable[..., Any], task: Task, check: Checked, arrays: Mapping[str, Array], number: int) -> Array | None:
+    """An output of a reference with a mistake; None if it does not take these inputs."""
+    try:
+        with np.errstate(all="ignore"):
+            found = function(**arrays, **dict(task.constants(check.size)))
+    except Exception:  # a reference need not take inputs that no task draws
+        return None
+    return np.asarray(found[number] if isinstance(found, tuple) else found)
+
+
+def _agrees(function: Callable[..., Any], task: Task, check: Checked, number: int, part: Any) -> bool:
+    """True if the mistake changes nothing on inputs for which the output is right, and explains most of those for which it is
+    wrong.
+    """
+    explained = wrong = 0
+    for outcome in check.outcomes:
+        output, reference = wide(outcome.outputs[number]), outcome.references[number]
+        if output.shape != reference.shape or not np.isfinite(output).all():
+            continue
+        other = result(function, task, check, exact(outcome.arrays), number)
+        if other is None or other.shape != output.shape or not np.isfinite(other).all():
+            return False
+        judgement, left = outcome.judgements[number], off(output[part], other[part])
+        if judgement.passed and left > max(8 * judgement.tolerance, 1e-3):
+            return False
+        if not judgement.passed:
+            wrong += 1
+            explained += left < 2 * _near(output[part], reference[part], judgement.tolerance)
+    return 2 * explained >= wrong

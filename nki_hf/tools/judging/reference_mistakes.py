@@ -1,0 +1,77 @@
+"""Mistakes of any task, from its own reference: each of its NumPy operations is done otherwise, one at a time.
+
+An exp is an exp2, a sum a maximum or one of a part of the row, an operand is left out or another input, a comparison is off by
+some columns, a number is another. Numbers and counts follow from the output (fitted.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nki_hf.tools.judging import traced
+from nki_hf.tools.judging.changed_numbers import Error, with_count, with_number
+from nki_hf.tools.judging.changed_operations import BINARY, alternatives, blocks, of_ufunc, rolled
+from nki_hf.tools.judging.traced import Call, Change, Site
+
+__all__ = ["mistakes"]
+
+Array = np.ndarray[Any, Any]
+Found = tuple[str, dict[Site, Change]]
+_FEW = 8
+
+
+def mistakes(function: Callable[..., Any], given: Mapping[str, Any], error: Error, whole: float) -> Iterator[Found]:
+    """Words behind "if", and the operations that are done otherwise; plain alternatives first, then those with a number.
+
+    Args:
+      function: the reference.
+      given: its arrays and constants by name.
+      error: what a change leaves of the output, relative to its size.
+      whole: the error of the reference itself.
+    """
+    seen = traced.sites(function, given)
+    inputs = {name: item for name, item in given.items() if isinstance(item, np.ndarray)}
+    for site, calls in seen.items():
+        for what, change in alternatives(calls[0], inputs):
+            yield _said(site, what), {site: change}
+    for site, calls in seen.items():
+        for what, change in with_count(site, calls[0], error, whole):
+            yield _said(site, what), {site: change}
+    for site, calls in seen.items():
+        for what, change in with_number(site, calls[0], error, whole):
+            yield _said(site, what), {site: change}
+    for site, calls in seen.items():
+        for what, change in (*_in_turns(calls), *blocks(calls[0])):
+            yield _said(site, what), {site: change}
+    yield from _everywhere(seen)
+
+
+def _said(site: Site, what: str) -> str:
+    return f"`{site.text or site.name}` of the reference {what}"
+
+
+def _in_turns(calls: Sequence[Call]) -> Iterator[tuple[str, Change]]:
+    """Mistakes in one turn of a loop of few (a tap, a head)."""
+    if not 2 <= len(calls) <= _FEW:
+        return
+    for turn in range(len(calls)):
+        if calls[0].site.method == "index":
+            for by in (1, -1):
+                yield f"is taken one {'before' if by > 0 else 'behind'} in turn {turn}", _at(turn, rolled(by))
+        elif calls[0].site.name in BINARY:
+            yield f"counts for nothing in turn {turn}", _at(turn, lambda c: c.result() * 0)
+
+
+def _at(turn: int, change: Change) -> Change:
+    return lambda call: change(call) if call.turn == turn else call.result()
+
+
+def _everywhere(seen: Mapping[Site, Sequence[Call]]) -> Iterator[Found]:
+    """One ufunc in place of another wherever it stands."""
+    for name, others in (("maximum", ("minimum", "add")), ("minimum", ("maximum",)), ("exp", ("exp2",)), ("log", ("log2",))):
+        same = [site for site in seen if site.name == name and site.method == "__call__"]
+        for other in others if len(same) > 1 else ():
+            yield f"every {name} of the reference is {other}", {site: of_ufunc(other) for site in same}
