@@ -75,6 +75,8 @@ def _draw(
     found = scaled(shapes, distribution, rng, first=tuple(name for name in shapes if name not in weights))
     if "theta" in found:
         found["v"] = np.abs(found["v"]) + 1e-3
+        if distribution == "small":  # where the root of v is as small as a wrong eps
+            found["g"], found["m"], found["v"] = 1e-4 * found["g"], 1e-4 * found["m"], 1e-9 * found["v"]
     for name in ("delta", "a"):
         if name in found and "delta" in found:
             found[name] = -np.abs(found[name]) * 0.5 if name == "a" else np.abs(found[name]) * 0.5
@@ -114,7 +116,8 @@ def _elements(times: int) -> Callable[[dict[str, Shape]], int]:
 
 _NKIBENCH = (
     _task("nkibench_adamw", "the new theta of an AdamW step, all [size, 2048]", 10_944,
-          lambda n, full: dict.fromkeys(("theta", "g", "m", "v"), (n, 2048 if full else 512)), _adamw, _elements(12)),
+          lambda n, full: dict.fromkeys(("theta", "g", "m", "v"), (n, 2048 if full else 512)), _adamw, _elements(12),
+          distributions=("small",)),
     _task("nkibench_silu", "x * sigmoid(x), x [size, 7168]", 4096, lambda n, full: {"x": (n, 7168 if full else 512)}, _silu,
           _elements(4)),
     _task("nkibench_rope", "rotary embedding on columns, x [128, size], cos and sin [64, size]; 64 heads x 4,096",

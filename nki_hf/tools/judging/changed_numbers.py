@@ -20,11 +20,18 @@ Error = Callable[[Mapping[Site, Change]], float]
 """What a change leaves of the error, relative to the size of the output."""
 
 
-def with_count(site: Site, call: Call, error: Error, whole: float) -> Iterator[tuple[str, Change]]:
-    """Mistakes by a number of rows, columns or keys; `whole` is the error of the right reference."""
+def with_count(site: Site, call: Call, error: Error, whole: float, enough: float) -> Iterator[tuple[str, Change]]:
+    """Mistakes by a number of rows, columns or keys.
+
+    Args:
+      site, call: an operation.
+      error: see `Error`.
+      whole: the error of the right reference.
+      enough: what a number may leave of it: with a number of its own, much is explained a little.
+    """
     for most, signed, words, make in _counted(site, call):
         found = fitted.count(functools.partial(_error_of, site, error, make), most, whole, signed=signed)
-        if found is not None:
+        if found is not None and error({site: make(found)}) <= enough:
             yield words.format(n=found), make(found)
 
 
@@ -82,26 +89,40 @@ def _unseen(part: slice) -> Change:
     return change
 
 
-def with_number(site: Site, call: Call, error: Error, whole: float) -> Iterator[tuple[str, Change]]:
-    """Mistakes by another constant, or by a factor; `whole` is the error of the right reference."""
+def with_number(site: Site, call: Call, error: Error, whole: float, enough: float) -> Iterator[tuple[str, Change]]:
+    """Mistakes by another constant, a factor or an addend; arguments as for `with_count`."""
+    for guesses, words, make in _measured(site, call):
+        found = fitted.number(functools.partial(_error_of, site, error, make), guesses, whole)
+        if found is not None and error({site: make(found)}) <= enough:
+            lengths = [n for item in call.inputs for n in np.shape(item)]
+            yield words.format(c=f"{found:.5g}", known=factor_words(found, lengths)), make(found)
+
+
+def _measured(site: Site, call: Call) -> Iterator[tuple[Sequence[float], str, Callable[[float], Change]]]:
+    """First guesses, words with `{c}` and what it may be (`{known}`), and the change by a number."""
+    floats = bool(call.inputs) and any(np.asarray(item).dtype.kind == "f" for item in call.inputs[:2] if np.ndim(item))
+    if site.name == "concatenate" or not floats:
+        return
+    lengths = [n for item in call.inputs for n in np.shape(item)]
     if site.method == "__call__" and len(call.inputs) == 2 and site.name in (*BINARY, "power"):
-        for place in (0, 1):
+        for place, said in ((0, "first"), (1, "second")):
             value = call.inputs[place]
-            other = call.inputs[1 - place]
-            if np.ndim(value) or not np.ndim(other) or np.asarray(other).dtype.kind != "f" or not np.isfinite(value):
-                continue
-            make = functools.partial(_constant, place)
-            found = fitted.number(functools.partial(_error_of, site, error, make), _guesses(float(value)), whole)
-            if found is not None and abs(found - float(value)) > 1e-6 * abs(float(value)):
-                yield f"has {found:.5g} in place of {float(value):.5g}", _constant(place, found)
-    lengths = [n for item in call.inputs for n in np.shape(item)] if site.name != "concatenate" else []
+            if not np.ndim(value) and np.isfinite(value):
+                words = f"has {{c}} in place of {float(value):.5g}"
+                yield _guesses(float(value)), words, functools.partial(_constant, place)
+            elif np.ndim(value) and site.name in ("add", "subtract") and np.ndim(call.inputs[1 - place]):
+                words = f"has its {said} operand times {{c}}{{known}}"
+                yield _factors(lengths), words, functools.partial(_operand_times, place)
     nonlinear = site.method == "__call__" and len(call.inputs) == 1 and site.name in FUNCTIONS
-    if (nonlinear or site.name == "matmul" or site.method == "reduce") and np.asarray(call.inputs[0]).dtype.kind == "f":
-        times = _argument_times if nonlinear else _result_times
-        found = fitted.number(functools.partial(_error_of, site, error, times), _factors(lengths), whole)
-        if found is not None and abs(found - 1) > 1e-6:
-            what = "its argument" if nonlinear else "its result"
-            yield f"has {what} times {found:.5g}{factor_words(found, lengths)}", times(found)
+    if nonlinear:
+        yield _factors(lengths), "has its argument times {c}{known}", _argument_times
+    elif site.name == "matmul" or site.method == "reduce":
+        yield _factors(lengths), "has its result times {c}{known}", _result_times
+    if nonlinear or site.name == "matmul" or site.method == "reduce":
+        yield _ADDENDS, "has {c} added to its result", _result_plus
+
+
+_ADDENDS = tuple(sign * 4.0**i for i in range(-5, 6) for sign in (1, -1))
 
 
 def _constant(place: int, value: float) -> Change:
@@ -110,6 +131,14 @@ def _constant(place: int, value: float) -> Change:
 
 def _argument_times(factor: float) -> Change:
     return lambda call: call.result(call.inputs[0] * factor)
+
+
+def _operand_times(place: int, factor: float) -> Change:
+    return lambda call: call.result(*[factor * item if i == place else item for i, item in enumerate(call.inputs)])
+
+
+def _result_plus(addend: float) -> Change:
+    return lambda call: call.result() + addend
 
 
 def _result_times(factor: float) -> Change:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nki_hf.tools.judging.changed_reductions import accumulations, reductions
-from nki_hf.tools.judging.traced import Call, Change
+from nki_hf.tools.judging.traced import Call, Change, Site
 
-__all__ = ["BINARY", "COMPARISONS", "FUNCTIONS", "alternatives", "blocks", "of_ufunc", "rolled"]
+__all__ = ["BINARY", "COMPARISONS", "FUNCTIONS", "alternatives", "blocks", "earlier", "of_ufunc", "rolled"]
 
 Array = np.ndarray[Any, Any]
 _TILE = 128
@@ -30,6 +30,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "relu": lambda x: np.maximum(x, 0),
     "silu": lambda x: x * _sigmoid(x),
 }  # fmt: skip
+RESULTS = ("relu", "tanh", "the sigmoid", "silu", "exp", "square", "absolute", "negative")
 _QUOTIENTS: dict[str, Callable[[Any], Any]] = {
     **{name: FUNCTIONS[name] for name in ("relu", "the sigmoid", "tanh", "silu")},
     "x * tanh(x)": lambda x: x * np.tanh(x),
@@ -42,6 +43,10 @@ COMPARISONS = ("greater", "greater_equal", "less", "less_equal", "equal", "not_e
 def of_ufunc(name: str) -> Change:
     """The same operation of another ufunc."""
     return lambda call: call.result(function=getattr(np, name))
+
+
+def _of_result(function: Callable[[Any], Any]) -> Change:
+    return lambda call: function(call.result())
 
 
 def _of_first(function: Callable[[Any], Any]) -> Change:
@@ -61,6 +66,8 @@ def alternatives(call: Call, inputs: Mapping[str, Array]) -> Iterator[tuple[str,
             yield f"is taken one {'before' if by > 0 else 'behind'}", rolled(by)
     elif name == "matmul":
         yield from _operands(call, inputs)
+        for what in RESULTS:
+            yield f"has {what} of its result", _of_result(FUNCTIONS[what])
         if first is not None and first.ndim >= 2 and first.shape[-1] == first.shape[-2]:
             yield "has its first operand transposed", lambda c: c.result(c.inputs[0].swapaxes(-1, -2), c.inputs[1])
     elif name in COMPARISONS and method == "__call__":
@@ -129,6 +136,33 @@ def _operands(call: Call, inputs: Mapping[str, Array]) -> Iterator[tuple[str, Ch
 def _with_operand(place: int, name: str, turned: bool) -> Change:
     def change(call: Call) -> Any:
         array = call.given[name]
+        array = array.swapaxes(-1, -2) if turned else array
+        return call.result(*[array if i == place else item for i, item in enumerate(call.inputs)])
+
+    return change
+
+
+def earlier(call: Call, seen: Mapping[Site, Sequence[Call]]) -> Iterator[tuple[str, Change]]:
+    """The result of an earlier operation in place of an operand of a product."""
+    if call.site.name not in ("matmul", "multiply") or call.site.method != "__call__" or len(call.inputs) != 2:
+        return
+    for place, operand in enumerate(call.inputs):
+        for site in seen:
+            if site == call.site:
+                break
+            other = call.results.get(site)
+            if np.ndim(operand) < 2 or not isinstance(other, np.ndarray) or other.dtype.kind != "f" or not site.text:
+                continue
+            for turned in (False, True):
+                shape = other.shape[:-2] + other.shape[-2:][::-1] if turned else other.shape
+                if shape == operand.shape and (not turned or call.site.name == "matmul"):
+                    words = f"has `{site.text}`{'.T' if turned else ''} in place of its {('first', 'second')[place]} operand"
+                    yield words, _with_result(place, site, turned)
+
+
+def _with_result(place: int, site: Site, turned: bool) -> Change:
+    def change(call: Call) -> Any:
+        array = call.results[site]
         array = array.swapaxes(-1, -2) if turned else array
         return call.result(*[array if i == place else item for i, item in enumerate(call.inputs)])
 

@@ -20,6 +20,7 @@ _REDUCTIONS: dict[str, Callable[[Array, Any, bool], Any]] = {
     "the mean": lambda x, axis, kept: x.mean(axis, keepdims=kept),
     "the largest size": lambda x, axis, kept: np.abs(x).max(axis, keepdims=kept),
     "the sum of sizes": lambda x, axis, kept: np.abs(x).sum(axis, keepdims=kept),
+    "the sum of squares": lambda x, axis, kept: (x * x).sum(axis, keepdims=kept),
     "the root of the sum of squares": lambda x, axis, kept: np.sqrt((x * x).sum(axis, keepdims=kept)),
     "0": lambda x, axis, kept: x.sum(axis, keepdims=kept) * 0,
 }

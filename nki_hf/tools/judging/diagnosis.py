@@ -121,7 +121,9 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str
         whole = error({})
         if not np.isfinite(whole):
             return
-        for words, changes in mistakes(task.reference, given, error, whole):
+        for words, changes in mistakes(
+            task.reference, given, error, whole, max(whole / _SURE, 2 * outcome.judgements[number].tolerance)
+        ):
             yield words, of(changes)
 
     try:
@@ -130,6 +132,8 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str
         return ""
 
 
+_SURE = 40.0
+"""Share of the error that a mistake with a number of its own leaves at most."""
 _SECONDS = 2.0
 """CPU time for the mistakes of a task, for inputs that are read wrongly, and for operations of the reference, each."""
 

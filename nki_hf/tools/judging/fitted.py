@@ -11,14 +11,15 @@ Error = Callable[[float], float]
 
 _PROMISING = 0.8
 """Share of the error up to which a first guess is made better."""
-_STEPS = 14
+_STEPS = 20
+_DIGITS = 5
 
 
 def number(error: Error, guesses: Iterable[float], whole: float) -> float | None:
     """The number with the least error, from the best of the guesses on; None if no guess leaves less than most of `whole`.
 
-    The sizes of numbers beside the best guess are halved and doubled, then narrowed down (golden section), so that 0.044715 is
-    found from 0.05.
+    Between half and twice the best guess it is narrowed down (golden section), so that 0.044715 is found from 0.05; of numbers
+    that leave no more error the one with the fewest digits is taken.
     """
     least, best = min(((error(guess), guess) for guess in dict.fromkeys(guesses)), default=(math.inf, 0.0))
     if not least < _PROMISING * whole:
@@ -39,7 +40,13 @@ def number(error: Error, guesses: Iterable[float], whole: float) -> float | None
             right = low + share * (high - low)
             off[right] = error(best * 2.0**right)
     at = min(off, key=lambda item: off[item])
-    return best * 2.0**at if off[at] < least else best
+    if off[at] >= least:
+        return best
+    found = best * 2.0**at
+    for digits in range(1, _DIGITS + 1):  # what somebody wrote is a short number
+        if error(short := float(f"{found:.{digits}g}")) <= off[at]:
+            return short
+    return found
 
 
 def count(error: Error, most: int, whole: float, *, signed: bool = False) -> int | None:

@@ -21,8 +21,9 @@ def wide(array: Array) -> Array:
 
 def off(first: Array, second: Array) -> float:
     """The size of the difference over that of the second."""
-    size = float(np.linalg.norm(second))
-    return float(np.linalg.norm(first - second)) / size if size else float(np.linalg.norm(first))
+    with np.errstate(over="ignore"):
+        size = float(np.linalg.norm(second))
+        return float(np.linalg.norm(first - second)) / size if size else float(np.linalg.norm(first))
 
 
 def everywhere(output: Array, other: Array, tolerance: float) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from nki_hf.tools.judging import traced
 from nki_hf.tools.judging.changed_numbers import Error, with_count, with_number
-from nki_hf.tools.judging.changed_operations import BINARY, alternatives, blocks, of_ufunc, rolled
+from nki_hf.tools.judging.changed_operations import BINARY, alternatives, blocks, earlier, of_ufunc, rolled
 from nki_hf.tools.judging.traced import Call, Change, Site
 
 __all__ = ["mistakes"]
@@ -23,7 +23,9 @@ Found = tuple[str, dict[Site, Change]]
 _FEW = 8
 
 
-def mistakes(function: Callable[..., Any], given: Mapping[str, Any], error: Error, whole: float) -> Iterator[Found]:
+def mistakes(
+    function: Callable[..., Any], given: Mapping[str, Any], error: Error, whole: float, enough: float
+) -> Iterator[Found]:
     """Words behind "if", and the operations that are done otherwise; plain alternatives first, then those with a number.
 
     Args:
@@ -31,6 +33,7 @@ def mistakes(function: Callable[..., Any], given: Mapping[str, Any], error: Erro
       given: its arrays and constants by name.
       error: what a change leaves of the output, relative to its size.
       whole: the error of the reference itself.
+      enough: the error up to which a number that follows from the output is believed.
     """
     seen = traced.sites(function, given)
     inputs = {name: item for name, item in given.items() if isinstance(item, np.ndarray)}
@@ -38,13 +41,13 @@ def mistakes(function: Callable[..., Any], given: Mapping[str, Any], error: Erro
         for what, change in alternatives(calls[0], inputs):
             yield _said(site, what), {site: change}
     for site, calls in seen.items():
-        for what, change in with_count(site, calls[0], error, whole):
+        for what, change in with_count(site, calls[0], error, whole, enough):
             yield _said(site, what), {site: change}
     for site, calls in seen.items():
-        for what, change in with_number(site, calls[0], error, whole):
+        for what, change in with_number(site, calls[0], error, whole, enough):
             yield _said(site, what), {site: change}
     for site, calls in seen.items():
-        for what, change in (*_in_turns(calls), *blocks(calls[0])):
+        for what, change in (*_in_turns(calls), *earlier(calls[0], seen), *blocks(calls[0])):
             yield _said(site, what), {site: change}
     yield from _everywhere(seen)
 

@@ -51,8 +51,8 @@ _LONGEST = 70
 
 @dataclass
 class Call:
-    """An operation: what is called, on plain arrays, and how often its site was reached before, and what the
-    reference was given.
+    """An operation: what is called, on plain arrays, and how often its site was reached before, what the
+    reference was given, and what other sites gave last in this run.
     """
 
     site: Site
@@ -61,6 +61,7 @@ class Call:
     options: dict[str, Any]
     turn: int
     given: Mapping[str, Any]
+    results: Mapping[Site, Any]
 
     def result(self, *inputs: Any, function: Any = None, **options: Any) -> Any:
         """What comes out, with other inputs or options, or of another ufunc."""
@@ -79,6 +80,7 @@ class _State:
     seen: dict[Site, list[Call]] | None = None
     changes: Mapping[Site, Change] = field(default_factory=dict)
     turns: dict[Site, int] = field(default_factory=dict)
+    results: dict[Site, Any] = field(default_factory=dict)
 
 
 _now = _State()
@@ -121,13 +123,14 @@ _KEPT = 8
 def _done(site: Site, function: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     turn = _now.turns.get(site, 0)
     _now.turns[site] = turn + 1
-    call = Call(site, function, inputs, options, turn, _now.given)
+    call = Call(site, function, inputs, options, turn, _now.given, _now.results)
     if _now.seen is not None:
         calls = _now.seen.setdefault(site, [])
         if len(calls) <= _KEPT:
             calls.append(call)
     change = _now.changes.get(site)
-    return call.result() if change is None else change(call)
+    _now.results[site] = found = call.result() if change is None else change(call)
+    return found
 
 
 class Traced(np.ndarray[Any, Any]):

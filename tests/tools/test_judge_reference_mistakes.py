@@ -1,0 +1,174 @@
+"""Diagnosis by a task's own reference with one operation done otherwise: functions, sums, masks, numbers, products, loops."""
+
+import os
+
+import numpy as np
+import pytest
+
+from nki_hf.tasks import FLOAT, Task, load_task
+from nki_hf.tools.judging import fitted, traced
+from nki_hf.tools.judging.findings import KernelFailed
+from nki_hf.tools.judging.programs import recorded
+from nki_hf.tools.judging.request import no_file
+from nki_hf.tools.judging.values import Run, drawn
+from tests.tools.test_judge_diagnosis import told
+
+
+def task_of(reference, shapes, size=256):
+    return Task(
+        name="own", about="", arrays=lambda n: {name: (shape, FLOAT) for name, shape in shapes.items()}, reference=reference,
+        flops=lambda n: n, check=(size,), at=(size,), dtype="float32",
+    )  # fmt: skip
+
+
+def softmax(x):
+    power = np.exp(x - x.max(-1, keepdims=True))
+    return power / power.sum(-1, keepdims=True)
+
+
+def lse(x):
+    return np.log(np.exp(x).sum(-1, keepdims=True)) * x
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3)))
+
+
+def banded(x, y, width=96, ahead=0):
+    rows, columns = np.arange(256)[:, None], np.arange(256)
+    seen = columns <= rows + ahead if ahead else columns <= rows
+    return np.where(seen & (columns > rows - width), x, 0) @ y
+
+
+def groups(x):
+    parts = x.reshape(-1, 4, 64)
+    return (parts / np.sqrt((parts**2).mean(-1, keepdims=True) + 1e-6)).reshape(x.shape)
+
+
+def three_taps(x, y):
+    return sum(y[:, j : j + 1] * np.roll(x, j, -1) for j in range(3))
+
+
+def product(x, y):
+    return np.tanh(x @ y)
+
+
+def states(x):
+    out, state = np.empty_like(x), np.zeros(len(x), x.dtype)
+    for t in range(x.shape[1]):
+        state = 0.9 * state + np.tanh(x[:, t])
+        out[:, t] = state
+    return out
+
+
+def unlike(x, y):
+    out = np.array(x)
+    out[:, 256:] = x[:, 128:256]
+    return np.tanh(out @ y)
+
+
+ROWS = {"x": (256, 256)}
+TWO = {"x": (256, 256), "y": (256, 64)}
+CASES = {
+    "another base": (softmax, ROWS, lambda x: softmax(x * np.log(2)), ("np.exp(x - x.max(-1, keepdims=True))", "exp2")),
+    "another base of a logarithm": (lse, ROWS, lambda x: np.log2(np.exp(x).sum(-1, keepdims=True)) * x, ("1.443", "ln 2")),
+    "a maximum for a sum": (lse, ROWS, lambda x: x.max(-1, keepdims=True) * x, (".sum(-1, keepdims=True)`", "is the maximum")),
+    "a mean for a sum": (
+        lse, ROWS, lambda x: np.log(np.exp(x).mean(-1, keepdims=True)) * x, (".sum(-1, keepdims=True)`", "is the mean"),
+    ),
+    "a part of the row": (
+        lse, ROWS, lambda x: np.log(np.exp(x[:, :-37]).sum(-1, keepdims=True)) * x, ("covers the first 219 of 256 only",),
+    ),
+    "another row's sum": (
+        lse, ROWS, lambda x: np.log(np.roll(np.exp(x).sum(-1, keepdims=True), 1, 0)) * x, ("is that of the row 1 before",),
+    ),
+    "other axes": (
+        groups, ROWS, lambda x: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6), ("mean(-1", "runs over the last two axes"),
+    ),
+    "no cube": (gelu, ROWS, lambda x: 0.5 * x * (1 + np.tanh(0.7978845608 * x)), ("first operand alone",)),
+    "another number": (
+        gelu, ROWS, lambda x: 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.0447 * x**3 * 3))), ("0.1341 in place of 0.04471",),
+    ),
+    "a factor within": (
+        gelu, ROWS, lambda x: 0.5 * x * (1 + np.tanh(0.85 * (x + 0.044715 * x**3))), ("0.85 in place of 0.79788",),
+    ),
+    "keys beyond the diagonal": (
+        banded, TWO,
+        lambda x, y: banded(x, y, ahead=5),
+        ("`columns <= rows`", "is off by 5"),
+    ),
+    "another window": (banded, TWO, lambda x, y: banded(x, y, 73), ("`columns > rows - width`", "is off by 23")),
+    "a tap for another": (
+        three_taps, {"x": (256, 256), "y": (256, 3)},
+        lambda x, y: three_taps(x, np.stack([y[:, 0], y[:, 1], y[:, 1]], -1)), ("`y[:, j : j + 1]`", "in turn 2"),
+    ),
+    "a tile for another": (
+        product, {"x": (64, 384), "y": (384, 64)}, unlike, ("`x @ y`", "128 to 255 of its first operand again in"),
+    ),
+    "a step of a loop": (
+        states, ROWS, lambda x: np.stack([(0.9 ** np.arange(t, -1, -1) * x[:, : t + 1]).sum(-1) for t in range(256)], -1),
+        ("np.tanh(x[:, t])", "has no tanh"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operation_of_the_reference_that_is_done_otherwise_is_named(name):
+    reference, shapes, mistake, words = CASES[name]
+    found = told(task_of(reference, shapes), mistake)
+    assert all(item in found for item in words), found
+
+
+def test_what_is_no_mistake_of_the_reference_gets_no_cause():
+    rng = np.random.default_rng(5)
+    found = told(task_of(gelu, ROWS), lambda x: gelu(x) + rng.standard_normal(x.shape))
+    assert "of the reference" not in found
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax", "attention_window", "attention_backward", "cross_entropy", "conv1d", "nkibench_mamba"]
+)
+def test_a_traced_reference_gives_the_same_bits_and_leaves_numpy_as_it_was(name):
+    task = load_task(name)
+    size = task.check[0]
+    arrays = drawn(Run(task=task, size=size, dtype=task.dtype), "normal", 1)
+    given = {key: item if item.dtype.kind in "iu" else item.astype(np.float64) for key, item in arrays.items()}
+    given |= dict(task.constants(size))
+    wanted, found = task.reference(**given), traced.run(task.reference, given, {})
+    for one, other in zip(
+        wanted if isinstance(wanted, tuple) else (wanted,), found if isinstance(found, tuple) else (found,), strict=True
+    ):
+        assert type(other) is np.ndarray
+        assert np.array_equal(one, other)
+    assert traced.sites(task.reference, given)
+    assert task.reference.__globals__.get("np", np) is np
+
+
+def test_a_site_is_one_place_in_the_code_however_often_it_is_reached():
+    """An interpreter that specialises code on the way must not make two places of one."""
+    found = traced.sites(states, {"x": np.ones((4, 64))})
+    assert [site.text for site in found if site.method == "index"] == ["x[:, t]"]
+
+
+def test_numbers_are_found_from_a_guess_beside_them():
+    assert fitted.number(lambda c: abs(c - 1.702), [0.5, 1.0, 4.0], 10.0) == pytest.approx(1.702, abs=2e-3)
+    assert fitted.number(lambda c: 9.0, [1.0], 9.0) is None
+    assert fitted.count(lambda n: abs(n - 219), 255, 300.0) == 219
+    assert fitted.count(lambda n: abs(n + 40), 255, 300.0, signed=True) == -40
+    assert fitted.count(lambda n: 1.0, 0, 1.0) is None
+
+
+def test_what_is_there_but_no_file_fails_and_what_is_not_there_is_wrong_use(tmp_path):
+    folder, pipe, loop, gone = (tmp_path / name for name in ("folder.py", "pipe.py", "loop.py", "gone.py"))
+    folder.mkdir()
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    for path, words in ((folder, "a folder"), (pipe, "a pipe"), (loop, "a link that leads to no file")):
+        error = no_file(str(path))
+        assert error is not None
+        assert words in error["message"]
+        with pytest.raises(KernelFailed, match=words):
+            recorded(str(path), "softmax", (), ())
+    assert no_file(__file__) is None
+    with pytest.raises(ValueError, match="not a file"):
+        no_file(str(gone))
