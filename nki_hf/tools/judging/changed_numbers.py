@@ -1,125 +1,125 @@
-"""A number of a reference that is another: a constant, a factor, how many rows or keys; found from the output (fitted.py)."""
+"""A number of a reference that is another: a constant, a factor, an addend; found from the output (fitted.py)."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nki_hf.tools.judging import fitted
-from nki_hf.tools.judging.changed_operations import BINARY, COMPARISONS, FUNCTIONS
+from nki_hf.tools.judging.changed_operations import BINARY, FUNCTIONS
 from nki_hf.tools.judging.relations import factor_words
 from nki_hf.tools.judging.traced import Call, Change, Site
 
-__all__ = ["Error", "with_count", "with_number"]
+__all__ = ["Changes", "numbers"]
 
 Array = np.ndarray[Any, Any]
-Error = Callable[[Mapping[Site, Change]], float]
-"""What a change leaves of the error, relative to the size of the output."""
+Changes = Mapping[Site, Change]
+_TRIAL = 0.03
+_LIKELY = 0.2
+"""Cosine between what a small change of a number does and the error, from which on the number is looked for."""
 
 
-def with_count(site: Site, call: Call, error: Error, whole: float, enough: float) -> Iterator[tuple[str, Change]]:
-    """Mistakes by a number of rows, columns or keys.
+@dataclass
+class _Number:
+    """Words with `{c}` and what it may be (`{known}`), changes by a number, first guesses, and one for a trial."""
+
+    words: str
+    make: Callable[[float], Changes]
+    guesses: Sequence[float]
+    trial: float
+    lengths: Sequence[int] = ()
+
+
+def numbers(
+    seen: Mapping[Site, Sequence[Call]],
+    error: Callable[[Changes], float],
+    toward: Callable[[Changes], float],
+    whole: float,
+    enough: float,
+) -> Iterator[tuple[str, Changes]]:
+    """Mistakes by a number, those first whose small changes go where the error is.
 
     Args:
-      site, call: an operation.
-      error: see `Error`.
+      seen: the operations of the reference.
+      error: what changes leave of the output, relative to its size.
+      toward: the cosine between what changes do and the error.
       whole: the error of the right reference.
       enough: what a number may leave of it: with a number of its own, much is explained a little.
     """
-    for most, signed, words, make in _counted(site, call):
-        found = fitted.count(functools.partial(_error_of, site, error, make), most, whole, signed=signed)
-        if found is not None and error({site: make(found)}) <= enough:
-            yield words.format(n=found), make(found)
+    found = [item for site, calls in seen.items() for item in _of_call(site, calls[0])] + _shared(seen)
+    ranked = sorted(((toward(item.make(item.trial)), i) for i, item in enumerate(found)), reverse=True)
+    for likely, i in ranked:
+        if likely < _LIKELY:
+            return
+        item = found[i]
+        number = fitted.number(_error_of(error, item.make), item.guesses, whole)
+        if number is not None and error(item.make(number)) <= enough:
+            yield item.words.format(c=f"{number:.5g}", known=factor_words(number, item.lengths)), item.make(number)
 
 
-def _error_of(site: Site, error: Error, make: Callable[[Any], Change], number: Any) -> float:
-    return error({site: make(number)})
+def _error_of(error: Callable[[Changes], float], make: Callable[[float], Changes]) -> Callable[[float], float]:
+    return lambda number: error(make(number))
 
 
-def _counted(site: Site, call: Call) -> Iterator[tuple[int, bool, str, Callable[[int], Change]]]:
-    """The largest number, whether it may be negative, words with `{n}`, and the change by a number."""
-    first = call.inputs[0] if call.inputs else None
-    if site.name in COMPARISONS[:4] and site.method == "__call__":
-        most = max(np.broadcast(*map(np.asarray, call.inputs)).shape, default=1)
-        yield most, True, "is off by {n}: its second operand is {n:+d}", _compared_with
-    if not isinstance(first, np.ndarray) or first.dtype.kind != "f" or not first.ndim:
+def _at(site: Site, make: Callable[..., Change], *first: Any) -> Callable[[float], Changes]:
+    return lambda number: {site: make(*first, number)}
+
+
+def _of_call(site: Site, call: Call) -> Iterator[_Number]:
+    arrays = [item for item in call.inputs[:2] if isinstance(item, np.ndarray) and item.ndim and item.dtype.kind == "f"]
+    if site.name == "concatenate" or not arrays:
         return
-    axis = call.options.get("axis", 0)
-    if site.method == "reduce" and isinstance(axis, int) and first.shape[axis] > 2:
-        length = first.shape[axis]
-        yield length - 1, False, f"covers the first {{n}} of {length} only", lambda n: _part(slice(0, n))
-        yield length - 1, False, f"lacks the first {{n}} of {length}", lambda n: _part(slice(n, None))
-    elif site.name == "matmul" and first.ndim >= 2:
-        length, columns = first.shape[-1], call.inputs[1].shape[-1]
-        yield length - 1, False, f"sums the first {{n}} of {length} only", lambda n: _inner(slice(0, n))
-        yield length - 1, False, f"lacks the first {{n}} of {length}", lambda n: _inner(slice(n, None))
-        yield columns - 1, False, "has -inf in its last {n} columns (not seen)", lambda n: _unseen(slice(-n, None))
-        yield columns - 1, False, "has -inf in its first {n} columns (not seen)", lambda n: _unseen(slice(0, n))
-
-
-def _compared_with(n: int) -> Change:
-    return lambda call: call.result(call.inputs[0], np.asarray(call.inputs[1]) + n)
-
-
-def _part(part: slice) -> Change:
-    def change(call: Call) -> Any:
-        x, axis = call.inputs[0], call.options.get("axis", 0)
-        index = [slice(None)] * x.ndim
-        index[axis] = part
-        length = len(range(*part.indices(x.shape[axis])))
-        factor = x.shape[axis] / length if "mean(" in call.site.text else 1
-        return call.result(x[tuple(index)]) * factor
-
-    return change
-
-
-def _inner(part: slice) -> Change:
-    return lambda call: call.result(call.inputs[0][..., part], call.inputs[1][..., part, :])
-
-
-def _unseen(part: slice) -> Change:
-    def change(call: Call) -> Any:
-        found = np.array(call.result())
-        found[..., part] = -np.inf
-        return found
-
-    return change
-
-
-def with_number(site: Site, call: Call, error: Error, whole: float, enough: float) -> Iterator[tuple[str, Change]]:
-    """Mistakes by another constant, a factor or an addend; arguments as for `with_count`."""
-    for guesses, words, make in _measured(site, call):
-        found = fitted.number(functools.partial(_error_of, site, error, make), guesses, whole)
-        if found is not None and error({site: make(found)}) <= enough:
-            lengths = [n for item in call.inputs for n in np.shape(item)]
-            yield words.format(c=f"{found:.5g}", known=factor_words(found, lengths)), make(found)
-
-
-def _measured(site: Site, call: Call) -> Iterator[tuple[Sequence[float], str, Callable[[float], Change]]]:
-    """First guesses, words with `{c}` and what it may be (`{known}`), and the change by a number."""
-    floats = bool(call.inputs) and any(np.asarray(item).dtype.kind == "f" for item in call.inputs[:2] if np.ndim(item))
-    if site.name == "concatenate" or not floats:
-        return
-    lengths = [n for item in call.inputs for n in np.shape(item)]
+    said = f"{site.quoted} of the reference has "
+    lengths = [n for item in arrays for n in item.shape]
     if site.method == "__call__" and len(call.inputs) == 2 and site.name in (*BINARY, "power"):
-        for place, said in ((0, "first"), (1, "second")):
+        for place, which in ((0, "first"), (1, "second")):
             value = call.inputs[place]
             if not np.ndim(value) and np.isfinite(value):
-                words = f"has {{c}} in place of {float(value):.5g}"
-                yield _guesses(float(value)), words, functools.partial(_constant, place)
-            elif np.ndim(value) and site.name in ("add", "subtract") and np.ndim(call.inputs[1 - place]):
-                words = f"has its {said} operand times {{c}}{{known}}"
-                yield _factors(lengths), words, functools.partial(_operand_times, place)
+                words = f"{said}{{c}} in place of {float(value):.5g}"
+                yield _Number(words, _at(site, _constant, place), _guesses(float(value)), _beside(float(value), arrays[0]))
+            elif np.ndim(value) and site.name in ("add", "subtract") and len(arrays) == 2:
+                words = f"{said}its {which} operand times {{c}}{{known}}"
+                yield _Number(words, _at(site, _operand_times, place), _factors(lengths), 1 + _TRIAL, lengths)
     nonlinear = site.method == "__call__" and len(call.inputs) == 1 and site.name in FUNCTIONS
     if nonlinear:
-        yield _factors(lengths), "has its argument times {c}{known}", _argument_times
+        yield _Number(
+            f"{said}its argument times {{c}}{{known}}", _at(site, _argument_times), _factors(lengths), 1 + _TRIAL, lengths
+        )
     elif site.name == "matmul" or site.method == "reduce":
-        yield _factors(lengths), "has its result times {c}{known}", _result_times
-    if nonlinear or site.name == "matmul" or site.method == "reduce":
-        yield _ADDENDS, "has {c} added to its result", _result_plus
+        yield _Number(
+            f"{said}its result times {{c}}{{known}}", _at(site, _result_times), _factors(lengths), 1 + _TRIAL, lengths
+        )
+    result = call.results.get(site)
+    if (nonlinear or site.name == "matmul" or site.method == "reduce") and isinstance(result, np.ndarray):
+        yield _Number(f"{said}{{c}} added to its result", _at(site, _result_plus), _ADDENDS, _beside(0.0, result))
+
+
+def _shared(seen: Mapping[Site, Sequence[Call]]) -> list[_Number]:
+    """Constants that stand in several places."""
+    places: dict[float, list[tuple[Site, int]]] = {}
+    for site, calls in seen.items():
+        if site.method == "__call__" and len(calls[0].inputs) == 2 and site.name in (*BINARY, "power"):
+            for place, value in enumerate(calls[0].inputs):
+                if not np.ndim(value) and np.isfinite(value) and abs(value) not in (0, 1, 2):
+                    places.setdefault(float(value), []).append((site, place))
+
+    def make(found: Sequence[tuple[Site, int]]) -> Callable[[float], Changes]:
+        return lambda number: {site: _constant(place, number) for site, place in found}
+
+    return [
+        _Number(f"every {value:.5g} of the reference is {{c}}", make(found), _guesses(value), value * (1 + _TRIAL))
+        for value, found in places.items()
+        if len({site for site, _ in found}) > 1
+    ]
+
+
+def _beside(value: float, other: Array) -> float:
+    """A number that differs from `value` by a part of what stands beside it."""
+    finite = np.abs(other[np.isfinite(other)])
+    return value + _TRIAL * max(abs(value), float(finite.mean()) if finite.size else 0.0)
 
 
 _ADDENDS = tuple(sign * 4.0**i for i in range(-5, 6) for sign in (1, -1))

@@ -181,6 +181,9 @@ def _binary(call: Call, inputs: Mapping[str, Array]) -> Iterator[tuple[str, Chan
     for other in BINARY:
         if other != name:
             yield f"has {other} in place of {name}", of_ufunc(other)
+    if name in ("multiply", "divide") and any(numbers):
+        for what in RESULTS:
+            yield f"has {what} of its result", _of_result(FUNCTIONS[what])
     if name in ("subtract", "divide"):
         yield "has its operands interchanged", lambda c: c.result(c.inputs[1], c.inputs[0])
     if name == "divide" and not numbers[0]:

@@ -111,19 +111,28 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str
     def of(changes: Mapping[traced.Site, traced.Change]) -> Callable[..., Any]:
         return lambda **items: traced.run(task.reference, items, changes)
 
+    def other(changes: Mapping[traced.Site, traced.Change]) -> Array | None:
+        found = None if time.process_time() > until else result(of(changes), task, check, arrays, number)
+        return None if found is None or found.shape != output.shape or not np.isfinite(found).all() else found[part]
+
     def error(changes: Mapping[traced.Site, traced.Change]) -> float:
-        other = None if time.process_time() > until else result(of(changes), task, check, arrays, number)
-        if other is None or other.shape != output.shape or not np.isfinite(other).all():
-            return float("inf")
-        return off(output[part], other[part])
+        found = other(changes)
+        return float("inf") if found is None else off(output[part], found)
 
     def wrong() -> Iterator[Mistake]:
-        whole = error({})
-        if not np.isfinite(whole):
+        right = other({})
+        if right is None:
             return
-        for words, changes in mistakes(
-            task.reference, given, error, whole, max(whole / _SURE, 2 * outcome.judgements[number].tolerance)
-        ):
+        whole, missing = off(output[part], right), output[part] - right
+
+        def toward(changes: Mapping[traced.Site, traced.Change]) -> float:
+            found = other(changes)
+            moved = np.zeros_like(missing) if found is None else found - right
+            sizes = float(np.linalg.norm(moved)) * float(np.linalg.norm(missing))
+            return abs(float((moved * missing).sum())) / sizes if sizes else 0.0
+
+        enough = max(whole / _SURE, 2 * outcome.judgements[number].tolerance)
+        for words, changes in mistakes(task.reference, given, error, toward, whole, enough):
             yield words, of(changes)
 
     try:
@@ -161,7 +170,11 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
         if i != number and other.shape == output.shape and off(output, other) < near:
             return f"{name} holds what belongs to {task.outputs[i]}: the outputs are returned in another order"
     for other_name, array in outcome.arrays.items():
-        if array.shape == output.shape and array.any() and off(output, wide(array)) < near:
+        if (
+            array.shape == output.shape
+            and array.any()
+            and off(output, wide(array)) < min(near, 2 * outcome.judgements[number].tolerance)
+        ):
             return f"{name} is a copy of the input {other_name}"
     if output.ndim == 2 and output.shape[0] == output.shape[1] and off(output.T, reference) < tolerance:
         return f"{name} is transposed"

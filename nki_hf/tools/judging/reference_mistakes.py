@@ -12,19 +12,25 @@ from typing import Any
 import numpy as np
 
 from nki_hf.tools.judging import traced
-from nki_hf.tools.judging.changed_numbers import Error, with_count, with_number
+from nki_hf.tools.judging.changed_counts import with_count
+from nki_hf.tools.judging.changed_numbers import Changes, numbers
 from nki_hf.tools.judging.changed_operations import BINARY, alternatives, blocks, earlier, of_ufunc, rolled
 from nki_hf.tools.judging.traced import Call, Change, Site
 
 __all__ = ["mistakes"]
 
 Array = np.ndarray[Any, Any]
-Found = tuple[str, dict[Site, Change]]
+Found = tuple[str, Changes]
 _FEW = 8
 
 
 def mistakes(
-    function: Callable[..., Any], given: Mapping[str, Any], error: Error, whole: float, enough: float
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    error: Callable[[Changes], float],
+    toward: Callable[[Changes], float],
+    whole: float,
+    enough: float,
 ) -> Iterator[Found]:
     """Words behind "if", and the operations that are done otherwise; plain alternatives first, then those with a number.
 
@@ -32,6 +38,7 @@ def mistakes(
       function: the reference.
       given: its arrays and constants by name.
       error: what a change leaves of the output, relative to its size.
+      toward: the cosine between what a change does and the error.
       whole: the error of the reference itself.
       enough: the error up to which a number that follows from the output is believed.
     """
@@ -41,19 +48,17 @@ def mistakes(
         for what, change in alternatives(calls[0], inputs):
             yield _said(site, what), {site: change}
     for site, calls in seen.items():
-        for what, change in with_count(site, calls[0], error, whole, enough):
-            yield _said(site, what), {site: change}
-    for site, calls in seen.items():
-        for what, change in with_number(site, calls[0], error, whole, enough):
-            yield _said(site, what), {site: change}
-    for site, calls in seen.items():
         for what, change in (*_in_turns(calls), *earlier(calls[0], seen), *blocks(calls[0])):
             yield _said(site, what), {site: change}
     yield from _everywhere(seen)
+    yield from numbers(seen, error, toward, whole, enough)
+    for site, calls in seen.items():
+        for what, change in with_count(site, calls[0], error, whole, enough):
+            yield _said(site, what), {site: change}
 
 
 def _said(site: Site, what: str) -> str:
-    return f"`{site.text or site.name}` of the reference {what}"
+    return f"{site.quoted} of the reference {what}"
 
 
 def _in_turns(calls: Sequence[Call]) -> Iterator[tuple[str, Change]]:

@@ -45,6 +45,11 @@ class Site:
         text = " ".join(b" ".join(lines).decode(errors="replace").split())
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
+    @property
+    def quoted(self) -> str:
+        """The expression in quotes; the operation's name where there is no file."""
+        return f"`{self.text or self.name}`"
+
 
 _LONGEST = 70
 
