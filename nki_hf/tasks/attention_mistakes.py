@@ -6,35 +6,29 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from nki_hf.tasks.attention_reference import attention, powers, within
+from nki_hf.tasks.attention_reference import attention, within
+from nki_hf.tasks.attention_scores import filled, from_scores, of_probabilities, zero_hidden
+from nki_hf.tasks.attention_tiles import (
+    anti_causal,
+    bfloat16,
+    by_tiles,
+    heads_of,
+    moved,
+    online,
+    over_queries,
+    paired,
+    tiles,
+    transposed_probs,
+    turned,
+)
 
 __all__ = ["mistakes"]
 
 Array = np.ndarray[Any, Any]
 _D = 128
 _TILE = 128
-
-
-def _tiles(values: Array, axis: int, order: Callable[[Array], Array]) -> Array:
-    """The rows of `values` within tiles of 128 along an axis in another order."""
-    count = values.shape[axis] // _TILE
-    if count < 2:
-        return values
-    index = order(np.arange(count * _TILE).reshape(count, _TILE)).reshape(-1)
-    return np.take(values, index, axis=axis)
-
-
-def _transposed_probs(q: Array, k: Array, v: Array, causal: bool) -> Array:
-    """Each 128 x 128 tile of the probabilities used as it stands where its transpose belongs."""
-    power, total = powers(q, k, causal, 1, None, True, None)
-    rows, columns = power.shape[-2] // _TILE, power.shape[-1] // _TILE
-    if not rows or not columns or power.shape[-1] % _TILE or power.shape[-2] % _TILE:
-        return np.full_like(q, np.nan)
-    tiles = power.reshape(*power.shape[:-2], rows, _TILE, columns, _TILE).swapaxes(-1, -3)
-    return np.asarray(tiles.reshape(power.shape) @ v / total)
 
 
 def _last(rows: Array, keys: Array, size: int) -> Array:
@@ -58,6 +52,7 @@ _KEYS: dict[str, Callable[[int], Callable[[Array, Array], Array]]] = {
 }
 """What a kernel forgets of its keys; a name holds the size of a block."""
 
+
 _ONLINE = {
     "P is not transposed before PV": "transposed",
     "the sums are not corrected when the maximum moves": "sums",
@@ -68,56 +63,6 @@ _ONLINE = {
     "the output is that of the last block only, divided by all sums": "last out",
 }
 """Mistakes of a softmax that goes through the keys block by block."""
-
-
-def _online(q: Array, k: Array, v: Array, causal: bool, size: int, mistake: str) -> Array:
-    if q.ndim == 3:
-        group = q.shape[0] // k.shape[0]
-        return np.stack([_online(q[h], k[h // group], v[h // group], causal, size, mistake) for h in range(q.shape[0])])
-    rows, columns = q.shape[0], k.shape[0]
-    if columns % size or (columns == size and mistake != "transposed") or (mistake == "transposed" and rows % _TILE):
-        return np.full_like(q, np.nan)
-    scores = q @ k.T * q.shape[-1] ** -0.5
-    if causal:
-        scores = np.where(np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1, scores, -np.inf)
-    top = np.full((rows, 1), -3e38)
-    total, out = np.zeros((rows, 1)), np.zeros_like(q)
-    for start in range(0, columns, size):
-        part = scores[:, start : start + size]
-        new = np.maximum(top, part.max(-1, keepdims=True))
-        correction = np.exp(top - new)
-        power = np.exp(part - new)
-        sums = power.sum(-1, keepdims=True)
-        if mistake == "transposed":
-            tiles = power.reshape(rows // _TILE, _TILE, size // _TILE, _TILE)
-            power = tiles.swapaxes(1, 3).reshape(rows, size)
-        seen = np.isfinite(part).any(-1, keepdims=True)
-        fresh = seen & (mistake == "last sum")
-        total = np.where(fresh, 0, total * (1 if mistake in ("sums", "both") else correction)) + sums
-        fresh = seen & (mistake == "last out")
-        out = np.where(fresh, 0, out * (1 if mistake in ("out", "both") else correction)) + power @ v[start : start + size]
-        top = np.where(seen, part.max(-1, keepdims=True), top) if mistake == "max" else new
-    return out / np.where(total == 0, 1, total)
-
-
-def _moved(values: Array, size: int, by: int) -> Array:
-    """Block t taken from block t + by, the last ones as they are."""
-    count = values.shape[-2] // size
-    if count <= by or values.shape[-2] % size:
-        return values
-    index = np.minimum(np.arange(count) + by, count - 1)
-    index = np.where(np.arange(count) + by < count, index, np.arange(count))
-    rows = (index[:, None] * size + np.arange(size)).reshape(-1)
-    return np.take(values, rows, axis=-2)
-
-
-def _paired(values: Array, size: int) -> Array:
-    """Every second block is the one before it."""
-    count = values.shape[-2] // size
-    if count < 2 or values.shape[-2] % size:
-        return values
-    index = np.arange(count) // 2 * 2
-    return np.take(values, (index[:, None] * size + np.arange(size)).reshape(-1), axis=-2)
 
 
 def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> dict[str, Callable[..., Any]]:
@@ -145,43 +90,43 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
         "the scale is 1 / head_dim": of(scale=1 / head_dim),
         "the scale has the wrong sign": of(scale=-root),
         "the scores are transposed within their tiles (q and k are exchanged in each product)": (
-            lambda q, k, v: _from_scores(q, k, v, causal, lambda scores: _turned(scores))
+            lambda q, k, v: from_scores(q, k, v, causal, lambda scores: turned(scores))
         ),
         "the rows are not divided by their sums": of(divide=False),
         "the maximum is not subtracted and the rows are not divided": of(divide=False, shift=False),
         **{words.format(size=size): of(keys=function(size)) for words, function in _KEYS.items() for size in (_TILE, 512)},
         "the maximum is that of one tile, and the rows overflow": of(shift=False),
         "the exponential has base 2 instead of e": of(scale=root * np.log(2)),
-        "the scores are rounded to bfloat16 before the exponential": (lambda q, k, v: _from_scores(q, k, v, causal, _bfloat16)),
+        "the scores are rounded to bfloat16 before the exponential": (lambda q, k, v: from_scores(q, k, v, causal, bfloat16)),
         "the scores are rounded to bfloat16 before they are scaled": (
-            lambda q, k, v: _from_scores(q, k, v, causal, _bfloat16, q.shape[-1] ** -0.5)
+            lambda q, k, v: from_scores(q, k, v, causal, bfloat16, q.shape[-1] ** -0.5)
         ),
         **{
             f"{words}, keys in blocks of {size}": (
-                lambda q, k, v, size=size, mistake=mistake: _online(q, k, v, causal, size, mistake)
+                lambda q, k, v, size=size, mistake=mistake: online(q, k, v, causal, size, mistake)
             )
             for words, mistake in _ONLINE.items()
             for size in (_TILE, 512)
         },
         "the probabilities are used untransposed within their tiles (P is not transposed before PV)": (
-            lambda q, k, v: _transposed_probs(q, k, v, causal)
+            lambda q, k, v: transposed_probs(q, k, v, causal)
         ),
         "V is permuted by tiles (its rows are not rearranged: row t * 128 + p taken from p * tiles + t)": with_v(
-            lambda v: _tiles(v, -2, lambda index: index.reshape(-1).reshape(_TILE, -1).T)
+            lambda v: tiles(v, -2, lambda index: index.reshape(-1).reshape(_TILE, -1).T)
         ),
         "V is permuted by tiles (row p * tiles + t taken from t * 128 + p)": with_v(
-            lambda v: _tiles(v, -2, lambda index: index.T)
+            lambda v: tiles(v, -2, lambda index: index.T)
         ),
-        "V's tiles are in reverse order": with_v(lambda v: _tiles(v, -2, lambda index: index[::-1])),
-        "every tile of V is the first one": with_v(lambda v: _tiles(v, -2, lambda index: np.repeat(index[:1], len(index), 0))),
-        "every tile of V is the last one": with_v(lambda v: _tiles(v, -2, lambda index: np.repeat(index[-1:], len(index), 0))),
+        "V's tiles are in reverse order": with_v(lambda v: tiles(v, -2, lambda index: index[::-1])),
+        "every tile of V is the first one": with_v(lambda v: tiles(v, -2, lambda index: np.repeat(index[:1], len(index), 0))),
+        "every tile of V is the last one": with_v(lambda v: tiles(v, -2, lambda index: np.repeat(index[-1:], len(index), 0))),
         "every tile of K is the first one": lambda q, k, v: attention(
-            q, _tiles(k, -2, lambda index: np.repeat(index[:1], len(index), 0)), v, causal=causal
+            q, tiles(k, -2, lambda index: np.repeat(index[:1], len(index), 0)), v, causal=causal
         ),
         **{
             f"{what} of block j of {size} keys is read after block j + {by} overwrote it (a buffer is reused too early)": (
                 lambda q, k, v, what=what, size=size, by=by: attention(
-                    q, _moved(k, size, by) if what == "K" else k, _moved(v, size, by) if what == "V" else v, causal=causal
+                    q, moved(k, size, by) if what == "K" else k, moved(v, size, by) if what == "V" else v, causal=causal
                 )
             )
             for what in "KV"
@@ -191,7 +136,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
         **{
             f"{what} of every second block of {size} keys is that of the block before": (
                 lambda q, k, v, what=what, size=size: attention(
-                    q, _paired(k, size) if what == "K" else k, _paired(v, size) if what == "V" else v, causal=causal
+                    q, paired(k, size) if what == "K" else k, paired(v, size) if what == "V" else v, causal=causal
                 )
             )
             for what in "KV"
@@ -209,17 +154,17 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                 ("head_dim ** -0.25", root**-0.5),
             )
         },
-        "V's tiles of 128 x 128 are transposed": with_v(lambda v: _turned(v)),
-        "K's tiles of 128 x 128 are transposed": lambda q, k, v: attention(q, _turned(k), v, causal=causal),
+        "V's tiles of 128 x 128 are transposed": with_v(lambda v: turned(v)),
+        "K's tiles of 128 x 128 are transposed": lambda q, k, v: attention(q, turned(k), v, causal=causal),
         "K is used in place of V": lambda q, k, v: attention(q, k, k, causal=causal),
         "V is used in place of K": lambda q, k, v: attention(q, v, v, causal=causal),
         "q and k are exchanged (the scores are transposed)": lambda q, k, v: attention(k, q, v, causal=causal),
-        "the softmax runs over the queries instead of the keys": lambda q, k, v: _over_queries(q, k, v, causal),
+        "the softmax runs over the queries instead of the keys": lambda q, k, v: over_queries(q, k, v, causal),
     }
-    found |= _of_probabilities(causal)
+    found |= of_probabilities(causal)
     if not causal:
         found |= {
-            f"what fills up the last block of {size} keys counts, with scores of 0": functools.partial(_filled, size=size)
+            f"what fills up the last block of {size} keys counts, with scores of 0": functools.partial(filled, size=size)
             for size in (_TILE, 512)
         }
     if causal:
@@ -230,7 +175,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             **{f"the mask is {n} keys ahead": of(ahead=1 + n) for n in (2, 4, 8, 16, 32, 64)},
             **{f"the mask is {n} keys behind": of(ahead=1 - n) for n in (2, 4, 8, 16, 32, 64)},
             **{
-                f"hidden scores {where}are 0 instead of the lowest number": functools.partial(_zero_hidden, size=size)
+                f"hidden scores {where}are 0 instead of the lowest number": functools.partial(zero_hidden, size=size)
                 for where, size in (
                     ("of a row's own 128 keys ", _TILE),
                     ("of a row's own 512 keys ", 512),
@@ -239,22 +184,22 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             },
             **{
                 f"hidden scores {where}are {value} instead of the lowest number": functools.partial(
-                    _zero_hidden, size=size, value=float(value)
+                    zero_hidden, size=size, value=float(value)
                 )
                 for value in (-1, -10, -20)
                 for where, size in (("of a row's own 128 keys ", _TILE), ("of a row's own 512 keys ", 512), ("", 1 << 30))
             },
-            "the mask is transposed: a row sees its own key and those after it": lambda q, k, v: _anti_causal(q, k, v),
+            "the mask is transposed: a row sees its own key and those after it": lambda q, k, v: anti_causal(q, k, v),
             "the mask is moved by a tile of 128 keys": of(ahead=1 + _TILE),
-            "the mask lets a row see its whole tile of 128": lambda q, k, v: _by_tiles(q, k, v, _TILE),
-            "the mask lets a row see its whole block of 512": lambda q, k, v: _by_tiles(q, k, v, 512),
+            "the mask lets a row see its whole tile of 128": lambda q, k, v: by_tiles(q, k, v, _TILE),
+            "the mask lets a row see its whole block of 512": lambda q, k, v: by_tiles(q, k, v, 512),
         }
     if heads:
         found |= {
-            "another head's keys: kv head h % kv_heads instead of h // group": lambda q, k, v: _heads(
+            "another head's keys: kv head h % kv_heads instead of h // group": lambda q, k, v: heads_of(
                 q, k, v, "modulo", causal
             ),
-            "another head's keys: every head reads kv head 0": lambda q, k, v: _heads(q, k, v, "first", causal),
+            "another head's keys: every head reads kv head 0": lambda q, k, v: heads_of(q, k, v, "first", causal),
             "every head reads query head 0": lambda q, k, v: attention(np.repeat(q[:1], len(q), 0), k, v, causal=causal),
             "another head's keys: the kv heads are in reverse order": lambda q, k, v: attention(
                 q, k[::-1], v[::-1], causal=causal
@@ -314,9 +259,9 @@ def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> 
         "the window is half as long": seen(lambda rows, keys: keys > rows - window // 2),
         "there is neither a mask nor a window": lambda q, k, v: attention(q, k, v),
         "the window begins with the first key of all": seen(lambda rows, keys: keys < np.maximum(window, 1)),
-        "V's tiles are in reverse order": with_v(lambda v: _tiles(v, -2, lambda index: index[::-1])),
-        "every tile of V is the first one": with_v(lambda v: _tiles(v, -2, lambda index: np.repeat(index[:1], len(index), 0))),
-        "V's tiles of 128 x 128 are transposed": with_v(_turned),
+        "V's tiles are in reverse order": with_v(lambda v: tiles(v, -2, lambda index: index[::-1])),
+        "every tile of V is the first one": with_v(lambda v: tiles(v, -2, lambda index: np.repeat(index[:1], len(index), 0))),
+        "V's tiles of 128 x 128 are transposed": with_v(turned),
         **{words.format(size=size): of(keys=function(size)) for words, function in _KEYS.items() for size in (_TILE, 512)},
     }  # fmt: skip
     found |= {
@@ -336,151 +281,3 @@ def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> 
         for words, keys in _EDGES.items():
             found[words.format(size=size)] = seen(functools.partial(keys, window=window, size=size))
     return found
-
-
-def _from_scores(q: Array, k: Array, v: Array, causal: bool, changed: Callable[[Array], Array], scale: float = 1.0) -> Array:
-    """Attention whose scores are changed before the mask; `scale` multiplies after the change, the rest of it before."""
-    if q.ndim == 3 and q.shape[0] != k.shape[0]:
-        k, v = (np.repeat(item, q.shape[0] // k.shape[0], axis=0) for item in (k, v))
-    scores = changed(q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 / scale)) * scale
-    rows, columns = scores.shape[-2:]
-    if causal:
-        scores = np.where(np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1, scores, -np.inf)
-    power = np.exp(scores - scores.max(-1, keepdims=True))
-    return np.asarray(power / power.sum(-1, keepdims=True) @ v)
-
-
-def _of_probabilities(causal: bool) -> dict[str, Callable[..., Any]]:
-    """Mistakes between the softmax and the product with V."""
-
-    def of(changed: Callable[[Array], Array], masked: bool = causal) -> Callable[..., Any]:
-        return lambda q, k, v: _from_probabilities(q, k, v, masked, changed)
-
-    def hidden(p: Array) -> Array:
-        rows, columns = p.shape[-2:]
-        return p * (np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1)
-
-    found = {
-        "the probabilities are squared": of(np.square),
-        "the square roots of the probabilities are used": of(np.sqrt),
-        "the probabilities are divided by their sums twice (the softmax runs over probabilities)": of(_softmax),
-        "1 minus the probabilities is used": of(lambda p: 1 - p),
-        "the rows are divided by their length (a norm), not by their sums": of(
-            lambda p: p / np.linalg.norm(p, axis=-1, keepdims=True)
-        ),
-        "the rows are divided by the number of keys once more": of(lambda p: p / p.shape[-1]),
-        "the probabilities are scaled, not only the scores": of(lambda p: p * _D**-0.5),
-        "every key has the same probability (the softmax is missing)": of(lambda p: np.ones_like(p) / p.shape[-1]),
-        "the probabilities of the first 128 keys are used for all keys": of(
-            lambda p: np.take(p, np.arange(p.shape[-1]) % _TILE, -1)
-        ),
-        "relu of the scores stands in place of the exponential": lambda q, k, v: _from_weights(
-            q, k, v, causal, lambda s: np.maximum(s, 0)
-        ),
-        "the scores are not exponentiated": lambda q, k, v: _from_weights(q, k, v, causal, lambda s: s),
-        "the absolute scores are taken": lambda q, k, v: _from_scores(q, k, v, causal, np.abs),
-        "the scores have the other sign": lambda q, k, v: _from_scores(q, k, v, causal, np.negative),
-    }
-    if causal:
-        found |= {
-            "the mask comes after the softmax: rows are divided by the sums of all keys": of(hidden, masked=False),
-        }
-        for size in (_TILE, 512):
-            found[f"the mask comes after the softmax: rows are divided by the sums of all keys up to their block of {size}"] = (
-                functools.partial(_late_mask, size=size)
-            )
-            found[f"hidden keys of a row's own block of {size} count in the maximum and the output, not in the sums"] = (
-                functools.partial(_late_mask, size=size, sums=True)
-            )
-    return found
-
-
-def _softmax(x: Array) -> Array:
-    power = np.exp(x - x.max(-1, keepdims=True))
-    return np.asarray(power / power.sum(-1, keepdims=True))
-
-
-def _scores(q: Array, k: Array, v: Array, causal: bool) -> tuple[Array, Array]:
-    """Scaled scores, -inf where a causal mask hides them, and V with a head for each of q's."""
-    if q.ndim == 3 and q.shape[0] != k.shape[0]:
-        k, v = (np.repeat(item, q.shape[0] // k.shape[0], axis=0) for item in (k, v))
-    scores = q @ k.swapaxes(-1, -2) * np.asarray(q.shape[-1] ** -0.5, q.dtype)
-    rows, columns = scores.shape[-2:]
-    if causal:
-        scores = np.where(np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1, scores, -np.inf)
-    return scores, v
-
-
-def _from_probabilities(q: Array, k: Array, v: Array, causal: bool, changed: Callable[[Array], Array]) -> Array:
-    scores, v = _scores(q, k, v, causal)
-    return np.asarray(changed(_softmax(scores)) @ v)
-
-
-def _from_weights(q: Array, k: Array, v: Array, causal: bool, weight: Callable[[Array], Array]) -> Array:
-    """Weights that are no exponentials, divided by their sums."""
-    scores, v = _scores(q, k, v, causal)
-    found = np.where(np.isfinite(scores), weight(scores), 0)
-    return np.asarray(found / found.sum(-1, keepdims=True) @ v)
-
-
-def _late_mask(q: Array, k: Array, v: Array, size: int, sums: bool = False) -> Array:
-    """Hidden keys up to the end of a row's block of `size`: in the sums alone, or in the output alone (`sums`)."""
-    scores, v = _scores(q, k, v, False)
-    rows, columns = scores.shape[-2:]
-    last, keys = np.arange(rows)[:, None] + columns - rows, np.arange(columns)
-    near, mine = keys // size <= last // size, keys <= last
-    power = np.exp(scores - np.where(near, scores, -np.inf).max(-1, keepdims=True))
-    top, bottom = (near, mine) if sums else (mine, near)
-    return np.asarray((power * top) @ v / (power * bottom).sum(-1, keepdims=True))
-
-
-def _filled(q: Array, k: Array, v: Array, size: int) -> Array:
-    """Zeros behind the last key, up to a whole block, take part."""
-    missing = -k.shape[-2] % size
-    wider = [*((0, 0),) * (k.ndim - 2), (0, missing), (0, 0)]
-    return attention(q, np.pad(k, wider), np.pad(v, wider)) if missing else np.full_like(q, np.nan)
-
-
-def _zero_hidden(q: Array, k: Array, v: Array, size: int, value: float = 0.0) -> Array:
-    """Scores that a causal mask hides are `value`, up to the end of the row's block of `size` keys."""
-
-    def changed(scores: Array) -> Array:
-        rows, columns = scores.shape[-2:]
-        last, keys = np.arange(rows)[:, None] + columns - rows, np.arange(columns)
-        return np.where(keys <= last, scores, np.where(keys // size == last // size, value, -np.inf))
-
-    return _from_scores(q, k, v, False, changed)
-
-
-def _bfloat16(values: Array) -> Array:
-    return values.astype(ml_dtypes.bfloat16).astype(values.dtype)
-
-
-def _turned(values: Array) -> Array:
-    rows, columns = values.shape[-2] // _TILE, values.shape[-1] // _TILE
-    if values.shape[-1] % _TILE or values.shape[-2] % _TILE:
-        return np.full_like(values, np.nan)
-    tiles = values.reshape(*values.shape[:-2], rows, _TILE, columns, _TILE)
-    return np.asarray(tiles.swapaxes(-3, -1).reshape(values.shape))
-
-
-def _over_queries(q: Array, k: Array, v: Array, causal: bool) -> Array:
-    power, _ = powers(q, k, causal, 1, None, True, None)
-    return np.asarray(power / power.sum(-2, keepdims=True) @ v) if q.shape[-2] == k.shape[-2] else np.full_like(q, np.nan)
-
-
-def _anti_causal(q: Array, k: Array, v: Array) -> Array:
-    return attention(q[..., ::-1, :], k[..., ::-1, :], v[..., ::-1, :], causal=True)[..., ::-1, :]
-
-
-def _by_tiles(q: Array, k: Array, v: Array, tile: int) -> Array:
-    out = [
-        attention(q[..., row : row + tile, :], k[..., : row + tile, :], v[..., : row + tile, :])
-        for row in range(0, q.shape[-2], tile)
-    ]
-    return np.concatenate(out, -2)
-
-
-def _heads(q: Array, k: Array, v: Array, how: str, causal: bool) -> Array:
-    index = np.arange(q.shape[0]) % k.shape[0] if how == "modulo" else np.zeros(q.shape[0], int)
-    return attention(q, k[index], v[index], causal=causal)

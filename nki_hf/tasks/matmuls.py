@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nki_hf.tasks.rows import rmsnorm
+from nki_hf.tasks.norms import rmsnorm
 from nki_hf.tasks.task import FLOAT, Task
 
 __all__ = ["TASKS", "rounded", "scaled"]

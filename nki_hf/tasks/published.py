@@ -13,7 +13,7 @@ import numpy as np
 
 from nki_hf.tasks.attention import attention_task
 from nki_hf.tasks.matmuls import rounded, scaled
-from nki_hf.tasks.rows import rmsnorm
+from nki_hf.tasks.norms import rmsnorm
 from nki_hf.tasks.task import FLOAT, Task
 
 __all__ = ["TASKS"]

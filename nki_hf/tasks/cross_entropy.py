@@ -1,0 +1,120 @@
+"""Cross entropy of rows of logits with one label each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nki_hf.tasks.row_parts import WIDTH, drawn_scores, kept, other_rows, shifted_exp
+from nki_hf.tasks.task import FLOAT, Task
+
+__all__ = ["TASKS"]
+
+Array = np.ndarray[Any, Any]
+
+
+def _cross_entropy(logits: Array, labels: Array) -> Array:
+    return _lse(logits) - _picked(logits, labels)
+
+
+def _lse(logits: Array) -> Array:
+    top = logits.max(-1, keepdims=True)
+    return np.asarray(np.log(np.exp(logits - top).sum(-1, keepdims=True)) + top)
+
+
+def _picked(logits: Array, labels: Array, by: int = 0) -> Array:
+    return np.take_along_axis(logits, (labels.astype(np.int64) + by) % logits.shape[-1], -1)
+
+
+def _restarted(logits: Array, labels: Array, n: int) -> Array:
+    """The sum of the logits at the label in each block of `n` columns; 0 where the label is no column of a block."""
+    blocks = logits.reshape(len(logits), -1, n).sum(1)
+    return np.where(labels < n, _picked(blocks, np.minimum(labels, n - 1)), 0)
+
+
+def _labelled(size: int, distribution: str, rng: np.random.Generator) -> Mapping[str, Array]:
+    return {"logits": drawn_scores(size, distribution, rng), "labels": rng.integers(0, WIDTH, (size, 1))}
+
+
+_ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
+    "the label's logit is not subtracted": lambda logits, labels: _lse(logits),
+    "the logsumexp is missing": lambda logits, labels: -_picked(logits, labels),
+    "the label's probability is subtracted, not its logit (exp is applied in place)": lambda logits, labels: (
+        _lse(logits) - _picked(shifted_exp(logits), labels)
+    ),
+    "the label's logit is taken after the maximum was subtracted": lambda logits, labels: (
+        _cross_entropy(logits, labels) + logits.max(-1, keepdims=True)
+    ),
+    "the largest logit is subtracted, not the label's": lambda logits, labels: (
+        _lse(logits) - logits.max(-1, keepdims=True)
+    ),
+    "the label's logit is added, not subtracted": lambda logits, labels: _lse(logits) + _picked(logits, labels),
+    "the label's logit is subtracted twice": lambda logits, labels: _lse(logits) - 2 * _picked(logits, labels),
+    "the label itself is subtracted, not its logit": lambda logits, labels: _lse(logits) - labels,
+    "the maximum is added twice": lambda logits, labels: _cross_entropy(logits, labels) + logits.max(-1, keepdims=True),
+    "the maximum stands in place of the logsumexp": lambda logits, labels: (
+        logits.max(-1, keepdims=True) - _picked(logits, labels)
+    ),
+    "the exponentials are averaged, not summed": lambda logits, labels: (
+        _cross_entropy(logits, labels) - np.log(logits.shape[-1])
+    ),
+    "the sums still hold those of earlier tiles of 128 rows (not cleared)": lambda logits, labels: (
+        np.log(kept(shifted_exp(logits).sum(-1, keepdims=True))) + logits.max(-1, keepdims=True) - _picked(logits, labels)
+    ),
+    **{
+        f"the {what} of the {words}": lambda logits, labels, which=which, of=of: (
+            (other_rows(_lse(logits), which) if of == "lse" else _lse(logits))
+            - (other_rows(_picked(logits, labels), which) if of == "picked" else _picked(logits, labels))
+        )
+        for words, which in (("first tile of 128 rows", "first"), ("tile of 128 rows before", "before"))
+        for what, of in (("logsumexp is that", "lse"), ("label's logit is that", "picked"))
+    },
+    **{
+        f"the logsumexp is that of the last {n} columns only": (
+            lambda logits, labels, n=n: _lse(logits[:, -n:]) - _picked(logits, labels)
+        )
+        for n in (128, 256, 512)
+    },
+    "the loss is exponentiated (perplexity)": lambda logits, labels: np.exp(_cross_entropy(logits, labels)),
+    "the sign is wrong": lambda logits, labels: -_cross_entropy(logits, labels),
+    "the maximum is not added back": lambda logits, labels: _cross_entropy(logits, labels) - logits.max(-1, keepdims=True),
+    "the logarithm is missing": lambda logits, labels: (
+        np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)
+        + logits.max(-1, keepdims=True) - _picked(logits, labels)
+    ),
+    "the logit after the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, 1),
+    "the logit before the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, -1),
+    "the logarithm has base 2 instead of e": lambda logits, labels: (
+        np.log2(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        + logits.max(-1, keepdims=True) - _picked(logits, labels)
+    ),
+    **{
+        f"the columns are numbered anew every {n}: labels beyond are not found": (
+            lambda logits, labels, n=n: _lse(logits) - _restarted(logits, labels, n)
+        )
+        for n in (128, 256, 512)
+    },
+    "the losses are averaged": lambda logits, labels: 0 * labels + _cross_entropy(logits, labels).mean(),
+    "the probability is given, not its logarithm": lambda logits, labels: np.exp(-_cross_entropy(logits, labels)),
+    **{
+        f"the logsumexp is that of the first {n} columns only": (
+            lambda logits, labels, n=n: _lse(logits[:, :n]) - _picked(logits, labels)
+        )
+        for n in (128, 256, 512)
+    },
+}  # fmt: skip
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task(name="cross_entropy", about="logsumexp(logits) - logits[label] per row, logits [size, 1024], labels int32 "
+             "[size, 1], out [size, 1]",
+             arrays=lambda n: {"logits": ((n, WIDTH), FLOAT), "labels": ((n, 1), "int32")}, reference=_cross_entropy,
+             flops=lambda n: 4 * n * WIDTH, check=(128, 384), ragged=200, at=(2048,), dtype="float32", inputs=_labelled,
+             distributions=("late_maximum",),
+             wrong=_ENTROPY_WRONG),
+    )
+}  # fmt: skip
