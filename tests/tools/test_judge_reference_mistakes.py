@@ -67,7 +67,7 @@ def unlike(x, y):
     return np.tanh(out @ y)
 
 
-ROWS = {"x": (256, 256)}
+ROWS = {"x": (64, 256)}
 TWO = {"x": (256, 256), "y": (256, 64)}
 CASES = {
     "another base": (softmax, ROWS, lambda x: softmax(x * np.log(2)), ("np.exp(x - x.max(-1, keepdims=True))", "exp2")),
