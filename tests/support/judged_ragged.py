@@ -156,7 +156,7 @@ WRONG = {
         "reduce_res=sums[0:h, :])\n",
         "reduce_res=sums[0:h, :])\n            if w < P:\n"
         "                nisa.tensor_scalar(dst=sums[0:h, :], data=sums[0:h, :], op0=nl.add, operand0=float(P - w))\n",
-        "factor of its own",
+        "64 added to its result",
     ),
     "V of the last keys from the block before": (
         "attention",

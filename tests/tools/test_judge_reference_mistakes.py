@@ -30,6 +30,31 @@ def lse(x):
     return np.log(np.exp(x).sum(-1, keepdims=True)) * x
 
 
+def rms(x):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True))
+
+
+def cubic(x):
+    return x**3 - 2 * x + 1
+
+
+def spread(x):
+    return (x - x.min(-1, keepdims=True)) / (x.max(-1, keepdims=True) - x.min(-1, keepdims=True))
+
+
+def gate(x):
+    return 1 / (1 + np.exp(-(x + 0.5)))
+
+
+def capped(x):
+    return 3 * np.tanh(x / 3)
+
+
+def two_products(x, y):
+    inner = x * y
+    return np.exp(x) @ np.tanh(y) + 0 * inner
+
+
 def gelu(x):
     return 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3)))
 
@@ -84,6 +109,24 @@ CASES = {
     ),
     "other axes": (
         groups, ROWS, lambda x: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6), ("mean(-1", "runs over the last two axes"),
+    ),
+    "a part of a mean": (
+        rms, ROWS, lambda x: x / np.sqrt((x[:, :-59] ** 2).sum(-1, keepdims=True) / 256),
+        ("sums the first 197 only and divides by 256",),
+    ),
+    "another exponent": (cubic, ROWS, lambda x: x**2 - 2 * x + 1, ("has exponent 2 in place of 3",)),
+    "an addend": (rms, ROWS, lambda x: x / (np.sqrt((x**2).mean(-1, keepdims=True)) + 0.7), ("0.7 added to its result",)),
+    "a number in two places": (capped, ROWS, lambda x: 2 * np.tanh(x / 2), ("every 3 of the reference is 2",)),
+    "another result in a product": (
+        two_products, {"x": (64, 64), "y": (64, 64)}, lambda x, y: np.exp(x) @ (x * y),
+        ("`np.exp(x) @ np.tanh(y)`", "`x * y` in place of its second operand"),
+    ),
+    "the same expression twice": (
+        spread, ROWS, lambda x: x / x.max(-1, keepdims=True), ("every `x.min(-1, keepdims=True)`", "is 0"),
+    ),
+    "another function for a sigmoid": (gate, ROWS, lambda x: np.tanh(x + 0.5), ("is tanh where it is a sigmoid",)),
+    "a number for a sum": (
+        lse, ROWS, lambda x: np.log(256) * x, (".sum(-1, keepdims=True)`", "is the number of its elements"),
     ),
     "no cube": (gelu, ROWS, lambda x: 0.5 * x * (1 + np.tanh(0.7978845608 * x)), ("first operand alone",)),
     "another number": (

@@ -50,6 +50,9 @@ def _counted(site: Site, call: Call) -> Iterator[tuple[int, bool, str, Callable[
         length = first.shape[axis]
         yield length - 1, False, f"covers the first {{n}} of {length} only", lambda n: _part(slice(0, n))
         yield length - 1, False, f"lacks the first {{n}} of {length}", lambda n: _part(slice(n, None))
+        if "mean(" in site.text:
+            words = f"sums the first {{n}} only and divides by {length}"
+            yield length - 1, False, words, lambda n: _part(slice(0, n), mean=False)
     elif site.name == "matmul" and first.ndim >= 2:
         length, columns = first.shape[-1], call.inputs[1].shape[-1]
         yield length - 1, False, f"sums the first {{n}} of {length} only", lambda n: _inner(slice(0, n))
@@ -62,13 +65,13 @@ def _compared_with(n: int) -> Change:
     return lambda call: call.result(call.inputs[0], np.asarray(call.inputs[1]) + n)
 
 
-def _part(part: slice) -> Change:
+def _part(part: slice, mean: bool = True) -> Change:
     def change(call: Call) -> Any:
         x, axis = call.inputs[0], call.options.get("axis", 0)
         index = [slice(None)] * x.ndim
         index[axis] = part
         length = len(range(*part.indices(x.shape[axis])))
-        factor = x.shape[axis] / length if "mean(" in call.site.text else 1
+        factor = x.shape[axis] / length if mean and "mean(" in call.site.text else 1
         return call.result(x[tuple(index)]) * factor
 
     return change

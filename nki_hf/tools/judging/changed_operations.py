@@ -26,6 +26,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     **{item.__name__: item for item in (np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p, np.sqrt, np.square)},
     **{item.__name__: item for item in (np.abs, np.negative, np.reciprocal, np.tanh, np.sin, np.cos, np.sign)},
     "the reciprocal square root": lambda x: x**-0.5,
+    "the cube": lambda x: x**3,
     "the sigmoid": _sigmoid,
     "relu": lambda x: np.maximum(x, 0),
     "silu": lambda x: x * _sigmoid(x),
@@ -181,17 +182,34 @@ def _binary(call: Call, inputs: Mapping[str, Array]) -> Iterator[tuple[str, Chan
     for other in BINARY:
         if other != name:
             yield f"has {other} in place of {name}", of_ufunc(other)
+    if name == "power" and numbers[1]:
+        for exponent in (1, 2, 3, 4, 0.5, -0.5, -1):
+            if exponent != call.inputs[1]:
+                yield f"has exponent {exponent} in place of {call.inputs[1]}", _to_the(exponent)
     if name in ("multiply", "divide") and any(numbers):
         for what in RESULTS:
             yield f"has {what} of its result", _of_result(FUNCTIONS[what])
     if name in ("subtract", "divide"):
         yield "has its operands interchanged", lambda c: c.result(c.inputs[1], c.inputs[0])
+    if name == "divide" and numbers[0] and call.inputs[0] == 1:
+        for what in RESULTS:
+            if what != "the sigmoid":
+                yield f"is {what} where it is a sigmoid", _of_logit(FUNCTIONS[what])
     if name == "divide" and not numbers[0]:
         for what, function in _QUOTIENTS.items():
             yield f"is {what} of its first operand", _of_first(function)
         yield "divides by the root of its second operand", lambda c: c.result(c.inputs[0], np.sqrt(c.inputs[1]))
         yield "divides by the square of its second operand", lambda c: c.result(c.inputs[0], np.square(c.inputs[1]))
     yield from _operands(call, inputs)
+
+
+def _of_logit(function: Callable[[Any], Any]) -> Change:
+    """Of the argument of `1 / (1 + exp(-x))`."""
+    return lambda call: function(-np.log(call.inputs[1] - 1))
+
+
+def _to_the(exponent: float) -> Change:
+    return lambda call: call.result(call.inputs[0], exponent)
 
 
 def _alone(place: int) -> Change:

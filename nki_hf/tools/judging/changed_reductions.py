@@ -22,6 +22,7 @@ _REDUCTIONS: dict[str, Callable[[Array, Any, bool], Any]] = {
     "the sum of sizes": lambda x, axis, kept: np.abs(x).sum(axis, keepdims=kept),
     "the sum of squares": lambda x, axis, kept: (x * x).sum(axis, keepdims=kept),
     "the root of the sum of squares": lambda x, axis, kept: np.sqrt((x * x).sum(axis, keepdims=kept)),
+    "the number of its elements": lambda x, axis, kept: np.ones_like(x).sum(axis, keepdims=kept),
     "0": lambda x, axis, kept: x.sum(axis, keepdims=kept) * 0,
 }
 

@@ -141,8 +141,8 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str
         return ""
 
 
-_SURE = 40.0
-"""Share of the error that a mistake with a number of its own leaves at most."""
+_SURE = 200.0
+"""Part of the error that a mistake with a number of its own leaves at most."""
 _SECONDS = 2.0
 """CPU time for the mistakes of a task, for inputs that are read wrongly, and for operations of the reference, each."""
 

@@ -13,6 +13,7 @@ _PROMISING = 0.8
 """Share of the error up to which a first guess is made better."""
 _STEPS = 20
 _DIGITS = 5
+_AS_GOOD = 1.02
 
 
 def number(error: Error, guesses: Iterable[float], whole: float) -> float | None:
@@ -44,7 +45,7 @@ def number(error: Error, guesses: Iterable[float], whole: float) -> float | None
         return best
     found = best * 2.0**at
     for digits in range(1, _DIGITS + 1):  # what somebody wrote is a short number
-        if error(short := float(f"{found:.{digits}g}")) <= off[at]:
+        if error(short := float(f"{found:.{digits}g}")) <= _AS_GOOD * off[at]:
             return short
     return found
 

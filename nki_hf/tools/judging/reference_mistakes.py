@@ -51,6 +51,7 @@ def mistakes(
         for what, change in (*_in_turns(calls), *earlier(calls[0], seen), *blocks(calls[0])):
             yield _said(site, what), {site: change}
     yield from _everywhere(seen)
+    yield from _alike(seen, inputs)
     yield from numbers(seen, error, toward, whole, enough)
     for site, calls in seen.items():
         for what, change in with_count(site, calls[0], error, whole, enough):
@@ -83,3 +84,14 @@ def _everywhere(seen: Mapping[Site, Sequence[Call]]) -> Iterator[Found]:
         same = [site for site in seen if site.name == name and site.method == "__call__"]
         for other in others if len(same) > 1 else ():
             yield f"every {name} of the reference is {other}", {site: of_ufunc(other) for site in same}
+
+
+def _alike(seen: Mapping[Site, Sequence[Call]], inputs: Mapping[str, Array]) -> Iterator[Found]:
+    """Expressions that stand in several places, all of them done otherwise."""
+    same: dict[tuple[str, str, str], list[Site]] = {}
+    for site in seen:
+        same.setdefault((site.text, site.name, site.method), []).append(site)
+    for (text, _, _), places in same.items():
+        if text and len(places) > 1:
+            for what, change in alternatives(seen[places[0]][0], inputs):
+                yield f"every `{text}` of the reference {what}", dict.fromkeys(places, change)
