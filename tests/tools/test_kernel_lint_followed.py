@@ -166,3 +166,14 @@ def test_dictionaries_of_two_kernels_may_have_one_key(tmp_path):
     rows = {row.file: row for row in lint(tmp_path)}
     assert {found.rule for found in rows["two.py"].findings["0.7"]} == {"matmul-place"}
     assert rows["one.py"].clean
+
+
+@pytest.mark.parametrize("asked", ["import ops\n", "import ops as ops\n"])
+def test_helpers_are_reached_through_their_package(asked, tmp_path):
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops" / "__init__.py").write_text("from . import steps\n")
+    helper = "import nki.isa as nisa\n\n\ndef clear(t):\n    raise ValueError\n"
+    (tmp_path / "ops" / "steps.py").write_text(helper)
+    (tmp_path / "kernel.py").write_text(asked + KERNEL.format(pre="", body="    ops.steps.clear(a)"))
+    rows = {row.file: row for row in lint(tmp_path / "kernel.py")}
+    assert {found.rule for found in rows["ops/steps.py"].findings["0.6"]} == {"raise"}
