@@ -1,6 +1,7 @@
 """Every rule of the kernel lint: a small kernel that breaks it, and the documented form that must pass."""
 
 import pytest
+from test_kernel_lint_followed import FOLLOWED
 from test_kernel_lint_planted import PLANTED_FORMS, PLANTED_OPERANDS
 from test_kernel_lint_values import PLANTED_VALUES
 
@@ -252,8 +253,8 @@ def test_a_clean_kernel_has_no_finding():
 
 
 def test_each_rule_has_a_case():
-    """Those of the parser are in test_kernel_lint_planted and test_kernel_lint_values, `syntax` in test_kernel_lint."""
-    planted = {rule for rule, *_ in (*PLANTED_FORMS, *PLANTED_OPERANDS, *PLANTED_VALUES)}
+    """Others are in test_kernel_lint_planted, _values and _followed, `syntax` in test_kernel_lint."""
+    planted = {rule for rule, *_ in (*PLANTED_FORMS, *PLANTED_OPERANDS, *PLANTED_VALUES, *FOLLOWED)}
     assert set(BODIES) | set(SOURCES) | planted | {"syntax", "type-alias", "transpose-engine"} == set(RULES)
 
 
@@ -276,7 +277,7 @@ def test_the_first_offence_of_a_rule_breaks_no_other(rule):
     also = {
         "dynamic-index": {"gone-in-0.7"}, "loop-in-no-reorder": {"new-in-0.6"}, "loop-body": {"new-in-0.6", "inner-function"},
         "loop-index": {"new-in-0.6", "inner-function"}, "moved-argument": {"positional"}, "raw-enum": {"engine-choice"},
-        "range-fill": {"operand-dtype"}, "changing-global": {"outer-name"},
+        "range-fill": {"operand-dtype", "operand-size"}, "changing-global": {"outer-name"},
     }  # fmt: skip
     assert _rules(CLEAN.replace("# BODY", body)) - {rule} <= also.get(rule, set())
 

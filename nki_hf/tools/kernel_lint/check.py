@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nki_hf.kernels
 from nki_hf.tools.kernel_lint import arguments, calls, loops, names, operands, parser_forms, parser_values, syntax
+from nki_hf.tools.kernel_lint.meanings import bound_in_module
 from nki_hf.tools.kernel_lint.places import Places
 from nki_hf.tools.kernel_lint.reach import callees, classes_named, is_entry, kernel_code, python_name
 from nki_hf.tools.kernel_lint.rule import RULES, VERSIONS, Finding, Module
@@ -146,7 +147,6 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
     constants = {id(function): constants_of(home[id(function)].tree, function) for function in kernels}
     classes = classes_named(code, load)
     fields = {kind.name: _fields(kind) for kinds in classes.values() for kind in kinds}
-    places = Places(kernels, callee, constants, fields)
     called = {
         id(other)
         for function in kernels
@@ -154,6 +154,10 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
         if isinstance(node, ast.Call)
         for other in callee(function, node)
     }
+    modules = {source: _module_names(source, load) for source in code}
+    names = {id(function): modules[source] for source, functions in code.items() for function in functions}
+    entries = [function for function in kernels if is_entry(function) and id(function) not in called]
+    places = Places(kernels, callee, constants, fields, names, entries)
     nothing: dict[Source, list[ast.FunctionDef]] = {source: [] for source in classes}
     return [
         Module(
@@ -168,6 +172,16 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
         )
         for source, functions in (nothing | code).items()
     ]
+
+
+def _module_names(source: Source, load: Callable[[Path], Source]) -> dict[str, ast.expr]:
+    """What names of a module stand for that are bound once, there or in the file that they are imported from."""
+    found = {}
+    for name, (file, there) in source.imports.items():
+        value = bound_in_module(load(file).tree).get(there) if there else None
+        if value is not None:
+            found[name] = value
+    return found | bound_in_module(source.tree)
 
 
 def _fields(kind: ast.ClassDef) -> list[str]:

@@ -11,15 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nki_hf.tools.kernel_lint.calls import calls_of
+from nki_hf.tools.kernel_lint.iterations import straight_calls
 from nki_hf.tools.kernel_lint.places import Tile
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
-from nki_hf.tools.kernel_lint.sizes import Size, number, pattern_of, whole_of
-
-WIDTHS = {
-    "float32": 4, "int32": 4, "uint32": 4, "tfloat32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "uint16": 2, "int8": 1,
-    "uint8": 1, "bool_": 1, "float8_e4m3": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
-"""Bytes of an element."""
+from nki_hf.tools.kernel_lint.sizes import WIDTHS, Size, number, pattern_of, whole_of
 
 POSITIONS = {
     "nc_matmul": ("dst", "stationary", "moving"), "nc_transpose": ("dst", "data"), "tensor_tensor": ("dst", "data1", "data2"),
@@ -41,6 +36,29 @@ PAIRS = {
 }
 """Instruction -> the two operands of which one at most is in PSUM."""
 
+ALIKE = {
+    "tensor_tensor": ("dst", "data1", "data2"),
+    "tensor_copy": ("dst", "src"),
+    "tensor_copy_predicated": ("dst", "src", "predicate"),
+    "scalar_tensor_tensor": ("dst", "data", "operand1"),
+    "tensor_scalar": ("dst", "data"),
+    "activation": ("dst", "data"),
+    "reciprocal": ("dst", "data"),
+    "select_reduce": ("dst", "on_true", "predicate"),
+    "range_select": ("dst", "on_true_tile"),
+}
+"""Instruction -> the tiles that have the same partitions and the same elements in each."""
+
+COLUMNS = {
+    "tensor_scalar": ("operand0", "operand1"),
+    "scalar_tensor_tensor": ("operand0",),
+    "activation": ("bias", "scale", "reduce_res"),
+    "activation_reduce": ("bias", "scale", "reduce_res"),
+    "range_select": ("bound0", "bound1", "reduce_res"),
+    "select_reduce": ("on_false", "reduce_res"),
+}
+"""Instruction -> the operands that hold one value per partition, where they are tiles."""
+
 DTYPES = {
     ("range_select", "bound0"): ("float32",),
     ("range_select", "bound1"): ("float32",),
@@ -60,7 +78,11 @@ ENGINES = {
 
 _ON_GPSIMD = ("iota", "affine_select", "tensor_partition_reduce")
 _DMA = ("dma_copy", "dma_transpose", "dma_compute", "sendrecv")
+_EIGHT = ("max8", "nc_find_index8")
 _BANK, _PARTITIONS, _WORD = 2048, 128, 4
+_NOT_COMPUTE = (*_DMA, "core_barrier", "register_load", "register_store", "register_move")
+_TILES = ("dst", "src", "data", "data1", "data2", "stationary", "moving", "on_true_tile", "on_true", "predicate")
+"""Operands that are tiles, not numbers."""
 _WRITTEN = ("dst", "reduce_res", "dst_idx")
 
 
@@ -122,6 +144,8 @@ def _operand(module: Module, function: ast.FunctionDef, node: ast.expr, tile: Ti
     if isinstance(part, ast.Subscript):
         whole = module.places.tile(function, part.value)
         view = module.places.view(function, whole, part.slice, values)
+        if view is not None and whole is not None and not whole.rank:  # a part of a part: where that starts is not told
+            return Operand(node, tile, view.shape, (None,) * len(view.shape))
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "ap":
         view = pattern_of(node, values)
     elif 0 < tile.rank == len(tile.shape):
@@ -200,6 +224,14 @@ def _matmul_size(module: Module) -> Found:
                 yield call, f"nisa.nc_matmul: {word} = {size} is more than {most}"
 
 
+@rule("matmul-dtypes", VERSIONS, "nki.isa.nc_matmul: float32 is multiplied with float32 only")
+def _matmul_dtypes(module: Module) -> Found:
+    for _, call, found in operands(module, "nc_matmul"):
+        types = {found[word].tile.dtype for word in ("stationary", "moving") if word in found} - {""}
+        if len(types) > 1 and "float32" in types:
+            yield call, f"nisa.nc_matmul: {' and '.join(sorted(types))}"
+
+
 @rule("transpose-size", VERSIONS, "nki.isa.nc_transpose: data [P, F] -> dst [F, P]; at most 128 x 128, on Vector 32 x 32")
 def _transpose_size(module: Module) -> Found:
     for _, call, found in operands(module, "nc_transpose"):
@@ -224,6 +256,26 @@ def _operand_dtype(module: Module) -> Found:
                 yield operand.node, f"nisa.{name}: {word} is {operand.tile.dtype}, must be {' or '.join(allowed)}"
 
 
+@rule(
+    "operand-size", VERSIONS, "stubs of nki.isa: tiles of one size; [partitions, 1] where one value per partition is asked for"
+)
+def _operand_size(module: Module) -> Found:
+    for name, call, found in operands(module):
+        alike = [(word, found[word]) for word in ALIKE.get(name, ()) if word in found and len(found[word].shape) > 1]
+        for kind in ("partitions", "elements per partition"):
+            sizes = [(word, _rows(operand) if kind == "partitions" else operand.free) for word, operand in alike]
+            known = [(word, each) for word, each in sizes if each is not None]
+            if len({each for _, each in known}) > 1:
+                yield call, f"nisa.{name}: {', '.join(f'{word} has {each}' for word, each in known)} {kind}"
+        for word in COLUMNS.get(name, ()):
+            operand = found.get(word)
+            if operand is not None and len(operand.shape) > 1 and operand.free not in (None, 1):
+                yield operand.node, f"nisa.{name}: {word} {ast.unparse(operand.node)} has {operand.free} per partition, not 1"
+        most = found.get("dst") if name in _EIGHT else None
+        if most is not None and len(most.shape) > 1 and most.free not in (None, 8):
+            yield most.node, f"nisa.{name}: dst {ast.unparse(most.node)} has {most.free} per partition, not 8"
+
+
 @rule("copied-dtype", VERSIONS, "nki.isa.tensor_copy_predicated: dst and src have one element type")
 def _copied_dtype(module: Module) -> Found:
     for name, call, found in operands(module, "tensor_copy_predicated"):
@@ -239,13 +291,14 @@ def _reduce_axis(module: Module) -> Found:
         if name != "tensor_reduce":
             continue
         axis = next((word.value for word in call.keywords if word.arg == "axis"), call.args[3] if len(call.args) > 3 else None)
-        data = found[id(call)].get("data")
+        data = found.get(id(call), {}).get("data")
         rank = len(data.shape) if data is not None else 0
-        several = axis.elts if isinstance(axis, ast.Tuple | ast.List) else [axis]
-        for each in several:
-            place = number(each, module.places.turns(function, call)[0])
+        meant = None if axis is None else module.places.meant(function, axis)
+        several = meant.elts if isinstance(meant, ast.Tuple | ast.List) else [meant]
+        places = {number(each, values) for each in several for values in module.places.turns(function, call)[:1]}
+        for place in places:
             if place is not None and (place == 0 or (rank and place == -rank)):
-                yield call, f"nisa.{name}(axis={ast.unparse(each) if each is not None else ''}) reduces over partitions"
+                yield call, f"nisa.{name}(axis={ast.unparse(axis) if axis is not None else ''}) reduces over partitions"
 
 
 @rule("gpsimd-psum", VERSIONS, "architecture guide, NeuronCore-v2: GpSimd cannot access PSUM")
@@ -275,8 +328,15 @@ def _engine_choice(module: Module) -> Found:
 
 @rule("hbm-operand", VERSIONS, "architecture guide: compute engines reach SBUF and PSUM, only DMA reaches HBM")
 def _hbm_operand(module: Module) -> Found:
+    for function, call, name in calls_of(module, "nisa"):
+        if name not in _NOT_COMPUTE and id(call) in straight_calls(function):
+            given = dict(zip(POSITIONS.get(name, ()), call.args, strict=False))
+            given |= {word.arg: word.value for word in call.keywords if word.arg}
+            for word, node in given.items():
+                if word in _TILES and module.places.is_input(function, node):
+                    yield node, f"nisa.{name}: {word} {ast.unparse(node)} is an argument of the kernel, in HBM"
     for name, _, found in operands(module):
-        for word, operand in found.items() if name not in _DMA else ():
+        for word, operand in found.items() if name not in _NOT_COMPUTE else ():
             if operand.tile.spaces <= {"hbm", "shared_hbm", "private_hbm"} and word != "index":
                 yield operand.node, f"nisa.{name}: {word} {ast.unparse(operand.node)} is in HBM"
 
@@ -316,26 +376,12 @@ def _rows(operand: Operand) -> Size:
 
 
 def _engine(module: Module, call: ast.Call) -> str:
-    """The engine that a call names: itself, by a name that is bound once in the file, or by a parameter that is given one
-    engine everywhere; empty if it names none.
+    """The engine that a call names: itself, by names that are bound once, or by a parameter that is given one engine
+    everywhere; empty if it names none.
     """
     for word in call.keywords:
         if word.arg == "engine":
-            value = _bound_once(module, word.value.id) if isinstance(word.value, ast.Name) else word.value
-            text = "" if value is None else ast.unparse(value)
-            if isinstance(word.value, ast.Name) and value is None:
-                text = module.places.given(module.places.home(call), word.value.id)
+            text = ast.unparse(module.places.meant(module.places.home(call), word.value))
             if text.startswith("nisa."):
                 return text.rpartition(".")[2].removesuffix("_engine")
     return ""
-
-
-def _bound_once(module: Module, name: str) -> ast.expr | None:
-    nodes = list(ast.walk(module.source.tree))
-    stores = sum(isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in nodes)
-    if stores != 1 or any(isinstance(node, ast.arg) and node.arg == name for node in nodes):
-        return None
-    for node in nodes:
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:
-            return node.value
-    return None

@@ -200,10 +200,34 @@ def _host_call(module: Module) -> Found:
         - known
         - {name.split(".")[0] for name in module.source.imports}
     )
+    names = {
+        alias.asname or alias.name
+        for node in module.tree.body
+        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] not in {*known, "nki_hf"}
+        for alias in node.names
+    } - set(module.source.imports)
     for node in module.inside:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if ast.unparse(node.func).split(".")[0] in modules:
-                yield node, f"`{ast.unparse(node.func)}()`"
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and ast.unparse(called).split(".")[0] in modules:
+            yield node, f"`{ast.unparse(called)}()`"
+        elif isinstance(called, ast.Name) and called.id in names:
+            yield node, f"`{called.id}()`"
+
+
+@rule("named-lambda", PARSER, "KLR, gather: unsupported expression, wherever the function that kernel code names is written")
+def _named_lambda(module: Module) -> Found:
+    for function in module.functions:
+        for node in own_nodes(function):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                if isinstance(module.places.module_value(function, node.id), ast.Lambda):
+                    yield node, f"`{node.id}` is a lambda"
+
+
+@rule("coroutine", PARSER, "KLR, gather: async is refused")
+def _coroutine(module: Module) -> Found:
+    for function in module.functions:
+        if id(function) in module.source.coroutines:
+            yield function, f"async def {function.name}"
 
 
 def _tiles(function: ast.FunctionDef) -> set[str]:

@@ -1,25 +1,39 @@
 """Where tiles live: memory, element type and rank of what an expression of a kernel stands for, as far as the source shows it.
 
 Followed are views, names bound to a tile, items of dictionaries and attributes by their key, elements of lists, parameters of
-functions through their calls, and results. Not followed: tiles that are chosen at run time of the front end, and names that
-are bound to tiles in different memories.
+functions through their calls, results, and shapes, element types and memories taken from names and other tiles. Not followed:
+tiles that are chosen at run time of the front end, and names that are bound to tiles in different memories.
 """
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nki_hf.tools.kernel_lint.iterations import turns_of
-from nki_hf.tools.kernel_lint.sizes import Size, View, number, view_of
+from nki_hf.tools.kernel_lint.iterations import straight_calls, turns_of
+from nki_hf.tools.kernel_lint.meanings import bound_once, derived_names, meaning, parsed, stores_of
+from nki_hf.tools.kernel_lint.sizes import WIDTHS, Size, View, number, view_of
 from nki_hf.tools.kernel_lint.source import last_name, own_nodes
 
 __all__ = ["Places", "Tile"]
 
+_VIEWS = (
+    "ap",
+    "broadcast",
+    "expand_dim",
+    "flatten_dims",
+    "permute",
+    "rearrange",
+    "reshape",
+    "reshape_dim",
+    "select",
+    "slice",
+    "view",
+)
+"""Methods that show a tensor's elements another way."""
 _ALLOCATORS = ("ndarray", "zeros", "ones", "full")
-_ROUNDS = 5
+_ROUNDS = 10
 """Passes over the functions; a tile travels at least one step further in each: a name, a call, a container."""
 
 Key = tuple[int, str]
@@ -51,6 +65,8 @@ class Places:
         callee: Callable[[ast.FunctionDef, ast.Call], list[ast.FunctionDef]],
         constants: Mapping[int, Mapping[str, int]],
         fields: Mapping[str, Sequence[str]],
+        modules: Mapping[int, Mapping[str, ast.expr]],
+        entries: Sequence[ast.FunctionDef],
     ) -> None:
         """Follow the tiles.
 
@@ -59,6 +75,8 @@ class Places:
           callee: the functions that a call in a function may mean.
           constants: by function (its id), the names that hold one whole number.
           fields: by class, the fields that its calls fill, in the order of their places.
+          modules: by function (its id), what names stand for that its module binds once.
+          entries: the kernels that no other kernel code calls: what they are given lies in HBM.
         """
         self._callee = callee
         self._home = {
@@ -67,23 +85,109 @@ class Places:
         self._cuts: dict[int, frozenset[str]] = {}
         self._constants = constants
         self._fields = fields
-        self._parts: dict[int, dict[str, ast.expr]] = {}
+        self._groups = _groups(functions, callee)
+        self._modules = modules
         self._arguments: dict[Key, set[str]] = {}
+        self._collected: dict[Key, set[str]] = {}
+        self._inputs = {(id(entry), name) for entry in entries for name in _parameters(entry, defaults=False)}
+        self._seen: dict[int, dict[str, int]] = {}
         self._turns: dict[int, dict[int, tuple[dict[str, int], ...]]] = {}
         self._tiles: dict[Key, Tile | None] = {}
         self._held: dict[Key, list[Tile]] = {}  # of a container whose tiles lie in several memories too
         self._given: dict[Key, Tile] = {}
+        self._next: dict[Key, Tile] = {}
         self._results: dict[int, dict[int, Tile]] = {}
         for _ in range(_ROUNDS):
-            before = dict(self._tiles), dict(self._given), {key: dict(value) for key, value in self._results.items()}
+            results = {key: dict(value) for key, value in self._results.items()}
+            before = dict(self._tiles), dict(self._given), results, self._arguments, dict(self._seen), set(self._inputs)
+            self._collected, self._next = {}, {}
             for function in functions:
                 self._follow(function)
-            if before == (self._tiles, self._given, self._results):
+                self._seen[id(function)] = self._sizes(function)
+            self._arguments, self._given, self._turns = self._collected, self._next, {}
+            if before == (self._tiles, self._given, self._results, self._arguments, self._seen, self._inputs):
                 break
 
     def constants(self, function: ast.FunctionDef) -> Mapping[str, int]:
-        """Names that hold one whole number in a function."""
-        return self._constants.get(id(function), {})
+        """Names that hold one whole number in a function, and sizes of its tiles (`tile.shape[0]`)."""
+        return self._seen.get(id(function)) or self._constants.get(id(function), {})
+
+    def _sizes(self, function: ast.FunctionDef) -> dict[str, int]:
+        found = dict(self._constants.get(id(function), {}))
+        for name in stores_of(function):
+            tile = self._tiles.get((id(function), name))
+            if tile is not None:
+                found |= _by_axis(f"{name}.shape", tile.shape)
+        for name, value in derived_names(function):
+            size = number(value, found)
+            if size is not None:
+                found.setdefault(name, size)
+            elif isinstance(value, ast.Tuple | ast.List | ast.Attribute) and name in bound_once(function):
+                found |= _by_axis(name, self.numbers(function, value))
+        for name, value in self._modules.get(id(function), {}).items():
+            if isinstance(value, ast.Tuple) and not any(argument.arg == name for argument in function.args.args):
+                found |= {} if name in dict(derived_names(function)) else _by_axis(name, self.numbers(function, value))
+        return found
+
+    def meant(self, function: ast.FunctionDef, node: ast.expr, given: Mapping[str, ast.expr] | None = None) -> ast.expr:
+        """What an expression in a function stands for: names that are bound once, parameters that every call gives the same
+        (or what `given` says of one call), the shape and element type of a tile; else the expression itself.
+        """
+
+        def argument(name: str) -> ast.expr | None:
+            if given is not None:
+                return given.get(name)
+            text = self.given(function, name)
+            return parsed(text) if text else None
+
+        def known(node: ast.expr) -> ast.expr | None:
+            if isinstance(node, ast.Attribute) and node.attr in ("dtype", "shape"):
+                tile = self.tile(function, node.value)
+                if tile is not None and node.attr == "dtype":
+                    return parsed(f"nl.{tile.dtype}") if tile.dtype else None
+                if tile is not None and tile.shape and None not in tile.shape:
+                    return parsed(str(tile.shape))
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                whole = self.meant(function, node.value, given)
+                if isinstance(whole, ast.Attribute) and ast.unparse(whole).startswith(("nl.", "nisa.")):
+                    return parsed(f"{ast.unparse(whole)}.{node.attr}")
+            return None
+
+        return meaning(function, node, argument, self._modules.get(id(function), {}), known)
+
+    def module_value(self, function: ast.FunctionDef, name: str) -> ast.expr | None:
+        """What a name of a function's module stands for that is bound once there and not in the function."""
+        return None if stores_of(function)[name] else self._modules.get(id(function), {}).get(name)
+
+    def numbers(
+        self,
+        function: ast.FunctionDef,
+        node: ast.expr | None,
+        given: Mapping[str, ast.expr] | None = None,
+        constants: Mapping[str, int] | None = None,
+    ) -> tuple[Size, ...]:
+        """The whole numbers that a tuple or list stands for, None for each that is not known; empty if it is none."""
+        node = None if node is None else self.meant(function, node, given)
+        if not isinstance(node, ast.Tuple | ast.List):
+            return ()
+        return tuple(number(each, self.constants(function) if constants is None else constants) for each in node.elts)
+
+    def is_input(self, function: ast.FunctionDef, node: ast.expr) -> bool:
+        """True if an expression is a kernel's argument or a part of one, which lies in HBM, whatever calls the function."""
+        for _ in range(_ROUNDS):
+            while isinstance(node, ast.Subscript | ast.Call):
+                if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS):
+                    return False
+                node = node.value if isinstance(node, ast.Subscript) else node.func.value  # type: ignore[attr-defined]
+            if not isinstance(node, ast.Name):
+                return False
+            key = id(function), node.id
+            if key in self._inputs:
+                return key not in self._given
+            if node.id not in bound_once(function):
+                return False
+            node = bound_once(function)[node.id]
+        return False
 
     def cuts(self, function: ast.FunctionDef) -> frozenset[str]:
         """Names of a function that hold a part of an axis, made by `slice` or `ds`."""
@@ -105,28 +209,27 @@ class Places:
     def turns(self, function: ast.FunctionDef, call: ast.Call) -> tuple[Mapping[str, int], ...]:
         """Whole numbers by name in some turns of the loops around a call; see `turns_of`."""
         if id(function) not in self._turns:
-            given = {argument.arg: self.given(function, argument.arg) for argument in function.args.args}
-            numbers = {name: int(text) for name, text in given.items() if text.removeprefix("-").isdigit()}
+            numbers: dict[str, int] = {}
+            for name in (argument.arg for argument in function.args.args):
+                text, tile = self.given(function, name), self._given.get((id(function), name))
+                if text.removeprefix("-").isdigit():
+                    numbers[name] = int(text)
+                elif text.startswith("("):
+                    numbers |= _by_axis(name, ast.literal_eval(text))
+                if tile is not None:
+                    numbers |= _by_axis(f"{name}.shape", tile.shape)
             self._turns[id(function)] = turns_of(function, self.constants(function), numbers)
         return self._turns[id(function)].get(id(call), (self.constants(function),))
 
     def written(self, function: ast.FunctionDef, node: ast.expr) -> ast.expr:
         """What a name stands for if the function binds it once, to a part of a tile (`half = tile[:, 0:4]`); else the node."""
-        if not isinstance(node, ast.Name):
-            return node
-        if id(function) not in self._parts:
-            inside = list(own_nodes(function))
-            stores = Counter(each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
-            self._parts[id(function)] = {
-                each.targets[0].id: each.value
-                for each in inside
-                if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and len(each.targets) == 1
-                if isinstance(each.value, ast.Subscript) and stores[each.targets[0].id] == 1
-            }
-        return self._parts[id(function)].get(node.id, node)
+        value = bound_once(function).get(node.id) if isinstance(node, ast.Name) else None
+        return value if isinstance(value, ast.Subscript) else node
 
     def given(self, function: ast.FunctionDef, name: str) -> str:
-        """What every call in kernel code gives a parameter: a whole number or a name of the language; else empty."""
+        """What every call in kernel code gives a parameter: a whole number, a tuple of them, or a name of the language; else
+        empty.
+        """
         texts = self._arguments.get((id(function), name), set())
         return next(iter(texts)) if len(texts) == 1 else ""
 
@@ -142,11 +245,19 @@ class Places:
         """
         if whole is None or not whole.shape:
             return None
-        items = index.elts if isinstance(index, ast.Tuple) else [index]
+        items = [self._part(function, item) for item in (index.elts if isinstance(index, ast.Tuple) else [index])]
+        index = ast.Tuple(elts=items, ctx=ast.Load())
         given = {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)} - set(self.constants(function))
         if any(isinstance(item, ast.Name) and item.id in given for item in items):
             return None
         return view_of(whole.shape, index, self.constants(function) if constants is None else constants, self.cuts(function))
+
+    def _part(self, function: ast.FunctionDef, item: ast.expr) -> ast.expr:
+        """A part of an axis as it stands in brackets: `0:4` of `slice(0, 4)` and of a name that is bound once to that."""
+        meant = self.meant(function, item) if isinstance(item, ast.Name) else item
+        if not _is_cut(meant) or not isinstance(meant, ast.Call) or meant.keywords or len(meant.args) < 2:
+            return item
+        return meant if last_name(meant.func) == "ds" else ast.Slice(*meant.args)
 
     def tile(self, function: ast.FunctionDef, node: ast.AST) -> Tile | None:
         """What an expression in a function stands for; None if it is no tile or that is not known."""
@@ -154,20 +265,28 @@ class Places:
             key = (id(function), node.id)
             return self._tiles[key] if key in self._tiles else self._given.get(key)
         if isinstance(node, ast.Subscript):
-            element = self._tiles.get(_element_key(function, node))
+            element = self._tiles.get(self._element_key(function, node))
             viewed = element or self.tile(function, node.value)
             if element or viewed is None:
                 return viewed
             view = self.view(function, viewed, node.slice)
             return replace(viewed, rank=0, shape=() if view is None else view.shape)
         if isinstance(node, ast.Attribute):
-            return self._tiles.get((0, f".{node.attr}"))
+            return self._tiles.get((self._groups[id(function)], f".{node.attr}"))
         if isinstance(node, ast.IfExp):
             one, other = self.tile(function, node.body), self.tile(function, node.orelse)
             return one if one == other else None
         if isinstance(node, ast.Call):
             return self._called(function, node)
         return None
+
+    def _element_key(self, function: ast.FunctionDef, node: ast.Subscript) -> Key:
+        """The place of an item: by its key where that is a text, in a dictionary of the function's group; else by the list's
+        name.
+        """
+        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            return self._groups[id(function)], repr(node.slice.value)
+        return id(function), f"{ast.unparse(node.value)}[]"
 
     def held(self, function: ast.FunctionDef, node: ast.expr) -> list[Tile]:
         """The tiles of a container: a literal, `tuple(...)` or `list(...)` of one, a name that is bound to one, a result."""
@@ -196,15 +315,67 @@ class Places:
     def _called(self, function: ast.FunctionDef, node: ast.Call) -> Tile | None:
         if isinstance(node.func, ast.Attribute) and last_name(node.func) in _ALLOCATORS:
             if isinstance(node.func.value, ast.Name) and node.func.value.id == "nl":
-                return _allocated(node, self.constants(function))
-        results = [self._results.get(id(other), {}).get(-1) for other in self._callee(function, node)]
-        if results:
-            return results[0] if len(results) == 1 else None
+                return self._allocated(function, node)
+        called = self._callee(function, node)
+        if called:
+            return (
+                (self._made(function, node, called[0]) or self._results.get(id(called[0]), {}).get(-1))
+                if len(called) == 1
+                else None
+            )
         if isinstance(node.func, ast.Attribute):
             viewed = self.tile(function, node.func.value)
+            if viewed is not None and node.func.attr == "view" and len(node.args) == 1:
+                return _viewed(viewed, _dtype(self.meant(function, node.args[0])))
             dtype = "" if viewed is None or node.func.attr == "view" else viewed.dtype
             return None if viewed is None else replace(viewed, rank=0, shape=(), dtype=dtype)
         return None
+
+    def _allocated(self, function: ast.FunctionDef, call: ast.Call, given: Mapping[str, ast.expr] | None = None) -> Tile:
+        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        position = 3 if last_name(call.func) == "full" else 2  # (shape, dtype, buffer); full has its value between
+        places = dict(enumerate(call.args))
+        buffer = named.get("buffer", places.get(position))
+        dtype = named.get("dtype", places.get(position - 1))
+        shape = named.get("shape", places.get(0))
+        if given is None:
+            shapes = {self.numbers(function, shape, None, values) for values in self.turns(function, call)}
+        else:
+            sizes = {name: size for name, value in given.items() if (size := number(value, {})) is not None}
+            shapes = {self.numbers(function, shape, given, {**self.constants(function), **sizes})}
+        known = shapes.pop() if len(shapes) == 1 else ()
+        written = None if shape is None else self.meant(function, shape, given)
+        rank = len(written.elts) if isinstance(written, ast.Tuple | ast.List) else 0
+        return Tile(
+            spaces=frozenset({"sbuf" if buffer is None else last_name(self.meant(function, buffer, given))}),
+            dtype="" if dtype is None else _dtype(self.meant(function, dtype, given)),
+            rank=rank,
+            shape=known or (None,) * rank,
+        )
+
+    def _made(self, function: ast.FunctionDef, call: ast.Call, other: ast.FunctionDef) -> Tile | None:
+        """The tile that a function allocates and returns, with what this call of it gives; None if it does something else."""
+        returned = [node.value for node in own_nodes(other) if isinstance(node, ast.Return)]
+        value = returned[0] if len(returned) == 1 else None
+        if isinstance(value, ast.Name):
+            value = bound_once(other).get(value.id)
+        if not (isinstance(value, ast.Call) and last_name(value.func) in _ALLOCATORS and ast.unparse(value.func)[:3] == "nl."):
+            return None
+        names = [argument.arg for argument in other.args.args]
+        given = dict(zip(reversed(names), reversed(other.args.defaults), strict=False))
+        for name, each in [*zip(names, call.args, strict=False), *((word.arg or "", word.value) for word in call.keywords)]:
+            given[name] = self._plain(function, each)
+        return self._allocated(other, value, given)
+
+    def _plain(self, function: ast.FunctionDef, node: ast.expr) -> ast.expr:
+        """What an expression stands for, its numbers written out where they are known: it can be read in another function."""
+        meant = self.meant(function, node)
+        size = number(meant, self.constants(function))
+        if size is not None:
+            return parsed(str(size))
+        if isinstance(meant, ast.Tuple | ast.List):
+            return ast.Tuple(elts=[self._plain(function, each) for each in meant.elts], ctx=ast.Load())
+        return meant if ast.unparse(meant).startswith(("nl.", "nisa.")) else ast.Constant(value=...)
 
     def _follow(self, function: ast.FunctionDef) -> None:
         bound: dict[str, list[Tile | None]] = {}
@@ -245,11 +416,11 @@ class Places:
             if isinstance(value, ast.Dict):
                 for key, item in zip(value.keys, value.values, strict=True):
                     if isinstance(key, ast.Constant):
-                        self._add((0, repr(key.value)), self.tile(function, item))
+                        self._add((self._groups[id(function)], repr(key.value)), self.tile(function, item))
         elif isinstance(target, ast.Attribute):
-            self._add((0, f".{target.attr}"), tile)
+            self._add((self._groups[id(function)], f".{target.attr}"), tile)
         elif isinstance(target, ast.Subscript) and self.tile(function, target.value) is None:
-            self._add(_element_key(function, target), tile)
+            self._add(self._element_key(function, target), tile)
 
     def _hold(self, function: ast.FunctionDef, container: ast.expr, tiles: list[Tile]) -> None:
         key = (id(function), f"{ast.unparse(container)}[]")
@@ -291,21 +462,22 @@ class Places:
             filled = [*zip(self._fields[node.func.id], node.args, strict=False)]
             filled += [(word.arg, word.value) for word in node.keywords if word.arg]
             for field, value in filled:
-                self._add((0, f".{field}"), self.tile(function, value))
+                self._add((self._groups[id(function)], f".{field}"), self.tile(function, value))
         for other in self._callee(function, node):
             names = [argument.arg for argument in other.args.args]
             if names[:1] == ["self"]:
                 names = names[1:]
             given = [*zip(names, node.args, strict=False), *((word.arg or "", word.value) for word in node.keywords)]
             for name, value in given:
-                size = number(value, self.constants(function))
-                text = ast.unparse(value) if size is None else str(size)
-                known = size is not None or text.startswith(("nisa.", "nl."))
-                self._arguments.setdefault((id(other), name), set()).add(text if known else "")
+                text = ast.unparse(self._plain(function, value))
+                self._collected.setdefault((id(other), name), set()).add("" if "..." in text else text)
+                if id(node) in straight_calls(function) and self.is_input(function, value):
+                    if name in _parameters(other, defaults=True):
+                        self._inputs.add((id(other), name))
                 tile = self.tile(function, value)
                 if name in names and tile is not None and not isinstance(value, ast.Starred):
                     key = (id(other), name)
-                    self._given[key] = _joined(self._given.get(key, tile), tile)
+                    self._next[key] = _joined(self._next.get(key, tile), tile)
 
 
 def _joined(one: Tile, other: Tile) -> Tile:
@@ -317,31 +489,50 @@ def _joined(one: Tile, other: Tile) -> Tile:
     )
 
 
-def _allocated(call: ast.Call, constants: Mapping[str, int]) -> Tile:
-    named = {keyword.arg: keyword.value for keyword in call.keywords}
-    position = 3 if last_name(call.func) == "full" else 2  # (shape, dtype, buffer); full has its value between
-    places = dict(enumerate(call.args))
-    buffer = named.get("buffer", places.get(position))
-    dtype = named.get("dtype", places.get(position - 1))
-    shape = named.get("shape", places.get(0))
-    written = dtype is not None and ast.unparse(dtype).startswith("nl.")
-    return Tile(
-        spaces=frozenset({"sbuf" if buffer is None else last_name(buffer)}),
-        dtype=last_name(dtype) if written and dtype is not None else "",
-        rank=len(shape.elts) if isinstance(shape, ast.Tuple | ast.List) else 0,
-        shape=tuple(number(size, constants) for size in shape.elts) if isinstance(shape, ast.Tuple | ast.List) else (),
-    )
+def _dtype(node: ast.expr) -> str:
+    """The element type that an expression names; empty if it is no name of the language."""
+    return last_name(node) if ast.unparse(node).startswith("nl.") else ""
+
+
+def _viewed(tile: Tile, dtype: str) -> Tile:
+    """The bytes of a tile read as another element type: the last axis scales."""
+    old, new = WIDTHS.get(tile.dtype), WIDTHS.get(dtype)
+    last = tile.shape[-1] if tile.shape else None
+    if old is None or new is None or last is None or last * old % new:
+        return replace(tile, rank=0, shape=(), dtype=dtype)
+    return replace(tile, shape=(*tile.shape[:-1], last * old // new), dtype=dtype)
+
+
+def _by_axis(name: str, sizes: Sequence[Size]) -> dict[str, int]:
+    """`name[0]` and `name[-2]`, ... -> size, of those that are known."""
+    places = [(place, size) for place, size in enumerate(sizes) if size is not None]
+    return {f"{name}[{each}]": size for place, size in places for each in (place, place - len(sizes))}
+
+
+def _parameters(function: ast.FunctionDef, *, defaults: bool) -> list[str]:
+    """Parameters, those with defaults too or not, that the function does not bind to something else."""
+    names = [argument.arg for argument in function.args.args]
+    names = names if defaults else names[: len(names) - len(function.args.defaults)]
+    stores = {node.id for node in own_nodes(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return [name for name in names if name not in stores]
 
 
 def _is_cut(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and last_name(node.func) in ("slice", "ds")
 
 
-def _element_key(function: ast.FunctionDef, node: ast.Subscript) -> Key:
-    """The place of an item: by its key where that is a text, in whatever dictionary; else by the list's name."""
-    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-        return 0, repr(node.slice.value)
-    return id(function), f"{ast.unparse(node.value)}[]"
+def _groups(
+    functions: Sequence[ast.FunctionDef], callee: Callable[[ast.FunctionDef, ast.Call], list[ast.FunctionDef]]
+) -> dict[int, int]:
+    """Function (its id) -> its group, below 0: functions that call one another, or a third one, may share a dictionary."""
+    groups = {id(function): -1 - place for place, function in enumerate(functions)}
+    for function in functions:
+        for node in own_nodes(function):
+            for other in callee(function, node) if isinstance(node, ast.Call) else ():
+                one, two = groups[id(function)], groups[id(other)]
+                if one != two:
+                    groups = {each: one if group == two else group for each, group in groups.items()}
+    return groups
 
 
 def _paired(target: ast.Tuple, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:

@@ -54,11 +54,28 @@ def callees(source: Source, function: ast.FunctionDef, load: Callable[[Path], So
             found += named(source, node.id, load)
         elif isinstance(node, ast.Attribute):
             owner = ast.unparse(node.value)
-            if source.imports.get(owner, (None, "x"))[1] == "":
-                found += named(load(source.imports[owner][0]), node.attr, load)
+            file = _module_file(source, owner)
+            if file is not None:
+                found += named(load(file), node.attr, load)
             elif owner == "self":
                 found += named(source, node.attr, load)
     return found
+
+
+def _module_file(source: Source, owner: str) -> Path | None:
+    """The file of the module that `owner` names: an imported one, or a module of an imported package (`package.steps`)."""
+    first, rest = owner, list[str]()
+    while first:
+        file, there = source.imports.get(first, (None, "x"))
+        if file is not None and there == "":
+            if not rest:
+                return file
+            inside = file.parent.joinpath(*rest)
+            places = (inside.with_suffix(".py"), inside / "__init__.py") if file.name == "__init__.py" else ()
+            return next((place for place in places if place.exists()), None)
+        first, _, last = first.rpartition(".")
+        rest.insert(0, last)
+    return None
 
 
 def named(

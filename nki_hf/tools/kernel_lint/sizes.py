@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nki_hf.tools.kernel_lint.source import last_name, own_nodes
 
-__all__ = ["Size", "View", "constants_of", "number", "pattern_of", "view_of", "whole_of"]
+__all__ = ["WIDTHS", "Size", "View", "constants_of", "number", "pattern_of", "view_of", "whole_of"]
 
 Size = int | None
 
@@ -29,6 +29,12 @@ class View:
     offset: Size
     axes: tuple[tuple[Size, Size], ...]
 
+
+WIDTHS = {
+    "float32": 4, "int32": 4, "uint32": 4, "tfloat32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "uint16": 2, "int8": 1,
+    "uint8": 1, "bool_": 1, "float8_e4m3": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+"""Bytes of an element."""
 
 _TILE_SIZES = {"pmax": 128, "gemm_stationary_fmax": 128, "gemm_moving_fmax": 512, "psum_fmax": 512, "psum_bank_fmax": 512}
 
@@ -67,6 +73,8 @@ def number(node: ast.expr | None, constants: Mapping[str, int]) -> Size:
         return constants.get(node.id)
     if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("nl.tile_size."):
         return _TILE_SIZES.get(node.attr)
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name | ast.Attribute):
+        return constants.get(ast.unparse(node))  # `tile.shape[1]`, `sizes[0]`
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         size = number(node.operand, constants)
         return None if size is None else -size

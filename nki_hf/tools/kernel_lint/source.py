@@ -37,6 +37,7 @@ class Source:
       bound: every name that the module itself defines, imports or binds.
       speaks_nki: True if it imports the language.
       broken: line and message of a file that is not Python; it has no tree then.
+      coroutines: the functions (their ids) that are written `async def`.
     """
 
     path: Path | None
@@ -49,11 +50,13 @@ class Source:
     stands_for: dict[str, list[str]] = field(default_factory=dict)
     bound: frozenset[str] = frozenset()
     broken: tuple[int, str] | None = None
+    coroutines: frozenset[int] = frozenset()
 
 
 def read_source(text: str, path: Path | None = None) -> Source:
     """A module from its text."""
     tree = with_known_names(ast.parse(text))
+    coroutines = frozenset(id(function) for function in _made_plain(tree))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     by_name: dict[str, list[ast.FunctionDef]] = {}
     for function in functions:
@@ -73,7 +76,19 @@ def read_source(text: str, path: Path | None = None) -> Source:
         stars=() if path is None else tuple(_stars(tree, path)),
         stands_for=_stands_for(tree),
         bound=frozenset(_bound(tree)),
+        coroutines=coroutines,
     )
+
+
+def _made_plain(scope: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef]:
+    """Functions in place of the `async def` of a module and its classes."""
+    for place, node in enumerate(scope.body):
+        if isinstance(node, ast.ClassDef):
+            yield from _made_plain(node)
+        elif isinstance(node, ast.AsyncFunctionDef):
+            plain = ast.FunctionDef(**dict(ast.iter_fields(node)))
+            scope.body[place] = ast.copy_location(plain, node)
+            yield plain
 
 
 def _run_by_name(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
