@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
+from torch.autograd import forward_ad
 
 from nki_hf.adapters import call_log
 from nki_hf.adapters.backend_choice import backend_of
 from nki_hf.adapters.call import Call
-from nki_hf.adapters.decision import decide_call
+from nki_hf.adapters.decision import decide_call, no_kernel
 from nki_hf.adapters.fallback import run_fallback_with_lse
 from nki_hf.adapters.gradients import gradients_of
 from nki_hf.adapters.keys import Keys
@@ -109,11 +110,20 @@ def _computed(given: Call) -> tuple[torch.Tensor, ...]:
     # Tracers call this with tensors of their own, and a graph with none handed over.
     mine = call is not None and call.q is given.q and call.k is given.k and call.v is given.v
     if call is None or decision is None or not mine or call.row_statistics != given.row_statistics:
+        # torch.func.jvp has taken the tangents off by now, so that those of other tensors cannot be told from the call's own.
+        if forward_ad._current_level >= 0:
+            _no_tangents()
         call = replace(given, keys=given.keys.narrowed(given.q.shape[2], given.k.shape[2]))
         decision = decide_call(call, running=True)
         if decision.fallback:
             return _fall_back(call, decision)
     return _run_kernel(call, decision, _handed.turns)
+
+
+def _no_tangents() -> NoReturn:
+    advice = "Call nki_hf.attention outside of compiled graphs: torch computes its tangents."
+    limit = "must not be active around the op: no kernel has a tangent"
+    raise UnsupportedProblem([no_kernel("forward-mode AD", "active", limit, advice)])
 
 
 def _fall_back(call: Call, decision: Decision) -> tuple[torch.Tensor, ...]:
@@ -189,6 +199,10 @@ def attention_backward(
     `attention_with_statistics`; torch's formulas need none of them, but for `row_part`: the keys are then a part of the rows',
     and all of these are of whole rows.
     """
+    if forward_ad._current_level >= 0:
+        tensors = (dout, dlse, q, k, v, bias, sink, out, lse)
+        if any(each is not None and forward_ad.unpack_dual(each).tangent is not None for each in tensors):
+            _no_tangents()
     results = (out, lse) if row_shift is None or row_sum is None else (out, lse, row_shift, row_sum)
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias).narrowed(q.shape[2], k.shape[2])
     call = Call(

@@ -94,6 +94,40 @@ def test_a_dual_level_without_tangents_changes_nothing():
         torch.testing.assert_close(by_mask(q, k, v), reference(q, k, v), rtol=1e-5, atol=1e-5)
 
 
+def _op(q, k, v, name="attention"):
+    return getattr(torch.ops.nki_hf, name)(q, k, v, None, None, None, None, None, None, 0, None, 1)[0]
+
+
+def _dual(function, q, tangent):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(q, tangent))).tangent
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_with_statistics"])
+@pytest.mark.parametrize(
+    "transform", [_dual, lambda *given: torch.func.jvp(given[0], given[1:2], given[2:])], ids=["dual", "jvp"]
+)
+def test_the_op_itself_drops_no_tangent_silently(transform, name):
+    q, k, v, tangent, _, _ = tensors()
+    with pytest.raises(UnsupportedProblem, match=r"^forward-mode AD=active .* Call nki_hf\.attention"):
+        transform(lambda q: _op(q, k, v, name), q, tangent)
+
+
+def test_a_compiled_graph_drops_no_tangent_silently():
+    q, k, v, tangent, _, _ = tensors()
+    compiled = torch.compile(by_option, fullgraph=True)
+    compiled(q, k, v)
+    with pytest.raises(UnsupportedProblem, match=r"^forward-mode AD=active"):
+        _dual(lambda q: compiled(q, k, v), q, tangent)
+
+
+def test_the_tangent_of_an_outputs_gradient_is_not_dropped_silently():
+    q, k, v, dout, tangent, _ = tensors()
+    out = by_mask(q.requires_grad_(), k, v)
+    with forward_ad.dual_level(), pytest.raises(UnsupportedProblem, match=r"^forward-mode AD=active"):
+        torch.autograd.grad(out, q, forward_ad.make_dual(dout, tangent))
+
+
 def test_a_second_derivative_in_reverse_mode_says_what_to_do():
     q, k, v = tensors()[:3]
     q.requires_grad_()

@@ -17,8 +17,6 @@ from nki_hf.testing import attention_inputs
 
 UNITS = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float32": 2.0**-24}
 DTYPES = list(UNITS)
-NOISE = 2.0**-24 * 64
-"""float32's, of products of 64 terms of size 1."""
 SINKS = [None, -12.0, -4.0, 0.0, 4.0, 12.0]
 """Without one; from one that is tiny to one that has nearly all of a row."""
 
@@ -35,8 +33,6 @@ def check(case, sink):
     got = gradients(inputs, dout, forward_results=forward(inputs))
     for name, (error, plain, size, numbers) in errors(inputs, got, dout).items():
         limit = max(1.5, luck(numbers)) * plain + UNITS[case.dtype] * size
-        if sink is None and case.seqlen_kv == 1 and name != "dv":
-            limit += NOISE  # eager's is exactly 0; BLAS adds dprobs, a product of one column, otherwise than delta
         assert np.isfinite(limit), name
         assert error <= limit, f"{name}: RMS error {error:.3g}, at most {limit:.3g} (size {size:.3g})"
 

@@ -95,6 +95,11 @@ def test_more_chunks_than_buffers(heads_kv, lnc):
     check(problem(num_heads_q=heads_kv, num_heads_kv=heads_kv, seqlen_kv=10_300, dtype="bfloat16"), lnc=lnc)
 
 
+def test_each_core_reads_one_chunk_of_a_sequence_with_bounds_of_its_own():
+    case = problem(batch=2, num_heads_q=4, num_heads_kv=1, seqlen_kv=300, dtype="bfloat16", mask=Mask(runtime_bounds=True))
+    check(case, lnc=2)
+
+
 def test_rows_of_more_than_one_block():
     for heads_q, seqlen_q in ((48, 16), (160, 1), (40, 13)):
         case = problem(

@@ -121,15 +121,29 @@ def test_uneven_distances_and_sums_of_single_elements_stay_alone():
     assert counted([product(memory[n, :, :1], memory[0, :, :1], one) for n in range(9)]) == 0
 
 
-def test_an_element_has_the_same_bits_however_wide_its_tile_is():
-    # NumPy multiplies a matrix by a vector in another order of sums: 1 row or 1 column.
+def _lies(values, how):
+    """The same matrix in memory row by row, column by column, or with gaps both ways."""
+    if how == "gaps":
+        wide = np.zeros((2 * values.shape[0], 2 * values.shape[1]), np.float32)
+        wide[::2, ::2] = values
+        return wide[::2, ::2]
+    return np.array(values, order=how)
+
+
+@pytest.mark.parametrize("right_lies", ["C", "F", "gaps"])
+@pytest.mark.parametrize("left_lies", ["C", "F", "gaps"])
+def test_an_element_has_the_same_bits_however_wide_its_tile_is_and_its_operands_lie(left_lies, right_lies):
+    # NumPy multiplies a matrix by a vector, and small matrices of which the left one lies row by row, in other orders of sums.
     rng = np.random.default_rng(3)
     for depth in (1, 2, 7, 16, 64, 100, 128):
         left, right = (rng.standard_normal((depth, width)).astype(np.float32) for width in (128, 512))
         wide = left.T @ right
-        for rows in (1, 2, 3, 33, 128):
-            for columns in (1, 2, 3, 5, 64, 500):
-                assert np.array_equal(multiplied(left[:, :rows].T, right[:, :columns]), wide[:rows, :columns])
+        for rows in (1, 2, 3, 17, 33, 128):
+            for columns in (1, 2, 3, 5, 17, 64, 500):
+                one, other = _lies(left[:, :rows].T, left_lies), _lies(right[:, :columns], right_lies)
+                assert np.array_equal(multiplied(one, other), wide[:rows, :columns])
                 out = np.empty((3, rows, columns), np.float32)
-                multiplied(np.stack([left[:, :rows].T] * 3), right[:, :columns], out=out)
+                multiplied(np.stack([one] * 3), other, out=out)
                 assert (out == wide[:rows, :columns]).all()
+                stack = np.stack([_lies(one.T, left_lies)] * 3).swapaxes(-1, -2)
+                assert (multiplied(stack, np.stack([other] * 3)) == wide[:rows, :columns]).all()

@@ -1,9 +1,10 @@
 """Products of small tiles that a replay does together: one NumPy call for many, each with the bits it has alone.
 
 NumPy multiplies a stack item by item, with the same call of the same library. Sums over several products are taken in their
-order. A product of one row or one column is computed as one of two: the library has a routine of its own for matrix times
-vector, which sums in another order. (It has one for small matrices too, taken where `left` lies row by row: there an element
-of a narrow tile may still differ from the same one of a wide tile in its last bit.)
+order. An element has the same bits however wide its tile is and however its operands lie, as on the chip: kernels that multiply
+the same rows in tiles of their own must find the same scores (at scores of 1e8 the last bit is a weight). So the library's two
+other routines are avoided: that for matrix times vector by computing one row or one column as two, that for small matrices,
+which runs where the left operand lies row by row, by laying it column by column or by exchanging the operands.
 """
 
 from __future__ import annotations
@@ -27,23 +28,34 @@ _BYTES = 1 << 18
 
 
 def multiplied(left: Array, right: Array, out: Array | None = None) -> Array:
-    """`left @ right`, [..., M, K] and [..., K, N]; of a `left` that lies column by column with the same bits at any M and N."""
+    """`left @ right`, float32 [..., M, K] and [..., K, N], whose elements have the same bits at any M, N and layout."""
     rows, columns = left.shape[-2], right.shape[-1]
-    if rows > 1 and columns > 1:
+    if rows > 1 and columns > 1 and left.strides[-2] == left.itemsize and right.itemsize in right.strides[-2:]:
         return np.matmul(left, right) if out is None else np.matmul(left, right, out=out)
-    if rows == 1:
-        twice = np.empty((*left.shape[:-2], left.shape[-1], 2), np.float32).swapaxes(-1, -2)
-        twice[...] = left
-        left = twice
-    if columns == 1:
-        twice = np.empty((*right.shape[:-1], 2), np.float32)
-        twice[...] = right
-        right = twice
-    found: Array = np.matmul(left, right)[..., :rows, :columns]
+    left, right = _at_least_two(left.swapaxes(-1, -2)).swapaxes(-1, -2), _at_least_two(right)
+    if right.itemsize not in right.strides[-2:]:
+        right = np.ascontiguousarray(right)
+    if left.strides[-2] == left.itemsize:
+        product = np.matmul(left, right)
+    elif right.strides[-1] == right.itemsize and left.itemsize in left.strides[-2:] and columns <= left.shape[-1]:
+        # The smaller copy: that of the result.
+        product = np.matmul(right.swapaxes(-1, -2), left.swapaxes(-1, -2)).swapaxes(-1, -2)
+    else:
+        product = np.matmul(np.ascontiguousarray(left.swapaxes(-1, -2)).swapaxes(-1, -2), right)
+    found: Array = product[..., :rows, :columns]
     if out is None:
         return found
     out[...] = found
     return out
+
+
+def _at_least_two(values: Array) -> Array:
+    """`values` [..., K, N], a single column twice."""
+    if values.shape[-1] > 1:
+        return values
+    twice = np.empty((*values.shape[:-1], 2), np.float32)
+    twice[...] = values
+    return twice
 
 
 class Product:
