@@ -210,7 +210,9 @@ def test_a_hidden_key_counts_for_nothing_whatever_its_score(dtype, scale, softca
 @pytest.mark.parametrize("size", [-1e28, -1e30, -3e38], ids=["1e28", "1e30", "3e38"])
 def test_a_visible_key_counts_however_low_its_score(size, sink, lnc, chip):
     """All scores of a row are the same: the output is the mean of the values, beside a sink that is as low."""
-    case = problem(num_heads_q=2, num_heads_kv=1, seqlen_q=2, seqlen_kv=2100, head_dim=8, head_dim_v=8, softmax_scale=0.5, sink=sink)
+    case = problem(
+        num_heads_q=2, num_heads_kv=1, seqlen_q=2, seqlen_kv=2100, head_dim=8, head_dim_v=8, softmax_scale=0.5, sink=sink
+    )
     inputs = attention_inputs(case)
     inputs.q[:], inputs.k[:] = 0, 0
     inputs.q[..., :3], inputs.k[..., :3] = _split(size), 1

@@ -25,7 +25,7 @@ MASKS = {
 
 
 def inputs_of(mask, size, rows, dtype, scale=1.0, softcap=None):
-    """Scores of `size` and minus that at hidden keys, of 0 at visible ones; values 1000 there and 1 here. What each row sees."""
+    """A call with scores of `size` and minus that and values of 1000 at hidden keys, 0 and 1 at visible ones; what rows see."""
     case = Problem(
         batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=rows, seqlen_kv=KEYS, head_dim=8, head_dim_v=8, dtype=dtype,
         softmax_scale=scale, softcap=softcap, mask=MASKS[mask],

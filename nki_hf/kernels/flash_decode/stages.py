@@ -174,12 +174,16 @@ def exponentials(env, step):
         spread = shift.ap(pattern=[[rows, TILE], [1, rows], [0, tiles]], offset=0)
         nisa.tensor_tensor(dst=tile, data1=tile, data2=spread, op=nl.add, engine=nisa.engine.vector)
     step["probs"] = nl.ndarray((TILE, rows, tiles), dtype=env["v"].dtype, buffer=nl.sbuf)
-    nisa.activation(dst=step["probs"], op=nl.exp, data=tile, scale=env["slope"])
     step["weights"] = step["probs"]
+    found = [step["probs"]]
     if env["v"].dtype != nl.float32:
         # Row sums of what is not rounded: lse would be off by the rounding of a row's only key.
         step["weights"] = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=step["weights"], op=nl.exp, data=tile, scale=env["slope"])
+        found = [step["probs"], step["weights"]]
+        if rows >= MANY_ROWS:  # what the Vector engine sums goes first: it has more to do than what waits for the other
+            found = [step["weights"], step["probs"]]
+    for n in range(len(found)):
+        nisa.activation(dst=found[n], op=nl.exp, data=tile, scale=env["slope"])
     if step["correction"] != None:  # noqa: E711
         nisa.activation(dst=step["correction"], op=nl.exp, data=step["correction"], scale=env["slope"])
     step["scores"] = None
