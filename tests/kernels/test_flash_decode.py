@@ -91,6 +91,14 @@ def test_any_combination_of_options_matches_the_reference(start):
         grid_case(**case)
 
 
+@pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
+@pytest.mark.parametrize("batch", [2, 3, 6, 7])
+def test_a_core_of_few_sequences_of_their_own_lengths_loads_them_all(batch, chip):
+    """One, a few, and more loads than buffers of a core; a spare buffer is for those that follow another sequence."""
+    case = problem(batch=batch, num_heads_kv=1, seqlen_kv=90, head_dim=8, head_dim_v=8, mask=Mask(runtime_bounds=True))
+    check(case, chip, 1 if chip == "trn1" else 2)
+
+
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("heads_kv", [1, 3, 8])
 def test_more_chunks_than_buffers(heads_kv, lnc):

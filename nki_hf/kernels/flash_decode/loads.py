@@ -73,7 +73,10 @@ def load_keys(env, number):
 def load_values(env, closed, opened):
     """The values of further chunks: into buffers of chunks before `closed`, up to chunk `opened`."""
     buffers = env["buffers"]["v"]
-    stop = min(min(closed + len(buffers) - env["spare"], opened + 1), len(env["loads"]))
+    free = len(buffers)
+    if free < len(env["loads"]):  # else no buffer is ever another load's
+        free = free - env["spare"]
+    stop = min(min(closed + free, opened + 1), len(env["loads"]))
     for number in range(env["loaded"], stop):
         load = env["loads"][number]
         load["v"] = buffers[number % len(buffers)]
