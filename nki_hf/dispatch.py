@@ -70,10 +70,12 @@ class Decision:
 
     @property
     def phase(self) -> str:
-        """`backward` for gradients; else `decode` for one query row, or `prefill`."""
+        """`backward` for gradients; `decode` for one query row, and for as many as a decode kernel runs; else `prefill`."""
         if self.kind == "backward":
             return "backward"
-        return "decode" if self.problem.seqlen_q == 1 else "prefill"
+        if self.problem.seqlen_q == 1:
+            return "decode"
+        return "prefill" if self.binding is None else self.binding.phase
 
     @functools.cached_property
     def way(self) -> tuple[object, ...]:

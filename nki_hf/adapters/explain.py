@@ -74,6 +74,10 @@ class Report:
 def explain(*, reset: bool = False) -> Report:
     """A report of every attention call so far; print it, or read its `rows`, `fallbacks` and `reasons()`.
 
+    Calls inside a graph count as the layer `a compiled graph` wherever our op computes them: on the CPU, with every back end of
+    `torch.compile`. What a Neuron device runs of a compiled graph is not seen from here, nor what torch computes in place of a
+    kernel that the graph ruled out when it was traced.
+
     Args:
       reset: True also starts a new report.
     """

@@ -36,6 +36,10 @@ __all__ = [
 ]
 
 
+GRAPH = "a compiled graph"
+"""The layer of calls that a graph runs: it does not know whose they are."""
+
+
 class _Handed(threading.local):
     """The call that this thread is running, with its decision, so that the op need not make either again."""
 
@@ -117,6 +121,11 @@ def _computed(given: Call) -> tuple[torch.Tensor, ...]:
         decision = decide_call(call, running=True)
         if decision.fallback:
             return _fall_back(call, decision)
+        if _handed.call is None:
+            turns: dict[str, int] = {}
+            results = _run_kernel(call, decision, turns)
+            call_log.record(GRAPH, decision, call.q.device.type, turns)
+            return results
     return _run_kernel(call, decision, _handed.turns)
 
 
@@ -131,7 +140,7 @@ def _fall_back(call: Call, decision: Decision) -> tuple[torch.Tensor, ...]:
     if settings().strict:
         raise UnsupportedProblem(decision.rejected)
     result = run_fallback_with_lse(call)
-    call_log.record("a compiled graph", decision, call.q.device.type)
+    call_log.record(GRAPH, decision, call.q.device.type)
     return _with_statistics(call, result)
 
 

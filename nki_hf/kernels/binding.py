@@ -290,6 +290,7 @@ class Binding:
       live: `(events, problem, plan) -> events` as they are if every key of the problem is there: transfers that the kernel
         skips at run time move nothing. None = it skips none.
       tuned: its plan constants that a tuner may choose; None = they follow from the problem alone.
+      phase: `decode` if it takes nothing but the few query rows of decoding, else `prefill`: what reports call its calls.
     """
 
     name: str
@@ -304,6 +305,7 @@ class Binding:
     kind: str = "forward"
     live: Callable[[Sequence[Any], Problem, Plan], Sequence[Any]] | None = None
     tuned: Tuned | None = None
+    phase: str = "prefill"
 
     def __post_init__(self) -> None:
         divided = {*self.division.axes, *(["num_heads_q"] if self.division.group else [])}

@@ -28,7 +28,7 @@ class ExplainRow:
 
     Attributes:
       layer: class and number of the attention layer.
-      phase: `prefill` or `decode`.
+      phase: `prefill` or `decode` (see `Decision.phase`).
       kernel: what runs it: a kernel's name, or torch's `sdpa` or `eager`.
       backend: `simulator`, or `torch` for a fallback.
       calls: attention calls of the layer in this phase.

@@ -176,3 +176,37 @@ def test_a_graph_that_meets_a_length_beyond_the_limit_runs_what_the_eager_call_r
     eager, graph = nki_hf.explain(reset=True).rows
     assert graph.layer == "a compiled graph"
     assert (graph.first.rejected, graph.first.backend) == (eager.first.rejected, "torch")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_calls_that_a_graph_runs_are_counted(backend, grad):
+    """Once for each, under the graph's name, as the same calls outside of it; and not while it is traced."""
+    torch.compiler.reset()
+    compiled = torch.compile(nki_hf.attention, backend=backend, dynamic=True, fullgraph=True)
+    rows = {}
+    for name, function in (("eager", nki_hf.attention), ("graph", compiled)):
+        nki_hf.explain(reset=True)
+        for rows_q in (4, 4, 40):
+            q, k = torch.randn(1, 4, rows_q, 64, requires_grad=grad), torch.randn(1, 2, 700, 64)
+            out = function(q, k, k)
+            if grad:
+                out.sum().backward()
+        rows[name] = {(row.phase, row.first.kernel): row.calls for row in nki_hf.explain().rows}
+        layers = {row.layer for row in nki_hf.explain(reset=True).rows} - {"gradients"}
+    assert layers == {"a compiled graph"}
+    assert rows["graph"] == rows["eager"]
+    assert sum(calls for (phase, _), calls in rows["graph"].items() if phase != "backward") == 3
+
+
+def test_the_phase_is_that_of_the_kernel_that_ran():
+    """A few rows decode where the decode kernel runs them; one row decodes whatever runs it."""
+    nki_hf.explain(reset=True)
+    seen = []
+    for rows_q, group, bias in ((8, 4, False), (8, 4, True), (1, 4, True), (40, 4, False)):
+        q, k = torch.randn(1, 2 * group, rows_q, 64).bfloat16(), torch.randn(1, 2, 3000, 64).bfloat16()
+        mask = torch.randn(1, 1, rows_q, 3000).bfloat16() if bias else None
+        nki_hf.attention(q, k, k, mask=mask)
+        row = nki_hf.explain(reset=True).rows[0]
+        seen.append((row.phase, row.first.kernel == "flash_decode"))
+    assert seen == [("decode", True), ("prefill", False), ("decode", False), ("prefill", False)]

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,7 @@ from nki_hf.testing import DISTRIBUTIONS, assert_matches_reference, attention_in
 from nki_hf.timing.schedule import schedule
 from nki_hf.tools.subjects import attention_events
 
+BF16 = ml_dtypes.bfloat16
 MASKS = {
     "none": lambda sq, skv: Mask(),
     "causal": lambda sq, skv: Mask(q_offset=skv - sq, ahead=1),
@@ -87,6 +89,14 @@ def test_a_sample_of_combinations_matches_the_reference(start):
 def test_any_combination_of_options_matches_the_reference(start):
     for case in ANY[start : start + 50]:
         grid_case(**case)
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
+@pytest.mark.parametrize("batch", [2, 3, 6, 7])
+def test_a_core_of_few_sequences_of_their_own_lengths_loads_them_all(batch, chip):
+    """One, a few, and more loads than buffers of a core; a spare buffer is for those that follow another sequence."""
+    case = problem(batch=batch, num_heads_kv=1, seqlen_kv=90, head_dim=8, head_dim_v=8, mask=Mask(runtime_bounds=True))
+    check(case, chip, 1 if chip == "trn1" else 2)
 
 
 @pytest.mark.parametrize("lnc", [1, 2])
@@ -169,6 +179,61 @@ def test_an_infinite_key_is_no_key_for_rows_that_it_points_away_from():
     expected = weights @ inputs.v[0, 0, without] / weights.sum(-1, keepdims=True)
     np.testing.assert_allclose(out[0][away], expected[away], atol=1e-5)
     np.testing.assert_allclose(lse[0][away], np.log(weights.sum(-1))[away], atol=1e-5)
+
+
+def _split(size):
+    """A float32 as the sum of three numbers of bfloat16."""
+    parts, rest = [], float(np.float32(size))
+    for _ in range(3):
+        parts.append(float(BF16(rest)))
+        rest -= parts[-1]
+    return parts
+
+
+@pytest.mark.parametrize("chip", list(CHIPS))
+@pytest.mark.parametrize("seqlen_q", [1, 8])
+@pytest.mark.parametrize(
+    ("dtype", "scale", "softcap"),
+    [("bfloat16", 1.0, None), ("bfloat16", -0.125, None), ("float32", 1e-20, None), ("float32", 1e6, None),
+     ("bfloat16", 1.0, 20.0), ("float32", 1e-3, 1e6)],
+)  # fmt: skip
+def test_a_hidden_key_counts_for_nothing_whatever_its_score(dtype, scale, softcap, seqlen_q, chip):
+    """What is added to hide a key must not cancel with its score. The values of all visible keys are 1."""
+    keys, lo, hi = 400, 64, 192
+    case = problem(
+        num_heads_q=2, num_heads_kv=1, seqlen_q=seqlen_q, seqlen_kv=keys, head_dim=8, head_dim_v=8, dtype=dtype,
+        softmax_scale=scale, softcap=softcap, mask=Mask(runtime_bounds=True),
+    )  # fmt: skip
+    inputs = attention_inputs(case)
+    hidden = (np.arange(keys) < lo) | (np.arange(keys) >= hi)
+    for size in (1e28, float(BF16(1e30)), 3.0e38, float(ml_dtypes.finfo(BF16).max)):
+        inputs.q[:], inputs.k[:], inputs.v[:] = 0, 0, 1
+        inputs.q[..., :3], inputs.k[:, :, hidden, :3] = _split(size), 1
+        inputs.k[:, :, 1::2] *= -1
+        inputs.v[:, :, hidden] = 1000
+        inputs.lo[:], inputs.hi[:] = lo, hi
+        out, lse = outputs(inputs, chip)
+        assert (out == 1).all(), size
+        np.testing.assert_allclose(lse, np.log(hi - lo), rtol=1e-6)
+
+
+@pytest.mark.parametrize("chip", list(CHIPS))
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("sink", [False, True])
+@pytest.mark.parametrize("size", [-1e28, -1e30, -3e38], ids=["1e28", "1e30", "3e38"])
+def test_a_visible_key_counts_however_low_its_score(size, sink, lnc, chip):
+    """All scores of a row are the same: the output is the mean of the values, beside a sink that is as low."""
+    case = problem(
+        num_heads_q=2, num_heads_kv=1, seqlen_q=2, seqlen_kv=2100, head_dim=8, head_dim_v=8, softmax_scale=0.5, sink=sink
+    )
+    inputs = attention_inputs(case)
+    inputs.q[:], inputs.k[:] = 0, 0
+    inputs.q[..., :3], inputs.k[..., :3] = _split(size), 1
+    if sink:
+        inputs.sink[:] = 1.8 * size * 0.5
+    out, lse = outputs(inputs, chip, lnc)
+    np.testing.assert_allclose(out, inputs.v.astype(np.float64).mean(2, keepdims=True).repeat(2, 1).repeat(2, 2), atol=1e-6)
+    np.testing.assert_allclose(lse, 0.5 * size, rtol=1e-6)
 
 
 # ---- the live length is data ------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from nki_hf.lang import nisa, nl
 TILE = 128
 QUARTER = 32
 """Partitions of a quarter of the tail."""
-HIDE = -1.0e30
-"""Added to hidden scores, in bfloat16: far below any score, and finite."""
+HIDE = -3.3895313892515355e38
+"""bfloat16's lowest number. Twice it, beyond float32, is added to hidden scores: however large one is, it becomes -inf."""
 FAR = 33554432.0
 """2^25: further than any key."""
 

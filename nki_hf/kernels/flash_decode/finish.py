@@ -5,6 +5,8 @@ from nki_hf.lang import nisa, nl
 
 TILE = 128
 FP32_MIN = -3.4028235e38
+EMPTY = 0.999 * LOWEST
+"""Maxima below it are those of no keys: a product with the scale may round LOWEST."""
 LEAST = 1.0e-30
 """What divides a row without keys."""
 NO_KEYS = -3.3e38
@@ -82,7 +84,7 @@ def _joined(env, block, total, top):
     nisa.dma_copy(dst=sink, src=source)
     before, sums = env["maxima"][0:rows, place : place + 1], env["sums"][0:rows, place : place + 1]
     empty = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=empty, data=top, op0=nl.less, operand0=0.5 * LOWEST, op1=nl.multiply, operand1=NO_KEYS)
+    nisa.tensor_scalar(dst=empty, data=top, op0=nl.less, operand0=EMPTY, op1=nl.multiply, operand1=NO_KEYS)
     nisa.tensor_tensor(dst=before, data1=before, data2=empty, op=nl.add, engine=nisa.engine.vector)
     after = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.scalar_tensor_tensor(dst=after, data=sink, op0=nl.maximum, operand0=NO_SINK, op1=nl.maximum, operand1=before)
@@ -140,7 +142,7 @@ def _merged(env, block, own, top):
 def lse_offsets(env):
     """What the logarithms of the sums are added to: the maxima, or -inf for rows without keys. Needs no sums."""
     tops = nl.ndarray((TILE, len(env["blocks"])), dtype=nl.float32, buffer=nl.sbuf)
-    lowest = 0.5 * LOWEST * env["slope"]
+    lowest = EMPTY * env["slope"]
     if env["sink"] != None:  # noqa: E711
         lowest = 5.0 / 6.0 * NO_SINK
     # Twice the lowest value overflows to -inf.

@@ -7,8 +7,9 @@ from nki_hf.lang import nisa, nl
 TILE = 128
 SOON = 3
 """Buffers of values that are cleared when they are loaded; the others are cleared before, by GpSimd."""
-LOWEST = -1.0e28
-"""The maximum of no keys: above hidden scores, below all others."""
+LOWEST = -3.3895313892515355e38
+"""The maximum of no keys: above hidden scores, which are -inf, and below all others; bfloat16 holds it, so that the passes of a
+float32 product do."""
 
 
 def open_buffers(env):
@@ -72,10 +73,10 @@ def load_keys(env, number):
 def load_values(env, closed, opened):
     """The values of further chunks: into buffers of chunks before `closed`, up to chunk `opened`."""
     buffers = env["buffers"]["v"]
-    free = closed + len(buffers)
-    if len(buffers) < len(env["loads"]):
+    free = len(buffers)
+    if free < len(env["loads"]):  # else no buffer is ever another load's
         free = free - env["spare"]
-    stop = min(min(free, opened + 1), len(env["loads"]))
+    stop = min(min(closed + free, opened + 1), len(env["loads"]))
     for number in range(env["loaded"], stop):
         load = env["loads"][number]
         load["v"] = buffers[number % len(buffers)]
@@ -117,10 +118,10 @@ def _load(env, given, tile, load, ring):
 
 
 def load_constants(env):
-    """The identity (which turns), ones and minus ones, and the sinks as rows of each block."""
-    env["ones"] = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=env["ones"], value=1.0, engine=nisa.engine.gpsimd)
-    env["identity"] = _diagonal(env["ones"], nl.bfloat16)
+    """Twice the identity (which adds masks), minus ones, and what the ledger of rows begins with."""
+    twos = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=twos, value=2.0, engine=nisa.engine.gpsimd)
+    env["twice_identity"] = _diagonal(twos, nl.bfloat16)
     env["minus_ones"] = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["minus_ones"], value=-1.0, engine=nisa.engine.gpsimd)
     env["one"] = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)

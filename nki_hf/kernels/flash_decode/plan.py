@@ -13,7 +13,7 @@ from nki_hf.errors import Reason
 from nki_hf.kernels.flash_decode.work import PAIR, PAIRS, VALUES, tiles_of
 from nki_hf.problem import Problem
 
-__all__ = ["DecodePlan", "bucket_of", "decode_reasons", "plan_decode"]
+__all__ = ["DecodePlan", "bucket_of", "decode_reasons", "plan_decode", "visited_keys"]
 
 TILE = 128
 MAX_ROWS = 16
@@ -124,7 +124,7 @@ def plan_decode(problem: Problem, chip: Chip) -> DecodePlan:
     """The plan of one call."""
     per_partition = _per_partition(problem)
     chunk = per_partition * TILE
-    chunks = bucket_of(_visited(problem), chunk)
+    chunks = bucket_of(visited_keys(problem), chunk)
     room = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
     for prefetch in range(PREFETCH[chunks > 2], FEWEST - 1, -1):
         budget = _budget(problem, per_partition, chunks, prefetch)
@@ -154,7 +154,7 @@ def _per_partition(problem: Problem) -> int:
     return per_partition
 
 
-def _visited(problem: Problem) -> int:
+def visited_keys(problem: Problem) -> int:
     """Most keys from the first that a row of a sequence sees to the last, by the static part of the mask."""
     edges = [problem.mask.interval(row, problem.seqlen_kv) for row in range(problem.seqlen_q)]
     seen = [edge for edge in edges if edge[0] < edge[1]]

@@ -2,6 +2,7 @@
 
 from nki_hf.kernels.flash_decode.bounds import mask_of
 from nki_hf.kernels.flash_decode.finish import note_sums
+from nki_hf.kernels.flash_decode.loads import LOWEST
 from nki_hf.kernels.flash_decode.work import PAIR
 from nki_hf.lang import nisa, nl
 
@@ -64,7 +65,8 @@ def scores(env, step):
         part, pieces = step["parts"][m], step["turned"]["k"][m]
         if env["softcap"] == None:  # noqa: E711
             hidden = _hidden(env, step, part)
-            nisa.nc_matmul(dst=tile[0:TILE, 0:rows, begin : begin + part["tiles"]], stationary=env["identity"], moving=hidden)
+            target = tile[0:TILE, 0:rows, begin : begin + part["tiles"]]
+            nisa.nc_matmul(dst=target, stationary=env["twice_identity"], moving=hidden)
         for n in range(part["tiles"]):
             for p in range(len(pieces)):
                 piece, queries = pieces[p], env["queries"][p]
@@ -98,9 +100,9 @@ def _capped(env, step, tile):
     for m in range(len(step["parts"])):
         part = step["parts"][m]
         end = begin + part["tiles"]
-        nisa.tensor_tensor(
-            dst=shown[0:TILE, 0:rows, begin:end], data1=capped[0:TILE, 0:rows, begin:end], data2=_hidden(env, step, part),
-            op=nl.add, engine=nisa.engine.vector,
+        nisa.scalar_tensor_tensor(
+            dst=shown[0:TILE, 0:rows, begin:end], data=_hidden(env, step, part), op0=nl.multiply, operand0=2.0, op1=nl.add,
+            operand1=capped[0:TILE, 0:rows, begin:end],
         )  # fmt: skip
         begin = end
     return shown
@@ -113,7 +115,11 @@ def tops(env, step, number):
         step["tops"] = env["pairs"][number % len(env["pairs"])]
     else:
         step["tops"] = nl.ndarray((TILE, rows), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_reduce(dst=step["tops"][0:TILE, 0:rows], op=nl.maximum, data=tile, axis=2)
+    found = step["tops"][0:TILE, 0:rows]
+    nisa.tensor_reduce(dst=found, op=nl.maximum, data=tile, axis=2)
+    if nisa.get_nc_version() < nisa.nc_version.gen3:
+        # Its transposes are products with an identity, and 0 times the -inf of hidden keys would reach all rows.
+        nisa.tensor_scalar(dst=found, data=found, op0=nl.maximum, operand0=LOWEST, engine=nisa.engine.vector)
 
 
 def maximum(env, step, summed):
@@ -168,12 +174,16 @@ def exponentials(env, step):
         spread = shift.ap(pattern=[[rows, TILE], [1, rows], [0, tiles]], offset=0)
         nisa.tensor_tensor(dst=tile, data1=tile, data2=spread, op=nl.add, engine=nisa.engine.vector)
     step["probs"] = nl.ndarray((TILE, rows, tiles), dtype=env["v"].dtype, buffer=nl.sbuf)
-    nisa.activation(dst=step["probs"], op=nl.exp, data=tile, scale=env["slope"])
     step["weights"] = step["probs"]
+    found = [step["probs"]]
     if env["v"].dtype != nl.float32:
         # Row sums of what is not rounded: lse would be off by the rounding of a row's only key.
         step["weights"] = nl.ndarray((TILE, rows, tiles), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=step["weights"], op=nl.exp, data=tile, scale=env["slope"])
+        found = [step["probs"], step["weights"]]
+        if rows >= MANY_ROWS:  # what the Vector engine sums goes first: it has more to do than what waits for the other
+            found = [step["weights"], step["probs"]]
+    for n in range(len(found)):
+        nisa.activation(dst=found[n], op=nl.exp, data=tile, scale=env["slope"])
     if step["correction"] != None:  # noqa: E711
         nisa.activation(dst=step["correction"], op=nl.exp, data=step["correction"], scale=env["slope"])
     step["scores"] = None

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nki_hf.errors import Reason
-from nki_hf.kernels.binding import HIDDEN, LOWEST, Argument, Binding, Cost, Division, Output, Plan, Rows, Target
+from nki_hf.kernels.binding import HIDDEN, LOWEST, Argument, Binding, Division, Output, Plan, Rows, Target
+from nki_hf.kernels.flash_prefill.cost import cost
 from nki_hf.kernels.flash_prefill.plan import estimated_blocks, plan_prefill, prefill_reasons
 from nki_hf.kernels.spans import TILE, blocks_of, half_of
 from nki_hf.problem import Problem
@@ -16,26 +17,6 @@ __all__ = ["BINDING", "PER_BLOCK"]
 _BIAS = ("batch", "num_heads_q", "seqlen_q")
 PER_BLOCK = 16
 """Instructions of a score block of 128 rows x 512 keys with head_dim 128: two products, four transposes, statistics."""
-
-FEW_ROWS = 32
-"""Up to here another kernel for few rows may be cheaper; beyond, this kernel is what takes calls that no other one does."""
-STEP_US = {"trn1": (3.3, 0.3), "trn2": (1.2, 0.6), "trn3": (1.1, 0.6)}
-"""Of a block of 512 keys with few rows: the share of a query head and of a kv head. Simulated, for groups of 1 to 8."""
-START_US = 60.0
-"""What is not hidden behind other work at the start and the end of a launch with few rows. Simulated."""
-
-
-def cost(problem: Problem, plan: Plan, target: Target) -> Cost:
-    """The blocks of every query head, where there are few rows; unknown for many."""
-    if problem.seqlen_q > FEW_ROWS:
-        return Cost(us=float("inf"), why="no estimate")
-    chip, detail = target.chip, plan.detail
-    of_query_head, of_kv_head = STEP_US[chip.name]
-    heads = of_query_head * problem.num_heads_q + of_kv_head * problem.num_heads_kv
-    cores = min(target.lnc, problem.batch * problem.num_heads_kv)
-    pieces = -(-problem.head_dim // TILE)
-    us = float(chip.kernel_fixed_ns) / 1e3 + START_US + pieces * problem.batch * heads * max(1, detail.blocks) / cores
-    return Cost(us=us, why="each query head visits its keys")
 
 
 def instructions(problem: Problem) -> int:

@@ -43,7 +43,7 @@ class Ran:
 
     Attributes:
       layer: the module and its number.
-      phase: `prefill` or `decode`.
+      phase: `prefill` or `decode` (see `Decision.phase`).
       calls: how many.
       kernel, backend, chip, lnc, tiles: as in `Decision`.
       problem: the first call's sizes and options, as text.
