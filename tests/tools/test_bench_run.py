@@ -266,17 +266,17 @@ def test_nki_runs_strict_without_fallback_and_counts_its_kernel_calls(tiny):
 
 
 def test_nki_decodes_with_a_cache(tiny):
-    result = _run(tiny(attn=("nki",), decode_steps=3))
+    result = _run(tiny(attn=("nki",), decode_steps=3, batch_size=2))
     assert result.passed, result.verdict
     (row,) = result.rows
     assert row.decode.accuracy.passed
-    assert row.decode.tokens_per_s == pytest.approx(1 / row.decode.step.mean_s)
+    assert row.decode.tokens_per_s == pytest.approx(2 / row.decode.step.mean_s)
     assert {ran.kernel for ran in row.ran if ran.phase == "decode"} == {"flash_decode"}
     (steps,) = result.modelled_decode
     assert steps.layers == 2
     assert [(step["chip"], step["kernel"]) for step in steps.rows] == [(chip, "flash_decode") for chip in CHIPS]
     for step in steps.rows:
-        assert step["tokens_per_s_simulated"] == pytest.approx(1e6 / (2 * step["us_simulated"]))
+        assert step["tokens_per_s_simulated"] == pytest.approx(2 * 1e6 / (2 * step["us_simulated"]))
         assert 0 < step["bandwidth_share_simulated"] < 1
         assert step["band"].startswith(f"decode attention, {step['chip']}: ")
 

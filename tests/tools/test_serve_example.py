@@ -26,6 +26,7 @@ from pathlib import Path
 from http_serving.server import running
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a suite under nohup hands on that it is ignored
 with running("sdpa", Path(sys.argv[1])) as server:
     print(server.process.pid, flush=True)
     time.sleep(float(sys.argv[2]))

@@ -74,7 +74,8 @@ def loads(problem: Problem, plan: DecodePlan, chip: Chip, lnc: int) -> float:
 
 def _shares(problem: Problem, plan: DecodePlan, chip: Chip, lnc: int) -> tuple[int, int, int]:
     """Of the busiest core: units of (batch, kv head) of its own, units that are divided, and its chunks of one of these."""
-    whole, left = divmod(problem.batch * problem.num_heads_kv, lnc)
+    units = problem.batch * problem.num_heads_kv  # a tensor while torch.jit traces: it knows no divmod
+    whole, left = units // lnc, units % lnc
     divided = plan.chunks > 1 and lnc > 1 and chip.generation > 2
     return whole, left, -(-plan.chunks // lnc) if divided else plan.chunks
 
