@@ -131,16 +131,7 @@ def _operands(call: Call, inputs: Mapping[str, Array]) -> Iterator[tuple[str, Ch
                 if array.shape == operand.shape and not (turned and array.shape == other.shape and other is not operand):
                     if not np.array_equal(array, operand):
                         words = f"has {name}{'.T' if turned else ''} in place of its {('first', 'second')[place]} operand"
-                        yield words, _with_operand(place, name, turned)
-
-
-def _with_operand(place: int, name: str, turned: bool) -> Change:
-    def change(call: Call) -> Any:
-        array = call.given[name]
-        array = array.swapaxes(-1, -2) if turned else array
-        return call.result(*[array if i == place else item for i, item in enumerate(call.inputs)])
-
-    return change
+                        yield words, _in_place(place, _input(name), turned)
 
 
 def earlier(call: Call, seen: Mapping[Site, Sequence[Call]]) -> Iterator[tuple[str, Change]]:
@@ -158,12 +149,22 @@ def earlier(call: Call, seen: Mapping[Site, Sequence[Call]]) -> Iterator[tuple[s
                 shape = other.shape[:-2] + other.shape[-2:][::-1] if turned else other.shape
                 if shape == operand.shape and (not turned or call.site.name == "matmul"):
                     words = f"has `{site.text}`{'.T' if turned else ''} in place of its {('first', 'second')[place]} operand"
-                    yield words, _with_result(place, site, turned)
+                    yield words, _in_place(place, _result(site), turned)
 
 
-def _with_result(place: int, site: Site, turned: bool) -> Change:
+def _input(name: str) -> Callable[[Call], Any]:
+    return lambda call: call.given[name]
+
+
+def _result(site: Site) -> Callable[[Call], Any]:
+    return lambda call: call.results[site]
+
+
+def _in_place(place: int, array_of: Callable[[Call], Any], turned: bool) -> Change:
+    """The operation with what `array_of` finds in place of an operand."""
+
     def change(call: Call) -> Any:
-        array = call.results[site]
+        array = array_of(call)
         array = array.swapaxes(-1, -2) if turned else array
         return call.result(*[array if i == place else item for i, item in enumerate(call.inputs)])
 

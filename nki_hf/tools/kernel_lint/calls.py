@@ -6,9 +6,9 @@ import ast
 import math
 from collections.abc import Iterator
 
-from nki_hf.tools.kernel_lint.places import Tile
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
 from nki_hf.tools.kernel_lint.source import last_name, own_nodes
+from nki_hf.tools.kernel_lint.tile import Tile
 
 __all__ = ["calls_of"]
 

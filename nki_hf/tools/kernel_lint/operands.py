@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from nki_hf.tools.kernel_lint.calls import calls_of
 from nki_hf.tools.kernel_lint.iterations import straight_calls
-from nki_hf.tools.kernel_lint.places import Tile
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
 from nki_hf.tools.kernel_lint.sizes import WIDTHS, Size, number, pattern_of, whole_of
+from nki_hf.tools.kernel_lint.tile import Tile
 
 POSITIONS = {
     "nc_matmul": ("dst", "stationary", "moving"), "nc_transpose": ("dst", "data"), "tensor_tensor": ("dst", "data1", "data2"),

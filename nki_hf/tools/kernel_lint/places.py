@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nki_hf.tools.kernel_lint.iterations import straight_calls, turns_of
 from nki_hf.tools.kernel_lint.meanings import bound_once, derived_names, meaning, parsed, stores_of
-from nki_hf.tools.kernel_lint.sizes import WIDTHS, Size, View, number, view_of
+from nki_hf.tools.kernel_lint.sharing import sharing_groups
+from nki_hf.tools.kernel_lint.sizes import Size, View, number, view_of
 from nki_hf.tools.kernel_lint.source import last_name, own_nodes
+from nki_hf.tools.kernel_lint.tile import Tile, by_axis, joined, read_as
 
-__all__ = ["Places", "Tile"]
+__all__ = ["Places"]
 
 _VIEWS = (
     "ap",
@@ -37,23 +39,6 @@ _ROUNDS = 10
 """Passes over the functions; a tile travels at least one step further in each: a name, a call, a container."""
 
 Key = tuple[int, str]
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A tile or a view of one.
-
-    Attributes:
-      spaces: memories it may live in; several only for a parameter that is given several.
-      dtype: element type as written, e.g. `float32`; empty if that is not a name of the language.
-      rank: of its shape; 0 if unknown.
-      shape: sizes by axis, None where the source does not show one; empty if unknown.
-    """
-
-    spaces: frozenset[str]
-    dtype: str = ""
-    rank: int = 0
-    shape: tuple[Size, ...] = ()
 
 
 class Places:
@@ -85,7 +70,7 @@ class Places:
         self._cuts: dict[int, frozenset[str]] = {}
         self._constants = constants
         self._fields = fields
-        self._groups = _groups(functions, callee)
+        self._groups = sharing_groups(functions, callee)
         self._modules = modules
         self._arguments: dict[Key, set[str]] = {}
         self._collected: dict[Key, set[str]] = {}
@@ -117,16 +102,16 @@ class Places:
         for name in stores_of(function):
             tile = self._tiles.get((id(function), name))
             if tile is not None:
-                found |= _by_axis(f"{name}.shape", tile.shape)
+                found |= by_axis(f"{name}.shape", tile.shape)
         for name, value in derived_names(function):
             size = number(value, found)
             if size is not None:
                 found.setdefault(name, size)
             elif isinstance(value, ast.Tuple | ast.List | ast.Attribute) and name in bound_once(function):
-                found |= _by_axis(name, self.numbers(function, value))
+                found |= by_axis(name, self.numbers(function, value))
         for name, value in self._modules.get(id(function), {}).items():
             if isinstance(value, ast.Tuple) and not any(argument.arg == name for argument in function.args.args):
-                found |= {} if name in dict(derived_names(function)) else _by_axis(name, self.numbers(function, value))
+                found |= {} if name in dict(derived_names(function)) else by_axis(name, self.numbers(function, value))
         return found
 
     def meant(self, function: ast.FunctionDef, node: ast.expr, given: Mapping[str, ast.expr] | None = None) -> ast.expr:
@@ -215,9 +200,9 @@ class Places:
                 if text.removeprefix("-").isdigit():
                     numbers[name] = int(text)
                 elif text.startswith("("):
-                    numbers |= _by_axis(name, ast.literal_eval(text))
+                    numbers |= by_axis(name, ast.literal_eval(text))
                 if tile is not None:
-                    numbers |= _by_axis(f"{name}.shape", tile.shape)
+                    numbers |= by_axis(f"{name}.shape", tile.shape)
             self._turns[id(function)] = turns_of(function, self.constants(function), numbers)
         return self._turns[id(function)].get(id(call), (self.constants(function),))
 
@@ -326,7 +311,7 @@ class Places:
         if isinstance(node.func, ast.Attribute):
             viewed = self.tile(function, node.func.value)
             if viewed is not None and node.func.attr == "view" and len(node.args) == 1:
-                return _viewed(viewed, _dtype(self.meant(function, node.args[0])))
+                return read_as(viewed, _dtype(self.meant(function, node.args[0])))
             dtype = "" if viewed is None or node.func.attr == "view" else viewed.dtype
             return None if viewed is None else replace(viewed, rank=0, shape=(), dtype=dtype)
         return None
@@ -433,7 +418,7 @@ class Places:
         """A container's place gets one more tile; two in different memories make it unknown."""
         if tile is not None:
             known = self._tiles.get(key, tile)
-            self._tiles[key] = None if known is None or known.spaces != tile.spaces else _joined(known, tile)
+            self._tiles[key] = None if known is None or known.spaces != tile.spaces else joined(known, tile)
 
     def _return(self, function: ast.FunctionDef, value: ast.expr) -> None:
         found = self._results.setdefault(id(function), {})
@@ -477,36 +462,12 @@ class Places:
                 tile = self.tile(function, value)
                 if name in names and tile is not None and not isinstance(value, ast.Starred):
                     key = (id(other), name)
-                    self._next[key] = _joined(self._next.get(key, tile), tile)
-
-
-def _joined(one: Tile, other: Tile) -> Tile:
-    return Tile(
-        spaces=one.spaces | other.spaces,
-        dtype=one.dtype if one.dtype == other.dtype else "",
-        rank=one.rank if one.rank == other.rank else 0,
-        shape=one.shape if one.shape == other.shape else (),
-    )
+                    self._next[key] = joined(self._next.get(key, tile), tile)
 
 
 def _dtype(node: ast.expr) -> str:
     """The element type that an expression names; empty if it is no name of the language."""
     return last_name(node) if ast.unparse(node).startswith("nl.") else ""
-
-
-def _viewed(tile: Tile, dtype: str) -> Tile:
-    """The bytes of a tile read as another element type: the last axis scales."""
-    old, new = WIDTHS.get(tile.dtype), WIDTHS.get(dtype)
-    last = tile.shape[-1] if tile.shape else None
-    if old is None or new is None or last is None or last * old % new:
-        return replace(tile, rank=0, shape=(), dtype=dtype)
-    return replace(tile, shape=(*tile.shape[:-1], last * old // new), dtype=dtype)
-
-
-def _by_axis(name: str, sizes: Sequence[Size]) -> dict[str, int]:
-    """`name[0]` and `name[-2]`, ... -> size, of those that are known."""
-    places = [(place, size) for place, size in enumerate(sizes) if size is not None]
-    return {f"{name}[{each}]": size for place, size in places for each in (place, place - len(sizes))}
 
 
 def _parameters(function: ast.FunctionDef, *, defaults: bool) -> list[str]:
@@ -519,20 +480,6 @@ def _parameters(function: ast.FunctionDef, *, defaults: bool) -> list[str]:
 
 def _is_cut(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and last_name(node.func) in ("slice", "ds")
-
-
-def _groups(
-    functions: Sequence[ast.FunctionDef], callee: Callable[[ast.FunctionDef, ast.Call], list[ast.FunctionDef]]
-) -> dict[int, int]:
-    """Function (its id) -> its group, below 0: functions that call one another, or a third one, may share a dictionary."""
-    groups = {id(function): -1 - place for place, function in enumerate(functions)}
-    for function in functions:
-        for node in own_nodes(function):
-            for other in callee(function, node) if isinstance(node, ast.Call) else ():
-                one, two = groups[id(function)], groups[id(other)]
-                if one != two:
-                    groups = {each: one if group == two else group for each, group in groups.items()}
-    return groups
 
 
 def _paired(target: ast.Tuple, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:
