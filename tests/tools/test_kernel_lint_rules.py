@@ -104,10 +104,11 @@ BODIES = {
          "banks = [bank, bank]\n    for one in banks:\n        nisa.dma_copy(dst=out, src=one)",
          "banks = [nl.ndarray((1, 8), nl.float32, nl.psum) for _ in range(2)]\n    nisa.dma_copy(dst=out, src=banks[1])",
          "one, two = tile, bank\n    nisa.dma_copy(dst=out, src=two)", "nisa.dma_copy(dst=out, src=same(bank))",
-         "copy = nisa.dma_copy\n    copy(dst=out, src=bank)"],
+         "copy = nisa.dma_copy\n    copy(dst=out, src=bank)",
+         "either = bank if scale else tile\n    nisa.dma_copy(dst=out, src=either)"],
         ["nisa.tensor_copy(dst=tile, src=bank)",
         "work = {}\n    work['scores'] = tile\n    nisa.dma_copy(dst=out, src=work['scores'])",
-         "either = bank if scale else tile\n    nisa.dma_copy(dst=out, src=either)"],
+         "either = bank if scale else tile\n    nisa.tensor_copy(dst=tile, src=either)"],
     ),
     "output-buffer": (
         ["return tile", "return (out, tile)", "return out[0], bank", "return tuple([tile])", "return [out, bank]",

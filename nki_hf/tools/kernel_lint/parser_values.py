@@ -219,7 +219,7 @@ def _named_lambda(module: Module) -> Found:
     for function in module.functions:
         for node in own_nodes(function):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                if isinstance(module.places.module_value(function, node.id), ast.Lambda):
+                if node.id not in _own_names(function) and isinstance(module.values.get(node.id), ast.Lambda):
                     yield node, f"`{node.id}` is a lambda"
 
 
