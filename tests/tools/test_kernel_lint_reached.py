@@ -6,6 +6,7 @@ other. Which rule has to speak, and in which line, is written down with the fami
 """
 
 import itertools
+import re
 import textwrap
 from dataclasses import dataclass
 
@@ -131,7 +132,10 @@ VALUES = {
     "class-attribute": ("class C:\n    m = {1}\n    n = {0}\n", "", "C.n", "constant"),
     "method": ("class C:\n    def n(self):\n        return {0}\n", "c = C()\n", "c.n()", "constant"),
     "results": ("def f(m, n):\n    return m, n\n", "_, v = f({1}, {0})\n", "v", ""),
-    "either-result": ("def f(s, m, n):\n    if s == 1:\n        return m\n    return n\n", "v = f(x.shape[1] % 3, {1}, {0})\n", "v", ""),
+    "either-result": (
+        "def f(s, m, n):\n    if s == 1:\n        return m\n    return n\n",
+        "v = f(x.shape[1] % 3, {1}, {0})\n", "v", "",
+    ),
     "default": ("def f(m, n={0}):\n    return n\n", "v = f({1})\n", "v", "constant"),
     "comprehension": ("", "c = [e for e in ({1}, {0})]\n", "c[1]", ""),
     "walrus": ("", "if (v := {0}) is not None:\n    pass\n", "v", ""),
@@ -199,8 +203,6 @@ def planted(family, ways, use, value, other):
 
 
 def _renamed(text, name, fresh):
-    import re
-
     return re.sub(rf"(?<![\w.']){name}(?![\w'])(?!=[^=])", fresh, text) if name in text else text
 
 

@@ -103,7 +103,7 @@ def _range_fill(module: Module) -> Found:
 def _hwdge_cast(module: Module) -> Found:
     for use in _instructions(module, "dma_copy"):
         mode = use.given.get("dge_mode")
-        if isinstance(mode, Language) and mode.text.endswith("hwdge") and not mode.text.endswith("swdge"):
+        if isinstance(mode, Language) and mode.text.endswith(".hwdge"):
             types = [tile.dtype for word in ("dst", "src") if isinstance(tile := use.given.get(word), Tile) and tile.dtype]
             if len(set(types)) > 1:
                 yield use.call, f"nisa.dma_copy from {types[1]} to {types[0]} by hwdge"
@@ -147,6 +147,7 @@ def calls_of(module: Module, language: str) -> Iterator[tuple[ast.FunctionDef, a
             ):
                 yield function, node, node.func.attr
 
+
 def _instructions(module: Module, *names: str) -> Iterator[Use]:
     """Calls of instructions, of all or of those named."""
     for use in module.uses.of(module.functions, "nisa"):
@@ -161,12 +162,12 @@ def _launched(module: Module) -> Iterator[ast.FunctionDef]:
             yield function
 
 
-def _tiles(value: Any) -> Iterator[Tile]:
+def _tiles(value: Any, depth: int = 6) -> Iterator[Tile]:
     if isinstance(value, Tile):
         yield value
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple) and depth:
         for each in value:
-            yield from _tiles(each)
+            yield from _tiles(each, depth - 1)
 
 
 def _fills(module: Module) -> Iterator[tuple[Use, Tile, int | float]]:

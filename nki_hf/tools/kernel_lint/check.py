@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +22,9 @@ from nki_hf.tools.kernel_lint import (
     syntax,
 )
 from nki_hf.tools.kernel_lint.evaluation.uses import Uses
-from nki_hf.tools.kernel_lint.meanings import bound_in_module
 from nki_hf.tools.kernel_lint.reach import callees, classes_named, is_entry, kernel_code, python_name
 from nki_hf.tools.kernel_lint.rule import RULES, VERSIONS, Finding, Module
-from nki_hf.tools.kernel_lint.source import Source, own_nodes, read_source
+from nki_hf.tools.kernel_lint.source import Source, bound_in_module, own_nodes, read_source
 
 __all__ = ["KERNELS", "Row", "lint", "lint_source"]
 
@@ -165,6 +165,9 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
     modules = {source: _module_names(source, load) for source in code}
     entries = [function for function in kernels if is_entry(function) and id(function) not in called]
     uses = Uses(code, entries, load)
+    for source, function in uses.visited:
+        if id(function) not in home:
+            code.setdefault(source, []).append(function)
     nothing: dict[Source, list[ast.FunctionDef]] = {source: [] for source in classes}
     return [
         Module(
@@ -207,9 +210,18 @@ def _broken(source: Source, file: str) -> list[Finding]:
 
 
 def _findings(module: Module, file: str) -> list[Finding]:
-    found = {
-        Finding(file=file, line=getattr(node, "lineno", 0), rule=rule.name, message=message)
-        for rule in RULES.values()
-        for node, message in rule.find(module)
-    }
-    return sorted(found)
+    """What the module breaks, once a place: what other turns of a loop say with other numbers is left out."""
+    found: dict[tuple[str, int, str], Finding] = {}
+    for rule in RULES.values():
+        for node, message in rule.find(module):
+            line = getattr(node, "lineno", 0)
+            found.setdefault(
+                (rule.name, line, re.sub(r"\d+", "", message)), Finding(file=file, line=line, rule=rule.name, message=message)
+            )
+    lines = {(rule, line) for rule, line, _ in found}
+    for name, node in module.uses.told(module.functions):
+        line = getattr(node, "lineno", 0)
+        if (name, line) not in lines:
+            text = ast.unparse(node).splitlines()[0][:80]
+            found.setdefault((name, line, text), Finding(file=file, line=line, rule=name, message=f"`{text}`, by its value"))
+    return sorted(found.values())

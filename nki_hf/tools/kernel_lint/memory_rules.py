@@ -1,16 +1,15 @@
 """Where operands lie: memories that an engine does not reach, words of PSUM, partitions at which compute starts.
 
 Sources are the stubs of nki.isa (0.6) and the architecture guides; the rules hold for every front end, because it is the
-compiler that refuses. A rule speaks of every value that can reach an operand on a way that the source shows, and of none that is
-unknown.
+compiler that refuses. A rule speaks of every value that can reach an operand on a way that the source shows, and of none that
+is unknown.
 """
 
 from __future__ import annotations
 
-from nki_hf.tools.kernel_lint.evaluation.tile import HBM, Tile
+from nki_hf.tools.kernel_lint.evaluation.tile import HBM, WIDTHS, Size, Tile
 from nki_hf.tools.kernel_lint.operands import ENGINES, PAIRS, TILES, Operand, engine_of, operands
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
-from nki_hf.tools.kernel_lint.sizes import WIDTHS, Size
 
 _ON_GPSIMD = ("iota", "affine_select", "tensor_partition_reduce")
 _DMA = ("dma_copy", "dma_transpose", "dma_compute", "sendrecv")

@@ -11,7 +11,6 @@ from nki_hf.sim import isa, language
 from nki_hf.sim.surface import NAMESPACES
 from nki_hf.tools.kernel_lint.instead import GONE, INSTEAD, SINCE, instead
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
-from nki_hf.tools.kernel_lint.source import own_nodes
 
 VIEWS = (
     "slice", "select", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "rearrange",

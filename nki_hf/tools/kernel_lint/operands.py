@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nki_hf.tools.kernel_lint.evaluation.machine import Use
-from nki_hf.tools.kernel_lint.evaluation.tile import HBM, Tile
+from nki_hf.tools.kernel_lint.evaluation.tile import HBM, Size, Tile
 from nki_hf.tools.kernel_lint.evaluation.values import Language
 from nki_hf.tools.kernel_lint.rule import Module
-from nki_hf.tools.kernel_lint.sizes import Size
 
 __all__ = ["ALIKE", "COLUMNS", "DTYPES", "ENGINES", "PAIRS", "TILES", "Operand", "engine_of", "operands"]
 

@@ -6,18 +6,16 @@ import ast
 import builtins
 import itertools
 import math
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nki_hf.tools.kernel_lint.evaluation.operators import contains_unknown, key_of, plain, unknown
+from nki_hf.tools.kernel_lint.evaluation import running
+from nki_hf.tools.kernel_lint.evaluation.operators import contains_unknown, key_of, unknown
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile, whole_steps
 from nki_hf.tools.kernel_lint.evaluation.values import (
     Class,
-    Cut,
     Dictionary,
-    Function,
     Host,
     Instance,
     Language,
@@ -34,10 +32,11 @@ __all__ = ["ALLOCATORS", "PYTHON", "RANGES", "allocated", "hosted", "ranged"]
 ALLOCATORS = ("ndarray", "zeros", "ones", "full")
 PYTHON = frozenset(dir(builtins))
 RANGES = ("range", "affine_range", "sequential_range", "static_range", "dynamic_range")
+_GROWING = ("factorial", "comb", "perm", "prod", "sumprod", "pow")
 _EXACT = {
-    "builtins": ("abs", "bool", "divmod", "float", "int", "str", "round", "pow", "repr", "ord", "chr"),
-    "math": tuple(name for name in dir(math) if not name.startswith("_")),
-    "operator": tuple(name for name in dir(operator) if not name.startswith("_")),
+    "builtins": ("abs", "bool", "divmod", "float", "int", "str", "round", "ord", "chr"),
+    "math": tuple(name for name in dir(math) if not name.startswith("_") and name not in _GROWING),
+    "operator": ("add", "sub", "mul", "floordiv", "mod", "neg", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_"),
 }
 """Functions of Python that are called as they are, if every argument is known."""
 
@@ -55,13 +54,16 @@ def allocated(name: str, given: dict[str, Any], place: ast.AST, turn: int) -> Ti
     sizes = tuple(shape) if isinstance(shape, tuple | list) and not getattr(shape, "loose", False) else None
     if isinstance(shape, int | Unknown):
         sizes = (shape,) if isinstance(shape, int) else None
+    turned = any(isinstance(each, Unknown) and each.key.startswith("nl.par_dim") for each in sizes or ())
     text = buffer.text.rpartition(".")[2] if isinstance(buffer, Language) else "" if buffer is not None else "sbuf"
     return Tile(
         name=f"{name}@{getattr(place, 'lineno', 0)}#{turn}",
         buffer=text,
         dtype=dtype.text.rpartition(".")[2] if isinstance(dtype, Language) else "",
         shape=sizes,
-        steps=None if sizes is None else whole_steps(sizes),
+        steps=None if sizes is None or turned else whole_steps(sizes),
+        start=None if turned else 0,
+        offset=None if turned else 0,
     )
 
 
@@ -75,7 +77,7 @@ def ranged(machine: Machine, given: list[Any]) -> Any:
         high = machine.path.range_of(stop)[1]
         if high is not None and high <= first:
             return range(0)
-    return Unknown(key, plain(first, stop, step), test=("range", first, step))
+    return Unknown(key, test=("range", first, step))
 
 
 def hosted(machine: Machine, name: str, given: list[Any], words: dict[str, Any]) -> Any:
@@ -96,7 +98,7 @@ def hosted(machine: Machine, name: str, given: list[Any], words: dict[str, Any])
         function = getattr(itertools, short, None)
         if short in ("product", "chain", "permutations", "combinations", "zip_longest") and function is not None:
             return Listed(itertools.islice(function(*given), 4096))
-    made = unknown(f"{name}({', '.join(map(key_of, given))})", plain=plain(*given, *words.values()))
+    made = unknown(f"{name}({', '.join(map(key_of, given))})")
     return made
 
 
@@ -123,7 +125,7 @@ def _least(most: bool) -> Callable[..., Any]:
         low = (max(told_low, default=None)) if most else (min(told_low) if len(told_low) == len(lows) else None)
         high = (min(told_high, default=None)) if not most else (max(told_high) if len(told_high) == len(highs) else None)
         word = "max" if most else "min"
-        return unknown(f"{word}({', '.join(map(key_of, items))})", plain=plain(*items), low=low, high=high)
+        return unknown(f"{word}({', '.join(map(key_of, items))})", low=low, high=high)
 
     return find
 
@@ -134,7 +136,7 @@ def _length(machine: Machine, given: list[Any], words: dict[str, Any]) -> Any:
         return whole.shape[0]
     if isinstance(whole, list | tuple | dict | str | range | set) and not getattr(whole, "loose", False):
         return len(whole)
-    return unknown(f"len({key_of(whole)})", plain=True, low=0)
+    return unknown(f"len({key_of(whole)})", low=0)
 
 
 def _listed(machine: Machine, given: list[Any], words: dict[str, Any]) -> Any:
@@ -155,7 +157,7 @@ def _numbered(machine: Machine, given: list[Any], words: dict[str, Any]) -> Any:
 
 def _zipped(machine: Machine, given: list[Any], words: dict[str, Any]) -> Any:
     columns = [machine.items(each) for each in given]
-    return NotImplemented if any(each is None for each in columns) else Listed(zip(*columns, strict=False))  # type: ignore[arg-type]
+    return NotImplemented if any(each is None for each in columns) else Listed(zip(*columns, strict=False))
 
 
 def _reversed(machine: Machine, given: list[Any], words: dict[str, Any]) -> Any:
@@ -182,7 +184,7 @@ def _mapped(machine: Machine, given: list[Any], words: dict[str, Any]) -> Any:
     columns = [machine.items(each) for each in given[1:]]
     if any(each is None for each in columns):
         return NotImplemented
-    return Listed(machine.run(given[0], list(row), {}) for row in zip(*columns, strict=False))  # type: ignore[arg-type]
+    return Listed(running.run(machine, given[0], list(row), {}) for row in zip(*columns, strict=False))
 
 
 def _reduced(machine: Machine, given: list[Any], words: dict[str, Any]) -> Any:
@@ -191,7 +193,7 @@ def _reduced(machine: Machine, given: list[Any], words: dict[str, Any]) -> Any:
         return NotImplemented
     made = given[2] if len(given) > 2 else items.pop(0)
     for each in items:
-        made = machine.run(given[0], [made, each], {})
+        made = running.run(machine, given[0], [made, each], {})
     return made
 
 
@@ -234,5 +236,3 @@ _OWN: dict[str, Callable[..., Any]] = {
     "replace": lambda machine, given, words: Instance(given[0].kind, {**given[0].fields, **words})
     if given and isinstance(given[0], Instance) else NotImplemented,
 }  # fmt: skip
-
-

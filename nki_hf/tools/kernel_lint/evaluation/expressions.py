@@ -6,11 +6,11 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from nki_hf.tools.kernel_lint.evaluation import members
+from nki_hf.tools.kernel_lint.evaluation import members, running, scopes, watch
 from nki_hf.tools.kernel_lint.evaluation.operators import compared, computed, key_of, negated, unknown
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile
-from nki_hf.tools.kernel_lint.evaluation.values import Dictionary, Frame, Function, Language, Listed, Unknown
+from nki_hf.tools.kernel_lint.evaluation.values import Dictionary, Frame, Listed, Unknown
 
 if TYPE_CHECKING:
     from nki_hf.tools.kernel_lint.evaluation.machine import Machine
@@ -35,7 +35,7 @@ def truth(machine: Machine, value: Any, place: ast.AST) -> bool:
     path = machine.path
     told = path.told(value)
     if told is None:
-        told = path.choose(id(place), 2, plain=value.plain) == 0
+        told = path.choose(id(place), 2, value.key) == 0
         path.assume(value, told)
     return told
 
@@ -45,14 +45,15 @@ def _constant(_: Machine, __: Frame, node: ast.Constant) -> Any:
 
 
 def _name(machine: Machine, frame: Frame, node: ast.Name) -> Any:
-    return machine.path.known(machine.lookup(frame, node.id))
+    return machine.path.known(scopes.lookup(machine, frame, node.id))
 
 
 def _attribute(machine: Machine, frame: Frame, node: ast.Attribute) -> Any:
-    module = machine.imported(frame, node)
+    module = scopes.imported(machine, frame, node)
     if module is not None:
         return module
     owner = evaluated(machine, frame, node.value)
+    machine.tell(frame, node, watch.read(owner, node.attr))
     return machine.path.known(members.attribute(machine, owner, node.attr))
 
 
@@ -88,13 +89,19 @@ def _dict(machine: Machine, frame: Frame, node: ast.Dict) -> Any:
                 made.update(held)
             made.loose |= getattr(held, "loose", not isinstance(held, dict))
         else:
-            members.put(made, evaluated(machine, frame, key), held)
+            named = evaluated(machine, frame, key)
+            machine.tell(frame, key, watch.stored(made, named))
+            members.put(made, named, held)
     return made
 
 
 def _binary(machine: Machine, frame: Frame, node: ast.BinOp) -> Any:
     left = evaluated(machine, frame, node.left)
-    return computed(machine.path, node.op, left, evaluated(machine, frame, node.right))
+    right = evaluated(machine, frame, node.right)
+    machine.tell(frame, node, watch.computed(node.op, left, right, None))
+    made = computed(machine.path, node.op, left, right)
+    machine.tell(frame, node, watch.computed(node.op, 0, 0, made))
+    return made
 
 
 def _unary(machine: Machine, frame: Frame, node: ast.UnaryOp) -> Any:
@@ -107,8 +114,7 @@ def _unary(machine: Machine, frame: Frame, node: ast.UnaryOp) -> Any:
         return -value if isinstance(node.op, ast.USub) else +value if isinstance(node.op, ast.UAdd) else ~int(value)
     low, high = machine.path.range_of(value)
     bounds = (None if high is None else -high, None if low is None else -low) if isinstance(node.op, ast.USub) else (None, None)
-    plain = isinstance(value, Unknown) and value.plain
-    return unknown(f"(-{key_of(value)})", plain=plain, low=bounds[0], high=bounds[1])
+    return unknown(f"(-{key_of(value)})", low=bounds[0], high=bounds[1])
 
 
 def _both(machine: Machine, frame: Frame, node: ast.BoolOp) -> Any:
@@ -126,6 +132,7 @@ def _compare(machine: Machine, frame: Frame, node: ast.Compare) -> Any:
     found: Any = True
     for op, each in zip(node.ops, node.comparators, strict=True):
         right = evaluated(machine, frame, each)
+        machine.tell(frame, node, watch.ordered(op, left, right))
         found = machine.path.known(compared(machine.path, op, left, right))
         if len(node.ops) > 1 and not truth(machine, found, each):
             return False
@@ -142,6 +149,7 @@ def _chosen(machine: Machine, frame: Frame, node: ast.IfExp) -> Any:
 def _subscript(machine: Machine, frame: Frame, node: ast.Subscript) -> Any:
     owner = evaluated(machine, frame, node.value)
     index = evaluated(machine, frame, node.slice)
+    machine.tell(frame, node, watch.indexed(owner, index))
     return machine.path.known(members.item(machine, owner, index, node))
 
 
@@ -172,16 +180,17 @@ def _call(machine: Machine, frame: Frame, node: ast.Call) -> Any:
             words |= {key: each for key, each in value.items() if isinstance(key, str)}
         else:
             loose = True
-    return machine.path.known(machine.call(frame, node, called, given, words, nodes=nodes, loose=loose))
+    machine.tell(frame, node, watch.called(called, given))
+    return machine.path.known(running.call(machine, frame, node, called, given, words, nodes=nodes, loose=loose))
 
 
 def _lambda(machine: Machine, frame: Frame, node: ast.Lambda) -> Any:
-    return machine.function(frame, node)
+    return running.function(machine, frame, node)
 
 
 def _walrus(machine: Machine, frame: Frame, node: ast.NamedExpr) -> Any:
     value = evaluated(machine, frame, node.value)
-    machine.bind(frame, node.target, value)
+    scopes.bind(machine, frame, node.target, value)
     return value
 
 
@@ -191,7 +200,7 @@ def _text(machine: Machine, frame: Frame, node: ast.JoinedStr) -> Any:
         if isinstance(each, ast.FormattedValue):
             value = evaluated(machine, frame, each.value)
             if not isinstance(value, int | float | str) or each.format_spec is not None:
-                return unknown(f"{ast.unparse(node)[:60]}@{key_of(value)}", plain=True)
+                return unknown(f"{ast.unparse(node)[:60]}@{key_of(value)}")
             parts.append(str(value))
         else:
             parts.append(str(each.value) if isinstance(each, ast.Constant) else "")
@@ -212,9 +221,7 @@ def _dict_comprehension(machine: Machine, frame: Frame, node: ast.DictComp) -> A
     return made
 
 
-def _turns(
-    machine: Machine, frame: Frame, generators: list[ast.comprehension], made: Listed | Dictionary
-) -> Iterator[Frame]:
+def _turns(machine: Machine, frame: Frame, generators: list[ast.comprehension], made: Listed | Dictionary) -> Iterator[Frame]:
     if not generators:
         machine.path.step()
         yield frame
@@ -224,7 +231,7 @@ def _turns(
     items = machine.items(over)
     made.loose |= items is None or len(items) > machine.TURNS
     for item in [members.any_item(machine, over)] if items is None else items[: machine.TURNS]:
-        machine.bind(frame, first.target, item)
+        scopes.bind(machine, frame, first.target, item)
         if all(truth(machine, evaluated(machine, frame, test), test) for test in first.ifs):
             yield from _turns(machine, frame, rest, made)
 
@@ -247,11 +254,6 @@ def _awaited(machine: Machine, frame: Frame, node: ast.Await) -> Any:
 
 def _starred(*_: Any) -> Any:
     raise Ended("a starred expression by itself")
-
-
-def language(name: str) -> Language | None:
-    """The module of the language that a name means, whatever it was imported as."""
-    return Language(name) if name in ("nl", "nisa", "nki") else None
 
 
 _KINDS: dict[type[ast.expr], Callable[..., Any]] = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from nki_hf.tools.kernel_lint.evaluation.operators import contains_unknown, key_of, plain, unknown
+from nki_hf.tools.kernel_lint.evaluation import running, scopes
+from nki_hf.tools.kernel_lint.evaluation.operators import contains_unknown, key_of, unknown
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile, indexed, patterned, read_as, reshaped, unlaid
 from nki_hf.tools.kernel_lint.evaluation.values import (
     Bound,
     Class,
-    Cut,
     Dictionary,
     Function,
     Host,
@@ -25,6 +25,12 @@ from nki_hf.tools.kernel_lint.evaluation.values import (
 
 if TYPE_CHECKING:
     from nki_hf.tools.kernel_lint.evaluation.machine import Machine
+
+_EXACT = (
+    "bit_length", "count", "endswith", "find", "index", "isdigit", "lower", "lstrip", "removeprefix", "removesuffix", "rstrip",
+    "split", "startswith", "strip", "upper",
+)  # fmt: skip
+"""Methods of texts, numbers and tuples that are called as they are."""
 
 __all__ = ["any_item", "attribute", "item", "method", "put"]
 
@@ -40,14 +46,13 @@ def attribute(machine: Machine, owner: Any, name: str) -> Any:
     if isinstance(owner, Tile):
         return _of_tile(owner, name)
     if isinstance(owner, Unknown):
-        told = owner.plain or name in ("shape", "ndim", "size", "itemsize")
-        return unknown(f"{owner.key}.{name}", plain=told)
+        return unknown(f"{owner.key}.{name}")
     if isinstance(owner, Instance):
         return _of_object(machine, owner, name)
     if isinstance(owner, Class):
         return _of_class(owner, name)
     if isinstance(owner, ModuleValue):
-        return machine.module_name(owner, name)
+        return scopes.module_name(machine, owner, name)
     if isinstance(owner, Host):
         return Host(f"{owner.text}.{name}")
     if isinstance(owner, Member):
@@ -63,14 +68,14 @@ def attribute(machine: Machine, owner: Any, name: str) -> Any:
 
 def _of_tile(tile: Tile, name: str) -> Any:
     if name == "shape":
-        return unknown(f"{tile.key}.shape", plain=True) if tile.shape is None or _open(tile) else tile.shape
+        return unknown(f"{tile.key}.shape") if tile.shape is None or _open(tile) else tile.shape
     if name == "dtype":
-        return Language(f"nl.{tile.dtype}") if tile.dtype else unknown(f"{tile.key}.dtype", plain=True)
+        return Language(f"nl.{tile.dtype}") if tile.dtype else unknown(f"{tile.key}.dtype")
     if name == "buffer":
         told = tile.buffer and not tile.argument
         return Language(f"nl.{tile.buffer}") if told else unknown(f"{tile.key}.buffer")
     if name == "ndim":
-        return unknown(f"{tile.key}.ndim", plain=True, low=1) if tile.shape is None else len(tile.shape)
+        return unknown(f"{tile.key}.ndim", low=1) if tile.shape is None else len(tile.shape)
     if tile.argument and not tile.sure and name not in ("reshape", "ap", "view", "permute", *_SAME_SHAPE):
         return unknown(f"{tile.key}.{name}")
     return Bound(tile, name)
@@ -91,7 +96,7 @@ def _of_object(machine: Machine, owner: Instance, name: str) -> Any:
         return Bound(owner, name) if name == "_replace" else unknown(f"<{id(owner)}>.{name}")
     way = owner.kind.way(name)
     if isinstance(found, Function) and way == "property":
-        return machine.run(found.of(owner, owner.kind), [], {})
+        return running.run(machine, found.of(owner, owner.kind), [], {})
     if isinstance(found, Function) and way != "staticmethod":
         return found.of(owner.kind if way == "classmethod" else owner, owner.kind)
     return found
@@ -108,15 +113,17 @@ def _of_class(owner: Class, name: str) -> Any:
 def item(machine: Machine, owner: Any, index: Any, place: ast.AST) -> Any:
     """`owner[index]`; where an index is not known each item may be meant, first and last ones at least."""
     if isinstance(owner, Tile):
-        found = indexed(owner, index)
-        if found is None:
+        part = indexed(owner, index)
+        if part is None:
             raise Ended("more indices than axes")
-        return found
+        if owner.argument and not owner.sure:
+            _reached(machine, owner, index)
+        return part
     if isinstance(owner, Function | Class):
         return owner  # kernel[grid], list[int]
     if isinstance(owner, Instance):
-        found = _of_object(machine, owner, "__getitem__")
-        return machine.run(found, [index], {}) if isinstance(found, Function) else _field(owner, index)
+        own = _of_object(machine, owner, "__getitem__")
+        return running.run(machine, own, [index], {}) if isinstance(own, Function) else _field(owner, index)
     if isinstance(owner, list | tuple | dict | str | range) and not contains_unknown(index) and not _has_unknown(index):
         try:
             found = owner[index]
@@ -133,8 +140,16 @@ def item(machine: Machine, owner: Any, index: Any, place: ast.AST) -> Any:
         return _one_of(machine, owner, index, place)
     if isinstance(owner, Unknown):
         shown = key_of(index)
-        return unknown(f"{owner.key}[{shown}]", plain=owner.plain and plain(index), low=1 if owner.key.endswith("shape") else None)
+        return unknown(f"{owner.key}[{shown}]", low=1 if owner.key.endswith("shape") else None)
     return unknown(f"{key_of(owner)}[{key_of(index)}]")
+
+
+def _reached(machine: Machine, owner: Tile, index: Any) -> None:
+    """What is sliced of an argument tells how long its axes are at least."""
+    for axis, each in enumerate(index if isinstance(index, tuple) else (index,)):
+        stop = each.stop if isinstance(each, slice) else each + 1 if isinstance(each, int) else None
+        if isinstance(stop, int) and stop > 0:
+            machine.path.at_least(f"{owner.key}.shape[{axis}]", stop)
 
 
 def _has_unknown(index: Any) -> bool:
@@ -143,7 +158,9 @@ def _has_unknown(index: Any) -> bool:
 
 def _field(owner: Instance, index: Any) -> Any:
     names = owner.kind.fields
-    return owner.fields.get(names[index], None) if isinstance(index, int) and -len(names) <= index < len(names) else unknown("?")
+    return (
+        owner.fields.get(names[index], None) if isinstance(index, int) and -len(names) <= index < len(names) else unknown("?")
+    )
 
 
 def _one_of(machine: Machine, owner: Any, index: Unknown, place: ast.AST) -> Any:
@@ -157,7 +174,7 @@ def _one_of(machine: Machine, owner: Any, index: Unknown, place: ast.AST) -> Any
         return any_item(machine, owner)
     if all(_alike(owner[key], owner[keys[0]]) for key in keys):
         return owner[keys[0]]
-    key = keys[machine.path.choose(("item", id(place)), len(keys), plain=index.plain)] if len(keys) > 1 else keys[0]
+    key = keys[machine.path.choose(("item", id(place)), len(keys), index.key)] if len(keys) > 1 else keys[0]
     machine.path.bound[index.key] = key
     return owner[key]
 
@@ -201,8 +218,9 @@ def method(machine: Machine, bound: Bound, given: list[Any], words: dict[str, An
         return Instance(owner.kind, {**owner.fields, **words})
     if isinstance(owner, list | dict):
         return _container_method(machine, owner, name, given)
-    if contains_unknown([*given, *words.values()]) or not isinstance(owner, str | int | float | tuple | set | slice):
-        return unknown(f"{key_of(owner)}.{name}({', '.join(map(key_of, given))})", plain=plain(*given))
+    exact = name in _EXACT and isinstance(owner, str | int | float | tuple)
+    if not exact or contains_unknown([*given, *words.values()]):
+        return unknown(f"{key_of(owner)}.{name}({', '.join(map(key_of, given))})")
     try:
         return getattr(owner, name)(*given, **words)
     except Exception as error:
@@ -245,6 +263,9 @@ def _container_method(machine: Machine, owner: Any, name: str, given: list[Any])
             given = [items or []]
         elif name in ("extend", "update") and given:
             owner.loose |= getattr(given[0], "loose", False)
+        if name == "extend" and len(owner) + len(given[0] if given else ()) > machine.ITEMS:
+            owner.loose = True
+            return None
         try:
             made = getattr(owner, name)(*given)
         except Exception as error:
@@ -255,5 +276,3 @@ def _container_method(machine: Machine, owner: Any, name: str, given: list[Any])
             return Listed(made)
         return Dictionary(made) if isinstance(made, dict) else made
     return unknown(f"<{id(owner)}>.{name}()")
-
-

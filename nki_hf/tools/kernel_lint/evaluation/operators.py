@@ -10,7 +10,7 @@ from nki_hf.tools.kernel_lint.evaluation.paths import Ended, Path
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile
 from nki_hf.tools.kernel_lint.evaluation.values import Dictionary, Instance, Language, Listed, Member, Unknown
 
-__all__ = ["compared", "computed", "contains_unknown", "key_of", "plain", "unknown"]
+__all__ = ["compared", "computed", "contains_unknown", "key_of", "unknown"]
 
 _ARITHMETIC = {
     ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul),
@@ -24,10 +24,12 @@ _COMPARISONS = {
     ast.Gt: (">", operator.gt), ast.GtE: (">=", operator.ge), ast.Is: ("==", operator.eq), ast.IsNot: ("!=", operator.ne),
 }  # fmt: skip
 _LONG = 160
+_DEEP = 6
+_MOST_BITS, _MOST_ITEMS = 4096, 1 << 16
 _fresh = 0
 
 
-def key_of(value: Any) -> str:
+def key_of(value: Any, depth: int = 3) -> str:
     """The text of a value in the key of what is made of it."""
     if isinstance(value, Unknown | Tile):
         return value.key
@@ -35,35 +37,30 @@ def key_of(value: Any) -> str:
         return value.text
     if value is None or isinstance(value, int | float | str | bool):
         return repr(value)
-    if isinstance(value, tuple) and len(value) < 6:
-        return f"({', '.join(key_of(each) for each in value)})"
+    if isinstance(value, tuple) and len(value) < 6 and depth:
+        return f"({', '.join(key_of(each, depth - 1) for each in value)})"
     if isinstance(value, Member):
         return f"{value.kind}.{value.name}"
     return f"<{id(value)}>"
 
 
-def unknown(key: str, *, plain: bool = False, low: int | None = None, high: int | None = None) -> Unknown:
+def unknown(key: str, *, low: int | None = None, high: int | None = None) -> Unknown:
     """What is not known, by a key; a very long key is one of its own."""
     global _fresh
     if len(key) > _LONG:
         _fresh += 1
         key = f"#{_fresh}"
-    return Unknown(key, plain, low, high)
+    return Unknown(key, low, high)
 
 
-def plain(*values: Any) -> bool:
-    """True if none of the values may tell where a tensor lies."""
-    return all(value.plain if isinstance(value, Unknown) else not isinstance(value, Tile) for value in values)
-
-
-def contains_unknown(value: Any) -> bool:
-    """True if a value is not known in all its parts."""
+def contains_unknown(value: Any, depth: int = _DEEP) -> bool:
+    """True if a value is not known in all its parts; what is nested deeper than `depth` is not looked at."""
     if isinstance(value, Unknown) or (isinstance(value, Tile) and value.argument):
         return True
-    if isinstance(value, tuple | list):
-        return (isinstance(value, Listed) and value.loose) or any(contains_unknown(each) for each in value)
-    if isinstance(value, dict):
-        return (isinstance(value, Dictionary) and value.loose) or any(contains_unknown(each) for each in value.values())
+    if isinstance(value, tuple | list | dict):
+        if depth == 0 or getattr(value, "loose", False):
+            return True
+        return any(contains_unknown(each, depth - 1) for each in (value.values() if isinstance(value, dict) else value))
     return False
 
 
@@ -78,14 +75,25 @@ def computed(path: Path, op: ast.operator, left: Any, right: Any) -> Any:
         return made
     if isinstance(left, Instance | Language) or isinstance(right, Instance | Language):
         return unknown(f"({key_of(left)} {sign} {key_of(right)})")
-    if sign in ("*", "**", "<<") and any(isinstance(each, int) and abs(each) > 1 << 24 for each in (left, right)):
-        if not all(isinstance(each, int | float) for each in (left, right)) or sign != "*":
-            return unknown(f"({key_of(left)} {sign} {key_of(right)})", plain=True)
+    if _too_large(sign, left, right):
+        return unknown(f"({key_of(left)} {sign} {key_of(right)})")
     try:
         made = function(left, right)
     except Exception as error:
         raise Ended(repr(error)) from error
     return Listed(made) if isinstance(made, list) else made
+
+
+def _too_large(sign: str, left: Any, right: Any) -> bool:
+    """True if a result may be larger than any that a kernel has use for: it is not made then."""
+    if isinstance(left, str) and sign == "%":
+        return True
+    if isinstance(left, int) and isinstance(right, int):
+        bits = {"*": left.bit_length() + right.bit_length(), "**": left.bit_length() * max(right, 0), "<<": right}
+        return bits.get(sign, 0) > _MOST_BITS
+    lengths = [len(each) for each in (left, right) if isinstance(each, str | bytes | list | tuple)]
+    times = max([each for each in (left, right) if isinstance(each, int)], default=1)
+    return sum(lengths) * max(times, 1) > _MOST_ITEMS
 
 
 def _open(path: Path, sign: str, left: Any, right: Any) -> Any:
@@ -101,7 +109,7 @@ def _open(path: Path, sign: str, left: Any, right: Any) -> Any:
         low, high = (None if a is None else a * left for a in other)
     elif sign == "%" and isinstance(right, int) and right > 0:
         low, high = 0, right - 1
-    made = unknown(f"({key_of(left)} {sign} {key_of(right)})", plain=plain(left, right), low=low, high=high)
+    made = unknown(f"({key_of(left)} {sign} {key_of(right)})", low=low, high=high)
     return path.known(made)
 
 
@@ -123,10 +131,10 @@ def compared(path: Path, op: ast.cmpop, left: Any, right: Any) -> Any:
             return sign == "=="
         if sign in ("==", "!=") and isinstance(left, Language) and isinstance(right, str | int):
             return sign == "!="
-        made = unknown(f"({key_of(left)} {sign} {key_of(right)})", plain=plain(left, right))
+        made = unknown(f"({key_of(left)} {sign} {key_of(right)})")
         if sign == "!=":
             return negated(compared(path, ast.Eq(), left, right))
-        return Unknown(made.key, made.plain, test=(sign, _asked(left), _asked(right)))
+        return Unknown(made.key, test=(sign, _asked(left), _asked(right)))
     try:
         return bool(function(left, right))
     except Exception as error:
@@ -143,7 +151,7 @@ def negated(condition: Any) -> Any:
         return not condition
     if condition.test is not None and condition.test[0] == "not":
         return condition.test[1]
-    return Unknown(f"(not {condition.key})", condition.plain, test=("not", condition, None))
+    return Unknown(f"(not {condition.key})", test=("not", condition, None))
 
 
 def _holds(path: Path, item: Any, whole: Any) -> Any:
@@ -159,4 +167,4 @@ def _holds(path: Path, item: Any, whole: Any) -> Any:
         elif isinstance(whole, tuple | list) and len(whole) == 1:
             return compared(path, ast.Eq(), item, whole[0])
     shown = ", ".join(key_of(each) for each in whole) if isinstance(whole, tuple | list) and len(whole) < 9 else key_of(whole)
-    return unknown(f"({key_of(item)} in [{shown}])", plain=plain(item))
+    return unknown(f"({key_of(item)} in [{shown}])")

@@ -7,7 +7,10 @@ from typing import Any
 
 from nki_hf.tools.kernel_lint.evaluation.values import Unknown
 
-__all__ = ["Ended", "Exhausted", "Path", "paths"]
+UNFIT = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, ZeroDivisionError)
+"""What values raise that go together in no kernel."""
+
+__all__ = ["UNFIT", "Ended", "Exhausted", "Path", "paths"]
 
 _WAITING = 400
 """Ways that are kept for later at most."""
@@ -48,9 +51,9 @@ class Path:
         if self.left < 0:
             raise Exhausted
 
-    def choose(self, place: Hashable, choices: int, *, plain: bool) -> int:
-        """One of `choices`, 0 first."""
-        self.doubtful |= not plain
+    def choose(self, place: Hashable, choices: int, key: str) -> int:
+        """One of `choices`, 0 first; `key`: of what is decided."""
+        self.doubtful |= _tells_memory(key)
         at = len(self.taken)
         choice = min(self._script[at], choices - 1) if at < len(self._script) else 0
         self.taken.append((place, choices, choice))
@@ -67,6 +70,10 @@ class Path:
     def known(self, value: Any) -> Any:
         """The value that this way gives to what is unknown."""
         return self.bound.get(value.key, value) if isinstance(value, Unknown) else value
+
+    def at_least(self, key: str, low: int) -> None:
+        """What has this key is not below a number."""
+        self._low[key] = max(low, self._low.get(key, low))
 
     def may_be(self, value: Unknown, key: Any) -> bool:
         """False if this way has already said that a value is not `key`."""
@@ -107,9 +114,8 @@ class Path:
     def assume(self, condition: Unknown, truth: bool) -> None:
         """From here on the condition is taken for true, or for false."""
         self.truths[condition.key] = truth
+        self.doubtful |= _tells_memory(condition.key)
         if condition.test is None:
-            if not truth and condition.plain:
-                self.bound[condition.key] = 0
             return
         operator, left, right = condition.test
         if operator == "not":
@@ -130,6 +136,11 @@ class Path:
             self._high[value.key] = min(self._high.get(value.key, high), high - (operator == "<"))
         if operator in (">", ">=") and low is not None:
             self._low[value.key] = max(self._low.get(value.key, low), low + (operator == ">"))
+
+
+def _tells_memory(key: str) -> bool:
+    """True if a condition speaks of a memory: `x.buffer == nl.sbuf`, `x_in_sbuf`."""
+    return any(word in key.lower() for word in ("buffer", "sbuf", "psum", "hbm", "memory"))
 
 
 def paths(run: Callable[[Path], int], most: int, steps: int) -> Iterator[Path]:

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from nki_hf.tools.kernel_lint.evaluation import members
-from nki_hf.tools.kernel_lint.evaluation.expressions import evaluated, truth
+from nki_hf.tools.kernel_lint.evaluation import expressions, members, running, scopes, watch
 from nki_hf.tools.kernel_lint.evaluation.operators import computed, key_of, unknown
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended
-from nki_hf.tools.kernel_lint.evaluation.values import Cut, Frame, Instance, Listed, Unknown
+from nki_hf.tools.kernel_lint.evaluation.values import Frame, Instance, Listed, Unknown
 
 if TYPE_CHECKING:
     from nki_hf.tools.kernel_lint.evaluation.machine import Machine
@@ -46,25 +45,29 @@ def run(machine: Machine, frame: Frame, body: list[ast.stmt]) -> None:
 
 
 def _assign(machine: Machine, frame: Frame, node: ast.Assign) -> None:
-    value = evaluated(machine, frame, node.value)
+    value = expressions.evaluated(machine, frame, node.value)
     for target in node.targets:
-        machine.bind(frame, target, value)
+        scopes.bind(machine, frame, target, value)
 
 
 def _annotated(machine: Machine, frame: Frame, node: ast.AnnAssign) -> None:
     if node.value is not None:
-        machine.bind(frame, node.target, evaluated(machine, frame, node.value))
+        scopes.bind(machine, frame, node.target, expressions.evaluated(machine, frame, node.value))
 
 
 def _augmented(machine: Machine, frame: Frame, node: ast.AugAssign) -> None:
     read = ast.copy_location(_loaded(node.target), node.target)
-    before, more = evaluated(machine, frame, read), evaluated(machine, frame, node.value)
+    before, more = expressions.evaluated(machine, frame, read), expressions.evaluated(machine, frame, node.value)
     if isinstance(before, Listed) and isinstance(node.op, ast.Add):
         items = machine.items(more)
+        if items is not None and len(before) + len(items) > machine.ITEMS:
+            items = None
         before.extend(items or [])
         before.loose |= items is None or getattr(more, "loose", False)
         return
-    machine.bind(frame, node.target, computed(machine.path, node.op, before, more))
+    if not ast.unparse(node.value).startswith("nisa."):  # how one accumulated once: rules of its own tell it
+        machine.tell(frame, node, watch.computed(node.op, before, more, None))
+    scopes.bind(machine, frame, node.target, computed(machine.path, node.op, before, more))
 
 
 def _loaded(target: ast.expr) -> ast.expr:
@@ -76,11 +79,11 @@ def _loaded(target: ast.expr) -> ast.expr:
 
 
 def _expression(machine: Machine, frame: Frame, node: ast.Expr) -> None:
-    evaluated(machine, frame, node.value)
+    expressions.evaluated(machine, frame, node.value)
 
 
 def _if(machine: Machine, frame: Frame, node: ast.If) -> None:
-    test = truth(machine, evaluated(machine, frame, node.test), node.test)
+    test = expressions.truth(machine, expressions.evaluated(machine, frame, node.test), node.test)
     run(machine, frame, node.body if test else node.orelse)
 
 
@@ -94,7 +97,8 @@ def _turn(machine: Machine, frame: Frame, body: list[ast.stmt]) -> bool:
 
 
 def _for(machine: Machine, frame: Frame, node: ast.For) -> None:
-    over = evaluated(machine, frame, node.iter)
+    over = expressions.evaluated(machine, frame, node.iter)
+    machine.tell(frame, node.iter, watch.looped(over))
     items = machine.items(over)
     stored = _stored(node)
     if items is None:
@@ -109,7 +113,7 @@ def _for(machine: Machine, frame: Frame, node: ast.For) -> None:
         for place, item in enumerate(turns):
             if skipped and place and place == len(turns) - 1:
                 _forget(frame, stored, node)
-            machine.bind(frame, node.target, item)
+            scopes.bind(machine, frame, node.target, item)
             if _turn(machine, frame, node.body):
                 break
         else:
@@ -130,9 +134,9 @@ def _open_turns(machine: Machine, over: Any, node: ast.For) -> list[Any]:
         later = None if low is None or not isinstance(step, int) or step < 0 else low + step
         machine.turns += 1
         named = f"{ast.unparse(node.target)}#{machine.turns}"
-        return [first, unknown(named, plain=True, low=later)]
+        return [first, unknown(named, low=later)]
     machine.turns += 1
-    return [unknown(f"{key_of(over)}[#{machine.turns}]", plain=isinstance(over, Unknown) and over.plain)]
+    return [unknown(f"{key_of(over)}[#{machine.turns}]")]
 
 
 @lru_cache(maxsize=4096)
@@ -151,7 +155,7 @@ def _forget(frame: Frame, stored: list[str], node: ast.AST) -> None:
     for name in stored:
         value = frame.names.get(name)
         if isinstance(value, int | float | str | Unknown) and not isinstance(value, bool):
-            frame.names[name] = unknown(f"{name}@{id(node)}", plain=not isinstance(value, Unknown) or value.plain)
+            frame.names[name] = unknown(f"{name}@{id(node)}")
     for value in frame.names.values():
         if isinstance(value, Listed) and value:
             value.loose = True
@@ -161,12 +165,12 @@ def _while(machine: Machine, frame: Frame, node: ast.While) -> None:
     most, count = max(3, machine.TURNS // machine.width), 0
     width = machine.width
     while True:
-        test = evaluated(machine, frame, node.test)
+        test = expressions.evaluated(machine, frame, node.test)
         open_ended = isinstance(test, Unknown)
         if open_ended and count > 0:
             _forget(frame, _stored(node), node)
             return
-        if not truth(machine, test, node.test):
+        if not expressions.truth(machine, test, node.test):
             break
         machine.width = width * (count + 1)
         try:
@@ -182,7 +186,7 @@ def _while(machine: Machine, frame: Frame, node: ast.While) -> None:
 
 
 def _return(machine: Machine, frame: Frame, node: ast.Return) -> None:
-    raise Returned(None if node.value is None else evaluated(machine, frame, node.value), node.value)
+    raise Returned(None if node.value is None else expressions.evaluated(machine, frame, node.value), node.value)
 
 
 def _leave(machine: Machine, frame: Frame, node: ast.Break | ast.Continue) -> None:
@@ -201,7 +205,7 @@ def assumed(machine: Machine, frame: Frame, node: ast.expr, wanted: bool) -> Non
         for each in node.values:
             assumed(machine, frame, each, wanted)
     elif not isinstance(node, ast.BoolOp):
-        value = evaluated(machine, frame, node)
+        value = expressions.evaluated(machine, frame, node)
         if isinstance(value, Unknown):
             told = machine.path.told(value)
             if told is None:
@@ -231,14 +235,16 @@ def _try(machine: Machine, frame: Frame, node: ast.Try) -> None:
 
 def _with(machine: Machine, frame: Frame, node: ast.With) -> None:
     for each in node.items:
-        value = evaluated(machine, frame, each.context_expr)
+        value = expressions.evaluated(machine, frame, each.context_expr)
         if each.optional_vars is not None:
-            machine.bind(frame, each.optional_vars, value if isinstance(value, Instance) else unknown(f"with@{id(each)}"))
+            scopes.bind(
+                machine, frame, each.optional_vars, value if isinstance(value, Instance) else unknown(f"with@{id(each)}")
+            )
     run(machine, frame, node.body)
 
 
 def _match(machine: Machine, frame: Frame, node: ast.Match) -> None:
-    subject = evaluated(machine, frame, node.subject)
+    subject = expressions.evaluated(machine, frame, node.subject)
     for case in node.cases:
         pattern = case.pattern
         if isinstance(pattern, ast.MatchAs) and pattern.pattern is None:
@@ -248,20 +254,22 @@ def _match(machine: Machine, frame: Frame, node: ast.Match) -> None:
         elif isinstance(pattern, ast.MatchValue):
             frame.names["<subject>"] = subject
             test = ast.Compare(ast.Name("<subject>", ast.Load()), [ast.Eq()], [pattern.value])
-            fits = evaluated(machine, frame, test)
+            fits = expressions.evaluated(machine, frame, test)
         else:
             fits = unknown(f"case@{id(case)}@{key_of(subject)}")
-        if truth(machine, fits, case) and (case.guard is None or truth(machine, evaluated(machine, frame, case.guard), case)):
+        if expressions.truth(machine, fits, case) and (
+            case.guard is None or expressions.truth(machine, expressions.evaluated(machine, frame, case.guard), case)
+        ):
             run(machine, frame, case.body)
             return
 
 
 def _define(machine: Machine, frame: Frame, node: ast.FunctionDef) -> None:
-    machine.define(frame, node)
+    frame.names[node.name] = running.function(machine, frame, node)
 
 
 def _class(machine: Machine, frame: Frame, node: ast.ClassDef) -> None:
-    frame.names[node.name] = machine.class_of(frame, node)
+    frame.names[node.name] = running.class_of(machine, frame, node)
 
 
 def _delete(machine: Machine, frame: Frame, node: ast.Delete) -> None:
@@ -272,8 +280,6 @@ def _delete(machine: Machine, frame: Frame, node: ast.Delete) -> None:
 
 def _outside(machine: Machine, frame: Frame, node: ast.Nonlocal | ast.Global) -> None:
     frame.outside |= set(node.names)
-
-
 
 
 _KINDS: dict[type[ast.stmt], Callable[..., None]] = {

@@ -7,9 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nki_hf.tools.kernel_lint.evaluation.values import Cut, Unknown
-from nki_hf.tools.kernel_lint.sizes import WIDTHS, Size
 
-__all__ = ["HBM", "Tile", "indexed", "patterned", "read_as", "reshaped", "size_of", "unlaid"]
+__all__ = ["HBM", "WIDTHS", "Size", "Tile", "indexed", "patterned", "read_as", "reshaped", "size_of", "unlaid", "whole_steps"]
+
+Size = int | None
+
+WIDTHS = {
+    "float32": 4, "int32": 4, "uint32": 4, "tfloat32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "uint16": 2, "int8": 1,
+    "uint8": 1, "bool_": 1, "float8_e4m3": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+"""Bytes of an element."""
 
 HBM = ("hbm", "shared_hbm", "private_hbm")
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
+from nki_hf.tools.kernel_lint.evaluation import running, scopes
 from nki_hf.tools.kernel_lint.evaluation.machine import Machine, Use
 from nki_hf.tools.kernel_lint.evaluation.operators import unknown
-from nki_hf.tools.kernel_lint.evaluation.paths import Ended, Exhausted, Path, paths
+from nki_hf.tools.kernel_lint.evaluation.paths import UNFIT, Ended, Exhausted, Path, paths
 from nki_hf.tools.kernel_lint.evaluation.statements import Left, Returned
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile
 from nki_hf.tools.kernel_lint.evaluation.values import Frame, Function
@@ -44,6 +45,7 @@ class Uses:
         self._by_function: dict[int, list[tuple[str, Use]]] = {}
         self._seen: set[tuple[Any, ...]] = set()
         self._reached: set[int] = set()
+        self._told: dict[int, dict[tuple[str, int], ast.AST]] = {}
         self.returned: dict[int, list[tuple[ast.expr, Any]]] = {}
         homes = {id(function): source for source, functions in code.items() for function in functions}
         for entry in entries:
@@ -60,12 +62,23 @@ class Uses:
                 if where == space:
                     yield use
 
+    def told(self, functions: Sequence[ast.FunctionDef]) -> Iterator[tuple[str, ast.AST]]:
+        """(rule, place) of what values in some functions turned out to break."""
+        for function in functions:
+            for (rule, _), node in self._told.get(id(function), {}).items():
+                yield rule, node
+
+    @property
+    def visited(self) -> list[tuple[Source, ast.FunctionDef]]:
+        """Every function that a kernel was seen to reach."""
+        return list(self._machine.visited.values())
+
     def _follow(self, source: Source, function: ast.FunctionDef, ways: int, steps: int, *, entry: bool) -> None:
         machine = self._machine
 
         def run(path: Path) -> int:
             before = path.left
-            machine.path, machine.width, machine.turns, machine.uses, machine.returned = path, 1, 0, [], []
+            machine.follow(path)
             kept = True
             try:
                 self._run(source, function, entry=entry)
@@ -73,9 +86,13 @@ class Uses:
                 kept = not path.taken
             except (Exhausted, Left, RecursionError):
                 pass
+            except UNFIT:
+                pass  # values of kinds that go together in no kernel: the way ends, what it called is judged
             self._reached |= {id(use.call) for _, use in machine.uses}
             for space, use in machine.uses if kept else ():
                 self._keep(space, use)
+            for rule, where, node in machine.told:
+                self._told.setdefault(id(where), {})[rule, id(node)] = node
             if entry:
                 self.returned.setdefault(id(function), []).extend(machine.returned)
             return before - max(path.left, 0)
@@ -85,23 +102,23 @@ class Uses:
 
     def _run(self, source: Source, function: ast.FunctionDef, *, entry: bool) -> None:
         machine = self._machine
-        module = machine.module(source)
-        made = machine.function(module.frame or Frame({}, module), function)
+        module = scopes.module_of(machine, source)
+        made = running.function(machine, module.frame or Frame({}, module), function)
         args = function.args
         names = [argument for argument in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
         optional = {argument.arg: value for argument, value in zip(reversed(args.args), reversed(made.defaults), strict=False)}
         optional |= made.keyword_defaults
-        by_default = entry and bool(optional) and machine.path.choose(("defaults", id(function)), 2, plain=True) == 0
+        by_default = entry and bool(optional) and machine.path.choose(("defaults", id(function)), 2, "") == 0
         words: dict[str, Any] = {}
         for argument in names:
             if argument.arg in optional and by_default:
                 continue
             tensor = entry and argument.arg not in optional and not _is_number(argument)
-            key = f"{function.name}.{argument.arg}"
+            key = argument.arg
             words[argument.arg] = Tile(key, "hbm", "", None, argument=key, sure=False) if tensor else unknown(key)
         first = [words.pop(argument.arg) for argument in args.posonlyargs if argument.arg in words]
         try:
-            machine.run(Function(function, module, None, made.defaults, made.keyword_defaults), first, words)
+            running.run(machine, Function(function, module, None, made.defaults, made.keyword_defaults), first, words)
         except Returned:
             return
 
@@ -114,12 +131,22 @@ class Uses:
             self._by_function.setdefault(id(use.function), []).append((space, use))
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: Any, depth: int = 6) -> Any:
     if isinstance(value, Tile):
         sizes = None if value.shape is None else tuple(each if isinstance(each, int) else None for each in value.shape)
-        return (value.argument, value.sure, value.buffer, value.dtype, sizes, value.start, value.offset, value.steps, value.rows)
-    if isinstance(value, list | tuple):
-        return tuple(_shown(each) for each in value)
+        return (
+            value.argument,
+            value.sure,
+            value.buffer,
+            value.dtype,
+            sizes,
+            value.start,
+            value.offset,
+            value.steps,
+            value.rows,
+        )
+    if isinstance(value, list | tuple) and depth:
+        return tuple(_shown(each, depth - 1) for each in value)
     if value is None or isinstance(value, int | float | str):
         return type(value), value
     return getattr(value, "text", type(value).__name__)

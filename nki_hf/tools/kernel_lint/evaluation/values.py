@@ -1,4 +1,4 @@
-"""Values of kernel code: what Python's own cannot stand for. Numbers, texts, tuples, lists and dictionaries stand for themselves."""
+"""Values of kernel code that Python's own cannot stand for; numbers, texts, tuples, lists stand for themselves."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ class Unknown:
 
     Attributes:
       key: how it came about: `x.shape[0]`.
-      plain: True if it says nothing about where a tensor lies: sizes, counters, numbers of a core.
       low, high: bounds of a number, both included.
       test: `(operator, left, right)` of a comparison, `("not", value, None)` of its opposite.
     """
 
     key: str
-    plain: bool = field(default=False, compare=False)
     low: int | None = field(default=None, compare=False)
     high: int | None = field(default=None, compare=False)
     test: tuple[str, Any, Any] | None = field(default=None, compare=False)
