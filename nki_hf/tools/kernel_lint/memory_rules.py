@@ -8,10 +8,11 @@ is unknown.
 from __future__ import annotations
 
 from nki_hf.tools.kernel_lint.evaluation.tile import HBM, WIDTHS, Size, Tile
-from nki_hf.tools.kernel_lint.operands import ENGINES, PAIRS, TILES, Operand, engine_of, operands
+from nki_hf.tools.kernel_lint.operands import ENGINES, PAIRS, PLACES, TILES, Operand, engine_of, operands
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
 
-_ON_GPSIMD = ("iota", "affine_select", "tensor_partition_reduce")
+_MATMULS = ("nc_matmul", "nc_matmul_mx", "nc_transpose")
+_ON_GPSIMD = {name for name, engines in ENGINES.items() if engines == ("gpsimd",)}
 _DMA = ("dma_copy", "dma_transpose", "dma_compute", "sendrecv")
 _NOT_COMPUTE = (*_DMA, "core_barrier", "register_load", "register_store", "register_move")
 _BANK, _PARTITIONS, _WORD = 2048, 128, 4
@@ -60,6 +61,15 @@ def _matmul_place(module: Module) -> Found:
                 yield operand.node, f"nisa.{use.name}: dst {operand.text} is not in PSUM"
             if word in ("stationary", "moving", "data") and operand.in_psum:
                 yield operand.node, f"nisa.{use.name}: {word} {operand.text} is in PSUM"
+
+
+@rule("operand-place", VERSIONS, "stubs of nki.isa: operands that have to lie in SBUF, or in PSUM")
+def _operand_place(module: Module) -> Found:
+    for use, found in operands(module):
+        for word, operand in found.items() if use.name not in _MATMULS else ():
+            wanted = PLACES.get((use.name, word))
+            if wanted is not None and operand.tile.buffer in ("sbuf", "psum") and operand.tile.buffer != wanted:
+                yield operand.node, f"nisa.{use.name}: {word} {operand.text} is in {operand.tile.buffer.upper()}"
 
 
 @rule("gpsimd-psum", VERSIONS, "architecture guide, NeuronCore-v2: GpSimd cannot access PSUM")

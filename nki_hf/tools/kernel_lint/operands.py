@@ -1,4 +1,6 @@
-"""Operands of instructions: the tiles that reach a call of the language, and the engine that runs it."""
+"""Operands of instructions: the tiles that reach a call of the language, the engine that runs it, and what the stubs allow by
+the table that the simulator has, too.
+"""
 
 from __future__ import annotations
 
@@ -6,60 +8,37 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nki_hf.sim.constraints.instructions import INSTRUCTIONS
 from nki_hf.tools.kernel_lint.evaluation.machine import Use
 from nki_hf.tools.kernel_lint.evaluation.tile import HBM, Size, Tile
 from nki_hf.tools.kernel_lint.evaluation.values import Language
 from nki_hf.tools.kernel_lint.rule import Module
 
-__all__ = ["ALIKE", "COLUMNS", "DTYPES", "ENGINES", "PAIRS", "TILES", "Operand", "engine_of", "operands"]
+__all__ = ["ALIKE", "COLUMNS", "DTYPES", "ENGINES", "ONE_DTYPE", "PAIRS", "PLACES", "TILES", "Operand", "engine_of", "operands"]
 
-PAIRS = {
-    "tensor_tensor": ("data1", "data2"),
-    "scalar_tensor_tensor": ("data", "operand1"),
-    "select_reduce": ("on_true", "predicate"),
-    "tensor_copy_predicated": ("src", "predicate"),
-}
+PAIRS = {name: table.one_in_psum for name, table in INSTRUCTIONS.items() if table.one_in_psum}
 """Instruction -> the two operands of which one at most is in PSUM."""
 
-ALIKE = {
-    "tensor_tensor": ("dst", "data1", "data2"),
-    "tensor_copy": ("dst", "src"),
-    "tensor_copy_predicated": ("dst", "src", "predicate"),
-    "scalar_tensor_tensor": ("dst", "data", "operand1"),
-    "tensor_scalar": ("dst", "data"),
-    "activation": ("dst", "data"),
-    "reciprocal": ("dst", "data"),
-    "select_reduce": ("dst", "on_true", "predicate"),
-    "range_select": ("dst", "on_true_tile"),
-}
+ALIKE = {name: table.equal for name, table in INSTRUCTIONS.items() if len(table.equal) > 1}
 """Instruction -> the tiles that have the same partitions and the same elements in each."""
 
-COLUMNS = {
-    "tensor_scalar": ("operand0", "operand1"),
-    "scalar_tensor_tensor": ("operand0",),
-    "activation": ("bias", "scale", "reduce_res"),
-    "activation_reduce": ("bias", "scale", "reduce_res"),
-    "range_select": ("bound0", "bound1", "reduce_res"),
-    "select_reduce": ("on_false", "reduce_res"),
-}
+COLUMNS = {name: table.columns for name, table in INSTRUCTIONS.items() if table.columns}
 """Instruction -> the operands that hold one value per partition, where they are tiles."""
 
-DTYPES = {
-    ("range_select", "bound0"): ("float32",),
-    ("range_select", "bound1"): ("float32",),
-    ("select_reduce", "predicate"): ("int8", "uint8", "int16", "uint16"),
-    ("tensor_copy_predicated", "predicate"): ("uint8", "uint16", "uint32"),
-}
+DTYPES = {(name, word): kinds for name, table in INSTRUCTIONS.items() for word, kinds in table.dtypes}
+DTYPES |= {(name, word): ("float32",) for name, table in INSTRUCTIONS.items() for word in table.fp32}
 """(instruction, operand) -> element types that its stub allows."""
 
-ENGINES = {
-    "memset": ("vector", "gpsimd"),
-    "tensor_copy": ("vector", "scalar", "gpsimd"),
-    "tensor_tensor": ("vector", "gpsimd"),
-    "tensor_scalar": ("vector", "scalar", "gpsimd"),
-    "nc_transpose": ("tensor", "vector"),
-}
+ONE_DTYPE = {name: table.same_dtype for name, table in INSTRUCTIONS.items() if table.same_dtype}
+ONE_DTYPE["nc_transpose"] = ("dst", "data")
+"""Instruction -> operands with one element type."""
+
+ENGINES = {name: table.engines for name, table in INSTRUCTIONS.items()}
 """Instruction -> the engines that its stub names, besides `unknown`."""
+
+PLACES = {(name, word): "sbuf" for name, table in INSTRUCTIONS.items() for word in table.sbuf}
+PLACES |= {(name, word): "psum" for name, table in INSTRUCTIONS.items() for word in table.psum}
+"""(instruction, operand) -> the memory in which it has to lie."""
 
 TILES = ("dst", "src", "data", "data1", "data2", "stationary", "moving", "on_true_tile", "on_true", "predicate")
 """Operands that are tiles, not numbers."""

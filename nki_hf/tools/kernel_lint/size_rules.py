@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nki_hf.tools.kernel_lint.operands import ALIKE, COLUMNS, DTYPES, engine_of, operands
+from nki_hf.tools.kernel_lint.operands import ALIKE, COLUMNS, DTYPES, ONE_DTYPE, engine_of, operands
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
 
 _EIGHT = ("max8", "nc_find_index8")
@@ -56,7 +56,7 @@ def _transpose_size(module: Module) -> Found:
                     yield use.call, f"nisa.nc_transpose: dst has {one} where data has {other}"
 
 
-@rule("operand-dtype", VERSIONS, "stubs of nki.isa: element types of range_select's bounds and of predicates")
+@rule("operand-dtype", VERSIONS, "stubs of nki.isa: element types of operands: predicates, bounds, indices, seeds")
 def _operand_dtype(module: Module) -> Found:
     for use, found in operands(module):
         for word, operand in found.items():
@@ -85,10 +85,10 @@ def _operand_size(module: Module) -> Found:
             yield most.node, f"nisa.{use.name}: dst {most.text} has {most.free} per partition, not 8"
 
 
-@rule("copied-dtype", VERSIONS, "nki.isa.tensor_copy_predicated: dst and src have one element type")
+@rule("copied-dtype", VERSIONS, "stubs of nki.isa: operands with one element type, as dst and src of a predicated copy")
 def _copied_dtype(module: Module) -> Found:
-    for use, found in operands(module, "tensor_copy_predicated"):
-        types = {found[word].tile.dtype for word in ("dst", "src") if word in found} - {""}
+    for use, found in operands(module):
+        types = {found[word].tile.dtype for word in ONE_DTYPE.get(use.name, ()) if word in found} - {""}
         if len(types) > 1:
             yield use.call, f"nisa.{use.name}: {' and '.join(sorted(types))}"
 

@@ -237,7 +237,9 @@ def _tile_method(tile: Tile, name: str, given: list[Any], words: dict[str, Any])
         return reshaped(tile, shape)
     if name == "ap":
         open_ended = set(words) - {"pattern", "offset"} or len(given) > 1
-        return unlaid(tile) if open_ended else patterned(tile, words.get("pattern", first), words.get("offset", 0))
+        dtype = words.get("dtype")
+        kind = tile.dtype if dtype is None else dtype.text.rpartition(".")[2] if isinstance(dtype, Language) else ""
+        return unlaid(tile, None, kind) if open_ended else patterned(tile, words.get("pattern", first), words.get("offset", 0))
     if name in ("permute", "broadcast_to", *_SAME_SHAPE) or tile.sure:
         return unlaid(tile)
     return unknown(f"{tile.key}.{name}()")

@@ -18,9 +18,9 @@ from nki_hf.tools.kernel_lint.source import Source, own_nodes
 
 __all__ = ["Uses"]
 
-_WAYS, _STEPS = 48, 24_000
+_WAYS, _STEPS = 48, 10_000
 """Ways through a kernel, and statements of all of them together."""
-_WAYS_ALONE, _STEPS_ALONE = 12, 4_000
+_WAYS_ALONE, _STEPS_ALONE = 12, 3_000
 """The same of a function that no kernel was seen to reach."""
 _NO_TENSORS = ("int", "float", "bool", "str", "tuple", "Tuple", "Optional[int]", "Optional[float]", "Optional[bool]")
 
