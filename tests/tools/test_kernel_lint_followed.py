@@ -101,6 +101,11 @@ FOLLOWED = [
         ("", "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=b[:, 0:2])"),
         ("", "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=b[:, 0:1])"),
     ),
+    (
+        "operand-place",
+        ("", PSUM + "nisa.tensor_partition_reduce(dst=ps[0:1, :], op=nl.add, data=b[:, 0:16])"),
+        ("", "nisa.tensor_partition_reduce(dst=a[0:1, 0:16], op=nl.add, data=b[:, 0:16])"),
+    ),
     ("operand-size", ("", "nisa.max8(dst=b[:, 0:4], src=a)"), ("", "nisa.max8(dst=b[:, 0:8], src=a)")),
     (
         "named-lambda",

@@ -158,6 +158,7 @@ BANK = "bank = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)\n"
 BF16 = "half = nl.ndarray((128, 4, 3), dtype=nl.bfloat16, buffer=nl.psum)\n"
 WIDE = "wide = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)\n"
 LEFT = "left = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.sbuf)\n"
+LEFT16 = LEFT.replace("float32", "bfloat16")
 INTS = "ints = nl.ndarray((128, 512), dtype=nl.int32, buffer=nl.sbuf)\n"
 BITS = "bits = nl.ndarray((128, 512), dtype=nl.uint8, buffer=nl.sbuf)\n"
 BOUND = "bound = nl.ndarray((128, 1), dtype=nl.int32, buffer=nl.sbuf)\n"
@@ -175,8 +176,8 @@ SUM = "nisa.activation_reduce(dst=wide, op=nl.exp, data=wide, reduce_op=nl.add, 
 
 PLANTED_OPERANDS = [
     # rule, what breaks it, the nearest form that does not
-    ("psum-words", BF16 + LEFT + TURN.format("half[0:128, 1, 0:3]", "left[0:3, 0:128]", "tensor"),
-     BF16.replace("4, 3", "4, 4") + LEFT + TURN.format("half[0:128, 1, 0:4]", "left[0:4, 0:128]", "tensor")),
+    ("psum-words", BF16 + LEFT16 + TURN.format("half[0:128, 1, 0:3]", "left[0:3, 0:128]", "tensor"),
+     BF16.replace("4, 3", "4, 4") + LEFT16 + TURN.format("half[0:128, 1, 0:4]", "left[0:4, 0:128]", "tensor")),
     ("psum-words", BANK.replace("float32", "float16") + WIDE + "nisa.tensor_copy(dst=bank[0:128, 1:3], src=wide[0:128, 0:2])",
      BANK.replace("float32", "float16") + WIDE + "nisa.tensor_copy(dst=bank[0:128, 2:4], src=wide[0:128, 0:2])"),
     ("psum-words", "n = 3\n" + BANK.replace("float32", "bfloat16") + WIDE
@@ -218,9 +219,9 @@ PLANTED_OPERANDS = [
      BANK + WIDE + "where = nisa.engine.vector\nnisa.tensor_copy(dst=wide, src=bank, engine=where)"),
     ("reduce-axis", WIDE + FP32 + "which = 0\nnisa.tensor_reduce(dst=bound, op=nl.add, data=wide, axis=which)",
      WIDE + FP32 + "which = 1\nnisa.tensor_reduce(dst=bound, op=nl.add, data=wide, axis=which)"),
-    ("psum-words", BF16 + LEFT + "rows = 3\nfor c in range(4):\n    "
+    ("psum-words", BF16 + LEFT16 + "rows = 3\nfor c in range(4):\n    "
      + TURN.format("half[0:128, c, 0:rows]", "left[0:3, 0:128]", "tensor"),
-     BF16.replace("4, 3", "4, 4") + LEFT + "rows = 4\nfor c in range(4):\n    "
+     BF16.replace("4, 3", "4, 4") + LEFT16 + "rows = 4\nfor c in range(4):\n    "
      + TURN.format("half[0:128, c, 0:rows]", "left[0:4, 0:128]", "tensor")),
     ("matmul-place", LEFT + WIDE + "mm = nisa.nc_matmul\nmm(dst=wide, stationary=left, moving=wide)",
      LEFT + WIDE + BANK + "mm = nisa.nc_matmul\nmm(dst=bank, stationary=left, moving=wide)"),
@@ -243,9 +244,9 @@ PLANTED_OPERANDS = [
      "a = nl.ndarray((TILE, 4096), nl.float32, nl.psum)"),
     ("psum-in-dma", BANK + "nisa.dma_copy(dst=out, src=bank)", WIDE + "nisa.dma_copy(dst=out, src=wide)"),
     # Places that only the turns of a loop show.
-    ("psum-words", HALF + LEFT + "rows = 5\nfor c in range(4):\n    "
+    ("psum-words", HALF + LEFT16 + "rows = 5\nfor c in range(4):\n    "
      + TURN.format("flat[0:128, c * rows : (c + 1) * rows]", "left[0:5, 0:128]", "tensor"),
-     HALF + LEFT + "rows = 6\nfor c in range(4):\n    "
+     HALF + LEFT16 + "rows = 6\nfor c in range(4):\n    "
      + TURN.format("flat[0:128, c * rows : (c + 1) * rows]", "left[0:6, 0:128]", "tensor")),
     ("psum-words", HALF + WIDE + "for c in nl.affine_range(4):\n    first = 5 * c\n    "
      + COPY.format("flat[:, first : first + 4]", "wide[:, 0:4]"),

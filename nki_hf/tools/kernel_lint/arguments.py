@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 from nki_hf.sim import isa, language
 from nki_hf.tools.kernel_lint.calls import calls_of
+from nki_hf.tools.kernel_lint.evaluation.machine import Use
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
 from nki_hf.tools.kernel_lint.source import last_name, own_nodes
 
@@ -28,22 +30,20 @@ _FOR_THEIR_VALUE = ("get_nc_version", "nc_version", "get_nc_sub_version", "regis
 @rule("removed-argument", VERSIONS, "migration guide 0.3.0: gone or renamed; 0.2.0: instructions know no mask=")
 def _removed_argument(module: Module) -> Found:
     for where, functions in (("nisa", isa), ("nl", language)):
-        for _, node, name in calls_of(module, where):
-            for keyword in node.keywords:
-                gone = where == "nisa" and (name, keyword.arg) in REMOVED
-                if gone or (keyword.arg == "mask" and "mask" not in _parameters(functions, name, ("mask",))):
-                    instead = REMOVED.get((name, keyword.arg or ""), "slices that end at the tensor's edge")
-                    yield keyword.value, f"{where}.{name}({keyword.arg}=...): use {instead}"
+        for name, word, node in _words(module, where):
+            gone = where == "nisa" and (name, word) in REMOVED
+            if gone or (word == "mask" and "mask" not in _parameters(functions, name, ("mask",))):
+                instead = REMOVED.get((name, word), "slices that end at the tensor's edge")
+                yield node, f"{where}.{name}({word}=...): use {instead}"
 
 
 @rule("unknown-argument", VERSIONS, "the public stubs of nki.isa and nki.language (0.6) have no such parameter")
 def _unknown_argument(module: Module) -> Found:
     for where, functions in (("nisa", isa), ("nl", language)):
-        for _, node, name in calls_of(module, where):
+        for name, word, node in _words(module, where):
             known = _parameters(functions, name, ())
-            for keyword in node.keywords:
-                if known and keyword.arg and keyword.arg not in (*known, "mask") and (name, keyword.arg) not in REMOVED:
-                    yield keyword.value, f"{where}.{name}({keyword.arg}=...)"
+            if known and word not in (*known, "mask") and (name, word) not in REMOVED:
+                yield node, f"{where}.{name}({word}=...)"
 
 
 @rule("missing-argument", VERSIONS, "migration guide 0.2.0: instructions write dst and return nothing; all operands are given")
@@ -62,16 +62,21 @@ def _missing_argument(module: Module) -> Found:
         for parameter in parameters[len(node.args) :]:
             if parameter.default is parameter.empty and parameter.name not in given:
                 yield node, f"nisa.{name} without {parameter.name}="
+    for use in module.uses.of(module.functions, "nisa"):
+        function = getattr(isa, use.name, None)
+        if inspect.isfunction(function) and not _written(use):
+            for parameter in inspect.signature(function).parameters.values():
+                if parameter.default is parameter.empty and parameter.name not in use.given:
+                    yield use.call, f"nisa.{use.name} without {parameter.name}="
 
 
 for _version, _added in NEW.items():
 
     @rule(f"new-argument-in-{_version}", VERSIONS[: VERSIONS.index(_version)], f"release notes {_version}.0: new parameters")
     def _new_argument(module: Module, added: tuple[tuple[str, str], ...] = _added) -> Found:
-        for _, node, name in calls_of(module, "nisa"):
-            for keyword in node.keywords:
-                if (name, keyword.arg) in added:
-                    yield keyword.value, f"nisa.{name}({keyword.arg}=...)"
+        for name, word, node in _words(module, "nisa"):
+            if (name, word) in added:
+                yield node, f"nisa.{name}({word}=...)"
 
 
 @rule("transpose-engine", VERSIONS[:1], "release notes 0.4.0: nc_transpose takes its engine= from 0.4 on", refused=False)
@@ -110,6 +115,24 @@ def _result_used(module: Module) -> Found:
     for _, node, name in calls_of(module, "nisa"):
         if name not in _FOR_THEIR_VALUE and id(node) not in alone and name[:1].islower():
             yield node, f"the result of nisa.{name} is used"
+
+
+def _words(module: Module, where: str) -> Iterator[tuple[str, str, ast.AST]]:
+    """(name, argument, place) of every argument that is given by its name: as written, or by `**words` and `partial`."""
+    for _, node, name in calls_of(module, where):
+        for keyword in node.keywords:
+            if keyword.arg:
+                yield name, keyword.arg, keyword.value
+    for use in module.uses.of(module.functions, where):
+        if not _written(use):
+            for word in use.given:
+                yield use.name, word, use.nodes[word]
+
+
+def _written(use: Use) -> bool:
+    """True if a call stands in the source with all its arguments and its own name."""
+    plain = not any(isinstance(each, ast.Starred) for each in use.call.args) and all(word.arg for word in use.call.keywords)
+    return plain and ast.unparse(use.call.func) in (f"nisa.{use.name}", f"nl.{use.name}")
 
 
 def _parameters(functions: Any, name: str, unknown: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import nki_hf.kernels
-from nki_hf.tools.kernel_lint import arguments, calls, loops, names, operands, parser_forms, parser_values, syntax
-from nki_hf.tools.kernel_lint.meanings import bound_in_module
-from nki_hf.tools.kernel_lint.places import Places
+from nki_hf.tools.kernel_lint import (
+    arguments,
+    calls,
+    loops,
+    memory_rules,
+    names,
+    parser_forms,
+    parser_values,
+    size_rules,
+    syntax,
+)
+from nki_hf.tools.kernel_lint.evaluation.uses import Uses
 from nki_hf.tools.kernel_lint.reach import callees, classes_named, is_entry, kernel_code, python_name
 from nki_hf.tools.kernel_lint.rule import RULES, VERSIONS, Finding, Module
-from nki_hf.tools.kernel_lint.sizes import constants_of
-from nki_hf.tools.kernel_lint.source import Source, own_nodes, read_source
+from nki_hf.tools.kernel_lint.source import Source, bound_in_module, own_nodes, read_source
 
 __all__ = ["KERNELS", "Row", "lint", "lint_source"]
 
@@ -27,7 +36,8 @@ _LOADED = (
     parser_forms,
     parser_values,
     calls,
-    operands,
+    memory_rules,
+    size_rules,
     arguments,
     loops,
     names,
@@ -144,9 +154,7 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
             called = home[id(function)].imports.get(called, (None, ""))[1] or called
         return named[id(function)].get(called, [])
 
-    constants = {id(function): constants_of(home[id(function)].tree, function) for function in kernels}
     classes = classes_named(code, load)
-    fields = {kind.name: _fields(kind) for kinds in classes.values() for kind in kinds}
     called = {
         id(other)
         for function in kernels
@@ -155,9 +163,11 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
         for other in callee(function, node)
     }
     modules = {source: _module_names(source, load) for source in code}
-    names = {id(function): modules[source] for source, functions in code.items() for function in functions}
     entries = [function for function in kernels if is_entry(function) and id(function) not in called]
-    places = Places(kernels, callee, constants, fields, names, entries)
+    uses = Uses(code, entries, load)
+    for source, function in uses.visited:
+        if id(function) not in home:
+            code.setdefault(source, []).append(function)
     nothing: dict[Source, list[ast.FunctionDef]] = {source: [] for source in classes}
     return [
         Module(
@@ -165,7 +175,8 @@ def _modules(sources: Sequence[Source], known: dict[Path, Source]) -> list[Modul
             functions=tuple(functions),
             entries=tuple(function for function in functions if is_entry(function)),
             sub_kernels=frozenset(function.name for function in functions if is_entry(function) and id(function) in called),
-            places=places,
+            uses=uses,
+            values=modules.get(source, {}),
             callee=callee,
             classes=tuple(classes.get(source, ())),
             python=partial(python_name, source, load=load),
@@ -184,13 +195,6 @@ def _module_names(source: Source, load: Callable[[Path], Source]) -> dict[str, a
     return found | bound_in_module(source.tree)
 
 
-def _fields(kind: ast.ClassDef) -> list[str]:
-    """The fields that a call of a class fills: those with annotations, where it has no `__init__` of its own."""
-    if any(isinstance(item, ast.FunctionDef) and item.name == "__init__" for item in kind.body):
-        return []
-    return [item.target.id for item in kind.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
-
-
 def _since(module: Module) -> str:
     """What the module's `SINCE` says, if it is a version."""
     for node in module.source.tree.body:
@@ -206,9 +210,18 @@ def _broken(source: Source, file: str) -> list[Finding]:
 
 
 def _findings(module: Module, file: str) -> list[Finding]:
-    found = {
-        Finding(file=file, line=getattr(node, "lineno", 0), rule=rule.name, message=message)
-        for rule in RULES.values()
-        for node, message in rule.find(module)
-    }
-    return sorted(found)
+    """What the module breaks, once a place: what other turns of a loop say with other numbers is left out."""
+    found: dict[tuple[str, int, str], Finding] = {}
+    for rule in RULES.values():
+        for node, message in rule.find(module):
+            line = getattr(node, "lineno", 0)
+            found.setdefault(
+                (rule.name, line, re.sub(r"\d+", "", message)), Finding(file=file, line=line, rule=rule.name, message=message)
+            )
+    lines = {(rule, line) for rule, line, _ in found}
+    for name, node in module.uses.told(module.functions):
+        line = getattr(node, "lineno", 0)
+        if (name, line) not in lines:
+            text = ast.unparse(node).splitlines()[0][:80]
+            found.setdefault((name, line, text), Finding(file=file, line=line, rule=name, message=f"`{text}`, by its value"))
+    return sorted(found.values())

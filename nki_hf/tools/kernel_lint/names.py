@@ -11,7 +11,6 @@ from nki_hf.sim import isa, language
 from nki_hf.sim.surface import NAMESPACES
 from nki_hf.tools.kernel_lint.instead import GONE, INSTEAD, SINCE, instead
 from nki_hf.tools.kernel_lint.rule import VERSIONS, Found, Module, rule
-from nki_hf.tools.kernel_lint.source import own_nodes
 
 VIEWS = (
     "slice", "select", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "rearrange",
@@ -108,20 +107,9 @@ def _compile_config(module: Module) -> Found:
 
 @rule("view-method", _before("0.5"), "release notes 0.5.0: view methods of tensors; use slices, nl.ds and .ap")
 def _view_method(module: Module) -> Found:
-    for function in module.functions:
-        inputs = {argument.arg for argument in function.args.args} if function in module.entries else set()
-        for node in own_nodes(function):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS:
-                of_input = _root(node.func.value) in inputs
-                if of_input or module.places.tile(function, node.func.value) is not None:
-                    yield node, f"{ast.unparse(node.func)}()"
-
-
-def _root(node: ast.expr) -> str:
-    """The name that a chain of views begins with: `v` of `v.reshape(shape)[0].permute(axes)`; empty if it is none."""
-    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else ""
+    for use in module.uses.of(module.functions, "tile"):
+        if use.name in VIEWS:
+            yield use.call, f"{ast.unparse(use.call.func)}()"
 
 
 @rule("unknown-name", VERSIONS, "no public stub or release note of nki has this name")

@@ -11,18 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
+from nki_hf.tools.kernel_lint.evaluation.watch import DICT_METHODS, FUNCTIONS, LIST_METHODS, ONE_VALUE
 from nki_hf.tools.kernel_lint.rule import PARSER, Found, Module, rule
 from nki_hf.tools.kernel_lint.source import own_nodes, string_constants
 
-FUNCTIONS = (
-    "abs", "bool", "dict", "divmod", "float", "int", "isinstance", "len", "list", "max", "min", "print", "range", "slice",
-    "str", "tuple", "type",
-)  # fmt: skip
-"""Built-in functions of Python that it has (KLR, Trace/Python)."""
-
-_ONE_VALUE = ("abs", "bool", "float", "int", "len", "list", "str", "tuple", "type")
-LIST_METHODS = ("append", "clear", "copy", "count", "extend", "index", "pop", "remove", "reverse")
-DICT_METHODS = ("clear", "copy", "get", "items", "keys", "pop", "setdefault", "values")
 STRING_METHODS = tuple(name for name in dir(str) if not name.startswith("_") and name not in (*LIST_METHODS, *DICT_METHODS))
 _NO_METHODS = ("insert", "sort", "update", "popitem", "fromkeys")
 """Methods of Python's lists and dictionaries that are told by their name alone."""
@@ -65,10 +57,10 @@ def _least_of_many(module: Module) -> Found:
             yield node, f"`{ast.unparse(node)}`"
 
 
-@rule("one-value", PARSER, f"{_TRACE}: {', '.join(_ONE_VALUE)} take one value")
+@rule("one-value", PARSER, f"{_TRACE}: {', '.join(ONE_VALUE)} take one value")
 def _one_value(module: Module) -> Found:
     for node in module.inside:
-        if _calls(node, _ONE_VALUE) and (len(node.args) > 1 or node.keywords):  # type: ignore[attr-defined]
+        if _calls(node, ONE_VALUE) and (len(node.args) > 1 or node.keywords):  # type: ignore[attr-defined]
             yield node, f"`{ast.unparse(node)}`"
 
 
@@ -219,7 +211,7 @@ def _named_lambda(module: Module) -> Found:
     for function in module.functions:
         for node in own_nodes(function):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                if isinstance(module.places.module_value(function, node.id), ast.Lambda):
+                if node.id not in _own_names(function) and isinstance(module.values.get(node.id), ast.Lambda):
                     yield node, f"`{node.id}` is a lambda"
 
 

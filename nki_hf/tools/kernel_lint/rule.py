@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from nki_hf.tools.kernel_lint.places import Places
+from nki_hf.tools.kernel_lint.evaluation.uses import Uses
 from nki_hf.tools.kernel_lint.source import Source, own_nodes
 
 __all__ = ["PARSER", "RULES", "VERSIONS", "Finding", "Module", "Rule", "own_nodes", "rule"]
@@ -29,6 +29,8 @@ class Module:
       entries: its functions that are decorated with `nki.jit`.
       sub_kernels: the entries that other kernel code calls.
       places: where tiles live.
+      uses: calls of the language, with the values that reach them.
+      values: what names of the module stand for that are bound once.
       callee: the functions of kernel code that a call in a function may mean.
       classes: its classes that kernel code names, wherever it stands.
       python: the function or constant of Python that a module-level name means, empty if none.
@@ -38,7 +40,8 @@ class Module:
     functions: tuple[ast.FunctionDef, ...]
     entries: tuple[ast.FunctionDef, ...]
     sub_kernels: frozenset[str]
-    places: Places
+    uses: Uses
+    values: Mapping[str, ast.expr]
     callee: Callable[[ast.FunctionDef, ast.Call], list[ast.FunctionDef]]
     classes: tuple[ast.ClassDef, ...]
     python: Callable[[str], str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from nki_hf.tools.kernel_lint.imports import with_known_names
 
-__all__ = ["Source", "imported_file", "last_name", "own_nodes", "read_source", "string_constants"]
+__all__ = ["Source", "bound_in_module", "imported_file", "last_name", "own_nodes", "read_source", "string_constants"]
 
 
 _LANGUAGES = ("nki_hf.lang", "nki", "neuronxcc")
@@ -198,3 +199,23 @@ def string_constants(tree: ast.Module) -> frozenset[str]:
                     text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
                     seen.setdefault(target.id, []).append(text)
     return frozenset(name for name, texts in seen.items() if texts == [True])
+
+
+def bound_in_module(tree: ast.Module) -> dict[str, ast.expr]:
+    """Names that a module binds once, by a plain assignment, and to what."""
+    stores = Counter(
+        node.id
+        for item in tree.body
+        for node in _outside(item)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    return {
+        item.targets[0].id: item.value
+        for item in tree.body
+        if isinstance(item, ast.Assign) and len(item.targets) == 1 and isinstance(item.targets[0], ast.Name)
+        if stores[item.targets[0].id] == 1
+    }
+
+
+def _outside(item: ast.stmt) -> tuple[ast.AST, ...]:
+    return () if isinstance(item, ast.FunctionDef | ast.ClassDef) else tuple(ast.walk(item))
