@@ -1,11 +1,11 @@
 """The prices by which dispatch compares the kernels for few query rows (flash_decode/cost.py, flash_prefill/cost.py), from the
 simulated kernels.
 
-    python tools/decode_constants.py [--draws 600] [--write]
+    python tools/decode_constants.py [--draws 1060] [--write]
 
 Both kernels are simulated on random decode-sized problems, program order, the laws of the day; for each chip and width of dtype
 the prices of `kernels.pricing`'s law are those with the least squares of log(told / simulated). It prints both tables as the
-modules hold them, and for how many draws the cheaper estimate is not the faster kernel (5 minutes). `--write` alone makes
+modules hold them, and for how many draws the cheaper estimate is not the faster kernel (10 minutes). `--write` alone makes
 docs/serving.md's table of what dispatch takes a launch of 16 sequences to cost.
 """
 
@@ -154,7 +154,7 @@ def told() -> list[str]:
 def main() -> int:
     """Print the tables, or write the page's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=600)
+    parser.add_argument("--draws", type=int, default=1060)
     parser.add_argument("--write", action="store_true", help="only the table of docs/serving.md")
     options = parser.parse_args()
     if options.write:

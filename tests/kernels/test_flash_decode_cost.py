@@ -28,8 +28,8 @@ def judged(seeds):
     assert max(item.loss for item in draws) <= WORST
     for kernel in KERNELS:
         off = [abs(math.log(item.told[kernel] / item.us[kernel])) for item in draws]
-        assert sorted(off)[len(off) // 2] < 0.1
-        assert sorted(off)[int(len(off) * 0.9)] < 0.25
+        assert sorted(off)[len(off) // 2] < 0.12
+        assert sorted(off)[int(len(off) * 0.9)] < 0.3
 
 
 def test_dispatch_picks_the_faster_kernel_of_random_decode_sized_problems():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
 import time
@@ -80,6 +81,7 @@ def run_case(case: Case, seconds: float) -> Outcome:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, previous)
+        gc.collect()  # a launch's buffers lie in cycles; the next case may need their memory
     print(f"{verdict:8} {time.process_time() - begin:6.1f} s  {case.kernel}  {case.option}  {detail[:160]}", flush=True)
     return Outcome(case.kernel, case.option, verdict, _PATH.sub(r"\1", " ".join(detail.split())))
 

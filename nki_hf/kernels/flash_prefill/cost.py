@@ -16,12 +16,12 @@ FEW_ROWS = 32
 """Up to here another kernel for few rows may be cheaper; beyond, this kernel is what takes calls that no other one does."""
 
 PRICES = {
-    ("trn1", 2): Prices(edge=1.38, each=(3.55, 0.115, 0.259, 4.88, 0.0863, 0.195, 0.595)),
-    ("trn1", 4): Prices(edge=3.67, each=(3.18, 0.038, 0.496, 4.53, 0.639, 0.402, 0.534)),
-    ("trn2", 2): Prices(edge=1.04, each=(0.882, 0.0704, 0.191, 4.74, 0.517, 1.71, 2.1)),
-    ("trn2", 4): Prices(edge=2.09, each=(1.3, 0.473, 0.573, 5.18, 0.618, 0.543, 1.65)),
-    ("trn3", 2): Prices(edge=2.88, each=(0.694, 0.0683, 0.181, 5.59, 0.0255, 1.43, 2.44)),
-    ("trn3", 4): Prices(edge=3.6, each=(1.27, 0.703, 0.172, 5.2, 0.0856, 0.625, 1.84)),
+    ("trn1", 2): Prices(edge=1.15, each=(3.55, 0.0736, 0.19, 4.26, 0.0551, 0.295, 0.45, 0.489)),
+    ("trn1", 4): Prices(edge=3.24, each=(3.45, 0.0218, 0.347, 4.8, 0.0658, 0.556, 0.219, 0.484)),
+    ("trn2", 2): Prices(edge=1.53, each=(0.899, 0.0151, 0.179, 5.09, 0.0325, 0.376, 1.63, 2.21)),
+    ("trn2", 4): Prices(edge=1.75, each=(1.36, 0.159, 0.696, 4.86, 0.0889, 1.04, 0.61, 1.63)),
+    ("trn3", 2): Prices(edge=2.22, each=(0.713, 0.0709, 0.134, 5.49, 0.0255, 0.0353, 1.5, 2.27)),
+    ("trn3", 4): Prices(edge=3.52, each=(1.25, 0.407, 0.458, 5.01, 0.0657, 0.163, 0.63, 1.84)),
 }
 """By chip and bytes of an element; each: see `counts`. What `python tools/decode_constants.py` prints; a test compares the law
 with the kernel."""
@@ -38,18 +38,19 @@ def cost(problem: Problem, plan: Plan, target: Target) -> Cost:
 
 def counts(problem: Problem, plan: PrefillPlan, lnc: int) -> tuple[float, ...]:
     """Of the busiest core: score blocks of 512 keys of all query heads; the same times head_dim / 128, and times
-    head_dim_v / 128; units of (batch, kv head); blocks of 512 keys that are loaded; query heads; and score blocks with a
-    softcap.
+    head_dim_v / 128; units of (batch, kv head); blocks of 512 keys that are loaded; the same times head_dim / 128 (keys are
+    transposed); query heads; and score blocks with a softcap.
     """
     units, blocks = _units(problem, lnc), max(1, plan.blocks)
     heads = float(units * problem.group_size)
-    steps = heads * blocks
+    steps, loaded = heads * blocks, float(units * blocks * _reads(problem, plan))
     return (
         steps,
         steps * problem.head_dim / TILE,
         steps * problem.head_dim_v / TILE,
         float(units),
-        float(units * blocks * _reads(problem, plan)),
+        loaded,
+        loaded * problem.head_dim / TILE,
         heads,
         steps * (problem.softcap is not None),
     )

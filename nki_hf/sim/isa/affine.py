@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,9 @@ from nki_hf.sim.tensors.values import Array, native_reader, storer
 from nki_hf.sim.whole import whole, whole_pairs
 
 __all__ = ["affine_select", "iota"]
+
+KEPT = 1 << 16
+"""Most elements of a pattern whose values are kept for the next instruction that asks for them."""
 
 
 def iota(dst: NkiTensor, pattern: Any, offset: int = 0, channel_multiplier: int = 0, name: str | None = None) -> NkiInstruction:
@@ -65,7 +70,23 @@ def affine_select(
     return this.issue(engine="gpsimd", reads=(on_true_tile,), writes=(dst,), action=action, op=cmp_op.name)
 
 
-@functools.lru_cache(maxsize=256)
+def _kept_if_small(maxsize: int) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Keep the results of up to `maxsize` patterns of at most `KEPT` elements: large ones would fill the host's memory."""
+
+    def decorate(function: Callable[..., Array]) -> Callable[..., Array]:
+        kept = functools.lru_cache(maxsize)(function)
+
+        @functools.wraps(function)
+        def call(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, partitions: int, *more: str) -> Array:
+            elements = partitions * math.prod(num for _, num in pairs)
+            return (kept if elements <= KEPT else function)(pairs, offset, multiplier, partitions, *more)
+
+        return call
+
+    return decorate
+
+
+@_kept_if_small(256)
 def _affine(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, partitions: int) -> Array:
     """The pattern's values `[partitions, elements]`, int32 with the engine's wrap-around."""
     values = np.zeros(1, np.int64)
@@ -75,12 +96,12 @@ def _affine(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, pa
     return (rows[:, None] + values).astype(np.int32)
 
 
-@functools.lru_cache(maxsize=128)
+@_kept_if_small(128)
 def _cast_pattern(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, partitions: int, dtype: str) -> Array:
     return cast(_affine(pairs, offset, multiplier, partitions), as_dtype(dtype))
 
 
-@functools.lru_cache(maxsize=512)
+@_kept_if_small(512)
 def _rejected(pairs: tuple[tuple[int, int], ...], offset: int, multiplier: int, partitions: int, compare: str) -> Array:
     return OPERATORS[compare].compute(_affine(pairs, offset, multiplier, partitions), 0) == 0
 
