@@ -122,7 +122,7 @@ def _select(env, step, block, n, t, g):
     """Keep key `key + p` for query row `row + x` where `q_offset + row + x - window < key + p < q_offset + row + x + ahead`."""
     cell = step["cells"][n]
     column = (t * block["heads"] + g) * TILE
-    tile = step["probs"][0 : cell["keys"], n, column : column + TILE]
+    tile = step["exp"]["probs"][0 : cell["keys"], step["place"] + n, column : column + TILE]
     position = env["q_offset"] + (block["tile"] + t) * TILE
     window, ahead = env["window"], env["ahead"]
     if ahead != None:  # noqa: E711

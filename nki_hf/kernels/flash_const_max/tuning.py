@@ -40,8 +40,8 @@ CASES: Mapping[str, tuple[str, ...]] = {
 
 SPACES: Mapping[str, tuple[str, ...]] = {
     "short": ("group=1..3", "lag=2..4", "copied=0,1", "prefetch=8,16", "block_tiles=4"),
-    "long": ("group=1..2", "lag=2,3,5", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
-    "longest": ("group=1..2", "lag=2,3,5", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
+    "long": ("group=1..2", "lag=3,5,9", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
+    "longest": ("group=2", "lag=3,5,9,12", "copied=0..4", "prefetch=8,16", "block_tiles=4"),
     "wide": ("group=1..2", "lag=2..4", "prefetch=8,16", "block_tiles=4"),
     "widest": ("group=1..2", "lag=2..4", "prefetch=8,16", "block_tiles=2"),
 }

@@ -7,7 +7,9 @@ Words:
               head, or, where a head has fewer, the same query tiles of several heads of the group (tile by tile, then head)
     cell      one key tile (128 keys) of a block: its columns, and which of its query tiles are at an edge of the mask
     step      up to `group` cells of a block that share PSUM
-    run       cells of a step that one exp covers: full key tiles with the same columns
+    exp       the probabilities of one step, from its scores in PSUM, or of up to `copied` consecutive ones of a block, from
+              copies of theirs in SBUF
+    run       consecutive cells of a step or an exp that one instruction covers: full key tiles with the same columns
     pack      consecutive blocks of the same query tiles of neighbouring heads, loaded and written with one transfer
     load      one chunk of k and v (of short kv heads: of several), or the queries of a pack, with the step before which it is
               issued
@@ -28,8 +30,6 @@ PACK = 2048
 """Columns of a pack at most: 4 KiB of 16-bit queries per partition."""
 WIDE = 1024
 """Keys of a mask of bounds per row."""
-COPIES = 3
-"""Steps among which `copied` are copied."""
 LEDGER = 512
 """Slots of a ledger, unless one segment has more: switching the Scalar engine's table to the logarithm costs about a step."""
 
@@ -147,8 +147,8 @@ def steps_of(blocks: list[Item], spans: tuple[Span, ...], seqlen_kv: int, group:
       spans: per query tile, the keys it visits and those that all of its rows see.
       seqlen_kv: number of keys.
       group: key tiles per step, of 512 columns each; narrower blocks take as many more.
-      joined: False if every key tile needs an exp of its own (a bias per key).
-      copied: of every `COPIES` steps, those whose scores the Vector engine copies to SBUF before exp.
+      joined: False if every key tile needs an instruction of its own for exp (a bias per key).
+      copied: steps behind each other one whose scores the Vector engine copies to SBUF before exp.
     """
     steps: list[Item] = []
     for b in range(len(blocks)):
@@ -166,15 +166,23 @@ def steps_of(blocks: list[Item], spans: tuple[Span, ...], seqlen_kv: int, group:
         block["pitch"] = pitch
         for begin in range(0, max(1, len(cells)), size):
             part = cells[begin : begin + size]
+            is_copied = len(steps) % (copied + 1) > 0
+            exp: Item = {"cells": [], "first": len(steps)}
+            if is_copied and begin > 0:
+                if steps[-1]["copied"]:
+                    exp = steps[-1]["exp"]
             steps.append({
-                "block": b, "cells": part, "runs": _runs(part, joined), "opens": begin == 0,
-                "closes": begin + size >= len(cells), "copied": len(steps) % COPIES < copied,
+                "block": b, "cells": part, "runs": _runs(part, True), "opens": begin == 0, "closes": begin + size >= len(cells),
+                "copied": is_copied, "exp": exp, "place": len(exp["cells"]),
             })  # fmt: skip
+            exp["last"] = len(steps) - 1
+            exp["cells"] = exp["cells"] + part
+            exp["runs"] = _runs(exp["cells"], joined)
     return steps
 
 
 def _runs(cells: list[Item], joined: bool) -> list[tuple[int, int]]:
-    """`(first, past the last)` of the cells that one exp covers."""
+    """`(first, past the last)` of the cells that one instruction covers."""
     runs: list[tuple[int, int]] = []
     begin = 0
     for n in range(len(cells)):
