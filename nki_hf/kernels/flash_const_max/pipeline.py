@@ -114,9 +114,10 @@ def _copy(env, step, block):
 
 def _exponentials(env, steps, exp, block):
     """Probs = exp(scale * scores - shift + bias of the key), one instruction per run; hidden ones become 0 at static edges."""
-    cells, scores = exp["cells"], exp["scores"]
+    cells = exp["cells"]
     if len(cells) == 0:
         return
+    scores = exp["scores"]
     probs = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=env["v"].dtype, buffer=nl.sbuf)
     for run in exp["runs"]:
         first, last = run[0], run[1]
