@@ -159,7 +159,7 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
     spans = spans_of(problem, problem.seqlen_kv)
     tuned = tuning or tuning_of(problem, chip)
     if bounds:
-        tuned = replace(tuned, copied=0)  # Vector makes masks
+        tuned = replace(tuned, copied=0, lag=min(tuned.lag, 3))  # Vector makes masks; a longer lag is for copies
     tuned = replace(tuned, lag=max(tuned.lag, tuned.copied))
     budget, room = _budget(problem, tuned), _sbuf_limit(chip)
     room -= sum(budget.values())
