@@ -75,10 +75,9 @@ def _scores(env, step, block):
     cells = step["cells"]
     if len(cells) == 0:
         return
-    tile = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=nl.float32, buffer=nl.psum)
-    for n in range(len(cells)):
-        cell = cells[n]
-        keys, begin, end = cell["keys"], cell["begin"], cell["end"]
+    tile = _tile(step["columns"], nl.float32, nl.psum)
+    for cell in cells:
+        keys, begin, end, at = cell["keys"], cell["begin"], cell["end"], cell["at"]
         load = cell["load"]
         place = cell["key"] - load["begin"]
         for piece in range(len(load["k"])):
@@ -86,29 +85,46 @@ def _scores(env, step, block):
             queries = block["q"][piece]
             depth = part.shape[0]
             nisa.nc_matmul(
-                dst=tile[0:keys, n, begin:end],
+                dst=tile[0:keys, at : at + end - begin],
                 stationary=part[0:depth, cell["unit"], place : place + keys],
                 moving=queries[0:depth, begin:end],
             )
         if env["lo"] != None and len(cell["edges"]) > 0:  # noqa: E711
-            add_masks(env, tile[0:keys, n, 0 : block["columns"]], block, cell)
+            add_masks(env, tile[0:keys], block, cell)
     step["scores"] = tile
     if not step["copied"]:
         step["exp"]["scores"] = tile
 
 
+def _tile(columns, dtype, buffer):
+    """[TILE, columns], in whole banks where it has more than one."""
+    if columns > BANK:
+        columns = (columns + BANK - 1) // BANK * BANK
+    return nl.ndarray((TILE, columns), dtype=dtype, buffer=buffer)
+
+
+def _part(tile, cells, run, place):
+    """The columns of a run: side by side, or the first ones of consecutive banks."""
+    first, last = cells[run[0]], cells[run[1] - 1]
+    keys, begin = first["keys"], first[place]
+    width = first["end"] - first["begin"]
+    if run[1] - run[0] > 1:
+        if cells[run[0] + 1][place] > begin + width:
+            banks = tile.reshape((TILE, tile.shape[1] // BANK, BANK))
+            return banks[0:keys, begin // BANK : last[place] // BANK + 1, 0:width]
+    return tile[0:keys, begin : last[place] + last["end"] - last["begin"]]
+
+
 def _copy(env, step, block):
     """Scores of a step to the SBUF tile of its exp."""
-    exp, cells = step["exp"], step["cells"]
-    if len(cells) == 0:
+    exp, placed = step["exp"], step["placed"]
+    if len(placed) == 0:
         return
-    if step["place"] == 0:
-        exp["scores"] = nl.ndarray((TILE, len(exp["cells"]), block["pitch"]), dtype=nl.float32, buffer=nl.sbuf)
+    if step["leads"]:
+        exp["scores"] = _tile(exp["columns"], nl.float32, nl.sbuf)
     for run in step["runs"]:
-        first, last = run[0], run[1]
-        keys, begin, end = cells[first]["keys"], cells[first]["begin"], cells[first]["end"]
-        target = exp["scores"][0:keys, step["place"] + first : step["place"] + last, begin:end]
-        nisa.tensor_copy(dst=target, src=step["scores"][0:keys, first:last, begin:end], engine=nisa.engine.vector)
+        target, source = _part(exp["scores"], placed, run, "to"), _part(step["scores"], placed, run, "at")
+        nisa.tensor_copy(dst=target, src=source, engine=nisa.engine.vector)
     step["scores"] = None
 
 
@@ -117,20 +133,18 @@ def _exponentials(env, steps, exp, block):
     cells = exp["cells"]
     if len(cells) == 0:
         return
-    scores = exp["scores"]
-    probs = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=env["v"].dtype, buffer=nl.sbuf)
+    probs = _tile(exp["columns"], env["v"].dtype, nl.sbuf)
     for run in exp["runs"]:
-        first, last = run[0], run[1]
-        cell = cells[first]
-        keys, begin, end = cell["keys"], cell["begin"], cell["end"]
-        offset = env["offset"][0:keys, 0:1]
+        cell = cells[run[0]]
+        offset = env["offset"][0 : cell["keys"], 0:1]
         if env["bias"] != None:  # noqa: E711
             number = cell["key"] // TILE
-            offset = env["key_bias"][min(block["batch"], env["bias"].shape[0] - 1)][0:keys, number : number + 1]
+            bias = env["key_bias"][min(block["batch"], env["bias"].shape[0] - 1)]
+            offset = bias[0 : cell["keys"], number : number + 1]
         nisa.activation(
-            dst=probs[0:keys, first:last, begin:end],
+            dst=_part(probs, cells, run, "to"),
             op=nl.exp,
-            data=scores[0:keys, first:last, begin:end],
+            data=_part(exp["scores"], cells, run, "to"),
             bias=offset,
             scale=env["scale"],
         )
@@ -158,8 +172,7 @@ def _output(env, step, block):
     cells, heads, exp = step["cells"], block["heads"], step["exp"]
     for bank in range(len(block["accumulators"])):
         tile = block["accumulators"][bank]
-        for n in range(len(cells)):
-            cell = cells[n]
+        for cell in cells:
             load = cell["load"]
             keys, slot = cell["keys"], (cell["key"] - load["begin"]) // TILE
             for place in range(tile.shape[1]):
@@ -168,8 +181,9 @@ def _output(env, step, block):
                 if column // heads in cell["seen"]:
                     begin = piece * env["piece"]
                     end = min(begin + env["piece"], env["v"].shape[3] + 1)
+                    rows = cell["to"] - cell["begin"] + column * TILE
                     nisa.nc_matmul(
                         dst=tile[0:TILE, place, 0 : end - begin],
-                        stationary=exp["probs"][0:keys, step["place"] + n, column * TILE : (column + 1) * TILE],
+                        stationary=exp["probs"][0:keys, rows : rows + TILE],
                         moving=load["v"][0:keys, cell["unit"], slot, begin:end],
                     )

@@ -205,12 +205,11 @@ def _instructions(problem: Problem, spans: tuple[Span, ...], tuned: Tuning, boun
         seen = [(first // TILE, -(-last // TILE)) for first, last, _, _ in tiles if first < last]
         rows = max(1, min(tuned.block_tiles // len(tiles), problem.group_size))  # heads that are multiplied together
         cells = max((last for _, last in seen), default=0) - min((first for first, _ in seen), default=0)
-        ragged = min(cells, 2 * len(seen))  # near an edge each key tile has columns, and so an exp, of its own
         edges = sum(_edge_tiles(span) for span in tiles)
         masks += 2 * edges * TILE / WIDE + (len(tiles) if edges else 0)
-        turns = (cells - ragged) / tuned.group / (tuned.copied + 1)  # of a step and the copied ones behind it
-        runs = cells if problem.mask.bias is not None else turns * min(2, tuned.copied + 1) + ragged
-        copies = turns * tuned.copied + ragged * tuned.copied / (tuned.copied + 1)
+        turns = cells / tuned.group / (tuned.copied + 1)  # of a step and the copied ones behind it
+        runs = cells if problem.mask.bias is not None else turns * min(2, tuned.copied + 1) + 2
+        copies = turns * tuned.copied
         per_block = cells * depth + runs + copies + rows * (sum(last - first for first, last in seen) * pieces + edges)
         end = len(tiles) * pieces + (len(tiles) + 1 if rows > 1 else 0)
         total += (per_block + rows * end + 8) * problem.group_size / rows

@@ -26,8 +26,8 @@ class Tuning:
 
 
 KINDS = ("shortest", "short", "long", "longest", "wide", "widest")
-"""Query tiles that visit up to 768 keys on average; up to 1,536; up to 3,072; more; head_dim_v of 256 to 511, whose accumulators take a
-bank each; 512, two of them."""
+"""Query tiles that visit up to 768 keys on average; up to 1,536; up to 3,072; more; head_dim_v of 256 to 511, whose
+accumulators take a bank each; 512, two of them."""
 
 CASES: Mapping[str, tuple[str, ...]] = {
     "shortest": ("hq=16,sq=512,causal", "hq=4,sq=1024,causal", "hq=4,sq=1024,d=64,causal"),
