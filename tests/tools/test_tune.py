@@ -167,7 +167,7 @@ def test_our_kernel_is_tuned_for_a_shape_beside_its_rule(tmp_path):
 
 @pytest.mark.parametrize(("shape", "units"), [("hq=4,sq=4096,causal", 1), ("b=2,hq=16,hkv=8,sq=768", 8)])
 def test_some_units_stand_for_all_that_are_alike(shape, units):
-    """The time of all of them, scheduled, is that of some times their number within 10 %: about 10 us of a unit's ends overlap."""
+    """The time of all of them, scheduled, is that of some times their number within 10 %: 10 us of their ends overlap."""
     chip = get_chip("trn2")
     problem = problem_of(shape)
     part, factor = part_of(problem, 1, units)
