@@ -26,8 +26,8 @@ class Tuning:
 
 
 KINDS = ("shortest", "shorter", "short", "long", "longest", "wide", "widest")
-"""Query tiles that visit up to 384 keys on average; up to 768; up to 1,536; up to 3,072; more; head_dim_v of 256 to 511, whose
-accumulators take a bank each; 512, two of them."""
+"""Query tiles that visit up to 384 keys on average, without a window; up to 768; up to 1,536; up to 3,072; more; head_dim_v of
+256 to 511, whose accumulators take a bank each; 512, two of them."""
 
 CASES: Mapping[str, tuple[str, ...]] = {
     "shortest": ("hq=16,sq=512,causal", "hq=16,sq=256", "hq=8,sq=512,d=64,causal"),
@@ -94,6 +94,8 @@ def kind_of(problem: Problem) -> str:
     visited = [last - first for first, last, _, _ in spans_of(problem, problem.seqlen_kv)]
     mean = sum(visited) / max(1, len(visited))
     limits = {"shortest": 384, "shorter": 768, "short": 1536, "long": 3072}
+    if problem.mask.window is not None:
+        del limits["shortest"]  # their edges want the output product further behind
     return next((kind for kind, most in limits.items() if mean <= most), "longest")
 
 
