@@ -36,7 +36,7 @@ AXES = {
     "chip": tuple(CHIPS),
     "lnc": (1, 2),
     "distribution": ("normal", "outlier_key", "equal", "negative"),
-    "copied": (0, 2, 3),
+    "copied": (0, 1, 2, 4),
 }
 
 

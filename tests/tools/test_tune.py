@@ -167,7 +167,7 @@ def test_our_kernel_is_tuned_for_a_shape_beside_its_rule(tmp_path):
 
 @pytest.mark.parametrize(("shape", "units"), [("hq=4,sq=4096,causal", 1), ("b=2,hq=16,hkv=8,sq=768", 8)])
 def test_some_units_stand_for_all_that_are_alike(shape, units):
-    """The time of all of them, scheduled, is that of some times their number within 8 %: neighbours overlap at their ends."""
+    """The time of all of them, scheduled, is that of some times their number within 10 %: 10 us of their ends overlap."""
     chip = get_chip("trn2")
     problem = problem_of(shape)
     part, factor = part_of(problem, 1, units)
@@ -176,7 +176,7 @@ def test_some_units_stand_for_all_that_are_alike(shape, units):
     job = {"kernel": "flash_const_max", "shape": shape, "chip": "trn2", "lnc": 1, "window": None, "best_us": None}
     some, whole = (Trials().run({**job, "constants": "{}", "units": value})["us"] for value in (units, None))
     assert chip.kernel_fixed_ns / 1e3 < whole <= some
-    assert some == pytest.approx(whole, rel=0.08)
+    assert some == pytest.approx(whole, rel=0.1)
     assert part_of(replace(problem, batch=1, num_heads_kv=1, num_heads_q=1), 2, 1)[1] == 1
 
 

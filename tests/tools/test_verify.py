@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from nki_hf.cli import app
 from nki_hf.kernels import registry
+from nki_hf.kernels.flash_const_max import certificate
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.verify_judge import judge
 
@@ -460,3 +461,23 @@ def test_of_gradients_it_says_what_compares_them():
     assert done.exit_code == 2
     assert "flash_backward computes gradients" in done.stderr
     assert "attention_gradients" in done.stderr
+
+
+OURS = f"{Path(certificate.__file__).with_name('kernel.py')}:flash_const_max"
+
+
+@pytest.mark.parametrize("shape", ["b=1,hq=2,hkv=1,sq=256,skv=512,d=64", "hq=4,hkv=2,sq=300,skv=700,causal"])
+def test_tiles_that_fail_the_certificate_are_computed_in_a_second_launch_and_judged(shape):
+    """flash_const_max without its loop says which query tiles are not right; the float64 oracle judges all of them after."""
+    found = json.loads(invoke(OURS, "--shape", shape, "--chip", "trn2", "--json", "-").stdout)
+    assert {case["distribution"]: case["verdict"] for case in found["cases"]} == dict.fromkeys(DISTRIBUTIONS, "pass")
+    assert any(text.startswith("outlier_key: ") and "failed the certificate" in text for text in found["warnings"])
+    assert not any(text.startswith("normal: ") for text in found["warnings"])
+
+
+def test_tiles_that_a_certificate_lets_pass_wrongly_are_judged_as_they_are(monkeypatch):
+    monkeypatch.setattr(certificate, "SUM_MAX", float("inf"))
+    monkeypatch.setattr(certificate, "_finite", lambda env, ledger, good: None)
+    shape = "b=1,hq=2,hkv=1,sq=256,skv=512,d=64"
+    found = json.loads(invoke(OURS, "--shape", shape, "--chip", "trn2", "--json", "-").stdout)
+    assert {case["distribution"]: case["verdict"] for case in found["cases"]}["outlier_key"] == "not finite"

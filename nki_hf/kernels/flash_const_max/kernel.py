@@ -3,6 +3,7 @@
 A step is up to `group` key tiles of 128 keys by a block of up to 512 query columns:
 
     scores   Tensor   scores[keys, columns] in PSUM = k.T @ q, the key tile stationary
+    copy     Vector   scores to SBUF, of the `copied` steps behind each one that is not copied
     exp      Scalar   probs[keys, columns] = exp(scale * scores - shift), bfloat16: the layout that the next product needs
     edge     GpSimd   hidden cells of key tiles at an edge of the mask become 0 (bounds per row: `masks.py`)
     output   Tensor   [out | row sum][queries, head_dim_v + 1] += probs.T @ [v | 1], in PSUM over all keys of the block

@@ -53,13 +53,13 @@ def make_masks(env, step, block, most):
 
 
 def add_masks(env, scores, block, cell):
-    """Add the masks of the cell's edges to its scores [keys, columns], which are still being summed."""
-    heads, keys = block["heads"], cell["keys"]
+    """Add the masks of the cell's edges to its part of a step's scores [keys, columns], which are still being summed."""
+    heads, keys, before = block["heads"], cell["keys"], cell["at"] - cell["begin"]
     for t in cell["edges"]:
         mask = block["masks"][t][cell["key"] // WIDE]
         place = cell["key"] - mask["key"]
         for g in range(heads):
-            column = (t * heads + g) * TILE
+            column = before + (t * heads + g) * TILE
             nisa.nc_matmul(
                 dst=scores[0:keys, column : column + TILE],
                 stationary=mask["tile"][0:TILE, place : place + keys],
@@ -121,8 +121,8 @@ def hide_edges(env, step, block):
 def _select(env, step, block, n, t, g):
     """Keep key `key + p` for query row `row + x` where `q_offset + row + x - window < key + p < q_offset + row + x + ahead`."""
     cell = step["cells"][n]
-    column = (t * block["heads"] + g) * TILE
-    tile = step["probs"][0 : cell["keys"], n, column : column + TILE]
+    column = cell["to"] - cell["begin"] + (t * block["heads"] + g) * TILE
+    tile = step["exp"]["probs"][0 : cell["keys"], column : column + TILE]
     position = env["q_offset"] + (block["tile"] + t) * TILE
     window, ahead = env["window"], env["ahead"]
     if ahead != None:  # noqa: E711

@@ -13,7 +13,11 @@ PLACES_AT = 4
 
 
 def run_steps(env):
-    """Scores of step i, its exp, output of step i - lag, the end of what ended at step i - lag - late."""
+    """Scores of step i, its exp, output of step i - lag, the end of what ended at step i - lag - late.
+
+    The exp of copied steps stands behind that of the next step, which reads PSUM: so Scalar need not wait for the copies, and
+    PSUM is free early.
+    """
     steps, blocks, segments, loads, lag, late = (
         env["steps"], env["blocks"], env["segments"], env["loads"], env["lag"], env["late"],
     )  # fmt: skip
@@ -40,15 +44,22 @@ def run_steps(env):
                     for n in range(i + 1, min(i + MASKS_AHEAD + 1, count)):
                         more = make_masks(env, steps[n], blocks[steps[n]["block"]], more)
                 _scores(env, step, block)
-                _exponentials(env, step, block)
-                if lo == None:  # noqa: E711
-                    hide_edges(env, step, block)
+                if step["copied"]:
+                    _copy(env, step, block)
+                else:
+                    _exponentials(env, steps, step["exp"], block)
+            if i > 0 and i <= count:
+                step = steps[i - 1]
+                if step["copied"] and step["exp"]["last"] == i - 1:
+                    _exponentials(env, steps, step["exp"], blocks[step["block"]])
             if i >= lag and i - lag < count:
                 step = steps[i - lag]
                 block = blocks[step["block"]]
                 if step["opens"]:
                     _open_accumulators(env, block)
                 _output(env, step, block)
+                if step["exp"]["last"] == i - lag:
+                    step["exp"]["probs"] = None
                 for cell in step["cells"]:
                     if cell["load"]["last"] == i - lag:
                         cell["load"]["k"] = None
@@ -60,23 +71,13 @@ def run_steps(env):
 
 
 def _scores(env, step, block):
-    """scores[keys, columns] = k.T @ q of each cell, head_dim contracted in pieces of 128.
-
-    They share a tile of PSUM, so that one exp can read all; those of a copied step have a bank each, which is free earlier.
-    """
+    """scores[keys, columns] = k.T @ q of each cell, head_dim contracted in pieces of 128."""
     cells = step["cells"]
     if len(cells) == 0:
         return
-    shared = len(cells)
-    if step["copied"]:
-        shared = min(shared, BANK // block["pitch"])
-    step["scores"] = []
-    for n in range(len(cells)):
-        if n % shared == 0:
-            step["scores"].append(nl.ndarray((TILE, shared, block["pitch"]), dtype=nl.float32, buffer=nl.psum))
-        tile, slot = step["scores"][-1], n % shared
-        cell = cells[n]
-        keys, begin, end = cell["keys"], cell["begin"], cell["end"]
+    tile = _tile(step["columns"], nl.float32, nl.psum)
+    for cell in cells:
+        keys, begin, end, at = cell["keys"], cell["begin"], cell["end"], cell["at"]
         load = cell["load"]
         place = cell["key"] - load["begin"]
         for piece in range(len(load["k"])):
@@ -84,46 +85,75 @@ def _scores(env, step, block):
             queries = block["q"][piece]
             depth = part.shape[0]
             nisa.nc_matmul(
-                dst=tile[0:keys, slot, begin:end],
+                dst=tile[0:keys, at : at + end - begin],
                 stationary=part[0:depth, cell["unit"], place : place + keys],
                 moving=queries[0:depth, begin:end],
             )
         if env["lo"] != None and len(cell["edges"]) > 0:  # noqa: E711
-            add_masks(env, tile[0:keys, slot, 0 : block["columns"]], block, cell)
+            add_masks(env, tile[0:keys], block, cell)
+    step["scores"] = tile
+    if not step["copied"]:
+        step["exp"]["scores"] = tile
 
 
-def _exponentials(env, step, block):
-    """Probs = exp(scale * scores - shift + bias of the key), one instruction per run."""
-    cells, runs = step["cells"], step["runs"]
+def _tile(columns, dtype, buffer):
+    """[TILE, columns], in whole banks where it has more than one."""
+    if columns > BANK:
+        columns = (columns + BANK - 1) // BANK * BANK
+    return nl.ndarray((TILE, columns), dtype=dtype, buffer=buffer)
+
+
+def _part(tile, cells, run, place):
+    """The columns of a run: side by side, or the first ones of consecutive banks."""
+    first, last = cells[run[0]], cells[run[1] - 1]
+    keys, begin = first["keys"], first[place]
+    width = first["end"] - first["begin"]
+    if run[1] - run[0] > 1:
+        if cells[run[0] + 1][place] > begin + width:
+            banks = tile.reshape((TILE, tile.shape[1] // BANK, BANK))
+            return banks[0:keys, begin // BANK : last[place] // BANK + 1, 0:width]
+    return tile[0:keys, begin : last[place] + last["end"] - last["begin"]]
+
+
+def _copy(env, step, block):
+    """Scores of a step to the SBUF tile of its exp."""
+    exp, placed = step["exp"], step["placed"]
+    if len(placed) == 0:
+        return
+    if step["leads"]:
+        exp["scores"] = _tile(exp["columns"], nl.float32, nl.sbuf)
+    for run in step["runs"]:
+        target, source = _part(exp["scores"], placed, run, "to"), _part(step["scores"], placed, run, "at")
+        nisa.tensor_copy(dst=target, src=source, engine=nisa.engine.vector)
+    step["scores"] = None
+
+
+def _exponentials(env, steps, exp, block):
+    """Probs = exp(scale * scores - shift + bias of the key), one instruction per run; hidden ones become 0 at static edges."""
+    cells = exp["cells"]
     if len(cells) == 0:
         return
-    scores = step["scores"][0]
-    if step["copied"]:
-        scores = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=nl.float32, buffer=nl.sbuf)
-    probs = nl.ndarray((TILE, len(cells), block["pitch"]), dtype=env["v"].dtype, buffer=nl.sbuf)
-    for n in range(len(runs)):
-        first, last = runs[n][0], runs[n][1]
-        cell = cells[first]
-        keys, begin, end = cell["keys"], cell["begin"], cell["end"]
-        offset = env["offset"][0:keys, 0:1]
+    probs = _tile(exp["columns"], env["v"].dtype, nl.sbuf)
+    for run in exp["runs"]:
+        cell = cells[run[0]]
+        offset = env["offset"][0 : cell["keys"], 0:1]
         if env["bias"] != None:  # noqa: E711
             number = cell["key"] // TILE
-            offset = env["key_bias"][min(block["batch"], env["bias"].shape[0] - 1)][0:keys, number : number + 1]
-        if step["copied"]:
-            shared = step["scores"][0].shape[1]
-            for bank in range(first // shared, (last - 1) // shared + 1):
-                start, stop = max(first, bank * shared), min(last, (bank + 1) * shared)
-                source = step["scores"][bank][0:keys, start - bank * shared : stop - bank * shared, begin:end]
-                nisa.tensor_copy(dst=scores[0:keys, start:stop, begin:end], src=source, engine=nisa.engine.vector)
+            bias = env["key_bias"][min(block["batch"], env["bias"].shape[0] - 1)]
+            offset = bias[0 : cell["keys"], number : number + 1]
         nisa.activation(
-            dst=probs[0:keys, first:last, begin:end],
+            dst=_part(probs, cells, run, "to"),
             op=nl.exp,
-            data=scores[0:keys, first:last, begin:end],
+            data=_part(exp["scores"], cells, run, "to"),
             bias=offset,
             scale=env["scale"],
         )
-    step["probs"] = probs
-    step["scores"] = None
+    exp["probs"] = probs
+    exp["scores"] = None
+    for i in range(exp["first"], exp["last"] + 1):
+        steps[i]["scores"] = None
+        if env["lo"] == None:  # noqa: E711
+            hide_edges(env, steps[i], block)
 
 
 def _open_accumulators(env, block):
@@ -139,11 +169,10 @@ def _open_accumulators(env, block):
 
 def _output(env, step, block):
     """[out | row sum] += probs.T @ [v | 1], bank by bank."""
-    cells, heads = step["cells"], block["heads"]
+    cells, heads, exp = step["cells"], block["heads"], step["exp"]
     for bank in range(len(block["accumulators"])):
         tile = block["accumulators"][bank]
-        for n in range(len(cells)):
-            cell = cells[n]
+        for cell in cells:
             load = cell["load"]
             keys, slot = cell["keys"], (cell["key"] - load["begin"]) // TILE
             for place in range(tile.shape[1]):
@@ -152,9 +181,9 @@ def _output(env, step, block):
                 if column // heads in cell["seen"]:
                     begin = piece * env["piece"]
                     end = min(begin + env["piece"], env["v"].shape[3] + 1)
+                    rows = cell["to"] - cell["begin"] + column * TILE
                     nisa.nc_matmul(
                         dst=tile[0:TILE, place, 0 : end - begin],
-                        stationary=step["probs"][0:keys, n, column * TILE : (column + 1) * TILE],
+                        stationary=exp["probs"][0:keys, rows : rows + TILE],
                         moving=load["v"][0:keys, cell["unit"], slot, begin:end],
                     )
-    step["probs"] = None

@@ -10,7 +10,6 @@ from typing import Any
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.kernels.flash_const_max.tuning import Tuning, tuning_of
-from nki_hf.kernels.flash_const_max.work import COPIES
 from nki_hf.kernels.spans import TILE, Span, blocks_of, half_of, spans_of
 from nki_hf.problem import Problem
 
@@ -38,8 +37,8 @@ class ConstMaxPlan:
       row_split: query tiles of the first core, where two cores share one (batch, kv head).
       block_tiles: column tiles of a block.
       group: key tiles of a step (of 512 columns each).
-      lag: steps that the output product is behind the scores.
-      copied: of every three steps, those whose scores Vector copies to SBUF before exp, which reads faster there.
+      lag: steps that the output product is behind the scores, `copied` at least.
+      copied: steps behind each one whose exp reads PSUM, whose scores Vector copies to SBUF, where one exp reads them faster.
       late: steps that a block's end is behind its last output product.
       prefetch: steps that a load may be ahead of its use.
       chunk: keys of a load.
@@ -160,7 +159,8 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
     spans = spans_of(problem, problem.seqlen_kv)
     tuned = tuning or tuning_of(problem, chip)
     if bounds:
-        tuned = replace(tuned, copied=0)  # Vector makes masks
+        tuned = replace(tuned, copied=0, lag=min(tuned.lag, 3))  # Vector makes masks; a longer lag is for copies
+    tuned = replace(tuned, lag=max(tuned.lag, tuned.copied))
     budget, room = _budget(problem, tuned), _sbuf_limit(chip)
     room -= sum(budget.values())
     needed = _kept_keys(problem, spans, tuned.chunk) // TILE * _key_bytes(problem)
@@ -205,11 +205,11 @@ def _instructions(problem: Problem, spans: tuple[Span, ...], tuned: Tuning, boun
         seen = [(first // TILE, -(-last // TILE)) for first, last, _, _ in tiles if first < last]
         rows = max(1, min(tuned.block_tiles // len(tiles), problem.group_size))  # heads that are multiplied together
         cells = max((last for _, last in seen), default=0) - min((first for first, _ in seen), default=0)
-        ragged = min(cells, 2 * len(seen))  # near an edge each key tile has columns, and so an exp, of its own
         edges = sum(_edge_tiles(span) for span in tiles)
         masks += 2 * edges * TILE / WIDE + (len(tiles) if edges else 0)
-        runs = cells if problem.mask.bias is not None else (cells - ragged) / tuned.group + ragged
-        copies = cells * tuned.copied / COPIES
+        turns = cells / tuned.group / (tuned.copied + 1)  # of a step and the copied ones behind it
+        runs = cells if problem.mask.bias is not None else turns * min(2, tuned.copied + 1) + 2
+        copies = turns * tuned.copied
         per_block = cells * depth + runs + copies + rows * (sum(last - first for first, last in seen) * pieces + edges)
         end = len(tiles) * pieces + (len(tiles) + 1 if rows > 1 else 0)
         total += (per_block + rows * end + 8) * problem.group_size / rows
@@ -295,8 +295,8 @@ def _budget(problem: Problem, tuned: Tuning) -> dict[str, int]:
     biases = problem.batch if problem.mask.bias_batch else 1
     return {
         "q": 4 * -(-problem.head_dim // TILE) * columns * 2,
-        "probs": (tuned.lag + 2) * tuned.group * BANK * 2,
-        "scores": (2 * tuned.group * BANK * 4 if tuned.copied else 0),
+        "probs": (tuned.lag + 1 + max(1, tuned.copied)) * tuned.group * BANK * 2,
+        "scores": 2 * tuned.copied * tuned.group * BANK * 4,
         "accumulators": 2 * tuned.block_tiles * (width + 1) * 4,
         "out": 3 * tuned.block_tiles * width * 2,
         "statistics": 9 * slots * 4 + (9 if problem.row_statistics else 8) * TILE * 4 + 2048,

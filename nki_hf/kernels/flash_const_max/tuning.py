@@ -25,12 +25,14 @@ class Tuning:
     chunk: int = 2048
 
 
-KINDS = ("short", "long", "longest", "wide", "widest")
-"""Query tiles that visit up to 1,536 keys on average; up to 3,072; more; head_dim_v of 256 to 511, whose accumulators take a
-bank each; 512, two of them."""
+KINDS = ("shortest", "shorter", "short", "long", "longest", "wide", "widest")
+"""Query tiles that visit up to 384 keys on average, without a window; up to 768; up to 1,536; up to 3,072; more; head_dim_v of
+256 to 511, whose accumulators take a bank each; 512, two of them."""
 
 CASES: Mapping[str, tuple[str, ...]] = {
-    "short": ("hq=16,sq=512,causal", "hq=4,sq=2048,causal", "hq=4,sq=1024,d=64,causal"),
+    "shortest": ("hq=16,sq=512,causal", "hq=16,sq=256", "hq=8,sq=512,d=64,causal"),
+    "shorter": ("hq=4,sq=1024,causal", "hq=4,sq=1024,d=64,causal", "hq=4,sq=2048,window=512"),
+    "short": ("hq=4,sq=2048,causal", "hq=8,hkv=1,sq=2048,causal", "hq=4,sq=2048,d=64,causal"),
     "long": ("sq=4096,causal", "sq=2048", "sq=4096,d=64,causal"),
     "longest": ("sq=4096", "sq=8192,causal", "sq=4096,d=64"),
     "wide": ("sq=2048,d=256,causal", "hq=4,sq=1024,d=256,causal"),
@@ -39,9 +41,11 @@ CASES: Mapping[str, tuple[str, ...]] = {
 """Shapes by kind, on one core."""
 
 SPACES: Mapping[str, tuple[str, ...]] = {
-    "short": ("group=1..3", "lag=2..4", "copied=0,1", "prefetch=8,16", "block_tiles=4"),
-    "long": ("group=1..2", "lag=2,3,5", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
-    "longest": ("group=1..2", "lag=2,3,5", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
+    "shortest": ("group=1..3", "lag=2..4", "copied=0,1", "prefetch=8,16", "block_tiles=4"),
+    "shorter": ("group=1..2", "lag=2..5", "copied=0,1", "prefetch=8,16", "block_tiles=4"),
+    "short": ("group=2", "lag=2,3,5,6", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
+    "long": ("group=1..2", "lag=3,5,9", "copied=0..2", "prefetch=8,16", "block_tiles=4"),
+    "longest": ("group=2", "lag=3,5,9,12", "copied=0..4", "prefetch=8,16", "block_tiles=4"),
     "wide": ("group=1..2", "lag=2..4", "prefetch=8,16", "block_tiles=4"),
     "widest": ("group=1..2", "lag=2..4", "prefetch=8,16", "block_tiles=2"),
 }
@@ -51,23 +55,29 @@ SPACES: Mapping[str, tuple[str, ...]] = {
 LAWS = "e08ee7171ab42479"
 TABLE: dict[str, dict[str, Tuning]] = {
     "trn1": {
-        "short": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "shortest": Tuning(block_tiles=4, group=1, lag=4, late=1, copied=0, prefetch=16, chunk=2048),
+        "shorter": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
         "long": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
-        "longest": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "longest": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=0, prefetch=8, chunk=2048),
         "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, copied=0, prefetch=16, chunk=2048),
         "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, copied=0, prefetch=16, chunk=2048),
     },
     "trn2": {
-        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, copied=0, prefetch=16, chunk=2048),
+        "shortest": Tuning(block_tiles=4, group=2, lag=2, late=1, copied=0, prefetch=16, chunk=2048),
+        "shorter": Tuning(block_tiles=4, group=2, lag=4, late=1, copied=0, prefetch=16, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=1, prefetch=16, chunk=2048),
         "long": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=1, prefetch=8, chunk=2048),
-        "longest": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=2, prefetch=8, chunk=2048),
+        "longest": Tuning(block_tiles=4, group=2, lag=9, late=1, copied=2, prefetch=8, chunk=2048),
         "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, copied=0, prefetch=16, chunk=2048),
         "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
     },
     "trn3": {
-        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
-        "long": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=2, prefetch=8, chunk=2048),
-        "longest": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=2, prefetch=8, chunk=2048),
+        "shortest": Tuning(block_tiles=4, group=2, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
+        "shorter": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=6, late=1, copied=1, prefetch=8, chunk=2048),
+        "long": Tuning(block_tiles=4, group=2, lag=9, late=1, copied=2, prefetch=8, chunk=2048),
+        "longest": Tuning(block_tiles=4, group=2, lag=12, late=1, copied=4, prefetch=8, chunk=2048),
         "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
         "widest": Tuning(block_tiles=2, group=1, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
     },
@@ -83,7 +93,10 @@ def kind_of(problem: Problem) -> str:
         return "wide"
     visited = [last - first for first, last, _, _ in spans_of(problem, problem.seqlen_kv)]
     mean = sum(visited) / max(1, len(visited))
-    return "short" if mean <= 1536 else "long" if mean <= 3072 else "longest"
+    limits = {"shortest": 384, "shorter": 768, "short": 1536, "long": 3072}
+    if problem.mask.window is not None:
+        del limits["shortest"]  # their edges want the output product further behind
+    return next((kind for kind, most in limits.items() if mean <= most), "longest")
 
 
 def tuning_of(problem: Problem, chip: Chip) -> Tuning:

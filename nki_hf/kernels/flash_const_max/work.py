@@ -7,7 +7,9 @@ Words:
               head, or, where a head has fewer, the same query tiles of several heads of the group (tile by tile, then head)
     cell      one key tile (128 keys) of a block: its columns, and which of its query tiles are at an edge of the mask
     step      up to `group` cells of a block that share PSUM
-    run       cells of a step that one exp covers: full key tiles with the same columns
+    exp       the probabilities of one step, from its scores in PSUM, or of up to `copied` consecutive ones of a block, from
+              copies of theirs in SBUF
+    run       consecutive cells of a step or an exp that one instruction covers, as they lie in PSUM or SBUF
     pack      consecutive blocks of the same query tiles of neighbouring heads, loaded and written with one transfer
     load      one chunk of k and v (of short kv heads: of several), or the queries of a pack, with the step before which it is
               issued
@@ -26,10 +28,10 @@ __all__ = ["blocks_of", "divided", "ledgers_of", "loads_of", "steps_of"]
 TILE = 128
 PACK = 2048
 """Columns of a pack at most: 4 KiB of 16-bit queries per partition."""
+BANK = 512
+"""float32 columns of a PSUM bank."""
 WIDE = 1024
 """Keys of a mask of bounds per row."""
-COPIES = 3
-"""Steps among which `copied` are copied."""
 LEDGER = 512
 """Slots of a ledger, unless one segment has more: switching the Scalar engine's table to the logarithm costs about a step."""
 
@@ -147,41 +149,82 @@ def steps_of(blocks: list[Item], spans: tuple[Span, ...], seqlen_kv: int, group:
       spans: per query tile, the keys it visits and those that all of its rows see.
       seqlen_kv: number of keys.
       group: key tiles per step, of 512 columns each; narrower blocks take as many more.
-      joined: False if every key tile needs an exp of its own (a bias per key).
-      copied: of every `COPIES` steps, those whose scores the Vector engine copies to SBUF before exp.
+      joined: False if every key tile needs an instruction of its own for exp (a bias per key).
+      copied: steps behind each other one whose scores the Vector engine copies to SBUF before exp.
     """
     steps: list[Item] = []
     for b in range(len(blocks)):
         block = blocks[b]
         cells = _cells(block, spans, seqlen_kv)
-        pitch = TILE
-        while pitch < block["columns"]:
-            pitch = 2 * pitch
-        size = group * 512 // pitch
+        size = group * (BANK // block["columns"])
         visited = [False] * block["tiles"]
         for cell in cells:
             for t in cell["seen"]:
                 visited[t] = True
         block["visited"] = visited
-        block["pitch"] = pitch
         for begin in range(0, max(1, len(cells)), size):
             part = cells[begin : begin + size]
+            placed = _placed(part)
+            is_copied = len(steps) % (copied + 1) > 0
+            exp: Item = {"cells": [], "first": len(steps), "columns": 0}
+            if is_copied and begin > 0:
+                if steps[-1]["copied"]:
+                    exp = steps[-1]["exp"]
+            base = exp["columns"]
+            if BANK % block["columns"] > 0:
+                base = -(-base // BANK) * BANK
+            for cell in part:
+                cell["to"] = base + cell["at"]
+            columns = placed[-1]["at"] + _width(placed[-1]) if len(placed) > 0 else 0
             steps.append({
-                "block": b, "cells": part, "runs": _runs(part, joined), "opens": begin == 0,
-                "closes": begin + size >= len(cells), "copied": len(steps) % COPIES < copied,
+                "block": b, "cells": part, "placed": placed, "runs": _runs(placed, "at", True), "opens": begin == 0,
+                "closes": begin + size >= len(cells), "copied": is_copied, "exp": exp, "columns": columns,
+                "leads": exp["first"] == len(steps),
             })  # fmt: skip
+            exp["last"] = len(steps) - 1
+            exp["cells"] = exp["cells"] + placed
+            exp["columns"] = base + columns
+            exp["runs"] = _runs(exp["cells"], "to", joined)
     return steps
 
 
-def _runs(cells: list[Item], joined: bool) -> list[tuple[int, int]]:
-    """`(first, past the last)` of the cells that one exp covers."""
+def _width(cell: Item) -> int:
+    width: int = cell["end"] - cell["begin"]
+    return width
+
+
+def _placed(cells: list[Item]) -> list[Item]:
+    """The cells of a step as they lie in PSUM, the widest first, so that few banks have gaps; each learns its first column,
+    `at`. None crosses a bank.
+    """
+    placed: list[Item] = []
+    at = 0
+    for width in range(BANK, 0, -TILE):
+        for cell in cells:
+            if _width(cell) == width:
+                if at % BANK + width > BANK:
+                    at = -(-at // BANK) * BANK
+                cell["at"] = at
+                at = at + width
+                placed.append(cell)
+    return placed
+
+
+def _runs(cells: list[Item], place: str, joined: bool) -> list[tuple[int, int]]:
+    """`(first, past the last)` of the cells that one instruction covers: they lie side by side, or one in each of consecutive
+    banks and are equally wide.
+    """
     runs: list[tuple[int, int]] = []
     begin = 0
     for n in range(len(cells)):
-        cell = cells[n]
         if n + 1 < len(cells) and joined:
-            after = cells[n + 1]
-            if after["keys"] == cell["keys"] and after["begin"] == cell["begin"] and after["end"] == cell["end"]:
+            first, cell, after = cells[begin], cells[n], cells[n + 1]
+            beside, apart = after[place] == cell[place] + _width(cell), False
+            if n > begin:
+                apart = cells[begin + 1][place] > first[place] + _width(first)
+                beside = beside and not apart
+            same = _width(after) == _width(first) and after[place] == cell[place] + BANK and first[place] % BANK == 0
+            if after["keys"] == cell["keys"] and (beside or (same and (apart or n == begin))):
                 continue
         runs.append((begin, n + 1))
         begin = n + 1
