@@ -187,7 +187,11 @@ def never_written(result: LaunchResult) -> list[Array | None]:
             known = flags.get(region.buffer.number)
             if known is None:
                 continue
-            if region.indirect or region.dtype.itemsize != region.buffer.dtype.itemsize:
+            same = region.dtype.itemsize == region.buffer.dtype.itemsize
+            if region.indirect and same and region.reached is not None:
+                known[region.reached] = True
+                continue
+            if region.indirect or not same:
                 flags[region.buffer.number] = None
                 continue
             np.ndarray(region.shape, np.bool_, buffer=known, offset=region.offset, strides=region.strides)[...] = True
