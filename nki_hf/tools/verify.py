@@ -44,7 +44,9 @@ from nki_hf.tools.verify_subject import (
     check_call,
     describe,
     load_callable,
+    never_ending,
     parameters,
+    place_of,
     position,
 )
 
@@ -206,7 +208,7 @@ def never_written(result: LaunchResult) -> list[Array | None]:
 
 
 def command(
-    kernel: Annotated[str, typer.Argument(help="PATH:KERNEL, a .py file (or module) and a kernel in it.")] = "",
+    kernel: Annotated[str, typer.Argument(help="PATH, a .py file with one kernel, or PATH:KERNEL (a file or module).")] = "",
     reference: Annotated[str, typer.Option(help="PATH:FUNC; default for kernels of q, k, v: the float64 oracle.")] = "",
     shape: Annotated[
         str | None, typer.Option(help=f"{SHAPE_HELP} Default: {_SHAPES[0]}, or fewer rows if it takes no more.")
@@ -274,7 +276,7 @@ def command(
             check_writable(json_file, "json")
         chosen = get_chip(chip or settings().chip)
         options = SimOptions(chip=chosen, third_party=foreign, uninitialized="error" if strict_reads else "sentinel")
-        files = dict.fromkeys(spec.rpartition(":")[0] for spec in (kernel, reference) if spec)
+        files = dict.fromkeys(place_of(spec) or spec for spec in (kernel, reference) if spec)
         print(printable(f"running {', '.join(files)} as Python code, with all of your rights"), file=sys.stderr, flush=True)
         loaded = load_callable(kernel)
         given = load_callable(reference) if reference else None
@@ -297,7 +299,7 @@ def command(
                 )
                 for text in (_SHAPES if shape is None else [shape])
             })  # fmt: skip
-        with working(f"nki_hf verify of {kernel}", len(DISTRIBUTIONS)) as work:
+        with working(f"nki_hf verify of {kernel}", len(DISTRIBUTIONS)) as work, never_ending():
             judged = run(subject, options=options, lnc=lnc, seed=seed, work=work)
         found = {"kernel": kernel, "reference": reference or "oracle", **judged}
     except (UsageError, ValueError) as error:

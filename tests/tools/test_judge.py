@@ -111,6 +111,12 @@ def test_other_values_at_the_same_place_are_a_race_whatever_is_said(judged):
     assert record["verdict"] == "failed at stage races"
 
 
+def test_parameters_without_names_are_told_to_be_named(judged):
+    record = judged("import nki\n\n\n@nki.jit\ndef kernel(*args, **more):\n    return args[0]\n")
+    assert record["stage"] == "run"
+    assert "name each array as a parameter, not by *args and **more" in record["sentence"]
+
+
 CACHE = """
 import nki
 import nki.isa as nisa

@@ -201,9 +201,11 @@ def bound_arguments(
     if set(arrays) <= set(parameters):
         names = {key: key for key in arrays}
     else:
-        free = [key for key in parameters if key not in known]
+        rest = [f"{item}" for item in parameters.values() if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD)]
+        free = [key for key, item in parameters.items() if key not in known and f"{item}" not in rest]
         if len(free) < len(arrays):
-            raise _NoKernel(f"{name} takes {', '.join(free) or 'no arrays'}, and the task gives {', '.join(arrays)}.")
+            more = f": name each array as a parameter, not by {' and '.join(rest)}" if rest else ""
+            raise _NoKernel(f"{name} takes {', '.join(free) or 'no arrays'}, and the task gives {', '.join(arrays)}{more}.")
         names = dict(zip(free, arrays, strict=False))
     given = {key: arrays[own] for key, own in names.items()}
     missing = [
