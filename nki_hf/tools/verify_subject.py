@@ -28,6 +28,7 @@ from nki_hf.problem import Problem
 from nki_hf.sim.run.launch import Kernel
 from nki_hf.sim.sdk.as_nki import as_nki
 from nki_hf.testing import AttentionInputs, attention_inputs
+from nki_hf.tools.judging.kernel_choice import kernel_in
 from nki_hf.tools.numpy_layouts import NumpyArrays
 from nki_hf.tools.verify_inputs import array_inputs
 from nki_hf.tools.verify_judge import unit_roundoff
@@ -106,8 +107,6 @@ def load_callable(spec: str) -> Any:
     with as_nki(), never_ending():
         module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     if not name:
-        from nki_hf.tools.judging.child import kernel_in  # imports what a named kernel does not need
-
         try:
             return kernel_in(module, place, name)[0]
         except ValueError as error:
