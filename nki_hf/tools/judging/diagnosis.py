@@ -40,7 +40,7 @@ def named(task: Task, checks: Sequence[Checked]) -> str:
     check, outcome = failing[0]
     wrong = [number for number, judgement in enumerate(outcome.judgements) if not judgement.passed]
     for number in wrong[1:_OUTPUTS]:  # the first may follow from another
-        if words := _closest(task, check, outcome, number, time.process_time() + _SECONDS):
+        if words := _closest(task, check, outcome, number, time.thread_time() + _SECONDS):
             return f"{task.outputs[number]} equals what comes out if {words}"
     general = _general(task, check, outcome, outcome.wrong or 0)
     same = "" if "what comes out if" in general else constant(task.outputs[wrong[0]], check, wrong[0])
@@ -50,7 +50,7 @@ def named(task: Task, checks: Sequence[Checked]) -> str:
 def matched(task: Task, checks: Sequence[Checked]) -> str:
     """The task's mistake that explains a wrong output, if there is one."""
     failing = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
-    until = time.process_time() + _SECONDS
+    until = time.thread_time() + _SECONDS
     for check, outcome in failing[:3]:
         if words := _closest(task, check, outcome, outcome.wrong or 0, until):
             return f"{task.outputs[outcome.wrong or 0]} equals what comes out if {words}"
@@ -88,7 +88,7 @@ def _misread(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
 
     wrong = [(words, of(change)) for words, change in misread(outcome.arrays)]
     wrong[:0] = _late(task, outcome, number)
-    return best(wrong, task, check, outcome, number, time.process_time() + _SECONDS)
+    return best(wrong, task, check, outcome, number, time.thread_time() + _SECONDS)
 
 
 def _late(task: Task, outcome: Outcome, number: int) -> list[Mistake]:
@@ -113,7 +113,7 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str
     """What operation of the reference is done otherwise, if that explains the output."""
     arrays, output = exact(outcome.arrays, compared_in(outcome, number)), wide(outcome.outputs[number])
     given = {**arrays, **dict(task.constants(check.size))}
-    until = time.process_time() + _SECONDS
+    until = time.thread_time() + _SECONDS
     tolerance = max(3 * outcome.judgements[number].tolerance, 0.02)
     part, _ = wrong_part(output, outcome.references[number], tolerance)
 
@@ -121,7 +121,7 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str
         return lambda **items: traced.run(task.reference, items, changes)
 
     def other(changes: Mapping[traced.Site, traced.Change]) -> Array | None:
-        found = None if time.process_time() > until else result(of(changes), task, check, arrays, number)
+        found = None if time.thread_time() > until else result(of(changes), task, check, arrays, number)
         return None if found is None or found.shape != output.shape or not np.isfinite(found).all() else found[part]
 
     def error(changes: Mapping[traced.Site, traced.Change]) -> float:
