@@ -117,6 +117,29 @@ def test_parameters_without_names_are_told_to_be_named(judged):
     assert "name each array as a parameter, not by *args and **more" in record["sentence"]
 
 
+THREADED = """
+import threading
+
+plain = NAME
+
+
+@nki.jit
+def threaded(q, k, v):
+    out = nl.ndarray(q.shape, q.dtype, buffer=nl.shared_hbm)
+    worker = threading.Thread(target=plain, args=(q, k, v))
+    worker.start()
+    worker.join()
+    return out
+"""
+
+
+def test_a_thread_of_the_kernel_that_fails_is_told(judged):
+    name = RIGHT.split("@nki.jit\ndef ", 1)[1].split("(", 1)[0]
+    record = judged(RIGHT.replace("@nki.jit\n", "", 1) + THREADED.replace("NAME", name))
+    assert record["stage"] == "run", record["sentence"]
+    assert "a thread that the kernel started failed" in record["sentence"]
+
+
 CACHE = """
 import nki
 import nki.isa as nisa

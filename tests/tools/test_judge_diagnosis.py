@@ -161,6 +161,8 @@ def test_an_output_that_no_input_reaches_is_told_so():
     fixed = np.random.default_rng(99).standard_normal((384, 32))
     assert "the same whatever the inputs are" in told(WEIGHTED, lambda **_: fixed, 1.0, 2.0)
     assert "the same whatever" not in told(WEIGHTED, lambda x, y, weight: fixed * x, 1.0, 2.0)
+    for nothing in (0.0, np.nan):  # which have words of their own
+        assert "the same whatever" not in told(WEIGHTED, lambda nothing=nothing, **_: nothing * fixed, 1.0, 2.0)
 
 
 def test_one_number_per_row_is_not_explained_by_a_factor_of_each_row():

@@ -8,8 +8,9 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int, named:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SimulatorWarning)
             try:
-                launch(_kept(kernel.function, outputs), (), given, options=options, lnc=lnc)
+                with _threads_heard():
+                    launch(_kept(kernel.function, outputs), (), given, options=options, lnc=lnc)
             except KernelFault:
                 if len(outputs) < lnc:
                     raise
@@ -144,6 +146,24 @@ def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int, named:
                 )
         order = [key for key in inspect.signature(kernel.function).parameters if key in names]
         return {"tape": recorder.tape(outputs), "parameters": [(key, names[key]) for key in order], "refused": ""}
+
+
+@contextlib.contextmanager
+def _threads_heard() -> Iterator[None]:
+    """What a thread of the kernel's own raises is raised here: instructions belong to the thread in which the kernel runs."""
+    heard: list[BaseException] = []
+
+    def hear(args: Any) -> None:
+        heard.append(args.exc_value)
+
+    before, threading.excepthook = threading.excepthook, hear
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+    if heard:
+        error = NoKernel(f"a thread that the kernel started failed ({heard[0]}): a kernel issues its instructions itself.")
+        raise error.with_traceback(heard[0].__traceback__)
 
 
 def _kept(function: Callable[..., Any], outputs: dict[int, Any]) -> Callable[..., Any]:

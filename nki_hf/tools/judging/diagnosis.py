@@ -155,7 +155,10 @@ def constant(name: str, check: Checked, number: int) -> str:
     outputs = [outcome.outputs[number] for outcome in check.outcomes]
     wanted = [outcome.references[number] for outcome in check.outcomes]
     moves = any(off(other, wanted[0]) > 0.01 for other in wanted[1:])
-    if not moves or any(other.tobytes() != outputs[0].tobytes() for other in outputs[1:]):
+    held = wide(outputs[0])
+    if not moves or not np.isfinite(held).all() or not held.any():
+        return ""  # never written, or nothing but zeros: that is said in other words
+    if any(other.tobytes() != outputs[0].tobytes() for other in outputs[1:]):
         return ""
     return f"{name} is the same whatever the inputs are: it is made of constants, and no input reaches it"
 
