@@ -26,11 +26,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from nki_hf.errors import FaultRecord, KernelFault
+from nki_hf.observers.written_twice import elements_of, written_twice
 from nki_hf.sim.stream.access_history import Access, Accesses
 from nki_hf.sim.stream.dependencies import Dependencies, dependencies
 from nki_hf.sim.stream.events import Event, Region
@@ -63,7 +63,8 @@ class Race:
       first_region, second_region: what they touch.
       cause: `cores`, `addresses`, `hbm` or `indices`.
       missing: what would order them.
-      same: True if it is one instruction of the kernel, which writes the same elements on both cores.
+      same: True if both cores write the same elements by one instruction of the kernel, or read such elements after their own
+        core has written them: if both write the same values, it does not matter which comes first.
       count: pairs at the same two source lines.
     """
 
@@ -143,6 +144,7 @@ def _between_cores(events: Sequence[Event]) -> Iterator[Race]:
         return
     after, before = _meetings(dependencies(events, reorder=True))
     for accesses in touched.values():
+        twice = None
         index: dict[bool, Accesses] = {True: Accesses(), False: Accesses()}  # of core 1, by "is a write"
         regions: dict[int, list[tuple[bool, Region]]] = defaultdict(list)
         for event, region, writes in accesses:
@@ -162,25 +164,16 @@ def _between_cores(events: Sequence[Event]) -> Iterator[Race]:
                     continue
                 theirs = next(r for w, r in regions[item.event] if w == other_writes)
                 if _meet(region, theirs):
-                    yield _core_race(event, region, events[item.event], theirs)
+                    twice = written_twice(accesses) if twice is None else twice
+                    yield _core_race(event, region, events[item.event], theirs, twice)
 
 
 def _meet(a: Region, b: Region) -> bool:
     """Whether two regions that may meet do: where run-time indices choose elements, those that they chose in this run."""
     if not (a.indirect or b.indirect) or a.dtype.itemsize != b.dtype.itemsize:
         return True
-    ours, theirs = _elements(a), _elements(b)
+    ours, theirs = elements_of(a), elements_of(b)
     return ours is None or theirs is None or bool(np.isin(ours, theirs).any())
-
-
-def _elements(region: Region) -> np.ndarray[Any, Any] | None:
-    """Numbers of the elements that a region touches; None if nobody knows."""
-    if region.indirect:
-        return region.reached
-    found = np.array([region.offset])
-    for count, stride in zip(region.shape, region.strides, strict=True):
-        found = (found[:, None] + stride * np.arange(count)).reshape(-1)
-    return found
 
 
 def _shared_accesses(events: Sequence[Event]) -> dict[int, list[tuple[Event, Region, bool]]]:
@@ -248,11 +241,11 @@ def _meetings(graph: Dependencies) -> tuple[list[int], list[int]]:
     return after, before
 
 
-def _core_race(a: Event, a_region: Region, b: Event, b_region: Region) -> Race:
+def _core_race(a: Event, a_region: Region, b: Event, b_region: Region, twice: bool) -> Race:
     if b.index < a.index:
         a, a_region, b, b_region = b, b_region, a, a_region
     name = a_region.buffer.name
-    if _same_write(a, a_region, b, b_region):
+    if _same_write(a, a_region, b, b_region) or twice:
         split = "a share of the rows for each core: both write the same elements. Divide them by nl.program_id(0)"
         return Race(a, b, a_region, b_region, "cores", split, same=True)
     return Race(a, b, a_region, b_region, "cores", f"core_barrier(data={name}, cores=(0, 1)) between the two on both cores")

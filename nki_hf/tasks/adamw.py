@@ -64,6 +64,9 @@ _ADAMW_WRONG: dict[str, Callable[..., Any]] = {
     "the betas are exchanged": lambda **a: _adamw(**a, betas=_BETAS[::-1]),
     "the gradient is not squared in exp_avg_sq": lambda **a: _adamw(**a, squared=False),
     "absolute gradients are averaged in exp_avg_sq, not squares": lambda **a: _adamw(**a, power=np.abs),
+    "exp_avg_sq takes the square of the new exp_avg, not of the gradient": lambda **a: _adamw(
+        **a, power=lambda g: _adamw(**a)[1] ** 2
+    ),
     "the gradient is squared twice in exp_avg_sq": lambda **a: _adamw(**a, power=lambda g: g**4),
     "exp_avg_sq is not under a root": lambda **a: _adamw(**a, root=1.0),
     "the fourth root of exp_avg_sq divides, not the square root": lambda **a: _adamw(**a, root=0.25),

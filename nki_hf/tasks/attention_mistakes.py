@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.tasks.attention_reference import attention, within
-from nki_hf.tasks.attention_scores import filled, from_scores, of_probabilities, zero_hidden
+from nki_hf.tasks.attention_scores import filled, from_scores, of_probabilities, own_keys, zero_hidden
 from nki_hf.tasks.attention_tiles import (
     anti_causal,
     bfloat16,
@@ -48,6 +48,12 @@ _KEYS: dict[str, Callable[[int], Callable[[Array, Array], Array]]] = {
     "only the first block of {size} keys is seen": lambda n: lambda rows, keys: keys < n,
     "only the last block of {size} keys is seen": lambda n: lambda rows, keys: keys >= len(keys) - n,
     "only the last block of {size} keys that a row may see is seen": lambda n: lambda rows, keys: _last(rows, keys, n),
+    "only the last two blocks of {size} keys that a row may see are seen": lambda n: (
+        lambda rows, keys: keys // n >= rows // n - 1
+    ),
+    "only the first and the last block of {size} keys that a row may see are seen": (
+        lambda n: lambda rows, keys: _last(rows, keys, n) | (keys < n)
+    ),
     "only every second block of {size} keys is seen": lambda n: lambda rows, keys: keys // n % 2 == 0,
 }
 """What a kernel forgets of its keys; a name holds the size of a block."""
@@ -186,11 +192,26 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                 f"hidden scores {where}are {value} instead of the lowest number": functools.partial(
                     zero_hidden, size=size, value=float(value)
                 )
-                for value in (-1, -10, -20)
+                for value in (-1, -2, -5, -10, -20, -50, -100)
                 for where, size in (("of a row's own 128 keys ", _TILE), ("of a row's own 512 keys ", 512), ("", 1 << 30))
             },
             "the mask is transposed: a row sees its own key and those after it": lambda q, k, v: anti_causal(q, k, v),
             "the mask is moved by a tile of 128 keys": of(ahead=1 + _TILE),
+            **{
+                f"the mask is transposed within a row's own {size} keys: it sees its own and those after it": of(
+                    causal=False,
+                    keys=lambda rows, keys, n=size: (keys // n < rows // n) | (_last(rows, keys, n) & (keys >= rows)),
+                )
+                for size in (_TILE, 512)
+            },
+            **{
+                f"there is a window: a row sees its last {n} keys only": of(keys=lambda rows, keys, n=n: keys > rows - n)
+                for n in (64, _TILE, 256, 512)
+            },
+            **{
+                f"every block of {size} keys of K that a row sees is the row's own": functools.partial(own_keys, size=size)
+                for size in (_TILE, 512)
+            },
             "the mask lets a row see its whole tile of 128": lambda q, k, v: by_tiles(q, k, v, _TILE),
             "the mask lets a row see its whole block of 512": lambda q, k, v: by_tiles(q, k, v, 512),
         }

@@ -10,7 +10,7 @@ import numpy as np
 
 from nki_hf.tasks.attention_reference import attention
 
-__all__ = ["filled", "from_scores", "of_probabilities", "zero_hidden"]
+__all__ = ["filled", "from_scores", "of_probabilities", "own_keys", "zero_hidden"]
 
 Array = np.ndarray[Any, Any]
 _D = 128
@@ -39,7 +39,7 @@ def of_probabilities(causal: bool) -> dict[str, Callable[..., Any]]:
         rows, columns = p.shape[-2:]
         return p * (np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1)
 
-    found = {
+    found: dict[str, Callable[..., Any]] = {
         "the probabilities are squared": of(np.square),
         "the square roots of the probabilities are used": of(np.sqrt),
         "the probabilities are divided by their sums twice (the softmax runs over probabilities)": of(_softmax),
@@ -58,6 +58,10 @@ def of_probabilities(causal: bool) -> dict[str, Callable[..., Any]]:
         ),
         "the scores are not exponentiated": lambda q, k, v: _from_weights(q, k, v, causal, lambda s: s),
         "the absolute scores are taken": lambda q, k, v: from_scores(q, k, v, causal, np.abs),
+        **{
+            f"the scores are capped by {cap} * tanh(scores / {cap})": functools.partial(_capped, causal=causal, cap=float(cap))
+            for cap in (10, 20, 30, 50)
+        },
         "the scores have the other sign": lambda q, k, v: from_scores(q, k, v, causal, np.negative),
     }
     if causal:
@@ -111,6 +115,21 @@ def _late_mask(q: Array, k: Array, v: Array, size: int, sums: bool = False) -> A
     power = np.exp(scores - np.where(near, scores, -np.inf).max(-1, keepdims=True))
     top, bottom = (near, mine) if sums else (mine, near)
     return np.asarray((power * top) @ v / (power * bottom).sum(-1, keepdims=True))
+
+
+def _capped(q: Array, k: Array, v: Array, causal: bool, cap: float) -> Array:
+    return from_scores(q, k, v, causal, lambda scores: cap * np.tanh(scores / cap))
+
+
+def own_keys(q: Array, k: Array, v: Array, size: int) -> Array:
+    """Causal attention in which the scores of every block of `size` keys are those of the row's own block."""
+
+    def changed(scores: Array) -> Array:
+        rows, columns = scores.shape[-2:]
+        own = (np.arange(rows)[:, None] + columns - rows) // size * size + np.arange(columns) % size
+        return np.take_along_axis(scores, np.broadcast_to(np.minimum(own, columns - 1), scores.shape), -1)
+
+    return from_scores(q, k, v, True, changed)
 
 
 def filled(q: Array, k: Array, v: Array, size: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from nki_hf.tasks.row_parts import WIDTH, drawn_scores, kept, other_rows, shifted_exp
@@ -36,6 +37,13 @@ def _restarted(logits: Array, labels: Array, n: int) -> Array:
 
 def _labelled(size: int, distribution: str, rng: np.random.Generator) -> Mapping[str, Array]:
     return {"logits": drawn_scores(size, distribution, rng), "labels": rng.integers(0, WIDTH, (size, 1))}
+
+
+def _coarse(logits: Array, labels: Array, also: bool) -> Array:
+    """The logits of all columns whose rounded numbers are the label, rounded too or not, added up."""
+    columns = np.arange(logits.shape[-1]).astype(ml_dtypes.bfloat16).astype(np.int64)
+    wanted = labels.astype(ml_dtypes.bfloat16).astype(np.int64) if also else labels
+    return np.asarray((logits * (columns == wanted)).sum(-1, keepdims=True))
 
 
 _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
@@ -86,6 +94,12 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
     ),
     "the logit after the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, 1),
     "the logit before the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, -1),
+    **{
+        f"the numbers of the columns {also}are rounded to bfloat16 before they are compared (exact to 256)": (
+            lambda logits, labels, also=also: _lse(logits) - _coarse(logits, labels, bool(also))
+        )
+        for also in ("", "and the labels ")
+    },
     "the logarithm has base 2 instead of e": lambda logits, labels: (
         np.log2(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
         + logits.max(-1, keepdims=True) - _picked(logits, labels)

@@ -187,6 +187,10 @@ _SCAN_WRONG: dict[str, Callable[..., Any]] = {
             ("that of the beginning of the block before", lambda out, x, start, n: out[:, start - n]),
             ("one step old", lambda out, x, start, n: out[:, start - 2]),
             ("the last x of the block before", lambda out, x, start, n: x[:, start - 1]),
+            (
+                "rounded to bfloat16",
+                lambda out, x, start, n: out[:, start - 1].astype(ml_dtypes.bfloat16).astype(out.dtype),
+            ),
             ("doubled", lambda out, x, start, n: 2 * out[:, start - 1]),
         )
     },

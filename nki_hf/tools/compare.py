@@ -100,7 +100,7 @@ def _constants(item: Named, constants: dict[str, Any]) -> dict[str, Any]:
 
 
 def _source(item: Named) -> str:
-    return Path(_file(item)).read_text(encoding="utf-8", errors="replace")
+    return Path(_file(item)).read_text(encoding="utf-8-sig", errors="replace")
 
 
 def _show(

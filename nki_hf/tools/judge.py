@@ -31,7 +31,10 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of the inputs; -1 = a new one.")] = -1,
     json_file: Annotated[str, typer.Option("--json", help="Write the record to this file; - prints it.")] = "",
     same_writes: Annotated[
-        bool, typer.Option("--same-writes", help="Both cores may write the same values to the same place: a warning, no race.")
+        bool,
+        typer.Option(
+            "--same-writes", help="Both cores may write the same values, or one read what no output shows: a warning, no race."
+        ),
     ] = False,
     tasks: Annotated[bool, typer.Option("--tasks", help="List the tasks.")] = False,
     show_schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the record.")] = False,

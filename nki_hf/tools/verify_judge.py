@@ -70,16 +70,23 @@ def row_error(output: Array, reference: Array, scale: Array | float = 0.0) -> Ar
     grow with what was summed, however much of it cancels.
     """
     output, reference = _without_agreed_infinities(output, reference)
-    difference = np.linalg.norm(output - reference, axis=-1)
-    size = np.linalg.norm(reference, axis=-1)
+    difference, size = _row_norms(output - reference), _row_norms(reference)
     typical = float(np.sqrt(np.mean(size**2)))
     floor = max(_SMALL_ROW * typical, np.finfo(np.float64).tiny)
     return np.asarray(difference / np.maximum(np.maximum(size, floor), scale))
 
 
+def _row_norms(array: Array) -> Array:
+    """Norms along the last axis, without an array of squares."""
+    return np.asarray(np.sqrt(np.einsum("...i,...i->...", array, array)))
+
+
 def _without_agreed_infinities(output: Array, reference: Array) -> tuple[Array, Array]:
     out, ref = np.asarray(output, np.float64), np.asarray(reference, np.float64)
-    agree = np.isinf(ref) & (out == ref)
+    agree = np.isinf(ref)
+    if not agree.any():
+        return out, ref
+    agree &= out == ref
     return np.where(agree, 0.0, out), np.where(agree, 0.0, ref)
 
 
@@ -128,12 +135,13 @@ def judge(
         return failed("not finite", f"{int(wrong.sum()):,} elements differ in being finite, the first at {list(first)}")
     errors = row_error(out, ref, scale)
     worst = tuple(int(i) for i in np.unravel_index(int(errors.argmax()), errors.shape)) if errors.ndim else ()
-    magnitude = float(np.linalg.norm(out) / np.linalg.norm(ref))
-    cosine = float((out.ravel() @ ref.ravel()) / (np.linalg.norm(out) * np.linalg.norm(ref)))
+    sizes = float(np.linalg.norm(out)), float(np.linalg.norm(ref))
+    magnitude = sizes[0] / sizes[1]
+    cosine = float(out.ravel() @ ref.ravel()) / (sizes[0] * sizes[1])
     largest = float(errors.max())
     verdict, detail = "pass", f"worst row {largest:.3g}"
     # where most rows cancel, size and direction as a whole say no more than the rows do
-    bound = tolerance * max(1.0, float(np.linalg.norm(np.broadcast_to(scale, errors.shape))) / float(np.linalg.norm(ref)))
+    bound = tolerance * max(1.0, float(np.linalg.norm(np.broadcast_to(scale, errors.shape))) / sizes[1])
     if abs(magnitude - 1) > bound:
         verdict, detail = "magnitude", f"the output is {_times(magnitude)} times as large as the reference"
     elif largest > tolerance:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from nki_hf.problem import Problem
 from nki_hf.sim.run.launch import Kernel
 from nki_hf.sim.sdk.as_nki import as_nki
 from nki_hf.testing import AttentionInputs, attention_inputs
+from nki_hf.tools.judging.kernel_choice import kernel_in
 from nki_hf.tools.numpy_layouts import NumpyArrays
 from nki_hf.tools.verify_inputs import array_inputs
 from nki_hf.tools.verify_judge import unit_roundoff
@@ -33,7 +36,7 @@ from nki_hf.tools.verify_oracle import oracle
 
 __all__ = [
     "DTYPES", "LAYOUT", "ArraySubject", "AttentionSubject", "Case", "Expected", "UsageError", "check_call", "describe",
-    "layout_of", "load_callable", "parameters", "position",
+    "layout_of", "load_callable", "never_ending", "parameters", "place_of", "position",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -97,21 +100,46 @@ class Case:
 
 
 def load_callable(spec: str) -> Any:
-    """The object that `PATH:NAME` or `MODULE:NAME` stands for; files may import `nki` or `nki_hf.lang`.
+    """The object that `PATH:NAME` or `MODULE:NAME` stands for, or the only kernel of `PATH`; files may import `nki` or
+    `nki_hf.lang`.
 
     Raises:
       UsageError: no such file, module or name.
     """
-    place, separator, name = spec.rpartition(":")
-    if not separator or not place or not name:
+    place, name = place_of(spec), spec[len(place_of(spec)) + 1 :]
+    if not place or (not name and not place.endswith(".py")):
         raise UsageError(f"{spec!r} names no object: write PATH:NAME, e.g. my_kernel.py:attention.")
-    with as_nki():
+    with as_nki(), never_ending():
         module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    if not name:
+        try:
+            return kernel_in(module, place, name)[0]
+        except ValueError as error:
+            raise UsageError(str(error)) from error
     found = getattr(module, name, None)
     if not callable(found):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UsageError(f"{place} has no function {name!r}: it has {', '.join(known) or 'none'}.")
     return found
+
+
+def place_of(spec: str) -> str:
+    """The file or module of `PATH:NAME`, or of `PATH.py` alone."""
+    return spec if spec.endswith(".py") else spec.rpartition(":")[0]
+
+
+@contextlib.contextmanager
+def never_ending() -> Iterator[None]:
+    """A file that would end this process with `os._exit`, before there is a verdict, raises SystemExit instead."""
+
+    def leave(status: int = 0) -> None:
+        raise SystemExit(status)
+
+    ending, os._exit = os._exit, leave  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os._exit = ending
 
 
 def _load_module(name: str) -> Any:

@@ -269,3 +269,66 @@ def test_the_checks_of_two_cores_hold_on_every_chip_with_two_cores():
         options = SimOptions(values=False, chip=get_chip(chip))
         events = launch(exchange, (X, True, True, False, True), options=options, lnc=2).events
         assert races(events) == []
+
+
+def over_rows(x, split, own_rows_first):
+    """A run-time loop over tiles of rows: of its own half of them, or of all of them on both cores."""
+    rows, width = x.shape
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm, name="out")
+    core, tiles = nl.program_id(0), rows // 128
+    first, last = (core * tiles // 2, (core + 1) * tiles // 2) if split else (0, tiles)
+
+    def body(i):
+        tile = nl.ndarray((128, width), x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x.ap([[width, 128], [1, width]], scalar_offset=i * 128, indirect_dim=0))
+        nisa.dma_copy(dst=out.ap([[width, 128], [1, width]], scalar_offset=i * 128, indirect_dim=0), src=tile)
+
+    nl.fori_loop(first, last, body)
+    if own_rows_first:
+        nisa.dma_copy(dst=out, src=out)  # waits for the stores
+    return out
+
+
+@pytest.mark.parametrize("own_rows_first", [False, True])
+@pytest.mark.parametrize("split", [False, True])
+def test_what_turns_of_a_run_time_loop_choose_counts_between_cores(split, own_rows_first):
+    """Halves do not meet; two cores that do all rows write the same elements by the same instructions."""
+    found = races(launch(over_rows, (np.ones((512, 32), np.float32), split, own_rows_first), lnc=2).events)
+    if own_rows_first and split:  # the copy of the whole reads and writes the other core's half, which may be under way
+        assert found
+        assert not any(race.same for race in found if len({race.first.line, race.second.line}) > 1)
+    else:
+        assert bool(found) == (not split)
+        assert all(race.same for race in found)
+
+
+def alike(x, order):
+    """Both cores write `shared` and read it back."""
+    shared = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm, name="shared")
+    out = nl.ndarray((2, *x.shape), x.dtype, buffer=nl.shared_hbm, name="out")
+    tile = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    back = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
+    for step in order:
+        if step == "write":
+            nisa.dma_copy(dst=shared, src=tile)
+        if step == "read":
+            nisa.dma_copy(dst=back, src=shared)
+    nisa.dma_copy(dst=out[nl.program_id(0)], src=back)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("order", "same"),
+    [
+        (("write", "read"), True),  # each core has written what it reads, and the other writes the same
+        (("read", "write"), False),  # what is read first may be old, or the other core's
+        (("write", "write", "read"), False),  # the other core may still be at its first write
+        (("write", "read", "write"), False),  # or at its second one
+    ],
+)
+def test_reads_of_what_both_cores_write_alike_are_harmless_only_after_the_own_single_write(order, same):
+    found = races(launch(alike, (np.ones((128, 32), np.float32), order), lnc=2).events)
+    between = [race for race in found if race.first.line != race.second.line]
+    assert between
+    assert all(race.same == same for race in between)

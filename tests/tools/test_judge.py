@@ -111,6 +111,102 @@ def test_other_values_at_the_same_place_are_a_race_whatever_is_said(judged):
     assert record["verdict"] == "failed at stage races"
 
 
+def test_parameters_without_names_are_told_to_be_named(judged):
+    record = judged("import nki\n\n\n@nki.jit\ndef kernel(*args, **more):\n    return args[0]\n")
+    assert record["stage"] == "run"
+    assert "name each array as a parameter, not by *args and **more" in record["sentence"]
+
+
+THREADED = """
+import threading
+
+plain = NAME
+
+
+@nki.jit
+def threaded(q, k, v):
+    out = nl.ndarray(q.shape, q.dtype, buffer=nl.shared_hbm)
+    worker = threading.Thread(target=plain, args=(q, k, v))
+    worker.start()
+    worker.join()
+    return out
+"""
+
+
+def test_a_thread_of_the_kernel_that_fails_is_told(judged):
+    name = RIGHT.split("@nki.jit\ndef ", 1)[1].split("(", 1)[0]
+    record = judged(RIGHT.replace("@nki.jit\n", "", 1) + THREADED.replace("NAME", name))
+    assert record["stage"] == "run", record["sentence"]
+    assert "a thread that the kernel started failed" in record["sentence"]
+
+
+CACHE = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def cached(x, cache, seen):
+    d, size = cache.shape
+    out = nl.ndarray((d, size), x.dtype, buffer=nl.shared_hbm)
+    row = nl.ndarray((d, 1), x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=row, src=x)
+    core, half = nl.program_id(0), size // 2
+    first = core * half
+    old = nl.ndarray((d, half), x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=old, src=cache[:, first : first + half])
+    mask = nl.ndarray((d, half), x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=mask, src=seen[:, first : first + half])
+    nisa.tensor_tensor(dst=old, data1=old, data2=mask, op=nl.multiply)
+    nisa.dma_copy(dst=out[:, first : first + half], src=old)
+    if core == 0:
+        nisa.dma_copy(dst=cache[:, size - 1 : size], src=row)
+    return out, cache
+"""
+
+CACHE_TASK = """
+import numpy as np
+from nki_hf.tasks import FLOAT, Task
+
+
+def inputs(size, distribution, rng):
+    seen = np.ones((128, size))
+    seen[:, size - 1] = SEEN
+    return {"x": rng.standard_normal((128, 1)), "cache": rng.standard_normal((128, size)), "seen": seen}
+
+
+def reference(x, cache, seen):
+    new = cache.copy()
+    new[:, -1:] = x
+    return cache * seen, new
+
+
+TASK = Task(
+    name="cached", about="", reference=reference, inputs=inputs, flops=lambda n: n, check=(256, 512), at=(512,),
+    arrays=lambda n: {"x": ((128, 1), FLOAT), "cache": ((128, n), FLOAT), "seen": ((128, n), FLOAT)},
+    outputs=("out", "new"), in_place=("cache",), dtype="float32",
+)
+"""
+
+
+@pytest.mark.parametrize("seen", [0, 1])
+def test_a_race_for_a_row_of_a_cache_that_no_output_shows_is_told_and_no_fault_if_that_is_said(tmp_path, seen):
+    """Core 0 writes the last column of the cache, which core 1 may read before or after: it is masked out, or it is not."""
+    task = tmp_path / "task.py"
+    task.write_text(CACHE_TASK.replace("SEEN", str(seen)))
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(CACHE)
+    options = {"lnc": 2, "until": "values", "chip": ("trn2",), "seed": 1}
+    assert nki_hf.judge(kernel, str(task), **options)["verdict"] == "failed at stage races"
+    record = nki_hf.judge(kernel, str(task), same_writes=True, **options)
+    assert record["passed"] == (not seen), said(record)
+    if seen:
+        assert record["verdict"] == "failed at stage races"
+    else:
+        assert any("what is read there changes no output" in warning for warning in record["warnings"])
+
+
 def test_what_a_kernel_hides_in_its_own_process_changes_no_time(judged):
     honest, hiding = judged(RIGHT), judged(planted(CHEATS["hides instructions"]))
     assert hiding["times"][0]["us"] == honest["times"][0]["us"]

@@ -5,6 +5,7 @@ import pytest
 
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.tasks import FLOAT, Task
+from nki_hf.tasks.attention import TASKS
 from nki_hf.tools.judging.diagnosis import named
 from nki_hf.tools.judging.relations import factor_words
 from nki_hf.tools.judging.values import Checked, Outcome
@@ -30,6 +31,17 @@ PRODUCT = Task(
 )  # fmt: skip
 
 
+SUMS = Task(
+    name="sums", about="", arrays=lambda n: {"x": ((n, 32), FLOAT)}, reference=lambda x: (x * x * x).sum(-1, keepdims=True),
+    flops=lambda n: n, check=(256,), at=(256,), dtype="float32",
+)  # fmt: skip
+STEP = Task(
+    name="step", about="", arrays=lambda n: {"x": ((n, 32), FLOAT)}, reference=lambda x: (x + 1e-4 * np.sin(x), np.sin(x)),
+    flops=lambda n: n, check=(256,), at=(256,), dtype="float32", outputs=("stepped", "slope"),
+    wrong={"the slope is that of the cosine": lambda x: (x - 1e-4 * np.cos(x), np.cos(x))},
+)  # fmt: skip
+
+
 def told(task, mistake, *scales):
     """What is said of a kernel that computes `mistake`, on normal inputs of each scale."""
     size, outcomes = task.check[0], []
@@ -39,15 +51,22 @@ def told(task, mistake, *scales):
             name: (scale * rng.standard_normal(shape)).astype(np.float32) for name, (shape, _) in task.arrays(size).items()
         }
         exact = {name: array.astype(np.float64) for name, array in arrays.items()}
-        reference, output = task.reference(**exact), np.asarray(mistake(**exact), np.float32)
-        judgement = judge(output, reference, tolerance=2e-5, dtype=as_dtype("float32").dtype)
+        references, outputs = (
+            [np.asarray(item) for item in (found if isinstance(found, tuple) else (found,))]
+            for found in (task.reference(**exact), mistake(**exact))
+        )
+        outputs = [output.astype(np.float32) for output in outputs]
+        judgements = [
+            judge(output, reference, tolerance=2e-5, dtype=as_dtype("float32").dtype)
+            for output, reference in zip(outputs, references, strict=True)
+        ]
         outcomes.append(
             Outcome(
                 distribution=f"times {scale}",
                 arrays=arrays,
-                outputs=[output],
-                references=[reference],
-                judgements=[judgement],
+                outputs=outputs,
+                references=references,
+                judgements=judgements,
                 precision=None,
             )
         )
@@ -95,6 +114,11 @@ def columns(array, part, value):
         (PRODUCT, lambda a, b: a[:, :256] @ b[:256], "the last 128 columns of a are missing"),
         (PRODUCT, lambda a, b: a @ b + a[:, :128] @ b[:128], "the first 128 columns of a count twice"),
         (PRODUCT, lambda a, b: np.roll(a, -128, 1) @ b, "each block of 128 columns of a is the one after, the last the first"),
+        (
+            PRODUCT,
+            lambda a, b: a @ b[np.r_[128:256, 0:128, 256:384]],
+            "blocks 0 and 1 of 128 columns of a are exchanged",  # the same as rows of b
+        ),
         (WEIGHTED, lambda x, y, weight: np.maximum(weighted(x, y, weight), 0), "relu of it"),
         (WEIGHTED, lambda x, y, weight: weighted(x, y, weight) ** 2, "its square"),
         (WEIGHTED, lambda x, y, weight: weighted(x, y, weight) + x, "+1 times x"),
@@ -131,6 +155,83 @@ def test_a_mistake_that_shows_on_some_inputs_only_is_named():
         flops=lambda n: n, check=(128,), at=(128,), dtype="float32", wrong={"tanh is missing": lambda x: x},
     )  # fmt: skip
     assert "tanh is missing" in told(task, lambda x: x, 1e-4, 1.0)
+
+
+def test_an_output_that_no_input_reaches_is_told_so():
+    fixed = np.random.default_rng(99).standard_normal((384, 32))
+    assert "the same whatever the inputs are" in told(WEIGHTED, lambda **_: fixed, 1.0, 2.0)
+    assert "the same whatever" not in told(WEIGHTED, lambda x, y, weight: fixed * x, 1.0, 2.0)
+    for nothing in (0.0, np.nan):  # which have words of their own
+        assert "the same whatever" not in told(WEIGHTED, lambda nothing=nothing, **_: nothing * fixed, 1.0, 2.0)
+
+
+def test_one_number_per_row_is_not_explained_by_a_factor_of_each_row():
+    """Any column is the right one times a factor of each row."""
+    rng = np.random.default_rng(3)
+    assert "a factor of its own" not in told(SUMS, lambda x: rng.standard_normal((256, 1)))
+    assert "a factor of its own" in told(WEIGHTED, lambda x, y, weight: weighted(x, y, weight) * rng.uniform(1, 2, (384, 1)))
+
+
+def test_the_cause_is_looked_for_in_every_wrong_output():
+    """The first output hardly shows what is wrong: it follows from the second."""
+    found = told(STEP, lambda x: (x + 1e-4 * np.cos(x), np.cos(x)))
+    assert found == "slope equals what comes out if the slope is that of the cosine"
+
+
+def attention_of(scores):
+    """Rows of softmax(scores) in float64; -inf is hidden."""
+    power = np.exp(scores - scores.max(-1, keepdims=True))
+    return power / power.sum(-1, keepdims=True)
+
+
+ROWS, KEYS = np.arange(384)[:, None], np.arange(384)
+OWN = KEYS // 128 == ROWS // 128
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        (
+            "only the last two blocks of 128 keys that a row may see",
+            lambda s: np.where(KEYS // 128 >= ROWS // 128 - 1, s, -np.inf),
+        ),
+        ("a row sees its last 128 keys only", lambda s: np.where(KEYS > ROWS - 128, s, -np.inf)),
+        ("the scores are capped by 20 * tanh(scores / 20)", lambda s: 20 * np.tanh(s / 20)),
+    ],
+)
+def test_what_attention_forgets_has_the_words_of_its_formula(words, changed):
+    """Each wrong reference against the same mistake written out here."""
+    task = TASKS["attention_causal"]
+    rng = np.random.default_rng(0)
+    q, k, v = (3 * rng.standard_normal((384, 128)) for _ in range(3))
+    (name,) = [name for name in task.wrong if words in name]
+    scores = changed(q @ k.T * 128**-0.5)
+    want = attention_of(np.where(KEYS <= ROWS, scores, -np.inf)) @ v
+    np.testing.assert_allclose(task.wrong[name](q=q, k=k, v=v), want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("words", "scores"),
+    [
+        ("the mask is transposed within a row's own 128 keys", lambda s: np.where(OWN, KEYS >= ROWS, KEYS < ROWS)),
+        ("hidden scores of a row's own 128 keys are -5 instead", lambda s: np.where(OWN & (KEYS > ROWS), -5.0, s)),
+        ("every block of 128 keys of K that a row sees is the row's own", lambda s: s[ROWS, ROWS // 128 * 128 + KEYS % 128]),
+    ],
+)
+def test_what_attention_sees_too_much_has_the_words_of_its_formula(words, scores):
+    task = TASKS["attention_causal"]
+    rng = np.random.default_rng(0)
+    q, k, v = (3 * rng.standard_normal((384, 128)) for _ in range(3))
+    (name,) = [name for name in task.wrong if words in name]
+    right = q @ k.T * 128**-0.5
+    found = scores(right)
+    seen = KEYS <= ROWS
+    if found.dtype == bool:
+        found, seen = right, found
+    elif "hidden scores" in words:
+        seen = seen | OWN
+    want = attention_of(np.where(seen, found, -np.inf)) @ v
+    np.testing.assert_allclose(task.wrong[name](q=q, k=k, v=v), want, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(

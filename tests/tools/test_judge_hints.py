@@ -50,6 +50,16 @@ PLANTED = {
         "nisa.tensor_copy(",
         ("engine=nisa.engine.vector", "engine=nisa.engine.scalar if c % 1024 else nisa.engine.vector"),
     ),
+    "idle engine: a scale on the way": (
+        "bfloat16",
+        LOOP.replace("EVICTION", "nisa.tensor_scalar(dst=done[:, c : c + 512], data=part, op0=nl.multiply, operand0=0.5)"),
+        "nisa.tensor_scalar(",
+        (
+            "nisa.tensor_scalar(dst=done[:, c : c + 512], data=part, op0=nl.multiply, operand0=0.5)",
+            "(nisa.tensor_scalar(dst=done[:, c : c + 512], data=part, op0=nl.multiply, operand0=0.5) if c % 1024 else "
+            "nisa.activation(dst=done[:, c : c + 512], op=nl.copy, data=part, scale=0.5))",
+        ),
+    ),
     "exp and sum apart": (
         "float32",
         "    for turn in range(8):\n        nisa.activation(dst=done, op=nl.exp, data=xs)\n"
@@ -112,6 +122,7 @@ def timed(tmp_path):
 def test_each_rule_finds_what_was_planted(timed, rule):
     dtype, body, text, advice = PLANTED[rule]
     row, lines = timed(dtype, body)
+    rule = rule.partition(":")[0]
     found = [hint for hint in row["hints"] if hint["rule"] == rule]
     assert found, [(hint["rule"], hint["line"]) for hint in row["hints"]]
     hint = found[0]
@@ -127,6 +138,22 @@ def test_each_rule_finds_what_was_planted(timed, rule):
 def test_a_kernel_without_these_faults_has_none_of_the_hints(timed):
     row, _ = timed("bfloat16", "    nisa.tensor_copy(dst=done, src=xs)\n")
     assert {hint["rule"] for hint in row["hints"]} <= {"one semaphore"}  # it must wait for what it loads
+
+
+def test_what_run_time_indices_choose_is_not_loaded_again(timed):
+    """Each turn loads other columns; a loop that is unrolled and loads the same ones is told so."""
+    load = "nisa.dma_copy(dst=part, src=x.ap([[size, 128], [1, 512]], scalar_offset=c, indirect_dim=1))"
+    body = "    part = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)\n"
+    turns = (
+        f"    for c in nl.dynamic_range(0, size, 512):\n        {load}\n        nisa.tensor_copy(dst=done[:, :512], src=part)\n"
+    )
+    again = turns.replace("nl.dynamic_range(0, size, 512)", "range(8)").replace(load, "nisa.dma_copy(dst=part, src=x[:, :512])")
+    row, lines = timed("bfloat16", body + turns)
+    assert "loads inside the loop" not in {hint["rule"] for hint in row["hints"]}
+    assert "loads inside the loop" in {hint["rule"] for hint in timed("bfloat16", body + again)[0]["hints"]}
+    turn = next(step for step in row["path"] if step["opcode"] == "loop_turn")
+    assert turn["file"].endswith("kernel.py")  # of the kernel, not of what plays it
+    assert "nl.dynamic_range" in lines[turn["line"] - 1]
 
 
 def test_memory_that_overflows_names_its_holder(timed):

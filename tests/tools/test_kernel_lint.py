@@ -105,6 +105,18 @@ def test_a_file_that_is_not_python_is_a_finding(tmp_path):
         lint_source("def f(:")
 
 
+@pytest.mark.parametrize("head", [b"\xef\xbb\xbf", b"# -*- coding: latin-1 -*-\n# caf\xe9\n"])
+def test_what_python_reads_is_read(tmp_path, head):
+    """A byte order mark and a coding line are Python: NKI's front ends get the source from Python's inspect."""
+    (tmp_path / "kernel.py").write_bytes(head + CLEAN.encode())
+    (row,) = lint(tmp_path)
+    assert row.kernels == ("kernel",)
+    assert row.clean
+    (tmp_path / "kernel.py").write_bytes(b"# caf\xe9\n" + CLEAN.encode())
+    (row,) = lint(tmp_path)
+    assert {finding.rule for found in row.findings.values() for finding in found} == {"syntax"}
+
+
 def test_the_shared_parts_of_our_kernels_are_looked_at():
     assert {"flash_prefill/kernel.py", "flash_prefill/steps.py"} <= {row.file for row in lint()}
 

@@ -106,6 +106,31 @@ def test_a_right_kernel_passes_against_the_oracle_and_against_a_given_reference(
         assert {row["space"] for row in report["capacity"]} == {"sbuf", "psum"}
 
 
+def test_a_file_with_one_kernel_needs_no_name(path):
+    result = invoke(path, *CALL)
+    assert result.exit_code == 0, result.output
+    assert f"running {path} as Python code" in result.output
+    path.write_text(KERNEL + "\n\n@nki.jit\ndef other(q, k, v):\n    return q\n")
+    result = invoke(path, *CALL)
+    assert result.exit_code == 2
+    assert "has 2 kernels: name one" in result.output
+
+
+@pytest.mark.parametrize(
+    ("line", "ended", "code"),
+    [
+        ("import nki\n", "import nki\nimport os\nos._exit(0)\n", 2),  # it cannot be imported
+        ("    heads, d, s = q.shape\n", "    import os\n    os._exit(0)\n", 1),  # it ran and fails
+        ("    heads, d, s = q.shape\n", "    raise SystemExit(0)\n", 1),
+    ],
+)
+def test_a_kernel_that_ends_the_process_has_not_passed(path, line, ended, code):
+    path.write_text(KERNEL.replace(line, ended, 1))
+    result = invoke(f"{path}:attention", *CALL)
+    assert result.exit_code == code, result.output
+    assert "SystemExit" in result.output or "sys.exit(0)" in result.output
+
+
 @pytest.mark.parametrize(
     ("fault", "verdict"),
     [("zeros", "all zero"), ("scaled", "magnitude"), ("swapped heads", "rows"), ("never written", "never written")],
@@ -192,7 +217,7 @@ def test_our_own_kernel_passes_with_every_kind_of_mask_of_the_command():
     [
         (["nothing.py:f"], "not a file"),
         (["no_such_module_at_all:f"], "does not exist"),
-        (["my_kernel.py"], "PATH:NAME"),
+        (["my_kernel"], "PATH:NAME"),
         (["{path}:missing"], "it has attention, oracle"),
         (["{path}:attention", "--shape", ""], "names no size"),
         (["{path}:attention", "--shape", "b=one"], "not a number"),

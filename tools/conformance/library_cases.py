@@ -277,7 +277,10 @@ def _platforms(marks: list[Any]) -> list[str]:
 
 
 def load(name: str) -> ModuleType:
-    """The test module; names that a module uses without importing them are supplied."""
+    """The test module, once: its enums are compared; names that a module uses without importing them are supplied."""
+    known = sys.modules.get(name)
+    if known is not None and hasattr(known, "_supplied"):
+        return known
     common = importlib.import_module("test.utils.common_dataclasses")
     spec = importlib.util.find_spec(name)
     if spec is None or spec.loader is None:
@@ -286,6 +289,7 @@ def load(name: str) -> ModuleType:
     module.Platforms = common.Platforms  # type: ignore[attr-defined]  # test_qkv_tkg of April 2026 uses it undefined
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    module._supplied = True  # type: ignore[attr-defined]
     return module
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from nki_hf import sim
 from tools.conformance.case import Case
 from tools.conformance.compare import compare
+from tools.conformance.library_extra_moe import MOE
 from tools.conformance.library_harness import SimulatingOrchestrator
 
 __all__ = ["EXTRA"]
@@ -235,5 +236,6 @@ EXTRA: dict[str, Callable[[], list[Case]]] = {
     "cross_entropy forward": functools.partial(_cross_entropy, backward=False),
     "cross_entropy backward": functools.partial(_cross_entropy, backward=True),
     "attention_block_tkg": _attention_block_tkg,
+    **MOE,
 }
 """Our own cases by kernel."""

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -382,6 +382,7 @@ def _neuron_dtypes() -> ModuleType:
 
     module.static_cast = static_cast  # type: ignore[attr-defined]
     module.sizeinbytes = lambda dtype: as_dtype(dtype).itemsize  # type: ignore[attr-defined]
+    module.finfo = lambda dtype: SimpleNamespace(dtype=as_dtype(dtype).dtype)  # type: ignore[attr-defined]
     module.is_float_type = lambda dtype: as_dtype(dtype).is_float  # type: ignore[attr-defined]
     for name in ("bfloat16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float16", "float32"):
         setattr(module, name, as_dtype(name).dtype.type)

@@ -158,6 +158,10 @@ class _Source:
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
             given = ", ".join(f"{key}={self.of(item, f'{name}_{key}')}" for key, item in fields.items())
             return f"{self.named(type(value))}({given})"
+        if isinstance(value, nki_hf.sim.language.NKIObject) or hasattr(value, "_fields"):  # holds what it was made of
+            fields = {key: getattr(value, key) for key in inspect.signature(type(value)).parameters}
+            given = ", ".join(f"{key}={self.of(item, f'{name}_{key}')}" for key, item in fields.items())
+            return f"{self.named(type(value))}({given})"
         try:
             return f"nl.{as_dtype(value).name}"
         except (TypeError, ValueError):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
+
+import numpy as np
 
 from nki_hf.sim.constraints import check, check_written
 from nki_hf.sim.execution.loops import leaves
@@ -111,7 +114,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             self.opcode,
             engine=engine,
             reads=self._regions(reads),
-            writes=self._regions(writes),
+            writes=self._regions(writes, written=True),
             action=action,
             queue=queue,
             attrs=attrs,
@@ -121,13 +124,31 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         )
         return NkiInstruction(event)
 
-    def _regions(self, operands: tuple[NkiTensor, ...]) -> tuple[Region, ...]:
-        regions = tuple([tensor.region() for tensor in operands])
-        if self.machine.run.lnc > 1 and self.values and not self.machine.loops:
-            for tensor, region in zip(operands, regions, strict=True):
+    def _regions(self, operands: tuple[NkiTensor, ...], *, written: bool = False) -> tuple[Region, ...]:
+        regions = [tensor.region() for tensor in operands]
+        if self.machine.options.events and self.values and (written or self.machine.run.lnc > 1):
+            for number, (tensor, region) in enumerate(zip(operands, regions, strict=True)):
                 if region.indirect and not region.buffer.on_chip:
-                    region.reached = reached(tensor)
-        return regions
+                    regions[number] = replace(region)  # the tensor's own is that of all instructions that use it
+                    self._note_reached(tensor, regions[number])
+        return tuple(regions)
+
+    def _note_reached(self, tensor: NkiTensor, region: Region) -> None:
+        """Note which elements run-time indices choose: now, or in every turn of the loops around until they have been run."""
+        if not self.machine.loops:
+            region.reached = reached(tensor)
+            return
+        loop = self.machine.loops[0]
+        region.reached = np.zeros(0, np.int64)  # as long as there is no turn
+
+        def note() -> None:
+            if loop.trips is None:  # a replay computes values alone
+                return
+            now, before = reached(tensor), region.reached if region.reached is not None else np.zeros(0, np.int64)
+            region.twice = region.twice or bool(np.isin(now, before).any())
+            region.reached = np.union1d(before, now)
+
+        self.machine.action(note)
 
     def await_exchanges(self, reads: tuple[NkiTensor, ...], writes: tuple[NkiTensor, ...]) -> None:
         """Wait for the exchanges with the other core that an instruction with these operands must not overtake."""

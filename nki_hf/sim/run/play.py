@@ -43,7 +43,7 @@ def played(tape: Mapping[str, Any], parameters: Sequence[str], watch: Watch | No
 
     Args:
       watch: called after each instruction outside of loops of run time, with its name, file, line, and views of what it wrote
-        (in a launch with values, on one core).
+        (in a launch with values); `current_machine` is that of the core which issued it.
     """
 
     def kernel(*inputs: Any) -> Any:
@@ -134,8 +134,7 @@ class _Player:
         elif name == "while_loop":
             call(language.while_loop, (*args, body), kwargs)
         elif name == "dynamic_range":
-            for index in call(_ranged, args, kwargs):
-                body(index)
+            call(lambda *given, **named: [body(index) for index in _ranged(*given, **named)], args, kwargs)
         else:
             raise BadTape(f"a loop of the kind {name!r}")
 

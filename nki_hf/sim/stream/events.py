@@ -74,7 +74,9 @@ class Region:
       shape: sizes of the access; on chip the first axis runs over partitions.
       strides: element steps of each axis; 0 = broadcast.
       indirect: True if run-time indices choose the elements, so that the whole buffer counts as touched.
-      reached: the elements (of `dtype`) that they chose in this run, where both cores may reach them; None = not known.
+      reached: the elements (of `dtype`) of HBM that they chose in this run, in all turns of a loop of run time together; None =
+        not known (on shapes alone, and reads of a launch on one core).
+      twice: True if two turns of a loop chose the same element.
     """
 
     buffer: Buffer
@@ -84,6 +86,7 @@ class Region:
     strides: tuple[int, ...]
     indirect: bool = False
     reached: np.ndarray[Any, Any] | None = None
+    twice: bool = False
 
     @property
     def elements(self) -> int:

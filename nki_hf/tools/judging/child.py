@@ -8,8 +8,9 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,14 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run import tape
 from nki_hf.tools.judging import plain
 from nki_hf.tools.judging.explain import explained, place
+from nki_hf.tools.judging.kernel_choice import NoKernel, kernel_in
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["UnknownConstant", "answer", "bound_arguments", "check_constants", "kernel_in", "module_of"]
+__all__ = ["UnknownConstant", "answer", "bound_arguments", "check_constants", "module_of"]
 
 
 _MOST_OUTPUTS = 64
-
-
-class _NoKernel(ValueError):
-    pass
 
 
 class UnknownConstant(ValueError):
@@ -112,43 +110,12 @@ def module_of(file: str) -> Any:
     name = f"nki_hf_judged_{path.stem}" if path.stem.isidentifier() else "nki_hf_judged"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise _NoKernel(f"{path} cannot be loaded as a Python module: give a .py file.")
+        raise NoKernel(f"{path} cannot be loaded as a Python module: give a .py file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
     spec.loader.exec_module(module)
     return module
-
-
-def kernel_in(module: Any, file: str, name: str) -> tuple[Kernel, str]:
-    """The kernel of that name, or the only one, and its name; a ValueError says what the module has."""
-    kernel, name = _named(module, file, name)
-    if inspect.isgeneratorfunction(kernel.function) or inspect.iscoroutinefunction(kernel.function):
-        raise _NoKernel(f"{name} is a generator or a coroutine (it says yield or async): a kernel is a function that returns.")
-    return kernel, name
-
-
-def _named(module: Any, file: str, name: str) -> tuple[Kernel, str]:
-    own = getattr(module, "__name__", "")
-    kernels = {key: value for key, value in vars(module).items() if isinstance(value, Kernel)}
-    if name:
-        found = getattr(module, name, None)
-        if isinstance(found, Kernel):
-            return found, name
-        if callable(found):
-            raise _NoKernel(f"{name} is a plain function, no kernel: decorate it with @nki.jit (import nki).")
-        raise _NoKernel(
-            f"{file} has no kernel {name!r}: it has {', '.join(kernels) or 'none that is decorated with @nki.jit'}."
-        )
-    local = {key: value for key, value in kernels.items() if getattr(value.function, "__module__", own) == own}
-    entries = {key: value for key, value in local.items() if not key.startswith("_")} or local
-    if len(entries) == 1:
-        return next(iter(entries.values())), next(iter(entries))
-    if not entries:
-        functions = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == own]
-        what = f"functions {', '.join(functions[:5])}" if functions else "no function"
-        raise _NoKernel(f"{file} has no kernel: it has {what}, none decorated with @nki.jit. Add `import nki` and `@nki.jit`.")
-    raise _NoKernel(f"{file} has {len(entries)} kernels: name one, as in {file}:{next(iter(entries))} ({', '.join(entries)}).")
 
 
 def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int, named: Iterable[str]) -> dict[str, Any]:
@@ -163,21 +130,40 @@ def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int, named:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SimulatorWarning)
             try:
-                launch(_kept(kernel.function, outputs), (), given, options=options, lnc=lnc)
+                with _threads_heard():
+                    launch(_kept(kernel.function, outputs), (), given, options=options, lnc=lnc)
             except KernelFault:
                 if len(outputs) < lnc:
                     raise
                 # the kernel has returned: memory and outputs are judged from its tape
         for value in outputs.values():
             if isinstance(value, tuple | list) and len(value) > _MOST_OUTPUTS:
-                raise _NoKernel(f"{name} returns {len(value):,} outputs: at most {_MOST_OUTPUTS} are judged.")
+                raise NoKernel(f"{name} returns {len(value):,} outputs: at most {_MOST_OUTPUTS} are judged.")
             if any(isinstance(item, np.ndarray) for item in (value if isinstance(value, tuple | list) else (value,))):
-                raise _NoKernel(
+                raise NoKernel(
                     f"{name} returns a NumPy array that its Python made, which no chip has computed: outputs are tensors in "
                     "nl.shared_hbm that instructions write."
                 )
         order = [key for key in inspect.signature(kernel.function).parameters if key in names]
         return {"tape": recorder.tape(outputs), "parameters": [(key, names[key]) for key in order], "refused": ""}
+
+
+@contextlib.contextmanager
+def _threads_heard() -> Iterator[None]:
+    """What a thread of the kernel's own raises is raised here: instructions belong to the thread in which the kernel runs."""
+    heard: list[BaseException] = []
+
+    def hear(args: Any) -> None:
+        heard.append(args.exc_value)
+
+    before, threading.excepthook = threading.excepthook, hear
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+    if heard:
+        error = NoKernel(f"a thread that the kernel started failed ({heard[0]}): a kernel issues its instructions itself.")
+        raise error.with_traceback(heard[0].__traceback__)
 
 
 def _kept(function: Callable[..., Any], outputs: dict[int, Any]) -> Callable[..., Any]:
@@ -201,9 +187,11 @@ def bound_arguments(
     if set(arrays) <= set(parameters):
         names = {key: key for key in arrays}
     else:
-        free = [key for key in parameters if key not in known]
+        rest = [f"{item}" for item in parameters.values() if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD)]
+        free = [key for key, item in parameters.items() if key not in known and f"{item}" not in rest]
         if len(free) < len(arrays):
-            raise _NoKernel(f"{name} takes {', '.join(free) or 'no arrays'}, and the task gives {', '.join(arrays)}.")
+            more = f": name each array as a parameter, not by {' and '.join(rest)}" if rest else ""
+            raise NoKernel(f"{name} takes {', '.join(free) or 'no arrays'}, and the task gives {', '.join(arrays)}{more}.")
         names = dict(zip(free, arrays, strict=False))
     given = {key: arrays[own] for key, own in names.items()}
     missing = [
@@ -215,9 +203,7 @@ def bound_arguments(
         and item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)
     ]
     if missing:
-        raise _NoKernel(
-            f"{name} also needs {', '.join(missing)}, and the task gives {', '.join(arrays)}: give it with --const."
-        )
+        raise NoKernel(f"{name} also needs {', '.join(missing)}, and the task gives {', '.join(arrays)}: give it with --const.")
     return {**given, **known}, names
 
 
@@ -255,7 +241,7 @@ def _described(error: BaseException) -> dict[str, Any]:
     file, line = place(error)
     kind = type(error).__name__
     message, advice = explained(error)
-    if isinstance(error, _NoKernel):
+    if isinstance(error, NoKernel):
         kind = "NoKernel"
     if isinstance(error, UnknownConstant):
         kind = UNKNOWN_CONSTANT

@@ -17,7 +17,7 @@ from nki_hf.tools.judging.reference_mistakes import mistakes
 from nki_hf.tools.judging.relations import factor_words, related
 from nki_hf.tools.judging.values import Checked, Outcome
 
-__all__ = ["explained", "imprecision", "matched", "named"]
+__all__ = ["constant", "explained", "imprecision", "matched", "named"]
 
 Array = np.ndarray[Any, Any]
 _TILE = 128
@@ -34,14 +34,23 @@ def named(task: Task, checks: Sequence[Checked]) -> str:
     when = _when(checks)
     if when.startswith("it is right on") and all(not np.isfinite(wide(o.outputs[o.wrong or 0])).all() for _, o in failing):
         return when  # what overflows has no other pattern
+    if words := matched(task, checks):
+        return words
     # outliers hide in other inputs what is wrong everywhere: only the simplest say where it is
-    return matched(task, checks) or _general(task, *failing[0], failing[0][1].wrong or 0) or when
+    check, outcome = failing[0]
+    wrong = [number for number, judgement in enumerate(outcome.judgements) if not judgement.passed]
+    for number in wrong[1:_OUTPUTS]:  # the first may follow from another
+        if words := _closest(task, check, outcome, number, time.thread_time() + _SECONDS):
+            return f"{task.outputs[number]} equals what comes out if {words}"
+    general = _general(task, check, outcome, outcome.wrong or 0)
+    same = "" if "what comes out if" in general else constant(task.outputs[wrong[0]], check, wrong[0])
+    return same or general or when
 
 
 def matched(task: Task, checks: Sequence[Checked]) -> str:
     """The task's mistake that explains a wrong output, if there is one."""
     failing = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
-    until = time.process_time() + _SECONDS
+    until = time.thread_time() + _SECONDS
     for check, outcome in failing[:3]:
         if words := _closest(task, check, outcome, outcome.wrong or 0, until):
             return f"{task.outputs[outcome.wrong or 0]} equals what comes out if {words}"
@@ -79,7 +88,7 @@ def _misread(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
 
     wrong = [(words, of(change)) for words, change in misread(outcome.arrays)]
     wrong[:0] = _late(task, outcome, number)
-    return best(wrong, task, check, outcome, number, time.process_time() + _SECONDS)
+    return best(wrong, task, check, outcome, number, time.thread_time() + _SECONDS)
 
 
 def _late(task: Task, outcome: Outcome, number: int) -> list[Mistake]:
@@ -104,7 +113,7 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str
     """What operation of the reference is done otherwise, if that explains the output."""
     arrays, output = exact(outcome.arrays, compared_in(outcome, number)), wide(outcome.outputs[number])
     given = {**arrays, **dict(task.constants(check.size))}
-    until = time.process_time() + _SECONDS
+    until = time.thread_time() + _SECONDS
     tolerance = max(3 * outcome.judgements[number].tolerance, 0.02)
     part, _ = wrong_part(output, outcome.references[number], tolerance)
 
@@ -112,7 +121,7 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str
         return lambda **items: traced.run(task.reference, items, changes)
 
     def other(changes: Mapping[traced.Site, traced.Change]) -> Array | None:
-        found = None if time.process_time() > until else result(of(changes), task, check, arrays, number)
+        found = None if time.thread_time() > until else result(of(changes), task, check, arrays, number)
         return None if found is None or found.shape != output.shape or not np.isfinite(found).all() else found[part]
 
     def error(changes: Mapping[traced.Site, traced.Change]) -> float:
@@ -141,6 +150,21 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str
         return ""
 
 
+def constant(name: str, check: Checked, number: int) -> str:
+    """An output that is the same on all inputs: constants that a kernel's Python made, or took from somewhere."""
+    outputs = [outcome.outputs[number] for outcome in check.outcomes]
+    wanted = [outcome.references[number] for outcome in check.outcomes]
+    moves = any(off(other, wanted[0]) > 0.01 for other in wanted[1:])
+    held = wide(outputs[0])
+    if not moves or not np.isfinite(held).all() or not held.any():
+        return ""  # never written, or nothing but zeros: that is said in other words
+    if any(other.tobytes() != outputs[0].tobytes() for other in outputs[1:]):
+        return ""
+    return f"{name} is the same whatever the inputs are: it is made of constants, and no input reaches it"
+
+
+_OUTPUTS = 3
+"""Wrong outputs of which the task's mistakes are compared with one."""
 _SURE = 200.0
 """Part of the error that a mistake with a number of its own leaves at most."""
 _SECONDS = 2.0
@@ -205,7 +229,7 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
         return f"{name} equals what comes out if {words}"
     if words := related(output, reference, outcome.arrays, near):
         return f"{name} is {words}"
-    if output.ndim >= 2:
+    if output.ndim >= 2 and output.shape[-1] > 1:  # one number of a row always is a factor of the right one
         own = (output * reference).sum(-1, keepdims=True) / np.maximum((reference * reference).sum(-1, keepdims=True), 1e-300)
         if off(output, own * reference) < tolerance and np.ptp(own) > tolerance:
             low, high = float(own.min()), float(own.max())

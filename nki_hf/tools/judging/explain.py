@@ -58,7 +58,7 @@ def explained(error: BaseException) -> tuple[str, str]:
         return f"{kind}: {text}", _call(text)
     if isinstance(error, TypeError) and "NkiInstruction" in text:
         return f"{kind}: {text}", "Instructions return no tile: allocate one and pass it as dst=."
-    return f"{kind}: {text}" if not isinstance(error, ValueError) or kind != "_NoKernel" else text, ""
+    return f"{kind}: {text}" if not isinstance(error, ValueError) or kind != "NoKernel" else text, ""
 
 
 def _attribute(module: ModuleType, name: str) -> tuple[str, str]:

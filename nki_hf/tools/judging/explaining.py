@@ -22,7 +22,7 @@ Mistake = tuple[str, Callable[..., Any]]
 
 def best(mistakes: Iterable[Mistake], task: Task, check: Checked, outcome: Outcome, number: int, until: float) -> str:
     """The mistake that comes nearest to the output, or to that part of it that is wrong, of those that are tried before the
-    process has used `until` seconds of CPU time; 16-bit outputs are compared in float32.
+    thread has used `until` seconds of CPU time; 16-bit outputs are compared in float32.
     """
     output, reference = wide(outcome.outputs[number]), outcome.references[number]
     tolerance = outcome.judgements[number].tolerance
@@ -31,7 +31,7 @@ def best(mistakes: Iterable[Mistake], task: Task, check: Checked, outcome: Outco
     found_there, least_there = "", _near(output[part], reference[part], tolerance)
     arrays = exact(outcome.arrays, compared_in(outcome, number))
     for words, function in mistakes:
-        if time.process_time() > until:
+        if time.thread_time() > until:
             break
         other = result(function, task, check, arrays, number)
         if other is None or other.shape != output.shape or not np.isfinite(other).all():

@@ -93,12 +93,12 @@ def _idle_engine(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Ite
     for engine, other in (("vector", "scalar"), ("scalar", "vector")):  # GpSimd does not reach PSUM
         if active.get(engine, 0) < 0.5 or active.get(other, 0) > 0.6 * active.get(engine, 0):
             continue
-        copies: Lines = defaultdict(list)
+        copies: dict[tuple[str, int, str], list[int]] = defaultdict(list)
         for number, event in enumerate(scheduled.events):
-            if event.engine == engine and event.opcode in ("tensor_copy", "activation") and event.reads:
-                if event.attrs.get("op", "copy") in ("copy", None) and event.reads[0].buffer.space == "psum":
-                    copies[event.file, event.line].append(number)
-        for (file, line), numbers in copies.items():
+            instead = _instead(event, other) if event.engine == engine else ""
+            if instead and event.reads and event.reads[0].buffer.space == "psum":
+                copies[event.file, event.line, instead].append(number)
+        for (file, line, instead), numbers in copies.items():
             gain = min(_busy(scheduled, numbers) / 2, path.get((file, line), 0.0))
             yield Hint(
                 rule="idle engine",
@@ -106,8 +106,16 @@ def _idle_engine(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Ite
                 line=line,
                 gain_us=gain,
                 text=f"{len(numbers):,} evictions from PSUM run on {engine} ({active[engine]:.0%} active), while {other} is "
-                f"{active.get(other, 0):.0%} active: give every second one engine=nisa.engine.{other}",
+                f"{active.get(other, 0):.0%} active: give every second one {instead}",
             )
+
+
+def _instead(event: Any, other: str) -> str:
+    """What makes another engine do an eviction; empty if it cannot."""
+    if event.opcode in ("tensor_copy", "activation") and event.attrs.get("op", "copy") in ("copy", None):
+        return f"engine=nisa.engine.{other}"
+    scales = event.opcode == "tensor_scalar" and event.attrs.get("op0") == "multiply" and event.attrs.get("op1") is None
+    return "to nisa.activation(op=nl.copy, scale=operand0)" if scales and other == "scalar" else ""
 
 
 def _apart(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Iterator[Hint]:
@@ -167,6 +175,7 @@ def _loads(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Iterator[
             and event.reads
             and not event.reads[0].buffer.on_chip
             and event.reads[0].buffer.role == "input"
+            and not event.reads[0].indirect  # what run-time indices choose is other bytes each time
         ):
             region = event.reads[0]
             key = (region.buffer.number, region.offset, region.shape, region.strides)

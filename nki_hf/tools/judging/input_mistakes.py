@@ -130,6 +130,9 @@ def _moves(length: int, what: str) -> Iterator[tuple[int, str, Array]]:
             yield rank + 1, f"each {blocks} is the one before, the first the last", (place - 1) % count * tile + within
             yield rank + 1, f"each {blocks} is the one after, the last the first", (place + 1) % count * tile + within
             yield rank + 1, f"every second {blocks} is the one before", place // 2 * 2 * tile + within
+        for i in range(min(count - 1, _FEW) if count > 2 else 0):
+            to = np.where(place == i, i + 1, np.where(place == i + 1, i, place))
+            yield rank + (i > 0), f"blocks {i} and {i + 1} of {tile} {rows} of {{}} are exchanged", to * tile + within
         yield rank + 1, f"the blocks of {tile} {rows} of {{}} are in reverse order", (count - 1 - place) * tile + within
         across, along = every.reshape(count, tile).T.reshape(-1), every.reshape(tile, count).T.reshape(-1)
         yield rank + 1, f"the {rows} of {{}} are read across its blocks of {tile} (not rearranged)", across

@@ -75,8 +75,8 @@ def judge(
         stand beside, and where the kernel is wrong and the other right, the first instruction whose tile differs is named.
       seed: of the inputs; None = a new one, which the record holds.
       until: the last stage: `lint`, `values` or `times`.
-      same_writes: both cores of a launch may write the same elements by the same instruction, if core 0 alone gives the same
-        bytes: a warning then, otherwise a race.
+      same_writes: both cores of a launch may write the same bytes by the same instruction, and one may read what the other
+        writes into an input where no output shows it: a warning then, otherwise a race.
       within: seconds for all processes together, whatever `timeout` says; None = no further limit.
 
     Returns:

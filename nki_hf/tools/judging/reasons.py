@@ -71,7 +71,7 @@ _ACTIONS = {
     "exp and sum apart": "making the row sum in the instruction that makes exp",
     "float32 matmul": "casting the operands to bfloat16",
     "loads inside the loop": "keeping what was loaded in SBUF",
-    "short DMA rows": "loading rows of 512 B or more",
+    "short DMA rows": "moving rows of 512 B or more",
     "narrow tiles": "giving each matmul 512 columns",
     "one semaphore": "working on another tile meanwhile",
 }

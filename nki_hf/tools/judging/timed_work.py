@@ -68,8 +68,12 @@ def _mark(marks: dict[int, np.ndarray[Any, Any] | None], region: Region) -> None
     flags = marks.setdefault(buffer.number, np.zeros(buffer.elements, np.bool_))
     if flags is None:
         return
-    if region.indirect or region.dtype.itemsize != buffer.dtype.itemsize:
-        marks[buffer.number] = None  # run-time indices or another type: it counts as all of it
+    same = region.dtype.itemsize == buffer.dtype.itemsize
+    if region.indirect and same and region.reached is not None:
+        flags[region.reached] = True
+        return
+    if region.indirect or not same:
+        marks[buffer.number] = None  # indices that nobody knows or another type: it counts as all of it
         return
     np.ndarray(region.shape, np.bool_, buffer=flags, offset=region.offset, strides=region.strides)[...] = True
 

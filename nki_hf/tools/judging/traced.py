@@ -7,6 +7,7 @@ reference's code where it stands, so that it is known again in the next run and 
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import sys
 import types
@@ -183,6 +184,15 @@ class _Numpy:
         return (lambda *args, **options: _traced(found(*args, **options))) if name in _MAKERS else found
 
 
+@functools.lru_cache(maxsize=4)
+def _uses(function: Any) -> list[tuple[dict[str, Any], str]]:
+    """Where the modules of a function and of what it calls have NumPy: their globals, and its name there.
+
+    Kept: a reference is traced hundreds of times, and what it reaches does not change between them.
+    """
+    return [(space, name) for space in _modules(function) for name, item in space.items() if item is np]
+
+
 def _modules(function: Any) -> list[dict[str, Any]]:
     """The globals of a function and of what it calls, without NumPy's."""
     found: dict[int, dict[str, Any]] = {}
@@ -204,7 +214,10 @@ def _modules(function: Any) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def _tracing(function: Any) -> Iterator[None]:
     """Block in which modules of a reference have the traced NumPy."""
-    changed = [(space, name) for space in _modules(function) for name, item in space.items() if item is np]
+    try:
+        changed = _uses(function)
+    except TypeError:  # a callable without a hash
+        changed = _uses.__wrapped__(function)
     for space, name in changed:
         space[name] = _Numpy()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -121,7 +122,8 @@ def lint_source(source: str, file: str = "kernel.py") -> list[Finding]:
 
 def _read(file: Path) -> Source:
     try:
-        return read_source(file.read_text(), file)
+        with tokenize.open(file) as opened:  # as Python reads it: a byte order mark and a coding line count
+            return read_source(opened.read(), file)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OSError) as error:  # the parser's of deep nesting, too
         nothing = ast.Module(body=[], type_ignores=[])
         broken = (0, f"cannot be read ({type(error).__name__}: {error})")

@@ -17,7 +17,8 @@ from nki_hf.sim import Kernel, SimOptions, as_nki, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import schedule_below
-from nki_hf.tools.judging.child import UnknownConstant, bound_arguments, check_constants, kernel_in, module_of
+from nki_hf.tools.judging.child import UnknownConstant, bound_arguments, check_constants, module_of
+from nki_hf.tools.judging.kernel_choice import kernel_in
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.shape import problem_of
 from nki_hf.tools.tuning.noticing import Noticed, noticing
