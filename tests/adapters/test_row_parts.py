@@ -46,6 +46,20 @@ def eager(q, k, v, scale, visible, sink=None):
     return torch.softmax(scores, -1)[..., : k.shape[2]].to(q.dtype) @ v
 
 
+def dominated(lengths, dtype, weight):
+    """As `tied` of random keys, the first of each sequence having about that share of its rows."""
+    (q, k, v), _, visible = tied(lengths, torch.float32, 1.0)
+    generator = torch.Generator().manual_seed(7)
+    k = torch.randn(k.shape, generator=generator)
+    first = torch.tensor([0, *accumulate(lengths)][:-1])
+    k[..., 0] = 0.0
+    k[:, :, first] = torch.eye(8)[0] * 4.0
+    q = torch.randn(q.shape, generator=generator)
+    others = (visible.sum(-1) - 1).clamp(min=1)
+    q[..., 0] = 2**-0.5 * torch.log(weight / (1 - weight) * others) + 0.5
+    return [each.to(dtype) for each in (q, k, v)], 8**-0.5, visible
+
+
 def top_scores(q, k, scale, visible):
     """The largest score of each row `[1, heads, tokens, 1]` float64."""
     scores = q.double() @ k.double().repeat_interleave(2, dim=1).transpose(-1, -2) * scale
@@ -100,6 +114,14 @@ CASES = [
     (torch.float32, 1e6),
 ]
 LONG = [pytest.param([1500], marks=pytest.mark.slow), pytest.param([40, 700, 1, 300], marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("weight", [0.9, 0.999])
+@pytest.mark.parametrize("lengths", [[600], *LONG], ids=str)
+def test_the_first_key_has_nearly_all_of_every_row_of_a_pack(lengths, weight, dtype):
+    given, scale, visible = dominated(lengths, dtype, weight)
+    assert_as_right_as_eager(packed(lengths, scale), lambda *qkv: eager(*qkv, scale, visible), given, scale)
 
 
 @pytest.mark.parametrize(("dtype", "size"), CASES, ids=str)

@@ -37,7 +37,7 @@ def write_bias_gradient(env, dbias, spans, size, program, programs):
                 for head in range(job["head"], job["head_end"]):
                     group = q.shape[1] // k.shape[1]
                     unit = batch * k.shape[1] + head // group
-                    tiles = tiles_of(unit, spans, q.shape, k.shape, size, env["recompute"], env["few_keys"])
+                    tiles = tiles_of(unit, spans, q.shape, k.shape)
                     for t in range(job["tile"], job["tile_end"]):
                         tile = tiles[head % group * len(spans) + t]
                         _add_tile(env, sums, tile, unit, begin, end, size)

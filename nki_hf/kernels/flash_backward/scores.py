@@ -114,7 +114,7 @@ def probabilities(env, step, tile, work, dtype):
     rows, width = step_shape(step, tile)
     scores = work["scores"]
     probs = nl.ndarray((rows, width), dtype=dtype, buffer=nl.sbuf)
-    if tile["finds"]:
+    if env["recompute"]:
         weights = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
         nisa.activation(dst=weights, op=nl.exp, data=scores, bias=tile["shift"], scale=env["slope"])
         nisa.tensor_scalar(dst=probs, data=weights, op0=nl.multiply, operand0=tile["factor"])

@@ -97,6 +97,9 @@ def _open_pack(env, pack):
     """The rows of a pack as they are written, [TILE, query tiles, heads, head_dim_v]."""
     shape = (TILE, pack["tiles"], pack["packed"] * pack["heads"], env["v"].shape[3])
     pack["rows"] = nl.ndarray(shape, dtype=env["out"].dtype, buffer=nl.sbuf)
+    pack["rest"] = None
+    if env["out_rest"] != None:  # noqa: E711
+        pack["rest"] = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
 
 
 def _normalise(env, block, pack, segment, ledger):
@@ -123,16 +126,21 @@ def _normalise(env, block, pack, segment, ledger):
         for part in range(pieces):
             begin, end = part * piece, min(part * piece + piece, width)
             target, probe = pack["rows"][0:TILE, t, head, begin:end], ledger["probes"][0:TILE, part, slot : slot + 1]
+            rest = None
+            if pack["rest"] != None:  # noqa: E711
+                rest = pack["rest"][0:TILE, t, head, begin:end]
             if block["visited"][t]:
+                sums, factor = _region(block, column * pieces + part, 0, end - begin), factors[0:TILE, h, t : t + 1]
                 nisa.tensor_scalar_reduce(
-                    dst=target,
-                    data=_region(block, column * pieces + part, 0, end - begin),
-                    op0=nl.multiply,
-                    operand0=factors[0:TILE, h, t : t + 1],
-                    reduce_op=nl.add,
-                    reduce_res=probe,
+                    dst=target, data=sums, op0=nl.multiply, operand0=factor, reduce_op=nl.add, reduce_res=probe
                 )
+                if rest != None:  # noqa: E711
+                    nisa.scalar_tensor_tensor(
+                        dst=rest, data=sums, op0=nl.multiply, operand0=factor, op1=nl.subtract, operand1=target
+                    )
             else:
+                if rest != None:  # noqa: E711
+                    nisa.memset(dst=rest, value=0.0, engine=nisa.engine.vector)
                 nisa.memset(dst=target, value=0.0, engine=nisa.engine.vector)
                 nisa.memset(dst=probe, value=0.0, engine=nisa.engine.vector)
 
@@ -173,8 +181,16 @@ def _region(block, number, begin, end):
 
 
 def _write_pack(env, pack):
-    """The pack's rows of `out`: whole query tiles with one transfer, a partial one with another."""
-    out = env["out"]
+    """The pack's rows of `out` and `out_rest`."""
+    _write_rows(env["out"], pack, pack["rows"])
+    if pack["rest"] != None:  # noqa: E711
+        _write_rows(env["out_rest"], pack, pack["rest"])
+    pack["rows"] = None
+    pack["rest"] = None
+
+
+def _write_rows(out, pack, tile):
+    """Whole query tiles with one transfer, a partial one with another."""
     seqlen_q, num_heads_q, width = out.shape[1], out.shape[2], out.shape[3]
     heads, begin = pack["packed"] * pack["heads"], pack["tile"] * TILE
     rows = min(pack["tiles"] * TILE, seqlen_q - begin)
@@ -183,8 +199,7 @@ def _write_pack(env, pack):
     offset = (pack["batch"] * seqlen_q + begin) * row + pack["head"] * width
     if full > 0:
         target = out.ap(pattern=[[row, TILE], [TILE * row, full], [1, heads * width]], offset=offset)
-        nisa.dma_copy(dst=target, src=pack["rows"][0:TILE, 0:full, 0:heads, 0:width])
+        nisa.dma_copy(dst=target, src=tile[0:TILE, 0:full, 0:heads, 0:width])
     if rest > 0:
         target = out.ap(pattern=[[row, rest], [1, heads * width]], offset=offset + full * TILE * row)
-        nisa.dma_copy(dst=target, src=pack["rows"][0:rest, full, 0:heads, 0:width])
-    pack["rows"] = None
+        nisa.dma_copy(dst=target, src=tile[0:rest, full, 0:heads, 0:width])
