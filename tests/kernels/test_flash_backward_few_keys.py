@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from backward_bar import errors, luck
-from backward_cases import dominated, forward, gradients, problem, upstream
+from backward_cases import dominated, forward, forward_run, gradients, problem, upstream
 
+from nki_hf.observers.races import races
 from nki_hf.problem import Mask
 from nki_hf.testing import attention_inputs
 
@@ -49,6 +50,29 @@ def assert_right(inputs, kernel="flash_prefill", chip="trn2", lnc=1):
 def test_one_key_with_nearly_all_of_a_row(rows, keys, mask, weight, dtype):
     case = problem(dtype=dtype, seqlen_q=rows, seqlen_kv=keys, head_dim=32, head_dim_v=48, mask=mask)
     assert_right(dominated(attention_inputs(case), weight))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rows", "sink"), [("flash_prefill", 150, True), ("flash_const_max", 150, False), ("flash_decode", 5, True)]
+)
+@pytest.mark.parametrize(("chip", "lnc"), [("trn2", 1), ("trn3", 2)])
+def test_output_and_its_rest_are_the_output_in_float32(chip, lnc, kernel, rows, sink):
+    # Queries of zeros give equal weights: their rounding changes no output, but beside a sink that of flash_const_max, relative
+    # to a constant. The first rows see no key.
+    case = problem(
+        dtype="bfloat16", num_heads_q=6, num_heads_kv=3, seqlen_q=rows, seqlen_kv=300, head_dim=16, head_dim_v=144, sink=sink,
+        mask=Mask(ahead=1, q_offset=-3),
+    )  # fmt: skip
+    inputs = attention_inputs(case)
+    inputs.q[:] = 0
+    launched = forward_run(inputs, kernel, chip, lnc)
+    assert races(launched.events) == []
+    out, rest = (launched.outputs[n].swapaxes(1, 2).astype(np.float64) for n in (0, 4))
+    assert launched.outputs[4].dtype == np.float32
+    assert np.abs(rest).max() > 0
+    assert (np.abs(rest) <= 2**-8 * np.abs(out)).all()  # half of the last of 8 bits
+    largest = np.abs(inputs.v.astype(np.float64)).max()
+    np.testing.assert_allclose(out + rest, inputs.expected[0], rtol=0, atol=2**-20 * largest)
 
 
 @pytest.mark.parametrize("weight", [0.95, 0.999, 0.99999])

@@ -84,6 +84,13 @@ def forward(inputs, kernel="flash_prefill", chip="trn2", lnc=1):
     """out `[batch, num_heads_q, seqlen_q, head_dim_v]`, lse, row_shift, row_sum and out_rest, like out, of a forward kernel:
     those that the problem asks for.
     """
+    out, *rest = forward_run(inputs, kernel, chip, lnc).outputs
+    rest[3:] = [each.swapaxes(1, 2) for each in rest[3:]]
+    return out.swapaxes(1, 2), *rest
+
+
+def forward_run(inputs, kernel="flash_prefill", chip="trn2", lnc=1):
+    """The launch of a forward kernel."""
     if kernel == "flash_prefill":
         plan = prefill_cases.plan_prefill(inputs.problem, get_chip(chip), lnc)
         source, arguments = flash_prefill, prefill_cases.kernel_arguments(inputs, plan)
@@ -93,9 +100,7 @@ def forward(inputs, kernel="flash_prefill", chip="trn2", lnc=1):
     else:
         plan = const_max_cases.plan_const_max(inputs.problem, get_chip(chip), lnc)
         source, arguments = flash_const_max_loop, const_max_cases.kernel_arguments(inputs, plan) | {"count_failed": False}
-    out, *rest = launch(source, (), arguments, options=SimOptions(chip=get_chip(chip)), lnc=lnc).outputs
-    rest[3:] = [each.swapaxes(1, 2) for each in rest[3:]]
-    return out.swapaxes(1, 2), *rest
+    return launch(source, (), arguments, options=SimOptions(chip=get_chip(chip)), lnc=lnc)
 
 
 def run(inputs, dout, dlse=None, chip="trn2", lnc=1, plan=None, kernel=flash_backward, forward_results=None, **options):

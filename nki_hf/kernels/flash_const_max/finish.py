@@ -126,21 +126,18 @@ def _normalise(env, block, pack, segment, ledger):
         for part in range(pieces):
             begin, end = part * piece, min(part * piece + piece, width)
             target, probe = pack["rows"][0:TILE, t, head, begin:end], ledger["probes"][0:TILE, part, slot : slot + 1]
-            rest = None
             if pack["rest"] != None:  # noqa: E711
-                rest = pack["rest"][0:TILE, t, head, begin:end]
+                target = pack["rest"][0:TILE, t, head, begin:end]
             if block["visited"][t]:
-                sums, factor = _region(block, column * pieces + part, 0, end - begin), factors[0:TILE, h, t : t + 1]
                 nisa.tensor_scalar_reduce(
-                    dst=target, data=sums, op0=nl.multiply, operand0=factor, reduce_op=nl.add, reduce_res=probe
+                    dst=target,
+                    data=_region(block, column * pieces + part, 0, end - begin),
+                    op0=nl.multiply,
+                    operand0=factors[0:TILE, h, t : t + 1],
+                    reduce_op=nl.add,
+                    reduce_res=probe,
                 )
-                if rest != None:  # noqa: E711
-                    nisa.scalar_tensor_tensor(
-                        dst=rest, data=sums, op0=nl.multiply, operand0=factor, op1=nl.subtract, operand1=target
-                    )
             else:
-                if rest != None:  # noqa: E711
-                    nisa.memset(dst=rest, value=0.0, engine=nisa.engine.vector)
                 nisa.memset(dst=target, value=0.0, engine=nisa.engine.vector)
                 nisa.memset(dst=probe, value=0.0, engine=nisa.engine.vector)
 
@@ -181,10 +178,13 @@ def _region(block, number, begin, end):
 
 
 def _write_pack(env, pack):
-    """The pack's rows of `out` and `out_rest`."""
-    _write_rows(env["out"], pack, pack["rows"])
-    if pack["rest"] != None:  # noqa: E711
-        _write_rows(env["out_rest"], pack, pack["rest"])
+    """The pack's rows of `out` and `out_rest`; the latter's tile holds whole rows until then."""
+    rows, rest = pack["rows"], pack["rest"]
+    if rest != None:  # noqa: E711
+        nisa.tensor_copy(dst=rows, src=rest, engine=nisa.engine.gpsimd)
+        nisa.tensor_tensor(dst=rest, data1=rest, data2=rows, op=nl.subtract, engine=nisa.engine.gpsimd)
+        _write_rows(env["out_rest"], pack, rest)
+    _write_rows(env["out"], pack, rows)
     pack["rows"] = None
     pack["rest"] = None
 

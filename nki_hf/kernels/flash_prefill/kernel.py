@@ -489,12 +489,12 @@ def _finish(env, step, block, result):
             rests[t] = nl.ndarray((rows, block["heads"], width_v), dtype=nl.float32, buffer=nl.sbuf)
     tile, rest, final_shifts, final_totals = outputs[t], rests[t], block["shifts"], block["totals"]
     place = tile[0:rows, g, 0:width_v]
+    if rest != None:  # noqa: E711
+        place = rest[0:rows, g, 0:width_v]
     final_shift, final_total = final_shifts[0:rows, slot : slot + 1], final_totals[0:rows, slot : slot + 1]
     head, negative_sink = block["head"] + g, env["negative_sink"]
     if result == None:  # noqa: E711
         nisa.memset(dst=place, value=0.0)
-        if rest != None:  # noqa: E711
-            nisa.memset(dst=rest[0:rows, g, 0:width_v], value=0.0)
         nisa.memset(dst=final_total, value=1.0)
         if negative_sink == None:  # noqa: E711
             nisa.memset(dst=final_shift, value=FP32_MAX)
@@ -515,19 +515,16 @@ def _finish(env, step, block, result):
         else:
             _join_sink(env, rows, head, shift, total, final_shift, final_total, factor)
         nisa.activation(dst=place, op=nl.copy, data=result, scale=factor)
-        if rest != None:  # noqa: E711
-            nisa.scalar_tensor_tensor(
-                dst=rest[0:rows, g, 0:width_v], data=result, op0=nl.multiply, operand0=factor, op1=nl.subtract, operand1=place
-            )
         shifts[slot] = None
         totals[slot] = None
         accumulators[slot] = None
     if g == block["heads"] - 1:
-        row, first, batch = step["row"], block["head"], block["batch"]
-        nisa.dma_copy(dst=out[batch, row : row + rows, first : first + block["heads"], 0:width_v], src=tile)
+        row, first, batch, target = step["row"], block["head"], block["batch"], env["out_rest"]
         if rest != None:  # noqa: E711
-            target = env["out_rest"]
+            nisa.tensor_copy(dst=tile, src=rest, engine=nisa.engine.gpsimd)
+            nisa.tensor_tensor(dst=rest, data1=rest, data2=tile, op=nl.subtract, engine=nisa.engine.gpsimd)
             nisa.dma_copy(dst=target[batch, row : row + rows, first : first + block["heads"], 0:width_v], src=rest)
+        nisa.dma_copy(dst=out[batch, row : row + rows, first : first + block["heads"], 0:width_v], src=tile)
         outputs[t] = None
         rests[t] = None
 
