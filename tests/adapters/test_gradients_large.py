@@ -221,12 +221,14 @@ def test_dv_of_few_rows_whose_scores_are_large(rows, keys, head_dim, size):
 @pytest.mark.parametrize("weight", [0.9, 0.99, 0.999])
 @pytest.mark.parametrize(("rows", "keys"), [(150, 300), (60, 2), (5, 700)])
 def test_one_key_with_nearly_all_of_every_row(rows, keys, weight, dtype):
-    """As the first token of trained models has it; its share is the same in every row but for the random scores of others."""
+    """As the first token of trained models has it: the others have half to twice what that share leaves them."""
     generator = torch.Generator().manual_seed(8)
     q, k, v = (torch.randn(1, heads, length, 16, generator=generator) for heads, length in ((4, rows), (2, keys), (2, keys)))
     k[..., 0] = 0.0
     k[:, :, 0, :] = torch.eye(16)[0] * 4.0
-    q[..., 0] = math.log(weight / (1 - weight) * (keys - 1)) + 0.5
+    q[..., 0] = (
+        math.log(weight / (1 - weight) * (keys - 1)) + 0.5 + math.log(2) * (2 * torch.rand(rows, generator=generator) - 1)
+    )
     given = [each.to(dtype) for each in (q, k, v)]
     dout = torch.randn(1, 4, rows, 16, generator=generator).to(dtype)
 

@@ -137,3 +137,12 @@ def test_the_first_rows_of_a_causal_call(dtype):
 @pytest.mark.parametrize("size", [1e5, 1e6, 1e8])
 def test_rows_that_one_key_has_nearly_alone(size, keys, dtype):
     check(problem(dtype=dtype, num_heads_q=1, seqlen_q=70, seqlen_kv=keys, head_dim=16, softmax_scale=size / 4), None)
+
+
+@pytest.mark.parametrize(("kernel", "rows"), [("flash_prefill", 140), ("flash_const_max", 140), ("flash_decode", 5)])
+def test_rows_with_one_key_give_q_and_k_no_gradient_at_all_whatever_ran_before(kernel, rows):
+    inputs = attention_inputs(problem(dtype="bfloat16", num_heads_q=4, seqlen_q=rows, seqlen_kv=1, head_dim=32, head_dim_v=32))
+    dout, _ = upstream(inputs, with_lse=False)
+    got = gradients(inputs, dout, forward_results=forward(inputs, kernel))
+    assert not got["dq"].any()
+    assert not got["dk"].any()

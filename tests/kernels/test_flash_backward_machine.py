@@ -175,7 +175,7 @@ def test_a_large_section_fits_sbuf():
 
 _ADDS = "moving=grads[0:rows, slot, 0:width_v],\n            accumulate=begun[first + c],"
 FAULTS = {
-    "dq without the scale": ("tiles.py", 'data=tile["dq"], scale=env["scale"]', 'data=tile["dq"], scale=1.0', "dq"),
+    "dq without the scale": ("tiles.py", 'op1=nl.multiply, operand1=env["scale"]', "op1=nl.bypass, operand1=1.0", "dq"),
     "dq of the last block only": ("kernel.py", 'if tile["dq"] == None:', "if True:", "dq"),
     "dk without the scale": ("tiles.py", 'block["dk"], env["scale"], "dk"', 'block["dk"], 1.0, "dk"', "dk"),
     "dk from other queries": ("kernel.py", "queries[0:rows, slot, 0:head_dim]", "queries[0:rows, 0, 0:head_dim]", "dk"),
@@ -185,7 +185,10 @@ FAULTS = {
     "sign of the sink's gradient": ("kernel.py", "op0=nl.multiply, operand0=-1.0)", "op0=nl.multiply, operand0=1.0)", "d_sink"),
     "half of the sink's rows": ("kernel.py", "for width in (64, 32,", "for width in (32,", "d_sink"),
     "no rest of out": ("tiles.py", 'if run["out_rest"] != None:', "if False:", "dq"),
-    "row sums of no row": ("tiles.py", 'run["factor"], data=run["row_sum"]', 'run["factor"], data=run["lse"]', "dq"),
+    "no power of the row sum": ("scores.py", 'operand0=tile["power"], op1', "operand0=1.0, op1", "dq"),
+    "dq without what is left of it": ("tiles.py", 'operand0=tile["left"], op1', "operand0=1.0, op1", "dq"),
+    "dk without what is left of it": ("tiles.py", '_scale_rows(run, run["q"])', "pass", "dk"),
+    "dv without what is left of it": ("tiles.py", '_scale_rows(run, run["dout"])', "pass", "dv"),
     "sink's gradient of one tile": ("tiles.py", "op1=nl.add, operand1=place)", "op1=nl.bypass, operand1=place)", "d_sink"),
     "bias's gradient of one head": ("bias_gradient.py", "data1=place, data2=dscores", "data1=dscores, data2=dscores", "d_bias"),
     "bias's gradient without delta": ("bias_gradient.py", 'operand0=tile["delta"]', "operand0=0.0", "d_bias"),

@@ -163,16 +163,19 @@ def check(case, chip="trn2", lnc=1, distribution="normal", seed=0, with_lse=True
     assert backward_reasons(case, get_chip(chip)) == ()
     inputs = attention_inputs(case, seed=seed, distribution=distribution)
     if weight is not None:
-        inputs = dominated(inputs, weight)
+        inputs = dominated(inputs, weight, alike=False)
     dout, dlse = upstream(inputs, seed, with_lse)
     return assert_right(inputs, gradients(inputs, dout, dlse, chip, lnc), dout, dlse)
 
 
-def dominated(inputs, weight):
+def dominated(inputs, weight, alike=True):
     """The inputs with queries that give one key of each row that share of it, or as near as a cap and a sink let them: the
-    longest that the row sees, as it is, its query being a multiple of it.
+    longest that the row sees, as it is, its query being a multiple of it. Without `alike` others have half to twice what that
+    leaves them: where all rows have one share, its rounding in float32 is one number for all.
     """
     case = inputs.problem
+    spread = 0.0 if alike else np.random.default_rng(0).uniform(-1, 1, (case.batch, case.num_heads_q, case.seqlen_q, 1))
+    weight = 1 - np.minimum((1 - weight) * 2.0**spread, 0.9)
     seen = reference.visible_keys(case, lo=inputs.lo, hi=inputs.hi, bias=inputs.bias)
     seen = np.broadcast_to(seen, (case.batch, case.num_heads_q, case.seqlen_q, case.seqlen_kv))
     k = np.repeat(np.asarray(inputs.k, np.float64), case.group_size, axis=1)
@@ -187,6 +190,7 @@ def dominated(inputs, weight):
         scores = ones * (low + high) / 2
         scores = (scores if case.softcap is None else case.softcap * np.tanh(scores / case.softcap)) + others
         key = np.take_along_axis(scores, longest[..., None], axis=3)
-        above = weight * (np.exp(scores - key).sum(-1, keepdims=True) + np.exp(sink - key)) < 1
+        with np.errstate(invalid="ignore"):  # rows that see no key
+            above = weight * (np.exp(scores - key).sum(-1, keepdims=True) + np.exp(sink - key)) < 1
         low, high = np.where(above, low, (low + high) / 2), np.where(above, (low + high) / 2, high)
     return replace(inputs, q=(chosen * high).astype(inputs.q.dtype))

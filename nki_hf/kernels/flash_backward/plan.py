@@ -191,7 +191,7 @@ def _budget(problem: Problem, block: int, bounds: bool, *, recompute: bool) -> d
         "mask": 3 * block * 4 + 2 * block if prepared else 0,
         "softcap": 3 * block * 4 if problem.softcap is not None else 0,
         "statistics": 4 * block * 4 if recompute else 0,
-        "probabilities": 3 * block * size,
+        "probabilities": 3 * block * size + (3 * block * 4 if recompute and size < 4 else 0),
         "gradients": 3 * block * size + 3 * block * size,
         "results": 2 * key_tiles * both * 4 + 2 * problem.head_dim * size,
         "delta": 0 if recompute else -(-problem.head_dim_v // TILE) * RUN * TILE * size + TILE * 4 + TILE * (4 + 1),

@@ -38,6 +38,7 @@ KEYS = {
         "dlse": "[TILE, tiles], or None",
         "lower": "first visible keys [TILE, tiles]", "upper": "past the last ones",
         "shift": "-lse or -row_shift [TILE, tiles]", "factor": "1 / row_sum [TILE, tiles], or None",
+        "power": "its power of two, or None", "left": "factor / power, or None", "most": "power / factor, or None",
         "delta": "rowsum(dout * out) - dlse [TILE, tiles]", "loaded": "True from its first tile's load on",
         "prepared": "True from its first tile's use on", "q_turned": "per piece of head_dim [depth, tiles * TILE]",
         "dout_turned": "per piece of head_dim_v, the same",
@@ -49,7 +50,8 @@ KEYS = {
         "lower": "first visible keys [rows, 1], or None", "upper": "past the last ones", "dlse": "[rows, 1], or None",
         "shift": "what the exponentials are relative to [rows, 1]", "total": "row sums so far [rows, 1], or None",
         "weighted": "row sums of probabilities * dP so far [rows, 1]",
-        "factor": "what weights are multiplied by [rows, 1], or None", "delta": "rowsum(P * dP) - dlse [rows, 1]",
+        "factor": "1 / row sum [rows, 1], or None", "power": "its power of two, or None", "left": "factor / power, or None",
+        "most": "power / factor, or None", "delta": "rowsum(P * dP) - dlse [rows, 1]",
         "dq": "sum so far [rows, head_dim] float32, or None",
     },
     "block": {
@@ -105,8 +107,9 @@ def tiles_of(unit: int, spans: tuple[Span, ...], q_shape: tuple[int, ...], k_sha
             tile = {
                 "batch": unit // heads_kv, "head": unit % heads_kv * group + g, "g": g, "row": t * TILE,
                 "rows": min(TILE, seqlen_q - t * TILE), "first": first, "last": last, "full_first": full_first,
-                "full_last": full_last, "total": None, "weighted": None, "factor": None, "shift": None, "delta": None,
-                "lower": None, "upper": None, "dlse": None, "dq": None, "run": 0, "slot": 0,
+                "full_last": full_last, "total": None, "weighted": None, "factor": None, "power": None, "left": None,
+                "most": None, "shift": None, "delta": None, "lower": None, "upper": None, "dlse": None, "dq": None, "run": 0,
+                "slot": 0,
             }  # fmt: skip
             found.append(tile)
     return found

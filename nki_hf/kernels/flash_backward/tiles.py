@@ -5,6 +5,8 @@ from nki_hf.lang import nisa, nl
 TILE = 128
 FP32_MAX = 3.4028235e38
 EMPTY_LSE = -2.0e38
+EXPONENT = 0x7F800000
+"""The bits of a positive float32 that are its power of two."""
 
 
 def load_run(env, run):
@@ -116,9 +118,10 @@ def prepare_run(env, run):
         return
     lse, count = run["lse"], run["tiles"]
     run["factor"] = None
+    run["power"] = None
+    run["left"] = None
     if run["row_sum"] != None:  # noqa: E711
-        run["factor"] = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.reciprocal(dst=run["factor"], data=run["row_sum"])
+        _divide_factor(run)
     # A row without keys has lse -inf: its shift becomes so low that every probability is 0.
     empty = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=empty, data=lse, op0=nl.less, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-FP32_MAX)
@@ -130,12 +133,44 @@ def prepare_run(env, run):
         _add_rest(run, delta)
     if run["dlse"] != None:  # noqa: E711
         nisa.tensor_tensor(dst=delta, data1=delta, data2=run["dlse"], op=nl.subtract)
+    if run["row_sum"] != None:  # noqa: E711
+        _scale_rows(run, run["q"])
+        _scale_rows(run, run["dout"])
     run["shift"] = shift
     run["delta"] = delta
     run["out"] = None
     run["out_rest"] = None
     run["lse"] = None
     run["row_sum"] = None
+
+
+def _divide_factor(run):
+    """1 / row_sum as a power of two above it, which takes no digit of the weights that it multiplies, and the rest, 1/2 to 1.
+    Above: so float16 holds more of the smallest weights.
+    """
+    count = run["tiles"]
+    factor = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.reciprocal(dst=factor, data=run["row_sum"])
+    power = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=power.view(nl.int32), data=factor.view(nl.int32), op0=nl.bitwise_and, operand0=EXPONENT)
+    nisa.tensor_scalar(dst=power, data=power, op0=nl.multiply, operand0=2.0)
+    left = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=left, data1=factor, data2=power, op=nl.divide)
+    most = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.reciprocal(dst=most, data=left)
+    run["factor"] = factor
+    run["power"] = power
+    run["left"] = left
+    run["most"] = most
+
+
+def _scale_rows(run, tile):
+    """Multiply each row by what its weights lack of their factor."""
+    count, width, left = run["tiles"], tile.shape[2], run["left"]
+    for t in range(count):
+        rows = min(TILE, run["rows"] - t * TILE)
+        place = tile[0:rows, t, 0:width]
+        nisa.activation(dst=place, op=nl.copy, data=place, scale=left[0:rows, t : t + 1])
 
 
 def _delta(env, run):
@@ -202,8 +237,11 @@ def open_tile(env, tile, run):
     tile["shift"] = shift[0:rows, slot : slot + 1]
     tile["delta"] = delta[0:rows, slot : slot + 1]
     if run["factor"] != None:  # noqa: E711
-        factor = run["factor"]
+        factor, power, left, most = run["factor"], run["power"], run["left"], run["most"]
         tile["factor"] = factor[0:rows, slot : slot + 1]
+        tile["power"] = power[0:rows, slot : slot + 1]
+        tile["left"] = left[0:rows, slot : slot + 1]
+        tile["most"] = most[0:rows, slot : slot + 1]
     if env["sinks"] != None:  # noqa: E711
         sinks, head = env["sinks"], tile["head"]
         share = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -290,8 +328,12 @@ def close_tile(env, tile):
     result = nl.ndarray((rows, width), dtype=q.dtype, buffer=nl.sbuf)
     if tile["dq"] == None:  # noqa: E711
         nisa.memset(dst=result, value=0.0)
-    else:
+    elif tile["left"] == None:  # noqa: E711
         nisa.activation(dst=result, op=nl.copy, data=tile["dq"], scale=env["scale"])
+    else:
+        nisa.tensor_scalar(
+            dst=result, data=tile["dq"], op0=nl.multiply, operand0=tile["left"], op1=nl.multiply, operand1=env["scale"]
+        )
     nisa.dma_copy(dst=env["dq"][tile["batch"], tile["head"], row : row + rows, 0:width], src=result)
     tile["dq"] = None
 

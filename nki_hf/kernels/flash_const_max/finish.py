@@ -126,9 +126,17 @@ def _normalise(env, block, pack, segment, ledger):
         for part in range(pieces):
             begin, end = part * piece, min(part * piece + piece, width)
             target, probe = pack["rows"][0:TILE, t, head, begin:end], ledger["probes"][0:TILE, part, slot : slot + 1]
-            if pack["rest"] != None:  # noqa: E711
-                target = pack["rest"][0:TILE, t, head, begin:end]
-            if block["visited"][t]:
+            if block["visited"][t] and pack["rest"] != None:  # noqa: E711
+                # A quotient, not a product: that of a row with one key is its value, bit by bit, and its rest 0.
+                nisa.tensor_scalar_reduce(
+                    dst=pack["rest"][0:TILE, t, head, begin:end],
+                    data=_region(block, column * pieces + part, 0, end - begin),
+                    op0=nl.divide,
+                    operand0=ledger["totals"][0:TILE, slot : slot + 1],
+                    reduce_op=nl.add,
+                    reduce_res=probe,
+                )
+            elif block["visited"][t]:
                 nisa.tensor_scalar_reduce(
                     dst=target,
                     data=_region(block, column * pieces + part, 0, end - begin),
@@ -138,6 +146,8 @@ def _normalise(env, block, pack, segment, ledger):
                     reduce_res=probe,
                 )
             else:
+                if pack["rest"] != None:  # noqa: E711
+                    target = pack["rest"][0:TILE, t, head, begin:end]
                 nisa.memset(dst=target, value=0.0, engine=nisa.engine.vector)
                 nisa.memset(dst=probe, value=0.0, engine=nisa.engine.vector)
 
