@@ -10,6 +10,7 @@ import torch
 
 import nki_hf
 from nki_hf.adapters.attend import attend
+from nki_hf.adapters.backward import attention_gradients
 from nki_hf.adapters.call import Call
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.row_parts import RowStatistics, join, of_lse
@@ -122,6 +123,32 @@ LONG = [pytest.param([1500], marks=pytest.mark.slow), pytest.param([40, 700, 1, 
 def test_the_first_key_has_nearly_all_of_every_row_of_a_pack(lengths, weight, dtype):
     given, scale, visible = dominated(lengths, dtype, weight)
     assert_as_right_as_eager(packed(lengths, scale), lambda *qkv: eager(*qkv, scale, visible), given, scale)
+
+
+def test_torch_formulas_of_parts_of_the_keys_add_up_to_those_of_whole_rows():
+    (q, k, v), scale, _ = dominated([90], torch.bfloat16, 0.999)
+    dout = torch.randn(1, 90, 4, 8, generator=torch.Generator().manual_seed(9)).to(torch.bfloat16)
+    exact = q.double() @ k.double().repeat_interleave(2, dim=1).transpose(-1, -2) * scale
+    whole = (torch.softmax(exact, -1) @ v.double().repeat_interleave(2, dim=1)).transpose(1, 2)
+    out, shift = whole.bfloat16(), exact.amax(-1)
+    total = torch.exp(exact - shift[..., None]).sum(-1)
+    rows = (out, exact.logsumexp(-1).float(), shift.float(), total.float(), (whole - out.double()).float())
+    found = [
+        attention_gradients(
+            Call(q=q, k=k[:, :, part], v=v[:, :, part], keys=Keys(), scale=scale, row_part=True),
+            dout,
+            None,
+            bias=False,
+            whole=rows,
+        )
+        for part in (slice(0, 40), slice(40, 90))
+    ]
+    together = attention_gradients(Call(q=q, k=k, v=v, keys=Keys(), scale=scale), dout, None, bias=False)
+    dq = sum(each.dq.double() for each in found)
+    assert (dq - together.dq.double()).norm() <= 2**-7 * together.dq.double().norm()
+    for name in ("dk", "dv"):
+        parts = torch.cat([getattr(each, name).double() for each in found], dim=2)
+        assert (parts - getattr(together, name).double()).norm() <= 2**-7 * getattr(together, name).double().norm()
 
 
 @pytest.mark.parametrize(("dtype", "size"), CASES, ids=str)

@@ -103,6 +103,13 @@ def test_two_cores_do_not_race(mask, heads):
     assert races(launched.events) == []
 
 
+@pytest.mark.parametrize("options", [{"dtype": "float32"}, {"dtype": "bfloat16", "mask": Mask(bias="additive")}], ids=str)
+def test_a_part_of_the_rows_keys_is_refused_where_statistics_are_found_from_the_calls_own(options):
+    case = problem(**options)
+    assert backward_reasons(case, get_chip("trn2")) == ()
+    assert [reason.field for reason in backward_reasons(replace(case, row_part=True), get_chip("trn2"))] == ["row_part"]
+
+
 def test_hidden_tiles_have_no_steps():
     case = problem(num_heads_q=1, seqlen_q=1024, seqlen_kv=1024, mask=Mask(ahead=1))
     spans = plan_backward(case, get_chip("trn2")).spans
