@@ -146,6 +146,7 @@ class Problem:
       bias_gradient: of the gradients of a call: True if that of its additive bias is wanted.
       row_statistics: of a forward call: True if the kernel also returns `row_shift` and `row_sum` (see
         `kernels.binding.TENSORS`); of its gradients: True if the kernel gets them.
+      out_rest: of a forward call: True if the kernel also returns `out_rest`; of its gradients: True if the kernel gets it.
       row_part: of the gradients of a call: True if its keys are a part of those of its rows; out, lse and the row statistics
         that the kernel gets are those of the whole rows.
       dtypes: the element types of q, k and v where they differ, which no kernel takes; `dtype` is then q's. None = all are
@@ -169,6 +170,7 @@ class Problem:
     sink: bool = False
     bias_gradient: bool = False
     row_statistics: bool = False
+    out_rest: bool = False
     row_part: bool = False
     dtypes: tuple[str, ...] | None = None
 
@@ -184,6 +186,8 @@ class Problem:
                 f"num_heads_q={self.num_heads_q} does not divide into num_heads_kv={self.num_heads_kv}: "
                 "num_heads_q must be a multiple of num_heads_kv."
             )
+        if self.out_rest and not self.row_statistics:
+            raise ValueError("out_rest=True needs row_statistics=True: kernels return, and take, it beside them.")
         if self.softcap is not None and not self.softcap > 0:
             raise ValueError(f"softcap={self.softcap} is not a cap: softcap must be above 0, or None for no cap.")
 

@@ -43,10 +43,13 @@ def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Te
 
 
 def _attend(call: Call, layer: str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
-    """Out, lse and, if they are needed, row_shift and row_sum; after a fallback out alone. And the weights, or None."""
+    """Out, lse and, if they are needed, row_shift and row_sum, and out_rest; after a fallback out alone. And the weights, or
+    None.
+    """
     sink_joins = call.row_sink is not None or (call.sink is not None and call.segments is not None)
-    if sink_joins or (_needs_grad(call) and _gradients_take_statistics(call)):
-        call = replace(call, row_statistics=True)
+    trained = _needs_grad(call) and _gradients_take_statistics(call)
+    if sink_joins or trained:
+        call = replace(call, row_statistics=True, out_rest=call.out_rest or trained)
     if torch.compiler.is_compiling():
         return _run(call, layer, None, None, fallback=falls_back_in_graph(call))
     decision = decide_call(call)
@@ -117,7 +120,7 @@ def _run(
         error.add_note(f"This call came from {layer}.")
         raise
     row_sink = call.row_sink
-    return results if row_sink is None else _add_sink(results[0], RowStatistics(*results[1:]), row_sink), None
+    return results if row_sink is None else _add_sink(results[0], RowStatistics(*results[1:4]), row_sink), None
 
 
 def _decided(call: Call, decision: Decision, turns: dict[str, int]) -> tuple[torch.Tensor, ...]:

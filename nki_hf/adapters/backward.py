@@ -58,7 +58,7 @@ def attention_gradients(
       dout: the output's gradient, `[batch, seqlen_q, num_heads_q, head_dim_v]`.
       dlse: that of the log-sum-exp (None = zero), `[batch, num_heads_q, seqlen_q]` float32.
       bias: True also computes `dbias`.
-      whole: of a call with `row_part`: out, lse, row_shift and row_sum of its whole rows.
+      whole: of a call with `row_part`: out, lse, row_shift, row_sum and, if it is known, out_rest of its whole rows.
     """
     q, k, v, keys = call.q, call.k, call.v, call.keys
     batch, num_heads_q, seqlen_q, head_dim = q.shape
@@ -103,9 +103,8 @@ def attention_gradients(
         dscores = (dout_rows @ v_cols.transpose(2, 3)).view_as(probs)
         delta = (probs * dscores).sum(-1, keepdim=True)  # [batch, num_heads_q, rows, 1]
         if whole is not None:
-            delta = (whole[0][:, start:stop].transpose(1, 2).float() * dout[:, start:stop].transpose(1, 2)).sum(
-                -1, keepdim=True
-            )
+            out = sum(each[:, start:stop].float() for each in (whole[0], *whole[4:]))
+            delta = (out * dout[:, start:stop]).sum(-1).transpose(1, 2)[..., None]
         if dlse is not None:
             delta = delta - dlse[:, :, start:stop, None]
         dscores = dscores.sub_(delta).mul_(probs)

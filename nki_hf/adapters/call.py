@@ -52,6 +52,7 @@ class Call:
       segments: the packed sequences of a batch of one, which `keys` says too: the call then runs in pieces. None = one launch.
       row_statistics: True if row_shift and row_sum are wanted (see `kernels.binding.TENSORS`): gradients start from them, or
         the rows are parts of rows.
+      out_rest: True if out_rest is wanted as well, which gradients start from.
       row_part: of gradients: True if the keys are a part of the rows' (see `Problem.row_part`).
     """
 
@@ -67,6 +68,7 @@ class Call:
     refused: tuple[Reason, ...] = ()
     segments: Segments | None = None
     row_statistics: bool = False
+    out_rest: bool = False
     row_part: bool = False
 
     @property
@@ -181,13 +183,14 @@ def problem_key(call: Call) -> ProblemKey:
         keys.lo is not None,
         None if bias is None else (keys.hides, bias.shape[0] > 1, bias.shape[1] > 1, bias.shape[2] > 1),
         call.row_statistics,
+        call.out_rest,
         call.row_part,
     )
 
 
 def problem_from(key: ProblemKey) -> Problem:
     """The problem of a key."""
-    q, v, dtype, scale, softcap, sink, q_offset, window, ahead, bounds, bias, row_statistics, row_part = key
+    q, v, dtype, scale, softcap, sink, q_offset, window, ahead, bounds, bias, row_statistics, out_rest, row_part = key
     boolean, per_batch, per_head, per_row = bias or (False, False, False, False)
     kind = None if bias is None else "boolean" if boolean else "additive"
     return Problem(
@@ -214,6 +217,7 @@ def problem_from(key: ProblemKey) -> Problem:
         softcap=softcap,
         sink=sink,
         row_statistics=row_statistics,
+        out_rest=out_rest,
         row_part=row_part,
     )
 

@@ -30,7 +30,7 @@ def gradients_of(
     Args:
       call: the call; its sink has one logit per head.
       results: its out and lse; with `call.row_statistics` also row_shift and row_sum, without which rows of equal keys err in
-        16 bits where scores are large.
+        16 bits where scores are large; with `call.out_rest` that too, without which rows do of which one key has nearly all.
       dout: the output's gradient, `[batch, seqlen_q, num_heads_q, head_dim_v]`.
       dlse: that of the log-sum-exp (None = zero), `[batch, num_heads_q, seqlen_q]` float32.
       bias: True also computes `dbias`.
@@ -59,7 +59,7 @@ def _by_kernel(
     keys, sink = call.keys, call.head_sink
     dlse = torch.zeros_like(results[1]) if dlse is None else dlse
     tensors = {
-        **dict(zip(("out", "lse", "row_shift", "row_sum"), results, strict=False)),
+        **dict(zip(("out", "lse", "row_shift", "row_sum", "out_rest"), results, strict=False)),
         "q": call.q, "k": call.k, "v": call.v, "dout": dout, "dlse": dlse, "lo": keys.lo, "hi": keys.hi, "bias": keys.bias,
         "sink": sink,
     }  # fmt: skip

@@ -95,15 +95,14 @@ def named_outputs(decision: Decision, result: RunResult) -> dict[str, Tensor]:
 
 
 def result_of(decision: Decision, result: RunResult, sink: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Output and lse as `binding.TENSORS` has them, whatever the kernel's axes; row_shift and row_sum, if there are any."""
+    """Output and lse as `binding.TENSORS` has them, whatever the kernel's axes; row_shift, row_sum, out_rest if it has them."""
     found = named_outputs(decision, result)
     lse = found["lse"]
     if sink is not None:
         # The kernel may have been given a higher one than the lowest of sinks (`Argument.lowest`), and calls its rows empty.
         lse = torch.maximum(lse, sink.detach().to(torch.float32)[None, :, None])
-    if "row_sum" in found:
-        return found["out"], lse.contiguous(), found["row_shift"], found["row_sum"]
-    return found["out"], lse.contiguous()
+    further = [found[name] for name in ("row_shift", "row_sum", "out_rest") if name in found]
+    return found["out"], lse.contiguous(), *further
 
 
 def outputs_of(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,15 +14,15 @@ from typing import Any
 __all__ = ["SCHEMAS", "define"]
 
 _CALL = (
-    "(Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, Tensor? sink, float? scale, float? softcap, "
-    "SymInt q_offset, SymInt? window, SymInt? ahead)"
+    "Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, Tensor? sink, float? scale, float? softcap, "
+    "SymInt q_offset, SymInt? window, SymInt? ahead"
 )
 SCHEMAS = (
-    f"attention{_CALL} -> (Tensor, Tensor)",
-    f"attention_with_statistics{_CALL} -> (Tensor, Tensor, Tensor, Tensor)",
+    f"attention({_CALL}) -> (Tensor, Tensor)",
+    f"attention_with_statistics({_CALL}, bool out_rest=True) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor? lo, Tensor? hi, Tensor? bias, "
     "Tensor? sink, Tensor out, Tensor lse, float? scale, float? softcap, SymInt q_offset, SymInt? window, SymInt? ahead, "
-    "bool needs_bias, Tensor? row_shift=None, Tensor? row_sum=None, bool row_part=False) "
+    "bool needs_bias, Tensor? row_shift=None, Tensor? row_sum=None, bool row_part=False, Tensor? out_rest=None) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 

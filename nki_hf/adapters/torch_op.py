@@ -100,20 +100,29 @@ def attention_with_statistics(
     q_offset: int,
     window: int | None,
     ahead: int | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`attention` of a call with `row_statistics`: row_shift and row_sum as well, like lse (`kernels.binding.TENSORS`)."""
+    out_rest: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`attention` of a call with `row_statistics`: row_shift and row_sum as well, like lse, and out_rest, like out in float32
+    (`kernels.binding.TENSORS`), which the gradients of this op need; without elements if it is not wanted, or out is float32.
+    """
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
-    call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=True)
-    out, lse, row_shift, row_sum = _computed(call)
-    return out, lse, row_shift, row_sum
+    wanted = out_rest and q.dtype != torch.float32
+    call = Call(
+        q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=True, out_rest=wanted
+    )  # fmt: skip
+    out, lse, row_shift, row_sum, *rest = _computed(call)
+    return out, lse, row_shift, row_sum, rest[0] if wanted else q.new_empty(0, dtype=torch.float32)
 
 
 def _computed(given: Call) -> tuple[torch.Tensor, ...]:
-    """The results of a call as an op gets it: out and lse, with `row_statistics` also row_shift and row_sum."""
+    """The results of a call as an op gets it: out and lse, with `row_statistics` also row_shift and row_sum, with `out_rest`
+    that too.
+    """
     call, decision = _handed.call, _handed.decision
     # Tracers call this with tensors of their own, and a graph with none handed over.
     mine = call is not None and call.q is given.q and call.k is given.k and call.v is given.v
-    if call is None or decision is None or not mine or call.row_statistics != given.row_statistics:
+    same = call is not None and (call.row_statistics, call.out_rest) == (given.row_statistics, given.out_rest)
+    if call is None or decision is None or not mine or not same:
         # torch.func.jvp has taken the tangents off by now, so that those of other tensors cannot be told from the call's own.
         if forward_ad._current_level >= 0:
             _no_tangents()
@@ -145,11 +154,14 @@ def _fall_back(call: Call, decision: Decision) -> tuple[torch.Tensor, ...]:
 
 
 def _with_statistics(call: Call, results: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """The results, with lse for row_shift and row_sum where the call asks for them and what ran has none."""
-    if not call.row_statistics or len(results) > 2:
-        return results
-    out, lse = results
-    return out, lse, lse.clone(), torch.full_like(lse, 1.0)
+    """The results, with lse for row_shift and row_sum where the call asks for them and what ran has none; and zeros for
+    out_rest, without which gradients are those of a rounded output.
+    """
+    if call.row_statistics and len(results) == 2:
+        results = (*results, results[1].clone(), torch.full_like(results[1], 1.0))
+    if call.out_rest and len(results) == 4:
+        results = (*results, torch.zeros_like(results[0], dtype=torch.float32))
+    return results
 
 
 def _op(**code: Any) -> Any:
@@ -162,9 +174,13 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[t
     return outputs_of(q, v)
 
 
-def _fake_statistics(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
+def _fake_statistics(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *options: Any, out_rest: bool = True
+) -> tuple[torch.Tensor, ...]:
     out, lse = outputs_of(q, v)
-    return out, lse, torch.empty_like(lse), torch.empty_like(lse)
+    wanted = (options[9] if len(options) > 9 else out_rest) and q.dtype != torch.float32
+    rest = torch.empty_like(out, dtype=torch.float32) if wanted else q.new_empty(0, dtype=torch.float32)
+    return out, lse, torch.empty_like(lse), torch.empty_like(lse), rest
 
 
 def _run_kernel(call: Call, decision: Decision, turns: dict[str, int] | None) -> tuple[torch.Tensor, ...]:
@@ -201,21 +217,25 @@ def attention_backward(
     row_shift: torch.Tensor | None = None,
     row_sum: torch.Tensor | None = None,
     row_part: bool = False,
+    out_rest: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """dq, dk, dv, dsink, dbias, each contiguous in its tensor's shape and dtype; without elements where there is none.
 
-    `out` and `lse` are the results of `attention`, of which a kernel starts, `row_shift` and `row_sum` the further ones of
-    `attention_with_statistics`; torch's formulas need none of them, but for `row_part`: the keys are then a part of the rows',
-    and all of these are of whole rows.
+    `out` and `lse` are the results of `attention`, of which a kernel starts, `row_shift`, `row_sum` and `out_rest` (which needs
+    the two) the further ones of `attention_with_statistics`; torch's formulas need none of them, but for `row_part`: the keys
+    are then a part of the rows', and all of these are of whole rows.
     """
     if forward_ad._current_level >= 0:
         tensors = (dout, dlse, q, k, v, bias, sink, out, lse)
         if any(each is not None and forward_ad.unpack_dual(each).tangent is not None for each in tensors):
             _no_tangents()
-    results = (out, lse) if row_shift is None or row_sum is None else (out, lse, row_shift, row_sum)
+    results: tuple[torch.Tensor, ...] = (out, lse)
+    if row_shift is not None and row_sum is not None:
+        results = (out, lse, row_shift, row_sum) if out_rest is None else (out, lse, row_shift, row_sum, out_rest)
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias).narrowed(q.shape[2], k.shape[2])
     call = Call(
-        q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=len(results) > 2, row_part=row_part
+        q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=len(results) > 2,
+        out_rest=len(results) > 4, row_part=row_part,
     )  # fmt: skip
     grads = gradients_of(call, results, dout, dlse, bias=needs_bias)
     absent = q.new_empty(0)
@@ -264,10 +284,15 @@ def _gradients(
 ) -> tuple[torch.Tensor | None, ...]:
     """The gradient of each argument of `attention`, by `attention_backward` or an op around it."""
     q, k, v, lo, hi, bias, sink, out, lse, *statistics = ctx.saved_tensors
+    scalars = ctx.options[:5]  # of attention_with_statistics one more says whether out_rest is wanted
+    further: tuple[Any, ...] = ()
+    if statistics:
+        row_shift, row_sum, rest = statistics
+        further = (row_shift, row_sum, False, rest if rest.dim() > 1 else None)
     needs_bias = ctx.needs_input_grad[5] and bias is not None and bias.is_floating_point()
     dout = torch.zeros_like(out) if dout is None else dout
-    dq, dk, dv, dsink, dbias = op(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, *ctx.options, needs_bias, *statistics)
-    return dq, dk, dv, None, None, dbias if needs_bias else None, None if sink is None else dsink, *[None] * 5
+    dq, dk, dv, dsink, dbias = op(dout, dlse, q, k, v, lo, hi, bias, sink, out, lse, *scalars, needs_bias, *further)
+    return dq, dk, dv, None, None, dbias if needs_bias else None, None if sink is None else dsink, *[None] * len(ctx.options)
 
 
 attention_op = _op(
@@ -371,4 +396,6 @@ def attention_op_for(call: Call) -> tuple[torch.Tensor, ...]:
         ops = (_xla_op, _xla_statistics_op)
     else:
         ops = (attention_op, torch.ops.nki_hf.attention_with_statistics)
-    return tuple(ops[call.row_statistics](*arguments))
+    if not call.row_statistics:
+        return tuple(ops[0](*arguments))
+    return tuple(ops[1](*arguments, call.out_rest))[: 5 if call.out_rest else 4]

@@ -52,7 +52,7 @@ class TorchReferenceBackend:
         q, k, v, sink = tensors["q"], tensors["k"].float(), tensors["v"].float(), tensors.get("sink")
         batch, num_heads_q, seqlen_q, _ = q.shape
         num_heads_kv, seqlen_kv, width = v.shape[1:]
-        out = q.new_empty((batch, seqlen_q, num_heads_q, width))
+        out, rest = (q.new_empty((batch, seqlen_q, num_heads_q, width), dtype=dtype) for dtype in (q.dtype, torch.float32))
         lse, row_shift, row_sum = (q.new_empty((batch, num_heads_q, seqlen_q), dtype=torch.float32) for _ in range(3))
         rows = max(1, _BLOCK_ELEMENTS // max(1, batch * num_heads_q * seqlen_kv))
         for start in range(0, seqlen_q, rows):
@@ -78,7 +78,8 @@ class TorchReferenceBackend:
             result = (probs.view(batch, num_heads_kv, -1, seqlen_kv) @ v).view(batch, num_heads_q, -1, width)
             result = result / torch.where(total == 0, 1.0, total)[..., None]
             out[:, start:stop] = result.transpose(1, 2).to(q.dtype)
-        found = {"out": out, "lse": lse, "row_shift": row_shift, "row_sum": row_sum}
+            rest[:, start:stop] = result.transpose(1, 2) - out[:, start:stop].float()
+        found = {"out": out, "lse": lse, "row_shift": row_shift, "row_sum": row_sum, "out_rest": rest}
         returned = binding.returned(call.passed)
         outputs = [found[item.name].permute([TENSORS[item.name].index(axis) for axis in item.axes]) for item in returned]
         return RunResult(outputs=tuple(output.contiguous() for output in outputs))
@@ -86,7 +87,7 @@ class TorchReferenceBackend:
 
 def _unknown(binding: Binding) -> set[str]:
     """Outputs that attention has not."""
-    return {item.name for item in binding.outputs} - {"out", "lse", "row_shift", "row_sum"}
+    return {item.name for item in binding.outputs} - {"out", "lse", "row_shift", "row_sum", "out_rest"}
 
 
 def _of_call(binding: Binding, call: KernelCall) -> dict[str, Tensor]:

@@ -70,6 +70,7 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
     "bias": (*_Q, "seqlen_kv"),
     "sink": ("num_heads_q",),
     "out": ("batch", "seqlen_q", "num_heads_q", "head_dim_v"),
+    "out_rest": ("batch", "seqlen_q", "num_heads_q", "head_dim_v"),
     "lse": _Q,
     "row_shift": _Q,
     "row_sum": _Q,
@@ -85,8 +86,10 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
 
 `row_shift` and `row_sum` say what lse says, and what one float32 cannot hold of it where scores are large:
 `probs = exp(scores - row_shift) / row_sum`, so `lse = row_shift + log(row_sum)`. A kernel that looks for the largest score of a
-row returns that, or the sink above it, as `row_shift`; another may return lse, and 1 as `row_sum`. Rows that see no key have a
-`row_shift` of -inf (with a sink: the sink), and any positive `row_sum`.
+row returns that, or the sink above it, as `row_shift`; another may return what it subtracted instead. Rows that see no key have
+a `row_shift` of -inf (with a sink: the sink), and any positive `row_sum`.
+
+`out_rest` is what 16 bits do not hold of out: the output in float32 minus out, in float32.
 """
 
 

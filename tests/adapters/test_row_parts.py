@@ -10,6 +10,7 @@ import torch
 
 import nki_hf
 from nki_hf.adapters.attend import attend
+from nki_hf.adapters.backward import attention_gradients
 from nki_hf.adapters.call import Call
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.row_parts import RowStatistics, join, of_lse
@@ -44,6 +45,20 @@ def eager(q, k, v, scale, visible, sink=None):
     if sink is not None:
         scores = torch.cat([scores, sink.to(wide).expand(*scores.shape[:3], 1)], -1)
     return torch.softmax(scores, -1)[..., : k.shape[2]].to(q.dtype) @ v
+
+
+def dominated(lengths, dtype, weight):
+    """As `tied` of random keys, the first of each sequence having about that share of its rows."""
+    (q, k, v), _, visible = tied(lengths, torch.float32, 1.0)
+    generator = torch.Generator().manual_seed(7)
+    k = torch.randn(k.shape, generator=generator)
+    first = torch.tensor([0, *accumulate(lengths)][:-1])
+    k[..., 0] = 0.0
+    k[:, :, first] = torch.eye(8)[0] * 4.0
+    q = torch.randn(q.shape, generator=generator)
+    others = (visible.sum(-1) - 1).clamp(min=1)
+    q[..., 0] = 2**-0.5 * torch.log(weight / (1 - weight) * others) + 0.5
+    return [each.to(dtype) for each in (q, k, v)], 8**-0.5, visible
 
 
 def top_scores(q, k, scale, visible):
@@ -100,6 +115,40 @@ CASES = [
     (torch.float32, 1e6),
 ]
 LONG = [pytest.param([1500], marks=pytest.mark.slow), pytest.param([40, 700, 1, 300], marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("weight", [0.9, 0.999])
+@pytest.mark.parametrize("lengths", [[600], *LONG], ids=str)
+def test_the_first_key_has_nearly_all_of_every_row_of_a_pack(lengths, weight, dtype):
+    given, scale, visible = dominated(lengths, dtype, weight)
+    assert_as_right_as_eager(packed(lengths, scale), lambda *qkv: eager(*qkv, scale, visible), given, scale)
+
+
+def test_torch_formulas_of_parts_of_the_keys_add_up_to_those_of_whole_rows():
+    (q, k, v), scale, _ = dominated([90], torch.bfloat16, 0.999)
+    dout = torch.randn(1, 90, 4, 8, generator=torch.Generator().manual_seed(9)).to(torch.bfloat16)
+    exact = q.double() @ k.double().repeat_interleave(2, dim=1).transpose(-1, -2) * scale
+    whole = (torch.softmax(exact, -1) @ v.double().repeat_interleave(2, dim=1)).transpose(1, 2)
+    out, shift = whole.bfloat16(), exact.amax(-1)
+    total = torch.exp(exact - shift[..., None]).sum(-1)
+    rows = (out, exact.logsumexp(-1).float(), shift.float(), total.float(), (whole - out.double()).float())
+    found = [
+        attention_gradients(
+            Call(q=q, k=k[:, :, part], v=v[:, :, part], keys=Keys(), scale=scale, row_part=True),
+            dout,
+            None,
+            bias=False,
+            whole=rows,
+        )
+        for part in (slice(0, 40), slice(40, 90))
+    ]
+    together = attention_gradients(Call(q=q, k=k, v=v, keys=Keys(), scale=scale), dout, None, bias=False)
+    dq = sum(each.dq.double() for each in found)
+    assert (dq - together.dq.double()).norm() <= 2**-7 * together.dq.double().norm()
+    for name in ("dk", "dv"):
+        parts = torch.cat([getattr(each, name).double() for each in found], dim=2)
+        assert (parts - getattr(together, name).double()).norm() <= 2**-7 * getattr(together, name).double().norm()
 
 
 @pytest.mark.parametrize(("dtype", "size"), CASES, ids=str)

@@ -35,21 +35,27 @@ AXES = {
     "sink": (False, True),
     "scale": (None, 0.3, 1.7, -0.5, 0.0),
     "head_dim": ((64, 64), (80, 80), (128, 128), (192, 128), (256, 256), (8, 72), (64, 144)),
-    "lengths": ((1, 1), (1, 129), (113, 203), (128, 128), (150, 70), (40, 300), (257, 130)),
+    "lengths": (
+        *((1, 1), (1, 129), (113, 203), (128, 128), (150, 70), (40, 300), (257, 130)),
+        *((70, 1), (40, 2), (140, 3), (64, 4)),  # rows of few keys
+    ),
     "chip": tuple(CHIPS),
     "lnc": (1, 2),
     "distribution": DISTRIBUTIONS,
     "with_lse": (False, True),
+    "weight": (None, None, None, None, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999),  # of one key in each row, if it is to have one
 }
 
 
-def grid_case(dtype, heads, batch, mask, softcap, sink, scale, head_dim, lengths, chip, lnc, distribution, with_lse, seed=0):
+def grid_case(
+    dtype, heads, batch, mask, softcap, sink, scale, head_dim, lengths, chip, lnc, distribution, with_lse, weight, seed=0
+):  # fmt: skip
     case = Problem(
         batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=lengths[0], seqlen_kv=lengths[1],
         head_dim=head_dim[0], head_dim_v=head_dim[1], dtype=dtype, softmax_scale=scale, mask=MASKS[mask](*lengths),
         softcap=softcap, sink=sink,
     )  # fmt: skip
-    return check(case, chip, lnc, distribution, seed, with_lse)
+    return check(case, chip, lnc, distribution, seed, with_lse, weight)
 
 
 DRAW = random.Random(18)

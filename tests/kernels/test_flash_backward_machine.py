@@ -8,10 +8,9 @@ from pathlib import Path
 
 import backward_cases
 import numpy as np
-import prefill_cases
 import pytest
 from backward_bar import assert_right, errors
-from backward_cases import gradients, problem, upstream
+from backward_cases import dominated, forward, gradients, problem, upstream
 
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels import flash_backward, reference
@@ -24,11 +23,6 @@ from nki_hf.testing import attention_inputs
 from nki_hf.timing.schedule import schedule
 
 FOLDER = Path(flash_backward.__file__).parent
-
-
-def forward(inputs):
-    """out and lse of the forward kernel, `[batch, num_heads_q, seqlen_q, head_dim_v]` and `[batch, num_heads_q, seqlen_q]`."""
-    return prefill_cases.outputs(inputs)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -109,15 +103,22 @@ def test_two_cores_do_not_race(mask, heads):
     assert races(launched.events) == []
 
 
+@pytest.mark.parametrize("options", [{"dtype": "float32"}, {"dtype": "bfloat16", "mask": Mask(bias="additive")}], ids=str)
+def test_a_part_of_the_rows_keys_is_refused_where_statistics_are_found_from_the_calls_own(options):
+    case = problem(**options)
+    assert backward_reasons(case, get_chip("trn2")) == ()
+    assert [reason.field for reason in backward_reasons(replace(case, row_part=True), get_chip("trn2"))] == ["row_part"]
+
+
 def test_hidden_tiles_have_no_steps():
     case = problem(num_heads_q=1, seqlen_q=1024, seqlen_kv=1024, mask=Mask(ahead=1))
     spans = plan_backward(case, get_chip("trn2")).spans
-    tiles = tiles_of(0, spans, (1, 1, 1024, 64), (1, 1, 1024, 64), 512, False, False)
+    tiles = tiles_of(0, spans, (1, 1, 1024, 64), (1, 1, 1024, 64))
     _, steps = order_of_work(0, tiles, 0, len(tiles), (1, 1, 1024, 64), 512, False)
     assert sum(step["width"] for step in steps) == 128 * sum(range(1, 9))
     window = replace(case, mask=Mask(ahead=1, window=128))
     spans = plan_backward(window, get_chip("trn2")).spans
-    tiles = tiles_of(0, spans, (1, 1, 1024, 64), (1, 1, 1024, 64), 512, False, False)
+    tiles = tiles_of(0, spans, (1, 1, 1024, 64), (1, 1, 1024, 64))
     _, steps = order_of_work(0, tiles, 0, len(tiles), (1, 1, 1024, 64), 512, False)
     assert sum(step["width"] for step in steps) == 128 * (1 + 2 * 7)
 
@@ -181,14 +182,20 @@ def test_a_large_section_fits_sbuf():
 
 _ADDS = "moving=grads[0:rows, slot, 0:width_v],\n            accumulate=begun[first + c],"
 FAULTS = {
-    "dq without the scale": ("tiles.py", 'data=tile["dq"], scale=env["scale"]', 'data=tile["dq"], scale=1.0', "dq"),
+    "dq without the scale": ("tiles.py", 'op1=nl.multiply, operand1=env["scale"]', "op1=nl.bypass, operand1=1.0", "dq"),
     "dq of the last block only": ("kernel.py", 'if tile["dq"] == None:', "if True:", "dq"),
     "dk without the scale": ("tiles.py", 'block["dk"], env["scale"], "dk"', 'block["dk"], 1.0, "dk"', "dk"),
     "dk from other queries": ("kernel.py", "queries[0:rows, slot, 0:head_dim]", "queries[0:rows, 0, 0:head_dim]", "dk"),
     "dv of the last rows": ("kernel.py", _ADDS, _ADDS.replace("begun[first + c]", "False"), "dv"),
     "no delta": ("kernel.py", 'operand0=tile["delta"]', "operand0=0.0", "dq"),
     "no gradient of lse": ("tiles.py", 'if run["dlse"] != None:', "if False:", "dq"),
-    "sign of the sink's gradient": ("kernel.py", "operand0=-1.0)\n    heads_kv", "operand0=1.0)\n    heads_kv", "d_sink"),
+    "sign of the sink's gradient": ("kernel.py", "op0=nl.multiply, operand0=-1.0)", "op0=nl.multiply, operand0=1.0)", "d_sink"),
+    "half of the sink's rows": ("kernel.py", "for width in (64, 32,", "for width in (32,", "d_sink"),
+    "no rest of out": ("tiles.py", 'if run["out_rest"] != None:', "if False:", "dq"),
+    "no power of the row sum": ("scores.py", 'operand0=tile["power"], op1', "operand0=1.0, op1", "dq"),
+    "dq without what is left of it": ("tiles.py", 'operand0=tile["left"], op1', "operand0=1.0, op1", "dq"),
+    "dk without what is left of it": ("tiles.py", '_scale_rows(run, run["q"])', "pass", "dk"),
+    "dv without what is left of it": ("tiles.py", '_scale_rows(run, run["dout"])', "pass", "dv"),
     "sink's gradient of one tile": ("tiles.py", "op1=nl.add, operand1=place)", "op1=nl.bypass, operand1=place)", "d_sink"),
     "bias's gradient of one head": ("bias_gradient.py", "data1=place, data2=dscores", "data1=dscores, data2=dscores", "d_bias"),
     "bias's gradient without delta": ("bias_gradient.py", 'operand0=tile["delta"]', "operand0=0.0", "d_bias"),
@@ -217,6 +224,8 @@ def test_a_planted_fault_is_found(name, tmp_path, monkeypatch):
         mask=Mask(bias="additive") if additive else Mask(ahead=1, q_offset=400),
     )  # fmt: skip
     inputs = attention_inputs(case)
+    if "rest" in name:
+        inputs = dominated(inputs, 0.99)
     dout, dlse = upstream(inputs)
     assert_right(inputs, gradients(inputs, dout, dlse), dout, dlse)
     with pytest.raises(AssertionError, match=gradient):

@@ -1,24 +1,18 @@
 """flash_backward where keys tie and scores are huge: lse, one float32, then says nothing of how a row is divided.
 
-With `row_part` the kernel starts from what the forward left, as it does of its own where keys are many. Every case runs a
-forward kernel and hands all that it returns to the backward kernel. The bar is an eager implementation in the
+Every case runs a forward kernel and hands all that it returns to the backward kernel. The bar is an eager implementation in the
 same dtype; float16 ends at 65,504, so that its bar comes from the largest scores that it has: where other keys are far below
 those that tie, probabilities are the same at any larger size, and the gradients of q and k grow with k and q.
 """
 
 from dataclasses import replace
 
-import const_max_cases
-import decode_cases
 import numpy as np
 import pytest
 from backward_bar import errors
-from backward_cases import gradients, problem, upstream
+from backward_cases import forward, gradients, problem, upstream
 
-from nki_hf.kernels.flash_const_max.kernel import flash_const_max_loop
-from nki_hf.kernels.flash_prefill.kernel import flash_prefill
 from nki_hf.problem import Mask
-from nki_hf.sim import SimOptions, launch
 from nki_hf.testing import attention_inputs
 
 SIZES = [2.0**13, 2.0**17, 2.0**20, 2.0**27]
@@ -38,29 +32,11 @@ OTHERS = [("trn1", 2), ("trn2", 1), ("trn3", 2)]
 """Chips and numbers of cores that take longer to meet than they tell."""
 
 
-def forward(inputs, kernel="flash_prefill", chip="trn2", lnc=1):
-    """out `[batch, num_heads_q, seqlen_q, head_dim_v]`, lse, row_shift and row_sum of a forward kernel."""
-    import prefill_cases
-
-    if kernel == "flash_prefill":
-        plan = prefill_cases.plan_prefill(inputs.problem, prefill_cases.get_chip(chip), lnc)
-        source, arguments = flash_prefill, prefill_cases.kernel_arguments(inputs, plan)
-    elif kernel == "flash_decode":
-        plan = decode_cases.plan_decode(inputs.problem, decode_cases.get_chip(chip))
-        source, arguments = decode_cases.flash_decode, decode_cases.kernel_arguments(inputs, plan)
-    else:
-        plan = const_max_cases.plan_const_max(inputs.problem, const_max_cases.get_chip(chip), lnc)
-        source, arguments = flash_const_max_loop, const_max_cases.kernel_arguments(inputs, plan) | {"count_failed": False}
-    options = SimOptions(chip=prefill_cases.get_chip(chip))
-    out, *rest = launch(source, (), arguments, options=options, lnc=lnc).outputs
-    return out.swapaxes(1, 2), *rest
-
-
 def tied(case, size, groups, seed=0):
     """Inputs whose keys are `groups` different ones, many times each: whole numbers times powers of two, so that every score is
     exact. The largest score of a row is some times `size`.
     """
-    case = replace(case, softmax_scale=1.0, row_statistics=True)
+    case = replace(case, softmax_scale=1.0)
     inputs, rng = attention_inputs(case, seed=seed), np.random.default_rng(seed)
     q = rng.integers(-2, 3, inputs.q.shape)
     kinds = rng.integers(-1, 2, (case.batch, case.num_heads_kv, groups, case.head_dim))
@@ -103,14 +79,11 @@ def run(inputs, kernel="flash_prefill", chip="trn2", lnc=1):
     return gradients(inputs, dout, None, chip, lnc, forward_results=forward(inputs, kernel, chip, lnc)), dout
 
 
-@pytest.mark.parametrize(
-    ("dtype", "row_part"),
-    [("bfloat16", False), ("bfloat16", True), ("float16", False), ("float16", True), ("float32", False)],
-)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("groups", [1, 7])
 @pytest.mark.parametrize("size", SIZES)
-def test_keys_that_tie_share_a_row_as_in_eager(size, groups, dtype, row_part):
-    case = problem(dtype=dtype, seqlen_q=100, seqlen_kv=50, head_dim=16, head_dim_v=16, row_part=row_part)
+def test_keys_that_tie_share_a_row_as_in_eager(size, groups, dtype):
+    case = problem(dtype=dtype, seqlen_q=100, seqlen_kv=50, head_dim=16, head_dim_v=16)
     inputs = tied(case, size, groups)
     assert_as_right_as_eager(inputs, *run(inputs), size)
 
@@ -121,7 +94,7 @@ def test_keys_that_tie_share_a_row_as_in_eager(size, groups, dtype, row_part):
 def test_keys_that_tie_under_masks_and_in_groups_of_query_heads(size, mask, dtype):
     case = problem(
         dtype=dtype, batch=2, num_heads_q=4, num_heads_kv=2, seqlen_q=150, seqlen_kv=150, head_dim=24, head_dim_v=40,
-        mask=MASKS[mask], row_part=size < 0,
+        mask=MASKS[mask],
     )  # fmt: skip
     inputs = tied(case, abs(size), 5)
     inputs = replace(inputs, q=inputs.q * np.sign(size).astype(inputs.q.dtype))
@@ -155,15 +128,13 @@ def test_every_forward_kernel_hands_on_what_lse_cannot_hold(size, lnc, kernel):
     assert_as_right_as_eager(inputs, *run(inputs, kernel, lnc=lnc))
 
 
-@pytest.mark.parametrize("row_part", [False, True])
 @pytest.mark.parametrize("over", [-1, 0, 1])
 @pytest.mark.parametrize(
     ("size", "dtype"), [(2.0**13, "bfloat16"), (2.0**20, "bfloat16"), (2.0**27, "bfloat16"), (2.0**13, "float16")]
 )
-def test_a_sink_that_ties_with_the_keys_has_a_share_of_its_own(size, over, dtype, row_part):
+def test_a_sink_that_ties_with_the_keys_has_a_share_of_its_own(size, over, dtype):
     # Every row has the score `size` for a third of its keys and 0 for the others.
     case = problem(dtype=dtype, seqlen_q=70, seqlen_kv=48, head_dim=8, head_dim_v=8, softmax_scale=1.0, sink=True)
-    case = replace(case, row_statistics=True, row_part=row_part)
     inputs = attention_inputs(case)
     q, k = np.zeros_like(inputs.q), np.zeros_like(inputs.k)
     q[..., 0], k[:, :, ::3, 0] = split(size)
@@ -173,13 +144,11 @@ def test_a_sink_that_ties_with_the_keys_has_a_share_of_its_own(size, over, dtype
     assert_as_right_as_eager(inputs, got, dout)
 
 
-@pytest.mark.parametrize("row_part", [False, True])
 @pytest.mark.parametrize("size", [2.0**13, 2.0**17, 2.0**20])
-def test_keys_that_nearly_tie_err_less_than_in_eager(size, row_part):
+def test_keys_that_nearly_tie_err_less_than_in_eager(size):
     # Scores of a row differ by 0, 1 or 2 nats at `size`: bfloat16 does not hold that, float32 does.
     case = problem(
-        dtype="bfloat16", seqlen_q=70, seqlen_kv=90, head_dim=8, head_dim_v=8, softmax_scale=1.0, row_statistics=True,
-        row_part=row_part,
+        dtype="bfloat16", seqlen_q=70, seqlen_kv=90, head_dim=8, head_dim_v=8, softmax_scale=1.0
     )  # fmt: skip
     inputs, rng = attention_inputs(case), np.random.default_rng(1)
     q, k = np.zeros_like(inputs.q), np.zeros_like(inputs.k)
@@ -192,13 +161,10 @@ def test_keys_that_nearly_tie_err_less_than_in_eager(size, row_part):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("row_part", [False, True])
 @pytest.mark.parametrize("head_dim_v", [16, 200])
-def test_a_row_with_one_key_gives_q_and_k_no_gradient_at_all(head_dim_v, row_part, dtype):
+def test_a_row_with_one_key_gives_q_and_k_no_gradient_at_all(head_dim_v, dtype):
     # 1 - P is 0, so dS is, and not a rounding error of dprobs times a key.
-    case = problem(
-        dtype=dtype, seqlen_q=130, seqlen_kv=40, head_dim=16, head_dim_v=head_dim_v, row_statistics=True, row_part=row_part
-    )
+    case = problem(dtype=dtype, seqlen_q=130, seqlen_kv=40, head_dim=16, head_dim_v=head_dim_v)
     inputs = attention_inputs(replace(case, softmax_scale=1e6))
     apart = np.sort(inputs.q.astype(np.float64) @ inputs.k.astype(np.float64).swapaxes(-1, -2), axis=-1)
     assert (apart[..., -1] - apart[..., -2]).min() * 1e6 > 200
@@ -206,14 +172,3 @@ def test_a_row_with_one_key_gives_q_and_k_no_gradient_at_all(head_dim_v, row_par
     got = gradients(inputs, dout, forward_results=forward(inputs))
     assert not got["dq"].any()
     assert not got["dk"].any()
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_row_statistics_change_nothing_where_scores_are_ordinary(dtype):
-    inputs = attention_inputs(problem(dtype=dtype, row_statistics=True, row_part=True, sink=True, mask=Mask(ahead=1)))
-    dout, dlse = upstream(inputs)
-    results = forward(inputs)
-    got = gradients(inputs, dout, dlse, forward_results=results)
-    alone = replace(inputs, problem=replace(inputs.problem, row_statistics=False))
-    for name, value in gradients(alone, dout, dlse, forward_results=results[:2]).items():
-        assert np.array_equal(value, got[name]), name

@@ -33,7 +33,8 @@ def attend_pieces(call: Call, segments: Segments, run: Run) -> tuple[Tensor, Row
     Args:
       call: one that kernels take, of batch 1, without a sink.
       segments: its sequences.
-      run: out, lse and, with `row_statistics`, row_shift and row_sum of one launch; out alone where torch took it.
+      run: out, lse and, with `row_statistics`, row_shift and row_sum of one launch, with `out_rest` that too; out alone where
+        torch took it.
     """
     pieces = cut(segments)
     given = (call.q, call.k, call.v)
@@ -45,7 +46,7 @@ def attend_pieces(call: Call, segments: Segments, run: Run) -> tuple[Tensor, Row
     ):
         out, *rows = _WholeRows.apply(*given, call, pieces, run)
         return out, RowStatistics(*rows)
-    return _attend(call, pieces, run)
+    return _attend(replace(call, out_rest=False), pieces, run)[:2]
 
 
 class _WholeRows(torch.autograd.Function):  # type: ignore[misc,unused-ignore]
@@ -53,17 +54,17 @@ class _WholeRows(torch.autograd.Function):  # type: ignore[misc,unused-ignore]
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, pieces: Pieces, run: Run) -> tuple[Tensor, ...]:
-        out, rows = _attend(replace(call, q=q, k=k, v=v), pieces, run)
+        out, rows, rest = _attend(replace(call, q=q, k=k, v=v, out_rest=True), pieces, run)
         ctx.options = (call.scale, call.softcap)
         ctx.pieces = pieces
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(rows.row_shift, rows.row_sum)
-        ctx.save_for_backward(q, k, v, out, *rows)
+        ctx.save_for_backward(q, k, v, out, rest, *rows)
         return (out, *rows)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        q, k, v, out, *rows = ctx.saved_tensors
+        q, k, v, out, rest, *rows = ctx.saved_tensors
         dout = torch.zeros_like(out) if dout is None else dout
         statistics = [each[0].T for each in (*rows, torch.zeros_like(rows[0]) if dlse is None else dlse)]  # [tokens, heads]
         tokens = [each[0].transpose(0, 1) for each in (q, k, v)]  # [tokens, heads, head_dim]
@@ -72,7 +73,7 @@ class _WholeRows(torch.autograd.Function):  # type: ignore[misc,unused-ignore]
         for launch, index in zip(ctx.pieces.launches, _indices(ctx.pieces, q.device)[1], strict=True):
             places = (index.rows, index.keys, index.keys)
             part = [_taken(each, place, launch) for each, place in zip(tokens, places, strict=True)]
-            whole, grads = (_taken(each[0], index.rows, launch).transpose(1, 2) for each in (out, dout))
+            whole, lost, grads = (_taken(each[0], index.rows, launch).transpose(1, 2) for each in (out, rest, dout))
             lse, shift, total, dpart = (_taken(each[..., None], index.rows, launch)[..., 0] for each in statistics)
             # What nobody read has no gradient.
             unread = ~index.read
@@ -80,7 +81,7 @@ class _WholeRows(torch.autograd.Function):  # type: ignore[misc,unused-ignore]
             seen = index.seen
             found = backward(
                 *(grads, dpart, *part, seen.lo, seen.hi, seen.bias, None, whole, lse, scale, softcap),
-                *(seen.q_offset, seen.window, seen.ahead, False, shift, total, index.parts),
+                *(seen.q_offset, seen.window, seen.ahead, False, shift, total, index.parts, lost),
             )
             for each, place, add in zip(sums, places, found[:3], strict=True):
                 each.index_add_(0, place, add.transpose(1, 2).flatten(0, 1).float())
@@ -88,11 +89,11 @@ class _WholeRows(torch.autograd.Function):  # type: ignore[misc,unused-ignore]
         return dq, dk, dv, None, None, None
 
 
-def _attend(call: Call, pieces: Pieces, run: Run) -> tuple[Tensor, RowStatistics]:
-    """As `attend_pieces`."""
+def _attend(call: Call, pieces: Pieces, run: Run) -> tuple[Tensor, RowStatistics, Tensor | None]:
+    """As `attend_pieces`, and with `out_rest` that of whole rows."""
     slots, launches = _indices(pieces, call.q.device)
     q, k, v = (each[0].transpose(0, 1) for each in (call.q, call.k, call.v))  # [tokens, heads, head_dim]
-    outs, found = [], []
+    outs, rests, found = [], [], []
     for launch, index in zip(pieces.launches, launches, strict=True):
         part = replace(
             call, q=_taken(q, index.rows, launch), k=_taken(k, index.keys, launch), v=_taken(v, index.keys, launch),
@@ -101,15 +102,17 @@ def _attend(call: Call, pieces: Pieces, run: Run) -> tuple[Tensor, RowStatistics
         out, *rest = run(part)
         if not rest:
             raise RuntimeError(f"{launch.kind.name}: a piece ran torch where its pack runs a kernel.")
-        statistics = RowStatistics(*rest) if part.row_statistics else of_lse(*rest)
+        statistics = RowStatistics(*rest[:3]) if part.row_statistics else of_lse(*rest)
         outs.append(out.flatten(0, 1))
+        rests += [each.flatten(0, 1) for each in rest[3:]]
         found.append(RowStatistics(*(each.transpose(1, 2).flatten(0, 1) for each in statistics)))
     if not outs:  # no row sees a key: zeros, of q, k and v as far as gradients know
         for each in (q, k, v):
             none = each[:0, :1, :1].expand(0, q.shape[1], v.shape[2])
             outs.append(none.to(q.dtype))
             found.append(of_lse(none[..., 0]))
-    return _together(call, outs, found, slots)
+            rests += [none.float()] * call.out_rest
+    return _together(call, outs, rests, found, slots)
 
 
 class _Index(NamedTuple):
@@ -170,12 +173,15 @@ def _taken(tokens: Tensor, index: Tensor, launch: Launch) -> Tensor:
 
 
 def _together(
-    call: Call, outs: Sequence[Tensor], found: Sequence[RowStatistics], slots: Tensor
-) -> tuple[Tensor, RowStatistics]:
-    """Out `[1, tokens, num_heads_q, head_dim_v]` and statistics `[1, num_heads_q, tokens]` from all rows of all launches."""
+    call: Call, outs: Sequence[Tensor], rests: Sequence[Tensor], found: Sequence[RowStatistics], slots: Tensor
+) -> tuple[Tensor, RowStatistics, Tensor | None]:
+    """Out `[1, tokens, num_heads_q, head_dim_v]`, statistics `[1, num_heads_q, tokens]` and, with `out_rest`, that, like out,
+    from all rows of all launches.
+    """
     heads, width, tokens = call.q.shape[1], call.v.shape[3], call.q.shape[2]
     empty = call.q.new_zeros((1, heads, width))
     every = torch.cat([*outs, empty])
+    lost = torch.cat([*rests, empty.float()]) if call.out_rest else None
     nothing = of_lse(empty.new_full((1, heads), -torch.inf, dtype=torch.float32))
     rows = [torch.cat(each) for each in zip(*found, nothing, strict=True)]  # [rows of all launches, num_heads_q]
     missing = tokens - slots.shape[0]
@@ -183,9 +189,15 @@ def _together(
         slots = torch.nn.functional.pad(slots, (0, max(0, 1 - slots.shape[1]), 0, missing), value=every.shape[0] - 1)
     if slots.shape[1] == 1:
         lse, shift, total = (each.index_select(0, slots[:, 0]).T[None] for each in rows)
-        return every.index_select(0, slots[:, 0])[None], RowStatistics(lse, shift, total)
+        out, rest = (None if each is None else each.index_select(0, slots[:, 0])[None] for each in (every, lost))
+        return out, RowStatistics(lse, shift, total), rest
     shares, whole = join(RowStatistics(*(each[slots] for each in rows)), dim=1)  # of [tokens, parts, num_heads_q]
-    out = torch.zeros((tokens, heads, width), dtype=torch.float32, device=call.q.device)
+    exact = torch.zeros((tokens, heads, width), dtype=torch.float32, device=call.q.device)
     for part in range(slots.shape[1]):
-        out = out + shares[:, part, :, None] * every.index_select(0, slots[:, part]).float()
-    return out.to(call.q.dtype)[None], RowStatistics(*(each.T[None] for each in whole))
+        rows_of_part = every.index_select(0, slots[:, part]).float()
+        if lost is not None:
+            rows_of_part = rows_of_part + lost.index_select(0, slots[:, part])
+        exact = exact + shares[:, part, :, None] * rows_of_part
+    out = exact.to(call.q.dtype)
+    rest = None if lost is None else (exact - out.float())[None]
+    return out[None], RowStatistics(*(each.T[None] for each in whole)), rest

@@ -37,7 +37,7 @@ def write_bias_gradient(env, dbias, spans, size, program, programs):
                 for head in range(job["head"], job["head_end"]):
                     group = q.shape[1] // k.shape[1]
                     unit = batch * k.shape[1] + head // group
-                    tiles = tiles_of(unit, spans, q.shape, k.shape, size, env["recompute"], env["few_keys"])
+                    tiles = tiles_of(unit, spans, q.shape, k.shape)
                     for t in range(job["tile"], job["tile_end"]):
                         tile = tiles[head % group * len(spans) + t]
                         _add_tile(env, sums, tile, unit, begin, end, size)
@@ -77,7 +77,7 @@ def _add_tile(env, sums, tile, unit, begin, end, size):
 def _add_step(env, sums, step, tile, work, begin):
     rows, width = step_shape(step, tile)
     mask_scores(env, step, tile, work)
-    probs = probabilities(env, step, tile, work, nl.float32)
+    probs, _ = probabilities(env, step, tile, work, nl.float32)
     dscores = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
     nisa.scalar_tensor_tensor(
         dst=dscores, data=work["dprobs"], op0=nl.subtract, operand0=tile["delta"], op1=nl.multiply, operand1=probs

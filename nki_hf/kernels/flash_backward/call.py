@@ -22,9 +22,13 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
     if reasons:
         return reasons
     found = plan_backward(problem, target.chip)
-    passed = set() if found.recompute else {"out", "lse"}
+    passed = set() if found.recompute else {"out"}
     if found.row_statistics:
         passed |= {"row_shift", "row_sum"}
+    elif not found.recompute:
+        passed.add("lse")
+    if found.out_rest:
+        passed.add("out_rest")
     if found.bounds:
         passed |= {"lo", "hi"}
     if problem.mask.bias is not None:
@@ -71,6 +75,7 @@ BINDING = Binding(
         Argument(name="sink", axes=("1", "num_heads_q"), dtype="float32", lowest=_lowest_sink, optional=True),
         Argument(name="row_shift", axes=_Q, dtype="float32", optional=True),
         Argument(name="row_sum", axes=_Q, dtype="float32", optional=True),
+        Argument(name="out_rest", axes=_OUT, dtype="float32", optional=True),
     ),
     outputs=(
         Output(name="dq", axes=(*_Q, "head_dim")),
@@ -86,7 +91,6 @@ BINDING = Binding(
             "section",
             "block",
             "recompute",
-            "few_keys",
             "bias_gradient",
             "softmax_scale",
             "softcap",

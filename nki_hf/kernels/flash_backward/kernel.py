@@ -11,26 +11,24 @@ head_dim_v is above 128):
                       Scalar: one copy of them to SBUF
     queries   Tensor  dS k in PSUM;  Vector: added to the dq of these rows, float32 in SBUF
 
-with delta = rowsum(dout * out) - dlse, of which the first part comes from products as dprobs do: a row with one key has a dS of
-exactly 0.
+with delta = rowsum(dout * (out + out_rest)) - dlse, of which out's part comes from products as dprobs do: a row with one key,
+whose out_rest is 0, has a dS of exactly 0. Without out_rest delta errs by a rounding of dprobs to 16 bits, which is more than a
+row's dS where one key has nearly all of its weight: with 1 - e for one key, dS is e * dprobs.
 
 Iteration i issues products(i), gradient(i), keys(i-2), queries(i-3), and the loads of what steps further on need; of a step
 with a mask, bias or cap it issues the mask at i and the rest of gradient at i+1. Key blocks are the outer loop; the query tiles
 of a section (all that fit SBUF, over all query heads of the kv head) stay there. With more than one section dk and dv pass from
 one to the next through float32 in HBM.
 
-With `few_keys` a query tile whose keys lie in one block finds maximum, sum and delta of its rows in the step that uses them,
-from the very scores and dprobs, which costs time of Vector and Scalar and no product; one of a narrow window that crosses a
-block's edge does so in a pass before. Rows of few keys beside a sink need that in 16 bits: with a weight of 1 - e for one key,
-its dS is e * dprobs, and a delta from an out of 16 bits errs by a rounding of dprobs.
-
-`recompute` has all tiles do so, and needs no out and lse: those of several blocks in a first pass over the same steps. That is
-what float32 and additive biases need: an lse of 1e8, rounded to float32, says nothing
+With `recompute` a query tile finds maximum, sum and delta of its rows from the very scores and dprobs, and needs no out and no
+lse: one whose keys lie in one block in the step that uses them, which costs time of Vector and Scalar and no product, others in
+a first pass over the same steps. That is what float32 and additive biases need: an lse of 1e8, rounded to float32, says nothing
 about how a row's weight is divided, and a gradient that cancels in exact arithmetic does so only if both sides were rounded
-alike. Elsewhere probabilities come by the forward pass's own arithmetic from its statistics and are at most 1: from lse, and
-where that is large in size, from row_shift and row_sum as P = exp(scale * scores - row_shift) / row_sum. A key that has the
-largest score of its row then has a weight of exactly 1 before the division, as in the forward pass. Without row_shift and
-row_sum all come from lse, and rows of equal keys err by the rounding of lse: 0.2 % at 3e4, 3 % at 1e6, all of it at 1e8.
+alike. Elsewhere probabilities are P = exp(scale * scores - row_shift) / row_sum, at most 1: the forward pass's own weights,
+rounded as there, over their own sum. What a weight of nearly all of a row lost or won by its rounding, it has in the sum too.
+Weights get the power of two above 1 / row_sum, which takes none of their digits; q (for dk), dout (for dv) and dq get the rest.
+Without row_shift and row_sum P is exp(scale * scores - lse), and rows of equal keys err by the rounding of lse: 0.2 % at 3e4,
+3 % at 1e6, all of it at 1e8.
 
 Hidden scores are float32's lowest value before the exponential. Key tiles that no row of a query tile sees have no step; rows,
 query tiles and key tiles without a partner have gradients of zero.
@@ -40,8 +38,9 @@ Layouts (all HBM, row-major):
     k     [batch, num_heads_kv, seqlen_kv, head_dim]
     v     [batch, num_heads_kv, seqlen_kv, head_dim_v]  head_dim_v 1..256
     dout  [batch, seqlen_q, num_heads_q, head_dim_v]
-    out   [batch, seqlen_q, num_heads_q, head_dim_v], lse [batch, num_heads_q, seqlen_q] float32; None with `recompute`
-    row_shift, row_sum  [batch, num_heads_q, seqlen_q] float32, both or neither (see `binding.TENSORS`)
+    out   [batch, seqlen_q, num_heads_q, head_dim_v], None with `recompute`
+    row_shift, row_sum  [batch, num_heads_q, seqlen_q] float32 (see `binding.TENSORS`), or both None and lse like them
+    out_rest  like out, float32, or None
     dlse  [batch, num_heads_q, seqlen_q] float32, or None
     lo, hi, bias, sink: as in `flash_prefill`
 Returns dq, dk, dv as q, k, v, then dsink float32 [batch, num_heads_q] if there is a sink, then dbias float32 in the bias's
@@ -99,11 +98,11 @@ def flash_backward(
     sink=None,
     row_shift=None,
     row_sum=None,
+    out_rest=None,
     spans=(),
     section=64,
     block=512,
     recompute=False,
-    few_keys=False,
     bias_gradient=False,
     softmax_scale=1.0,
     softcap=None,
@@ -134,9 +133,10 @@ def flash_backward(
         slope = 1.0
     env = {
         "q": q, "k": k, "v": v, "dout": dout, "out": out, "lse": lse, "dlse": dlse, "lo": lo, "hi": hi, "bias": bias,
-        "sink": sink, "row_shift": row_shift, "row_sum": row_sum, "dq": dq, "dk": dk, "dv": dv, "dsink": dsink,
+        "sink": sink, "row_shift": row_shift, "row_sum": row_sum, "out_rest": out_rest, "dq": dq, "dk": dk, "dv": dv,
+        "dsink": dsink,
         "scale": softmax_scale, "softcap": softcap, "slope": slope, "scaled": scaled, "additive": additive,
-        "q_offset": q_offset, "window": window, "ahead": ahead, "recompute": recompute, "few_keys": few_keys,
+        "q_offset": q_offset, "window": window, "ahead": ahead, "recompute": recompute,
         "has_ranges": nisa.get_nc_version() >= nisa.nc_version.gen3, "sinks": None, "diagonal": None, "shares": None,
         "section": 0, "sections": 1, "partial_dk": None, "partial_dv": None,
     }  # fmt: skip
@@ -161,12 +161,10 @@ def flash_backward(
 def _unit(env, unit, spans, section, size):
     """The gradients of one kv head of one batch and of its query heads, a section of query tiles after the other."""
     q, k, v = env["q"], env["k"], env["v"]
-    tiles = tiles_of(unit, spans, q.shape, k.shape, size, env["recompute"], env["few_keys"])
+    tiles = tiles_of(unit, spans, q.shape, k.shape)
     group = q.shape[1] // k.shape[1]
-    for i in range(len(tiles)):
-        tile = tiles[i]
-        if env["diagonal"] == None and not tile["finds"]:  # noqa: E711
-            load_diagonal(env)
+    if env["diagonal"] == None and not env["recompute"]:  # noqa: E711
+        load_diagonal(env)
     if env["sinks"] != None:  # noqa: E711
         shares = nl.ndarray((TILE, group), dtype=nl.float32, buffer=nl.sbuf)
         nisa.memset(dst=shares, value=0.0)
@@ -179,7 +177,7 @@ def _unit(env, unit, spans, section, size):
     for number in range(sections):
         env["section"] = number
         begin, end = number * section, min((number + 1) * section, len(tiles))
-        blocks, steps = order_of_work(unit, tiles, begin, end, k.shape, size, True)
+        blocks, steps = order_of_work(unit, tiles, begin, end, k.shape, size, env["recompute"])
         runs = runs_of(tiles, begin, end)
         _section(env, tiles, runs, blocks, steps)
         for i in range(begin, end):
@@ -201,7 +199,7 @@ def _empty_tile(env, tile, run):
         _load(env, run)
         _prepare(env, run)
         open_tile(env, tile, run)
-        if tile["finds"]:
+        if env["recompute"]:
             end_statistics(env, tile)
     close_tile(env, tile)
 
@@ -291,7 +289,7 @@ def _is_masked(env, step):
 def _gradient(env, step, tile, work):
     """Stage 2: probabilities, and dS = P * (dprobs - delta), through the cap times 1 - tanh^2."""
     rows, width = step_shape(step, tile)
-    probs = probabilities(env, step, tile, work, env["q"].dtype)
+    exact, probs = probabilities(env, step, tile, work, env["q"].dtype)
     even = rows + rows % 2
     dscores = nl.ndarray((even, width), dtype=env["q"].dtype, buffer=nl.sbuf)
     if rows % 2 == 1:
@@ -299,12 +297,12 @@ def _gradient(env, step, tile, work):
     place = dscores[0:rows, 0:width]
     if work["slope"] == None:  # noqa: E711
         nisa.scalar_tensor_tensor(
-            dst=place, data=work["dprobs"], op0=nl.subtract, operand0=tile["delta"], op1=nl.multiply, operand1=probs
+            dst=place, data=work["dprobs"], op0=nl.subtract, operand0=tile["delta"], op1=nl.multiply, operand1=exact
         )
     else:
         capped = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
         nisa.scalar_tensor_tensor(
-            dst=capped, data=work["dprobs"], op0=nl.subtract, operand0=tile["delta"], op1=nl.multiply, operand1=probs
+            dst=capped, data=work["dprobs"], op0=nl.subtract, operand0=tile["delta"], op1=nl.multiply, operand1=exact
         )
         nisa.tensor_tensor(dst=place, data1=capped, data2=work["slope"], op=nl.multiply)
     work["probs"] = probs
@@ -380,13 +378,16 @@ def _queries(step, tile, block, work):
 
 
 def _write_sink_gradient(env, unit, group):
-    """Dsink = -sum over rows of share * delta: the sum over partitions is a product with ones."""
-    ones = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=ones, value=1.0)
-    result = nl.ndarray((1, group), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=result, stationary=ones, moving=env["shares"])
-    line = nl.ndarray((1, group), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=line, data=result, op0=nl.multiply, operand0=-1.0)
-    heads_kv = env["k"].shape[1]
-    batch, head = unit // heads_kv, unit % heads_kv * group
-    nisa.dma_copy(dst=env["dsink"][batch : batch + 1, head : head + group], src=line)
+    """Dsink = -sum over rows of share * delta: the partitions' sums, turned, are added in halves, as errors then stay least."""
+    dsink, heads_kv = env["dsink"], env["k"].shape[1]
+    offset = unit // heads_kv * dsink.shape[1] + unit % heads_kv * group
+    for begin in range(0, group, TILE):
+        heads = min(TILE, group - begin)
+        bank = nl.ndarray((heads, TILE), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=bank, data=env["shares"][0:TILE, begin : begin + heads], engine=nisa.engine.tensor)
+        sums = nl.ndarray((heads, TILE), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=sums, data=bank, op0=nl.multiply, operand0=-1.0)
+        for width in (64, 32, 16, 8, 4, 2, 1):
+            place = sums[0:heads, 0:width]
+            nisa.tensor_tensor(dst=place, data1=place, data2=sums[0:heads, width : 2 * width], op=nl.add)
+        nisa.dma_copy(dst=dsink.ap(pattern=[[1, heads], [1, 1]], offset=offset + begin), src=sums[0:heads, 0:1])

@@ -9,7 +9,7 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
-from nki_hf.kernels.flash_backward.steps import RUN, finds_statistics
+from nki_hf.kernels.flash_backward.steps import RUN
 from nki_hf.kernels.spans import TILE, Span, spans_of
 from nki_hf.problem import DTYPES, Problem
 
@@ -34,9 +34,8 @@ class BackwardPlan:
       section: query tiles, over all query heads of a kv head, that stay in SBUF together.
       block: keys of a block.
       recompute: all query tiles find their row statistics from their scores; the kernel gets neither out nor lse.
-      few_keys: those whose keys are few do: beside a sink, unless the call has only a part of the rows' keys.
       bias_gradient: the kernel also returns that of the bias.
-      row_statistics: the kernel gets row_shift and row_sum beside lse.
+      row_statistics, out_rest: the kernel gets row_shift and row_sum in place of lse, and out_rest beside out.
       softmax_scale, softcap, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
       budget: SBUF bytes per partition by purpose.
     """
@@ -46,9 +45,9 @@ class BackwardPlan:
     section: int
     block: int
     recompute: bool
-    few_keys: bool
     bias_gradient: bool
     row_statistics: bool
+    out_rest: bool
     softmax_scale: float
     softcap: float | None
     q_offset: int
@@ -89,7 +88,6 @@ class BackwardPlan:
             "section": self.section,
             "block": self.block,
             "recompute": self.recompute,
-            "few_keys": self.few_keys,
             "bias_gradient": self.bias_gradient,
             "softmax_scale": self.softmax_scale,
             "softcap": self.softcap,
@@ -118,6 +116,9 @@ def backward_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
     if cap is not None and not (_moderate(cap) and (problem.scale == 0 or _moderate(problem.scale / cap))):
         outside = "must be 1e-30 to 1e30, and so must softmax_scale / softcap: beyond, float32 loses the scores"
         refuse("softcap", cap, outside)
+    if problem.row_part and _recompute(problem):
+        why = "must be False in float32 and beside an additive bias: statistics are then found from the call's own keys"
+        refuse("row_part", True, why)
     if problem.bias_gradient and problem.mask.bias != "additive":
         refuse("bias_gradient", True, "must be False: only an additive bias has a gradient")
     if problem.seqlen_kv > MAX_KEYS:
@@ -140,12 +141,10 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
     bounds = mask.runtime_bounds
     spans = spans_of(problem, problem.seqlen_kv)
     block = BLOCK if max(problem.head_dim, problem.head_dim_v) <= TILE else BLOCK // 2
-    recompute = problem.dtype == "float32" or mask.bias == "additive"
-    few_keys = problem.sink and not problem.row_part and not recompute
-    found = [finds_statistics(first, last, block, recompute, few_keys) for first, last, _, _ in spans]
+    recompute = _recompute(problem)
     tiles = max(1, len(spans) * problem.group_size)
     limit = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
-    fixed = _budget(problem, block, bounds, finds=any(found), given=not all(found))
+    fixed = _budget(problem, block, bounds, recompute=recompute)
     each = _tile_bytes(problem)
     section = min(tiles, max(1, (limit - sum(fixed.values())) // each))
     return BackwardPlan(
@@ -153,10 +152,10 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
         spans=spans,
         section=section,
         block=block,
-        recompute=recompute or all(found),
-        few_keys=few_keys,
+        recompute=recompute,
         bias_gradient=problem.bias_gradient,
-        row_statistics=problem.row_statistics and not all(found),
+        row_statistics=problem.row_statistics and not recompute,
+        out_rest=problem.out_rest and not recompute,
         softmax_scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
         q_offset=0 if bounds else mask.q_offset,
@@ -164,6 +163,11 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
         ahead=None if bounds else mask.ahead,
         budget={**fixed, "queries": section * each},
     )
+
+
+def _recompute(problem: Problem) -> bool:
+    """True if the kernel starts from the scores alone, not from what the forward pass left."""
+    return problem.dtype == "float32" or problem.mask.bias == "additive"
 
 
 def _tile_bytes(problem: Problem) -> int:
@@ -174,7 +178,7 @@ def _tile_bytes(problem: Problem) -> int:
     return (both + turned) * size + 4 * problem.head_dim + 14 * 4
 
 
-def _budget(problem: Problem, block: int, bounds: bool, *, finds: bool, given: bool) -> dict[str, int]:
+def _budget(problem: Problem, block: int, bounds: bool, *, recompute: bool) -> dict[str, int]:
     """SBUF bytes per partition by purpose, but for the query tiles; factors are the copies that the pipeline keeps alive."""
     size = _ITEMSIZE.get(problem.dtype, 4)
     mask, both = problem.mask, problem.head_dim + problem.head_dim_v
@@ -186,11 +190,12 @@ def _budget(problem: Problem, block: int, bounds: bool, *, finds: bool, given: b
         "scores": 4 * block * 4 if prepared or problem.softcap is not None else 0,
         "mask": 3 * block * 4 + 2 * block if prepared else 0,
         "softcap": 3 * block * 4 if problem.softcap is not None else 0,
-        "statistics": 4 * block * 4 if finds else 0,
-        "probabilities": 3 * block * size,
+        "statistics": 4 * block * 4 if recompute else 0,
+        "probabilities": 3 * block * size + (3 * block * 4 if recompute and size < 4 else 0),
         "gradients": 3 * block * size + 3 * block * size,
         "results": 2 * key_tiles * both * 4 + 2 * problem.head_dim * size,
-        "delta": 0 if not given else -(-problem.head_dim_v // TILE) * RUN * TILE * size + TILE * 4 + TILE * (4 + 1),
+        "delta": 0 if recompute else -(-problem.head_dim_v // TILE) * RUN * TILE * size + TILE * 4 + TILE * (4 + 1),
+        "rest": 2 * RUN * problem.head_dim_v * 4 if problem.out_rest and not recompute else 0,
         "bias_gradient": 2 * 4096 * 4 + 4 * block * 4 if problem.bias_gradient else 0,
         "sink": 4 * problem.num_heads_q + 4 * problem.group_size + 64 if problem.sink else 0,
         "columns": 4 * 1024,

@@ -108,23 +108,31 @@ def _select(rows, width, predicate, scores, top):
 
 
 def probabilities(env, step, tile, work, dtype):
-    """P [rows, width] in `dtype`: exp of scores against the row's shift, times the row's factor, and at most 1: rounded twice,
-    a score may lie above its row's lse, and no probability does.
+    """P [rows, width]: exp of scores against the row's shift, times the row's factor, and at most 1: rounded twice, a score may
+    lie above its row's lse, and no probability does. Twice: for dS, and in `dtype` for dv.
+
+    Where q, dout and dq of the row have what is left of its factor, both are P but for that: the digits of exp, which a factor
+    would round once more, alike in all rows that have it alike. Where the kernel finds it itself, that of dS is float32.
     """
     rows, width = step_shape(step, tile)
     scores = work["scores"]
     probs = nl.ndarray((rows, width), dtype=dtype, buffer=nl.sbuf)
-    if tile["finds"]:
-        weights = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=weights, op=nl.exp, data=scores, bias=tile["shift"], scale=env["slope"])
-        nisa.tensor_scalar(dst=probs, data=weights, op0=nl.multiply, operand0=tile["factor"])
+    if env["recompute"]:
+        exact = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=exact, op=nl.exp, data=scores, bias=tile["shift"], scale=env["slope"])
+        nisa.tensor_scalar(dst=exact, data=exact, op0=nl.multiply, operand0=tile["factor"])
+        if dtype == nl.float32:
+            return exact, exact
+        nisa.tensor_copy(dst=probs, src=exact, engine=nisa.engine.gpsimd)
+        return exact, probs
+    nisa.activation(dst=probs, op=nl.exp, data=scores, bias=tile["shift"], scale=env["slope"])
+    if tile["factor"] == None:  # noqa: E711
+        nisa.tensor_scalar(dst=probs, data=probs, op0=nl.minimum, operand0=1.0)
     else:
-        nisa.activation(dst=probs, op=nl.exp, data=scores, bias=tile["shift"], scale=env["slope"])
-        if tile["factor"] == None:  # noqa: E711
-            nisa.tensor_scalar(dst=probs, data=probs, op0=nl.minimum, operand0=1.0)
-        else:
-            nisa.tensor_scalar(dst=probs, data=probs, op0=nl.multiply, operand0=tile["factor"], op1=nl.minimum, operand1=1.0)
-    return probs
+        nisa.tensor_scalar(
+            dst=probs, data=probs, op0=nl.multiply, operand0=tile["power"], op1=nl.minimum, operand1=tile["most"]
+        )
+    return probs, probs
 
 
 def gather_statistics(env, step, tile, work):

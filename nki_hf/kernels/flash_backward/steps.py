@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["KEYS", "bias_jobs", "finds_statistics", "order_of_work", "row_steps", "runs_of", "tiles_of", "units_of"]
+__all__ = ["KEYS", "bias_jobs", "order_of_work", "row_steps", "runs_of", "tiles_of", "units_of"]
 
 TILE = 128
 RUN = 4
@@ -18,8 +18,8 @@ KEYS = {
     "env": {
         "q": "argument", "k": "argument", "v": "argument", "dout": "argument", "out": "argument", "lse": "argument",
         "dlse": "argument", "lo": "argument", "hi": "argument", "bias": "argument", "sink": "argument",
-        "row_shift": "argument", "row_sum": "argument", "q_offset": "argument", "window": "argument",
-        "ahead": "argument", "softcap": "argument", "recompute": "argument", "few_keys": "argument",
+        "row_shift": "argument", "row_sum": "argument", "out_rest": "argument", "q_offset": "argument", "window": "argument",
+        "ahead": "argument", "softcap": "argument", "recompute": "argument",
         "dq": "output in HBM", "dk": "output in HBM", "dv": "output in HBM", "dsink": "output in HBM, or None",
         "scale": "softmax_scale", "slope": "what multiplies the scores that the softmax sees",
         "scaled": "True if softmax_scale is applied before the mask", "additive": "True if the bias is added",
@@ -31,13 +31,14 @@ KEYS = {
     },
     "run": {
         "batch": "index", "head": "query head", "row": "first query row", "rows": "query rows", "tiles": "query tiles",
-        "edges": "True if some tile has an edge", "given": "True if some tile starts from lse",
+        "edges": "True if some tile has an edge",
         "q": "[TILE, tiles, head_dim]", "dout": "[TILE, tiles, head_dim_v]",
-        "out": "the same, until delta is known", "lse": "[TILE, tiles], until shift is known",
-        "loaded_shift": "row_shift, or None", "loaded_sum": "row_sum, or None", "dlse": "[TILE, tiles], or None",
+        "out": "the same, until delta is known, or None", "out_rest": "the same, or None",
+        "lse": "lse or row_shift [TILE, tiles], until shift is known, or None", "row_sum": "[TILE, tiles], or None",
+        "dlse": "[TILE, tiles], or None",
         "lower": "first visible keys [TILE, tiles]", "upper": "past the last ones",
-        "shift": "-lse, or -row_shift of large rows [TILE, tiles]",
-        "factor": "1, or 1 / row_sum of large rows [TILE, tiles], or None",
+        "shift": "-lse or -row_shift [TILE, tiles]", "factor": "1 / row_sum [TILE, tiles], or None",
+        "power": "its power of two, or None", "left": "factor / power, or None", "most": "power / factor, or None",
         "delta": "rowsum(dout * out) - dlse [TILE, tiles]", "loaded": "True from its first tile's load on",
         "prepared": "True from its first tile's use on", "q_turned": "per piece of head_dim [depth, tiles * TILE]",
         "dout_turned": "per piece of head_dim_v, the same",
@@ -49,8 +50,9 @@ KEYS = {
         "lower": "first visible keys [rows, 1], or None", "upper": "past the last ones", "dlse": "[rows, 1], or None",
         "shift": "what the exponentials are relative to [rows, 1]", "total": "row sums so far [rows, 1], or None",
         "weighted": "row sums of probabilities * dP so far [rows, 1]",
-        "factor": "what weights are multiplied by [rows, 1], or None", "delta": "rowsum(P * dP) - dlse [rows, 1]",
-        "dq": "sum so far [rows, head_dim] float32, or None", "finds": "True if statistics come from its own scores",
+        "factor": "1 / row sum [rows, 1], or None", "power": "its power of two, or None", "left": "factor / power, or None",
+        "most": "power / factor, or None", "delta": "rowsum(P * dP) - dlse [rows, 1]",
+        "dq": "sum so far [rows, head_dim] float32, or None",
     },
     "block": {
         "batch": "index", "head": "kv head", "key": "first key", "keys": "keys", "k": "[TILE, key tiles, head_dim]",
@@ -92,28 +94,8 @@ def units_of(units: int, program: int, programs: int) -> list[int]:
     return found
 
 
-def finds_statistics(first: int, last: int, size: int, recompute: bool, few_keys: bool) -> bool:
-    """True if a query tile that visits the keys `[first, last)` in blocks of `size` finds its row statistics itself.
-
-    One that visits one block does so in the step that uses them, which costs no product; so does, in two passes, one whose few
-    keys lie on both sides of a block's edge, which a narrow window's may.
-    """
-    if recompute or first >= last:
-        return recompute or few_keys
-    blocks = (last + size - 1) // size - first // size
-    return few_keys and (blocks == 1 or (blocks == 2 and last - first <= size))
-
-
-def tiles_of(
-    unit: int,
-    spans: tuple[Span, ...],
-    q_shape: tuple[int, ...],
-    k_shape: tuple[int, ...],
-    size: int,
-    recompute: bool,
-    few_keys: bool,
-) -> list[Item]:
-    """The query tiles of all query heads of one unit, by head; `size` is that of key blocks."""
+def tiles_of(unit: int, spans: tuple[Span, ...], q_shape: tuple[int, ...], k_shape: tuple[int, ...]) -> list[Item]:
+    """The query tiles of all query heads of one unit, by head."""
     heads_kv, seqlen_q, seqlen_kv = k_shape[1], q_shape[2], k_shape[2]
     group = q_shape[1] // heads_kv
     found = []
@@ -125,9 +107,9 @@ def tiles_of(
             tile = {
                 "batch": unit // heads_kv, "head": unit % heads_kv * group + g, "g": g, "row": t * TILE,
                 "rows": min(TILE, seqlen_q - t * TILE), "first": first, "last": last, "full_first": full_first,
-                "full_last": full_last, "total": None, "weighted": None, "factor": None, "shift": None, "delta": None,
-                "lower": None, "upper": None, "dlse": None, "dq": None, "run": 0, "slot": 0,
-                "finds": finds_statistics(first, last, size, recompute, few_keys),
+                "full_last": full_last, "total": None, "weighted": None, "factor": None, "power": None, "left": None,
+                "most": None, "shift": None, "delta": None, "lower": None, "upper": None, "dlse": None, "dq": None, "run": 0,
+                "slot": 0,
             }  # fmt: skip
             found.append(tile)
     return found
@@ -142,7 +124,7 @@ def runs_of(tiles: list[Item], begin: int, end: int) -> list[Item]:
         if i == begin or count == RUN or tiles[i - 1]["head"] != tile["head"]:
             fresh = {
                 "batch": tile["batch"], "head": tile["head"], "row": tile["row"], "rows": 0, "tiles": 0, "edges": False,
-                "given": False, "loaded": False, "prepared": False, "dlse": None,
+                "loaded": False, "prepared": False, "dlse": None,
             }  # fmt: skip
             runs.append(fresh)
             count = 0
@@ -154,8 +136,6 @@ def runs_of(tiles: list[Item], begin: int, end: int) -> list[Item]:
         run["rows"] = run["rows"] + tile["rows"]
         if tile["first"] < tile["full_first"] or tile["last"] > tile["full_last"]:
             run["edges"] = True
-        if not tile["finds"]:
-            run["given"] = True
     return runs
 
 
@@ -169,7 +149,8 @@ def order_of_work(
       tiles: as `tiles_of` gives them.
       k_shape: `[batch, num_heads_kv, seqlen_kv, head_dim]`.
       size: keys of a block.
-      find: tiles that find their statistics do so: in their step if they have one, else in a pass over their keys before.
+      find: tiles find their row statistics themselves: one whose keys lie in one block in the step that uses them, which
+        costs no product, others in a pass over their keys before.
     """
     seqlen_kv = k_shape[2]
     blocks = []
@@ -178,7 +159,7 @@ def order_of_work(
     rounds = 1
     for i in range(begin, end):
         tile = tiles[i]
-        if find and tile["finds"] and not _in_one_block(tile, size):
+        if find and not _in_one_block(tile, size):
             rounds = 2
     for turn in range(rounds):
         statistics = turn + 1 < rounds
@@ -189,12 +170,12 @@ def order_of_work(
                 key = max(cell, tile["first"])
                 stop = min(cell + size, tile["last"])
                 alone = _in_one_block(tile, size)
-                if key < stop and (not statistics or (tile["finds"] and not alone)):
+                if key < stop and (not statistics or not alone):
                     step = {
                         "tile": i, "block": number, "key": key, "width": stop - key, "place": key - cell,
                         "edge": key < tile["full_first"] or stop > tile["full_last"], "statistics": statistics,
                         "opens_block": added == 0, "closes_block": False, "opens_tile": False, "ends_statistics": False,
-                        "closes_tile": False, "gathers": find and tile["finds"] and (statistics or alone),
+                        "closes_tile": False, "gathers": find and (statistics or alone),
                     }  # fmt: skip
                     steps.append(step)
                     added += 1

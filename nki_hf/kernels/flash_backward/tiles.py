@@ -5,10 +5,8 @@ from nki_hf.lang import nisa, nl
 TILE = 128
 FP32_MAX = 3.4028235e38
 EMPTY_LSE = -2.0e38
-LARGE = 64.0
-"""From this size of lse on probabilities come from row_shift and row_sum. lse has steps of 2^-17 below it; above, weights that
-are rounded to 16 bits before they are multiplied err by less than scores do that an eager implementation rounds to 16 bits.
-"""
+EXPONENT = 0x7F800000
+"""The bits of a positive float32 that are its power of two."""
 
 
 def load_run(env, run):
@@ -20,19 +18,22 @@ def load_run(env, run):
     run["q"] = queries
     run["dout"] = _load_output(dout, run)
     run["out"] = None
+    run["out_rest"] = None
     run["lse"] = None
-    run["loaded_shift"] = None
-    run["loaded_sum"] = None
+    run["row_sum"] = None
     run["dlse"] = None
     offset = (run["batch"] * q.shape[1] + run["head"]) * q.shape[2] + row
-    if run["given"]:
+    if not env["recompute"]:
         run["out"] = _load_output(env["out"], run)
-        run["lse"] = _load_columns(env["lse"], run, offset)
-        if env["row_shift"] != None:  # noqa: E711  (NKI's front end knows no `is`)
-            run["loaded_shift"] = _load_columns(env["row_shift"], run, offset)
-            run["loaded_sum"] = _load_columns(env["row_sum"], run, offset)
+        if env["out_rest"] != None:  # noqa: E711  (NKI's front end knows no `is`)
+            run["out_rest"] = _load_output(env["out_rest"], run)
+        if env["row_shift"] != None:  # noqa: E711
+            run["lse"] = _load_columns(env["row_shift"], run, offset, 0.0)
+            run["row_sum"] = _load_columns(env["row_sum"], run, offset, 1.0)
+        else:
+            run["lse"] = _load_columns(env["lse"], run, offset, 0.0)
     if env["dlse"] != None:  # noqa: E711
-        run["dlse"] = _load_columns(env["dlse"], run, offset)
+        run["dlse"] = _load_columns(env["dlse"], run, offset, 0.0)
     if run["edges"]:
         _load_bounds(env, run)
 
@@ -65,13 +66,13 @@ def _load_rows(tile, array, offset, stride, rows):
         nisa.dma_copy(dst=tile[0:rest, full, 0:width], src=source)
 
 
-def _load_columns(array, run, offset):
-    """A number per row, from `offset` on, as `[TILE, tiles]`; zeros where the last tile has no rows."""
+def _load_columns(array, run, offset, beyond):
+    """A number per row, from `offset` on, as `[TILE, tiles]`; `beyond` where the last tile has no rows."""
     count, rows = run["tiles"], run["rows"]
     full, rest = rows // TILE, rows % TILE
     tile = nl.ndarray((TILE, count), dtype=array.dtype, buffer=nl.sbuf)
     if rest > 0:
-        nisa.memset(dst=tile[0:TILE, full : full + 1], value=0.0, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=tile[0:TILE, full : full + 1], value=beyond, engine=nisa.engine.gpsimd)
     if full > 0:
         nisa.dma_copy(dst=tile[0:TILE, 0:full], src=array.ap(pattern=[[1, TILE], [TILE, full]], offset=offset))
     if rest > 0:
@@ -105,7 +106,7 @@ def _load_bounds(env, run):
 
 def _load_bound(target, given, run):
     """A run's rows of int32 bounds `[batch or 1, seqlen_q]`, as float32."""
-    raw = _load_columns(given, run, min(run["batch"], given.shape[0] - 1) * given.shape[1] + run["row"])
+    raw = _load_columns(given, run, min(run["batch"], given.shape[0] - 1) * given.shape[1] + run["row"], 0)
     nisa.tensor_copy(dst=target, src=raw, engine=nisa.engine.gpsimd)
 
 
@@ -113,43 +114,63 @@ def prepare_run(env, run):
     """Q and dout with head_dim on partitions, and the row statistics that the forward pass left."""
     run["q_turned"] = _turned_rows(run["q"])
     run["dout_turned"] = _turned_rows(run["dout"])
-    if not run["given"]:
+    if env["recompute"]:
         return
-    run["factor"] = None
-    if run["loaded_shift"] != None:  # noqa: E711
-        _take_large_rows(run)
-    # A row without keys has lse -inf: its shift becomes so low that every probability is 0.
     lse, count = run["lse"], run["tiles"]
+    run["factor"] = None
+    run["power"] = None
+    run["left"] = None
+    if run["row_sum"] != None:  # noqa: E711
+        _divide_factor(run)
+    # A row without keys has lse -inf: its shift becomes so low that every probability is 0.
     empty = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=empty, data=lse, op0=nl.less, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-FP32_MAX)
     shift = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=shift, data=lse, op0=nl.maximum, operand0=EMPTY_LSE, op1=nl.multiply, operand1=-1.0)
     nisa.tensor_tensor(dst=shift, data1=shift, data2=empty, op=nl.add)
     delta = _delta(env, run)
+    if run["out_rest"] != None:  # noqa: E711
+        _add_rest(run, delta)
     if run["dlse"] != None:  # noqa: E711
         nisa.tensor_tensor(dst=delta, data1=delta, data2=run["dlse"], op=nl.subtract)
+    if run["row_sum"] != None:  # noqa: E711
+        _scale_rows(run, run["q"])
+        _scale_rows(run, run["dout"])
     run["shift"] = shift
     run["delta"] = delta
     run["out"] = None
+    run["out_rest"] = None
     run["lse"] = None
-    run["loaded_shift"] = None
-    run["loaded_sum"] = None
+    run["row_sum"] = None
 
 
-def _take_large_rows(run):
-    """In place of lse the row_shift of rows whose lse is large in size, and their factor 1 / row_sum; 1 of all others."""
-    lse, count = run["lse"], run["tiles"]
-    square = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=square, data1=lse, data2=lse, op=nl.multiply, engine=nisa.engine.gpsimd)
-    large = nl.ndarray((TILE, count), dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=large, data=square, op0=nl.greater_equal, operand0=LARGE * LARGE)
-    nisa.tensor_copy_predicated(dst=lse, src=run["loaded_shift"], predicate=large)
-    sums = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=sums, value=1.0, engine=nisa.engine.gpsimd)
-    nisa.tensor_copy_predicated(dst=sums, src=run["loaded_sum"], predicate=large)
+def _divide_factor(run):
+    """1 / row_sum as a power of two above it, which takes no digit of the weights that it multiplies, and the rest, 1/2 to 1.
+    Above: so float16 holds more of the smallest weights.
+    """
+    count = run["tiles"]
     factor = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.reciprocal(dst=factor, data=sums)
+    nisa.reciprocal(dst=factor, data=run["row_sum"])
+    power = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=power.view(nl.int32), data=factor.view(nl.int32), op0=nl.bitwise_and, operand0=EXPONENT)
+    nisa.tensor_scalar(dst=power, data=power, op0=nl.multiply, operand0=2.0)
+    left = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=left, data1=factor, data2=power, op=nl.divide)
+    most = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.reciprocal(dst=most, data=left)
     run["factor"] = factor
+    run["power"] = power
+    run["left"] = left
+    run["most"] = most
+
+
+def _scale_rows(run, tile):
+    """Multiply each row by what its weights lack of their factor."""
+    count, width, left = run["tiles"], tile.shape[2], run["left"]
+    for t in range(count):
+        rows = min(TILE, run["rows"] - t * TILE)
+        place = tile[0:rows, t, 0:width]
+        nisa.activation(dst=place, op=nl.copy, data=place, scale=left[0:rows, t : t + 1])
 
 
 def _delta(env, run):
@@ -180,6 +201,17 @@ def _delta(env, run):
     return delta
 
 
+def _add_rest(run, delta):
+    """Add rowsum(dout * out_rest) to delta: so small a part that the order of its sum does not matter."""
+    grads, rest, count = run["dout"], run["out_rest"], run["tiles"]
+    width = grads.shape[2]
+    product = nl.ndarray((TILE, count, width), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=product, data1=grads, data2=rest, op=nl.multiply, engine=nisa.engine.gpsimd)
+    part = nl.ndarray((TILE, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=part, op=nl.add, data=product, axis=(2,))
+    nisa.tensor_tensor(dst=delta, data1=delta, data2=part, op=nl.add)
+
+
 def load_diagonal(env):
     """The cells of a tile that lie on its diagonal."""
     distance = nl.ndarray((TILE, TILE), dtype=nl.float32, buffer=nl.sbuf)
@@ -199,14 +231,17 @@ def open_tile(env, tile, run):
     if run["dlse"] != None:  # noqa: E711
         dlse = run["dlse"]
         tile["dlse"] = dlse[0:rows, slot : slot + 1]
-    if tile["finds"]:
+    if env["recompute"]:
         return
     shift, delta = run["shift"], run["delta"]
     tile["shift"] = shift[0:rows, slot : slot + 1]
     tile["delta"] = delta[0:rows, slot : slot + 1]
     if run["factor"] != None:  # noqa: E711
-        factor = run["factor"]
+        factor, power, left, most = run["factor"], run["power"], run["left"], run["most"]
         tile["factor"] = factor[0:rows, slot : slot + 1]
+        tile["power"] = power[0:rows, slot : slot + 1]
+        tile["left"] = left[0:rows, slot : slot + 1]
+        tile["most"] = most[0:rows, slot : slot + 1]
     if env["sinks"] != None:  # noqa: E711
         sinks, head = env["sinks"], tile["head"]
         share = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -293,8 +328,12 @@ def close_tile(env, tile):
     result = nl.ndarray((rows, width), dtype=q.dtype, buffer=nl.sbuf)
     if tile["dq"] == None:  # noqa: E711
         nisa.memset(dst=result, value=0.0)
-    else:
+    elif tile["left"] == None:  # noqa: E711
         nisa.activation(dst=result, op=nl.copy, data=tile["dq"], scale=env["scale"])
+    else:
+        nisa.tensor_scalar(
+            dst=result, data=tile["dq"], op0=nl.multiply, operand0=tile["left"], op1=nl.multiply, operand1=env["scale"]
+        )
     nisa.dma_copy(dst=env["dq"][tile["batch"], tile["head"], row : row + rows, 0:width], src=result)
     tile["dq"] = None
 

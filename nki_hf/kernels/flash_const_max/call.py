@@ -40,6 +40,8 @@ def _plan_of(found: ConstMaxPlan, problem: Problem) -> Plan:
         passed.add("sink")
     if problem.row_statistics:
         passed |= {"row_shift", "row_sum"}
+    if problem.out_rest:
+        passed.add("out_rest")
     return Plan(
         constants=found.constants(),
         sizes={"tiles": len(found.spans)},
@@ -136,6 +138,7 @@ BINDING = Binding(
         Output(name="lse", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32"),
         Output(name="row_shift", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
         Output(name="row_sum", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
+        Output(name="out_rest", axes=("batch", "seqlen_q", "num_heads_q", "head_dim_v"), dtype="float32", optional=True),
         Output(name="failed", axes=("batch", "num_heads_q", "tiles"), dtype="int32", optional=True),
     ),
     constants=(
@@ -153,7 +156,7 @@ BINDING = Binding(
             "room",
             "share_masks",
         ),
-        *("shift", "softmax_scale", "q_offset", "window", "ahead", "count_failed", "row_statistics"),
+        *("shift", "softmax_scale", "q_offset", "window", "ahead", "count_failed", "row_statistics", "out_rest"),
     ),
     plan=plan,
     cost=_cost,

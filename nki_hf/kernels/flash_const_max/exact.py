@@ -199,7 +199,9 @@ def _bounds(env, place, rows):
 
 
 def _write(env, place, rows, result, part, total, top):
-    """Normalised rows, lse = top + log(total), and where gradients are wanted top and total; rows without keys: zeros, -inf."""
+    """Normalised rows, lse = top + log(total), and where gradients are wanted top, total and what the rows lost when they were
+    rounded; rows without keys: zeros, -inf.
+    """
     out, width = env["out"], env["v"].shape[3]
     empty = _fill_empty(total)
     factor = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -209,6 +211,11 @@ def _write(env, place, rows, result, part, total, top):
     nisa.tensor_scalar(dst=normal, data=result, op0=nl.multiply, operand0=factor)
     target = at(env, "out", place, "out", [[out.shape[2] * width, rows], [1, width]], 0)
     nisa.dma_copy(dst=target, src=normal[0:rows, 0:width])
+    if env["out_rest"] != None:  # noqa: E711
+        rest = nl.ndarray((TILE, width), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.scalar_tensor_tensor(dst=rest, data=result, op0=nl.multiply, operand0=factor, op1=nl.subtract, operand1=normal)
+        target = at(env, "out_rest", place, "out", [[out.shape[2] * width, rows], [1, width]], 0)
+        nisa.dma_copy(dst=target, src=rest[0:rows, 0:width])
     column = nl.ndarray((TILE, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=column, op=nl.log, data=total)
     nisa.tensor_tensor(dst=column, data1=column, data2=top, op=nl.add, engine=nisa.engine.vector)

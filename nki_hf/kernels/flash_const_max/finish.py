@@ -97,6 +97,9 @@ def _open_pack(env, pack):
     """The rows of a pack as they are written, [TILE, query tiles, heads, head_dim_v]."""
     shape = (TILE, pack["tiles"], pack["packed"] * pack["heads"], env["v"].shape[3])
     pack["rows"] = nl.ndarray(shape, dtype=env["out"].dtype, buffer=nl.sbuf)
+    pack["rest"] = None
+    if env["out_rest"] != None:  # noqa: E711
+        pack["rest"] = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
 
 
 def _normalise(env, block, pack, segment, ledger):
@@ -123,7 +126,17 @@ def _normalise(env, block, pack, segment, ledger):
         for part in range(pieces):
             begin, end = part * piece, min(part * piece + piece, width)
             target, probe = pack["rows"][0:TILE, t, head, begin:end], ledger["probes"][0:TILE, part, slot : slot + 1]
-            if block["visited"][t]:
+            if block["visited"][t] and pack["rest"] != None:  # noqa: E711
+                # A quotient, not a product: that of a row with one key is its value, bit by bit, and its rest 0.
+                nisa.tensor_scalar_reduce(
+                    dst=pack["rest"][0:TILE, t, head, begin:end],
+                    data=_region(block, column * pieces + part, 0, end - begin),
+                    op0=nl.divide,
+                    operand0=ledger["totals"][0:TILE, slot : slot + 1],
+                    reduce_op=nl.add,
+                    reduce_res=probe,
+                )
+            elif block["visited"][t]:
                 nisa.tensor_scalar_reduce(
                     dst=target,
                     data=_region(block, column * pieces + part, 0, end - begin),
@@ -133,6 +146,8 @@ def _normalise(env, block, pack, segment, ledger):
                     reduce_res=probe,
                 )
             else:
+                if pack["rest"] != None:  # noqa: E711
+                    target = pack["rest"][0:TILE, t, head, begin:end]
                 nisa.memset(dst=target, value=0.0, engine=nisa.engine.vector)
                 nisa.memset(dst=probe, value=0.0, engine=nisa.engine.vector)
 
@@ -173,8 +188,19 @@ def _region(block, number, begin, end):
 
 
 def _write_pack(env, pack):
-    """The pack's rows of `out`: whole query tiles with one transfer, a partial one with another."""
-    out = env["out"]
+    """The pack's rows of `out` and `out_rest`; the latter's tile holds whole rows until then."""
+    rows, rest = pack["rows"], pack["rest"]
+    if rest != None:  # noqa: E711
+        nisa.tensor_copy(dst=rows, src=rest, engine=nisa.engine.gpsimd)
+        nisa.tensor_tensor(dst=rest, data1=rest, data2=rows, op=nl.subtract, engine=nisa.engine.gpsimd)
+        _write_rows(env["out_rest"], pack, rest)
+    _write_rows(env["out"], pack, rows)
+    pack["rows"] = None
+    pack["rest"] = None
+
+
+def _write_rows(out, pack, tile):
+    """Whole query tiles with one transfer, a partial one with another."""
     seqlen_q, num_heads_q, width = out.shape[1], out.shape[2], out.shape[3]
     heads, begin = pack["packed"] * pack["heads"], pack["tile"] * TILE
     rows = min(pack["tiles"] * TILE, seqlen_q - begin)
@@ -183,8 +209,7 @@ def _write_pack(env, pack):
     offset = (pack["batch"] * seqlen_q + begin) * row + pack["head"] * width
     if full > 0:
         target = out.ap(pattern=[[row, TILE], [TILE * row, full], [1, heads * width]], offset=offset)
-        nisa.dma_copy(dst=target, src=pack["rows"][0:TILE, 0:full, 0:heads, 0:width])
+        nisa.dma_copy(dst=target, src=tile[0:TILE, 0:full, 0:heads, 0:width])
     if rest > 0:
         target = out.ap(pattern=[[row, rest], [1, heads * width]], offset=offset + full * TILE * row)
-        nisa.dma_copy(dst=target, src=pack["rows"][0:rest, full, 0:heads, 0:width])
-    pack["rows"] = None
+        nisa.dma_copy(dst=target, src=tile[0:rest, full, 0:heads, 0:width])

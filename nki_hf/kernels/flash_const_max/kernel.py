@@ -17,9 +17,9 @@ was flushed to zero weighs as little as under the exact row maximum, whose sum i
 overflow stay inf or NaN. `finish.py` checks both for every row and counts the rows of each query tile that fail.
 
 Layouts (all HBM, row-major): q, k, v, lo, hi, sink, out and lse as in `flash_prefill`; bias [batch or 1, 1, 1, seqlen_kv]
-uint8 or float32. With `row_statistics` row_shift and row_sum are returned too, like lse: lse and 1, or what they are in
-`flash_prefill` for rows that are computed again. With `count_failed` the last output, `failed`, is int32 [batch, num_heads_q,
-query tiles].
+uint8 or float32. With `row_statistics` row_shift and row_sum are returned too, like lse: the shift and the row's sum, or what
+they are in `flash_prefill` for rows that are computed again; with `out_rest` too out_rest, as in `flash_prefill`. With
+`count_failed` the last output, `failed`, is int32 [batch, num_heads_q, query tiles].
 
 `kernel[2]` divides the (batch, kv head) units; of an odd one out the cores divide the query tiles.
 
@@ -65,6 +65,7 @@ def flash_const_max(
     ahead=None,
     count_failed=False,
     row_statistics=False,
+    out_rest=False,
     exact=(),
 ):
     """Attention output, log-sum-exp and failed rows, without a loop at run time; see the module for layouts and
@@ -76,6 +77,7 @@ def flash_const_max(
     env = _setup(
         q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, copied, prefetch, chunk,
         resident, room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed, row_statistics,
+        out_rest,
     )  # fmt: skip
     run_steps(env)
     for place in exact:
@@ -84,6 +86,10 @@ def flash_const_max(
             mine = segment["unit"] == batch * k.shape[1] + head // env["group_size"]
             if mine and segment["begin"] <= tile and tile < segment["end"]:
                 exact_tile(env, static_place(env, batch, head, tile))
+    if out_rest and count_failed:
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"], env["out_rest"], env["failed"]
+    if out_rest:
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"], env["out_rest"]
     if row_statistics and count_failed:
         return env["out"], env["lse"], env["row_shift"], env["row_sum"], env["failed"]
     if row_statistics:
@@ -121,15 +127,21 @@ def flash_const_max_loop(
     ahead=None,
     count_failed=False,
     row_statistics=False,
+    out_rest=False,
 ):
     """`flash_const_max` whose failed query tiles are computed again with their exact row maximum, in a loop at run time."""
     env = _setup(
         q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, copied, prefetch, chunk,
         resident, room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed, row_statistics,
+        out_rest,
     )  # fmt: skip
     open_places(env)
     run_steps(env)
     run_worklist(env)
+    if out_rest and count_failed:
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"], env["out_rest"], env["failed"]
+    if out_rest:
+        return env["out"], env["lse"], env["row_shift"], env["row_sum"], env["out_rest"]
     if row_statistics and count_failed:
         return env["out"], env["lse"], env["row_shift"], env["row_sum"], env["failed"]
     if row_statistics:
@@ -142,7 +154,7 @@ def flash_const_max_loop(
 def _setup(
     q, k, v, lo, hi, bias, sink, spans, row_split, block_tiles, group, lag, late, copied, prefetch, chunk, resident,
     room, share_masks, shift, softmax_scale, q_offset, window, ahead, count_failed,
-    row_statistics,
+    row_statistics, out_rest,
 ):  # fmt: skip
     """What all parts of a launch share: outputs, constants on chip, and the order of this core's work."""
     batch, num_heads_q, seqlen_q = q.shape[0], q.shape[1], q.shape[3]
@@ -155,12 +167,15 @@ def _setup(
     if row_statistics:
         row_shift = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_shift")
         row_sum = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_sum")
+    rest = None
+    if out_rest:
+        rest = nl.ndarray(out.shape, dtype=nl.float32, buffer=nl.shared_hbm, name="out_rest")
     failed = None
     if count_failed:
         failed = nl.ndarray((batch, num_heads_q, len(spans)), dtype=nl.int32, buffer=nl.shared_hbm, name="failed")
     env = {
         "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "sink": sink, "out": out, "lse": lse,
-        "row_shift": row_shift, "row_sum": row_sum, "failed": failed, "spans": spans, "scale": softmax_scale,
+        "row_shift": row_shift, "row_sum": row_sum, "out_rest": rest, "failed": failed, "spans": spans, "scale": softmax_scale,
         "shift": shift, "q_offset": q_offset, "window": window, "ahead": ahead, "lag": lag, "late": late, "copied": copied,
         "group_size": num_heads_q // k.shape[1], "piece": (columns + pieces - 1) // pieces,
         "pieces": pieces, "may_be_empty": _may_be_empty(q, k, lo, q_offset, window, ahead), "flags": None,

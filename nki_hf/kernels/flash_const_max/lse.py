@@ -1,7 +1,6 @@
 """Log-sum-exp of the rows of a ledger: shift + log(total), turned so that it is written in rows.
 
-A backward kernel gets it as `row_shift` with a `row_sum` of 1: the scores of rows whose shift is certified are so small that
-one float32 holds all of lse that matters.
+A backward kernel gets the shift and the total: they, not lse, say how the weights of a row were rounded.
 """
 
 from nki_hf.lang import nisa, nl
@@ -11,7 +10,9 @@ FP32_MIN = -3.4028235e38
 
 
 def write_lse(env, ledger, segments):
-    """Write lse of every row of the ledger's segments; rows without keys get -inf, or the sink."""
+    """Write lse of every row of the ledger's segments; rows without keys get -inf, or the sink. Where gradients are wanted,
+    shift and total as well.
+    """
     slots = ledger["slots"]
     columns = nl.ndarray((TILE, slots), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=columns, op=nl.log, data=ledger["totals"])
@@ -26,6 +27,7 @@ def write_lse(env, ledger, segments):
         bank = nl.ndarray((end - begin, TILE), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_transpose(dst=bank, data=columns[0:TILE, begin:end], engine=nisa.engine.tensor)
         lines = nl.ndarray((end - begin, TILE), dtype=nl.float32, buffer=nl.sbuf)
+        lowest = None
         if hidden:
             lowest = nl.ndarray((end - begin, TILE), dtype=nl.float32, buffer=nl.sbuf)
             nisa.tensor_scalar(dst=lowest, data=bank, op0=nl.less, operand0=0.8 * FP32_MIN, op1=nl.multiply, operand1=FP32_MIN)
@@ -35,10 +37,16 @@ def write_lse(env, ledger, segments):
             nisa.tensor_copy(dst=lines, src=bank, engine=nisa.engine.vector)
         _write_lines(env, env["lse"], ledger, segments, lines, begin, end)
         if env["row_shift"] != None:  # noqa: E711
-            _write_lines(env, env["row_shift"], ledger, segments, lines, begin, end)
-            ones = nl.ndarray((end - begin, TILE), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.memset(dst=ones, value=1.0, engine=nisa.engine.gpsimd)
-            _write_lines(env, env["row_sum"], ledger, segments, ones, begin, end)
+            shifts = nl.ndarray((end - begin, TILE), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.memset(dst=shifts, value=env["shift"], engine=nisa.engine.gpsimd)
+            if hidden:
+                for _ in range(2):
+                    nisa.tensor_tensor(dst=shifts, data1=shifts, data2=lowest, op=nl.add, engine=nisa.engine.vector)
+            _write_lines(env, env["row_shift"], ledger, segments, shifts, begin, end)
+            nisa.nc_transpose(dst=bank, data=ledger["totals"][0:TILE, begin:end], engine=nisa.engine.tensor)
+            totals = nl.ndarray((end - begin, TILE), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=totals, src=bank, engine=nisa.engine.vector)
+            _write_lines(env, env["row_sum"], ledger, segments, totals, begin, end)
 
 
 def _write_lines(env, array, ledger, segments, lines, begin, end):

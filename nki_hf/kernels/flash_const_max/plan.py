@@ -47,7 +47,7 @@ class ConstMaxPlan:
       share_masks: who shares masks of bounds per row: 0 nobody, 1 the heads of a group, 2 those of a batch entry.
       shift: what is subtracted from every score before exp.
       softmax_scale, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
-      row_statistics: as in `Problem`.
+      row_statistics, out_rest: as in `Problem`.
       instructions: about how many instructions a launch has, on all cores together.
       budget: SBUF bytes per partition by purpose.
     """
@@ -71,6 +71,7 @@ class ConstMaxPlan:
     window: int | None
     ahead: int | None
     row_statistics: bool
+    out_rest: bool
     instructions: int
     budget: Mapping[str, int]
 
@@ -104,6 +105,7 @@ class ConstMaxPlan:
             "ahead": self.ahead,
             "count_failed": False,
             "row_statistics": self.row_statistics,
+            "out_rest": self.out_rest,
         }
 
     def tiles(self) -> dict[str, Any]:
@@ -191,6 +193,7 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
         window=None if bounds else mask.window,
         ahead=None if bounds else mask.ahead,
         row_statistics=problem.row_statistics,
+        out_rest=problem.out_rest,
         instructions=_instructions(problem, spans, tuned, bounds, share),
         budget=budget,
     )
@@ -298,8 +301,8 @@ def _budget(problem: Problem, tuned: Tuning) -> dict[str, int]:
         "probs": (tuned.lag + 1 + max(1, tuned.copied)) * tuned.group * BANK * 2,
         "scores": 2 * tuned.copied * tuned.group * BANK * 4,
         "accumulators": 2 * tuned.block_tiles * (width + 1) * 4,
-        "out": 3 * tuned.block_tiles * width * 2,
-        "statistics": 9 * slots * 4 + (9 if problem.row_statistics else 8) * TILE * 4 + 2048,
+        "out": 3 * tuned.block_tiles * width * (2 + 4 * problem.out_rest),
+        "statistics": 9 * slots * 4 + (10 if problem.row_statistics else 8) * TILE * 4 + 2048,
         "constants": 8 * -(-problem.seqlen_kv // TILE) * biases + 8 * problem.num_heads_q,
     }
 

@@ -13,7 +13,7 @@ def run_worklist(env):
     slots = env["slots"]
     if slots == 0:
         return
-    for name in ("q", "k", "v", "out", "lse", "row_shift", "row_sum", "lo", "hi", "bias", "sink"):
+    for name in ("q", "k", "v", "out", "lse", "row_shift", "row_sum", "out_rest", "lo", "hi", "bias", "sink"):
         if env[name] != None:  # noqa: E711
             size = 1
             for axis in env[name].shape:

@@ -24,6 +24,8 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
     passed = {"sink"} if problem.sink else set()
     if problem.row_statistics:
         passed |= {"row_shift", "row_sum"}
+    if problem.out_rest:
+        passed.add("out_rest")
     return Plan(
         constants=found.constants(),
         sizes={"seqlen_kv": found.seqlen_kv},
@@ -57,8 +59,9 @@ BINDING = Binding(
         Output(name="lse", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32"),
         Output(name="row_shift", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
         Output(name="row_sum", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
+        Output(name="out_rest", axes=("batch", "seqlen_q", "num_heads_q", "head_dim_v"), dtype="float32", optional=True),
     ),
-    constants=("chunks", "per_partition", "prefetch", "softmax_scale", "softcap", "row_statistics"),
+    constants=("chunks", "per_partition", "prefetch", "softmax_scale", "softcap", "row_statistics", "out_rest"),
     plan=plan,
     cost=cost,
     instructions=instructions,

@@ -31,6 +31,11 @@ def finish_block(env, block):
         total = _joined(env, block, total, top)
     target = env["normal"][0:rows, place, 0:width]
     nisa.tensor_scalar(dst=target, data=total[0:rows, 0:width], op0=nl.divide, operand0=sums, engine=nisa.engine.vector)
+    if env["rest"] != None:  # noqa: E711
+        rest = env["rest"][0:rows, place, 0:width]
+        nisa.scalar_tensor_tensor(
+            dst=rest, data=total[0:rows, 0:width], op0=nl.divide, operand0=sums, op1=nl.subtract, operand1=target
+        )
 
 
 def note_sums(env, block, total):
@@ -68,6 +73,8 @@ def write_rows(env, stop_at):
                 [width, rows // seqlen_q], [num_heads_q * width, seqlen_q], [group_size * width, stop - n], [1, width],
             ]  # fmt: skip
             nisa.dma_copy(dst=env["out"].ap(pattern=pattern, offset=offset), src=env["normal"][0:rows, n:stop, 0:width])
+            if env["rest"] != None:  # noqa: E711
+                nisa.dma_copy(dst=env["out_rest"].ap(pattern=pattern, offset=offset), src=env["rest"][0:rows, n:stop, 0:width])
         n = stop
     env["written"] = n
 

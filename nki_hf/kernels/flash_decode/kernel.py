@@ -30,7 +30,8 @@ Layouts (all HBM, row-major):
             highest hi of a sequence
     sink    float32 [1, num_heads_q]
 Returns out [batch, seqlen_q, num_heads_q, head_dim_v] (dtype of q) and lse [batch, num_heads_q, seqlen_q] float32, natural
-logarithm; with `row_statistics` also row_shift, the largest score of a row or its sink, and row_sum, like lse. A row without
+logarithm; with `row_statistics` also row_shift, the largest score of a row or its sink, and row_sum, like lse; with `out_rest`,
+which needs `row_statistics`, as well out_rest, like out in float32: what out lost when it was rounded. A row without
 keys gives zeros, and -inf for lse and row_shift (with a sink: the sink).
 
 `kernel[2]` divides the (batch, kv head) units; the chunks of an odd one out are dealt to the cores, and the two results are
@@ -90,6 +91,7 @@ def flash_decode(
     softmax_scale=1.0,
     softcap=None,
     row_statistics=False,
+    out_rest=False,
 ):
     """Attention output and log-sum-exp; see the module for layouts and `plan.DecodePlan` for the constants."""
     batch, heads_kv, seqlen_q = k.shape[0], k.shape[1], q.shape[2]
@@ -100,6 +102,9 @@ def flash_decode(
     if row_statistics:
         row_shift = nl.ndarray(lse.shape, dtype=nl.float32, buffer=nl.shared_hbm, name="row_shift")
         row_sum = nl.ndarray(lse.shape, dtype=nl.float32, buffer=nl.shared_hbm, name="row_sum")
+    rest = None
+    if out_rest:
+        rest = nl.ndarray(out.shape, dtype=nl.float32, buffer=nl.shared_hbm, name="out_rest")
     program, programs = 0, 1
     if nl.program_ndim() > 0:
         program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)
@@ -113,7 +118,7 @@ def flash_decode(
         slope, factor = 1.0, 0.0
     env = {
         "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "sink": sink, "out": out, "lse": lse,
-        "row_shift": row_shift, "row_sum": row_sum, "chunks": chunks,
+        "row_shift": row_shift, "row_sum": row_sum, "out_rest": rest, "rest": None, "chunks": chunks,
         "per_partition": per_partition, "prefetch": prefetch, "scale": slope, "slope": slope, "factor": factor,
         "softcap": softcap, "group_size": group_size, "heads": heads, "rows": group_size * seqlen_q,
         "block_rows": heads * seqlen_q, "program": program, "copies": 0,
@@ -135,6 +140,8 @@ def flash_decode(
     env["loads"] = loads
     env["blocks"] = blocks
     if len(segments) == 0:
+        if out_rest:
+            return out, lse, row_shift, row_sum, rest
         if row_statistics:
             return out, lse, row_shift, row_sum
         return out, lse
@@ -217,6 +224,8 @@ def flash_decode(
             _finish(env, steps[i - STAGES - 2])
     if later:
         write_statistics(env, lse_offsets(env))
+    if out_rest:
+        return out, lse, row_shift, row_sum, rest
     if row_statistics:
         return out, lse, row_shift, row_sum
     return out, lse

@@ -132,6 +132,8 @@ def load_constants(env):
     env["sums"] = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["sums"], value=1.0, engine=nisa.engine.gpsimd)
     env["normal"] = nl.ndarray((env["block_rows"], columns, env["v"].shape[3]), dtype=env["out"].dtype, buffer=nl.sbuf)
+    if env["out_rest"] != None:  # noqa: E711
+        env["rest"] = nl.ndarray(env["normal"].shape, dtype=nl.float32, buffer=nl.sbuf)
     env["maxima"] = nl.ndarray((TILE, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=env["maxima"], value=0.0, engine=nisa.engine.gpsimd)
 

@@ -44,7 +44,7 @@ class DecodePlan:
       chunks: chunks that a sequence's visible keys may take.
       per_partition: keys in a row on each partition; a chunk has 128 times as many.
       prefetch: chunks that loads are ahead of their use.
-      softmax_scale, softcap, row_statistics: as in `Problem`.
+      softmax_scale, softcap, row_statistics, out_rest: as in `Problem`.
       budget: SBUF bytes per partition by purpose.
     """
 
@@ -55,6 +55,7 @@ class DecodePlan:
     softmax_scale: float
     softcap: float | None
     row_statistics: bool
+    out_rest: bool
     budget: Mapping[str, int]
 
     def __hash__(self) -> int:
@@ -74,6 +75,7 @@ class DecodePlan:
             "softmax_scale": self.softmax_scale,
             "softcap": self.softcap,
             "row_statistics": self.row_statistics,
+            "out_rest": self.out_rest,
         }
 
 
@@ -139,6 +141,7 @@ def plan_decode(problem: Problem, chip: Chip) -> DecodePlan:
         softmax_scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
         row_statistics=problem.row_statistics,
+        out_rest=problem.out_rest,
         budget=budget,
     )
 
@@ -176,7 +179,9 @@ def _budget(problem: Problem, per_partition: int, chunks: int, prefetch: int) ->
         "turned": 3 * -(-problem.head_dim // TILE) * tiles * TILE * size,
         "q": -(-problem.head_dim // TILE) * units * all_rows * size + 2 * problem.head_dim * size,
         "probs": 3 * tiles * rows * (size + 4) + (6 * tiles * rows * 4 if problem.softcap is not None else 0),
-        "accumulators": 2 * blocks * (problem.head_dim_v + 2) * 4 + 2 * problem.head_dim_v * size,
+        "accumulators": 2 * blocks * (problem.head_dim_v + 2) * 4
+        + 2 * problem.head_dim_v * size
+        + (units * blocks * problem.head_dim_v * 4 if problem.out_rest else 0),
         "statistics": 8 * rows * 4
         + (PAIRS * (PAIR + all_rows) * 4 if all_rows <= PAIR else 0)
         + 8 * units * blocks * 4

@@ -37,6 +37,8 @@ def plan(problem: Problem, target: Target) -> Plan | tuple[Reason, ...]:
         passed.add("sink")
     if problem.row_statistics:
         passed |= {"row_shift", "row_sum"}
+    if problem.out_rest:
+        passed.add("out_rest")
     return Plan(
         constants=found.constants(),
         sizes={"seqlen_kv": found.seqlen_kv},
@@ -102,10 +104,11 @@ BINDING = Binding(
         Output(name="lse", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32"),
         Output(name="row_shift", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
         Output(name="row_sum", axes=("batch", "num_heads_q", "seqlen_q"), dtype="float32", optional=True),
+        Output(name="out_rest", axes=("batch", "seqlen_q", "num_heads_q", "head_dim_v"), dtype="float32", optional=True),
     ),
     constants=(
         *("spans", "row_split", "q_rows", "q_heads", "section", "softmax_scale", "softcap", "q_offset", "window", "ahead"),
-        "row_statistics",
+        *("row_statistics", "out_rest"),
     ),
     plan=plan,
     cost=cost,

@@ -31,7 +31,8 @@ Layouts (all HBM, row-major):
     sink    float32 [1, num_heads_q]
 Returns out [batch, seqlen_q, num_heads_q, head_dim_v] (dtype of q; the heads of a group are written as one row) and
 lse [batch, num_heads_q, seqlen_q] float32, natural logarithm; with `row_statistics` also row_shift (the largest score of a row
-or its sink, whichever is larger; -inf without both) and row_sum, like lse.
+or its sink, whichever is larger; -inf without both) and row_sum, like lse; with `out_rest`, which needs `row_statistics`, as
+well out_rest, like out in float32: what out lost when it was rounded.
 
 `kernel[2]` divides the (batch, kv head) pairs; of an odd one out the cores divide the query tiles.
 
@@ -74,6 +75,7 @@ def flash_prefill(
     window=None,
     ahead=None,
     row_statistics=False,
+    out_rest=False,
     sources="",
 ):
     """Attention output and log-sum-exp; see the module for layouts and `plan.PrefillPlan` for the constants.
@@ -88,6 +90,9 @@ def flash_prefill(
     if row_statistics:
         row_shift = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_shift")
         row_sum = nl.ndarray((batch, num_heads_q, seqlen_q), dtype=nl.float32, buffer=nl.shared_hbm, name="row_sum")
+    rest = None
+    if out_rest:
+        rest = nl.ndarray(out.shape, dtype=nl.float32, buffer=nl.shared_hbm, name="out_rest")
     program, programs = 0, 1
     if nl.program_ndim() > 0:
         program, programs = nl.program_id(axis=0), nl.num_programs(axes=0)
@@ -103,9 +108,9 @@ def flash_prefill(
         slope = 1.0
     env = {
         "q": q, "k": k, "v": v, "lo": lo, "hi": hi, "bias": bias, "out": out, "lse": lse,
-        "row_shift": row_shift, "row_sum": row_sum, "spans": spans, "scale": softmax_scale, "softcap": softcap,
-        "slope": slope, "scaled": scaled, "additive": additive, "q_offset": q_offset, "window": window, "ahead": ahead,
-        "has_ranges": nisa.get_nc_version() >= nisa.nc_version.gen3, "sink": None, "negative_sink": None,
+        "row_shift": row_shift, "row_sum": row_sum, "out_rest": rest, "spans": spans, "scale": softmax_scale,
+        "softcap": softcap, "slope": slope, "scaled": scaled, "additive": additive, "q_offset": q_offset, "window": window,
+        "ahead": ahead, "has_ranges": nisa.get_nc_version() >= nisa.nc_version.gen3, "sink": None, "negative_sink": None,
     }  # fmt: skip
     if sink != None:  # noqa: E711
         _load_sink(env, sink)
@@ -137,6 +142,8 @@ def flash_prefill(
             if step["closes_section"]:
                 sections[step["section"]] = None
             live[(i - 4) % 5] = None
+    if out_rest:
+        return out, lse, row_shift, row_sum, rest
     if row_statistics:
         return out, lse, row_shift, row_sum
     return out, lse
@@ -228,6 +235,7 @@ def _open_block(env, block):
     block["q"] = pieces
     block["bounds"] = bounds
     block["out"] = [None] * tiles
+    block["rest"] = [None] * tiles
     block["accumulator"] = [None] * slots
     block["shift"] = [None] * slots
     block["total"] = [None] * slots
@@ -474,11 +482,15 @@ def _finish(env, step, block, result):
     """Normalise a row tile of one head into the block's output tile; its last head writes that to HBM."""
     rows, slot, t, g, out = step["rows"], step["slot"], step["t"], step["g"], env["out"]
     width_v = out.shape[3]
-    outputs = block["out"]
+    outputs, rests = block["out"], block["rest"]
     if outputs[t] == None:  # noqa: E711
         outputs[t] = nl.ndarray((rows, block["heads"], width_v), dtype=out.dtype, buffer=nl.sbuf)
-    tile, final_shifts, final_totals = outputs[t], block["shifts"], block["totals"]
+        if env["out_rest"] != None:  # noqa: E711
+            rests[t] = nl.ndarray((rows, block["heads"], width_v), dtype=nl.float32, buffer=nl.sbuf)
+    tile, rest, final_shifts, final_totals = outputs[t], rests[t], block["shifts"], block["totals"]
     place = tile[0:rows, g, 0:width_v]
+    if rest != None:  # noqa: E711
+        place = rest[0:rows, g, 0:width_v]
     final_shift, final_total = final_shifts[0:rows, slot : slot + 1], final_totals[0:rows, slot : slot + 1]
     head, negative_sink = block["head"] + g, env["negative_sink"]
     if result == None:  # noqa: E711
@@ -507,9 +519,14 @@ def _finish(env, step, block, result):
         totals[slot] = None
         accumulators[slot] = None
     if g == block["heads"] - 1:
-        row, first = step["row"], block["head"]
-        nisa.dma_copy(dst=out[block["batch"], row : row + rows, first : first + block["heads"], 0:width_v], src=tile)
+        row, first, batch, target = step["row"], block["head"], block["batch"], env["out_rest"]
+        if rest != None:  # noqa: E711
+            nisa.tensor_copy(dst=tile, src=rest, engine=nisa.engine.gpsimd)
+            nisa.tensor_tensor(dst=rest, data1=rest, data2=tile, op=nl.subtract, engine=nisa.engine.gpsimd)
+            nisa.dma_copy(dst=target[batch, row : row + rows, first : first + block["heads"], 0:width_v], src=rest)
+        nisa.dma_copy(dst=out[batch, row : row + rows, first : first + block["heads"], 0:width_v], src=tile)
         outputs[t] = None
+        rests[t] = None
 
 
 def _join_sink(env, rows, head, shift, total, final_shift, final_total, factor):

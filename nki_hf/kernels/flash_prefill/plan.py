@@ -51,7 +51,7 @@ class PrefillPlan:
       q_heads: query heads of a kv head that are processed together.
       section: keys that are resident together; the whole length if it fits, so that k and v are read once.
       softmax_scale, softcap, q_offset, window, ahead: as in `Problem`; positions are None or 0 where `bounds` holds them.
-      row_statistics: as in `Problem`.
+      row_statistics, out_rest: as in `Problem`.
       budget: SBUF bytes per partition by purpose.
       psum_banks: PSUM banks in use.
     """
@@ -69,6 +69,7 @@ class PrefillPlan:
     window: int | None
     ahead: int | None
     row_statistics: bool
+    out_rest: bool
     budget: Mapping[str, int]
     psum_banks: int
 
@@ -104,6 +105,7 @@ class PrefillPlan:
             "window": self.window,
             "ahead": self.ahead,
             "row_statistics": self.row_statistics,
+            "out_rest": self.out_rest,
         }
 
     def tiles(self) -> dict[str, Any]:
@@ -197,6 +199,7 @@ def plan_prefill(problem: Problem, chip: Chip, lnc: int = 1) -> PrefillPlan:
         window=None if bounds else mask.window,
         ahead=None if bounds else mask.ahead,
         row_statistics=problem.row_statistics,
+        out_rest=problem.out_rest,
         budget=budget,
         psum_banks=_PSUM_BANKS,
     )
@@ -236,7 +239,7 @@ def _budget(
         "mask": 3 * BLOCK * 4 + 2 * BLOCK if prepared else 0,
         "probabilities": 3 * BLOCK * size,
         "transposed": 3 * BLOCK * size,
-        "out": 2 * q_heads * width_v * size,
+        "out": 2 * q_heads * width_v * (size + 4 * problem.out_rest),
         "statistics": 2 * (4 * q_heads * tiles * 4 + (6 if problem.row_statistics else 4) * TILE * 4) + 2 * 4 * tiles * 2,
         "sink": 2 * 4 * problem.num_heads_q if problem.sink else 0,
     }
