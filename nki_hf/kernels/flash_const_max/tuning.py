@@ -57,7 +57,7 @@ TABLE: dict[str, dict[str, Tuning]] = {
     "trn1": {
         "shortest": Tuning(block_tiles=4, group=1, lag=4, late=1, copied=0, prefetch=16, chunk=2048),
         "shorter": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
-        "short": Tuning(block_tiles=4, group=2, lag=2, late=1, copied=0, prefetch=8, chunk=2048),
+        "short": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
         "long": Tuning(block_tiles=4, group=2, lag=3, late=1, copied=0, prefetch=8, chunk=2048),
         "longest": Tuning(block_tiles=4, group=2, lag=5, late=1, copied=0, prefetch=8, chunk=2048),
         "wide": Tuning(block_tiles=4, group=1, lag=3, late=1, copied=0, prefetch=16, chunk=2048),
