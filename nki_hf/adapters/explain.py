@@ -49,6 +49,7 @@ class Report:
             return "No attention call yet."
         table = [("layer", "phase", "ran", "back end", "calls", "seqlen_q", "seqlen_kv", "mask", "loops", "why")]
         for row in self.rows:
+            lengths = ("any", "any") if row.layer == call_log.TRACED else (_span(*row.seqlens_q), _span(*row.seqlens_kv))
             why = "; ".join(f"{reason.field}={reason.value}" for reason in row.first.rejected) if row.first.fallback else ""
             table.append(
                 (
@@ -57,7 +58,7 @@ class Report:
                     row.first.kernel,
                     row.first.backend,
                     f"{row.calls:,}",
-                    *("any" if row.layer == call_log.TRACED else _span(*each) for each in (row.seqlens_q, row.seqlens_kv)),
+                    *lengths,
                     row.first.problem.mask.form,
                     ", ".join(f"{name} {ran:,} of {most:,}" for name, (ran, most) in row.turns.items()),
                     why,

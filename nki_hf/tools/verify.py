@@ -238,7 +238,9 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of the generated inputs.")] = 0,
     rtol: Annotated[float, typer.Option(help="Allowed relative error of a row; 0 = from the dtype.")] = 0.0,
     out_dtype: Annotated[str, typer.Option(help="Types of the outputs, with --arg; default: the first array's.")] = "",
-    foreign: Annotated[bool, typer.Option("--foreign", help="Warn where public sources leave a limit unsure.")] = False,
+    third_party: Annotated[
+        bool, typer.Option("--third-party", "--foreign", help="Warn where public sources leave a limit unsure.")
+    ] = False,
     strict_reads: Annotated[bool, typer.Option("--strict-reads", help="Refuse reads of never-written memory.")] = False,
     json_file: Annotated[str, typer.Option("--json", help="Write JSON to this file; - prints it instead of the table.")] = "",
     task: Annotated[str, typer.Option(help="Judge the kernel on a task instead, in processes of its own; see judge.")] = "",
@@ -265,7 +267,7 @@ def command(
         if task:
             others = {
                 "--reference": reference, "--arg": arg, "--causal": causal, "--window": window, "--scale": scale,
-                "--out-dtype": out_dtype, "--foreign": foreign, "--strict-reads": strict_reads,
+                "--out-dtype": out_dtype, "--third-party": third_party, "--strict-reads": strict_reads,
                 "--shape": shape is not None,
             }  # fmt: skip
             if given_too := [name for name, value in others.items() if value]:
@@ -288,7 +290,7 @@ def command(
         if json_file not in ("", "-"):
             check_writable(json_file, "json")
         chosen = get_chip(chip or settings().chip)
-        options = SimOptions(chip=chosen, third_party=foreign, uninitialized="error" if strict_reads else "sentinel")
+        options = SimOptions(chip=chosen, third_party=third_party, uninitialized="error" if strict_reads else "sentinel")
         files = dict.fromkeys(place_of(spec) or spec for spec in (kernel, reference) if spec)
         print(printable(f"running {', '.join(files)} as Python code, with all of your rights"), file=sys.stderr, flush=True)
         loaded = load_callable(kernel)
