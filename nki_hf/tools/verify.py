@@ -55,7 +55,7 @@ __all__ = ["command", "never_written", "run"]
 Array = np.ndarray[Any, Any]
 
 _DTYPE = "bfloat16"
-_SHAPES = tuple(f"b=1,hq=2,hkv=1,sq={rows},skv=512,d=64" for rows in (256, 128, 1))
+_SHAPES = tuple(f"b=1,hq=2,hkv=1,sq={rows},skv=512,d=64{mask}" for mask in ("", ",causal") for rows in (256, 128, 1))
 """What a kernel is run on that no shape is given for: the first that it takes. Some take one tile of rows, or one row."""
 _LAYOUT = ",".join(f"{name}={axes}" for name, axes in LAYOUT.items())
 _PROVEN = Trust(addresses=False, hbm=False, indices=False)
@@ -224,7 +224,8 @@ def command(
     kernel: Annotated[str, typer.Argument(help="PATH, a .py file with one kernel, or PATH:KERNEL (a file or module).")] = "",
     reference: Annotated[str, typer.Option(help="PATH:FUNC; default for kernels of q, k, v: the float64 oracle.")] = "",
     shape: Annotated[
-        str | None, typer.Option(help=f"{SHAPE_HELP} Default: {_SHAPES[0]}, or fewer rows if it takes no more.")
+        str | None,
+        typer.Option(help=f"{SHAPE_HELP} Default: {_SHAPES[0]}, or fewer rows, or causal, if it takes nothing else."),
     ] = None,
     dtype: Annotated[str, typer.Option(help="The word dtype of the shape.")] = _DTYPE,
     causal: Annotated[bool, typer.Option("--causal", help="The word causal of the shape.")] = False,
@@ -312,7 +313,7 @@ def command(
                     kernel=loaded, problem=_problem(text, dtype, causal, window, scale), chip=chosen, lnc=lnc,
                     layout={**LAYOUT, **_layout(layout)}, constants=constants, reference=given, rtol=rtol or None,
                 )
-                for text in (_SHAPES if shape is None else [shape])
+                for text in ([text for text in _SHAPES if not (causal and "causal" in text)] if shape is None else [shape])
             })  # fmt: skip
         with working(f"nki_hf verify of {kernel}", len(DISTRIBUTIONS)) as work, never_ending():
             judged = run(subject, options=options, lnc=lnc, seed=seed, work=work)
