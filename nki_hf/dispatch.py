@@ -172,7 +172,8 @@ def decide(
     by_kernel = itertools.groupby(found_reasons, key=lambda reason: reason.kernel)
     open_ = [bool(unknown) and not any(reason.field in _FIXED for reason in reasons) for _, reasons in by_kernel]
     if refused or not (taken or any(open_)):
-        return found(kernel=fallback, backend="torch", rejected=(*rejected, *found_reasons))
+        known = [reason for reason in found_reasons if reason.field not in unknown]
+        return found(kernel=fallback, backend="torch", rejected=(*rejected, *known))
     if unknown:
         return found(kernel="a kernel", backend=backend)
     first = taken[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-__all__ = ["BIAS_KINDS", "DTYPES", "Band", "Mask", "Problem"]
+__all__ = ["BIAS_KINDS", "DTYPES", "Band", "Mask", "Problem", "chunk_begin"]
 
 DTYPES = ("bfloat16", "float16", "float32")
 """Element types that the kernels compute with; anything else is refused by the dispatch rules, not here."""
@@ -60,6 +60,13 @@ class Band:
         first, stop = self.first(row), self.stop(row)
         return row * 0 if first is None else first, row * 0 + seqlen_kv if stop is None else stop
 
+    def cut(self, row: Any, begin: Any, end: Any) -> tuple[Any, Any]:
+        """`first` and `stop` of rows among the keys `[begin, end)`: arrays or tensors; a side without limit is `begin` or `end`
+        as it was given.
+        """
+        first, stop = self.first(row), self.stop(row)
+        return begin if first is None else first.clip(min=begin), end if stop is None else stop.clip(max=end)
+
     def narrowed(self, seqlen_q: int, seqlen_kv: int) -> Self:
         """The same with numbers that int32 and float32 hold: keys beyond either end are none, so that an edge is moved to where
         no row meets a key behind it.
@@ -77,6 +84,11 @@ class Band:
         """Keys `[lo, hi)` of query row `row`, lo >= 0, hi <= seqlen_kv; `lo >= hi` means that it sees none."""
         first, stop = self.edges(row, seqlen_kv)
         return max(0, first), min(seqlen_kv, stop)
+
+
+def chunk_begin(row: Any, begin: Any, chunk: int) -> Any:
+    """First key of the chunk in which a row stands, of chunks that are counted from key `begin`; arrays or tensors."""
+    return begin + (row - begin).clip(min=0) // chunk * chunk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,7 @@ def figures(case, chip, sizes, window=None):
     """Tiles needed and visited, launches, and simulated microseconds of the pieces and of constant lengths."""
     lengths = lengths_of(case)
     starts = tuple(sum(lengths[:n]) for n in range(len(lengths) + 1))
-    pieces = cut(Segments(cu_q=starts, cu_kv=starts, ahead=0))
+    pieces = cut(Segments(cu_q=starts, cu_kv=starts, ahead=1))
     kinds = Counter(launch.kind for launch in pieces.launches)
     fixed = chip.kernel_fixed_ns / 1e3
     packed = fixed + sum(

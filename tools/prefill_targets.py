@@ -95,9 +95,7 @@ def blocks_of(problem: Problem) -> int:
 
 def visible_of(problem: Problem) -> int:
     """Visible cells of all heads."""
-    rows = np.arange(problem.seqlen_q) + problem.mask.q_offset
-    first = np.zeros_like(rows) if problem.mask.window is None else rows - problem.mask.window + 1
-    last = np.full_like(rows, problem.seqlen_kv) if problem.mask.ahead is None else rows + problem.mask.ahead
+    first, last = problem.mask.edges(np.arange(problem.seqlen_q), problem.seqlen_kv)
     seen = np.minimum(last, problem.seqlen_kv) - np.maximum(first, 0)
     return int(np.maximum(seen, 0).sum()) * problem.batch * problem.num_heads_q
 

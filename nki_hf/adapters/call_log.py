@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from nki_hf.dispatch import Decision
 from nki_hf.errors import Reason
 
-__all__ = ["FallbackWarning", "LedgerRow", "record", "reset", "rows"]
+__all__ = ["TRACED", "CallLogRow", "FallbackWarning", "record", "reset", "rows"]
 
 logger = logging.getLogger("nki_hf")
+TRACED = "a graph, when it was traced"
+"""The layer of calls for which a graph took torch: counted once for each time that one was traced, whatever it runs later."""
 
 
 class FallbackWarning(UserWarning):
@@ -21,13 +23,13 @@ class FallbackWarning(UserWarning):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerRow:
+class CallLogRow:
     """The calls of one layer that ran the same way.
 
     Attributes:
       layer: the module's class and layer number, `attention` for a call without a model, `gradients` for those of any call.
       first: the decision of the first of them.
-      seqlens_q, seqlens_kv: least and most queries and keys of a call.
+      seqlens_q, seqlens_kv: least and most queries and keys of a call; of `TRACED`, 0: not known.
       calls: how many.
       turns: of each loop of run time of their kernel, by its name, the turns that it ran and the most that it could have
         run. Only the simulator counts; empty elsewhere.
@@ -64,7 +66,7 @@ def record(layer: str, decision: Decision, device: str = "cpu", turns: Mapping[s
     """
     problem = decision.problem
     key = (layer, decision.way)
-    seqlen_q, seqlen_kv = problem.seqlen_q, problem.seqlen_kv
+    seqlen_q, seqlen_kv = (0, 0) if layer == TRACED else (problem.seqlen_q, problem.seqlen_kv)
     with _lock:
         row = _rows.get(key)
         first, calls, least_q, most_q, least_kv, most_kv, turned = row or (
@@ -87,11 +89,11 @@ def record(layer: str, decision: Decision, device: str = "cpu", turns: Mapping[s
         _warned.add(decision.rejected)  # when it was shown: an interrupt before that costs no warning
 
 
-def rows() -> list[LedgerRow]:
+def rows() -> list[CallLogRow]:
     """All rows, in order of first use."""
     with _lock:
         return [
-            LedgerRow(
+            CallLogRow(
                 layer=key[0],
                 first=first,
                 seqlens_q=(least_q, most_q),

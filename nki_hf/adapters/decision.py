@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nki_hf.adapters import device
+from nki_hf.adapters import call_log, device
 from nki_hf.adapters.call import Call, ProblemKey, problem_from, problem_key
 from nki_hf.adapters.context_parallel import context_parallel
 from nki_hf.adapters.fallback import fallback_name
@@ -62,6 +62,8 @@ def decide_gradients(call: Call, *, bias: bool, where: Where | None = None) -> D
 def falls_back_in_graph(call: Call) -> bool:
     """True if the graph being traced runs torch for the call; the same decision, as the value that a tracer understands.
 
+    That is said and counted now, once: what the graph then runs is plain torch, which nobody counts.
+
     Raises:
       UnsupportedProblem: that is so, and the settings are strict.
     """
@@ -73,6 +75,8 @@ def _falls_back(*known: Any) -> bool:
     decision = _decided_of_graph(*known)
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
+    if decision.fallback:
+        call_log.record(call_log.TRACED, decision)
     return decision.fallback
 
 

@@ -15,6 +15,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from nki_hf.adapters.keys import Keys
+from nki_hf.problem import Band
 
 __all__ = ["DeviceMask", "band_mask", "packed_mask", "without_copies"]
 
@@ -63,17 +64,12 @@ class DeviceMask:
 
     def dense(self) -> torch.Tensor:
         """Bool `[batch, 1, seqlen_q, seqlen_kv]`, True = may see."""
-        key = torch.arange(self.seqlen_kv, device=self.device)
-        row = torch.arange(self.seqlen_q, device=self.device)[:, None] + self.q_offset
-        visible = (key >= 0)[None, None, None]
-        if self.window is not None:
-            visible = visible & (key > row - self.window)
-        if self.ahead is not None:
-            visible = visible & (key < row + self.ahead)
-        if self.lo is not None and self.hi is not None:
-            visible = visible & (key >= self.lo[:, None, :, None]) & (key < self.hi[:, None, :, None])
+        keys = Keys(q_offset=self.q_offset, window=self.window, ahead=self.ahead, lo=self.lo, hi=self.hi)
+        visible = keys.visible((0, self.seqlen_q), (0, self.seqlen_kv), self.device)
         if self.bias is not None:
-            visible = visible & self.bias.to(torch.bool)
+            visible = self.bias.to(torch.bool) if visible is None else visible & self.bias.to(torch.bool)
+        if visible is None:
+            visible = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
         return visible.expand(self.batch, 1, self.seqlen_q, self.seqlen_kv)
 
     def tensor(self) -> torch.Tensor:
@@ -159,8 +155,7 @@ def band_mask(
         bias = _key_mask(padding, kv_offset, seqlen_kv)
     if isinstance(q_offset, torch.Tensor):
         position = torch.arange(seqlen_q, device=device, dtype=torch.int32)[None] + (q_offset - kv_offset).to(torch.int32)
-        lo = torch.zeros_like(position) if window is None else (position - (window - 1)).clamp(0, seqlen_kv)
-        hi = torch.full_like(position, seqlen_kv) if ahead is None else (position + ahead).clamp(0, seqlen_kv)
+        lo, hi = (edge.clamp(0, seqlen_kv) for edge in Band(window=window, ahead=ahead).edges(position, seqlen_kv))
         window = ahead = None
     elif window is not None or ahead is not None:
         offset = q_offset - kv_offset

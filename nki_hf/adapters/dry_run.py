@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from nki_hf.adapters import mask_function
 from nki_hf.adapters.apply import part_row
-from nki_hf.adapters.call_log import LedgerRow
+from nki_hf.adapters.call_log import CallLogRow
 from nki_hf.adapters.decision import Where, decide_call
 from nki_hf.adapters.model_source import loading_options, refused_code
 from nki_hf.adapters.transformers import call_of, layer_name
@@ -28,7 +28,7 @@ _LARGEST = 2**31 - 1
 
 def dry_run(
     model: str, *, seqlen: int, batch: int, chip: str, dtype: str, padded: bool, decode: bool, trust_remote_code: bool = False
-) -> list[LedgerRow]:
+) -> list[CallLogRow]:
     """The log of calls of a prefill and one decode step (see `tools.explain.run` for the arguments and errors)."""
     _check_sizes(seqlen=seqlen, batch=batch)
     built = _build(model, dtype, trust_remote_code)
@@ -36,7 +36,7 @@ def dry_run(
     if padded:
         padding = torch.ones((batch, seqlen + 1), dtype=torch.bool)
         padding[0, : seqlen // 2] = False
-    rows: dict[tuple[Any, ...], LedgerRow] = {}
+    rows: dict[tuple[Any, ...], CallLogRow] = {}
     cache = transformers.DynamicCache(config=built.config) if decode and built.can_generate() else None
     # Newer versions call it cache and warn about the other name.
     cache_name = "cache" if "cache" in inspect.signature(built.forward).parameters else "past_key_values"
@@ -102,7 +102,7 @@ def _build(model: str, dtype: str, trust_remote_code: bool) -> Any:
 
 
 @contextmanager
-def _recording(rows: dict[tuple[Any, ...], LedgerRow], chip: str) -> Iterator[dict[str, Any]]:
+def _recording(rows: dict[tuple[Any, ...], CallLogRow], chip: str) -> Iterator[dict[str, Any]]:
     """Put a recorder in the place of the attention and real masks in the place of meta ones; yields where the padding goes."""
     seen: dict[str, Any] = {"padding": None}
 
@@ -119,7 +119,7 @@ def _recording(rows: dict[tuple[Any, ...], LedgerRow], chip: str) -> Iterator[di
         calls = 1 if before is None else before.calls + 1
         # The problem is part of the key: all calls of a row have one size.
         lengths_q, lengths_kv = (decision.problem.seqlen_q,) * 2, (decision.problem.seqlen_kv,) * 2
-        rows[key_of] = LedgerRow(
+        rows[key_of] = CallLogRow(
             layer=layer_name(module), first=decision, seqlens_q=lengths_q, seqlens_kv=lengths_kv, calls=calls
         )
         return query.new_empty((query.shape[0], query.shape[2], query.shape[1], value.shape[3])), None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nki_hf.adapters import call_log
-from nki_hf.adapters.call_log import LedgerRow
+from nki_hf.adapters.call_log import CallLogRow
 
 __all__ = ["Report", "explain"]
 
@@ -18,7 +18,7 @@ class Report:
       rows: one per layer and way to run.
     """
 
-    rows: tuple[LedgerRow, ...]
+    rows: tuple[CallLogRow, ...]
 
     @property
     def calls(self) -> int:
@@ -49,6 +49,7 @@ class Report:
             return "No attention call yet."
         table = [("layer", "phase", "ran", "back end", "calls", "seqlen_q", "seqlen_kv", "mask", "loops", "why")]
         for row in self.rows:
+            lengths = ("any", "any") if row.layer == call_log.TRACED else (_span(*row.seqlens_q), _span(*row.seqlens_kv))
             why = "; ".join(f"{reason.field}={reason.value}" for reason in row.first.rejected) if row.first.fallback else ""
             table.append(
                 (
@@ -57,8 +58,7 @@ class Report:
                     row.first.kernel,
                     row.first.backend,
                     f"{row.calls:,}",
-                    _span(*row.seqlens_q),
-                    _span(*row.seqlens_kv),
+                    *lengths,
                     row.first.problem.mask.form,
                     ", ".join(f"{name} {ran:,} of {most:,}" for name, (ran, most) in row.turns.items()),
                     why,
@@ -75,8 +75,8 @@ def explain(*, reset: bool = False) -> Report:
     """A report of every attention call so far; print it, or read its `rows`, `fallbacks` and `reasons()`.
 
     Calls inside a graph count as the layer `a compiled graph` wherever our op computes them: on the CPU, with every back end of
-    `torch.compile`. What a Neuron device runs of a compiled graph is not seen from here, nor what torch computes in place of a
-    kernel that the graph ruled out when it was traced.
+    `torch.compile`. What a Neuron device runs of a compiled graph is not seen from here. A call that a graph gave to torch
+    counts when the graph is traced, as the layer `a graph, when it was traced`, and not when the graph runs.
 
     Args:
       reset: True also starts a new report.

@@ -21,6 +21,7 @@ from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.packed.pieces import Segments
 from nki_hf.adapters.packed.segments import first_rows
 from nki_hf.adapters.scalars import as_float, as_int, learned_scale
+from nki_hf.problem import Band
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "lse_of", "read_options"]
 
@@ -71,12 +72,12 @@ def flash_attn_func(
     for name, tensor in (("k", k), ("v", v)):
         if tensor.shape[0] != q.shape[0]:
             refuse(f"{name}.shape", list(tensor.shape), f"must begin with q's batch, {q.shape[0]}: nothing is broadcast")
-    softcap_, reach = read_options(softcap, causal, window_size, alibi_slopes)
+    softcap_, band = read_options(softcap, causal, window_size, alibi_slopes)
     _refuse_probs(dropout_p, return_attn_probs)
     del deterministic
     q, scale = learned_scale(q, softmax_scale, "softmax_scale")
     seqlen_q, seqlen_kv = q.shape[1], k.shape[1]
-    keys = _band(reach, seqlen_q, seqlen_kv)
+    keys = _keys(band, seqlen_q, seqlen_kv)
     call = Call(
         q=q.transpose(1, 2), k=k.transpose(1, 2), v=v.transpose(1, 2), keys=keys, scale=scale, softcap=softcap_, sink=s_aux,
         dropout=as_float("dropout_p", dropout_p),
@@ -130,8 +131,7 @@ def flash_attn_varlen_func(
         pages that do not exist. (It is a ValueError.)
     """
     check_tensor("q", q, "[total_q, num_heads_q, head_dim]")
-    softcap_, reach = read_options(softcap, causal, window_size, alibi_slopes)
-    behind, ahead = reach
+    softcap_, band = read_options(softcap, causal, window_size, alibi_slopes)
     _refuse_probs(dropout_p, return_attn_probs)
     del deterministic
     layout = (
@@ -143,14 +143,14 @@ def flash_attn_varlen_func(
         cu_seqlens_q, cu_seqlens_k, q.shape[0], k.shape[0] if block_table is None else None, max_seqlen_q, max_seqlen_k
     )
     if block_table is not None:
-        _check_table(block_table, k, v, cu_seqlens_q, starts_q, starts_k, behind)
+        _check_table(block_table, k, v, cu_seqlens_q, starts_q, starts_k, band)
         k, v = (_of_pages(pages, block_table, cu_seqlens_k) for pages in (k, v))
     q, scale = learned_scale(q, softmax_scale, "softmax_scale")
     segments = None
     if starts_q is not None and starts_k is not None:
-        segments = Segments(cu_q=starts_q, cu_kv=starts_k, behind=behind, ahead=ahead)
+        segments = Segments(cu_q=starts_q, cu_kv=starts_k, window=band.window, ahead=band.ahead)
     keys = Keys().within_segments(
-        cu_seqlens_q.to(q.device), cu_seqlens_k.to(q.device), seqlen_q=q.shape[0], behind=behind, ahead=ahead
+        cu_seqlens_q.to(q.device), cu_seqlens_k.to(q.device), seqlen_q=q.shape[0], window=band.window, ahead=band.ahead
     )
     call = Call(
         q=_row(q), k=_row(k), v=_row(v), keys=keys, scale=scale, softcap=softcap_, sink=s_aux,
@@ -163,10 +163,8 @@ def flash_attn_varlen_func(
 # ---- shared with flash_attn_with_kvcache ----------------------------------------------------------------------------
 
 
-def read_options(
-    softcap: float, causal: bool, window_size: tuple[int, int], alibi_slopes: Any
-) -> tuple[float | None, tuple[int | None, int | None]]:
-    """The cap (None = off), and how many keys a row sees behind and ahead of its position (None = all).
+def read_options(softcap: float, causal: bool, window_size: tuple[int, int], alibi_slopes: Any) -> tuple[float | None, Band]:
+    """The cap (None = off), and the band of rows that stand at their positions.
 
     Raises:
       UnsupportedProblem: ALiBi.
@@ -176,20 +174,19 @@ def read_options(
         refuse("alibi_slopes", "given", "must be None: no kernel adds a bias that grows with the distance",
                "Pass the biases as `mask` to nki_hf.attention.")  # fmt: skip
     cap = as_float("softcap", softcap)
-    return (cap if cap else None), _reach(causal, window_size)
+    return (cap if cap else None), _band(causal, window_size)
 
 
-def _reach(causal: bool, window_size: tuple[int, int]) -> tuple[int | None, int | None]:
-    """How many keys a row sees behind and ahead of its position; None = all."""
+def _band(causal: bool, window_size: tuple[int, int]) -> Band:
+    """The band that a window of keys left and right of the query's own means."""
     if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise ValueError(f"window_size={window_size!r} is not a window: it must be (left, right), -1 for no limit.")
     left, right = (as_int(f"window_size[{n}]", size) for n, size in enumerate(window_size))
     for n, size in enumerate((left, right)):
         if size < -1:
             refuse(f"window_size[{n}]", size, "must be 0 or more keys, or -1 for no limit")
-    behind = None if left < 0 else left
-    ahead = 0 if causal else None if right < 0 else right
-    return behind, ahead
+    ahead = 1 if causal else None if right < 0 else right + 1
+    return Band(window=None if left < 0 else left + 1, ahead=ahead)
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:
@@ -208,13 +205,10 @@ def _refuse_probs(dropout_p: float, wanted: bool) -> None:
         refuse("return_attn_probs", True, limit, "Pass dropout_p=0.0 for lse.")
 
 
-def _band(reach: tuple[int | None, int | None], seqlen_q: int, seqlen_kv: int) -> Keys:
-    behind, ahead = reach
-    if behind is None and ahead is None:
+def _keys(band: Band, seqlen_q: int, seqlen_kv: int) -> Keys:
+    if not band.banded:
         return Keys()
-    keys = Keys(
-        q_offset=seqlen_kv - seqlen_q, window=None if behind is None else behind + 1, ahead=None if ahead is None else ahead + 1
-    )
+    keys = Keys(q_offset=seqlen_kv - seqlen_q, window=band.window, ahead=band.ahead)
     return keys if torch.compiler.is_compiling() else keys.narrowed(seqlen_q, seqlen_kv)
 
 
@@ -240,7 +234,7 @@ def _starts(
 
 def _check_table(
     table: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_q: torch.Tensor, starts_q: tuple[int, ...] | None,
-    starts_k: tuple[int, ...] | None, behind: int | None,
+    starts_k: tuple[int, ...] | None, band: Band,
 ) -> None:  # fmt: skip
     """Refuse pages that do not hold the keys that rows see.
 
@@ -259,7 +253,7 @@ def _check_table(
         if longest > table.shape[1] * k.shape[1]:
             limit = f"must have pages for {longest:,} keys, the longest sequence, {-(-longest // k.shape[1])} of {k.shape[1]}"
             refuse("block_table.shape", list(table.shape), limit, "Pass a longer table.")
-        needed = [(0 if behind is None else max(0, keys - rows - behind), keys if rows else 0) for rows, keys in lengths]
+        needed = [(band.interval(keys - rows, keys)[0], keys if rows else 0) for rows, keys in lengths]
         check_pages(table, needed, k.shape[1], k.shape[0])
 
 

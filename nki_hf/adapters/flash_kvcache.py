@@ -72,7 +72,7 @@ def flash_attn_with_kvcache(
       UnsupportedProblem: ALiBi; arguments that exclude or need each other; tensors that describe no attention; lengths, rows
         or pages beyond the cache. The caches are unchanged then. (It is a ValueError.)
     """
-    cap, (behind, ahead) = read_options(softcap, causal, window_size, alibi_slopes)
+    cap, band = read_options(softcap, causal, window_size, alibi_slopes)
     if as_int("num_splits", num_splits) < 0:
         refuse("num_splits", num_splits, "must be 0 or more: how many parts the keys are cut into, 0 for the best")
     new = NewTokens(k, v, rotary_cos, rotary_sin)
@@ -81,7 +81,7 @@ def flash_attn_with_kvcache(
     batch, seqlen_q, page = q.shape[0], q.shape[1], k_cache.shape[1]
     capacity = page if block_table is None else block_table.shape[1] * page
     seqlen_new = 0 if k is None else k.shape[1]
-    one_place = behind is None and ahead is None
+    one_place = not band.banded
     check_lengths(cache_seqlens, capacity, seqlen_new, 1 if one_place else seqlen_q, rotary_cos)
     before = _per_sequence(capacity if cache_seqlens is None else cache_seqlens, batch, q.device)
     if cache_batch_idx is not None:
@@ -89,13 +89,12 @@ def flash_attn_with_kvcache(
     if cache_leftpad is not None:
         check_values("cache_leftpad", cache_leftpad, 0, capacity, "a key of the cache", "Pass the first key of each sequence.")
     if block_table is not None and readable(before):
-        seen = [(max(0, n + seqlen_new - seqlen_q - behind) if behind is not None else 0, n) for n in before.tolist()]
+        seen = [(band.interval(n + seqlen_new - seqlen_q, n)[0], n) for n in before.tolist()]
         check_pages(block_table, [(min(first, n), n + seqlen_new) for first, n in seen], page, k_cache.shape[0])
     live = before + seqlen_new
     position = (live - seqlen_q)[:, None] + torch.arange(seqlen_q, device=q.device)
     first = torch.zeros_like(live) if cache_leftpad is None else cache_leftpad.to(q.device, torch.int64)
-    lo = first[:, None].expand_as(position) if behind is None else torch.maximum(first[:, None], position - behind)
-    hi = live[:, None].expand_as(position) if ahead is None else torch.minimum(live[:, None], position + ahead + 1)
+    lo, hi = (each.expand_as(position) for each in band.cut(position, first[:, None], live[:, None]))
     q, scale = learned_scale(q, softmax_scale, "softmax_scale")
     alike = [cache.new_empty(()).expand(batch, cache.shape[2], capacity, cache.shape[3]) for cache in (k_cache, v_cache)]
     call = Call(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from nki_hf.problem import Band
+from nki_hf.problem import Band, chunk_begin
 
 __all__ = ["Keys"]
 
@@ -65,7 +65,7 @@ class Keys(Band):
         cu_kv: torch.Tensor,
         *,
         seqlen_q: int,
-        behind: int | None = None,
+        window: int | None = None,
         ahead: int | None = None,
         chunk: int | None = None,
     ) -> Keys:
@@ -74,8 +74,7 @@ class Keys(Band):
         Args:
           cu_q, cu_kv: first row and first key of each segment and the total, int `[num_sequences + 1]`.
           seqlen_q: number of query rows.
-          behind, ahead: keys that a row sees before and after its position; None = all. The last row of a segment stands at its
-            last key, the one before at the last but one, ...; causal is `ahead=0`.
+          window, ahead: as in `Band`. The last row of a segment stands at its last key, the one before at the last but one, ...
           chunk: length of the chunks of keys that rows see their own of, counted from each segment's first; None = none.
         """
         cu_q, cu_kv = _as_int64(cu_q), _as_int64(cu_kv)
@@ -84,13 +83,9 @@ class Keys(Band):
         segment = segment.clamp(0, cu_q.shape[0] - 2)
         lo, hi = cu_kv[segment], cu_kv[segment + 1]
         position = rows + hi - cu_q[segment + 1]
-        first, last = lo, hi
         if chunk is not None:
-            lo = lo + ((position - first) // chunk).clamp(min=0) * chunk
-        if behind is not None:
-            lo = torch.maximum(lo, position - behind)
-        if ahead is not None:
-            hi = torch.minimum(last, position + ahead + 1)
+            lo = chunk_begin(position, lo, chunk)
+        lo, hi = Band(window=window, ahead=ahead).cut(position, lo, hi)
         # Rows behind the last segment belong to nothing.
         hi = torch.where(rows < cu_q[-1], hi, lo)
         return self.within(lo[None], hi[None])

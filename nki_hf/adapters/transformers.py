@@ -139,7 +139,7 @@ def call_of(
             # The mask's chunks are counted over the whole pack: they are counted anew in each sequence. No mask means the
             # triangle of each sequence, whose position among its keys is its own.
             keys, causal = Keys(), causal or chunk is not None
-        ahead = 0 if causal else None
+        ahead = 1 if causal else None
         _check_packed(cu_q, cu_kv, seqlen_q, seqlen_kv)
         segments = segments_of(packed[0], packed[-1], ahead=ahead, chunk=chunk)
         hidden = keys.banded or keys.lo is not None or keys.bias is not None

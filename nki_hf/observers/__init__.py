@@ -1,1 +1,1 @@
-"""Functions of the event stream: time, capacity, races, traces. None of them runs a kernel."""
+"""Functions of the event stream: capacity, races, reports, traces. None of them runs a kernel."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from nki_hf.sim.options import SimOptions
 from nki_hf.sim.run.launch import Kernel, LaunchResult, jit, launch, simulate
 from nki_hf.sim.run.program import Program
+from nki_hf.sim.sdk import VERSION
+from nki_hf.sim.sdk.as_nki import as_nki
 from nki_hf.sim.stream.events import Buffer, Event, Region
 
-from nki_hf.sim.sdk.as_nki import as_nki  # isort: skip  (it collects the modules above)
-
-__version__ = "0.6.0"
-"""The version of the language whose every public name is there; docs/nki_surface.md says what of later ones is."""
+__version__ = VERSION
 
 __all__ = [
     "Buffer", "Event", "Kernel", "LaunchResult", "Program", "Region", "SimOptions", "as_nki", "jit", "launch", "simulate",

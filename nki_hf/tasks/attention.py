@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from nki_hf.problem import Band
 from nki_hf.tasks.attention_mistakes import mistakes
 from nki_hf.tasks.attention_reference import attention, summed, within
 from nki_hf.tasks.task import FLOAT, Task
@@ -60,7 +61,8 @@ def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Calla
 
     def flops(size: int) -> int:
         sq = rows(size)
-        seen = sum(min(window or size, row + size - sq + 1) for row in range(sq)) if causal else sq * size
+        band = Band(q_offset=size - sq, window=window or None, ahead=1 if causal else None)
+        seen = sum(max(0, last - first) for first, last in (band.interval(row, size) for row in range(sq)))
         return 4 * heads * seen * head_dim
 
     def scaled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from nki_hf.tools.screen import Screen
 from nki_hf.tools.support_table import support_table
 
 if TYPE_CHECKING:
-    from nki_hf.adapters.call_log import LedgerRow
+    from nki_hf.adapters.call_log import CallLogRow
 
 __all__ = ["VERB", "ExplainRow", "command", "run"]
 
@@ -162,7 +162,7 @@ def _ranges(numbers: list[str]) -> str:
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _row(row: LedgerRow) -> ExplainRow:
+def _row(row: CallLogRow) -> ExplainRow:
     decision, problem, mask = row.first, row.first.problem, row.first.problem.mask
     parts = [f"{name} {value}" for name, value in (("ahead", mask.ahead), ("window", mask.window)) if value is not None]
     if parts:

@@ -55,7 +55,7 @@ __all__ = ["command", "never_written", "run"]
 Array = np.ndarray[Any, Any]
 
 _DTYPE = "bfloat16"
-_SHAPES = tuple(f"b=1,hq=2,hkv=1,sq={rows},skv=512,d=64" for rows in (256, 128, 1))
+_SHAPES = tuple(f"b=1,hq=2,hkv=1,sq={rows},skv=512,d=64{mask}" for mask in ("", ",causal") for rows in (256, 128, 1))
 """What a kernel is run on that no shape is given for: the first that it takes. Some take one tile of rows, or one row."""
 _LAYOUT = ",".join(f"{name}={axes}" for name, axes in LAYOUT.items())
 _PROVEN = Trust(addresses=False, hbm=False, indices=False)
@@ -224,7 +224,8 @@ def command(
     kernel: Annotated[str, typer.Argument(help="PATH, a .py file with one kernel, or PATH:KERNEL (a file or module).")] = "",
     reference: Annotated[str, typer.Option(help="PATH:FUNC; default for kernels of q, k, v: the float64 oracle.")] = "",
     shape: Annotated[
-        str | None, typer.Option(help=f"{SHAPE_HELP} Default: {_SHAPES[0]}, or fewer rows if it takes no more.")
+        str | None,
+        typer.Option(help=f"{SHAPE_HELP} Default: {_SHAPES[0]}, or fewer rows, or causal, if it takes nothing else."),
     ] = None,
     dtype: Annotated[str, typer.Option(help="The word dtype of the shape.")] = _DTYPE,
     causal: Annotated[bool, typer.Option("--causal", help="The word causal of the shape.")] = False,
@@ -238,7 +239,9 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of the generated inputs.")] = 0,
     rtol: Annotated[float, typer.Option(help="Allowed relative error of a row; 0 = from the dtype.")] = 0.0,
     out_dtype: Annotated[str, typer.Option(help="Types of the outputs, with --arg; default: the first array's.")] = "",
-    foreign: Annotated[bool, typer.Option("--foreign", help="Warn where public sources leave a limit unsure.")] = False,
+    third_party: Annotated[
+        bool, typer.Option("--third-party", "--foreign", help="Warn where public sources leave a limit unsure.")
+    ] = False,
     strict_reads: Annotated[bool, typer.Option("--strict-reads", help="Refuse reads of never-written memory.")] = False,
     json_file: Annotated[str, typer.Option("--json", help="Write JSON to this file; - prints it instead of the table.")] = "",
     task: Annotated[str, typer.Option(help="Judge the kernel on a task instead, in processes of its own; see judge.")] = "",
@@ -265,7 +268,7 @@ def command(
         if task:
             others = {
                 "--reference": reference, "--arg": arg, "--causal": causal, "--window": window, "--scale": scale,
-                "--out-dtype": out_dtype, "--foreign": foreign, "--strict-reads": strict_reads,
+                "--out-dtype": out_dtype, "--third-party": third_party, "--strict-reads": strict_reads,
                 "--shape": shape is not None,
             }  # fmt: skip
             if given_too := [name for name, value in others.items() if value]:
@@ -288,7 +291,7 @@ def command(
         if json_file not in ("", "-"):
             check_writable(json_file, "json")
         chosen = get_chip(chip or settings().chip)
-        options = SimOptions(chip=chosen, third_party=foreign, uninitialized="error" if strict_reads else "sentinel")
+        options = SimOptions(chip=chosen, third_party=third_party, uninitialized="error" if strict_reads else "sentinel")
         files = dict.fromkeys(place_of(spec) or spec for spec in (kernel, reference) if spec)
         print(printable(f"running {', '.join(files)} as Python code, with all of your rights"), file=sys.stderr, flush=True)
         loaded = load_callable(kernel)
@@ -310,7 +313,7 @@ def command(
                     kernel=loaded, problem=_problem(text, dtype, causal, window, scale), chip=chosen, lnc=lnc,
                     layout={**LAYOUT, **_layout(layout)}, constants=constants, reference=given, rtol=rtol or None,
                 )
-                for text in (_SHAPES if shape is None else [shape])
+                for text in ([text for text in _SHAPES if not (causal and "causal" in text)] if shape is None else [shape])
             })  # fmt: skip
         with working(f"nki_hf verify of {kernel}", len(DISTRIBUTIONS)) as work, never_ending():
             judged = run(subject, options=options, lnc=lnc, seed=seed, work=work)

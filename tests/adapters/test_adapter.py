@@ -1,5 +1,6 @@
 """Transformers' signature and keyword arguments: each one honoured, refused by name, or known to be harmless."""
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from transformers import (
 import nki_hf
 from nki_hf import UnsupportedProblem
 from nki_hf.adapters.call_log import FallbackWarning
-from nki_hf.adapters.model_arguments import MEANINGFUL
+from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
 from nki_hf.adapters.transformers import HARMLESS, HONOURED, nki_attention
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -246,7 +247,7 @@ def test_the_fallback_computes_float64_in_float64(options):
     "name",
     """
     position_ids use_cache output_hidden_states pixel_values vision_feature_select_strategy vision_feature_layer generation_mode
-    image_position_ids min_new_tokens num_beams
+    image_position_ids min_new_tokens num_beams num_logits_to_keep
     """.split(),
 )
 def test_harmless_arguments_are_ignored(name):
@@ -260,6 +261,30 @@ def test_the_list_of_harmless_arguments_is_that_of_the_installed_release():
     missing = can_pass - reads - model_arguments.TENSORS - set(HONOURED) - MEANINGFUL - HARMLESS
     assert not missing, "run: python tools/model_arguments.py --write"
     assert not (reads & HARMLESS) - {"cache_position"}, "an attention function reads it, so it may change the result"
+
+
+def test_block_indices_hide_the_keys_that_the_models_indexer_says():
+    """The indexer is the model's own (MiniMax M3): it makes a mask of chosen blocks within the mask that it is given."""
+    query, key, value = tensors()
+
+    def build_block_mask(chosen, mask, seqlen_kv, dtype, device, positions):
+        block = torch.arange(seqlen_kv) // 2
+        return mask & (chosen[..., None] == block).any(-2) & (positions[0] == torch.arange(query.shape[2])).all()
+
+    chosen = torch.tensor([[[0, 0], [0, 0], [1, 0], [1, 0], [2, 0], [2, 1]]] * 2)[:, None]  # [batch, 1, seqlen_q, blocks]
+    module = layer(is_causal=True, indexer=SimpleNamespace(build_block_mask=build_block_mask))
+    out, _ = nki_attention(module, query, key, value, None, block_indices=chosen)
+    seen = torch.tensor(
+        [[1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 1, 0], [0, 0, 1, 1, 1, 1]]
+    ).bool()
+    torch.testing.assert_close(out.double(), eager(query, key, value, mask=seen[None, None]), rtol=1e-5, atol=1e-5)
+
+
+def test_every_argument_that_is_listed_by_hand_has_a_test():
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    listed = (HARMLESS - PASSED_ALONG) | set(HONOURED)
+    assert listed
+    assert {name for name in listed if not re.search(rf"\b{name}\b", tests)} == set()
 
 
 @pytest.mark.parametrize("name", ["head_mask", "layer_head_mask"])

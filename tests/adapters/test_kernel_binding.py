@@ -1,6 +1,7 @@
 """The table of a kernel's calling contract: what it refuses, what follows from it, and that nobody else states it."""
 
 import ast
+import re
 from pathlib import Path
 
 import numpy as np
@@ -25,37 +26,110 @@ AXES = {axis for axes in TENSORS.values() for axis in axes}
 
 
 def _outside():
-    """The modules that must know no kernel: all but the kernels' own folders, the binding, the layers below it, and the kernels
-    of tasks, which are NKI themselves: one of them calls flash_backward as its sub-kernel.
+    """The modules that must know no kernel: all but the kernels' own folders, the binding and the list of kernels, the layers
+    below, and the kernels of tasks, which are NKI themselves: one of them calls flash_backward as its sub-kernel.
     """
     for path in sorted(PACKAGE.rglob("*.py")):
         where = path.relative_to(PACKAGE)
         own = [item.package.replace("nki_hf.", "").replace(".", "/") for item in bindings()]
         below = where.parts[0] in ("sim", "chips", "observers", "problem.py") or where.parts[:2] == ("tasks", "kernels")
-        if not below and where != Path("kernels/binding.py") and not any(str(where).startswith(f"{each}/") for each in own):
+        lists = where in (Path("kernels/binding.py"), Path("kernels/registry.py"))
+        if not below and not lists and not any(str(where).startswith(f"{each}/") for each in own):
             yield where, ast.parse(path.read_text())
+
+
+ARGUMENTS = {item.name for one in bindings() for item in one.arguments}
+NUMBERS = {item.padding for one in bindings() for item in one.arguments} - {None, 0.0}
+"""What fills an argument or stands for a hidden key: numbers that nobody writes by chance."""
+
+
+def _layout(words):
+    """The words, if they name axes of one tensor: those of all sizes of a problem are no layout."""
+    found = [word for word in words if word in AXES]
+    return found if 1 < len(found) < 5 and {"batch", "head_dim", "head_dim_v"} & set(found) else []
+
+
+def _string(node):
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _number(node):
+    """The value of a number with its sign, else None."""
+    sign = 1
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        sign, node = -1, node.operand
+    return sign * node.value if isinstance(node, ast.Constant) and isinstance(node.value, float) else None
+
+
+def _multiple(node):
+    """`-(-x // 512) * 512` and `(x + 511) // 512 * 512`: the size to which x is padded, else None."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        for whole, size in ((node.left, node.right), (node.right, node.left)):
+            whole = whole.operand if isinstance(whole, ast.UnaryOp) else whole
+            divided = isinstance(whole, ast.BinOp) and isinstance(whole.op, ast.FloorDiv)
+            if divided and ast.dump(whole.right) == ast.dump(size) and "seqlen" in ast.unparse(whole.left):
+                return ast.unparse(node)
+    return None
+
+
+def _is_tensors(node, aliases):
+    """True for the tensors of a kernel call, by name of argument: `call.tensors`, or a name that was bound to it."""
+    return (isinstance(node, ast.Attribute) and node.attr == "tensors") or (isinstance(node, ast.Name) and node.id in aliases)
+
+
+def _known_argument(node, aliases):
+    """The argument of a kernel call that an expression takes by its name or place."""
+    if isinstance(node, ast.Subscript) and _is_tensors(node.value, aliases):
+        return _string(node.slice)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_tensors(node.func.value, aliases):
+        return _string(node.args[0]) if node.args and node.func.attr in ("get", "pop", "setdefault") else ""
+    unpacked = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)
+    if unpacked and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        return ast.unparse(node.targets[0]) if _is_tensors(node.value.func.value, aliases) else ""
+    return ""
+
+
+def _imported(node):
+    """Modules that a statement imports, or a call by a string."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or "", *(f"{node.module}.{item.name}" for item in node.names)]
+    return [item.name for item in node.names] if isinstance(node, ast.Import) else []
 
 
 def _stated(tree):
     """`line: what` of everything in a module that restates a kernel's contract."""
     names = {item.name for item in bindings()}
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    bound = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and _is_tensors(node.value, ())]
+    aliases = {target.id for node in bound for target in node.targets if isinstance(target, ast.Name)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and node.value in names and id(node) not in texts:
-            yield f"{node.lineno}: names {node.value}"
-        if isinstance(node, ast.Tuple | ast.List):
-            words = [each.value for each in node.elts if isinstance(each, ast.Constant) and each.value in AXES]
-            if len(words) > 1 and {"batch", "head_dim", "head_dim_v"} & set(words) and len(words) < 5:
-                yield f"{node.lineno}: lists the axes {', '.join(words)}"
-        if isinstance(node, ast.ImportFrom) and any((node.module or "").startswith(item.package) for item in bindings()):
-            yield f"{node.lineno}: imports {node.module}"
-        if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.value, ast.Attribute)
-            and node.value.attr == "tensors"
-            and isinstance(node.slice, ast.Constant)
-        ):
-            yield f"{node.lineno}: knows the argument {node.slice.value}"
+        at = f"{getattr(node, 'lineno', 0)}: "
+        text = "" if id(node) in texts else _string(node)
+        if named := next((name for name in sorted(names) if re.fullmatch(rf"[\w./:]*\b{name}\b[\w./:]*", text)), None):
+            yield f"{at}names {named}"
+        words = []
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            words = [_string(each) for each in node.elts]
+            words = [] if isinstance(node, ast.Set) and not set(words) <= AXES else words
+        elif isinstance(node, ast.Dict):
+            places = [getattr(value, "value", None) for value in node.values]  # the axis's number, not its size
+            words = [_string(key) for key in node.keys] if set(places) == set(range(len(places))) else []
+            for key, value in zip(node.keys, node.values, strict=True):
+                if _string(key) in ARGUMENTS and _string(value) in NUMPY_DTYPES:
+                    yield f"{at}states the element type of {_string(key)}"
+        elif text and set(text.split()) <= AXES:
+            words = text.split()
+        if axes := _layout(words):
+            yield f"{at}lists the axes {', '.join(axes)}"
+        for item in bindings():
+            if any(f"{module}.".startswith(f"{item.package}.") for module in _imported(node)):
+                yield f"{at}imports {item.package}"
+        if argument := _known_argument(node, aliases):
+            yield f"{at}knows the argument {argument}"
+        if _number(node) in NUMBERS:
+            yield f"{at}states what fills an argument, {_number(node)}"
+        if padded := _multiple(node):
+            yield f"{at}pads a length, {padded}"
 
 
 def test_nobody_restates_what_a_kernel_is_called_with():
@@ -68,9 +142,22 @@ def test_nobody_restates_what_a_kernel_is_called_with():
     ("source", "what"),
     [
         ('call.tensors["q"].shape[3]', "knows the argument q"),
+        ('call.tensors.get("q").shape[3]', "knows the argument q"),
+        ('given = call.tensors\nrows = given["q"].shape[3]', "knows the argument q"),
+        ("q, k, *rest = call.tensors.values()", "knows the argument (q, k, *rest)"),
         ('axes = ("batch", "num_heads_q", "seqlen_q")', "lists the axes batch, num_heads_q, seqlen_q"),
+        ('axes = {"batch": 0, "head_dim": 1, "seqlen_kv": 2}', "lists the axes batch, head_dim, seqlen_kv"),
+        ('axes = "batch num_heads_q head_dim seqlen_q".split()', "lists the axes batch, num_heads_q, head_dim, seqlen_q"),
+        ('dtypes = {"hi": "int32"}', "states the element type of hi"),
         ('if kernel == "flash_prefill":\n    pass', "names flash_prefill"),
-        ("from nki_hf.kernels.flash_prefill.plan import TILE", "imports nki_hf.kernels.flash_prefill.plan"),
+        ('run("kernels/flash_prefill/kernel.py:flash_prefill")', "names flash_prefill"),
+        ("from nki_hf.kernels.flash_prefill.plan import TILE", "imports nki_hf.kernels.flash_prefill"),
+        ("from nki_hf.kernels import flash_prefill", "imports nki_hf.kernels.flash_prefill"),
+        ("import nki_hf.kernels.flash_prefill.plan", "imports nki_hf.kernels.flash_prefill"),
+        ('load("nki_hf.kernels.flash_prefill.plan")', "names flash_prefill"),
+        ("bias.masked_fill(hidden, -3.4028234663852886e38)", "states what fills an argument, -3.4028234663852886e+38"),
+        ("bucket = -(-problem.seqlen_kv // 512) * 512", "pads a length, -(-problem.seqlen_kv // 512) * 512"),
+        ("bucket = (seqlen_kv + TILE - 1) // TILE * TILE", "pads a length, (seqlen_kv + TILE - 1) // TILE * TILE"),
     ],
 )
 def test_restating_is_seen(source, what):

@@ -1,14 +1,19 @@
 """Masks become the smallest `Keys` that say the same, and never anything else."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import nki_hf
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import read_mask, restrict_to_indices, with_position_bias
 from nki_hf.errors import UnsupportedProblem
+from nki_hf.problem import Band, chunk_begin
 
 MIN = torch.finfo(torch.float32).min
 
@@ -205,7 +210,7 @@ def test_masks_without_strides_are_refused_by_name(make):
 def test_chunks_of_packed_sequences_are_counted_from_each_ones_start():
     """Two sequences of 5 and 6 tokens behind 0 and 3 cached keys, chunks of 4."""
     cu_q, cu_kv = torch.tensor([0, 5, 11]), torch.tensor([0, 5, 14])
-    keys = Keys().within_segments(cu_q, cu_kv, seqlen_q=11, ahead=0, chunk=4)
+    keys = Keys().within_segments(cu_q, cu_kv, seqlen_q=11, ahead=1, chunk=4)
     rows = [(0, position) for position in range(5)] + [(5, position) for position in range(3, 9)]
     expected = [(start + position // 4 * 4, start + position + 1) for start, position in rows]
     assert list(zip(keys.lo[0].tolist(), keys.hi[0].tolist(), strict=True)) == expected
@@ -343,7 +348,7 @@ def test_indices_hide_every_other_key_of_an_integer_mask_which_adds(dtype):
 @pytest.mark.parametrize("causal", [True, False])
 def test_segments_see_only_themselves(causal):
     cu = torch.tensor([0, 3, 7], dtype=torch.int32)
-    keys = Keys().within_segments(cu, cu, seqlen_q=9, ahead=0 if causal else None)
+    keys = Keys().within_segments(cu, cu, seqlen_q=9, ahead=1 if causal else None)
     segment = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 3])
     expected = (segment[:, None] == segment) & (segment < 2)
     if causal:
@@ -411,3 +416,47 @@ def test_a_mask_that_gets_other_memory_is_read_again(change):
     for _ in range(2):
         keys = read_mask(mask, q=q, seqlen_kv=40, causal=False)
         assert torch.equal(keys.dense(40, 40, mask.device), other)
+
+
+OWN_FORMULA = {
+    "adapters/paged.py",  # says a window in FlashAttention's words
+    "tasks/attention_backward.py", "tasks/attention_mistakes.py", "tasks/attention_reference.py",  # independent references
+}  # fmt: skip
+
+
+def _edges_computed(tree):
+    """Sums and differences with a window or `ahead`: the edges of a band, which `problem.Band` computes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+            names = [getattr(side, "attr", getattr(side, "id", "")) for side in (node.left, node.right)]
+            if {"window", "ahead", "sliding_window"} & set(names):
+                yield ast.unparse(node)
+
+
+def test_the_formula_of_visibility_stands_in_one_place():
+    package = Path(nki_hf.__file__).parent
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        where = path.relative_to(package)
+        kernels = where.parts[0] in ("kernels", "ladder") or where.parts[:2] == ("tasks", "kernels")
+        if not kernels and where.parts[0] not in ("timing", "observers"):  # their window is of instructions
+            found[str(where)] = list(_edges_computed(ast.parse(path.read_text())))
+    assert {where for where, lines in found.items() if lines} == OWN_FORMULA | {"problem.py"}
+    assert list(_edges_computed(ast.parse("seen = key > row - self.window"))) == ["row - self.window"]
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.none() | st.integers(1, 6), st.none() | st.integers(1, 6), st.integers(0, 5), st.integers(0, 9), st.integers(1, 4))
+def test_a_band_among_keys_and_chunks_is_that_of_its_rows_one_by_one(window, ahead, begin, keys, chunk):
+    band, end = Band(window=window, ahead=ahead), begin + keys
+    for make in (np.arange, torch.arange):
+        rows = make(12)
+        lo, hi = band.cut(rows, rows * 0 + begin, rows * 0 + end)
+        own = chunk_begin(rows, rows * 0 + begin, chunk)
+        for row in range(12):
+            seen = [
+                key for key in range(begin, end)
+                if (window is None or key > row - window) and (ahead is None or key < row + ahead)
+            ]  # fmt: skip
+            assert list(range(int(lo[row]), int(hi[row]))) == seen
+            assert int(own[row]) == max(range(begin, max(row, begin) + 1, chunk))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nki_hf
+from nki_hf.adapters import call_log, torch_op
 from nki_hf.adapters import decision as made
-from nki_hf.adapters import torch_op
 from nki_hf.adapters.call import Call, problem_from, problem_key
 from nki_hf.adapters.call_log import FallbackWarning
 from nki_hf.adapters.decision import Where, decide_call
@@ -197,6 +197,26 @@ def test_calls_that_a_graph_runs_are_counted(backend, grad):
     assert layers == {"a compiled graph"}
     assert rows["graph"] == rows["eager"]
     assert sum(calls for (phase, _), calls in rows["graph"].items() if phase != "backward") == 3
+
+
+@pytest.mark.parametrize(("head_dim", "dtype", "field"), [(257, torch.float32, "head_dim"), (64, torch.float64, "dtype")])
+def test_a_graph_that_runs_torch_says_so_when_it_is_traced(head_dim, dtype, field):
+    """What it runs later is plain torch: said and counted once, with an eager call's reasons but for lengths."""
+    torch.compiler.reset()
+    q = torch.randn(1, 2, 40, head_dim, dtype=dtype)
+    compiled = torch.compile(nki_hf.attention, backend="eager", dynamic=True, fullgraph=True)
+    nki_hf.explain(reset=True)
+    with pytest.warns(FallbackWarning, match=field):
+        compiled(q, q, q)
+    compiled(q, q, q)
+    (row,) = nki_hf.explain(reset=True).rows
+    assert (row.layer, row.calls, row.first.backend) == (call_log.TRACED, 1, "torch")
+    with pytest.warns(FallbackWarning, match=field):
+        nki_hf.attention(q, q, q)
+    (eager,) = nki_hf.explain(reset=True).rows
+    known = [reason for reason in eager.first.rejected if reason.field not in SIZES]
+    assert list(row.first.rejected) == known
+    assert {reason.field for reason in known} >= {field}
 
 
 def test_the_phase_is_that_of_the_kernel_that_ran():

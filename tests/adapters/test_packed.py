@@ -68,8 +68,8 @@ def test_every_visible_pair_is_met_once_and_no_other(sequences, mask):
     left, right, causal = mask
     lengths = [rows for rows, _ in sequences]
     history = [max(more, -rows) for rows, more in sequences]
-    ahead = 0 if causal else None if right < 0 else right
-    segments = _segments(lengths, history, behind=None if left < 0 else left, ahead=ahead)
+    ahead = 1 if causal else None if right < 0 else right + 1
+    segments = _segments(lengths, history, window=None if left < 0 else left + 1, ahead=ahead)
     found = _seen_by_pieces(cut(segments), segments.cu_q[-1], segments.cu_kv[-1])
     expected = np.zeros_like(found)
     for n, rows in enumerate(lengths):
@@ -80,7 +80,7 @@ def test_every_visible_pair_is_met_once_and_no_other(sequences, mask):
 
 @pytest.mark.parametrize(("count", "tokens"), [(16, 512), (64, 128), (5, 640), (3, 1100)])
 def test_only_tiles_of_a_sequences_own_block_are_visited(count, tokens):
-    pieces = cut(_segments([tokens] * count, ahead=0))
+    pieces = cut(_segments([tokens] * count, ahead=1))
     tiles = -(-tokens // 128)
     assert pieces.needed == count * tiles * (tiles + 1) // 2
     assert pieces.visited <= 1.1 * pieces.needed
@@ -92,9 +92,9 @@ def test_any_lengths_use_few_kinds_of_pieces():
     for _ in range(40):
         lengths = rng.integers(1, 2000, 6).tolist()
         history = rng.integers(0, 2000, 6).tolist()
-        for behind in (None, 511):
-            seen |= {launch.kind for launch in cut(_segments(lengths, history, ahead=0, behind=behind)).launches}
-            seen |= {launch.kind for launch in cut(_segments([1] * 6, history, ahead=0, behind=behind)).launches}
+        for window in (None, 512):
+            seen |= {launch.kind for launch in cut(_segments(lengths, history, ahead=1, window=window)).launches}
+            seen |= {launch.kind for launch in cut(_segments([1] * 6, history, ahead=1, window=window)).launches}
     assert seen <= {*KINDS.values()} | {kind for kind in seen if kind.name in ("decode 512", "decode 2048")}
 
 
@@ -146,17 +146,17 @@ def test_first_rows_that_are_none_are_refused_by_the_name_that_models_pass():
 
 
 def test_sequences_are_found_in_the_bounds_of_a_mask():
-    for lengths, behind in (([3, 5, 2], None), ([9, 6], 3), ([4], None)):
+    for lengths, window in (([3, 5, 2], None), ([9, 6], 4), ([4], None)):
         cu = starts(lengths)
-        keys = Keys().within_segments(cu, cu, seqlen_q=sum(lengths), ahead=0, behind=behind)
+        keys = Keys().within_segments(cu, cu, seqlen_q=sum(lengths), ahead=1, window=window)
         found = segments_of_bounds(keys, sum(lengths))
-        assert found == segments_of(cu, cu, behind=behind, ahead=0)
+        assert found == segments_of(cu, cu, window=window, ahead=1)
     padded = Keys(lo=torch.tensor([[0, 0, 2, 2]], dtype=torch.int32), hi=torch.tensor([[0, 0, 3, 4]], dtype=torch.int32))
-    chunks = Keys().within_segments(starts([9]), starts([9]), seqlen_q=9, ahead=0, chunk=4)
+    chunks = Keys().within_segments(starts([9]), starts([9]), seqlen_q=9, ahead=1, chunk=4)
     both_ways = Keys().within_segments(starts([4, 5]), starts([4, 5]), seqlen_q=9)
     assert segments_of_bounds(padded, 4) is None
     assert segments_of_bounds(both_ways, 9) is None
-    assert segments_of_bounds(chunks, 9) == Segments(cu_q=(0, 4, 8, 9), cu_kv=(0, 4, 8, 9), ahead=0)  # the same keys
+    assert segments_of_bounds(chunks, 9) == Segments(cu_q=(0, 4, 8, 9), cu_kv=(0, 4, 8, 9), ahead=1)  # the same keys
 
 
 def test_layers_that_share_a_mask_ask_for_its_sequences_once(monkeypatch):
@@ -187,7 +187,7 @@ def test_layers_that_share_a_mask_ask_for_its_sequences_once(monkeypatch):
 
 def test_bounds_of_somebody_else_are_read_every_time():
     def bounds(lengths):
-        keys = Keys().within_segments(starts(lengths), starts(lengths), seqlen_q=9, ahead=0)
+        keys = Keys().within_segments(starts(lengths), starts(lengths), seqlen_q=9, ahead=1)
         return keys.lo, keys.hi
 
     lo, hi = (each.clone() for each in bounds([4, 5]))
@@ -241,7 +241,7 @@ def test_a_batch_in_trls_form_equals_each_sequence_alone():
 def test_a_packed_mask_that_a_batch_shares_holds_for_every_entry():
     lengths = [300, 90, 250]
     cu, total = starts(lengths), sum(lengths)
-    keys = Keys().within_segments(cu, cu, seqlen_q=total, ahead=0)
+    keys = Keys().within_segments(cu, cu, seqlen_q=total, ahead=1)
     mask = keys.dense(total, total, torch.device("cpu"))
     q, k, v = torch.randn(3, 2, 2, total, 16, generator=torch.Generator().manual_seed(0))
     module = SimpleNamespace(is_causal=True, training=False)

@@ -1,6 +1,7 @@
 """A kernel is one folder and one line: everything that drives ours drives a second one, which nothing else was told about."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import flash_small.call
@@ -18,6 +19,7 @@ from nki_hf.backends.simulator import SimulatorBackend
 from nki_hf.chips import get_chip
 from nki_hf.cli import app
 from nki_hf.dispatch import decide
+from nki_hf.errors import Reason
 from nki_hf.kernels import registry
 from nki_hf.problem import Mask, Problem
 from nki_hf.testing import assert_matches_reference, attention_inputs
@@ -119,6 +121,25 @@ def test_plain_verify_runs_it_on_what_it_takes():
     assert refused.exit_code == 2
     assert "seqlen_q=256" in refused.stderr
     assert "softmax_scale=-1" in refused.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--causal"]])
+def test_plain_verify_of_a_kernel_that_takes_only_causal_calls_makes_one(words, monkeypatch):
+    def causal_only(problem, target):
+        if problem.mask.causal:
+            return flash_small.call.plan(replace(problem, mask=Mask()), target)
+        return (Reason(kernel="flash_small", field="mask", value=problem.mask.kind, limit="must be causal"),)
+
+    own = replace(flash_small.call.BINDING, plan=causal_only)
+    monkeypatch.setattr(
+        registry, "_load", {"nki_hf.kernels.flash_prefill": registry.binding("flash_prefill"), "flash_small": own}.get
+    )
+    path = f"{Path(flash_small.call.__file__).with_name('kernel.py')}:flash_small"
+    done = CliRunner().invoke(app, ["verify", path, *words])
+    assert "sq=128,skv=512,d=64" in done.stderr
+    assert "mask=none" not in done.stderr
+    assert done.exit_code == 1  # the kernel, which hides nothing, is found to be wrong on it
+    assert done.stdout.rstrip().endswith("FAIL")
 
 
 def test_bench_has_a_row_of_it_on_every_chip_and_names_it():

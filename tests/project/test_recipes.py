@@ -106,7 +106,7 @@ class Copy:
     def command(self, *chosen):
         """Run the command that tells whether the recipe is complete."""
         (line,) = re.findall(r"^    python (-m pytest .*)$", self.text, re.MULTILINE)
-        return self._python(*shlex.split(line), "-q", "-p", "no:cacheprovider", *chosen)
+        return self._python(*shlex.split(line.replace("NAME", "toy")), "-q", "-p", "no:cacheprovider", *chosen)
 
     def output(self, *arguments):
         """What Python prints in the copy."""
@@ -126,7 +126,7 @@ def test_every_recipe_lists_files_that_exist_and_one_command():
             known = path.replace("NAME", "flash_prefill" if "kernel" in recipe else "trn2")
             assert (ROOT / known).exists(), (recipe, path)
         (command,) = re.findall(r"^    python -m pytest (.*)$", text, re.MULTILINE)
-        assert all((ROOT / path).exists() for path in command.split()), command
+        assert all((ROOT / path.replace("NAME", "flash_prefill")).exists() for path in command.split()), command
 
 
 @pytest.mark.slow  # two runs of pytest in the copy
@@ -137,6 +137,8 @@ def test_a_kernel(tmp_path):
         copy.add(f"nki_hf/kernels/toy/{name}", (source / name).read_text().replace("flash_small", "toy"))
     last = f'    "nki_hf.kernels.{registry.PACKAGES[-1].rpartition(".")[2]}",\n'
     copy.change("nki_hf/kernels/registry.py", last, f'{last}    "nki_hf.kernels.toy",\n')
+    without_test = copy.command("-k", "is_current")
+    assert without_test.returncode == 4, without_test.stdout  # the file is not there
     copy.add("tests/kernels/test_toy.py", KERNEL_TEST)
     asked = "is_current", "pass_for_every_version", "restates", "contradictions", "plain_verify", "bench_has", "lengths_shown"
     chosen = "-k", " or ".join(asked)

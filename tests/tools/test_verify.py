@@ -448,7 +448,7 @@ def test_orders_that_are_only_inferred_are_a_finding_of_their_own(tmp_path, queu
     file = tmp_path / "round_trip.py"
     file.write_text(ROUND_TRIP)
     call = [f"{file}:round_trip", "--arg", "x=128x64", "--const", f"queues={queues}", "--reference", f"{file}:same"]
-    result = invoke(*call, "--json", "-", *(["--foreign"] if foreign else []))
+    result = invoke(*call, "--json", "-", *(["--third-party"] if foreign else []))
     report = json.loads(result.stdout)
     assert (result.exit_code, report["faults"]) == (0, [])
     assert [found["details"]["cause"] for found in report["inferred"]] == (["hbm"] if queues == 2 and not foreign else [])

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.problem import Band, chunk_begin
+
 __all__ = ["KINDS", "TILE", "Kind", "Launch", "Pieces", "Segments", "cut"]
 
 Array = np.ndarray[Any, Any]
@@ -75,14 +77,13 @@ class Segments:
 
     Attributes:
       cu_q, cu_kv: first row and first key of each sequence and the total, `[num_sequences + 1]`.
-      behind, ahead: keys that a row sees before and after its own position, which is aligned so that the last row of a sequence
-        stands at its last key; None = all. Causal is `ahead=0`; a window of w keys, the query's own among them, `behind=w - 1`.
+      window, ahead: as in `Band`, of positions that are aligned so that the last row of a sequence stands at its last key.
       chunk: length of the chunks of keys that rows see their own of, counted from each sequence's first; None = none.
     """
 
     cu_q: tuple[int, ...]
     cu_kv: tuple[int, ...]
-    behind: int | None = None
+    window: int | None = None
     ahead: int | None = None
     chunk: int | None = None
 
@@ -186,12 +187,9 @@ def _seen(segments: Segments, sequence: tuple[int, int, int, int]) -> tuple[Arra
     first, last, key, end = sequence
     position = np.arange(first, last) + (end - last)
     lo, hi = np.full(last - first, key), np.full(last - first, end)
-    if segments.behind is not None:
-        lo = np.maximum(lo, position - segments.behind)
     if segments.chunk is not None:
-        lo = np.maximum(lo, key + np.maximum(position - key, 0) // segments.chunk * segments.chunk)
-    if segments.ahead is not None:
-        hi = np.minimum(hi, position + segments.ahead + 1)
+        lo = chunk_begin(position, lo, segments.chunk)
+    lo, hi = Band(window=segments.window, ahead=segments.ahead).cut(position, lo, hi)
     hi = np.maximum(hi, key)
     return np.minimum(lo, hi), hi
 
@@ -225,7 +223,7 @@ def _of_sequence(segments: Segments, sequence: tuple[int, int, int, int], lo: Ar
         stop = min(row + size, last)
         diagonal = row + end - sequence[1]  # the key at which the first row stands
         low, high = _union(lo[row:stop], hi[row:stop])
-        if segments.ahead == 0 and (lo[row:stop] <= diagonal).all():
+        if segments.ahead == 1 and (lo[row:stop] <= diagonal).all():
             yield _Piece(KINDS[f"diagonal {size}"], row, stop - row, diagonal, stop - row, sequence)
             yield from _blocks(sequence, row, stop, low, diagonal, lo, hi)
         elif (lo[row:stop] == low).all() and (hi[row:stop] == high).all():

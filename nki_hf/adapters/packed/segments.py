@@ -11,6 +11,7 @@ import torch
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import traced
 from nki_hf.adapters.packed.pieces import TILE, Segments, cut
+from nki_hf.problem import Band
 
 __all__ = ["first_rows", "segments_of", "segments_of_bounds", "worth"]
 
@@ -19,7 +20,7 @@ def segments_of(
     cu_q: torch.Tensor,
     cu_kv: torch.Tensor,
     *,
-    behind: int | None = None,
+    window: int | None = None,
     ahead: int | None = None,
     chunk: int | None = None,
 ) -> Segments | None:
@@ -30,12 +31,12 @@ def segments_of(
 
     Args:
       cu_q, cu_kv: first row and first key of each sequence and the total, int `[num_sequences + 1]`.
-      behind, ahead, chunk: as in `Segments`.
+      window, ahead, chunk: as in `Segments`.
     """
     rows, keys = first_rows(cu_q), first_rows(cu_kv)
     if rows is None or keys is None or len(rows) != len(keys) or not all(_rise(numbers) for numbers in (rows, keys)):
         return None
-    return Segments(cu_q=rows, cu_kv=keys, behind=behind, ahead=ahead, chunk=chunk)
+    return Segments(cu_q=rows, cu_kv=keys, window=window, ahead=ahead, chunk=chunk)
 
 
 def first_rows(cu: torch.Tensor) -> tuple[int, ...] | None:
@@ -79,12 +80,12 @@ def _sequences(keys: Keys, seqlen: int) -> Segments | None:
     if not len(starts) or starts[0] != 0:
         return None
     first = np.repeat(starts, np.diff(np.append(starts, seqlen)))
-    behind = int((rows - lo).max())
-    if (lo != np.maximum(first, rows - behind)).any():
+    band = Band(window=int((rows - lo).max()) + 1, ahead=1)
+    if (lo != band.cut(rows, first, seqlen)[0]).any():
         return None
     numbers = (*(int(start) for start in starts), seqlen)
-    limited = (rows - first).max() > behind
-    return Segments(cu_q=numbers, cu_kv=numbers, behind=behind if limited else None, ahead=0)
+    limited = (first < band.first(rows)).any()
+    return Segments(cu_q=numbers, cu_kv=numbers, window=band.window if limited else None, ahead=band.ahead)
 
 
 def worth(segments: Segments | None, seqlen_q: int, seqlen_kv: int) -> Segments | None:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from nki_hf import sim
 from nki_hf.sim import dtypes, isa, language
 from nki_hf.sim.isa import enums, operators
 from nki_hf.sim.options import BLOCK, Block, SimOptions
-from nki_hf.sim.sdk import collectives, compiler, kernel_builder, typing
+from nki_hf.sim.run.launch import jit, simulate
+from nki_hf.sim.sdk import VERSION, collectives, compiler, kernel_builder, typing
 from nki_hf.sim.tensors import tensor
 
 __all__ = ["as_nki", "modules"]
@@ -24,7 +24,7 @@ def as_nki(options: SimOptions | None = None) -> Iterator[ModuleType]:
     """Block in which `import nki` and every public submodule give the simulator; the names are restored after it.
 
     Modules that were imported inside keep the simulator they bound, and kernels decorated inside keep the block's options,
-    so both work after the block. Rules that public sources leave unsure warn instead of raising (`SimOptions.foreign`).
+    so both work after the block. Rules that public sources leave unsure warn instead of raising (`SimOptions.third_party`).
 
     The chip is trn2 unless something chooses another one, as everywhere in this package (the SDK's simulator takes trn3):
     `options`, NEURON_PLATFORM_TARGET_OVERRIDE, `nki.jit(platform_target=...)` or NKI_HF_CHIP.
@@ -54,7 +54,7 @@ def as_nki(options: SimOptions | None = None) -> Iterator[ModuleType]:
 
 def modules() -> dict[str, ModuleType]:
     """The modules by the names under which public kernels import them."""
-    package = ModuleType("nki", sim.__doc__)
+    package = ModuleType("nki", "The NKI language on CPU.")
     package.__path__ = []
     meta, experimental = ModuleType("nki.meta"), ModuleType("nki.experimental")
     meta.__path__ = []
@@ -75,8 +75,8 @@ def modules() -> dict[str, ModuleType]:
         "nki.meta.tensor": tensor,
         "nki.experimental": experimental,
     }
-    for name in ("__version__", "jit", "simulate"):
-        setattr(package, name, getattr(sim, name))
+    for name, value in (("__version__", VERSION), ("jit", jit), ("simulate", simulate)):
+        setattr(package, name, value)
     experimental.while_loop = language.while_loop  # type: ignore[attr-defined]
     experimental.fori_loop = language.fori_loop  # type: ignore[attr-defined]
     for name, module in found.items():

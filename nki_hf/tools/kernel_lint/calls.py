@@ -18,7 +18,7 @@ __all__ = ["calls_of"]
 _ENUM_ARGUMENTS = ("engine", "dge_mode", "oob_mode", "reduce_cmd", "dma_engine")
 _DMA = ("dma_copy", "dma_transpose", "dma_compute")
 _CREATORS = ("ndarray", "zeros", "ones", "full")
-_FP32_MIN = -3.4028234663852886e38
+_FP32_MIN = -(2 - 2.0**-23) * 2.0**127
 _PSUM_BANK_BYTES = 2048
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nki_hf.sim.constraints.instructions import INSTRUCTIONS
 from nki_hf.tools.kernel_lint.evaluation.machine import Use
-from nki_hf.tools.kernel_lint.evaluation.tile import HBM, Size, Tile
+from nki_hf.tools.kernel_lint.evaluation.tile import Size, Tile
 from nki_hf.tools.kernel_lint.evaluation.values import Language
 from nki_hf.tools.kernel_lint.rule import Module
 
@@ -55,11 +55,6 @@ class Operand:
     def in_psum(self) -> bool:
         """True if it lies in PSUM."""
         return self.tile.buffer == "psum"
-
-    @property
-    def in_hbm(self) -> bool:
-        """True if it lies in HBM."""
-        return self.tile.buffer in HBM
 
     @property
     def rows(self) -> Size:

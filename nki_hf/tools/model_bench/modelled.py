@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nki_hf.adapters.call_log import LedgerRow
+from nki_hf.adapters.call_log import CallLogRow
 from nki_hf.chips import get_chip
 from nki_hf.problem import Problem
 from nki_hf.tools.bench_rows import modelled_rows
@@ -58,7 +58,7 @@ class ModelledDecode:
 
 
 def modelled(
-    ran: Sequence[LedgerRow], *, prompts: int, linear: LinearWork | None = None, one_core: bool = False
+    ran: Sequence[CallLogRow], *, prompts: int, linear: LinearWork | None = None, one_core: bool = False
 ) -> tuple[Modelled, ...]:
     """An entry for each distinct prefill problem that went through a kernel.
 
@@ -75,7 +75,7 @@ def modelled(
     return tuple(_entry(problem, count, prompts, linear, one_core) for problem, count in layers.items())
 
 
-def modelled_decode(ran: Sequence[LedgerRow]) -> tuple[ModelledDecode, ...]:
+def modelled_decode(ran: Sequence[CallLogRow]) -> tuple[ModelledDecode, ...]:
     """An entry for each distinct decode problem that went through a kernel; `ran` as in `modelled`."""
     layers: dict[Problem, int] = {}
     for row in ran:

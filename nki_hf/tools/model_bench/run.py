@@ -19,7 +19,7 @@ import transformers
 
 import nki_hf
 from nki_hf.adapters import call_log
-from nki_hf.adapters.call_log import LedgerRow
+from nki_hf.adapters.call_log import CallLogRow
 from nki_hf.adapters.explain import explain
 from nki_hf.dispatch import Decision
 from nki_hf.tools.model_bench import eager_in_rows
@@ -200,7 +200,7 @@ def _run_row(
     )
 
 
-def _ran(row: LedgerRow) -> Ran:
+def _ran(row: CallLogRow) -> Ran:
     first = row.first
     return Ran(
         layer=row.layer, phase=row.phase, calls=row.calls, kernel=first.kernel, backend=first.backend, chip=first.chip,
