@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -99,6 +100,8 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         for tensor in writes if marked is None else marked:
             if tensor.storage.written is not None:
                 mark_written(tensor)
+        if self.machine.options.record:
+            self._note_refills(reads, writes, () if attrs.get("keeps_own") else attrs.get("keeps", ()))
         for tensor in writes:
             forget_origins(tensor)
             storage = tensor.storage
@@ -123,6 +126,22 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             free=self.free,
         )
         return NkiInstruction(event)
+
+    def _note_refills(self, reads: tuple[NkiTensor, ...], writes: tuple[NkiTensor, ...], keeps: Sequence[int]) -> None:
+        """Note the allocations that a replay has to fill again (see sim/run/refills.py), before they count as touched."""
+        noted = self.machine.run.refills
+        for tensor in reads:
+            storage = tensor.storage
+            if storage.untouched and storage.refill is not None:
+                noted[storage.buffer.number] = storage.refill
+        for place, tensor in enumerate(writes):
+            storage = tensor.storage
+            if storage.refill is None:
+                continue
+            if self.machine.loops or place in keeps or tensor.indirection is not None:
+                noted[storage.buffer.number] = storage.refill
+            elif storage.untouched and tensor.size == storage.buffer.elements:
+                storage.refill = None
 
     def _regions(self, operands: tuple[NkiTensor, ...], *, written: bool = False) -> tuple[Region, ...]:
         regions = [tensor.region() for tensor in operands]
