@@ -1,4 +1,4 @@
-"""A replay that writes less than the one before does not show what that one left: unwritten elements are NaN, as in a fresh run."""
+"""A replay that writes less than the one before shows nothing of it: unwritten elements are NaN, as in a fresh run."""
 
 import numpy as np
 import pytest

@@ -13,7 +13,7 @@ Capacity does not depend on the trip count: of loops that run less than twice, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from nki_hf.sim.stream.events import Buffer, Event
 if TYPE_CHECKING:
     from nki_hf.sim.execution.machine import Action, Machine, Run
 
-__all__ = ["ENTRY", "TURN", "Loop", "begin_loop", "check_closed", "end_loop", "leaves", "persisting", "turns_of"]
+__all__ = ["ENTRY", "TURN", "Loop", "begin_loop", "check_closed", "check_edges", "end_loop", "leaves", "persisting", "turns_of"]
 
 ENTRY, TURN = "loop_entry", "loop_turn"
 """Events of a loop: its counter is set, and every engine has ended a turn."""
@@ -221,7 +221,29 @@ def check_closed(run: Run) -> None:
             )
 
 
+def check_edges(machine: Machine, consumer: int, producers: Sequence[int]) -> None:
+    """A fault if a dependency leads out of a loop's body or into another one, or to an instruction that is issued later."""
+    homes, loops = machine.run.homes, machine.loops
+    home = homes.get(consumer)
+    if home is not None and home not in loops:
+        leaves("depends_on", "the instruction that waits", home.name)
+    around = loops[: loops.index(home) + 1] if home is not None else []
+    for producer in producers:
+        other = homes.get(producer)
+        if other is not None and other not in loops:
+            leaves("depends_on", "the instruction that is waited for", other.name)
+        if other is not None and other not in around:
+            fault("unsupported", "depends_on", f"an instruction outside of the loop {other.name} waits for one in its body",
+                  limit="no dependency leads out of the body of a loop",
+                  advice="Drop it: what follows a loop waits for the whole loop")  # fmt: skip
+        if abs(producer) >= abs(consumer) and (producer < 0) == (consumer < 0):
+            what = "waits for itself" if producer == consumer else "waits for one that is issued after it"
+            fault("unsupported", "depends_on", f"an instruction {what}",
+                  limit="instructions run as they are issued, so that a producer comes before its consumer",
+                  advice="Issue the producer first")  # fmt: skip
+
+
 def leaves(opcode: str, what: str, loop: str) -> Any:
     """The fault of something that was made in a loop's body and is used behind it."""
     fault("unsupported", opcode, f"{what} was made in the body of the loop {loop}, which has ended",
-          limit="what a body makes lives for one turn", advice="Allocate it before the loop")  # fmt: skip
+          limit="what a body makes lives for one turn", advice="Make it before the loop, or use it inside")  # fmt: skip
