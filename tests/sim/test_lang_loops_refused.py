@@ -34,6 +34,12 @@ def test_impossible_trip_counts_are_refused(counts):
         SimOptions(trip_counts=1)
 
 
+def test_trip_counts_of_a_loop_that_is_not_there_are_refused(rng):
+    counts = {"body": 3, "bodi": 2}
+    with pytest.raises(ValueError, match=r"bodi is no loop of this launch, which has body, run_time_loops.py:\d+: name a loop by"):
+        launch(KERNELS[0], inputs(rng, 3), options=SimOptions(values=False, trip_counts=counts))
+
+
 @pytest.mark.parametrize("trips", [0, 1])
 def test_limits_and_memory_see_the_body_of_a_loop_that_does_not_run(trips):
     def wide(count):

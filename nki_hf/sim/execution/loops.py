@@ -24,7 +24,7 @@ from nki_hf.sim.stream.events import Buffer, Event
 if TYPE_CHECKING:
     from nki_hf.sim.execution.machine import Action, Machine, Run
 
-__all__ = ["ENTRY", "TURN", "Loop", "begin_loop", "check_closed", "check_edges", "end_loop", "leaves", "persisting", "turns_of"]
+__all__ = ["ENTRY", "TURN", "Loop", "begin_loop", "check_closed", "check_edges", "check_trip_counts", "end_loop", "leaves", "persisting", "turns_of"]
 
 ENTRY, TURN = "loop_entry", "loop_turn"
 """Events of a loop: its counter is set, and every engine has ended a turn."""
@@ -88,6 +88,7 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
     for end in loop.ends:
         end()
     machine.loops.pop()
+    machine.run.named |= {loop.name, loop.place}
     machine.run.closed.update((buffer.number, loop.name) for buffer in loop.buffers)
     if machine.options.values:
         machine.action(_execution(loop, turns))
@@ -219,6 +220,17 @@ def check_closed(run: Run) -> None:
                     line=loop.line,
                 )
             )
+
+
+def check_trip_counts(run: Run) -> None:
+    """A fault if the options count turns of a loop that the launch does not have: a misspelt name would count for nothing."""
+    counts = run.options.trip_counts
+    unknown = [] if counts is None or isinstance(counts, int) else sorted(set(counts) - run.named)
+    if unknown:
+        raise ValueError(
+            f"trip_counts={counts!r}: {', '.join(unknown)} is no loop of this launch, which has "
+            f"{', '.join(sorted(run.named)) or 'none'}: name a loop by its body function or by file.py:line."
+        )
 
 
 def check_edges(machine: Machine, consumer: int, producers: Sequence[int]) -> None:

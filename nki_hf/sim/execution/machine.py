@@ -74,6 +74,7 @@ class Run:
       modified: numbers of the input buffers that an instruction wrote.
       cooperation: what switches between the cores of a launch on two (see sim/execution/cores.py), else None.
       closed: name of the loop whose body allocated a buffer, by its number, of loops that have ended.
+      named: names and places of loops that have ended, as `SimOptions.trip_counts` may have them.
       short: loops that ran less than two turns, whose memory the events do not show.
       loops: loops that have ended, of those in no other.
       templates: number of events that were recorded in bodies of loops.
@@ -98,6 +99,7 @@ class Run:
         self.modified: set[int] = set()
         self.cooperation: Any = None
         self.closed: dict[int, str] = {}
+        self.named: set[str] = set()
         self.short: list[Loop] = []
         self.loops: list[Loop] = []
         self.templates = 0
