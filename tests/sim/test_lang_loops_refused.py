@@ -36,7 +36,9 @@ def test_impossible_trip_counts_are_refused(counts):
 
 def test_trip_counts_of_a_loop_that_is_not_there_are_refused(rng):
     counts = {"body": 3, "bodi": 2}
-    with pytest.raises(ValueError, match=r"bodi is no loop of this launch, which has body, run_time_loops.py:\d+: name a loop by"):
+    with pytest.raises(
+        ValueError, match=r"bodi is no loop of this launch, which has body, run_time_loops.py:\d+: name a loop by"
+    ):
         launch(KERNELS[0], inputs(rng, 3), options=SimOptions(values=False, trip_counts=counts))
 
 

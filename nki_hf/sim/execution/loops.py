@@ -24,7 +24,19 @@ from nki_hf.sim.stream.events import Buffer, Event
 if TYPE_CHECKING:
     from nki_hf.sim.execution.machine import Action, Machine, Run
 
-__all__ = ["ENTRY", "TURN", "Loop", "begin_loop", "check_closed", "check_edges", "check_trip_counts", "end_loop", "leaves", "persisting", "turns_of"]
+__all__ = [
+    "ENTRY",
+    "TURN",
+    "Loop",
+    "begin_loop",
+    "check_closed",
+    "check_edges",
+    "check_trip_counts",
+    "end_loop",
+    "leaves",
+    "persisting",
+    "turns_of",
+]
 
 ENTRY, TURN = "loop_entry", "loop_turn"
 """Events of a loop: its counter is set, and every engine has ended a turn."""
