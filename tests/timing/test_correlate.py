@@ -3,6 +3,8 @@
 import csv
 import functools
 import json
+import re
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,6 +174,20 @@ def test_the_command_prints_simulated_beside_measured_and_never_mixes_them():
     assert {row["subject"] for row in found["rows"]} == {"v3", "v4", "v5", "v6", "v7", "v8", "v11"}
     assert all(row["us"] > 0 and row["error"] == pytest.approx(row["simulated_us"] / row["us"] - 1) for row in found["rows"])
     assert set(found["summary"]) == {"fitted", "seen"}
+
+
+def test_the_table_ends_with_the_median_and_the_band_of_each_family_and_names_the_laws_that_are_off():
+    done = CliRunner().invoke(app, ["correlate", "--quick", "--without", "packet-size", "--without", "8-bit-output"])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "without packet-size, 8-bit-output" in said
+    errors = [float(word) for word in re.findall(r"([+-]\d+\.\d)%(?! \()", said)]
+    summed = re.search(r"attention, trn1: (\d+) rows, median (.+?)%, (.+?)% \.\. (.+?)%", said)
+    assert summed is not None
+    rows, median, low, high = map(float, summed.groups())
+    assert rows == len(errors)
+    assert median == pytest.approx(statistics.median(map(abs, errors)), abs=0.11)
+    assert [low, high] == pytest.approx([min(errors), max(errors)], abs=0.56)
 
 
 def test_a_law_that_is_switched_off_changes_the_rows():
