@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.sim.faults import fault, kernel_position
+from nki_hf.sim.stream.dependencies import MEETINGS
 from nki_hf.sim.stream.events import Buffer, Event
 
 if TYPE_CHECKING:
@@ -260,6 +261,8 @@ def check_edges(machine: Machine, consumer: int, producers: Sequence[int]) -> No
             fault("unsupported", "depends_on", f"an instruction outside of the loop {other.name} waits for one in its body",
                   limit="no dependency leads out of the body of a loop",
                   advice="Drop it: what follows a loop waits for the whole loop")  # fmt: skip
+        if producer >= 0 and machine.run.events[producer].opcode in MEETINGS and producer != consumer:
+            continue  # its event is recorded when the other core has come, behind what was issued meanwhile
         if abs(producer) >= abs(consumer) and (producer < 0) == (consumer < 0):
             what = "waits for itself" if producer == consumer else "waits for one that is issued after it"
             fault("unsupported", "depends_on", f"an instruction {what}",
