@@ -59,7 +59,8 @@ class SimOptions:
       record: True also keeps each instruction's computation, so that the run can be replayed. Default: False.
       trip_counts: turns of the loops of run time in a run on shapes alone, where registers hold nothing: one number for all, or
         a mapping from the loop's name (its body function's, or "file.py:line") to one. Loops whose bounds are constants of
-        the kernel need none, for the others a missing one is a fault. Default: none.
+        the kernel need none; for the others a missing one is a fault, and so is the name of a loop that there is none of.
+        Default: none.
       seed: seed of the random-number instructions. Default: 0.
     """
 

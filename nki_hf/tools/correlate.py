@@ -19,7 +19,7 @@ from rich.table import Column, Table
 
 from nki_hf.chips import Chip, get_chip
 from nki_hf.chips.laws import without
-from nki_hf.chips.measurements import MEASUREMENTS, STANDINGS, Measurement
+from nki_hf.chips.measurements import FAMILIES, MEASUREMENTS, STANDINGS, Measurement
 from nki_hf.tools.correlation_page import markdown
 from nki_hf.tools.correlation_rows import DEFAULT_ORDER, run, scheduled_us, store, stored, summary
 from nki_hf.tools.measured import compared, read_rows
@@ -87,10 +87,12 @@ def command(
         if quick or off or measured is not None:
             raise ValueError("write excludes quick, without and measured: the page is written from all rows and laws.")
     if measured is not None:
+        if fit_constants or quick:
+            raise ValueError("measured excludes fit and quick: they are about the published rows.")
         own = read_rows(measured)
         with working(f"nki_hf correlate, {len(own)} rows of {measured.name}"):
             rows = compared(own, off or ())
-        _show_own(rows, as_json)
+        _show_own(rows, as_json, off or ())
         return
     chosen = [item for item in MEASUREMENTS if not quick or (item.family == "attention" and item.size <= 2048)]
     if off:
@@ -120,7 +122,7 @@ def command(
         print(json.dumps({"rows": body, "summary": {n: summary(rows) for n, rows in sets if rows}, "fit": fitted}, indent=1))
         return
     table = Table(Column("kernel", no_wrap=True), "size", "chip", "set", "measured µs", "simulated µs", "error", "first",
-                  title=f"simulated latencies ({DEFAULT_ORDER}) against published measurements")  # fmt: skip
+                  title=f"simulated latencies ({DEFAULT_ORDER}{_left_out(off)}) against published measurements")  # fmt: skip
     for row in shown:
         m = row.measurement
         table.add_row(m.subject, f"{m.size:,}", m.chip, m.standing, f"{m.us:,.0f}", f"{row.us:,.0f}", f"{row.error:+.1%}",
@@ -128,6 +130,15 @@ def command(
     screen = Screen()
     screen.show(table)
     screen.say("")
+    if off:
+        screen.say("rows of public kernels are not run here: docs/correlation.md has them without each law")
+    for family in FAMILIES:
+        for chip in sorted({row.measurement.chip for row in shown if row.measurement.family == family}):
+            of_family = [row for row in shown if (row.measurement.family, row.measurement.chip) == (family, chip)]
+            screen.say(
+                f"{family}, {chip}: {len(of_family)} rows, median {summary(of_family)['median']:.1%}, "
+                f"{min(row.error for row in of_family):+.0%} .. {max(row.error for row in of_family):+.0%}"
+            )
     for name, rows_of in sets:
         if rows_of:
             one = summary(rows_of)
@@ -141,20 +152,25 @@ def command(
         screen.line(f"wrote {write}; again: nki_hf correlate --write {shlex.quote(str(write))}")
 
 
-def _show_own(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+def _left_out(off: Sequence[str] | None) -> str:
+    return f", without {', '.join(off)}" if off else ""
+
+
+def _show_own(rows: Sequence[dict[str, Any]], as_json: bool, off: Sequence[str]) -> None:
     """Print a user's own rows beside the model's times."""
     if as_json:
         print(json.dumps(rows, indent=1))
         return
     table = Table("chip", "kernel", "shape", "versions", "measured µs", "simulated µs", "error", "published rows' band",
-                  title="your measurements beside simulated times")  # fmt: skip
+                  title=f"your measurements beside simulated times{_left_out(off)}")  # fmt: skip
     for row in rows:
         table.add_row(row["chip"], row["kernel"], row["shape"], row["versions"], f"{row['us']:,.1f}",
                       f"{row['simulated_us']:,.1f}", f"{row['error']:+.1%}", row["band"])  # fmt: skip
     screen = Screen()
     screen.show(table)
-    sizes = [abs(row["error"]) for row in rows]
-    screen.say("", f"own rows: {len(rows)}, median {statistics.median(sizes):.1%}, worst {max(sizes):.1%}")
+    errors = sorted((row["error"] for row in rows), key=abs)
+    median = statistics.median(abs(error) for error in errors)
+    screen.say("", f"own rows: {len(rows)}, median {median:.1%}, worst {errors[-1]:+.1%}")
 
 
 def vars_of(item: Measurement) -> dict[str, Any]:

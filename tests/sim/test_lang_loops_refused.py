@@ -34,6 +34,14 @@ def test_impossible_trip_counts_are_refused(counts):
         SimOptions(trip_counts=1)
 
 
+def test_trip_counts_of_a_loop_that_is_not_there_are_refused(rng):
+    counts = {"body": 3, "bodi": 2}
+    with pytest.raises(
+        ValueError, match=r"bodi is no loop of this launch, which has body, run_time_loops.py:\d+: name a loop by"
+    ):
+        launch(KERNELS[0], inputs(rng, 3), options=SimOptions(values=False, trip_counts=counts))
+
+
 @pytest.mark.parametrize("trips", [0, 1])
 def test_limits_and_memory_see_the_body_of_a_loop_that_does_not_run(trips):
     def wide(count):
@@ -64,6 +72,10 @@ def test_a_race_in_a_body_is_found():
     assert races(events)
 
 
+def loose():
+    return nl.ndarray((16, 8), nl.float32)
+
+
 LEAVING = {
     "a tile": lambda made: nisa.memset(dst=made["tile"], value=0.0),
     "a view of a tile": lambda made: nisa.memset(dst=made["tile"][:, 0:2], value=0.0),
@@ -71,6 +83,9 @@ LEAVING = {
     "a register": lambda made: nisa.register_move(nisa.register_alloc(), made["register"]),
     "a scalar": lambda made: made["scalar"] + 1,
     "a bound": lambda made: nl.fori_loop(0, made["register"], lambda i: None),
+    "a view that the index moves": lambda made: nisa.dma_copy(dst=loose(), src=made["moved"]),
+    "the place of a view": lambda made: nisa.dma_copy(dst=loose(), src=made["x"].select(0, made["register"])),
+    "an instruction that waits": lambda made: made["instruction"].depends_on(nisa.memset(dst=loose(), value=0.0)),
     "an instruction": lambda made: nisa.memset(dst=nl.ndarray((16, 8), nl.float32), value=0.0).depends_on(made["instruction"]),
 }
 
@@ -80,11 +95,12 @@ LEAVING = {
 @pytest.mark.parametrize("what", LEAVING)
 def test_what_a_body_makes_cannot_leave_it(what, inside, values):
     def kernel(five):
-        made = {}
+        made = {"x": nl.ndarray((8, 16, 8), nl.float32, buffer=nl.private_hbm)}
 
         def body(i):
             made["tile"] = nl.ndarray((16, 8), nl.float32)
             made["index"] = i
+            made["moved"] = made["x"].select(0, i)
             made["register"] = loaded(five)
             made["scalar"] = nisa.scalar_load(five)
             made["instruction"] = nisa.memset(dst=made["tile"], value=1.0)
@@ -97,6 +113,49 @@ def test_what_a_body_makes_cannot_leave_it(what, inside, values):
 
     with pytest.raises(KernelFault, match=r"in the body of the loop body, which has ended"):
         launch(kernel, (np.array([[5]], np.int32),), options=SimOptions(values=values))
+
+
+@pytest.mark.parametrize("values", [True, False])
+@pytest.mark.parametrize("inside", [False, True])
+def test_no_dependency_leads_out_of_a_loop_that_is_open(inside, values):
+    """NKI's page on NkiInstruction: both at the same nesting of dynamic loops, or the producer in an enclosing scope."""
+
+    def kernel():
+        outside = nisa.memset(dst=loose(), value=1.0)
+
+        def body(i):
+            outside.depends_on(nisa.memset(dst=loose(), value=2.0))
+
+        nl.fori_loop(0, 2, lambda j: nl.fori_loop(0, 2, body)) if inside else nl.fori_loop(0, 2, body)
+
+    with pytest.raises(KernelFault, match=r"outside of the loop body waits for one in its body"):
+        launch(kernel, (), options=SimOptions(values=values))
+
+
+@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("later", ["another", "itself"])
+def test_an_instruction_does_not_wait_for_itself_or_a_later_one(later, looped):
+    """The schedule could never start it."""
+
+    def body(i):
+        first = nisa.memset(dst=loose(), value=1.0)
+        second = first if later == "itself" else nisa.memset(dst=loose(), value=2.0)
+        first.depends_on(second)
+
+    def kernel():
+        nl.fori_loop(0, 2, body) if looped else body(0)
+
+    with pytest.raises(KernelFault, match=r"waits for (itself|one that is issued after it)"):
+        launch(kernel, ())
+
+
+def test_a_producer_is_an_instruction():
+    def kernel():
+        first = nisa.memset(dst=loose(), value=1.0)
+        nisa.memset(dst=loose(), value=2.0).depends_on([first])
+
+    with pytest.raises(KernelFault, match=r"Pass what nisa functions return: c.depends_on\(a, b\)"):
+        launch(kernel, ())
 
 
 def test_an_output_is_not_made_in_a_body_and_no_tile_of_one_is_returned():

@@ -3,6 +3,8 @@
 import csv
 import functools
 import json
+import re
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,6 +176,20 @@ def test_the_command_prints_simulated_beside_measured_and_never_mixes_them():
     assert set(found["summary"]) == {"fitted", "seen"}
 
 
+def test_the_table_ends_with_the_median_and_the_band_of_each_family_and_names_the_laws_that_are_off():
+    done = CliRunner().invoke(app, ["correlate", "--quick", "--without", "packet-size", "--without", "8-bit-output"])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "without packet-size, 8-bit-output" in said
+    errors = [float(word) for word in re.findall(r"([+-]\d+\.\d)%(?! \()", said)]
+    summed = re.search(r"attention, trn1: (\d+) rows, median (.+?)%, (.+?)% \.\. (.+?)%", said)
+    assert summed is not None
+    rows, median, low, high = map(float, summed.groups())
+    assert rows == len(errors)
+    assert median == pytest.approx(statistics.median(map(abs, errors)), abs=0.11)
+    assert [low, high] == pytest.approx([min(errors), max(errors)], abs=0.56)
+
+
 def test_a_law_that_is_switched_off_changes_the_rows():
     plain, off = (
         {m["subject"]: m["simulated_us"] for m in json.loads(d.stdout[d.stdout.index("{") :])["rows"] if m["size"] == 1024}
@@ -206,17 +222,36 @@ def test_a_users_own_rows_are_a_fourth_set(tmp_path):
     assert [row["us"] for row in json.loads(done.stdout)] == [19.0, 40.0]
 
 
+MUST = ("chip", "kernel", "shape", "us")
+GOOD = ("trn1", "v7", "512", "19")
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "said"),
     [
-        ([], ("chip", "kernel", "shape", "us"), "has no rows"),
+        ([], MUST, "has no rows"),
         ([("trn1", "v7", "512")], ("chip", "kernel", "shape"), "lacks the column us"),
-        ([("trn9", "v7", "512", "19")], ("chip", "kernel", "shape", "us"), "line 2: chip='trn9' is not known"),
-        ([("trn1", "v7", "512", "fast")], ("chip", "kernel", "shape", "us"), "line 2: could not convert string to float"),
-        ([("trn1", "v7", "512", "nan")], ("chip", "kernel", "shape", "us"), "us=nan is no time"),
-        ([("trn1", "v7", "512", "-1")], ("chip", "kernel", "shape", "us"), "us=-1 is no time"),
-        ([("trn1", "v7", "long", "1")], ("chip", "kernel", "shape", "us"), "shape='long' is not a size of v7"),
-        ([("trn1", "v99", "512", "1")], ("chip", "kernel", "shape", "us"), "kernel='v99' is not known"),
+        ([("trn9", "v7", "512", "19")], MUST, "line 2: chip='trn9' is not known"),
+        ([("trn1", "v7", "512", "fast")], MUST, "line 2: us=fast is no time"),
+        ([("trn1", "v7", "512", "nan")], MUST, "us=nan is no time"),
+        ([("trn1", "v7", "512", "-1")], MUST, "us=-1 is no time"),
+        ([("trn1", "v7", "512", "1,024")], MUST, "line 2: us=1,024 is no time"),
+        ([("trn1", "v7", "512", "")], MUST, "line 2: us= is no time"),
+        ([("trn1", "v7", "512")], MUST, "line 2: us= is no time"),
+        (
+            [("trn2", "flash_prefill", "sq=512", "causal", "40")],
+            MUST,
+            "line 2: 5 cells for 4 columns: a cell with commas, as a shape has, stands in quotes",
+        ),
+        ([GOOD, ("trn1", "v7", "long", "1")], MUST, "line 3: shape='long' is not a size of v7"),
+        ([("trn1", "v99", "long", "1")], MUST, "line 2: kernel='v99' is not known"),
+        ([GOOD, ("trn1", "v7", "1000", "1")], MUST, "line 3: seqlen=1000 is not a size of v7"),
+        ([GOOD, ("trn2", "flash_prefill", "sq=0", "1")], MUST, "line 3: shape: sq=0"),
+        ([("trn1", "flash_prefill", "sq=512,lnc=2", "1")], MUST, "line 2: lnc=2 is not possible on trn1"),
+        ([GOOD, ("trn2", "flash_decode", "hq=3,hkv=2,skv=512", "1")], MUST, "line 3: num_heads_q=3"),
+        ([("trn2", "mine.py", "512", "1")], MUST, "line 2: shape='512' is none of a kernel file"),
+        ([("trn2", "mine.py", "task=none,at=512", "1")], MUST, "line 2: task=.?none"),
+        ([("trn2", "mine.py", "task=softmax,at=512", "1")], MUST, "line 2: .*mine.py"),
     ],
 )
 def test_rows_that_mean_nothing_are_refused(tmp_path, rows, columns, said):
@@ -227,3 +262,46 @@ def test_rows_that_mean_nothing_are_refused(tmp_path, rows, columns, said):
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
         read_rows(tmp_path / "none.csv")
+
+
+COPY = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def softmax(x):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    for start in range(0, x.shape[0], 128):
+        tile = nl.ndarray((128, x.shape[1]), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[start : start + 128, :])
+        nisa.dma_copy(dst=out[start : start + 128, :], src=tile)
+    return out
+"""
+
+
+def test_a_kernel_file_of_the_users_is_a_row_too(tmp_path):
+    """Its times are those of `nki_hf bench FILE.py --task NAME`, the command that exists for one kernel file."""
+    kernel = tmp_path / "mine.py"
+    kernel.write_text(COPY)
+    path = own_file(tmp_path, [("trn2", str(kernel), "task=softmax,at=512", "50", "nki 0.6")])
+    done = CliRunner().invoke(app, ["correlate", "--measured", str(path), "--without", "packet-size"])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "simulated times, without packet-size" in said
+    assert "softmax, trn2: no measured rows" in said
+    (row,) = compared(read_rows(path))
+    bench = CliRunner().invoke(
+        app, ["bench", str(kernel), "--task", "softmax", "--at", "512", "--chip", "trn2", "--lnc", "1", "--json"]
+    )
+    assert bench.exit_code == 0, bench.output
+    assert json.loads(bench.stdout)[0]["us"] == pytest.approx(row["simulated_us"])
+
+
+@pytest.mark.parametrize("other", ["--fit", "--quick"])
+def test_options_about_published_rows_are_refused_with_own_rows(tmp_path, other):
+    path = own_file(tmp_path, [(*GOOD, "")])
+    done = CliRunner().invoke(app, ["correlate", "--measured", str(path), other])
+    assert done.exit_code == 2
+    assert "measured excludes fit and quick" in " ".join(done.output.split())

@@ -13,18 +13,31 @@ Capacity does not depend on the trip count: of loops that run less than twice, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.errors import FaultRecord, KernelFault
 from nki_hf.sim.faults import fault, kernel_position
+from nki_hf.sim.stream.dependencies import MEETINGS
 from nki_hf.sim.stream.events import Buffer, Event
 
 if TYPE_CHECKING:
     from nki_hf.sim.execution.machine import Action, Machine, Run
 
-__all__ = ["ENTRY", "TURN", "Loop", "begin_loop", "check_closed", "end_loop", "leaves", "persisting", "turns_of"]
+__all__ = [
+    "ENTRY",
+    "TURN",
+    "Loop",
+    "begin_loop",
+    "check_closed",
+    "check_edges",
+    "check_trip_counts",
+    "end_loop",
+    "leaves",
+    "persisting",
+    "turns_of",
+]
 
 ENTRY, TURN = "loop_entry", "loop_turn"
 """Events of a loop: its counter is set, and every engine has ended a turn."""
@@ -88,6 +101,7 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
     for end in loop.ends:
         end()
     machine.loops.pop()
+    machine.run.named |= {loop.name, loop.place}
     machine.run.closed.update((buffer.number, loop.name) for buffer in loop.buffers)
     if machine.options.values:
         machine.action(_execution(loop, turns))
@@ -221,7 +235,42 @@ def check_closed(run: Run) -> None:
             )
 
 
+def check_trip_counts(run: Run) -> None:
+    """A fault if the options count turns of a loop that the launch does not have: a misspelt name would count for nothing."""
+    counts = run.options.trip_counts
+    unknown = [] if counts is None or isinstance(counts, int) else sorted(set(counts) - run.named)
+    if unknown:
+        raise ValueError(
+            f"trip_counts={counts!r}: {', '.join(unknown)} is no loop of this launch, which has "
+            f"{', '.join(sorted(run.named)) or 'none'}: name a loop by its body function or by file.py:line."
+        )
+
+
+def check_edges(machine: Machine, consumer: int, producers: Sequence[int]) -> None:
+    """A fault if a dependency leads out of a loop's body or into another one, or to an instruction that is issued later."""
+    homes, loops = machine.run.homes, machine.loops
+    home = homes.get(consumer)
+    if home is not None and home not in loops:
+        leaves("depends_on", "the instruction that waits", home.name)
+    around = loops[: loops.index(home) + 1] if home is not None else []
+    for producer in producers:
+        other = homes.get(producer)
+        if other is not None and other not in loops:
+            leaves("depends_on", "the instruction that is waited for", other.name)
+        if other is not None and other not in around:
+            fault("unsupported", "depends_on", f"an instruction outside of the loop {other.name} waits for one in its body",
+                  limit="no dependency leads out of the body of a loop",
+                  advice="Drop it: what follows a loop waits for the whole loop")  # fmt: skip
+        if producer >= 0 and machine.run.events[producer].opcode in MEETINGS and producer != consumer:
+            continue  # its event is recorded when the other core has come, behind what was issued meanwhile
+        if abs(producer) >= abs(consumer) and (producer < 0) == (consumer < 0):
+            what = "waits for itself" if producer == consumer else "waits for one that is issued after it"
+            fault("unsupported", "depends_on", f"an instruction {what}",
+                  limit="instructions run as they are issued, so that a producer comes before its consumer",
+                  advice="Issue the producer first")  # fmt: skip
+
+
 def leaves(opcode: str, what: str, loop: str) -> Any:
     """The fault of something that was made in a loop's body and is used behind it."""
     fault("unsupported", opcode, f"{what} was made in the body of the loop {loop}, which has ended",
-          limit="what a body makes lives for one turn", advice="Allocate it before the loop")  # fmt: skip
+          limit="what a body makes lives for one turn", advice="Make it before the loop, or use it inside")  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.options import SimOptions
 from nki_hf.sim.stream.events import Buffer, Event, Region
 
-__all__ = ["Access", "Machine", "Run", "current_machine", "running_machine"]
+__all__ = ["Access", "Machine", "Refill", "Run", "current_machine", "running_machine"]
 
 Action = Callable[[], object]
 """One instruction's computation, bound to its operands' memory."""
@@ -45,6 +45,20 @@ class Access:
     free: bool
 
 
+class Refill(NamedTuple):
+    """An allocation of which another replay may write more or less (see sim/run/refills.py).
+
+    Attributes:
+      buffer, data: what it is, and its bytes.
+      place, place_in_order: how many actions its core, and all cores, had when it was made.
+    """
+
+    buffer: Buffer
+    data: np.ndarray[Any, Any]
+    place: int
+    place_in_order: int
+
+
 class Run:
     """One launch of one kernel: what its cores share.
 
@@ -60,11 +74,13 @@ class Run:
       modified: numbers of the input buffers that an instruction wrote.
       cooperation: what switches between the cores of a launch on two (see sim/execution/cores.py), else None.
       closed: name of the loop whose body allocated a buffer, by its number, of loops that have ended.
+      named: names and places of loops that have ended, as `SimOptions.trip_counts` may have them.
       short: loops that ran less than two turns, whose memory the events do not show.
       loops: loops that have ended, of those in no other.
       templates: number of events that were recorded in bodies of loops.
       homes: the loop of each of them, by its index (below 0).
       memory: which memory a buffer has, by its number; buffers that are alive one after the other may share it (recorded runs).
+      refills: what a replay fills again, by the buffer's number (recorded runs).
       replayable: False once an instruction's computation depended on run-time values in a way that a replay would miss
         (data-dependent control flow); `why_not_replayable` says which.
     """
@@ -83,11 +99,13 @@ class Run:
         self.modified: set[int] = set()
         self.cooperation: Any = None
         self.closed: dict[int, str] = {}
+        self.named: set[str] = set()
         self.short: list[Loop] = []
         self.loops: list[Loop] = []
         self.templates = 0
         self.homes: dict[int, Loop] = {}
         self.memory: dict[int, int] = {}
+        self.refills: dict[int, Refill] = {}
         self.cores = [Machine(self, core) for core in range(lnc)]
 
     def turns(self) -> dict[str, int]:
@@ -187,6 +205,8 @@ class Machine:
         storage = Storage(buffer, data, tracked=tracked, pool=pool)
         if self.options.record:
             self.run.memory[number] = id(data)
+            if data is not None and not known and not self.loops:
+                storage.refill = Refill(buffer, data, len(self.actions), len(self.run.order))
         if not known:
             storage.fill_sentinel()
             if self.loops and data is not None:

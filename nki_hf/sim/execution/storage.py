@@ -84,12 +84,13 @@ class Storage:
       untouched: True until an instruction has it among what it writes.
       seen: True once a computation holds the bytes themselves, so that they must be there.
       version: how often instructions have written to it; `origins`: where parts of it came from (see sim/tensors/origins.py).
+      refill: what refills it in a replay, if its first write may cover less of it than now; None if nothing has to.
       lent: during a replay, the caller's array that stands for them: of the buffer's shape, or shorter and followed by zeros.
     """
 
     __slots__ = (
-        "__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "lent", "on_chip", "origins", "seen", "untouched",
-        "version", "whole", "written",
+        "__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "lent", "on_chip", "origins", "refill", "seen",
+        "untouched", "version", "whole", "written",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +105,7 @@ class Storage:
         self.whole: set[tuple[object, ...]] = set()
         self.seen = False
         self.untouched = True
+        self.refill: Any = None
         self.lent: np.ndarray[Any, Any] | None = None
         self.version = 0
         self.origins: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.constraints import check, check_written
-from nki_hf.sim.execution.loops import leaves
+from nki_hf.sim.execution.loops import check_edges
 from nki_hf.sim.execution.machine import Action, Machine, current_machine
 from nki_hf.sim.execution.storage import Storage
+from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.stream.events import Event, Region
@@ -33,16 +35,21 @@ class NkiInstruction(NKIObject):
         self.event = handle
 
     def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
-        """Run this instruction after every producer; returns itself."""
+        """Run this instruction after every producer; returns itself.
+
+        Both stand at the same nesting of loops of run time, or the producer around it: the wait is one of the hardware,
+        compiled in, so that it would fire without its producer or never (NKI's page on NkiInstruction).
+        """
         machine = current_machine("depends_on")
+        for item in producers:
+            if not isinstance(item, NkiInstruction):
+                fault("argument", "depends_on", f"a producer is {item!r}", limit="producers are instructions",
+                      advice="Pass what nisa functions return: c.depends_on(a, b)")  # fmt: skip
         if machine.pending:  # an exchange under way has no event yet
             machine.run.cooperation.await_all(machine)
         if self.event is not None:
             edges = tuple(item.event.index for item in producers if item.event is not None)
-            for edge in edges:
-                home = machine.run.homes.get(edge)
-                if home is not None and home not in machine.loops:
-                    leaves("depends_on", "the instruction that is waited for", home.name)
+            check_edges(machine, self.event.index, edges)
             attrs = self.event.attrs
             attrs["depends_on"] = attrs.get("depends_on", ()) + edges  # type: ignore[index]
         return self
@@ -99,6 +106,11 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         for tensor in writes if marked is None else marked:
             if tensor.storage.written is not None:
                 mark_written(tensor)
+        if self.machine.options.record:
+            self._note_refills(reads, writes, () if attrs.get("keeps_own") else attrs.get("keeps", ()))
+        for tensor in (*writes, *reads):
+            if tensor.indirection is not None and isinstance(tensor.indirection.index, RunTimeValue):
+                tensor.indirection.index.check_home(self.opcode)
         for tensor in writes:
             forget_origins(tensor)
             storage = tensor.storage
@@ -123,6 +135,22 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             free=self.free,
         )
         return NkiInstruction(event)
+
+    def _note_refills(self, reads: tuple[NkiTensor, ...], writes: tuple[NkiTensor, ...], keeps: Sequence[int]) -> None:
+        """Note the allocations that a replay has to fill again (see sim/run/refills.py), before they count as touched."""
+        noted = self.machine.run.refills
+        for tensor in reads:
+            storage = tensor.storage
+            if storage.untouched and storage.refill is not None:
+                noted[storage.buffer.number] = storage.refill
+        for place, tensor in enumerate(writes):
+            storage = tensor.storage
+            if storage.refill is None:
+                continue
+            if self.machine.loops or place in keeps or tensor.indirection is not None:
+                noted[storage.buffer.number] = storage.refill
+            elif storage.untouched and tensor.size == storage.buffer.elements:
+                storage.refill = None
 
     def _regions(self, operands: tuple[NkiTensor, ...], *, written: bool = False) -> tuple[Region, ...]:
         regions = [tensor.region() for tensor in operands]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.execution.cores import Alone, Cooperation
-from nki_hf.sim.execution.loops import check_closed, leaves, turns_of
+from nki_hf.sim.execution.loops import check_closed, check_trip_counts, leaves, turns_of
 from nki_hf.sim.execution.machine import Run, entered, running_machine
 from nki_hf.sim.options import BLOCK, Block, SimOptions, target_chip
 from nki_hf.sim.run.arguments import Arguments, returned_tensors
@@ -149,6 +149,7 @@ def launch(
             run.cooperation = Cooperation(run)
             value = run.cooperation.execute(function)[0]
     check_closed(run)
+    check_trip_counts(run)
     outputs = returned_tensors(value)
     for tensor in outputs:
         if tensor.storage.buffer.number in run.closed:

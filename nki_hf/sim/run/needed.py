@@ -132,6 +132,7 @@ def unsettled(found: Needed, run: Run, settled: Collection[int]) -> list[Action]
     pairs, memory = found.pairs, run.memory
     # Memory, not allocations: tiles that are alive one after the other may share it.
     moving = {memory[buffer.number] for buffer in run.buffers if buffer.role == "input" and buffer.number not in settled}
+    moving |= {memory[number] for number in run.refills}
 
     def moves(access: Access) -> bool:
         return access.free or any(memory[number] in moving for number in (*access.reads, *access.writes))

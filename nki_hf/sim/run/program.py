@@ -12,6 +12,7 @@ from nki_hf.sim.execution.machine import Action, Run
 from nki_hf.sim.execution.numerics import engine_numerics
 from nki_hf.sim.execution.products import joined
 from nki_hf.sim.run.needed import needed, unsettled
+from nki_hf.sim.run.refills import refilled
 from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["Program", "fill"]
@@ -39,6 +40,7 @@ class Program:
         self._inputs = {name: tensor.array() for name, tensor in inputs.items() if name not in self._lent}
         self._modified = [name for name, tensor in inputs.items() if tensor.storage.buffer.number in run.modified]
         self._outputs = [tensor.array() for tensor in outputs]
+        self._first = refilled(run)
         self.actions: list[list[Action]] = [run.order] if run.talks else [machine.actions for machine in run.cores]
         self._bounds: list[str] = []
         self._again: list[Action] = []
@@ -81,6 +83,8 @@ class Program:
         self._keep[0].order.clear()
         self.actions.clear()
         self._again.clear()
+        self._first.clear()
+        self._keep[0].refills.clear()
         self._keep[0].cores.clear()
         self._keep[0].loops.clear()
         self._inputs.clear()
@@ -101,6 +105,8 @@ class Program:
             storage.lent = inputs[name]
         try:
             with engine_numerics():
+                for action in self._first:
+                    action()
                 for actions in [self._again] if settled else self.actions:
                     for action in actions:
                         action()

@@ -11,7 +11,7 @@ from nki_hf.chips.measurements import error_range
 from nki_hf.problem import Problem
 from nki_hf.tools.error_bands import family_of
 from nki_hf.tools.latency import attention_us
-from nki_hf.tools.measured import read_rows
+from nki_hf.tools.measured import cores_and_words, read_rows
 from nki_hf.tools.modelled import visible_flops
 from nki_hf.tools.progress import Work
 from nki_hf.tools.shape import problem_of
@@ -97,20 +97,20 @@ def measured_times(path: Path) -> list[CallTime]:
       ValueError: the file or a row means nothing; the message says which.
     """
     found = []
-    for number, row in enumerate(read_rows(path), 2):
+    for row in read_rows(path):
         what = f"{row['kernel']} {row['shape']}"
         if row["kernel"] in attention_kernels():
-            words = [word.strip() for word in row["shape"].split(",")]
-            lnc = 2 if "lnc=2" in words else 1
-            problem = problem_of(",".join(word for word in words if word not in ("lnc=1", "lnc=2")))
+            try:
+                lnc, words = cores_and_words(row)
+                problem = problem_of(",".join(words))
+            except ValueError as error:
+                raise ValueError(f"{row['where']}: {error}") from error
             tokens, flops = problem.batch * problem.seqlen_q, visible_flops(problem)
         elif row["shape"].isdecimal() and 0 < int(row["shape"]) < 2**31:
             lnc, tokens = 1, int(row["shape"])
             flops = subject(row["kernel"]).flops(tokens)
         else:
-            raise ValueError(f"measured={path}, line {number}: shape={row['shape']!r} is not a size of {row['kernel']}.")
-        if lnc > get_chip(row["chip"]).default_lnc:
-            raise ValueError(f"measured={path}, line {number}: lnc={lnc} is not possible on {row['chip']}: leave it out.")
+            raise ValueError(f"{row['where']}: shape={row['shape']!r} is not a size of {row['kernel']}.")
         found.append(
             CallTime(
                 what=what,

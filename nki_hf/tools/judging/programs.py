@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nki_hf.chips import Chip, get_chip
 from nki_hf.errors import KernelFault
+from nki_hf.sim import LaunchResult
 from nki_hf.sim.run.play import BadTape
 from nki_hf.sim.stream.events import Event
 from nki_hf.tasks import Task, load_task
@@ -17,10 +20,11 @@ from nki_hf.tools.judging.findings import KIND_STAGE, KernelFailed, finding, ker
 from nki_hf.tools.judging.layouts import parsed
 from nki_hf.tools.judging.request import ELEMENTS, GIB, child, no_file, size_of, split, traces
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
-from nki_hf.tools.judging.times import stream_of
+from nki_hf.tools.judging.times import ONE_TURN, stream_of
 from nki_hf.tools.judging.verdict import failure_sentence
+from nki_hf.tools.printable import printable
 
-__all__ = ["Recorded", "failing", "recorded", "user_events"]
+__all__ = ["Recorded", "failing", "launched", "recorded", "user_events"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +108,16 @@ def user_events(
     made = get_chip(chip)
     sizes = (size,) if size else load_task(task).at[:1]
     found = recorded(path, task, sizes, (made,), lnc=lnc, layout=layout, constants=constants)
+    return launched(path, found.launches[0], found.played[0], lnc)[0].events
+
+
+def launched(path: str, asked: Mapping[str, Any], played: Mapping[str, Any], lnc: int) -> tuple[LaunchResult, str]:
+    """What `stream_of` gives for a launch of a kernel file; loops that count as one turn are said on standard error."""
     with failing():
-        return stream_of(found.launches[0], found.played[0], made, lnc)[0].events
+        found = stream_of(asked, played, get_chip(asked["chip"]), lnc)
+    if found[0].run.short:
+        print(printable(f"{Path(path).name} at size {asked['size']:,}: {ONE_TURN}"), file=sys.stderr, flush=True)
+    return found
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, of_fault
 from nki_hf.tools.judging.immediates import Immediate, immediates, other_number
 from nki_hf.tools.judging.other_kinds import Kind, Use, judge_there, kinds_of, otherwise
 from nki_hf.tools.judging.timed_work import Work, missing_work, work_of
-from nki_hf.tools.judging.times import sentence, stream_of, timed
+from nki_hf.tools.judging.times import ONE_TURN, sentence, stream_of, timed
 
 __all__ = ["time_rows"]
 
@@ -48,10 +48,18 @@ def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
                 judged.setdefault(size, kinds)
                 numbers.setdefault(size, immediates(played["tape"]))
             if size in request["at"]:
-                found["rows"].append(_row(request, task, trace, played, launched))
+                row = _row(request, task, trace, played, launched)
+                found["rows"].append(row)
+                words = missing_work([checked[key] for key in sorted(checked)], work)
                 if launched[0].run.short:
-                    found["warnings"].append(f"at size {size:,}: a loop whose trip count is a value is timed as one turn")
-                elif words := missing_work([checked[key] for key in sorted(checked)], work):
+                    if row["us"] < row["least_us"]:
+                        words = f"takes {row['us']:.1f} us, below the {row['least_us']:.1f} that no kernel can"
+                    if words:
+                        raise Failed(
+                            "times", finding("times", {**_TURNS, "message": f"at size {size:,}, {ONE_TURN}: it {words}"})
+                        )
+                    found["warnings"].append(f"at size {size:,}: {ONE_TURN}")
+                elif words:
                     raise Failed("times", finding("times", {**_OTHER, "message": f"at size {size:,} the kernel {words}"}))
                 what = otherwise(judged, kinds, size) if trace["chip"] == request["chips"][0] else None
                 if what is None and trace["chip"] == request["chips"][0] and numbers and size not in numbers:
@@ -64,6 +72,11 @@ def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
         found["failed"] = {"stage": failed.stage, "findings": list(failed.findings)}
     return {**found, "seconds": time.perf_counter() - began}
 
+
+_TURNS = {
+    "kind": "trip count",
+    "advice": "Bounds that follow from sizes are counted, as in nl.fori_loop(0, x.shape[0] // 128, body).",
+}
 
 _OTHER = {
     "kind": "other program",

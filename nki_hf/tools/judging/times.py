@@ -21,7 +21,11 @@ from nki_hf.tools.judging.counters import counters
 from nki_hf.tools.judging.reasons import reasons, sentence
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["least_us", "sentence", "stream_of", "timed"]
+__all__ = ["ONE_TURN", "least_us", "sentence", "stream_of", "timed"]
+
+
+ONE_TURN = "a loop whose trip count is a value is timed as one turn"
+"""What is said of such a loop: a run on shapes alone does not know how often it turns."""
 
 
 def timed(

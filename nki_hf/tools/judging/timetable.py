@@ -10,7 +10,7 @@ from rich.table import Table
 
 from nki_hf.chips import get_chip
 from nki_hf.tools.cores import check_cores
-from nki_hf.tools.judging.programs import failing, recorded
+from nki_hf.tools.judging.programs import failing, launched, recorded
 from nki_hf.tools.judging.times import sentence, timed
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
@@ -28,8 +28,10 @@ def rows(
     found = recorded(path, task, sizes, made, lnc=lnc, layout=layout, constants=constants)
     times = []
     for asked, played in zip(found.launches, found.played, strict=True):
+        made_of = launched(path, asked, played, lnc)
+        chip = get_chip(asked["chip"])
         with failing():
-            row = timed(found.task, asked, played, get_chip(asked["chip"]), lnc, dtype=found.dtype, window=window)
+            row = timed(found.task, asked, played, chip, lnc, dtype=found.dtype, window=window, launched=made_of)
         times.append({**row, "sentence": sentence(row), "kernel": found.kernel, "task": found.task.name})
     return times
 
