@@ -99,9 +99,16 @@ def main(
 ) -> None:
     """Run every step and name the first that fails. Exit code 0: all passed, 1: one failed, 2: wrong use."""
     shape = Shape(
-        batch=batch, heads=heads, kv_heads=kv_heads, seqlen=seqlen, seqlen_kv=seqlen_kv, head_dim=head_dim,
-        head_dim_v=head_dim_v, dtype=dtype, layers=layers,
-    )  # fmt: skip
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seqlen=seqlen,
+        seqlen_kv=seqlen_kv,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        dtype=dtype,
+        layers=layers,
+    )
     problem = shape.problem() or _unknown(device, step)
     if problem:
         raise ValueError(problem)
@@ -207,10 +214,16 @@ def compare_model(device: str, shape: Shape, layers: int, *, compiled: bool) -> 
     from nki_hf.tools.model_bench.model import LastHidden
 
     config = Qwen3Config(
-        vocab_size=512, hidden_size=256, intermediate_size=256, num_hidden_layers=layers, num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim, max_position_embeddings=max(shape.keys, 512),
+        vocab_size=512,
+        hidden_size=256,
+        intermediate_size=256,
+        num_hidden_layers=layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=max(shape.keys, 512),
         attn_implementation="eager",
-    )  # fmt: skip
+    )
     model = Qwen3Model(config).eval().to(getattr(torch, DTYPES[shape.dtype]))
     module = LastHidden(model)
     ids = torch.randint(0, 512, (shape.batch, shape.keys), dtype=torch.int32)

@@ -127,9 +127,17 @@ def small_model(attention: str) -> Any:
 
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=256, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, tie_word_embeddings=False, attn_implementation=attention, use_cache=False,
-    )  # fmt: skip
+        vocab_size=256,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        tie_word_embeddings=False,
+        attn_implementation=attention,
+        use_cache=False,
+    )
     model = Qwen3ForCausalLM(config)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("embed_tokens" in name or "lm_head" in name)
@@ -186,9 +194,17 @@ def data(steps: int, seqlen: int, batch_size: int, *, packed: bool) -> list[dict
 
 
 def train(
-    attention: str, device: str, steps: int, seqlen: int, batch_size: int, *, packed: bool, checkpointing: bool, trl: bool,
+    attention: str,
+    device: str,
+    steps: int,
+    seqlen: int,
+    batch_size: int,
+    *,
+    packed: bool,
+    checkpointing: bool,
+    trl: bool,
     step: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Train with one attention: the loss of each step, seconds, resident memory, and what attention ran."""
     import nki_hf
 
@@ -206,10 +222,14 @@ def train(
     seconds = time.perf_counter() - start
     report = nki_hf.explain(reset=True)
     return {
-        "losses": losses, "seconds": seconds, "calls": report.calls, "gradients": report.gradients,
-        "fallbacks": report.fallbacks, "reasons": report.reasons(),
+        "losses": losses,
+        "seconds": seconds,
+        "calls": report.calls,
+        "gradients": report.gradients,
+        "fallbacks": report.fallbacks,
+        "reasons": report.reasons(),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }  # fmt: skip
+    }
 
 
 def by_trainer(model: Any, rows: list[dict[str, Any]], steps: int, batch_size: int, step: Callable[[], None]) -> list[float]:
@@ -244,10 +264,19 @@ def by_trl(model: Any, steps: int, seqlen: int, batch_size: int, step: Callable[
 def settings(folder: str, steps: int, batch_size: int) -> dict[str, Any]:
     """What both trainers are told."""
     return {
-        "output_dir": folder, "max_steps": steps, "per_device_train_batch_size": batch_size, "learning_rate": 3e-3,
-        "logging_steps": 1, "report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "seed": 0,
-        "dataloader_pin_memory": False, "lr_scheduler_type": "constant",
-    }  # fmt: skip
+        "output_dir": folder,
+        "max_steps": steps,
+        "per_device_train_batch_size": batch_size,
+        "learning_rate": 3e-3,
+        "logging_steps": 1,
+        "report_to": [],
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "seed": 0,
+        "dataloader_pin_memory": False,
+        "lr_scheduler_type": "constant",
+    }
 
 
 def losses_of(trainer: Any, step: Callable[[], None]) -> list[float]:
@@ -309,9 +338,16 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
         table.add_column(name, justify="left" if name == "attention" else "right", no_wrap=True)
     for name, row in rows.items():
         table.add_row(
-            name, f"{row['losses'][0]:.4f}", f"{row['losses'][-1]:.4f}", f"{difference(rows, name):.1e}",
-            f"{row['seconds']:.1f}", f"{row['peak_mib']:.0f}", str(row["calls"]), str(row["gradients"]), str(row["fallbacks"]),
-        )  # fmt: skip
+            name,
+            f"{row['losses'][0]:.4f}",
+            f"{row['losses'][-1]:.4f}",
+            f"{difference(rows, name):.1e}",
+            f"{row['seconds']:.1f}",
+            f"{row['peak_mib']:.0f}",
+            str(row["calls"]),
+            str(row["gradients"]),
+            str(row["fallbacks"]),
+        )
     Screen().show(table)
 
 

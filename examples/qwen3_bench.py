@@ -42,7 +42,7 @@ try:
         PRESETS,
         BenchOptions,
         WrongUse,
-    )  # fmt: skip
+    )
     from nki_hf.tools.output_files import check_writable, writing
     from nki_hf.tools.program import ProgramCommand, finished
     from nki_hf.tools.progress import working
@@ -114,11 +114,21 @@ def main(
             raise WrongUse(f"attn={unknown[0]!r} is not known: attn is any of {', '.join(ATTENTIONS)}.")
         given = {"layers": layers, "seqlen": seqlen, "batch_size": batch_size, "warmup": warmup, "iters": iters}
         return BenchOptions(
-            model=model, attn=names, dtype=dtype, device=device, padded=padded,
-            decode_steps=decode_steps, cache_dir=cache_dir, window=window, profile=profile, json=json, seed=seed,
-            trust_remote_code=trust_remote_code, no_page=no_page,
+            model=model,
+            attn=names,
+            dtype=dtype,
+            device=device,
+            padded=padded,
+            decode_steps=decode_steps,
+            cache_dir=cache_dir,
+            window=window,
+            profile=profile,
+            json=json,
+            seed=seed,
+            trust_remote_code=trust_remote_code,
+            no_page=no_page,
             **{**_preset(preset), **{name: value for name, value in given.items() if value is not None}},
-        )  # fmt: skip
+        )
 
     def judged() -> int:
         if compare is not None:

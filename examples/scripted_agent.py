@@ -110,23 +110,33 @@ EDITS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "v5: the division is delayed to the output, which is seqlen / head_dim times smaller than the probabilities",
         (
-            (NAIVE[NAIVE.index("        probs = []") : NAIVE.index("            probs.append")]
-             + "            probs.append(part)\n", "        probs = exps\n"),
-            ("        nisa.tensor_copy(dst=done, src=acc)\n",
-             "        nisa.tensor_scalar(dst=done, data=acc, op0=nl.multiply, operand0=inverse)\n"),
+            (
+                NAIVE[NAIVE.index("        probs = []") : NAIVE.index("            probs.append")]
+                + "            probs.append(part)\n",
+                "        probs = exps\n",
+            ),
+            (
+                "        nisa.tensor_copy(dst=done, src=acc)\n",
+                "        nisa.tensor_scalar(dst=done, data=acc, op0=nl.multiply, operand0=inverse)\n",
+            ),
         ),
     ),
     (
         "v6: exp reads PSUM with the maximum as its bias and sums its row: one instruction in place of three",
         (
             ("data=maxima, axis=1)", "data=maxima, axis=1, negate=True)"),
-            ("        shifted = nl.ndarray((TQ, TK), nl.float32, buffer=nl.sbuf)\n"
-             "        nisa.tensor_scalar(dst=shifted, data=scores[j], op0=nl.subtract, operand0=top)\n", ""),
-            ("        nisa.activation(dst=power, op=nl.exp, data=shifted)\n"
-             "        nisa.tensor_reduce(dst=sums[:, j : j + 1], op=nl.add, data=power, axis=1)\n",
-             "        nisa.activation_reduce(\n"
-             "            dst=power, op=nl.exp, data=scores[j], bias=top, reduce_op=nl.add, reduce_res=sums[:, j : j + 1]\n"
-             "        )\n"),
+            (
+                "        shifted = nl.ndarray((TQ, TK), nl.float32, buffer=nl.sbuf)\n"
+                "        nisa.tensor_scalar(dst=shifted, data=scores[j], op0=nl.subtract, operand0=top)\n",
+                "",
+            ),
+            (
+                "        nisa.activation(dst=power, op=nl.exp, data=shifted)\n"
+                "        nisa.tensor_reduce(dst=sums[:, j : j + 1], op=nl.add, data=power, axis=1)\n",
+                "        nisa.activation_reduce(\n"
+                "            dst=power, op=nl.exp, data=scores[j], bias=top, reduce_op=nl.add, reduce_res=sums[:, j : j + 1]\n"
+                "        )\n",
+            ),
         ),
     ),
     (
@@ -136,7 +146,7 @@ EDITS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("power = nl.ndarray((TQ, TK), nl.float32", "power = nl.ndarray((TQ, TK), KEEP"),
         ),
     ),
-)  # fmt: skip
+)
 
 
 def steps() -> list[tuple[str, str]]:

@@ -116,9 +116,17 @@ def small_model(folder: Path) -> Path:
     fast.save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=1024, bos_token_id=None, eos_token_id=1, pad_token_id=1,
-    )  # fmt: skip
+        vocab_size=len(vocabulary),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
     network = LlamaForCausalLM(config)
     network.lm_head.weight.data[1] = 0.0  # an answer hardly ends before its last token
     network.save_pretrained(folder)
@@ -149,10 +157,13 @@ def serve(name: str, model: Path, prompts: list[str], clients: int, new_tokens: 
         with threads(clients) as pool:
             found = list(pool.map(timed, prompts))
         outcome = Outcome(
-            texts=[text for text, _, _ in found], seconds=[seconds for _, _, seconds in found],
-            took=time.perf_counter() - began, tokens=sum(count for _, count, _ in found), attention=server.attention,
+            texts=[text for text, _, _ in found],
+            seconds=[seconds for _, _, seconds in found],
+            took=time.perf_counter() - began,
+            tokens=sum(count for _, count, _ in found),
+            attention=server.attention,
             notes=notes,
-        )  # fmt: skip
+        )
         if others is not None:
             others.join()
             outcome.good = fill_queue(server, prompts[:8], outcome.texts[:8], new_tokens, notes)

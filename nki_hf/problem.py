@@ -70,7 +70,7 @@ class Band:
     def narrowed(self, seqlen_q: int, seqlen_kv: int) -> Self:
         """The same with numbers that int32 and float32 hold: keys beyond either end are none, so that an edge is moved to where
         no row meets a key behind it.
-        """  # fmt: skip
+        """
         if all(value is None or -_FAR < value < _FAR for value in (self.q_offset, self.window, self.ahead)):
             return self
         first, stop = self.first(0), self.stop(0)

@@ -144,10 +144,13 @@ def some_rows(inputs: AttentionInputs, start: int, stop: int) -> AttentionInputs
     mask = replace(problem.mask, q_offset=problem.mask.q_offset + start)
     q = inputs.q[:, :, part]
     return replace(
-        inputs, problem=replace(problem, seqlen_q=q.shape[2], mask=mask), q=q,
-        lo=None if inputs.lo is None else inputs.lo[..., part], hi=None if inputs.hi is None else inputs.hi[..., part],
+        inputs,
+        problem=replace(problem, seqlen_q=q.shape[2], mask=mask),
+        q=q,
+        lo=None if inputs.lo is None else inputs.lo[..., part],
+        hi=None if inputs.hi is None else inputs.hi[..., part],
         bias=inputs.bias if inputs.bias is None or inputs.bias.shape[2] == 1 else inputs.bias[:, :, part],
-    )  # fmt: skip
+    )
 
 
 def allowed_error(inputs: AttentionInputs) -> tuple[float, float]:

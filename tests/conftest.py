@@ -47,9 +47,14 @@ def tiny_folder(tmp_path_factory):
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?").save_pretrained(folder)
     config = Qwen3Config(
-        vocab_size=len(words) + 1, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32,
-    )  # fmt: skip
+        vocab_size=len(words) + 1,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+    )
     model = Qwen3Model(config)
     draw = torch.Generator().manual_seed(0)
     model.load_state_dict({name: random_weight(name, weight.shape, draw) for name, weight in model.named_parameters()})

@@ -38,9 +38,15 @@ def main() -> int:
         parser.error(f"--repeat {arguments.repeat} measures nothing: it is 1 or more.")
     length, chip = arguments.seqlen, get_chip("trn2")
     problem = Problem(
-        batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=length, seqlen_kv=length, head_dim=128, head_dim_v=128,
+        batch=1,
+        num_heads_q=2,
+        num_heads_kv=1,
+        seqlen_q=length,
+        seqlen_kv=length,
+        head_dim=128,
+        head_dim_v=128,
         mask=Mask(ahead=1),
-    )  # fmt: skip
+    )
     call = dict(AttentionSubject(kernel=flash_prefill, problem=problem, chip=chip).case("normal", 0).arguments)
     for values in (True, False):
         times: dict[str, list[float]] = {mode: [] for mode in _MODES}

@@ -80,14 +80,24 @@ def draw(seed: int) -> tuple[Problem, str, int]:
     keys = max(keys, seqlen_q)
     bounds, causal, windowed = some.random() < 0.4, some.random() < 0.5, some.random() < 0.1
     mask = Mask(
-        runtime_bounds=bounds, q_offset=keys - seqlen_q if causal else 0, ahead=1 if causal else None,
+        runtime_bounds=bounds,
+        q_offset=keys - seqlen_q if causal else 0,
+        ahead=1 if causal else None,
         window=some.choice((64, 512, 1024)) if causal and windowed else None,
-    )  # fmt: skip
+    )
     problem = Problem(
-        batch=batch, num_heads_q=kv_heads * group, num_heads_kv=kv_heads, seqlen_q=seqlen_q, seqlen_kv=keys,
-        head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, mask=mask, softcap=20.0 if some.random() < 0.15 else None,
+        batch=batch,
+        num_heads_q=kv_heads * group,
+        num_heads_kv=kv_heads,
+        seqlen_q=seqlen_q,
+        seqlen_kv=keys,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        dtype=dtype,
+        mask=mask,
+        softcap=20.0 if some.random() < 0.15 else None,
         sink=some.random() < 0.15,
-    )  # fmt: skip
+    )
     return problem, chip, lnc
 
 
@@ -141,9 +151,16 @@ def told() -> list[str]:
     lines = ["| query heads, kv heads, head_dim, dtype | runs | flash_decode us | flash_prefill us |", "|---|---|---:|---:|"]
     for heads, kv_heads, head_dim, dtype in TOLD:
         problem = Problem(
-            batch=16, num_heads_q=heads, num_heads_kv=kv_heads, seqlen_q=1, seqlen_kv=512, head_dim=head_dim,
-            head_dim_v=head_dim, dtype=dtype, mask=Mask(runtime_bounds=True),
-        )  # fmt: skip
+            batch=16,
+            num_heads_q=heads,
+            num_heads_kv=kv_heads,
+            seqlen_q=1,
+            seqlen_kv=512,
+            head_dim=head_dim,
+            head_dim_v=head_dim,
+            dtype=dtype,
+            mask=Mask(runtime_bounds=True),
+        )
         found = decide(problem, backend="simulator", chip="trn2")
         us = dict(re.findall(r"(\w+) \(([\d.]+) us", found.why))
         cells = [f"{heads}, {kv_heads}, {head_dim}, {dtype}", str(found.kernel), us["flash_decode"], us["flash_prefill"]]

@@ -89,9 +89,15 @@ def main():
             for cached in CACHED:
                 sdpa, nki, replay, again = figures(sizes, cached, options.steps, getattr(torch, options.dtype))
                 cells = [
-                    name, f"{cached:,}", pair(sdpa), pair(nki), pair(map(truediv, nki, sdpa)), pair(replay),
-                    pair(map(truediv, nki, replay)), str(again),
-                ]  # fmt: skip
+                    name,
+                    f"{cached:,}",
+                    pair(sdpa),
+                    pair(nki),
+                    pair(map(truediv, nki, sdpa)),
+                    pair(replay),
+                    pair(map(truediv, nki, replay)),
+                    str(again),
+                ]
                 print(f"| {' | '.join(cells)} |", flush=True)
 
 

@@ -42,9 +42,14 @@ MORE = (1025, 4097, 5000, 17_000)
 def problem_of(batch: int, keys: int, group: int, seqlen_q: int = 1) -> Problem:
     """A decode call of 8 kv heads of 128."""
     return Problem(
-        batch=batch, num_heads_q=KV_HEADS * group, num_heads_kv=KV_HEADS, seqlen_q=seqlen_q, seqlen_kv=keys, head_dim=128,
+        batch=batch,
+        num_heads_q=KV_HEADS * group,
+        num_heads_kv=KV_HEADS,
+        seqlen_q=seqlen_q,
+        seqlen_kv=keys,
+        head_dim=128,
         head_dim_v=128,
-    )  # fmt: skip
+    )
 
 
 def row_of(name: str, cores: int, batch: int, keys: int) -> str:

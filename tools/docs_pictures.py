@@ -35,9 +35,10 @@ def scaling() -> None:
     Each file holds the simulated microseconds that it shows as its description, so that a test sees when they are old.
     """
     points = sweep(
-        lengths_of("seqlen=512..16384"), lambda seqlen: model_problem(HEADS, seqlen, BenchOptions()),
+        lengths_of("seqlen=512..16384"),
+        lambda seqlen: model_problem(HEADS, seqlen, BenchOptions()),
         step=lambda what: print(what, file=sys.stderr, flush=True),
-    )  # fmt: skip
+    )
     shown = json.dumps([[p.line, p.seqlen, round(p.us, 1)] for p in points if p.kind == "simulated"])
     for theme, name in ((LIGHT, "scaling.png"), (DARK, "scaling_dark.png")):
         (IMAGES / name).write_bytes(drawn(partial(draw, points), theme, SIZE, "png", description=shown))
@@ -50,8 +51,10 @@ def utilisation() -> None:
 
 def timelines() -> None:
     """The two timelines of docs/timing.md."""
-    for name, words in (("flash_prefill_trn2", ("--kernel", "flash_prefill", "--chip", "trn2")),
-                        ("v11_trn1", ("--kernel", "v11", "--chip", "trn1"))):  # fmt: skip
+    for name, words in (
+        ("flash_prefill_trn2", ("--kernel", "flash_prefill", "--chip", "trn2")),
+        ("v11_trn1", ("--kernel", "v11", "--chip", "trn1")),
+    ):
         _run("-m", "nki_hf", "trace", *words, "--seqlen", "1024", "-o", str(IMAGES / f"{name}.png"))
 
 

@@ -49,10 +49,17 @@ class Browser:
         their_read, self._write = os.pipe()
         self._read, their_write = os.pipe()
         flags = (
-            "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
-            "--disable-dev-shm-usage", "--disable-extensions", "--disable-background-networking",
+            "--headless=new",
+            "--remote-debugging-pipe",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--no-first-run",
+            "--disable-dev-shm-usage",
+            "--disable-extensions",
+            "--disable-background-networking",
             f"--user-data-dir={self._home.name}",
-        )  # fmt: skip
+        )
         above = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10) for number in (their_read, their_write)]
         self._process = subprocess.Popen(
             [path, *flags, "about:blank"],

@@ -82,9 +82,12 @@ _DIFFUSION = (
     ("sd_swapped_operands", "operands of PV exchanged: no broadcast of the divisor, no transpose of the output"),
 )
 _WALK = (
-    ("walk_v3", "naive"), ("walk_v4", "in SBUF"), ("walk_v5", "division delayed"), ("walk_v6", "exp and sum in one"),
+    ("walk_v3", "naive"),
+    ("walk_v4", "in SBUF"),
+    ("walk_v5", "division delayed"),
+    ("walk_v6", "exp and sum in one"),
     ("walk_v7", "bfloat16 probabilities"),
-)  # fmt: skip
+)
 
 JOURNEYS = (
     Journey(name="ladder", task="attention_unscaled", steps=_LADDER, sizes=_SIZES, measured=_measured([s for s, _ in _LADDER]),
@@ -184,8 +187,11 @@ def drawn(journey: Journey, times: Mapping[tuple[str, str, int], float]) -> byte
     panels: list[dict[str, Any]] = []
     for chip in journey.chips:
         points = [(n, times[step, chip, size]) for n, (step, _) in enumerate(journey.steps)]
-        measured = [(n, journey.measured[step, size]) for n, (step, _) in enumerate(journey.steps)
-                    if chip == "trn1" and (step, size) in journey.measured]  # fmt: skip
+        measured = [
+            (n, journey.measured[step, size])
+            for n, (step, _) in enumerate(journey.steps)
+            if chip == "trn1" and (step, size) in journey.measured
+        ]
         panels.append({"title": f"{chip}, {size:,} keys", "points": points, "lines": {}, "measured": measured, "names": names})
     return picture(panels, f"{journey.name}: {journey.task}", "svg", label="step")
 

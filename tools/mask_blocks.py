@@ -59,10 +59,19 @@ def row(case: str, seqlen: int) -> tuple[dict[str, int], Problem]:
 
 def _forward(window: int | None, seqlen: int, padded: bool, place: str) -> None:
     config = Qwen3Config(
-        vocab_size=64, hidden_size=64, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=128,
-        num_hidden_layers=1, max_position_embeddings=seqlen, use_sliding_window=window is not None, sliding_window=window,
-        layer_types=["full_attention" if window is None else "sliding_attention"], attn_implementation="nki",
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=128,
+        num_hidden_layers=1,
+        max_position_embeddings=seqlen,
+        use_sliding_window=window is not None,
+        sliding_window=window,
+        layer_types=["full_attention" if window is None else "sliding_attention"],
+        attn_implementation="nki",
+    )
     device = "cpu" if place == "cpu" else "neuron"
     model = Qwen3Model(config).to(torch.bfloat16).eval().to(device)
     ids, padding = torch.ones(1, seqlen, dtype=torch.int32), torch.ones(1, seqlen, dtype=torch.int32)

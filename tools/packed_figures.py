@@ -33,9 +33,16 @@ def lengths_of(case):
 def _problem(sizes, batch, rows, keys, mask, row_statistics=False):
     heads, kv_heads, head_dim = sizes
     return Problem(
-        batch=batch, num_heads_q=heads, num_heads_kv=kv_heads, seqlen_q=rows, seqlen_kv=keys, head_dim=head_dim,
-        head_dim_v=head_dim, mask=mask, row_statistics=row_statistics,
-    )  # fmt: skip
+        batch=batch,
+        num_heads_q=heads,
+        num_heads_kv=kv_heads,
+        seqlen_q=rows,
+        seqlen_kv=keys,
+        head_dim=head_dim,
+        head_dim_v=head_dim,
+        mask=mask,
+        row_statistics=row_statistics,
+    )
 
 
 MASKS = {
@@ -84,9 +91,16 @@ def main():
     for case in given.cases:
         pieces, launches, packed, compiled = figures(case, chip, sizes)
         table.add_row(
-            case, f"{pieces.needed:,}", f"{pieces.visited:,}", f"{pieces.visited / pieces.needed:.2f}", f"{pieces.idle:,}",
-            str(launches), f"{packed:,.0f}", f"{compiled:,.0f}", f"{packed / compiled:.2f}",
-        )  # fmt: skip
+            case,
+            f"{pieces.needed:,}",
+            f"{pieces.visited:,}",
+            f"{pieces.visited / pieces.needed:.2f}",
+            f"{pieces.idle:,}",
+            str(launches),
+            f"{packed:,.0f}",
+            f"{compiled:,.0f}",
+            f"{packed / compiled:.2f}",
+        )
     Console().print(table)
 
 

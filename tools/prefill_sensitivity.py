@@ -43,15 +43,31 @@ SHORT_COLUMNS, SHORT_RATE = 129, 0.41
 CASES: Mapping[str, tuple[int, bool]] = {"4K": (4096, False), "4K causal": (4096, True)}
 """Keys, and whether causal; one head of 128."""
 CHIPS = ("trn1", "trn2", "trn3")
-HEADER = ("case", "chip", "switched", "flash_prefill program", "window", "attention_cte program", "window",
-          "flash_const_max program", "window", "gain on the better of both")  # fmt: skip
+HEADER = (
+    "case",
+    "chip",
+    "switched",
+    "flash_prefill program",
+    "window",
+    "attention_cte program",
+    "window",
+    "flash_const_max program",
+    "window",
+    "gain on the better of both",
+)
 
 
 def _problem(seqlen: int, causal: bool) -> Problem:
     return Problem(
-        batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=seqlen, seqlen_kv=seqlen, head_dim=128, head_dim_v=128,
+        batch=1,
+        num_heads_q=1,
+        num_heads_kv=1,
+        seqlen_q=seqlen,
+        seqlen_kv=seqlen,
+        head_dim=128,
+        head_dim_v=128,
         mask=Mask(ahead=1 if causal else None),
-    )  # fmt: skip
+    )
 
 
 def short_matmuls_slowed(scheduled: Schedule, chip: Chip) -> Schedule:
@@ -111,8 +127,13 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.write and asked.chip:
         parser.error("--write writes all chips: leave --chip out.")
-    rows = [row for name in CASES for chip in CHIPS if asked.chip in (None, chip)
-            for row in rows_of(name, get_chip(chip), asked.library)]  # fmt: skip
+    rows = [
+        row
+        for name in CASES
+        for chip in CHIPS
+        if asked.chip in (None, chip)
+        for row in rows_of(name, get_chip(chip), asked.library)
+    ]
     table = Table(*HEADER, title="prefill on one core, simulated us: no figure here was measured")
     for row in rows:
         table.add_row(*row)

@@ -60,10 +60,25 @@ class Case:
     before: Problem | None = None
 
 
-def _problem(seqlen: int, heads: int = 1, heads_kv: int | None = None, head_dim: int = 128, head_dim_v: int | None = None,
-             batch: int = 1, **mask: Any) -> Problem:  # fmt: skip
-    return Problem(batch=batch, num_heads_q=heads, num_heads_kv=heads_kv or heads, seqlen_q=seqlen, seqlen_kv=seqlen,
-                   head_dim=head_dim, head_dim_v=head_dim_v or head_dim, mask=Mask(**mask))  # fmt: skip
+def _problem(
+    seqlen: int,
+    heads: int = 1,
+    heads_kv: int | None = None,
+    head_dim: int = 128,
+    head_dim_v: int | None = None,
+    batch: int = 1,
+    **mask: Any,
+) -> Problem:
+    return Problem(
+        batch=batch,
+        num_heads_q=heads,
+        num_heads_kv=heads_kv or heads,
+        seqlen_q=seqlen,
+        seqlen_kv=seqlen,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v or head_dim,
+        mask=Mask(**mask),
+    )
 
 
 CASES = (

@@ -50,9 +50,14 @@ from tools.page_block import TIMING, replace_block
 CORRELATION = TIMING.parent / "correlation.md"
 _NO_FIGURE = float("nan")
 _SAMPLES_US = {
-    "v3": (57, 175, 652, 3130), "v4": (25, 67, 229, 873), "v5": (23, 53, 171, 631), "v6": (23, 53, 163, 609),
-    "v7": (19, 39, 112, 400), "v8": (20, 40, 116, 421), "v9": (23, 43, 118, 429),
-}  # fmt: skip
+    "v3": (57, 175, 652, 3130),
+    "v4": (25, 67, 229, 873),
+    "v5": (23, 53, 171, 631),
+    "v6": (23, 53, 163, 609),
+    "v7": (19, 39, 112, 400),
+    "v8": (20, 40, 116, 421),
+    "v9": (23, 43, 118, 429),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +107,13 @@ def samples(folder: Path) -> Iterator[Case]:
         for place, size in enumerate(sizes):
             measured = _SAMPLES_US.get(f"v{version}", (_NO_FIGURE,) * 4)[place] if version > 2 else _NO_FIGURE
             tensors = (_shape((128, size), ml_dtypes.bfloat16),) * 3
-            yield Case(kernel=f"attn_fwd_v{version}", size=size, chip="trn1", measured_us=measured,
-                       events=lambda kernel=kernel, tensors=tensors: _events(kernel, tensors, {}, chip))  # fmt: skip
+            yield Case(
+                kernel=f"attn_fwd_v{version}",
+                size=size,
+                chip="trn1",
+                measured_us=measured,
+                events=lambda kernel=kernel, tensors=tensors: _events(kernel, tensors, {}, chip),
+            )
 
 
 def library(checkout: Path) -> Iterator[Case]:
@@ -125,12 +135,20 @@ def library(checkout: Path) -> Iterator[Case]:
             hidden, rows = int(row.shape.split(" ")[1].replace(",", "")), min(row.size, 4096)
             operands = (_shape((1, rows, hidden), ml_dtypes.bfloat16), _shape((1, hidden), ml_dtypes.bfloat16))
             yield _measured(
-                row, lambda operands=operands: _events(
+                row,
+                lambda operands=operands: _events(
                     norm.rmsnorm_quant_kernel, (*operands, norm.RmsNormQuantKernelArgs()), {}, chip, 2
-                ), row.size // rows,
-            )  # fmt: skip
-    yield Case(kernel="attention_tkg, batch 16, 80/8 heads, flat cache", size=4096, chip="trn2", measured_us=_NO_FIGURE,
-               events=lambda: _tkg(checkout, 16, 10, 4096, 0), scale=8)  # fmt: skip
+                ),
+                row.size // rows,
+            )
+    yield Case(
+        kernel="attention_tkg, batch 16, 80/8 heads, flat cache",
+        size=4096,
+        chip="trn2",
+        measured_us=_NO_FIGURE,
+        events=lambda: _tkg(checkout, 16, 10, 4096, 0),
+        scale=8,
+    )
 
 
 def backward(checkout: Path) -> Iterator[Case]:
@@ -150,14 +168,25 @@ def backward(checkout: Path) -> Iterator[Case]:
             ours = partial(attention_events, problem, chip, kernel="flash_backward")
             for title, events in (("attention_bwd", public), ("flash_backward of this package", ours)):
                 yield Case(
-                    kernel=title + ", causal" * masked, size=size, chip=name, measured_us=_NO_FIGURE, events=events,
+                    kernel=title + ", causal" * masked,
+                    size=size,
+                    chip=name,
+                    measured_us=_NO_FIGURE,
+                    events=events,
                     open_copies=events is public,
-                )  # fmt: skip
+                )
 
 
 def _measured(row: Measurement, events: Callable[[], Sequence[Event]], scale: int = 1) -> Case:
-    return Case(kernel=f"{row.subject}, {row.shape}", size=row.size, chip=row.chip, measured_us=row.us, events=events,
-                scale=scale, row=row)  # fmt: skip
+    return Case(
+        kernel=f"{row.subject}, {row.shape}",
+        size=row.size,
+        chip=row.chip,
+        measured_us=row.us,
+        events=events,
+        scale=scale,
+        row=row,
+    )
 
 
 def _cte(heads: int, kv_heads: int, keys: int) -> dict[str, Any]:
@@ -176,22 +205,34 @@ def _tkg(checkout: Path, batch: int, heads: int, keys: int, block: int) -> Seque
     space |= {"nki": importlib.import_module("nki"), "nisa": importlib.import_module("nki.isa")}
     path = checkout / "test/integration/nkilib/core/attention/test_attention_tkg.py"
     (wrapper,) = [
-        node for node in ast.parse(path.read_text()).body
+        node
+        for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef) and node.name == "attn_tkg_wrapper"
-    ]  # fmt: skip
+    ]
     wrapper.decorator_list = []
     exec(compile(ast.Module([wrapper], []), str(path), "exec"), space)  # the user names the checkout; docs/security.md
     config = space["AttnTKGConfig"](batch, heads, 1, keys, keys, 128, block, tp_k_prior=True, strided_mm1=block == 0,
                                     use_pos_id=False, fuse_rope=False, qk_in_sb=True)  # fmt: skip
     cache = (batch * keys // block, block, 128) if block else (batch, 1, keys, 128)
-    shapes = {"q": (128, batch * heads), "k_active": (128, batch), "v_active": (batch, 1, 1, 128), "k_prior": cache,
-              "v_prior": cache}  # fmt: skip
+    shapes = {
+        "q": (128, batch * heads),
+        "k_active": (128, batch),
+        "v_active": (batch, 1, 1, 128),
+        "k_prior": cache,
+        "v_prior": cache,
+    }
     tensors = {name: _shape(shape, ml_dtypes.bfloat16) for name, shape in shapes.items()}
     tensors["mask"] = _shape((keys, batch, heads, 1), np.uint8)
     tensors["active_blocks_table"] = _shape((batch, keys // block), np.uint32) if block else None
     absent = dict.fromkeys(("inv_freqs", "rope_pos_ids", "start_pos_ids", "sink"))
-    constants = {"attn_out_shape": (batch, heads, 128, 1), "k_out_shape": (batch, 1, 128, 1), "cfg": config,
-                 "dtype": language.bfloat16, "lnc": 2, "DBG": False}  # fmt: skip
+    constants = {
+        "attn_out_shape": (batch, heads, 128, 1),
+        "k_out_shape": (batch, 1, 128, 1),
+        "cfg": config,
+        "dtype": language.bfloat16,
+        "lnc": 2,
+        "DBG": False,
+    }
     return _events(space["attn_tkg_wrapper"], (), {**tensors, **absent, **constants}, get_chip("trn2"), 2)
 
 
@@ -208,15 +249,24 @@ def docs(examples: Path) -> Iterator[Case]:
     operands = (_shape((8192, 4096), np.float32), _shape((8192, 2048), np.float32))
     for name, measured in (("nki_matmul_tiled_", 39_890), ("nki_matmul_fully_optimized_", 28_300)):
         kernel = getattr(matmul, name)
-        yield Case(kernel=name.strip("_"), chip="trn2", measured_us=measured, scale=4,
-                   events=lambda kernel=kernel: _events(kernel, operands, {}, trn2))  # fmt: skip
+        yield Case(
+            kernel=name.strip("_"),
+            chip="trn2",
+            measured_us=measured,
+            scale=4,
+            events=lambda kernel=kernel: _events(kernel, operands, {}, trn2),
+        )
     mamba = importlib.import_module("mamba_nki_kernels")
     wide, narrow = _shape((1, 4096, 512), np.float32), _shape((1, 16, 512), np.float32)
     arguments = (wide, wide, _shape((4096, 16), np.float32), narrow, narrow)
     for name, measured in (("mamba_v1", 2_340), ("mamba_v2", 1_610)):
         kernel = getattr(mamba, name)
-        yield Case(kernel=f"{name}, 4,096 channels, 16 states, 512", chip="trn1", measured_us=measured,
-                   events=lambda kernel=kernel: _events(kernel, arguments, {}, trn1))  # fmt: skip
+        yield Case(
+            kernel=f"{name}, 4,096 channels, 16 states, 512",
+            chip="trn1",
+            measured_us=measured,
+            events=lambda kernel=kernel: _events(kernel, arguments, {}, trn1),
+        )
 
 
 def placed(events: Sequence[Event], copies: str) -> list[Event]:
@@ -266,9 +316,12 @@ def simulate(case: Case, copies: str) -> Result:
     scheduled = schedule(events, chip)
     without = {name: scaled(us) for name, us in effects(events, scheduled).items()} if case.row else {}
     return Result(
-        case=case, instructions=len(events), window_us=scaled(scheduled.total_ns / 1e3), without=without,
+        case=case,
+        instructions=len(events),
+        window_us=scaled(scheduled.total_ns / 1e3),
+        without=without,
         program_us=scaled(scheduled_us(events, chip, None)),
-    )  # fmt: skip
+    )
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -281,8 +334,10 @@ def markdown(results: Sequence[Result]) -> str:
         sizes = " / ".join(f"{row.case.size:,}" for row in rows if row.case.size)
         measured = " / ".join(row.measured for row in rows) if any(row.measured != "-" for row in rows) else "not published"
         errors = " / ".join(row.error for row in rows) if any(row.error != "-" for row in rows) else ""
-        lines.append(f"| {kernel}{', ' if sizes else ''}{sizes} | {rows[0].case.chip} | {measured} | "
-                     f"{' / '.join(f'{row.window_us:,.0f}' for row in rows)} | {errors} |")  # fmt: skip
+        lines.append(
+            f"| {kernel}{', ' if sizes else ''}{sizes} | {rows[0].case.chip} | {measured} | "
+            f"{' / '.join(f'{row.window_us:,.0f}' for row in rows)} | {errors} |"
+        )
     return "\n".join(lines)
 
 
@@ -305,8 +360,16 @@ def main() -> int:
         parser.error("--write needs --library, and for the table of docs/timing.md --docs as well.")
     os.environ.setdefault("NKILIB_SIMULATION_RUN_ALL", "1")
     console = Console(width=130)
-    table = Table("kernel", "chip", "instructions", "measured µs", "simulated µs", "error", "program order µs (sim)",
-                  title=f"public kernels, unmodified; PSUM copies on {asked.copies}")  # fmt: skip
+    table = Table(
+        "kernel",
+        "chip",
+        "instructions",
+        "measured µs",
+        "simulated µs",
+        "error",
+        "program order µs (sim)",
+        title=f"public kernels, unmodified; PSUM copies on {asked.copies}",
+    )
     results, failed = [], 0
     with sim.as_nki():
         readers = ((library, asked.library), (samples, asked.samples), (docs, asked.docs))
@@ -323,14 +386,24 @@ def main() -> int:
                 failed += 1
                 continue
             results.append(result)
-            table.add_row(f"{case.kernel} {case.size or ''}", case.chip, f"{result.instructions:,}", result.measured,
-                          f"{result.window_us:,.0f}", result.error, f"{result.program_us:,.0f}")  # fmt: skip
+            table.add_row(
+                f"{case.kernel} {case.size or ''}",
+                case.chip,
+                f"{result.instructions:,}",
+                result.measured,
+                f"{result.window_us:,.0f}",
+                result.error,
+                f"{result.program_us:,.0f}",
+            )
     console.print(table)
     if asked.write and not failed:
-        store([
-            Row(measurement=item.case.row, us=item.window_us, program_us=item.program_us, without=item.without)
-            for item in results if item.case.row
-        ])  # fmt: skip
+        store(
+            [
+                Row(measurement=item.case.row, us=item.window_us, program_us=item.program_us, without=item.without)
+                for item in results
+                if item.case.row
+            ]
+        )
         fitted = {name: float(getattr(get_chip("trn1"), name)) for name in FITTED}
         CORRELATION.write_text(correlation_page(stored(), fitted), encoding="utf-8")
         if everything:

@@ -18,10 +18,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SIZES = {
-    "vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 16, "intermediate_size": 64, "max_position_embeddings": 4096, "bos_token_id": None, "eos_token_id": None,
+    "vocab_size": 500,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 64,
+    "max_position_embeddings": 4096,
+    "bos_token_id": None,
+    "eos_token_id": None,
     "pad_token_id": 0,
-}  # fmt: skip
+}
 LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 512}
 MODELS = {
     "llama": ("Llama", {}, "sdpa"),
@@ -106,8 +114,9 @@ def compare(name, ours, count, most, new_tokens):
     report = nki_hf.explain()
     print(
         f"{name:8} {equal} of {count} equal to {MODELS[name][2]}; {len(PROGRAMS)} programs, {report.calls:,} launches, "
-        f"{report.fallbacks} fallbacks; {seconds[0]:.1f} s, nki on the simulator {seconds[1]:.1f} s", flush=True,
-    )  # fmt: skip
+        f"{report.fallbacks} fallbacks; {seconds[0]:.1f} s, nki on the simulator {seconds[1]:.1f} s",
+        flush=True,
+    )
     return equal == count and not report.fallbacks
 
 

@@ -43,10 +43,15 @@ def flash_row(seqlen: int, chip: str) -> str:
     waits = {name: engines["tensor"]["waiting"][name] for name in WAITS}
     named = [f"{name} {share:.0%}" for name, share in sorted(waits.items(), key=lambda item: -item[1]) if share >= _NOTICED]
     return _row(
-        f"{seqlen:,}", chip, f"{found['total_us']:,.0f}", f"{found['executed_tflops']:.1f}",
-        f"{found['executed_tflops'] / found['peak_tflops']:.0%}", *[f"{engines[name]['active']:.0%}" for name in _BUSY],
-        ", ".join(named), ", ".join(f"{engines[name]['gain_us']:,.0f}" for name in _BUSY[1:]),
-    )  # fmt: skip
+        f"{seqlen:,}",
+        chip,
+        f"{found['total_us']:,.0f}",
+        f"{found['executed_tflops']:.1f}",
+        f"{found['executed_tflops'] / found['peak_tflops']:.0%}",
+        *[f"{engines[name]['active']:.0%}" for name in _BUSY],
+        ", ".join(named),
+        ", ".join(f"{engines[name]['gain_us']:,.0f}" for name in _BUSY[1:]),
+    )
 
 
 def cliff_row(seqlen: int) -> str:
@@ -56,9 +61,13 @@ def cliff_row(seqlen: int) -> str:
     spills = plan.spills
     before = spilled(events_of("v11", seqlen, plan.chip), plan.chip)[1].peak_bytes["sbuf"] / 1024
     return _row(
-        f"{seqlen:,}", f"{plan.total_ns / 1e3:,.0f}", f"{before:,.0f}", f"{live['sbuf']:,.0f}", f"{spills.stores:,}",
+        f"{seqlen:,}",
+        f"{plan.total_ns / 1e3:,.0f}",
+        f"{before:,.0f}",
+        f"{live['sbuf']:,.0f}",
+        f"{spills.stores:,}",
         f"{spills.loads:,}",
-    )  # fmt: skip
+    )
 
 
 def tables() -> dict[str, str]:
@@ -70,10 +79,24 @@ def tables() -> dict[str, str]:
 
 
 _BUSY = ("tensor", "vector", "scalar")
-_FLASH = ("keys", "chip", "us (sim)", "TFLOP/s executed (sim)", "of peak", *_BUSY, "waits of tensor",
-          "gained if vector, scalar were free, us")  # fmt: skip
-_CLIFF = ("keys", "us (sim)", "live at once as written, KiB", "most SBUF in use, KiB per partition", "spill stores",
-          "spill loads")  # fmt: skip
+_FLASH = (
+    "keys",
+    "chip",
+    "us (sim)",
+    "TFLOP/s executed (sim)",
+    "of peak",
+    *_BUSY,
+    "waits of tensor",
+    "gained if vector, scalar were free, us",
+)
+_CLIFF = (
+    "keys",
+    "us (sim)",
+    "live at once as written, KiB",
+    "most SBUF in use, KiB per partition",
+    "spill stores",
+    "spill loads",
+)
 
 
 def _row(*cells: Any) -> str:

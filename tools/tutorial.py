@@ -63,16 +63,20 @@ def judged(path: Path) -> Step:
         raise ValueError(f"{path.name} does not pass: {record['sentence']}")
     first, at = record["times"][0], record["times"][0]["bottleneck"]
     return Step(
-        name=path.name, us={row["chip"]: row["us"] for row in record["times"]}, score=first["score"],
+        name=path.name,
+        us={row["chip"]: row["us"] for row in record["times"]},
+        score=first["score"],
         limit=f"{at['engine']}, {at['active']:.0%}",
         hints=tuple(f"up to {h['gain_us']:,.1f} us: line {h['line']}: {h['text']}" for h in first["hints"]),
-    )  # fmt: skip
+    )
 
 
 def markdown(steps: Sequence[Step]) -> str:
     """The table of docs/tutorial.md."""
-    lines = [f"| step | {CHIPS[0]}, µs (sim) | {CHIPS[1]}, µs (sim) | of the best possible, {CHIPS[0]} | busiest engine |",
-             "|---|---:|---:|---:|---|"]  # fmt: skip
+    lines = [
+        f"| step | {CHIPS[0]}, µs (sim) | {CHIPS[1]}, µs (sim) | of the best possible, {CHIPS[0]} | busiest engine |",
+        "|---|---:|---:|---:|---|",
+    ]
     for step in steps:
         times = " | ".join(f"{step.us[chip]:,.0f}" for chip in CHIPS)
         lines.append(f"| `{step.name}` | {times} | {step.score:.0%} | {step.limit} |")

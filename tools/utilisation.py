@@ -74,12 +74,14 @@ def published() -> list[Share]:
         simulated = known.get(row.key)
         found.append(
             Share(
-                kernel=row.subject, where=f"{row.chip}, {cores} core{'s' * (cores > 1)}",
+                kernel=row.subject,
+                where=f"{row.chip}, {cores} core{'s' * (cores > 1)}",
                 group="public" if row.public or row.subject.startswith("sd_") else "ladder",
                 measured=share_of(flops, row.us, row.chip, cores),
-                simulated=share_of(flops, simulated["us"], row.chip, cores) if simulated else None, note=note,
+                simulated=share_of(flops, simulated["us"], row.chip, cores) if simulated else None,
+                note=note,
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -94,8 +96,16 @@ def _work(row: Measurement) -> tuple[float, int, str]:
     heads, causal = int(row.shape.split()[0]), "non-causal" not in row.shape
     cores = 2 if "2 cores" in row.shape else 1
     mask = Mask(ahead=1) if causal else Mask()
-    problem = Problem(batch=1, num_heads_q=heads, num_heads_kv=heads, seqlen_q=row.size, seqlen_kv=row.size, head_dim=128,
-                      head_dim_v=128, mask=mask)  # fmt: skip
+    problem = Problem(
+        batch=1,
+        num_heads_q=heads,
+        num_heads_kv=heads,
+        seqlen_q=row.size,
+        seqlen_kv=row.size,
+        head_dim=128,
+        head_dim_v=128,
+        mask=mask,
+    )
     return visible_flops(problem), cores, f"{heads} heads, {row.size:,}, {'causal' if causal else 'non-causal'}"
 
 
@@ -115,16 +125,28 @@ def ours() -> list[Share]:
     for chip in CHIPS:
         band = error_range("attention", chip)
         for seqlen in OURS:
-            problem = Problem(batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=seqlen, seqlen_kv=seqlen, head_dim=128,
-                              head_dim_v=128, mask=Mask())  # fmt: skip
+            problem = Problem(
+                batch=1,
+                num_heads_q=1,
+                num_heads_kv=1,
+                seqlen_q=seqlen,
+                seqlen_kv=seqlen,
+                head_dim=128,
+                head_dim_v=128,
+                mask=Mask(),
+            )
             kernel = attention_candidate(problem, get_chip(chip)).binding.name
             share = share_of(visible_flops(problem), attention_us(problem, get_chip(chip), kernel=kernel).us, chip)
             found.append(
                 Share(
-                    kernel=f"{kernel} {seqlen // 1024}K", where=f"{chip}, 1 core", group="ours", simulated=share,
-                    band=None if band is None else (share * (1 + band[0]), share * (1 + band[1])), note="one head, non-causal",
+                    kernel=f"{kernel} {seqlen // 1024}K",
+                    where=f"{chip}, 1 core",
+                    group="ours",
+                    simulated=share,
+                    band=None if band is None else (share * (1 + band[0]), share * (1 + band[1])),
+                    note="one head, non-causal",
                 )
-            )  # fmt: skip
+            )
     return found
 
 
@@ -166,9 +188,14 @@ def draw(rows: Sequence[Share], figure: Any, theme: Theme) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0, 118)
     axes.set_xticks(range(0, 101, 20))
-    style(axes, theme, grid="x", x="% of the 16-bit peak of the cores that ran, operations on visible keys",
-          title="share of peak: filled = measured (published), hatched = SIMULATED with the model's error,\n"
-                "diamond = the model on the same row")  # fmt: skip
+    style(
+        axes,
+        theme,
+        grid="x",
+        x="% of the 16-bit peak of the cores that ran, operations on visible keys",
+        title="share of peak: filled = measured (published), hatched = SIMULATED with the model's error,\n"
+        "diamond = the model on the same row",
+    )
 
 
 def main() -> int:

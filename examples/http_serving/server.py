@@ -73,16 +73,28 @@ def running(name: str, model: Path, *, queue: int = 0) -> Iterator[Server]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = {
-        "force_model": str(model), "continuous_batching": True, "attn_implementation": name, "device": "cpu",
-        "dtype": "float32", "host": "127.0.0.1", "port": port, "cb_block_size": BLOCK, "cb_num_blocks": BLOCKS,
-        "cb_max_batch_tokens": BATCH_TOKENS, "queue": queue,
-    }  # fmt: skip
+        "force_model": str(model),
+        "continuous_batching": True,
+        "attn_implementation": name,
+        "device": "cpu",
+        "dtype": "float32",
+        "host": "127.0.0.1",
+        "port": port,
+        "cb_block_size": BLOCK,
+        "cb_num_blocks": BLOCKS,
+        "cb_max_batch_tokens": BATCH_TOKENS,
+        "queue": queue,
+    }
     with tempfile.TemporaryFile() as log:
         # A session of its own, since a terminal's ctrl-C reaches every process of ours: this one decides when the server ends.
         process = subprocess.Popen(
-            [sys.executable, str(_PROCESS), json.dumps(options)], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
-            env=_environ(name), start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, str(_PROCESS), json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_environ(name),
+            start_new_session=True,
+        )
         server = Server(address=f"http://127.0.0.1:{port}", model=model, process=process, attention={})
         try:
             try:

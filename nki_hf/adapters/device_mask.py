@@ -100,9 +100,18 @@ class DeviceMask:
         target = self.device if device is None else device
         lo, hi, bias = (None if each is None else each.to(target) for each in (self.lo, self.hi, self.bias))
         return DeviceMask(
-            target, self.batch, self.seqlen_q, self.seqlen_kv,
-            q_offset=self.q_offset, window=self.window, ahead=self.ahead, lo=lo, hi=hi, bias=bias, stands_as=self.stands_as,
-        )  # fmt: skip
+            target,
+            self.batch,
+            self.seqlen_q,
+            self.seqlen_kv,
+            q_offset=self.q_offset,
+            window=self.window,
+            ahead=self.ahead,
+            lo=lo,
+            hi=hi,
+            bias=bias,
+            stands_as=self.stands_as,
+        )
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

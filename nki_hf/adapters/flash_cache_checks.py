@@ -41,9 +41,15 @@ def check_options(new: NewTokens, seqlens: object, batch_idx: object, leftpad: o
 
 
 def check_shapes(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, new: NewTokens, seqlens: object, batch_idx: object,
-    leftpad: object, table: object,
-) -> None:  # fmt: skip
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    new: NewTokens,
+    seqlens: object,
+    batch_idx: object,
+    leftpad: object,
+    table: object,
+) -> None:
     """Refuse tensors of another type or shape than `flash_attn_with_kvcache` documents; nothing is broadcast.
 
     Raises:

@@ -79,9 +79,15 @@ def flash_attn_func(
     seqlen_q, seqlen_kv = q.shape[1], k.shape[1]
     keys = _keys(band, seqlen_q, seqlen_kv)
     call = Call(
-        q=q.transpose(1, 2), k=k.transpose(1, 2), v=v.transpose(1, 2), keys=keys, scale=scale, softcap=softcap_, sink=s_aux,
+        q=q.transpose(1, 2),
+        k=k.transpose(1, 2),
+        v=v.transpose(1, 2),
+        keys=keys,
+        scale=scale,
+        softcap=softcap_,
+        sink=s_aux,
         dropout=as_float("dropout_p", dropout_p),
-    )  # fmt: skip
+    )
     out, lse, _ = attend(call, "flash_attn_func")
     return (out, lse_of(call, lse), None) if return_attn_probs else out
 
@@ -153,9 +159,16 @@ def flash_attn_varlen_func(
         cu_seqlens_q.to(q.device), cu_seqlens_k.to(q.device), seqlen_q=q.shape[0], window=band.window, ahead=band.ahead
     )
     call = Call(
-        q=_row(q), k=_row(k), v=_row(v), keys=keys, scale=scale, softcap=softcap_, sink=s_aux,
-        dropout=as_float("dropout_p", dropout_p), segments=segments,
-    )  # fmt: skip
+        q=_row(q),
+        k=_row(k),
+        v=_row(v),
+        keys=keys,
+        scale=scale,
+        softcap=softcap_,
+        sink=s_aux,
+        dropout=as_float("dropout_p", dropout_p),
+        segments=segments,
+    )
     out, lse, _ = attend(call, "flash_attn_varlen_func")
     return (out[0], lse_of(call, lse)[0], None) if return_attn_probs else out[0]
 
@@ -171,8 +184,12 @@ def read_options(softcap: float, causal: bool, window_size: tuple[int, int], ali
       ValueError: a window that is none.
     """
     if alibi_slopes is not None:
-        refuse("alibi_slopes", "given", "must be None: no kernel adds a bias that grows with the distance",
-               "Pass the biases as `mask` to nki_hf.attention.")  # fmt: skip
+        refuse(
+            "alibi_slopes",
+            "given",
+            "must be None: no kernel adds a bias that grows with the distance",
+            "Pass the biases as `mask` to nki_hf.attention.",
+        )
     cap = as_float("softcap", softcap)
     return (cap if cap else None), _band(causal, window_size)
 
@@ -233,9 +250,14 @@ def _starts(
 
 
 def _check_table(
-    table: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_q: torch.Tensor, starts_q: tuple[int, ...] | None,
-    starts_k: tuple[int, ...] | None, band: Band,
-) -> None:  # fmt: skip
+    table: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_q: torch.Tensor,
+    starts_q: tuple[int, ...] | None,
+    starts_k: tuple[int, ...] | None,
+    band: Band,
+) -> None:
     """Refuse pages that do not hold the keys that rows see.
 
     Raises:

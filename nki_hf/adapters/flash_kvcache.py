@@ -98,9 +98,14 @@ def flash_attn_with_kvcache(
     q, scale = learned_scale(q, softmax_scale, "softmax_scale")
     alike = [cache.new_empty(()).expand(batch, cache.shape[2], capacity, cache.shape[3]) for cache in (k_cache, v_cache)]
     call = Call(
-        q=q.transpose(1, 2), k=alike[0], v=alike[1], keys=Keys().within(lo.contiguous(), hi.contiguous()), scale=scale,
-        softcap=cap, sink=s_aux,
-    )  # fmt: skip
+        q=q.transpose(1, 2),
+        k=alike[0],
+        v=alike[1],
+        keys=Keys().within(lo.contiguous(), hi.contiguous()),
+        scale=scale,
+        softcap=cap,
+        sink=s_aux,
+    )
     check_call(call)  # the last that may refuse: from here on the caches change
     if k is not None and v is not None:
         if rotary_cos is not None and rotary_sin is not None:

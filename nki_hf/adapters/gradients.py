@@ -60,9 +60,16 @@ def _by_kernel(
     dlse = torch.zeros_like(results[1]) if dlse is None else dlse
     tensors = {
         **dict(zip(("out", "lse", "row_shift", "row_sum", "out_rest"), results, strict=False)),
-        "q": call.q, "k": call.k, "v": call.v, "dout": dout, "dlse": dlse, "lo": keys.lo, "hi": keys.hi, "bias": keys.bias,
+        "q": call.q,
+        "k": call.k,
+        "v": call.v,
+        "dout": dout,
+        "dlse": dlse,
+        "lo": keys.lo,
+        "hi": keys.hi,
+        "bias": keys.bias,
         "sink": sink,
-    }  # fmt: skip
+    }
     found = named_outputs(decision, backend_of(decision).run(packed_call(decision, tensors, exact=keys.inside)))
     dsink, dbias = found.get("dsink"), found.get("dbias")
     return Gradients(

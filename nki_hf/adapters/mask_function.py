@@ -140,9 +140,16 @@ def _on_device(kwargs: dict[str, Any], q_length: Any, device: torch.device, *, m
         return None
     offset = _q_offset(kwargs, q_length)
     return band_mask(
-        device, kwargs["batch_size"], q_length, kv_length, q_offset=offset, window=window, ahead=ahead, padding=padding,
+        device,
+        kwargs["batch_size"],
+        q_length,
+        kv_length,
+        q_offset=offset,
+        window=window,
+        ahead=ahead,
+        padding=padding,
         kv_offset=kv_offset,
-    )  # fmt: skip
+    )
 
 
 def _packed_in_a_graph(kwargs: dict[str, Any], q_length: Any) -> bool:

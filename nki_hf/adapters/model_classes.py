@@ -22,9 +22,18 @@ __all__ = ["asks_by_its_file", "calling_model", "declines_sdpa", "model_asks", "
 
 _ASK = {"ALL_ATTENTION_FUNCTIONS", "AttentionInterface"}
 _ATTEND = {
-    "softmax", "Softmax", "log_softmax", "logsumexp", "exp", "MultiheadAttention", "multi_head_attention_forward",
-    "scaled_dot_product_attention", "flex_attention", "eager_attention_forward", "sdpa_attention_forward",
-}  # fmt: skip
+    "softmax",
+    "Softmax",
+    "log_softmax",
+    "logsumexp",
+    "exp",
+    "MultiheadAttention",
+    "multi_head_attention_forward",
+    "scaled_dot_product_attention",
+    "flex_attention",
+    "eager_attention_forward",
+    "sdpa_attention_forward",
+}
 """Names of which every attention uses one: the scores' softmax, or somebody else's attention."""
 _LIBRARIES = ("torch", "transformers", "nki_hf")
 _CALL_DEPTH = 3  # functions of functions that are looked into

@@ -107,9 +107,7 @@ def attention_with_statistics(
     """
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
     wanted = out_rest and q.dtype != torch.float32
-    call = Call(
-        q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=True, out_rest=wanted
-    )  # fmt: skip
+    call = Call(q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=True, out_rest=wanted)
     out, lse, row_shift, row_sum, *rest = _computed(call)
     return out, lse, row_shift, row_sum, rest[0] if wanted else q.new_empty(0, dtype=torch.float32)
 
@@ -234,9 +232,17 @@ def attention_backward(
         results = (out, lse, row_shift, row_sum) if out_rest is None else (out, lse, row_shift, row_sum, out_rest)
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias).narrowed(q.shape[2], k.shape[2])
     call = Call(
-        q=q, k=k, v=v, keys=keys, scale=scale, softcap=softcap, sink=sink, row_statistics=len(results) > 2,
-        out_rest=len(results) > 4, row_part=row_part,
-    )  # fmt: skip
+        q=q,
+        k=k,
+        v=v,
+        keys=keys,
+        scale=scale,
+        softcap=softcap,
+        sink=sink,
+        row_statistics=len(results) > 2,
+        out_rest=len(results) > 4,
+        row_part=row_part,
+    )
     grads = gradients_of(call, results, dout, dlse, bias=needs_bias)
     absent = q.new_empty(0)
     return (

@@ -83,7 +83,9 @@ def without(chip: Chip, *names: str) -> Chip:
             raise ValueError(f"without={name!r} is not a law: it is one of {', '.join(LAWS)}.")
         for constant, value in LAWS[name].off.items():
             params[constant] = replace(
-                params[constant], value=chip.params[value].value if isinstance(value, str) else value, confidence="assumed",
+                params[constant],
+                value=chip.params[value].value if isinstance(value, str) else value,
+                confidence="assumed",
                 source=f"without the law {name}",
-            )  # fmt: skip
+            )
     return replace(chip, params=params)

@@ -68,12 +68,20 @@ def attention(
 
 
 def summed(
-    problem: Problem, q: Array, k: Array, v: Array, *, lo: Array | None = None, hi: Array | None = None,
-    bias: Array | None = None, sink: Array | None = None, sizes: bool = True,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    problem: Problem,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    lo: Array | None = None,
+    hi: Array | None = None,
+    bias: Array | None = None,
+    sink: Array | None = None,
+    sizes: bool = True,
+) -> tuple[Array, Array, Array]:
     """Output and lse as `attention`, and the size of what each output row sums, `[batch, num_heads_q, seqlen_q]`:
     `sqrt(sum of (weight * value) ** 2)` (zeros without `sizes`). Rows are taken in blocks, so that scores stay in the cache.
-    """  # fmt: skip
+    """
     keys, values = np.asarray(k, np.float64), _per_query_head(problem, v)
     squares = (values.astype(np.float32) ** 2).sum(-1, keepdims=True) if sizes else None
     rows = problem.seqlen_q
@@ -85,10 +93,14 @@ def summed(
         seen = _seen(problem, start, part.stop)
         mask = replace(problem.mask, q_offset=problem.mask.q_offset + start - seen.start)
         probs, lse[..., part], _, _ = _probabilities(
-            replace(problem, seqlen_q=part.stop - start, seqlen_kv=seen.stop - seen.start, mask=mask), q[:, :, part],
-            keys[:, :, seen], None if lo is None else lo[..., part], None if hi is None else hi[..., part],
-            bias if bias is None or bias.shape[2] == 1 else bias[:, :, part], sink,
-        )  # fmt: skip
+            replace(problem, seqlen_q=part.stop - start, seqlen_kv=seen.stop - seen.start, mask=mask),
+            q[:, :, part],
+            keys[:, :, seen],
+            None if lo is None else lo[..., part],
+            None if hi is None else hi[..., part],
+            bias if bias is None or bias.shape[2] == 1 else bias[:, :, part],
+            sink,
+        )
         out[:, :, part] = probs @ values[:, :, seen]
         if squares is not None:
             size[..., part] = np.sqrt((probs.astype(np.float32) ** 2 @ squares[:, :, seen])[..., 0])

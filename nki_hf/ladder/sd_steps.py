@@ -6,9 +6,16 @@ from nki_hf.ladder.loading import TILE_KV, TILE_Q
 from nki_hf.lang import nisa, nl
 
 __all__ = [
-    "SOFTMAX_SCALE", "divisor_columns", "load_transposed", "load_values", "probs_fused", "scores_and_max", "store_columns",
-    "times_values_columns", "transposed_probs",
-]  # fmt: skip
+    "SOFTMAX_SCALE",
+    "divisor_columns",
+    "load_transposed",
+    "load_values",
+    "probs_fused",
+    "scores_and_max",
+    "store_columns",
+    "times_values_columns",
+    "transposed_probs",
+]
 
 SOFTMAX_SCALE = 0.125
 

@@ -6,8 +6,15 @@ from nki_hf.ladder.loading import TILE_KV, TILE_Q
 from nki_hf.lang import nisa, nl
 
 __all__ = [
-    "exps_and_sums", "score_tiles", "store_divided", "subtract_max", "sum_of", "tile_max", "times_values", "transposed_probs",
-]  # fmt: skip
+    "exps_and_sums",
+    "score_tiles",
+    "store_divided",
+    "subtract_max",
+    "sum_of",
+    "tile_max",
+    "times_values",
+    "transposed_probs",
+]
 
 
 def score_tiles(q_sbuf, k_sbuf, i_q):

@@ -7,16 +7,34 @@ from nki_hf.sim.stream.events import Event
 __all__ = ["WORDS", "word_of"]
 
 WORDS = (
-    "matmul", "transpose", "activation", "elementwise", "reduction", "copy", "mask or fill", "load", "store", "other transfer",
+    "matmul",
+    "transpose",
+    "activation",
+    "elementwise",
+    "reduction",
+    "copy",
+    "mask or fill",
+    "load",
+    "store",
+    "other transfer",
     "other",
-)  # fmt: skip
+)
 """The words, in the order of a legend."""
 
 _MASKS = ("affine_select", "range_select", "select_reduce", "iota", "memset", "sequence_bounds", "tensor_copy_predicated")
 _ACTIVATIONS = ("activation", "activation_reduce", "activate2", "exponential")
 _COPIES = ("tensor_copy", "nc_stream_shuffle", "local_gather", "nc_n_gather", "quantize_mx")
-_REDUCTIONS = ("tensor_reduce", "tensor_scalar_reduce", "tensor_partition_reduce", "bn_stats", "bn_aggr", "max8", "topk",
-               "tensor_scalar_cumulative", "tensor_tensor_scan")  # fmt: skip
+_REDUCTIONS = (
+    "tensor_reduce",
+    "tensor_scalar_reduce",
+    "tensor_partition_reduce",
+    "bn_stats",
+    "bn_aggr",
+    "max8",
+    "topk",
+    "tensor_scalar_cumulative",
+    "tensor_tensor_scan",
+)
 _ELEMENTWISE = ("tensor_tensor", "tensor_scalar", "scalar_tensor_tensor", "reciprocal", "dropout")
 
 
@@ -34,8 +52,11 @@ def word_of(event: Event) -> str:
     if name in _COPIES or (name in _ACTIVATIONS and op in ("copy", "identity")):
         return "copy"
     for word, names in (
-        ("activation", _ACTIVATIONS), ("mask or fill", _MASKS), ("reduction", _REDUCTIONS), ("elementwise", _ELEMENTWISE)
-    ):  # fmt: skip
+        ("activation", _ACTIVATIONS),
+        ("mask or fill", _MASKS),
+        ("reduction", _REDUCTIONS),
+        ("elementwise", _ELEMENTWISE),
+    ):
         if name in names:
             return word
     return "other"

@@ -87,9 +87,11 @@ def gain_text(row: Mapping[str, Any]) -> str:
 def _spilled(spills: Spills) -> str:
     """What came of tiles that did not fit, without what did not happen; empty if all fitted."""
     kinds = (
-        (spills.psum_copies, "PSUM tiles go to SBUF"), (spills.recomputed, "matmuls run again for want of PSUM"),
-        (spills.stores, "stores of spilled tiles go to HBM"), (spills.loads, "loads of spilled tiles come from HBM"),
-    )  # fmt: skip
+        (spills.psum_copies, "PSUM tiles go to SBUF"),
+        (spills.recomputed, "matmuls run again for want of PSUM"),
+        (spills.stores, "stores of spilled tiles go to HBM"),
+        (spills.loads, "loads of spilled tiles come from HBM"),
+    )
     found = [f"{count:,} {what}" for count, what in kinds if count]
     return f"{', '.join(found)}." if found else ""
 

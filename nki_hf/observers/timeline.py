@@ -13,10 +13,17 @@ from nki_hf.timing.schedule import Schedule
 __all__ = ["draw_timeline"]
 
 _COLOURS = {
-    "nc_matmul": "#1f77b4", "nc_transpose": "#9ecae1", "activation": "#d62728", "activation_reduce": "#d62728",
-    "tensor_reduce": "#2ca02c", "tensor_scalar_reduce": "#2ca02c", "range_select": "#2ca02c", "tensor_copy": "#98df8a",
-    "dma_copy": "#7f7f7f", "dma_transpose": "#c7c7c7",
-}  # fmt: skip
+    "nc_matmul": "#1f77b4",
+    "nc_transpose": "#9ecae1",
+    "activation": "#d62728",
+    "activation_reduce": "#d62728",
+    "tensor_reduce": "#2ca02c",
+    "tensor_scalar_reduce": "#2ca02c",
+    "range_select": "#2ca02c",
+    "tensor_copy": "#98df8a",
+    "dma_copy": "#7f7f7f",
+    "dma_transpose": "#c7c7c7",
+}
 _OTHERS = ("#bcbd22", "#ff7f0e", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#dbdb8d", "#ffbb78", "#c5b0d5")
 
 

@@ -137,10 +137,15 @@ def engine_times(scheduled: Schedule) -> list[EngineTime]:
         active = float((ends - scheduled.start_ns[order]).sum())
         found.append(
             EngineTime(
-                core=core, engine=engine, instructions=len(order), active_ns=active, waiting_ns=waiting,
-                idle_ns=scheduled.total_ns - active - sum(waiting.values()), total_ns=scheduled.total_ns,
+                core=core,
+                engine=engine,
+                instructions=len(order),
+                active_ns=active,
+                waiting_ns=waiting,
+                idle_ns=scheduled.total_ns - active - sum(waiting.values()),
+                total_ns=scheduled.total_ns,
             )
-        )  # fmt: skip
+        )
     rank = {name: i for i, name in enumerate(("tensor", "vector", "scalar", "gpsimd", "sync"))}
     return sorted(found, key=lambda row: (row.core, rank[row.engine]))
 
@@ -160,10 +165,15 @@ def traffic(scheduled: Schedule) -> list[Traffic]:
         if count:
             found.append(
                 Traffic(
-                    core=core, transfers=count, nbytes=nbytes, hbm_bytes=hbm, active_ns=engine_ns / chip.dma_engines,
-                    bytes_per_ns=nbytes / scheduled.total_ns, peak_bytes_per_ns=chip.dma_engines * chip.dma_engine_bytes_per_ns,
+                    core=core,
+                    transfers=count,
+                    nbytes=nbytes,
+                    hbm_bytes=hbm,
+                    active_ns=engine_ns / chip.dma_engines,
+                    bytes_per_ns=nbytes / scheduled.total_ns,
+                    peak_bytes_per_ns=chip.dma_engines * chip.dma_engine_bytes_per_ns,
                 )
-            )  # fmt: skip
+            )
     return found
 
 
@@ -218,15 +228,20 @@ def roofline(scheduled: Schedule) -> Roofline:
     intensity = flops / hbm if hbm else float("inf")
     attainable = min(peak, intensity * bandwidth / 1e3)
     return Roofline(
-        flops=flops, hbm_bytes=hbm, intensity=intensity, achieved_tflops=flops / scheduled.total_ns / 1e3,
-        attainable_tflops=attainable, peak_tflops=peak, bound="compute" if attainable == peak else "dma",
-    )  # fmt: skip
+        flops=flops,
+        hbm_bytes=hbm,
+        intensity=intensity,
+        achieved_tflops=flops / scheduled.total_ns / 1e3,
+        attainable_tflops=attainable,
+        peak_tflops=peak,
+        bound="compute" if attainable == peak else "dma",
+    )
 
 
 def gains(scheduled: Schedule, only: str = "") -> dict[str, float]:
     """Simulated ns saved if an engine's instructions, or all DMA, took no time; one entry per engine that ran anything, or for
     `only` one of them.
-    """  # fmt: skip
+    """
     saved = {}
     _, examples = np.unique(scheduled.work.kind, return_index=True)
     for engine in dict.fromkeys(queue.engine for queue in scheduled.work.queues if only in ("", queue.engine)):

@@ -12,5 +12,15 @@ from nki_hf.sim.stream.events import Buffer, Event, Region
 __version__ = VERSION
 
 __all__ = [
-    "Buffer", "Event", "Kernel", "LaunchResult", "Program", "Region", "SimOptions", "as_nki", "jit", "launch", "simulate",
-]  # fmt: skip
+    "Buffer",
+    "Event",
+    "Kernel",
+    "LaunchResult",
+    "Program",
+    "Region",
+    "SimOptions",
+    "as_nki",
+    "jit",
+    "launch",
+    "simulate",
+]

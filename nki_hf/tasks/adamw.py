@@ -30,9 +30,15 @@ def _adamw(
     m = betas[0] * exp_avg + shares[0] * grad
     v = betas[1] * exp_avg_sq + shares[1] * (power(grad) if power else grad * grad if squared else grad)
     top, bottom = {
-        "m": (m, v), "grad": (grad, v), "old": (exp_avg, exp_avg_sq), "old m": (exp_avg, v), "old v": (m, exp_avg_sq),
-        "g2": (m, grad * grad), "none": (m, np.ones_like(v)), "sign": (np.sign(m), np.ones_like(v)),
-    }[update]  # fmt: skip
+        "m": (m, v),
+        "grad": (grad, v),
+        "old": (exp_avg, exp_avg_sq),
+        "old m": (exp_avg, v),
+        "old v": (m, exp_avg_sq),
+        "g2": (m, grad * grad),
+        "none": (m, np.ones_like(v)),
+        "sign": (np.sign(m), np.ones_like(v)),
+    }[update]
     if corrected or corrections[0]:  # as in the first step
         top = top / (1 - betas[0])
     if corrected or corrections[1]:

@@ -70,14 +70,20 @@ def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Calla
 
     wrong = {words: scaled(function) for words, function in mistakes(causal, heads > 1, head_dim, window).items()}
     return Task(
-        name=name, about=about, arrays=shapes, flops=flops, axes=dict.fromkeys(("q", "k", "v", "out"), letters),
+        name=name,
+        about=about,
+        arrays=shapes,
+        flops=flops,
+        axes=dict.fromkeys(("q", "k", "v", "out"), letters),
         reference=scaled(lambda q, k, v: attention(q, k, v, causal=causal, keys=seen_keys)),
         ideal=scaled(ideal),
         inputs=lambda size, distribution, rng: _inputs({n: s for n, (s, _) in shapes(size).items()}, distribution, rng),
-        wrong=wrong, scale=scaled(lambda q, k, v: summed(q, k, v, causal, window)),
+        wrong=wrong,
+        scale=scaled(lambda q, k, v: summed(q, k, v, causal, window)),
         mask={**({"ahead": 1} if causal else {}), **({"window": window} if window else {})},
-        family="decode attention" if name == "attention_decode" else "attention", **words,
-    )  # fmt: skip
+        family="decode attention" if name == "attention_decode" else "attention",
+        **words,
+    )
 
 
 def _diffusion(q: Array, k: Array, v: Array) -> Array:

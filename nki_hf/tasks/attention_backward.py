@@ -113,7 +113,9 @@ _WRONG: dict[str, Callable[..., Any]] = {
         f"{words} of {n} is in each sum": _of(blocks=(which, n))
         for n in (128, 512)
         for words, which in (
-            ("only the block on the diagonal", "own"), ("only the last block", "last"), ("only the first block", "first"),
+            ("only the block on the diagonal", "own"),
+            ("only the last block", "last"),
+            ("only the first block", "first"),
             ("all but the block on the diagonal", "all but own"),
         )
     },
@@ -160,7 +162,7 @@ _WRONG: dict[str, Callable[..., Any]] = {
     "the gradient of q is not scaled": lambda **a: (_backward(**a)[0] * _D**0.5, *_backward(**a)[1:]),
     "the gradient of k is not scaled": lambda **a: (_backward(**a)[0], _backward(**a)[1] * _D**0.5, _backward(**a)[2]),
     "the gradient of v is scaled": lambda **a: (*_backward(**a)[:2], _backward(**a)[2] * _D**-0.5),
-}  # fmt: skip
+}
 
 
 def _summed(q: Array, k: Array, v: Array, dout: Array) -> tuple[Array, ...]:
@@ -176,14 +178,20 @@ def _summed(q: Array, k: Array, v: Array, dout: Array) -> tuple[Array, ...]:
 
 TASKS = {
     "attention_backward": Task(
-        name="attention_backward", about="dq, dk, dv of causal attention from q, k, v and dout, one head, head_dim 128",
-        arrays=lambda size: dict.fromkeys(_NAMES, ((size, _D), FLOAT)), reference=_backward, scale=_summed,
+        name="attention_backward",
+        about="dq, dk, dv of causal attention from q, k, v and dout, one head, head_dim 128",
+        arrays=lambda size: dict.fromkeys(_NAMES, ((size, _D), FLOAT)),
+        reference=_backward,
+        scale=_summed,
         ideal=_of(rounds=True),
-        flops=lambda size: 10 * size * (size + 1) // 2 * _D, check=(256, 512), ragged=320, at=(2048,),
+        flops=lambda size: 10 * size * (size + 1) // 2 * _D,
+        check=(256, 512),
+        ragged=320,
+        at=(2048,),
         outputs=("dq", "dk", "dv"),
         family="attention backward",
         axes=dict.fromkeys((*_NAMES, "dq", "dk", "dv"), "sd"),
         inputs=lambda size, distribution, rng: _inputs(dict.fromkeys(_NAMES, (size, _D)), distribution, rng),
         wrong=_WRONG,
     )
-}  # fmt: skip
+}

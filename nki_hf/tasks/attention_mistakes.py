@@ -259,7 +259,8 @@ def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> 
         return lambda q, k, v: attention(q, k, v, causal=True, keys=keys)
 
     found = {
-        "the scale is missing": of(scale=1.0), "the scale is applied twice": of(scale=root * root),
+        "the scale is missing": of(scale=1.0),
+        "the scale is applied twice": of(scale=root * root),
         "the scale is 1 / head_dim": of(scale=1 / head_dim),
         "the exponential has base 2 instead of e": of(scale=root * np.log(2)),
         "the rows are not divided by their sums": of(divide=False),
@@ -284,7 +285,7 @@ def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> 
         "every tile of V is the first one": with_v(lambda v: tiles(v, -2, lambda index: np.repeat(index[:1], len(index), 0))),
         "V's tiles of 128 x 128 are transposed": with_v(turned),
         **{words.format(size=size): of(keys=function(size)) for words, function in _KEYS.items() for size in (_TILE, 512)},
-    }  # fmt: skip
+    }
     found |= {
         f"the window is {n} keys {what}": seen(functools.partial(_after, start=window + sign * n))
         for n in (2, 64, 256)

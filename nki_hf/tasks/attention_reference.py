@@ -14,9 +14,18 @@ Array = np.ndarray[Any, Any]
 
 
 def attention(
-    q: Array, k: Array, v: Array, *, causal: bool = False, ahead: int = 1, scale: float | None = None, rounded: bool = False,
-    shift: bool = True, divide: bool = True, keys: Callable[[Array, Array], Array] | None = None,
-) -> Array:  # fmt: skip
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    ahead: int = 1,
+    scale: float | None = None,
+    rounded: bool = False,
+    shift: bool = True,
+    divide: bool = True,
+    keys: Callable[[Array, Array], Array] | None = None,
+) -> Array:
     """`softmax(mask(q @ k.T * scale)) @ v` in the arrays' own type; every other option is a mistake, but for `rounded`.
 
     Args:

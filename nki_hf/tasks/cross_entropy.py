@@ -55,9 +55,7 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
     "the label's logit is taken after the maximum was subtracted": lambda logits, labels: (
         _cross_entropy(logits, labels) + logits.max(-1, keepdims=True)
     ),
-    "the largest logit is subtracted, not the label's": lambda logits, labels: (
-        _lse(logits) - logits.max(-1, keepdims=True)
-    ),
+    "the largest logit is subtracted, not the label's": lambda logits, labels: _lse(logits) - logits.max(-1, keepdims=True),
     "the label's logit is added, not subtracted": lambda logits, labels: _lse(logits) + _picked(logits, labels),
     "the label's logit is subtracted twice": lambda logits, labels: _lse(logits) - 2 * _picked(logits, labels),
     "the label itself is subtracted, not its logit": lambda logits, labels: _lse(logits) - labels,
@@ -90,7 +88,8 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
     "the maximum is not added back": lambda logits, labels: _cross_entropy(logits, labels) - logits.max(-1, keepdims=True),
     "the logarithm is missing": lambda logits, labels: (
         np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)
-        + logits.max(-1, keepdims=True) - _picked(logits, labels)
+        + logits.max(-1, keepdims=True)
+        - _picked(logits, labels)
     ),
     "the logit after the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, 1),
     "the logit before the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, -1),
@@ -102,7 +101,8 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
     },
     "the logarithm has base 2 instead of e": lambda logits, labels: (
         np.log2(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
-        + logits.max(-1, keepdims=True) - _picked(logits, labels)
+        + logits.max(-1, keepdims=True)
+        - _picked(logits, labels)
     ),
     **{
         f"the columns are numbered anew every {n}: labels beyond are not found": (
@@ -118,17 +118,25 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
         )
         for n in (128, 256, 512)
     },
-}  # fmt: skip
+}
 
 
 TASKS = {
     task.name: task
     for task in (
-        Task(name="cross_entropy", about="logsumexp(logits) - logits[label] per row, logits [size, 1024], labels int32 "
-             "[size, 1], out [size, 1]",
-             arrays=lambda n: {"logits": ((n, WIDTH), FLOAT), "labels": ((n, 1), "int32")}, reference=_cross_entropy,
-             flops=lambda n: 4 * n * WIDTH, check=(128, 384), ragged=200, at=(2048,), dtype="float32", inputs=_labelled,
-             distributions=("late_maximum",),
-             wrong=_ENTROPY_WRONG),
+        Task(
+            name="cross_entropy",
+            about="logsumexp(logits) - logits[label] per row, logits [size, 1024], labels int32 [size, 1], out [size, 1]",
+            arrays=lambda n: {"logits": ((n, WIDTH), FLOAT), "labels": ((n, 1), "int32")},
+            reference=_cross_entropy,
+            flops=lambda n: 4 * n * WIDTH,
+            check=(128, 384),
+            ragged=200,
+            at=(2048,),
+            dtype="float32",
+            inputs=_labelled,
+            distributions=("late_maximum",),
+            wrong=_ENTROPY_WRONG,
+        ),
     )
-}  # fmt: skip
+}

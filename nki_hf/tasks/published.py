@@ -99,11 +99,18 @@ def _task(
         return {key: (shape, FLOAT) for key, shape in shapes(size, size >= published).items()}
 
     return Task(
-        name=name, about=about, arrays=arrays, reference=reference, flops=lambda n: flops(shapes(n, n >= published)),
-        check=check, at=(published,), dtype="bfloat16" if weights else "float32",
+        name=name,
+        about=about,
+        arrays=arrays,
+        reference=reference,
+        flops=lambda n: flops(shapes(n, n >= published)),
+        check=check,
+        at=(published,),
+        dtype="bfloat16" if weights else "float32",
         family=words.pop("family", "matmul" if weights else ""),
-        inputs=lambda n, distribution, rng: _draw(shapes(n, n >= published), distribution, rng, weights), **words,
-    )  # fmt: skip
+        inputs=lambda n, distribution, rng: _draw(shapes(n, n >= published), distribution, rng, weights),
+        **words,
+    )
 
 
 def _mm(s: dict[str, Shape], *products: tuple[str, str]) -> int:

@@ -101,9 +101,18 @@ _ROPE_WRONG: dict[str, Callable[..., Any]] = {
 TASKS = {
     task.name: task
     for task in (
-        Task(name="rope", about="x * cos + rotate_half(x) * sin, all [size, 128]",
-             arrays=lambda n: dict.fromkeys(("x", "cos", "sin"), ((n, _D), FLOAT)), reference=_rope, inputs=_angles,
-             flops=lambda n: 3 * n * _D, check=(128, 384), ragged=200, at=(4096,), dtype="float32",
-             wrong=_ROPE_WRONG),
+        Task(
+            name="rope",
+            about="x * cos + rotate_half(x) * sin, all [size, 128]",
+            arrays=lambda n: dict.fromkeys(("x", "cos", "sin"), ((n, _D), FLOAT)),
+            reference=_rope,
+            inputs=_angles,
+            flops=lambda n: 3 * n * _D,
+            check=(128, 384),
+            ragged=200,
+            at=(4096,),
+            dtype="float32",
+            wrong=_ROPE_WRONG,
+        ),
     )
-}  # fmt: skip
+}

@@ -316,11 +316,16 @@ def _dma(event: Event, chip: Chip, cores: int = 1) -> Cost:
         payload = nbytes * share / packet * max(row, chip.dma_descriptor_ns)
     store = any(not r.buffer.on_chip for r in event.writes)
     return Cost(
-        busy_ns=chip.dma_issue_ns, lead_ns=chip.dma_store_start_ns if store else chip.dma_start_ns, payload_ns=payload,
+        busy_ns=chip.dma_issue_ns,
+        lead_ns=chip.dma_store_start_ns if store else chip.dma_start_ns,
+        payload_ns=payload,
         tail_ns=chip.dma_store_end_ns if store else chip.dma_end_ns,
-        first_engine=first, engines=count, nbytes=nbytes,
-        hbm_bytes=hbm_bytes, software_ns=_indices(event) * chip.dma_software_descriptor_ns,
-    )  # fmt: skip
+        first_engine=first,
+        engines=count,
+        nbytes=nbytes,
+        hbm_bytes=hbm_bytes,
+        software_ns=_indices(event) * chip.dma_software_descriptor_ns,
+    )
 
 
 def _indices(event: Event) -> int:
@@ -380,5 +385,10 @@ def _dynamic(event: Event, chip: Chip, cycles: float) -> float:
 
 
 _ENGINES: dict[str, Callable[..., Cost]] = {
-    "tensor": _tensor, "vector": _vector, "scalar": _scalar, "gpsimd": _gpsimd, "sync": _sync, "dma": _dma,
-}  # fmt: skip
+    "tensor": _tensor,
+    "vector": _vector,
+    "scalar": _scalar,
+    "gpsimd": _gpsimd,
+    "sync": _sync,
+    "dma": _dma,
+}

@@ -63,7 +63,11 @@ def _tiles(tiles: Tiles, events: list[int]) -> Tiles:
     last[tile] = event  # ascending, so that the last one stays
     numbers = number.tolist()
     return Tiles(
-        pools=tiles.pools, pool=[tiles.pool[k] for k in taken.tolist()], nbytes=[tiles.nbytes[k] for k in taken.tolist()],
-        first=first.tolist(), last=last.tolist(), uses=np.bincount(tile, minlength=len(taken)).tolist(),
+        pools=tiles.pools,
+        pool=[tiles.pool[k] for k in taken.tolist()],
+        nbytes=[tiles.nbytes[k] for k in taken.tolist()],
+        first=first.tolist(),
+        last=last.tolist(),
+        uses=np.bincount(tile, minlength=len(taken)).tolist(),
         touches=[[numbers[k] for k in used] for used in touches],
-    )  # fmt: skip
+    )

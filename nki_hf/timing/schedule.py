@@ -205,11 +205,20 @@ def _finished(work: Workload, times: Times, window: int | None, spills: Spills, 
     done = times.done + fixed
     busy = work.cost("busy_ns")
     return Schedule(
-        chip=chip, window=window, work=work, start_ns=times.start + fixed, moves_ns=times.moves + fixed,
-        free_ns=times.free + fixed, done_ns=done, reason=times.reason, cause=times.cause,
-        total_ns=float(done.max(initial=fixed)), spills=spills,
-        throttled=bool(np.any(times.free - times.start > busy * (1 + 1e-9) + 1e-6)), banks=banks,
-    )  # fmt: skip
+        chip=chip,
+        window=window,
+        work=work,
+        start_ns=times.start + fixed,
+        moves_ns=times.moves + fixed,
+        free_ns=times.free + fixed,
+        done_ns=done,
+        reason=times.reason,
+        cause=times.cause,
+        total_ns=float(done.max(initial=fixed)),
+        spills=spills,
+        throttled=bool(np.any(times.free - times.start > busy * (1 + 1e-9) + 1e-6)),
+        banks=banks,
+    )
 
 
 def _run(
@@ -243,8 +252,10 @@ def _with_banks(work: Workload, window: int, banks: int | None) -> Times:
 
 
 def _given_banks(work: Workload, banks: int) -> Workload:
-    pools = [(core, space, banks * int(work.chip.psum_bank_bytes) if space == "psum" else capacity)
-             for core, space, capacity in work.tiles.pools]  # fmt: skip
+    pools = [
+        (core, space, banks * int(work.chip.psum_bank_bytes) if space == "psum" else capacity)
+        for core, space, capacity in work.tiles.pools
+    ]
     return replace(work, tiles=replace(work.tiles, pools=pools))
 
 

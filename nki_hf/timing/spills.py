@@ -77,16 +77,27 @@ def spilled(events: Sequence[Event], chip: Chip) -> tuple[list[Event], Spills]:
     peak = _held_peak(after_psum, chip)
     if chip.sbuf_spill_held and peak <= chip.sbuf_partition_bytes:
         return after_psum, Spills(
-            psum_copies=psum.stores, psum_bytes=psum.stored_bytes, stores=0, stored_bytes=0, loads=0, loaded_bytes=0,
-            peak_bytes={"psum": psum.peak, "sbuf": peak}, recomputed=psum.recomputed,
-        )  # fmt: skip
+            psum_copies=psum.stores,
+            psum_bytes=psum.stored_bytes,
+            stores=0,
+            stored_bytes=0,
+            loads=0,
+            loaded_bytes=0,
+            peak_bytes={"psum": psum.peak, "sbuf": peak},
+            recomputed=psum.recomputed,
+        )
     sbuf = _Spiller(after_psum, chip, "sbuf", int(chip.sbuf_partition_bytes), number=psum.number)
     after = sbuf.run()
     return after, Spills(
-        psum_copies=psum.stores, psum_bytes=psum.stored_bytes, stores=sbuf.stores, stored_bytes=sbuf.stored_bytes,
-        loads=sbuf.loads, loaded_bytes=sbuf.loaded_bytes, peak_bytes={"psum": psum.peak, "sbuf": sbuf.peak},
+        psum_copies=psum.stores,
+        psum_bytes=psum.stored_bytes,
+        stores=sbuf.stores,
+        stored_bytes=sbuf.stored_bytes,
+        loads=sbuf.loads,
+        loaded_bytes=sbuf.loaded_bytes,
+        peak_bytes={"psum": psum.peak, "sbuf": sbuf.peak},
         recomputed=psum.recomputed,
-    )  # fmt: skip
+    )
 
 
 def _held_peak(events: Sequence[Event], chip: Chip) -> int:
@@ -381,9 +392,17 @@ class _Spiller:
     def _fresh(self, buffer: Buffer, space: str, why: str) -> Buffer:
         self.number += 1
         return Buffer(
-            self.number, space, f"{buffer.name} ({why})", buffer.shape, buffer.dtype, buffer.core, "scratch", None, buffer.file,
+            self.number,
+            space,
+            f"{buffer.name} ({why})",
+            buffer.shape,
+            buffer.dtype,
+            buffer.core,
+            "scratch",
+            None,
+            buffer.file,
             buffer.line,
-        )  # fmt: skip
+        )
 
     def _copy(self, event: Event, source: Buffer, target: Buffer) -> None:
         self._move(replace(event, engine="vector", queue="vector", opcode="tensor_copy"), source, target)
@@ -412,16 +431,12 @@ class _Spiller:
 
 def _like(event: Event, index: int, reads: tuple[Region, ...], writes: tuple[Region, ...], attrs: Mapping[str, Any]) -> Event:
     """`dataclasses.replace` in a fifth of its time: nearly every instruction of a long stream is made again."""
-    return Event(
-        index, event.core, event.engine, event.queue, event.opcode, reads, writes, event.file, event.line, attrs
-    )  # fmt: skip
+    return Event(index, event.core, event.engine, event.queue, event.opcode, reads, writes, event.file, event.line, attrs)
 
 
 def _in(region: Region, buffer: Buffer) -> Region:
     """The same part of another buffer."""
-    return Region(
-        buffer, region.dtype, region.offset, region.shape, region.strides, region.indirect, region.reached
-    )  # fmt: skip
+    return Region(buffer, region.dtype, region.offset, region.shape, region.strides, region.indirect, region.reached)
 
 
 def _whole(buffer: Buffer) -> Region:

@@ -61,11 +61,14 @@ class Tiles:
         bounds = np.searchsorted(event, np.arange(len(table.head) + 1)).tolist()
         flat = tile.tolist()
         return cls(
-            pools=[(core, space, capacity[space]) for core, space in pools], pool=pool,
-            nbytes=[size[model] for model in models], first=first.tolist(), last=last.tolist(),
+            pools=[(core, space, capacity[space]) for core, space in pools],
+            pool=pool,
+            nbytes=[size[model] for model in models],
+            first=first.tolist(),
+            last=last.tolist(),
             uses=np.bincount(tile, minlength=len(taken)).tolist(),
             touches=[flat[begin:end] for begin, end in pairwise(bounds)],
-        )  # fmt: skip
+        )
 
     def live(self, pool: int) -> tuple[Ints, Ints]:
         """The tiles of a pool, and the bytes in use in program order as each of them is opened."""

@@ -120,11 +120,21 @@ def prepare(
         starts, producers, kinds = _meet(edges, starts, producers, kinds)
     banks, spans = _banks(table, kind, examples, cost_of_kind, chip)
     return Workload(
-        events=events, chip=chip, cores=cores, kind=kind, cost_of_kind=cost_of_kind, queue_of=queue_of, queues=edges.queues,
-        starts=starts, producers=producers, kinds=kinds, tiles=Tiles.of(table, chip),
+        events=events,
+        chip=chip,
+        cores=cores,
+        kind=kind,
+        cost_of_kind=cost_of_kind,
+        queue_of=queue_of,
+        queues=edges.queues,
+        starts=starts,
+        producers=producers,
+        kinds=kinds,
+        tiles=Tiles.of(table, chip),
         no_reorder=np.array(pinned, bool)[kind].tolist(),
-        banks=banks, spans=spans,
-    )  # fmt: skip
+        banks=banks,
+        spans=spans,
+    )
 
 
 def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, list[Event]]:
@@ -257,13 +267,16 @@ def _form(event: Event) -> _Form:
     attrs = event.attrs
     dma = event.engine == "dma"
     return (
-        event.opcode, event.engine, len(event.reads), *[attrs.get(name) for name in _ATTRS],
+        event.opcode,
+        event.engine,
+        len(event.reads),
+        *[attrs.get(name) for name in _ATTRS],
         *[
             (r.shape, r.strides, r.dtype.name, r.buffer.space, r.indirect, r.partition_start if dma else 0)
             for regions in (event.reads, event.writes)
             for r in regions
         ],
-    )  # fmt: skip
+    )
 
 
 def _meet(edges: Dependencies, starts: Ints, producers: Ints, kinds: Ints) -> tuple[Ints, Ints, Ints]:

@@ -31,15 +31,26 @@ _LIMIT_S = 3600.0
 
 def modelled_table(rows: list[dict[str, Any]], layers: int) -> Table:
     """The rows of `modelled_rows` as a table that holds simulated figures only."""
-    table = Table("chip", "cores", "kernel", "µs a layer (sim)", f"ms, {layers} layer{'' if layers == 1 else 's'} (sim)",
-                  "prompts/s, attention alone (sim)",
-                  title="attention on Trainium, simulated: no figure here was measured",
-                  caption="\n".join(f"error on measured rows: {row['band']}" for row in rows))  # fmt: skip
+    table = Table(
+        "chip",
+        "cores",
+        "kernel",
+        "µs a layer (sim)",
+        f"ms, {layers} layer{'' if layers == 1 else 's'} (sim)",
+        "prompts/s, attention alone (sim)",
+        title="attention on Trainium, simulated: no figure here was measured",
+        caption="\n".join(f"error on measured rows: {row['band']}" for row in rows),
+    )
     for row in rows:
         for kind, label in (("nki", f"nki {row['kernel']}"), ("eager_like", "eager-like (ladder v3)")):
-            table.add_row(row["chip"], str(row["cores"]), label, f"{row[f'{kind}_us_simulated']:,.0f}",
-                          f"{row[f'{kind}_model_ms_simulated']:,.2f}",
-                          f"{row[f'{kind}_prompts_per_s_simulated']:,.1f}")  # fmt: skip
+            table.add_row(
+                row["chip"],
+                str(row["cores"]),
+                label,
+                f"{row[f'{kind}_us_simulated']:,.0f}",
+                f"{row[f'{kind}_model_ms_simulated']:,.2f}",
+                f"{row[f'{kind}_prompts_per_s_simulated']:,.1f}",
+            )
     return table
 
 
@@ -67,9 +78,16 @@ def command(
             raise ValueError("a kernel file and a task go together, without --shape and --layers: bench FILE.py --task NAME.")
         chips = (chip,) if chip else tuple(CHIPS)
         kernel_command(
-            kernel_file, task, sizes_of(at, "at"), chips, lnc=1 if lnc is None else lnc, layout=layout,
-            constants=dict(map(constant_of, const)), window=window_of(order), as_json=as_json,
-        )  # fmt: skip
+            kernel_file,
+            task,
+            sizes_of(at, "at"),
+            chips,
+            lnc=1 if lnc is None else lnc,
+            layout=layout,
+            constants=dict(map(constant_of, const)),
+            window=window_of(order),
+            as_json=as_json,
+        )
         return
     if shape is None:
         raise ValueError("shape is missing: give --shape b=1,hq=16,hkv=8,sq=4096, or a kernel FILE.py with --task NAME.")
@@ -92,13 +110,26 @@ def command(
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("chip", "cores", "nki µs (sim)", "TFLOP/s (sim)", "of peak", "eager-like µs (sim)", "speed-up (sim)",
-                  title=f"{shape}: simulated, not measured; TFLOP/s on visible keys")  # fmt: skip
+    table = Table(
+        "chip",
+        "cores",
+        "nki µs (sim)",
+        "TFLOP/s (sim)",
+        "of peak",
+        "eager-like µs (sim)",
+        "speed-up (sim)",
+        title=f"{shape}: simulated, not measured; TFLOP/s on visible keys",
+    )
     for row in rows:
-        table.add_row(row["chip"], str(row["cores"]), f"{row['nki_us_simulated']:,.1f}",
-                      f"{row['visible_tflops_simulated']:,.1f}",
-                      f"{row['visible_tflops_simulated'] / row['peak_tflops']:.0%}", f"{row['eager_like_us_simulated']:,.0f}",
-                      f"{row['speedup_simulated']:,.1f}x")  # fmt: skip
+        table.add_row(
+            row["chip"],
+            str(row["cores"]),
+            f"{row['nki_us_simulated']:,.1f}",
+            f"{row['visible_tflops_simulated']:,.1f}",
+            f"{row['visible_tflops_simulated'] / row['peak_tflops']:.0%}",
+            f"{row['eager_like_us_simulated']:,.0f}",
+            f"{row['speedup_simulated']:,.1f}x",
+        )
     screen = Screen()
     screen.show(table)
     kernels = {row["kernel"] for row in rows}

@@ -55,13 +55,21 @@ def run(
         eager = eager_like_us(problem, chip, cores)
         if progress is not None:
             progress()
-        rows.append({
-            "chip": name, "cores": cores, "kernel": decision.kernel, "nki_us_simulated": ours.us,
-            "eager_like_us_simulated": eager,
-            "speedup_simulated": eager / ours.us, "visible_tflops_simulated": visible_flops(problem) / ours.us / 1e6,
-            "peak_tflops": cores * chip.tensor_peak_tflops, "extrapolated": ours.extrapolated,
-            "instructions": ours.instructions, "band": error_band(family_of(decision.kernel), name),
-        })  # fmt: skip
+        rows.append(
+            {
+                "chip": name,
+                "cores": cores,
+                "kernel": decision.kernel,
+                "nki_us_simulated": ours.us,
+                "eager_like_us_simulated": eager,
+                "speedup_simulated": eager / ours.us,
+                "visible_tflops_simulated": visible_flops(problem) / ours.us / 1e6,
+                "peak_tflops": cores * chip.tensor_peak_tflops,
+                "extrapolated": ours.extrapolated,
+                "instructions": ours.instructions,
+                "band": error_band(family_of(decision.kernel), name),
+            }
+        )
     return rows
 
 

@@ -54,10 +54,20 @@ KERNELS: Mapping[str, tuple[str, str]] = {
     "nkibench_silu": _pair("sequences", "silu"),
     "nkibench_rope": _pair("sequences", "rope_columns"),
     "nkibench_mamba": _pair("sequences", "mamba"),
-    **{f"nkibench_{name}": _pair("products", name) for name in (
-        "matmul", "transpose_matmul", "lora", "bmm", "bmm_softmax", "rmsnorm_matmul", "add_rmsnorm_matmul",
-        "matmul_add_rmsnorm",        "swiglu",
-    )},
+    **{
+        f"nkibench_{name}": _pair("products", name)
+        for name in (
+            "matmul",
+            "transpose_matmul",
+            "lora",
+            "bmm",
+            "bmm_softmax",
+            "rmsnorm_matmul",
+            "add_rmsnorm_matmul",
+            "matmul_add_rmsnorm",
+            "swiglu",
+        )
+    },
     "nkibench_gqa_full": ("attention.py:baseline", "ours"),
     **{f"autocomp_{name}": _pair("rows", name) for name in ("rmsnorm", "layernorm", "cumsum")},
     "autocomp_gemm": _pair("products", "transpose_matmul"),
@@ -65,7 +75,7 @@ KERNELS: Mapping[str, tuple[str, str]] = {
     "autocomp_rope": _pair("sequences", "rope_columns"),
     "autocomp_mamba": _pair("sequences", "mamba"),
     "autocomp_csa": ("attention.py:baseline", "ours"),
-}  # fmt: skip
+}
 """Baseline and best kernel by task: of nki_hf/tasks/kernels, a rung of the ladder, or `ours`: what dispatch picks on a chip;
 empty where there is none yet."""
 
@@ -178,11 +188,19 @@ class _Entry:
             least = least_us(self.task, {"size": size, "arrays": arrays}, get_chip(chip), 1)
             found.append(
                 {
-                    "task": self.task.name, "which": self.which, "kernel": self.kernel, "chip": chip, "size": size, "us": us,
-                    "least_us": least, "score": min(1.0, least / us) if us else 0.0, "passed": passed and us is not None,
-                    "sentence": sentence if us is not None else why, "band": task_band(self.task, chip),
+                    "task": self.task.name,
+                    "which": self.which,
+                    "kernel": self.kernel,
+                    "chip": chip,
+                    "size": size,
+                    "us": us,
+                    "least_us": least,
+                    "score": min(1.0, least / us) if us else 0.0,
+                    "passed": passed and us is not None,
+                    "sentence": sentence if us is not None else why,
+                    "band": task_band(self.task, chip),
                 }
-            )  # fmt: skip
+            )
         return found
 
     def _us(self, chip: str, size: int) -> tuple[float | None, str]:
@@ -279,7 +297,7 @@ def _beside(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
         us = [f"{both[which]['us']:,.1f}" if which in both else "" for which in ("baseline", "best")]
         best = both.get("best")
         cells = (best["kernel"], f"{best['score']:.0%}") if best else ("none yet", "")
-        lines.append((task, f"{size:,}", chip, f"{any_of['least_us']:,.1f}", us[0], us[1], *cells))  # fmt: skip
+        lines.append((task, f"{size:,}", chip, f"{any_of['least_us']:,.1f}", us[0], us[1], *cells))
     return lines
 
 

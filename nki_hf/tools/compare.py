@@ -48,8 +48,9 @@ def command(
     Both are judged first, each in processes of its own. Exit code 0: both pass; 1: one fails; 2: wrong use.
     """
     pair = named(a, task, layout), named(b, task, layout_b or layout)
-    options = judge_options(check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, const=const, rtol=rtol, timeout=timeout,
-                            order=order, seed=seed)  # fmt: skip
+    options = judge_options(
+        check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, const=const, rtol=rtol, timeout=timeout, order=order, seed=seed
+    )
     own = [_constants(item, options["constants"]) for item in pair]
     unknown = sorted(set(options["constants"]) - own[0].keys() - own[1].keys())
     if unknown:
@@ -118,8 +119,10 @@ def _show(
         ratio = max(row["speedup"], 1 / row["speedup"])
         both = f"A ~ {row['a_us']:,.1f}, B ~ {row['b_us']:,.1f} us (sim)"
         screen.say("", f"{row['chip']} at size {row['size']:,}: {both}; {faster} is {ratio:.2f} times as fast")
-        screen.table(["engine", "A active", "B active"],
-                     [(engine["engine"], f"{engine['a']:.1%}", f"{engine['b']:.1%}") for engine in row["engines"]])  # fmt: skip
+        screen.table(
+            ["engine", "A active", "B active"],
+            [(engine["engine"], f"{engine['a']:.1%}", f"{engine['b']:.1%}") for engine in row["engines"]],
+        )
         paths = [[_cells(step, file) for step in row[key]] for key, file in zip(("a_path", "b_path"), files, strict=True)]
         heads = [[key, "line", "us (sim)"] for key in "AB"]
         both_heads = [*heads[0], *heads[1]]

@@ -99,8 +99,12 @@ def command(
         for name in off:
             without(get_chip("trn2"), name)  # an unknown one is refused before anything runs
     with working("nki_hf correlate", len(chosen)) as work:
-        found = run(chosen, program=write is not None, laws=write is not None,
-                    progress=lambda row: work.advance(f"after {row.measurement.subject} {row.measurement.size}"))  # fmt: skip
+        found = run(
+            chosen,
+            program=write is not None,
+            laws=write is not None,
+            progress=lambda row: work.advance(f"after {row.measurement.subject} {row.measurement.size}"),
+        )
     if off:
         found = [
             replace(row, us=scheduled_us(events_of(m.subject, m.size, get_chip(m.chip)), without(get_chip(m.chip), *off)))
@@ -121,12 +125,29 @@ def command(
         body = [{**vars_of(row.measurement), "simulated_us": row.us, "error": row.error} for row in shown]
         print(json.dumps({"rows": body, "summary": {n: summary(rows) for n, rows in sets if rows}, "fit": fitted}, indent=1))
         return
-    table = Table(Column("kernel", no_wrap=True), "size", "chip", "set", "measured µs", "simulated µs", "error", "first",
-                  title=f"simulated latencies ({DEFAULT_ORDER}{_left_out(off)}) against published measurements")  # fmt: skip
+    table = Table(
+        Column("kernel", no_wrap=True),
+        "size",
+        "chip",
+        "set",
+        "measured µs",
+        "simulated µs",
+        "error",
+        "first",
+        title=f"simulated latencies ({DEFAULT_ORDER}{_left_out(off)}) against published measurements",
+    )
     for row in shown:
         m = row.measurement
-        table.add_row(m.subject, f"{m.size:,}", m.chip, m.standing, f"{m.us:,.0f}", f"{row.us:,.0f}", f"{row.error:+.1%}",
-                      "" if m.first_error is None else f"{m.first_error:+.0%}")  # fmt: skip
+        table.add_row(
+            m.subject,
+            f"{m.size:,}",
+            m.chip,
+            m.standing,
+            f"{m.us:,.0f}",
+            f"{row.us:,.0f}",
+            f"{row.error:+.1%}",
+            "" if m.first_error is None else f"{m.first_error:+.0%}",
+        )
     screen = Screen()
     screen.show(table)
     screen.say("")
@@ -161,11 +182,28 @@ def _show_own(rows: Sequence[dict[str, Any]], as_json: bool, off: Sequence[str])
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("chip", "kernel", "shape", "versions", "measured µs", "simulated µs", "error", "published rows' band",
-                  title=f"your measurements beside simulated times{_left_out(off)}")  # fmt: skip
+    table = Table(
+        "chip",
+        "kernel",
+        "shape",
+        "versions",
+        "measured µs",
+        "simulated µs",
+        "error",
+        "published rows' band",
+        title=f"your measurements beside simulated times{_left_out(off)}",
+    )
     for row in rows:
-        table.add_row(row["chip"], row["kernel"], row["shape"], row["versions"], f"{row['us']:,.1f}",
-                      f"{row['simulated_us']:,.1f}", f"{row['error']:+.1%}", row["band"])  # fmt: skip
+        table.add_row(
+            row["chip"],
+            row["kernel"],
+            row["shape"],
+            row["versions"],
+            f"{row['us']:,.1f}",
+            f"{row['simulated_us']:,.1f}",
+            f"{row['error']:+.1%}",
+            row["band"],
+        )
     screen = Screen()
     screen.show(table)
     errors = sorted((row["error"] for row in rows), key=abs)

@@ -107,11 +107,12 @@ def store(rows: Sequence[Row]) -> None:
     """Write what the model gives for these rows beside what is kept of others, in the order of the measurements."""
     new = {
         row.measurement.key: {
-            "us": round(row.us, 2), "program_us": round(row.program_us or 0.0, 2),
+            "us": round(row.us, 2),
+            "program_us": round(row.program_us or 0.0, 2),
             "without": {name: round(us, 2) for name, us in (row.without or {}).items()},
         }
         for row in rows
-    }  # fmt: skip
+    }
     kept = {**simulated_rows(), **new}
     body = {m.key: kept[m.key] for m in MEASUREMENTS if m.key in kept}
     SIMULATED.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
@@ -123,9 +124,13 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     worst = max(rows, key=lambda row: abs(row.error))
     sizes = [abs(row.error) for row in rows]
     return {
-        "rows": len(rows), "mean": statistics.mean(sizes), "median": statistics.median(sizes), "worst": worst.error,
-        "worst_row": f"{worst.measurement.subject} {worst.measurement.size}", "misranked": misranked(rows),
-    }  # fmt: skip
+        "rows": len(rows),
+        "mean": statistics.mean(sizes),
+        "median": statistics.median(sizes),
+        "worst": worst.error,
+        "worst_row": f"{worst.measurement.subject} {worst.measurement.size}",
+        "misranked": misranked(rows),
+    }
 
 
 def misranked(rows: Sequence[Row]) -> list[str]:

@@ -63,12 +63,17 @@ def decode_rows(problem: Problem, layers: int) -> list[dict[str, Any]]:
     for name in CHIPS:
         chip = get_chip(name)
         step = decode_step(problem, chip, chip.default_lnc)
-        rows.append({
-            "chip": name, "cores": step.cores, "kernel": step.kernel, "us_simulated": step.us,
-            "bandwidth_share_simulated": step.share,
-            "tokens_per_s_simulated": problem.batch * problem.seqlen_q / (layers * step.us / 1e6),
-            "band": error_band(family_of(step.kernel), name),
-        })  # fmt: skip
+        rows.append(
+            {
+                "chip": name,
+                "cores": step.cores,
+                "kernel": step.kernel,
+                "us_simulated": step.us,
+                "bandwidth_share_simulated": step.share,
+                "tokens_per_s_simulated": problem.batch * problem.seqlen_q / (layers * step.us / 1e6),
+                "band": error_band(family_of(step.kernel), name),
+            }
+        )
     return rows
 
 

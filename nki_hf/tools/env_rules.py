@@ -13,7 +13,7 @@ __all__ = ["RULES", "Facts", "findings", "release"]
 class Facts:
     """What the rules look at: the world's name, versions by distribution, variables, device files, chip, Python version,
     programs that lie beside this Python and are not on PATH, and the paths of others that PATH leads to in their place.
-    """  # fmt: skip
+    """
 
     world: str
     versions: Mapping[str, str | None]

@@ -88,9 +88,15 @@ def run(
     from nki_hf.adapters.dry_run import dry_run
 
     rows = dry_run(
-        model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded, decode=decode,
+        model,
+        seqlen=seqlen,
+        batch=batch,
+        chip=chip,
+        dtype=dtype,
+        padded=padded,
+        decode=decode,
         trust_remote_code=trust_remote_code,
-    )  # fmt: skip
+    )
     return [_row(row) for row in rows]
 
 

@@ -92,13 +92,22 @@ def command(
         folder.check_new()
         if not words or not task:
             raise ValueError(f"run={run} has no run yet: a new one needs --agent and --task.")
-    options = judge_options(layout=layout, check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, rtol=rtol, order=order,
-                            timeout=judge_timeout)  # fmt: skip
+    options = judge_options(
+        layout=layout, check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, rtol=rtol, order=order, timeout=judge_timeout
+    )
     asked: dict[str, Any] = {
-        "agent": words, "rounds": rounds, "budget": budget, "task": _anywhere(task), "beam": beam, "tries": tries,
-        "judge": options, "timeout": timeout, "start": _source(start, task) if start else "",
-        "remember": [str(path.resolve()) for path in remember], "seed": seed,
-    }  # fmt: skip
+        "agent": words,
+        "rounds": rounds,
+        "budget": budget,
+        "task": _anywhere(task),
+        "beam": beam,
+        "tries": tries,
+        "judge": options,
+        "timeout": timeout,
+        "start": _source(start, task) if start else "",
+        "remember": [str(path.resolve()) for path in remember],
+        "seed": seed,
+    }
     if known is None:
         parsed(layout, load_task(task))
     asked["task_digest"] = _digest(asked["task"])

@@ -95,10 +95,15 @@ def compared(rows: Sequence[dict[str, str]], off: Sequence[str] = ()) -> list[di
             us, family = _simulated(row, off)
         except (ValueError, MemoryError) as error:
             raise ValueError(f"{row['where']}: {error}") from error
-        found.append({
-            **{name: row[name] for name in (*_COLUMNS, "versions")}, "us": float(row["us"]), "simulated_us": us,
-            "error": us / float(row["us"]) - 1, "band": error_band(family, row["chip"]),
-        })  # fmt: skip
+        found.append(
+            {
+                **{name: row[name] for name in (*_COLUMNS, "versions")},
+                "us": float(row["us"]),
+                "simulated_us": us,
+                "error": us / float(row["us"]) - 1,
+                "band": error_band(family, row["chip"]),
+            }
+        )
     return found
 
 

@@ -128,9 +128,14 @@ def stream(asked: ModelRequest) -> Sequence[Event]:
     chip = get_chip(asked.chip)
     if asked.task:
         return user_events(
-            asked.kernel, asked.task, asked.seqlen, chip.name, lnc=asked.lnc, layout=asked.layout,
+            asked.kernel,
+            asked.task,
+            asked.seqlen,
+            chip.name,
+            lnc=asked.lnc,
+            layout=asked.layout,
             constants=dict(asked.constants),
-        )  # fmt: skip
+        )
     if asked.shape and not asked.own:
         ours = " or ".join(own_kernels())
         raise ValueError(f"shape={asked.shape!r} describes {ours}: kernel={asked.kernel} takes --seqlen instead.")

@@ -71,8 +71,17 @@ def _take(found: list[Launch], line: str, where: str) -> None:
         item = json.loads(line)
         if "launch" in item:
             head = item["launch"]
-            found.append(Launch(head={"kernel": head["kernel"], "chip": head["chip"], "lnc": int(head["lnc"]),
-                                      "problem": dict(head["problem"]), "mask": dict(head["mask"])}))  # fmt: skip
+            found.append(
+                Launch(
+                    head={
+                        "kernel": head["kernel"],
+                        "chip": head["chip"],
+                        "lnc": int(head["lnc"]),
+                        "problem": dict(head["problem"]),
+                        "mask": dict(head["mask"]),
+                    }
+                )
+            )
             return
         launch = found[-1]
         launch.engines[str(item["engine"])] += 1
@@ -90,8 +99,15 @@ def shape_of(head: dict[str, Any]) -> str | None:
     if mask.get("runtime_bounds") or mask.get("bias"):
         return None
     heads, keys, width = problem["num_heads_q"], problem["seqlen_q"], problem["head_dim"]
-    sizes = (("b", "batch", 1), ("hq", "num_heads_q", 1), ("hkv", "num_heads_kv", heads), ("sq", "seqlen_q", 0),
-             ("skv", "seqlen_kv", keys), ("d", "head_dim", 128), ("dv", "head_dim_v", width))  # fmt: skip
+    sizes = (
+        ("b", "batch", 1),
+        ("hq", "num_heads_q", 1),
+        ("hkv", "num_heads_kv", heads),
+        ("sq", "seqlen_q", 0),
+        ("skv", "seqlen_kv", keys),
+        ("d", "head_dim", 128),
+        ("dv", "head_dim_v", width),
+    )
     words = [f"{short}={problem[name]}" for short, name, usual in sizes if problem[name] != usual]
     if mask.get("q_offset", 0) != (problem["seqlen_kv"] - problem["seqlen_q"] if mask.get("ahead") is not None else 0):
         return None
@@ -132,8 +148,11 @@ def show(launch: Launch, title: str, screen: Screen) -> None:
     """Print one launch."""
     head = launch.head
     cores = f"{head['lnc']} core{'s' * (head['lnc'] > 1)}"
-    screen.say(f"{title}: {head['kernel']} on {head['chip']}, {cores}, {launch.count:,} instructions, "
-               f"HBM {_mib(launch.hbm['reads'])} MiB read, {_mib(launch.hbm['writes'])} MiB written", "")  # fmt: skip
+    screen.say(
+        f"{title}: {head['kernel']} on {head['chip']}, {cores}, {launch.count:,} instructions, "
+        f"HBM {_mib(launch.hbm['reads'])} MiB read, {_mib(launch.hbm['writes'])} MiB written",
+        "",
+    )
     opcodes = sorted(launch.opcodes.items(), key=lambda item: (item[0][0], -item[1]))
     rows = [[engine, opcode, f"{count:,}", f"{count / launch.count:.1%}"] for (engine, opcode), count in opcodes]
     screen.table(("engine", "opcode", "instructions", "share"), rows, left=(0, 1))
@@ -158,11 +177,15 @@ def _plain(launch: Launch) -> dict[str, Any]:
         return [{**dict(zip(names, key, strict=True)), "count": count} for key, count in items]
 
     return {
-        **launch.head, "shape": shape_of(launch.head), "instructions": launch.count, "engines": dict(launch.engines),
+        **launch.head,
+        "shape": shape_of(launch.head),
+        "instructions": launch.count,
+        "engines": dict(launch.engines),
         "opcodes": by(launch.opcodes.most_common(), "engine", "opcode"),
         "lines": by(launch.lines.most_common(), "file", "line"),
-        "hbm_bytes_read": launch.hbm["reads"], "hbm_bytes_written": launch.hbm["writes"],
-    }  # fmt: skip
+        "hbm_bytes_read": launch.hbm["reads"],
+        "hbm_bytes_written": launch.hbm["writes"],
+    }
 
 
 def _mib(nbytes: int) -> str:

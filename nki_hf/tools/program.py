@@ -174,9 +174,12 @@ def _tolerant(stream: TextIO) -> TextIO:
         stream.flush()
         written = io.BufferedWriter(_Stream(raw.fileno(), "w", closefd=False))
         return io.TextIOWrapper(
-            written, encoding=stream.encoding, errors=_ERRORS, line_buffering=stream.line_buffering,
+            written,
+            encoding=stream.encoding,
+            errors=_ERRORS,
+            line_buffering=stream.line_buffering,
             write_through=stream.write_through,
-        )  # fmt: skip
+        )
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors=_ERRORS)
     return stream

@@ -73,8 +73,18 @@ def command(
     else:
         if not task:
             raise ValueError(f"folder={folder} holds no run of a loop: give the --task of its kernels.")
-        options = judge_options(layout=layout, check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, rtol=rtol, timeout=timeout,
-                                order=order, seed=seed)  # fmt: skip
+        options = judge_options(
+            layout=layout,
+            check=check,
+            at=at,
+            chip=chip,
+            lnc=lnc,
+            dtype=dtype,
+            rtol=rtol,
+            timeout=timeout,
+            order=order,
+            seed=seed,
+        )
         rows = _judged(folder, task, options, processes_of(processes))
     ranked = sorted(rows, key=lambda row: (not row["passed"], -row["score"], row["number"]))
     if image is not None:
@@ -109,10 +119,14 @@ def _judged(folder: Path, task: str, options: dict[str, Any], processes: int) ->
             record = answer.get("record") or failed_record(str(files[number]), task, answer.get("error", "no answer"))
             rows.append(
                 {
-                    "number": number, "name": files[number].name, "passed": record["passed"], "score": record["score"],
-                    "us": times_of(record), "sentence": record["sentence"],
+                    "number": number,
+                    "name": files[number].name,
+                    "passed": record["passed"],
+                    "score": record["score"],
+                    "us": times_of(record),
+                    "sentence": record["sentence"],
                 }
-            )  # fmt: skip
+            )
     return sorted(rows, key=lambda row: row["number"])
 
 

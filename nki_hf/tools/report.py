@@ -32,7 +32,7 @@ from nki_hf.tools.modelled import (
     scheduled_within,
     stream,
     window_of,
-)  # fmt: skip
+)
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.pages.report_page import Side, report_page
 from nki_hf.tools.progress import Work, working
@@ -54,11 +54,18 @@ def show(side: Side, screen: Screen) -> None:
     for row in found["engines"]:
         most = max(row["waiting"], key=lambda name: row["waiting"][name])
         waits = sum(row["waiting"].values())
-        rows.append([_named(row, row["engine"], cores), f"{row['instructions']:,}", f"{row['active']:.1%}", f"{waits:.1%}",
-                     most if waits else "", gain_text(row)])  # fmt: skip
+        rows.append(
+            [
+                _named(row, row["engine"], cores),
+                f"{row['instructions']:,}",
+                f"{row['active']:.1%}",
+                f"{waits:.1%}",
+                most if waits else "",
+                gain_text(row),
+            ]
+        )
     for row in found["dma"]:
-        rows.append([_named(row, "dma", cores), f"{row['transfers']:,}", f"{row['active']:.1%}", "", "",
-                     gain_text(row)])  # fmt: skip
+        rows.append([_named(row, "dma", cores), f"{row['transfers']:,}", f"{row['active']:.1%}", "", "", gain_text(row)])
     head = ("engine", "instructions", "active", "waits", "most for", "µs gained")
     if rows:
         screen.table(head, rows, title="engines, % of the simulated time, and µs gained if one took no time", left=(0, 4))
@@ -67,10 +74,15 @@ def show(side: Side, screen: Screen) -> None:
     if any(row["gain_estimated"] for row in (*found["engines"], *found["dma"])):
         screen.say(ESTIMATED)
     path = [
-        [f"{row['engine']} {row['opcode']}".strip(), _last(row["source"]), f"{row['count']:,}", f"{row['us']:,.1f}",
-         f"{row['share']:.1%}"]
+        [
+            f"{row['engine']} {row['opcode']}".strip(),
+            _last(row["source"]),
+            f"{row['count']:,}",
+            f"{row['us']:,.1f}",
+            f"{row['share']:.1%}",
+        ]
         for row in found["path"][:8]
-    ]  # fmt: skip
+    ]
     if rows:
         screen.say("")
     screen.table(("instruction", "line", "times", "µs (sim)", "share"), path, title="critical path by kernel line", left=(0, 1))
@@ -82,10 +94,16 @@ def show(side: Side, screen: Screen) -> None:
             f"({high / capacity:.1%})"
         )
         tiles = [
-            [tile["name"], _last(tile["source"]), f"{tile['bytes']:,}", f"{tile['live']:,}", f"{tile['total_bytes']:,}",
-             f"{tile['total_bytes'] / capacity:.1%}"]
+            [
+                tile["name"],
+                _last(tile["source"]),
+                f"{tile['bytes']:,}",
+                f"{tile['live']:,}",
+                f"{tile['total_bytes']:,}",
+                f"{tile['total_bytes'] / capacity:.1%}",
+            ]
             for tile in row["tiles"]
-        ]  # fmt: skip
+        ]
         screen.say("")
         screen.table(("tile", "line", "B per partition", "live at once", "total B", "share"), tiles, title=title, left=(0, 1))
     screen.say("")

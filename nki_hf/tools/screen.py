@@ -101,8 +101,9 @@ class Screen:
         head = [" ".join(_plain(column.header).split()) for column in table.columns]
         left = [n for n, column in enumerate(table.columns) if column.justify in ("default", "left")]
         numbers = {n for n in left if n and all(_is_number(cell) for cell in columns[n])}
-        self.table(head, list(zip(*columns, strict=True)), title=_plain(table.title or ""),
-                   left=[n for n in left if n not in numbers])  # fmt: skip
+        self.table(
+            head, list(zip(*columns, strict=True)), title=_plain(table.title or ""), left=[n for n in left if n not in numbers]
+        )
         if table.caption:
             self.say(*_plain(table.caption).splitlines())
 

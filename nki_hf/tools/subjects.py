@@ -25,9 +25,18 @@ from nki_hf.sim.stream.events import Event
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
 __all__ = [
-    "SUBJECTS", "Subject", "alike", "attention_candidate", "attention_events", "attention_kernels", "events_of", "own_kernels",
-    "planned_events", "subject", "telling_events",
-]  # fmt: skip
+    "SUBJECTS",
+    "Subject",
+    "alike",
+    "attention_candidate",
+    "attention_events",
+    "attention_kernels",
+    "events_of",
+    "own_kernels",
+    "planned_events",
+    "subject",
+    "telling_events",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +81,25 @@ def _matmul(m: int, k: int, n: int, dtype: Any) -> tuple[np.ndarray[Any, Any], .
 
 
 def _rung(name: str, module: str, function: str, idea: str) -> Subject:
-    return Subject(name=name, module=f"nki_hf.ladder.{module}", function=function, idea=idea, arguments=_columns,
-                   flops=lambda size: 4 * size * size * 128)  # fmt: skip
+    return Subject(
+        name=name,
+        module=f"nki_hf.ladder.{module}",
+        function=function,
+        idea=idea,
+        arguments=_columns,
+        flops=lambda size: 4 * size * size * 128,
+    )
 
 
 def _sd(name: str, idea: str) -> Subject:
-    return Subject(name=name, module=f"nki_hf.ladder.{name}", function=name, idea=idea, arguments=_rows,
-                   flops=lambda size: 4 * size * size * 64)  # fmt: skip
+    return Subject(
+        name=name,
+        module=f"nki_hf.ladder.{name}",
+        function=name,
+        idea=idea,
+        arguments=_rows,
+        flops=lambda size: 4 * size * size * 64,
+    )
 
 
 SUBJECTS: dict[str, Subject] = {
@@ -98,24 +119,34 @@ SUBJECTS: dict[str, Subject] = {
         _sd("sd_bf16_scores", "scores in bfloat16"),
         _sd("sd_swapped_operands", "PV operands swapped, no transposed divisor"),
         Subject(
-            name="matmul_tiled", module="nki_hf.ladder.matmul_tiled", function="matmul_tiled",
+            name="matmul_tiled",
+            module="nki_hf.ladder.matmul_tiled",
+            function="matmul_tiled",
             idea="float32 4096 x size x size, every tile loaded when used",
-            arguments=lambda size: _matmul(4096, size, size, np.float32), flops=lambda size: 2 * 4096 * size * size,
+            arguments=lambda size: _matmul(4096, size, size, np.float32),
+            flops=lambda size: 2 * 4096 * size * size,
         ),
         Subject(
-            name="matmul_blocked", module="nki_hf.ladder.matmul_blocked", function="matmul_blocked",
-            idea="float32 4096 x size x size, blocked in all dimensions", multiple=1024,
-            arguments=lambda size: _matmul(4096, size, size, np.float32), flops=lambda size: 2 * 4096 * size * size,
+            name="matmul_blocked",
+            module="nki_hf.ladder.matmul_blocked",
+            function="matmul_blocked",
+            idea="float32 4096 x size x size, blocked in all dimensions",
+            multiple=1024,
+            arguments=lambda size: _matmul(4096, size, size, np.float32),
+            flops=lambda size: 2 * 4096 * size * size,
         ),
         Subject(
-            name="gemm_bf16", module="nki_hf.ladder.matmul_blocked", function="matmul_blocked",
+            name="gemm_bf16",
+            module="nki_hf.ladder.matmul_blocked",
+            function="matmul_blocked",
             idea="one core's half of a bfloat16 GEMM: 12288 (at 8192) or 1024 (at 4096) rows",
             arguments=lambda size: _matmul(_gemm_rows(size), size, size, ml_dtypes.bfloat16),
-            flops=lambda size: 2 * _gemm_rows(size) * size * size, constants=(("block_m", 4), ("block_n", 2), ("block_k", 8)),
+            flops=lambda size: 2 * _gemm_rows(size) * size * size,
+            constants=(("block_m", 4), ("block_n", 2), ("block_k", 8)),
             multiple=1024,
         ),
     )
-}  # fmt: skip
+}
 
 
 def _gemm_rows(size: int) -> int:
@@ -230,5 +261,13 @@ def telling_events(problem: Problem, chip: Chip, lnc: int, *, kernel: str) -> tu
 
 def causal(seqlen: int, heads: int = 1, head_dim: int = 128) -> Problem:
     """Causal bfloat16 prefill of one batch."""
-    return Problem(batch=1, num_heads_q=heads, num_heads_kv=heads, seqlen_q=seqlen, seqlen_kv=seqlen, head_dim=head_dim,
-                   head_dim_v=head_dim, mask=Mask(ahead=1))  # fmt: skip
+    return Problem(
+        batch=1,
+        num_heads_q=heads,
+        num_heads_kv=heads,
+        seqlen_q=seqlen,
+        seqlen_kv=seqlen,
+        head_dim=head_dim,
+        head_dim_v=head_dim,
+        mask=Mask(ahead=1),
+    )

@@ -21,7 +21,7 @@ from nki_hf.tools.modelled import (
     asked_for,
     model,
     window_of,
-)  # fmt: skip
+)
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen

@@ -102,8 +102,17 @@ def command(
         raise ValueError(f"{', '.join(sorted(flags & _OF_FILES))}: of a file; a kernel of ours has its --shape: leave it out.")
     if own == bool(task) or own != bool(shape):
         raise ValueError("a file is tuned for a --task, a kernel of ours for a --shape: give one of them.")
-    options = judge_options(layout=layout, check=check, at=at, chip=chip, lnc=1 if lnc is None else lnc, dtype=dtype,
-                            const=given, timeout=timeout, order=order or "64")  # fmt: skip
+    options = judge_options(
+        layout=layout,
+        check=check,
+        at=at,
+        chip=chip,
+        lnc=1 if lnc is None else lnc,
+        dtype=dtype,
+        const=given,
+        timeout=timeout,
+        order=order or "64",
+    )
     twice = sorted(set(space) & set(options["constants"]))
     if twice:
         raise ValueError(f"given: {', '.join(twice)} is tuned (--const) and given (--given): name it once.")
@@ -154,8 +163,15 @@ def _judged(found: Tuned, base: dict[str, Any], options: dict[str, Any], workers
         answer = next(workers.run([{**base, "options": asked}], round_limit(options)))[1]
         record = answer.get("record") or {"passed": False, "sentence": answer.get("error", ""), "times": []}
         times = [row["us"] for row in record["times"]]
-        verdicts.append({"constants": constants, "us": us, "judged_us": times[0] if times else None,
-                         "passed": record["passed"], "sentence": record["sentence"]})  # fmt: skip
+        verdicts.append(
+            {
+                "constants": constants,
+                "us": us,
+                "judged_us": times[0] if times else None,
+                "passed": record["passed"],
+                "sentence": record["sentence"],
+            }
+        )
         if record["passed"]:
             break
     return verdicts
@@ -165,12 +181,19 @@ def _plain(found: Tuned, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
     passed = next((row for row in verdicts if row["passed"]), None)
     best = passed or ({"constants": found.ranked[0][0], "us": found.ranked[0][1]} if found.ranked and not verdicts else None)
     return {
-        "case": found.case.label, "band": found.case.band, "study": found.case.study.name,
-        "best": best and best["constants"], "us": best and best["us"], "start_us": found.start_us,
+        "case": found.case.label,
+        "band": found.case.band,
+        "study": found.case.study.name,
+        "best": best and best["constants"],
+        "us": best and best["us"],
+        "start_us": found.start_us,
         "trials": [{"constants": c, **_shown(r)} for c, r in found.rows],
-        "reloaded": len(found.known), "shared": len(found.shared),
-        "not_kept": sorted(found.programs), "seconds": found.seconds, "judged": verdicts,
-    }  # fmt: skip
+        "reloaded": len(found.known),
+        "shared": len(found.shared),
+        "not_kept": sorted(found.programs),
+        "seconds": found.seconds,
+        "judged": verdicts,
+    }
 
 
 def _shown(result: Any) -> dict[str, Any]:

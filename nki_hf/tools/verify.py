@@ -113,9 +113,13 @@ def run(
             cases.append({"distribution": distribution, "verdict": "error", "detail": describe(error), "outputs": []})
             file, line = position(error)
             record = FaultRecord(
-                kind="error", instruction="kernel", message=f"the kernel raised {type(error).__name__}: {error}",
-                limit="a kernel returns its outputs", file=file, line=line,
-            ).to_dict()  # fmt: skip
+                kind="error",
+                instruction="kernel",
+                message=f"the kernel raised {type(error).__name__}: {error}",
+                limit="a kernel returns its outputs",
+                file=file,
+                line=line,
+            ).to_dict()
             if record not in faults:
                 faults.append(record)
             continue
@@ -141,9 +145,16 @@ def run(
             entry.update(verdict="reference", detail="every reference is all zero: it cannot tell a kernel that does nothing")
     passed = not faults and bool(cases) and all(case["verdict"] == "pass" for case in cases)
     return {
-        "passed": passed, "seed": seed, "chip": options.chip.name, "lnc": lnc, "cases": cases, "faults": faults,
-        "inferred": inferred, "capacity": capacity, "warnings": sorted(unsure),
-    }  # fmt: skip
+        "passed": passed,
+        "seed": seed,
+        "chip": options.chip.name,
+        "lnc": lnc,
+        "cases": cases,
+        "faults": faults,
+        "inferred": inferred,
+        "capacity": capacity,
+        "warnings": sorted(unsure),
+    }
 
 
 def _ahead(subject: AttentionSubject | ArraySubject, distributions: Sequence[str], seed: int) -> Iterator[tuple[str, Case]]:
@@ -267,20 +278,34 @@ def command(
             raise UsageError("--check gives sizes of a task: name it with --task.")
         if task:
             others = {
-                "--reference": reference, "--arg": arg, "--causal": causal, "--window": window, "--scale": scale,
-                "--out-dtype": out_dtype, "--third-party": third_party, "--strict-reads": strict_reads,
+                "--reference": reference,
+                "--arg": arg,
+                "--causal": causal,
+                "--window": window,
+                "--scale": scale,
+                "--out-dtype": out_dtype,
+                "--third-party": third_party,
+                "--strict-reads": strict_reads,
                 "--shape": shape is not None,
-            }  # fmt: skip
+            }
             if given_too := [name for name, value in others.items() if value]:
                 raise UsageError(f"--task says what the kernel computes: leave out {', '.join(given_too)}.")
             from nki_hf.tools.judging.judgement import judge as judge_kernel  # imports what a run here does not need
             from nki_hf.tools.judging.output import give
 
             record = judge_kernel(
-                kernel, task, layout=layout, check=sizes_of(check, "check"), chip=(chip,) if chip else (), lnc=lnc,
-                dtype=dtype if dtype != _DTYPE else "", constants=dict(map(constant_of, const)), rtol=rtol, seed=seed,
+                kernel,
+                task,
+                layout=layout,
+                check=sizes_of(check, "check"),
+                chip=(chip,) if chip else (),
+                lnc=lnc,
+                dtype=dtype if dtype != _DTYPE else "",
+                constants=dict(map(constant_of, const)),
+                rtol=rtol,
+                seed=seed,
                 until="values",
-            )  # fmt: skip
+            )
             give(record, json_file)
         if lnc not in (1, 2):
             raise UsageError(f"lnc={lnc} is not a logical-core degree: it is 1 or 2.")
@@ -302,19 +327,31 @@ def command(
             if given is None:
                 raise UsageError("--arg needs --reference: only kernels of q, k, v have a reference of their own.")
             subject = ArraySubject(
-                kernel=loaded, arrays=dict(_array(text) for text in arg), reference=given, constants=constants,
-                rtol=rtol or None, out_dtypes=tuple(name for name in out_dtype.split(",") if name),
-            )  # fmt: skip
+                kernel=loaded,
+                arrays=dict(_array(text) for text in arg),
+                reference=given,
+                constants=constants,
+                rtol=rtol or None,
+                out_dtypes=tuple(name for name in out_dtype.split(",") if name),
+            )
         else:
             if not {"q", "k", "v"} <= set(parameters(loaded)):
                 raise UsageError(f"{kernel} has no parameters q, k and v: describe its arrays with --arg and give --reference.")
-            subject = _taken({
-                text: AttentionSubject(
-                    kernel=loaded, problem=_problem(text, dtype, causal, window, scale), chip=chosen, lnc=lnc,
-                    layout={**LAYOUT, **_layout(layout)}, constants=constants, reference=given, rtol=rtol or None,
-                )
-                for text in ([text for text in _SHAPES if not (causal and "causal" in text)] if shape is None else [shape])
-            })  # fmt: skip
+            subject = _taken(
+                {
+                    text: AttentionSubject(
+                        kernel=loaded,
+                        problem=_problem(text, dtype, causal, window, scale),
+                        chip=chosen,
+                        lnc=lnc,
+                        layout={**LAYOUT, **_layout(layout)},
+                        constants=constants,
+                        reference=given,
+                        rtol=rtol or None,
+                    )
+                    for text in ([text for text in _SHAPES if not (causal and "causal" in text)] if shape is None else [shape])
+                }
+            )
         with working(f"nki_hf verify of {kernel}", len(DISTRIBUTIONS)) as work, never_ending():
             judged = run(subject, options=options, lnc=lnc, seed=seed, work=work)
         found = {"kernel": kernel, "reference": reference or "oracle", **judged}

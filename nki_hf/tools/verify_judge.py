@@ -91,9 +91,14 @@ def _without_agreed_infinities(output: Array, reference: Array) -> tuple[Array, 
 
 
 def judge(
-    output: Array, reference: Array, *, tolerance: float, unwritten: Array | None = None, scale: Array | float = 0.0,
+    output: Array,
+    reference: Array,
+    *,
+    tolerance: float,
+    unwritten: Array | None = None,
+    scale: Array | float = 0.0,
     dtype: np.dtype[Any] | None = None,
-) -> Judgement:  # fmt: skip
+) -> Judgement:
     """Compare an output with its reference.
 
     Args:
@@ -149,9 +154,15 @@ def judge(
     elif 1 - cosine > bound:
         verdict, detail = "cosine", f"cosine {cosine:.6f}"
     return Judgement(
-        verdict=verdict, detail=detail, row_error=largest, worst_row=worst, worst_tile=_worst_tile(errors),
-        magnitude=magnitude, cosine=cosine, tolerance=tolerance,
-    )  # fmt: skip
+        verdict=verdict,
+        detail=detail,
+        row_error=largest,
+        worst_row=worst,
+        worst_tile=_worst_tile(errors),
+        magnitude=magnitude,
+        cosine=cosine,
+        tolerance=tolerance,
+    )
 
 
 def _times(magnitude: float) -> str:

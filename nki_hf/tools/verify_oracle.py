@@ -69,9 +69,12 @@ def _computed(inputs: AttentionInputs) -> Array:
     """Everything in one float64 array: the two errors, out, lse, size."""
     out, lse, size = inputs.summed
     wide = replace(
-        inputs, problem=replace(inputs.problem, dtype="float32"), q=inputs.q.astype(np.float32),
-        k=inputs.k.astype(np.float32), v=inputs.v.astype(np.float32),
-    )  # fmt: skip
+        inputs,
+        problem=replace(inputs.problem, dtype="float32"),
+        q=inputs.q.astype(np.float32),
+        k=inputs.k.astype(np.float32),
+        v=inputs.v.astype(np.float32),
+    )
     rows = inputs.problem.seqlen_q
     start = rows - _ROWS if inputs.problem.dtype != "float32" and rows > 2 * _ROWS else 0  # the last rows see the most keys
     plain = plain_attention(testing.some_rows(wide, start, rows) if start else wide)
@@ -86,9 +89,11 @@ def _unpacked(inputs: AttentionInputs, flat: Array) -> Oracle:
     ends = np.cumsum([2, int(np.prod(rows)) * problem.head_dim_v, int(np.prod(rows))])
     errors, out, lse, size = np.split(flat, ends)
     return Oracle(
-        out=out.reshape(*rows, problem.head_dim_v), lse=lse.reshape(rows), size=size.reshape(rows),
+        out=out.reshape(*rows, problem.head_dim_v),
+        lse=lse.reshape(rows),
+        size=size.reshape(rows),
         errors=(float(errors[0]), float(errors[1])),
-    )  # fmt: skip
+    )
 
 
 def _folder() -> Path | None:

@@ -47,9 +47,7 @@ DTYPES = {
     "float32": np.dtype(np.float32),
     "int32": np.dtype(np.int32),
 }
-_MACHINERY = tuple(
-    str(Path(__file__).resolve().parents[1] / part) for part in ("sim/", "tools/verify", "observers/")
-)  # fmt: skip
+_MACHINERY = tuple(str(Path(__file__).resolve().parents[1] / part) for part in ("sim/", "tools/verify", "observers/"))
 _LETTERS = {"batch": "b", "num_heads": "h", "seqlen": "s", "head_dim": "d"}  # by the beginning of an axis's name
 
 
@@ -270,31 +268,43 @@ class AttentionSubject:
             types = {0: DTYPES[self.problem.dtype], 1: np.dtype(np.float32)}
             expected = [
                 Expected(
-                    name=("out", "lse")[i] if i < 2 else f"output {i}", reference=array, tolerance=self.rtol or rounding,
+                    name=("out", "lse")[i] if i < 2 else f"output {i}",
+                    reference=array,
+                    tolerance=self.rtol or rounding,
                     dtype=types.get(i),
                 )
                 for i, array in enumerate(outputs)
-            ]  # fmt: skip
+            ]
         else:
             known = oracle(inputs)
             scores = float(np.abs(known.lse[np.isfinite(known.lse)]).max(initial=1.0))
             rounding += 4 * unit_roundoff("float32") * scores  # of the scores, which exp turns into a relative error
             expected = [
                 Expected(
-                    name=name, reference=self._to_kernel(name, exact), dtype=dtype,
+                    name=name,
+                    reference=self._to_kernel(name, exact),
+                    dtype=dtype,
                     tolerance=self.rtol or 2 * error + rounding,
                     scale=np.linalg.norm(self._to_kernel("out", np.broadcast_to(size[..., None], exact.shape)), axis=-1)
-                    / np.sqrt(exact.shape[-1]) if name == "out" else 0.0,
+                    / np.sqrt(exact.shape[-1])
+                    if name == "out"
+                    else 0.0,
                 )
                 for name, exact, error, size, dtype in zip(
-                    ("out", "lse"), (known.out, known.lse), known.errors, (known.size, np.zeros(1)),
-                    (DTYPES[self.problem.dtype], np.dtype(np.float32)), strict=True,
+                    ("out", "lse"),
+                    (known.out, known.lse),
+                    known.errors,
+                    (known.size, np.zeros(1)),
+                    (DTYPES[self.problem.dtype], np.dtype(np.float32)),
+                    strict=True,
                 )
-            ]  # fmt: skip
+            ]
         return Case(
-            arguments={**arguments, **constants}, expected=expected, certifies=certifies,
+            arguments={**arguments, **constants},
+            expected=expected,
+            certifies=certifies,
             optional=1 if self.reference is None and not certifies else 0,
-        )  # fmt: skip
+        )
 
     @functools.cached_property
     def binding(self) -> Binding | None:

@@ -322,9 +322,18 @@ def test_packed_chunked_attention_keeps_sequences_apart_with_a_cache():
 def test_a_window_without_a_mask_hides_nothing_as_in_eager():
     """OLMoE passes a window that its mask never had."""
     config = OlmoeConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_experts=2,
-        num_experts_per_tok=1, sliding_window=4, pad_token_id=0, eos_token_id=None, bos_token_id=None,
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_experts=2,
+        num_experts_per_tok=1,
+        sliding_window=4,
+        pad_token_id=0,
+        eos_token_id=None,
+        bos_token_id=None,
+    )
     model, ids = build(OlmoeForCausalLM, config), token_ids(2, 9)
     assert worst(logits(model, "nki", ids), logits(model, "eager", ids)) <= 1e-5
 

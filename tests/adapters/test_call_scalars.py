@@ -194,11 +194,11 @@ def test_a_softcap_that_is_zero_in_float32_is_refused_by_name(value):
         nki_hf.attention(*tensors(), softcap=value)
 
 
-SCALARS = [
-    {"scale": value} for value in (0.0, 5e-324, 1e-45, 1e-40, 1.2e-38, 5e-38, 1e-31, 1e-29, -1e-40, -5e-38, -1e-29)
-] + [
-    {"softcap": value} for value in (1e-45, 1e-40, 1e-38, 1e-30, 1e-29, 1e29, 1e31, 3e38)
-] + [{"scale": 1e-20, "softcap": 1e15}, {"scale": 1e20, "softcap": 1e-15}, {"scale": 1e-29, "softcap": 1e29}]  # fmt: skip
+SCALARS = (
+    [{"scale": value} for value in (0.0, 5e-324, 1e-45, 1e-40, 1.2e-38, 5e-38, 1e-31, 1e-29, -1e-40, -5e-38, -1e-29)]
+    + [{"softcap": value} for value in (1e-45, 1e-40, 1e-38, 1e-30, 1e-29, 1e29, 1e31, 3e38)]
+    + [{"scale": 1e-20, "softcap": 1e15}, {"scale": 1e20, "softcap": 1e-15}, {"scale": 1e-29, "softcap": 1e29}]
+)
 
 
 @pytest.mark.filterwarnings("ignore::nki_hf.adapters.call_log.FallbackWarning")

@@ -18,8 +18,14 @@ from nki_hf.serve import _CheckedManager, _run, refuse_models
 
 LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}
 GPT2 = {
-    "vocab_size": 64, "n_positions": 40, "n_embd": 32, "n_layer": 2, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 64,
+    "n_positions": 40,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 # The most inputs of a request: what the cache of 8 blocks holds. Of two kinds of layers a block has a page each, so that all
 # 16 pages of 8 tokens but the 4 of the window are the full layer's. Windows alone end nowhere, a table of positions does.
 MODELS = {
@@ -270,9 +276,11 @@ def test_a_server_answers_what_it_cannot_serve_with_400_before_a_stream_begins()
         needs_new_blocks=lambda _, past_length, query_length: -(-query_length // 8), blocks_per_sector=1
     )
     cache = SimpleNamespace(
-        config=SimpleNamespace(vocab_size=10, rope_parameters={"rope_theta": 1e4}), pool=SimpleNamespace(num_sectors=4),
-        cache_allocators={"full": allocator}, use_prefix_sharing=False,
-    )  # fmt: skip
+        config=SimpleNamespace(vocab_size=10, rope_parameters={"rope_theta": 1e4}),
+        pool=SimpleNamespace(num_sectors=4),
+        cache_allocators={"full": allocator},
+        use_prefix_sharing=False,
+    )
 
     def ask(prompt, new_tokens, manager):
         words = (None, None, {"input_ids": prompt}, SimpleNamespace(max_new_tokens=new_tokens))

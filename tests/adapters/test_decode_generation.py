@@ -25,10 +25,18 @@ CACHES = {
 def model_of(sliding):
     torch.manual_seed(3)
     sizes = {
-        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 8,
-        "vocab_size": 97, "max_position_embeddings": 512, "head_dim": 16, "pad_token_id": 0, "bos_token_id": 1,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "vocab_size": 97,
+        "max_position_embeddings": 512,
+        "head_dim": 16,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
         "eos_token_id": None,
-    }  # fmt: skip
+    }
     if sliding:
         layers = ["sliding_attention", "full_attention"]
         return Gemma3ForCausalLM(Gemma3TextConfig(**sizes, sliding_window=33, layer_types=layers)).eval()

@@ -55,9 +55,15 @@ def mistral(**changes):
 
 def tiny_sizes():
     return {
-        "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 16, "intermediate_size": 64, "max_position_embeddings": 128,
-    }  # fmt: skip
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 64,
+        "max_position_embeddings": 128,
+    }
 
 
 def test_padding_reaches_the_kernel():

@@ -56,8 +56,10 @@ def test_windows_caps_and_grouped_heads(causal, window, softcap):
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_sequences_of_many_lengths(dtype, causal):
     lengths_q, lengths_kv = [5, 1, 130, 0, 150], [5, 40, 130, 3, 550]
-    q, k, v = (_draw(sum(n), heads, 32, dtype=dtype, seed=s) for s, (n, heads) in enumerate(
-        [(lengths_q, 4), (lengths_kv, 2), (lengths_kv, 2)]))  # fmt: skip
+    q, k, v = (
+        _draw(sum(n), heads, 32, dtype=dtype, seed=s)
+        for s, (n, heads) in enumerate([(lengths_q, 4), (lengths_kv, 2), (lengths_kv, 2)])
+    )
     for window in [(-1, -1), (60, 0 if causal else 9)]:
         out, lse, _ = flash_attn_varlen_func(
             q, k, v, starts(lengths_q), starts(lengths_kv), 150, 550, causal=causal, window_size=window, return_attn_probs=True
@@ -119,11 +121,10 @@ def test_keys_and_values_in_pages():
     table = torch.tensor([[4, 0, 2], [1, 3, -1]], dtype=torch.int32)
     pages = [_draw(5, page, 2, 16, seed=s) for s in (1, 2)]
     q = _draw(7, 4, 16)
-    out = flash_attn_varlen_func(
-        q, *pages, starts(lengths_q), starts(lengths_kv), 6, 21, causal=True, block_table=table
-    )  # fmt: skip
-    rows = [each[table[n, : -(-count // page)].long()].flatten(0, 1)[:count] for each in pages
-            for n, count in enumerate(lengths_kv)]  # fmt: skip
+    out = flash_attn_varlen_func(q, *pages, starts(lengths_q), starts(lengths_kv), 6, 21, causal=True, block_table=table)
+    rows = [
+        each[table[n, : -(-count // page)].long()].flatten(0, 1)[:count] for each in pages for n, count in enumerate(lengths_kv)
+    ]
     expected, _ = packed(q, torch.cat(rows[:2]), torch.cat(rows[2:]), lengths_q, lengths_kv, causal=True)
     _close(out, expected)
 
@@ -146,9 +147,18 @@ def test_new_keys_are_written_in_place_and_seen(paged, seqlen_new, window):
     rows = None if paged else torch.tensor([2, 0])
     q, k, v = _draw(2, seqlen_new, 4, 16), _draw(2, seqlen_new, 2, 16, seed=3), _draw(2, seqlen_new, 2, 16, seed=4)
     out, lse = flash_attn_with_kvcache(
-        q, k_cache, v_cache, k, v, cache_seqlens=torch.tensor(lengths, dtype=torch.int32), cache_batch_idx=rows,
-        block_table=table, causal=True, window_size=window, return_softmax_lse=True,
-    )  # fmt: skip
+        q,
+        k_cache,
+        v_cache,
+        k,
+        v,
+        cache_seqlens=torch.tensor(lengths, dtype=torch.int32),
+        cache_batch_idx=rows,
+        block_table=table,
+        causal=True,
+        window_size=window,
+        return_softmax_lse=True,
+    )
     changed = 0
     for n, length in enumerate(lengths):
         whole = []
@@ -183,9 +193,17 @@ def test_rotary_turns_new_keys_and_queries_at_their_positions(interleaved, causa
     q, k, v = _draw(2, seqlen, 4, 16), _draw(2, seqlen, 2, 16, seed=3), _draw(2, seqlen, 2, 16, seed=4)
     tables = angle.cos().float(), angle.sin().float()
     out = flash_attn_with_kvcache(
-        q, k_cache, v_cache, k, v, *tables, torch.tensor(lengths), cache_batch_idx=torch.tensor([0, 1]), causal=causal,
+        q,
+        k_cache,
+        v_cache,
+        k,
+        v,
+        *tables,
+        torch.tensor(lengths),
+        cache_batch_idx=torch.tensor([0, 1]),
+        causal=causal,
         rotary_interleaved=interleaved,
-    )  # fmt: skip
+    )
 
     def turned(x, place):  # complex multiplication of pairs; without a mask all queries stand at the first position
         x = x.double()

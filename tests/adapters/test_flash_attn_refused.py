@@ -64,12 +64,8 @@ CACHED = {  # arguments beside q [2, 1, 4, 16] and caches [2, 8, 2, 16], or page
     "table of floats": (NEW | {"block_table": TABLE.float()}, "block_table.dtype=float32 "),
     "table too short": (NEW | {"block_table": TABLE[:, :1]}, "cache_seqlens[0]=4 "),
     "rotary of width 1": (NEW | ROTARY | {"rotary_sin": torch.ones(8, 1)}, "rotary_sin.shape=[8, 1] "),
-    "rotary too wide": (
-        NEW | {"rotary_cos": torch.ones(8, 9), "rotary_sin": torch.ones(8, 9)}, "rotary_cos.shape=[8, 9] "
-    ),
-    "rotary too short": (
-        NEW | {"rotary_cos": torch.ones(4, 4), "rotary_sin": torch.ones(4, 4)}, "cache_seqlens[0]=4 "
-    ),
+    "rotary too wide": (NEW | {"rotary_cos": torch.ones(8, 9), "rotary_sin": torch.ones(8, 9)}, "rotary_cos.shape=[8, 9] "),
+    "rotary too short": (NEW | {"rotary_cos": torch.ones(4, 4), "rotary_sin": torch.ones(4, 4)}, "cache_seqlens[0]=4 "),
     "rotary of integers": (NEW | {"rotary_cos": TABLE, "rotary_sin": TABLE}, "rotary_cos.dtype=int32 "),
     "rotary of one axis": (NEW | {"rotary_cos": torch.ones(8), "rotary_sin": torch.ones(8)}, "rotary_cos.shape=[8] "),
     "window None": (NEW | {"window_size": None}, "window_size=None "),
@@ -82,7 +78,7 @@ CACHED = {  # arguments beside q [2, 1, 4, 16] and caches [2, 8, 2, 16], or page
     "softcap below 0": (NEW | {"softcap": -1.0}, "softcap=-1.0 "),
     "scale without end": (NEW | {"softmax_scale": float("inf")}, "scale=inf "),
     "sinks of other heads": (NEW | {"s_aux": torch.zeros(3)}, "sink.shape=[3] "),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CACHED)
@@ -102,9 +98,7 @@ def test_a_cache_is_unchanged_by_what_a_strict_process_refuses():
     caches = [_draw(2, 8, 2, 16).double(), _draw(2, 8, 2, 16).double()]
     before = [cache.clone() for cache in caches]
     with using(strict=True), pytest.raises(nki_hf.UnsupportedProblem, match="float64"):
-        flash_attn_with_kvcache(
-            _draw(2, 1, 4, 16).double(), *caches, NEW["k"].double(), NEW["v"].double(), cache_seqlens=TWO
-        )  # fmt: skip
+        flash_attn_with_kvcache(_draw(2, 1, 4, 16).double(), *caches, NEW["k"].double(), NEW["v"].double(), cache_seqlens=TWO)
     assert all(map(torch.equal, caches, before))
 
 

@@ -35,7 +35,7 @@ def gradients(function, given, dtype):
 def whole_numbers(size, length=24):
     """q, k, v whose scores are whole numbers near `size`, exact in float32 up to their number of bits; neighbours are close,
     so that the softmax spreads over several keys.
-    """  # fmt: skip
+    """
     generator = torch.Generator().manual_seed(0)
     step = 2.0 ** max(0, math.ceil(math.log2(abs(size)) - 23))
     size = round(size / step) * step

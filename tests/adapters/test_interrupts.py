@@ -209,8 +209,18 @@ def test_memory_that_an_interrupt_left_half_made_goes_without_a_complaint(monkey
     complaints = []
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
     pool = storage.BytePool()
-    buffer = Buffer(number=1, space="sbuf", name="t", shape=(4, 4), dtype=as_dtype("float32"), core=0, role="scratch",
-                    address=None, file="", line=0)  # fmt: skip
+    buffer = Buffer(
+        number=1,
+        space="sbuf",
+        name="t",
+        shape=(4, 4),
+        dtype=as_dtype("float32"),
+        core=0,
+        role="scratch",
+        address=None,
+        file="",
+        line=0,
+    )
 
     def work():
         storage.Storage(buffer, pool.take(64), tracked=True, pool=pool)

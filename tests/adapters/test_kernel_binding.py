@@ -176,9 +176,14 @@ def test_contradictions_are_refused():
     for axes, division in ((("seqlen_q",), Division(axes=("batch",))), (("batch",), Division(axes=("batch",), group=True))):
         with pytest.raises(ValueError, match="lacks the divided axis"):
             Binding(
-                name="x", package="x", arguments=(), outputs=(Output(name="way", axes=axes),), constants=(), plan=_plan,
+                name="x",
+                package="x",
+                arguments=(),
+                outputs=(Output(name="way", axes=axes),),
+                constants=(),
+                plan=_plan,
                 division=division,
-            )  # fmt: skip
+            )
 
 
 def test_an_output_may_be_added_up_over_a_divided_axis():

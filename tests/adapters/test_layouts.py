@@ -16,9 +16,15 @@ BACKEND = SimulatorBackend(get_chip("trn2"))
 
 def problem(**changes):
     sizes = {
-        "batch": 2, "num_heads_q": 4, "num_heads_kv": 2, "seqlen_q": 50, "seqlen_kv": 60, "head_dim": 16, "head_dim_v": 24,
+        "batch": 2,
+        "num_heads_q": 4,
+        "num_heads_kv": 2,
+        "seqlen_q": 50,
+        "seqlen_kv": 60,
+        "head_dim": 16,
+        "head_dim_v": 24,
         "dtype": "float32",
-    }  # fmt: skip
+    }
     return Problem(**{**sizes, **changes})
 
 

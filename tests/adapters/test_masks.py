@@ -420,8 +420,10 @@ def test_a_mask_that_gets_other_memory_is_read_again(change):
 
 OWN_FORMULA = {
     "adapters/paged.py",  # says a window in FlashAttention's words
-    "tasks/attention_backward.py", "tasks/attention_mistakes.py", "tasks/attention_reference.py",  # independent references
-}  # fmt: skip
+    "tasks/attention_backward.py",
+    "tasks/attention_mistakes.py",
+    "tasks/attention_reference.py",  # independent references
+}
 
 
 def _edges_computed(tree):
@@ -455,8 +457,9 @@ def test_a_band_among_keys_and_chunks_is_that_of_its_rows_one_by_one(window, ahe
         own = chunk_begin(rows, rows * 0 + begin, chunk)
         for row in range(12):
             seen = [
-                key for key in range(begin, end)
+                key
+                for key in range(begin, end)
                 if (window is None or key > row - window) and (ahead is None or key < row + ahead)
-            ]  # fmt: skip
+            ]
             assert list(range(int(lo[row]), int(hi[row]))) == seen
             assert int(own[row]) == max(range(begin, max(row, begin) + 1, chunk))

@@ -52,7 +52,11 @@ def calls(draw):
         k=k,
         v=v,
         keys=Keys(
-            q_offset=draw(st.integers(-5, 5)), window=window, ahead=ahead, lo=lo, hi=lo,
+            q_offset=draw(st.integers(-5, 5)),
+            window=window,
+            ahead=ahead,
+            lo=lo,
+            hi=lo,
             bias=None if bias is None else _tensor(1, 1, rows, seqlen_kv, dtype=bias),
         ),
         scale=draw(st.sampled_from([None, 0.0, -1.0, 0.3, 1e-35])),
@@ -61,7 +65,7 @@ def calls(draw):
         dropout=draw(st.sampled_from([0.0, 0.0, 0.1])),
         weights=draw(st.sampled_from([False, False, True])),
         refused=draw(st.sampled_from([(), (), (reason,)])),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

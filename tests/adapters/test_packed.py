@@ -224,10 +224,13 @@ def test_a_batch_in_trls_form_equals_each_sequence_alone():
     ids = torch.randint(1, 64, (1, sum(lengths)), generator=torch.Generator().manual_seed(0))
     cu = starts(lengths)
     batch = {
-        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None], "cu_seq_lens_q": cu, "cu_seq_lens_k": cu,
-        "max_length_q": max(lengths), "max_length_k": max(lengths),
+        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
+        "cu_seq_lens_q": cu,
+        "cu_seq_lens_k": cu,
+        "max_length_q": max(lengths),
+        "max_length_k": max(lengths),
         "seq_idx": torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None],
-    }  # fmt: skip
+    }
     model = tiny_qwen3(max_position_embeddings=512)
     with torch.no_grad():
         expected = torch.cat([model(part, use_cache=False).logits for part in ids.split(lengths, 1)], 1)
@@ -271,9 +274,16 @@ def test_a_trainer_with_the_padding_free_collator_has_the_losses_of_a_padded_run
         model = tiny_qwen3(max_position_embeddings=512).train()
         model.set_attn_implementation(name)
         given = TrainingArguments(
-            output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=2, learning_rate=1e-2, logging_steps=1,
-            report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
-        )  # fmt: skip
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=4,
+            max_steps=2,
+            learning_rate=1e-2,
+            logging_steps=1,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
         trainer = Trainer(model, given, train_dataset=data, data_collator=collator)
         with warnings.catch_warnings():
             warnings.simplefilter("error", MixedSequencesWarning)

@@ -85,9 +85,16 @@ ROWS = re.findall(r"^\| (\d+), (\d+), (\d+), (\w+) \| (\w+) \| ([\d.]+) \| ([\d.
 def test_the_pages_table_of_decode_kernels_is_what_dispatch_says(row):
     heads, kv_heads, head_dim, dtype, kernel, decode_us, prefill_us = row
     problem = Problem(
-        batch=16, num_heads_q=int(heads), num_heads_kv=int(kv_heads), seqlen_q=1, seqlen_kv=512, head_dim=int(head_dim),
-        head_dim_v=int(head_dim), dtype=dtype, mask=Mask(runtime_bounds=True),
-    )  # fmt: skip
+        batch=16,
+        num_heads_q=int(heads),
+        num_heads_kv=int(kv_heads),
+        seqlen_q=1,
+        seqlen_kv=512,
+        head_dim=int(head_dim),
+        head_dim_v=int(head_dim),
+        dtype=dtype,
+        mask=Mask(runtime_bounds=True),
+    )
     found = decide(problem, backend="simulator", chip="trn2")
     assert found.kernel == kernel
     told = dict(re.findall(r"(\w+) \(([\d.]+) us", found.why))
@@ -103,8 +110,15 @@ def test_in_16_bits_grouped_heads_and_long_caches_decode_in_the_decode_kernel(ch
     for heads, kv_heads, head_dim in grouped + alone:
         for keys in (512, 2048, 4096, 16384):
             problem = Problem(
-                batch=16, num_heads_q=heads, num_heads_kv=kv_heads, seqlen_q=1, seqlen_kv=keys, head_dim=head_dim,
-                head_dim_v=head_dim, dtype="bfloat16", mask=Mask(runtime_bounds=True),
-            )  # fmt: skip
+                batch=16,
+                num_heads_q=heads,
+                num_heads_kv=kv_heads,
+                seqlen_q=1,
+                seqlen_kv=keys,
+                head_dim=head_dim,
+                head_dim_v=head_dim,
+                dtype="bfloat16",
+                mask=Mask(runtime_bounds=True),
+            )
             if heads > kv_heads or keys > 512:
                 assert decide(problem, backend="simulator", chip=chip).kernel == "flash_decode", problem

@@ -15,10 +15,18 @@ from nki_hf.adapters.packed.mixed import MixedSequencesWarning, warn_if_mixed
 
 LENGTHS = [5, 7, 4]
 SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 8, "intermediate_size": 32, "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": None,
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+    "bos_token_id": None,
+    "eos_token_id": None,
     "pad_token_id": 0,
-}  # fmt: skip
+}
 MODELS = {
     "Llama": {},
     "Mistral": {"sliding_window": 6},

@@ -189,12 +189,19 @@ def test_a_release_that_prefixes_names_gets_the_same_attention_and_a_written_cac
     module = SimpleNamespace(layer_idx=0, scaling=0.25, sliding_window=None, is_causal=True, training=False)
     lengths = {"full_attention": starts([3, 3])}
     out, _ = nki_paged_attention(
-        module, q, k, v, None, cache=cache, cu_seq_lens_q=starts([1, 2]), cu_seq_lens_k=lengths, read_index=read,
-        write_index=write, block_table=None,
-    )  # fmt: skip
-    expected, _ = packed(
-        q[0].transpose(0, 1), cache.keys[read], cache.values[read], [1, 2], [3, 3], causal=True, scale=0.25
-    )  # fmt: skip
+        module,
+        q,
+        k,
+        v,
+        None,
+        cache=cache,
+        cu_seq_lens_q=starts([1, 2]),
+        cu_seq_lens_k=lengths,
+        read_index=read,
+        write_index=write,
+        block_table=None,
+    )
+    expected, _ = packed(q[0].transpose(0, 1), cache.keys[read], cache.values[read], [1, 2], [3, 3], causal=True, scale=0.25)
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-6)
     assert torch.equal(cache.keys[write], k[0].transpose(0, 1))
 

@@ -136,8 +136,13 @@ class PlainNet(torch.nn.Module):
 
 def test_a_plain_module_with_the_configuration_of_a_model_gets_eagers_mask():
     config = LlamaConfig(hidden_size=32, num_attention_heads=4)
-    model_classes.routing(type(LlamaModel(LlamaConfig(vocab_size=9, hidden_size=8, intermediate_size=8,
-                                                      num_attention_heads=2, num_hidden_layers=1)).config))  # fmt: skip
+    model_classes.routing(
+        type(
+            LlamaModel(
+                LlamaConfig(vocab_size=9, hidden_size=8, intermediate_size=8, num_attention_heads=2, num_hidden_layers=1)
+            ).config
+        )
+    )
     torch.manual_seed(0)
     net = PlainNet(config)
     ids = torch.randint(0, 60, (2, 7))

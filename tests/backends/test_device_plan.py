@@ -34,11 +34,21 @@ def test_dry_run_prints_both_worlds_without_torch_or_neuron():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for words in (
-        "# world: native", "# world: xla", 'torch.compile(model.to("neuron"), backend="neuron", fullgraph=True, dynamic=False)',
-        "export NEURON_RT_NUM_CORES=1", "export TORCH_NEURONX_NEFF_CACHE_DIR=", "--auto-cast=none -O1 --lnc=2",
-        "--seqlen 16384 --device xla --warmup 3 --compile-only", "--padded", "--window 2048", "--seqlen 16361",
-        "NEURON_RT_INSPECT_ENABLE=1", "neuron-explorer capture -n", "--output-format perfetto", "ui.perfetto.dev",
-    ):  # fmt: skip
+        "# world: native",
+        "# world: xla",
+        'torch.compile(model.to("neuron"), backend="neuron", fullgraph=True, dynamic=False)',
+        "export NEURON_RT_NUM_CORES=1",
+        "export TORCH_NEURONX_NEFF_CACHE_DIR=",
+        "--auto-cast=none -O1 --lnc=2",
+        "--seqlen 16384 --device xla --warmup 3 --compile-only",
+        "--padded",
+        "--window 2048",
+        "--seqlen 16361",
+        "NEURON_RT_INSPECT_ENABLE=1",
+        "neuron-explorer capture -n",
+        "--output-format perfetto",
+        "ui.perfetto.dev",
+    ):
         assert words in done.stdout, words
 
 

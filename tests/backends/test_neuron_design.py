@@ -48,9 +48,16 @@ def test_nothing_imports_what_is_documented_to_be_gone_or_to_drift():
 def test_no_problem_is_too_small_for_its_kernel(seqlen_q, seqlen_kv, heads):
     """What is faster is measured by the user, beside sdpa; a threshold here would be a silent fallback."""
     case = Problem(
-        batch=1, num_heads_q=heads, num_heads_kv=1, seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, head_dim=8, head_dim_v=8,
-        dtype="bfloat16", mask=Mask(q_offset=seqlen_kv - seqlen_q, ahead=1),
-    )  # fmt: skip
+        batch=1,
+        num_heads_q=heads,
+        num_heads_kv=1,
+        seqlen_q=seqlen_q,
+        seqlen_kv=seqlen_kv,
+        head_dim=8,
+        head_dim_v=8,
+        dtype="bfloat16",
+        mask=Mask(q_offset=seqlen_kv - seqlen_q, ahead=1),
+    )
     decision = decide(case, backend="neuron", chip="trn2", lnc=2)
     taking = {"flash_prefill", "flash_decode"} if seqlen_q <= 16 else {"flash_prefill"}
     assert decision.backend == "neuron"

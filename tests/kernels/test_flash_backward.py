@@ -49,12 +49,21 @@ AXES = {
 
 def grid_case(
     dtype, heads, batch, mask, softcap, sink, scale, head_dim, lengths, chip, lnc, distribution, with_lse, weight, seed=0
-):  # fmt: skip
+):
     case = Problem(
-        batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=lengths[0], seqlen_kv=lengths[1],
-        head_dim=head_dim[0], head_dim_v=head_dim[1], dtype=dtype, softmax_scale=scale, mask=MASKS[mask](*lengths),
-        softcap=softcap, sink=sink,
-    )  # fmt: skip
+        batch=batch,
+        num_heads_q=heads[0],
+        num_heads_kv=heads[1],
+        seqlen_q=lengths[0],
+        seqlen_kv=lengths[1],
+        head_dim=head_dim[0],
+        head_dim_v=head_dim[1],
+        dtype=dtype,
+        softmax_scale=scale,
+        mask=MASKS[mask](*lengths),
+        softcap=softcap,
+        sink=sink,
+    )
     return check(case, chip, lnc, distribution, seed, with_lse, weight)
 
 
@@ -84,7 +93,14 @@ def test_any_problem_matches_the_reference(start):
 def test_long_calls_over_several_blocks_match_the_reference(dtype, mask):
     check(
         Problem(
-            batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=700, seqlen_kv=1300, head_dim=64, head_dim_v=64, dtype=dtype,
+            batch=1,
+            num_heads_q=2,
+            num_heads_kv=1,
+            seqlen_q=700,
+            seqlen_kv=1300,
+            head_dim=64,
+            head_dim_v=64,
+            dtype=dtype,
             mask=MASKS[mask](700, 1300),
         ),
-    )  # fmt: skip
+    )

@@ -60,9 +60,16 @@ def test_output_and_its_rest_are_the_output_in_float32(chip, lnc, kernel, rows, 
     # Queries of zeros give equal weights: their rounding changes no output, but beside a sink that of flash_const_max, relative
     # to a constant. The first rows see no key.
     case = problem(
-        dtype="bfloat16", num_heads_q=6, num_heads_kv=3, seqlen_q=rows, seqlen_kv=300, head_dim=16, head_dim_v=144, sink=sink,
+        dtype="bfloat16",
+        num_heads_q=6,
+        num_heads_kv=3,
+        seqlen_q=rows,
+        seqlen_kv=300,
+        head_dim=16,
+        head_dim_v=144,
+        sink=sink,
         mask=Mask(ahead=1, q_offset=-3),
-    )  # fmt: skip
+    )
     inputs = attention_inputs(case)
     inputs.q[:] = 0
     launched = forward_run(inputs, kernel, chip, lnc)
@@ -80,9 +87,14 @@ def test_output_and_its_rest_are_the_output_in_float32(chip, lnc, kernel, rows, 
 @pytest.mark.parametrize(("chip", "lnc"), [("trn2", 1), ("trn3", 2)])
 def test_every_forward_kernel_hands_on_what_its_output_lost(chip, lnc, kernel, rows, weight):
     case = problem(
-        dtype="bfloat16", num_heads_q=8, seqlen_q=rows, seqlen_kv=300, head_dim=32, head_dim_v=200,
+        dtype="bfloat16",
+        num_heads_q=8,
+        seqlen_q=rows,
+        seqlen_kv=300,
+        head_dim=32,
+        head_dim_v=200,
         sink=kernel == "flash_decode",
-    )  # fmt: skip
+    )
     inputs = attention_inputs(case)
     if case.sink:
         inputs = replace(inputs, sink=inputs.sink - 20)
@@ -120,9 +132,14 @@ def test_few_keys_beside_a_sink_of_any_size(keys, sink, dtype):
 def test_narrow_windows_on_both_sides_of_a_blocks_edge(window, sink, dtype):
     # Rows 512 on see keys of two blocks of 512, as their query tile does.
     case = problem(
-        dtype=dtype, num_heads_q=1, seqlen_q=130, seqlen_kv=640, head_dim=32, head_dim_v=32,
+        dtype=dtype,
+        num_heads_q=1,
+        seqlen_q=130,
+        seqlen_kv=640,
+        head_dim=32,
+        head_dim_v=32,
         mask=Mask(ahead=1, window=window, q_offset=450),
-    )  # fmt: skip
+    )
     check(case, sink)
 
 

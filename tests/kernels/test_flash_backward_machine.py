@@ -219,10 +219,16 @@ def test_a_planted_fault_is_found(name, tmp_path, monkeypatch):
     kernel = importlib.import_module(f"{package}.kernel").flash_backward
     additive = gradient == "d_bias"
     case = problem(
-        num_heads_q=4, num_heads_kv=2, seqlen_q=300, seqlen_kv=700, dtype="float32" if additive else "bfloat16",
-        softmax_scale=0.4, sink=not additive, softcap=3.0 if "cap" in name else None,
+        num_heads_q=4,
+        num_heads_kv=2,
+        seqlen_q=300,
+        seqlen_kv=700,
+        dtype="float32" if additive else "bfloat16",
+        softmax_scale=0.4,
+        sink=not additive,
+        softcap=3.0 if "cap" in name else None,
         mask=Mask(bias="additive") if additive else Mask(ahead=1, q_offset=400),
-    )  # fmt: skip
+    )
     inputs = attention_inputs(case)
     if "rest" in name:
         inputs = dominated(inputs, 0.99)

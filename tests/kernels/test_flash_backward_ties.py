@@ -93,9 +93,16 @@ def test_keys_that_tie_share_a_row_as_in_eager(size, groups, dtype):
 @pytest.mark.parametrize("size", [pytest.param(2.0**17, marks=pytest.mark.slow), -(2.0**27)])
 def test_keys_that_tie_under_masks_and_in_groups_of_query_heads(size, mask, dtype):
     case = problem(
-        dtype=dtype, batch=2, num_heads_q=4, num_heads_kv=2, seqlen_q=150, seqlen_kv=150, head_dim=24, head_dim_v=40,
+        dtype=dtype,
+        batch=2,
+        num_heads_q=4,
+        num_heads_kv=2,
+        seqlen_q=150,
+        seqlen_kv=150,
+        head_dim=24,
+        head_dim_v=40,
         mask=MASKS[mask],
-    )  # fmt: skip
+    )
     inputs = tied(case, abs(size), 5)
     inputs = replace(inputs, q=inputs.q * np.sign(size).astype(inputs.q.dtype))
     assert_as_right_as_eager(inputs, *run(inputs), abs(size))
@@ -107,9 +114,15 @@ def test_keys_that_tie_under_masks_and_in_groups_of_query_heads(size, mask, dtyp
 )
 def test_keys_that_tie_on_every_chip_and_on_two_cores(chip, lnc):
     case = problem(
-        dtype="bfloat16", num_heads_q=3, num_heads_kv=3, seqlen_q=140, seqlen_kv=700, head_dim=32, head_dim_v=32,
+        dtype="bfloat16",
+        num_heads_q=3,
+        num_heads_kv=3,
+        seqlen_q=140,
+        seqlen_kv=700,
+        head_dim=32,
+        head_dim_v=32,
         mask=Mask(ahead=600),
-    )  # fmt: skip
+    )
     inputs = tied(case, 2.0**20, 40)
     assert_as_right_as_eager(inputs, *run(inputs, chip=chip, lnc=lnc))
 
@@ -147,9 +160,7 @@ def test_a_sink_that_ties_with_the_keys_has_a_share_of_its_own(size, over, dtype
 @pytest.mark.parametrize("size", [2.0**13, 2.0**17, 2.0**20])
 def test_keys_that_nearly_tie_err_less_than_in_eager(size):
     # Scores of a row differ by 0, 1 or 2 nats at `size`: bfloat16 does not hold that, float32 does.
-    case = problem(
-        dtype="bfloat16", seqlen_q=70, seqlen_kv=90, head_dim=8, head_dim_v=8, softmax_scale=1.0
-    )  # fmt: skip
+    case = problem(dtype="bfloat16", seqlen_q=70, seqlen_kv=90, head_dim=8, head_dim_v=8, softmax_scale=1.0)
     inputs, rng = attention_inputs(case), np.random.default_rng(1)
     q, k = np.zeros_like(inputs.q), np.zeros_like(inputs.k)
     q[..., 0], q[..., 1] = size, 1.0

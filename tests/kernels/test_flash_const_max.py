@@ -42,9 +42,17 @@ AXES = {
 
 def grid_case(heads, batch, mask, sink, scale, head_dim, lengths, chip, lnc, distribution, copied):
     case = Problem(
-        batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=lengths[0], seqlen_kv=lengths[1],
-        head_dim=head_dim[0], head_dim_v=head_dim[1], softmax_scale=scale, mask=MASKS[mask](*lengths), sink=sink,
-    )  # fmt: skip
+        batch=batch,
+        num_heads_q=heads[0],
+        num_heads_kv=heads[1],
+        seqlen_q=lengths[0],
+        seqlen_kv=lengths[1],
+        head_dim=head_dim[0],
+        head_dim_v=head_dim[1],
+        softmax_scale=scale,
+        mask=MASKS[mask](*lengths),
+        sink=sink,
+    )
     # Dispatch gives calls of few rows to another kernel; this one computes them as well.
     assert {reason.field for reason in const_max_reasons(case, get_chip(chip))} <= {"seqlen_q"}
     inputs = attention_inputs(case, distribution=distribution)
@@ -85,8 +93,17 @@ def test_heads_whose_keys_take_two_transfers_at_the_start(rows, mask, distributi
 def test_bounds_at_the_edges_of_what_one_mask_covers(bounds, scale):
     """Masks of bounds per row are made 1,024 keys at a time, from the middle and the size of what is seen of them."""
     rows, keys = 128, 2300
-    case = Problem(batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=rows, seqlen_kv=keys, head_dim=8, head_dim_v=8,
-                   softmax_scale=scale, mask=Mask(runtime_bounds=True))  # fmt: skip
+    case = Problem(
+        batch=1,
+        num_heads_q=1,
+        num_heads_kv=1,
+        seqlen_q=rows,
+        seqlen_kv=keys,
+        head_dim=8,
+        head_dim_v=8,
+        softmax_scale=scale,
+        mask=Mask(runtime_bounds=True),
+    )
     inputs = attention_inputs(case)
     row = np.arange(rows)
     step = row * keys // rows
@@ -127,9 +144,15 @@ def test_any_combination_of_options_matches_the_reference(start):
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_error_is_at_most_that_of_a_plain_bfloat16_run(causal):
     case = Problem(
-        batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=1024, seqlen_kv=1024, head_dim=128, head_dim_v=128,
+        batch=1,
+        num_heads_q=1,
+        num_heads_kv=1,
+        seqlen_q=1024,
+        seqlen_kv=1024,
+        head_dim=128,
+        head_dim_v=128,
         mask=Mask(ahead=1 if causal else None),
-    )  # fmt: skip
+    )
     inputs = attention_inputs(case)
     out, lse, failed = outputs(inputs)
     want, want_lse = inputs.expected

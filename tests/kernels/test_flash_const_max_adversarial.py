@@ -32,10 +32,14 @@ MASKS = ("none", "causal", "causal_early", "window", "one_key", "bounds", "bias"
 
 def mask_of(kind, sq, skv):
     return {
-        "none": Mask(), "causal": Mask(q_offset=skv - sq, ahead=1), "causal_early": Mask(ahead=1),
-        "window": Mask(q_offset=skv - sq, ahead=1, window=37), "one_key": Mask(q_offset=skv - sq, ahead=1, window=1),
-        "bounds": Mask(runtime_bounds=True), "bias": Mask(bias="boolean", bias_batch=True),
-    }[kind]  # fmt: skip
+        "none": Mask(),
+        "causal": Mask(q_offset=skv - sq, ahead=1),
+        "causal_early": Mask(ahead=1),
+        "window": Mask(q_offset=skv - sq, ahead=1, window=37),
+        "one_key": Mask(q_offset=skv - sq, ahead=1, window=1),
+        "bounds": Mask(runtime_bounds=True),
+        "bias": Mask(bias="boolean", bias_batch=True),
+    }[kind]
 
 
 def draw(seed):
@@ -45,10 +49,17 @@ def draw(seed):
     d, dv = pick.choice((8, 16, 33)), pick.choice((4, 16))
     heads_kv = pick.choice((1, 2))
     problem = Problem(
-        batch=1, num_heads_q=heads_kv * pick.choice((1, 2)), num_heads_kv=heads_kv, seqlen_q=sq, seqlen_kv=skv, head_dim=d,
-        head_dim_v=dv, mask=mask_of(pick.choice(MASKS), sq, skv), sink=pick.random() < 0.3,
+        batch=1,
+        num_heads_q=heads_kv * pick.choice((1, 2)),
+        num_heads_kv=heads_kv,
+        seqlen_q=sq,
+        seqlen_kv=skv,
+        head_dim=d,
+        head_dim_v=dv,
+        mask=mask_of(pick.choice(MASKS), sq, skv),
+        sink=pick.random() < 0.3,
         softmax_scale=pick.choice((None, 1.0, -0.5, 3.0)),
-    )  # fmt: skip
+    )
     q, k = rng.standard_normal((1, problem.num_heads_q, sq, d)), rng.standard_normal((1, heads_kv, skv, d))
     v = rng.standard_normal((1, heads_kv, skv, dv))
     shape_scores(pick.choice(SCORES), q, k, rng, problem)
@@ -170,9 +181,16 @@ def test_an_output_is_finite_where_the_inputs_are(value, mask):
     """The mean of equal values is the value, though the sum of 300 is beyond float32."""
     heads = (2, 1)
     problem = Problem(
-        batch=1, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=130, seqlen_kv=300, head_dim=16, head_dim_v=24,
-        mask=Mask(runtime_bounds=mask == "bounds"), sink=mask == "sink",
-    )  # fmt: skip
+        batch=1,
+        num_heads_q=heads[0],
+        num_heads_kv=heads[1],
+        seqlen_q=130,
+        seqlen_kv=300,
+        head_dim=16,
+        head_dim_v=24,
+        mask=Mask(runtime_bounds=mask == "bounds"),
+        sink=mask == "sink",
+    )
     inputs = attention_inputs(problem)
     inputs.v[:] = value
     want = float(inputs.v[0, 0, 0, 0])
@@ -213,9 +231,16 @@ def test_a_hidden_key_counts_for_nothing_whatever_its_score(scale, hidden, size)
     rows, keys = 128, 256
     mask = Mask(runtime_bounds=True) if hidden == "bounds" else Mask(bias=hidden)
     problem = Problem(
-        batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=rows, seqlen_kv=keys, head_dim=8, head_dim_v=8,
-        softmax_scale=scale, mask=mask,
-    )  # fmt: skip
+        batch=1,
+        num_heads_q=1,
+        num_heads_kv=1,
+        seqlen_q=rows,
+        seqlen_kv=keys,
+        head_dim=8,
+        head_dim_v=8,
+        softmax_scale=scale,
+        mask=mask,
+    )
     inputs = attention_inputs(problem)
     inputs.q[:], inputs.k[:], inputs.v[:] = 0, 0, 1
     parts, rest = [], float(np.float32(size))  # one float32 in three numbers of bfloat16

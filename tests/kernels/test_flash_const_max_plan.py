@@ -28,9 +28,17 @@ def case(
     seqlen_q, seqlen_kv=None, *, heads=(1, 1), batch=1, head_dim=128, head_dim_v=None, dtype="bfloat16", softcap=None, **mask
 ):
     return Problem(
-        batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=seqlen_q, seqlen_kv=seqlen_kv or seqlen_q,
-        head_dim=head_dim, head_dim_v=head_dim_v or head_dim, dtype=dtype, softcap=softcap, mask=Mask(**mask),
-    )  # fmt: skip
+        batch=batch,
+        num_heads_q=heads[0],
+        num_heads_kv=heads[1],
+        seqlen_q=seqlen_q,
+        seqlen_kv=seqlen_kv or seqlen_q,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v or head_dim,
+        dtype=dtype,
+        softcap=softcap,
+        mask=Mask(**mask),
+    )
 
 
 SHAPES = {

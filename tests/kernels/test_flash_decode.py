@@ -63,10 +63,19 @@ def grid_case(dtype, heads, batch, mask, softcap, sink, scale, head_dim, seqlen_
         # 16 rows of several sequences with a softcap need up to 3 KB more SBUF than trn1 has: flash_prefill takes them.
         seqlen_q = min(seqlen_q, 8)
     case = Problem(
-        batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=seqlen_q, seqlen_kv=seqlen_kv,
-        head_dim=head_dim[0], head_dim_v=head_dim[1], dtype=dtype, softmax_scale=scale, mask=MASKS[mask](seqlen_q, seqlen_kv),
-        softcap=softcap, sink=sink,
-    )  # fmt: skip
+        batch=batch,
+        num_heads_q=heads[0],
+        num_heads_kv=heads[1],
+        seqlen_q=seqlen_q,
+        seqlen_kv=seqlen_kv,
+        head_dim=head_dim[0],
+        head_dim_v=head_dim[1],
+        dtype=dtype,
+        softmax_scale=scale,
+        mask=MASKS[mask](seqlen_q, seqlen_kv),
+        softcap=softcap,
+        sink=sink,
+    )
     check(case, chip, lnc, distribution)
 
 
@@ -197,16 +206,30 @@ def _split(size):
 @pytest.mark.parametrize("seqlen_q", [1, 8])
 @pytest.mark.parametrize(
     ("dtype", "scale", "softcap"),
-    [("bfloat16", 1.0, None), ("bfloat16", -0.125, None), ("float32", 1e-20, None), ("float32", 1e6, None),
-     ("bfloat16", 1.0, 20.0), ("float32", 1e-3, 1e6)],
-)  # fmt: skip
+    [
+        ("bfloat16", 1.0, None),
+        ("bfloat16", -0.125, None),
+        ("float32", 1e-20, None),
+        ("float32", 1e6, None),
+        ("bfloat16", 1.0, 20.0),
+        ("float32", 1e-3, 1e6),
+    ],
+)
 def test_a_hidden_key_counts_for_nothing_whatever_its_score(dtype, scale, softcap, seqlen_q, chip):
     """What is added to hide a key must not cancel with its score. The values of all visible keys are 1."""
     keys, lo, hi = 400, 64, 192
     case = problem(
-        num_heads_q=2, num_heads_kv=1, seqlen_q=seqlen_q, seqlen_kv=keys, head_dim=8, head_dim_v=8, dtype=dtype,
-        softmax_scale=scale, softcap=softcap, mask=Mask(runtime_bounds=True),
-    )  # fmt: skip
+        num_heads_q=2,
+        num_heads_kv=1,
+        seqlen_q=seqlen_q,
+        seqlen_kv=keys,
+        head_dim=8,
+        head_dim_v=8,
+        dtype=dtype,
+        softmax_scale=scale,
+        softcap=softcap,
+        mask=Mask(runtime_bounds=True),
+    )
     inputs = attention_inputs(case)
     hidden = (np.arange(keys) < lo) | (np.arange(keys) >= hi)
     for size in (1e28, float(BF16(1e30)), 3.0e38, float(ml_dtypes.finfo(BF16).max)):
@@ -275,9 +298,15 @@ def test_results_are_the_same_bits_in_every_bucket(chip, heads_kv, lnc):
 def test_what_is_not_finite_in_one_sequence_reaches_no_other_of_the_launch(heads_kv, lengths, chip, lnc):
     """The launch as a chip gets it: all sequences follow each other through the same buffers."""
     case = problem(
-        batch=4, num_heads_q=heads_kv, num_heads_kv=heads_kv, seqlen_kv=max(lengths), head_dim=16, head_dim_v=16,
-        dtype="bfloat16", mask=Mask(runtime_bounds=True),
-    )  # fmt: skip
+        batch=4,
+        num_heads_q=heads_kv,
+        num_heads_kv=heads_kv,
+        seqlen_kv=max(lengths),
+        head_dim=16,
+        head_dim_v=16,
+        dtype="bfloat16",
+        mask=Mask(runtime_bounds=True),
+    )
     hi = np.array(lengths, np.int32)[:, None]
     inputs = dataclasses.replace(attention_inputs(case), lo=np.zeros_like(hi), hi=hi)
     clean = outputs(inputs, chip, lnc)
@@ -353,9 +382,18 @@ def test_rows_with_and_without_keys_beside_a_sink_of_any_value(scale, softcap, l
     """One kv head, so that two cores share its chunks; a sequence without keys, and one whose first row alone has none."""
     mask = Mask(q_offset=2297, ahead=1, runtime_bounds=True)
     case = problem(
-        batch=3, num_heads_q=3, num_heads_kv=1, seqlen_q=2, seqlen_kv=2300, sink=True, mask=mask, softmax_scale=scale,
-        softcap=softcap, head_dim=16, head_dim_v=16,
-    )  # fmt: skip
+        batch=3,
+        num_heads_q=3,
+        num_heads_kv=1,
+        seqlen_q=2,
+        seqlen_kv=2300,
+        sink=True,
+        mask=mask,
+        softmax_scale=scale,
+        softcap=softcap,
+        head_dim=16,
+        head_dim_v=16,
+    )
     lo, hi = np.zeros((3, 2), np.int32), np.array([[0, 2300], [0, 0], [70, 300]], np.int32)
     inputs = dataclasses.replace(attention_inputs(case), lo=lo, hi=hi)
     for sinks in SINKS:
@@ -393,10 +431,13 @@ def test_a_row_whose_every_score_is_minus_infinite_is_a_row_without_keys(chip):
 def test_what_the_kernel_cannot_take_is_refused_by_name():
     chip = get_chip("trn2")
     for changes, field in (
-        ({"seqlen_q": 17}, "seqlen_q"), ({"head_dim": 257}, "head_dim"), ({"head_dim_v": 300}, "head_dim_v"),
-        ({"mask": Mask(bias="boolean")}, "mask.bias"), ({"softmax_scale": 1e-25}, "softmax_scale"),
+        ({"seqlen_q": 17}, "seqlen_q"),
+        ({"head_dim": 257}, "head_dim"),
+        ({"head_dim_v": 300}, "head_dim_v"),
+        ({"mask": Mask(bias="boolean")}, "mask.bias"),
+        ({"softmax_scale": 1e-25}, "softmax_scale"),
         ({"dtype": "int8"}, "dtype"),
-    ):  # fmt: skip
+    ):
         assert [reason.field for reason in decode_reasons(problem(**changes), chip)] == [field]
 
 

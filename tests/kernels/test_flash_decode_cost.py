@@ -67,9 +67,14 @@ def test_dispatch_picks_the_faster_kernel_in_float32_and_for_one_kv_head(chip, s
 )
 def test_counts_are_those_of_the_order_of_work(batch, heads_kv, group, seqlen_q, keys, lnc):
     problem = Problem(
-        batch=batch, num_heads_q=heads_kv * group, num_heads_kv=heads_kv, seqlen_q=seqlen_q, seqlen_kv=keys, head_dim=64,
+        batch=batch,
+        num_heads_q=heads_kv * group,
+        num_heads_kv=heads_kv,
+        seqlen_q=seqlen_q,
+        seqlen_kv=keys,
+        head_dim=64,
         head_dim_v=64,
-    )  # fmt: skip
+    )
     chip, rows = get_chip("trn2"), group * seqlen_q
     plan = plan_decode(problem, chip)
     block = max(1, min(group, 128 // seqlen_q)) * seqlen_q
@@ -93,9 +98,15 @@ def test_a_step_costs_what_the_simulated_kernel_takes(chip, cores):
         (4, 4096, "bfloat16", 8),
     ):
         problem = Problem(
-            batch=1, num_heads_q=8 * group, num_heads_kv=8, seqlen_q=seqlen_q, seqlen_kv=keys, head_dim=128, head_dim_v=128,
+            batch=1,
+            num_heads_q=8 * group,
+            num_heads_kv=8,
+            seqlen_q=seqlen_q,
+            seqlen_kv=keys,
+            head_dim=128,
+            head_dim_v=128,
             dtype=dtype,
-        )  # fmt: skip
+        )
         candidate = attention_candidate(problem, get_chip(chip), cores, kernel="flash_decode")
         told = candidate.cost.us
         simulated = decode_step(problem, get_chip(chip), cores, window=None, kernel="flash_decode").us

@@ -41,10 +41,19 @@ AXES = {
 
 def grid_case(dtype, heads, batch, mask, softcap, sink, scale, head_dim, lengths, chip, lnc, distribution):
     case = Problem(
-        batch=batch, num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=lengths[0], seqlen_kv=lengths[1],
-        head_dim=head_dim[0], head_dim_v=head_dim[1], dtype=dtype, softmax_scale=scale, mask=MASKS[mask](*lengths),
-        softcap=softcap, sink=sink,
-    )  # fmt: skip
+        batch=batch,
+        num_heads_q=heads[0],
+        num_heads_kv=heads[1],
+        seqlen_q=lengths[0],
+        seqlen_kv=lengths[1],
+        head_dim=head_dim[0],
+        head_dim_v=head_dim[1],
+        dtype=dtype,
+        softmax_scale=scale,
+        mask=MASKS[mask](*lengths),
+        softcap=softcap,
+        sink=sink,
+    )
     check(case, chip, lnc, distribution)
 
 
@@ -71,11 +80,18 @@ def test_any_combination_of_options_matches_the_reference(start):
 def test_a_long_call_matches_the_reference():
     check(
         Problem(
-            batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=2300, seqlen_kv=2300, head_dim=64, head_dim_v=64,
-            dtype="bfloat16", mask=Mask(ahead=1),
+            batch=1,
+            num_heads_q=2,
+            num_heads_kv=1,
+            seqlen_q=2300,
+            seqlen_kv=2300,
+            head_dim=64,
+            head_dim_v=64,
+            dtype="bfloat16",
+            mask=Mask(ahead=1),
         ),
         lnc=2,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("lnc", [1, 2])

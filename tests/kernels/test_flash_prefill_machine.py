@@ -98,13 +98,17 @@ def test_five_steps_are_in_flight(large_events):
 HEAVY = {
     "plain": {},
     "fp32 d256, all options": {
-        "dtype": "float32", "head_dim": 256, "head_dim_v": 256, "softcap": 5.0, "sink": True,
+        "dtype": "float32",
+        "head_dim": 256,
+        "head_dim_v": 256,
+        "softcap": 5.0,
+        "sink": True,
         "mask": Mask(q_offset=0, ahead=1, bias="additive", bias_rows=True, bias_heads=True),
     },
     "one kv head for many": {"num_heads_q": 8, "num_heads_kv": 1, "mask": Mask(ahead=1)},
     "fp32 d256, eight heads": {"dtype": "float32", "head_dim": 256, "head_dim_v": 256, "num_heads_q": 8},
     "boolean bias, bounds": {"mask": Mask(bias="boolean", bias_rows=True, runtime_bounds=True)},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("chip", CHIPS)

@@ -60,10 +60,13 @@ def test_the_digest_covers_the_kernel_and_what_it_reaches_and_changes_with_each(
     package = tmp_path / "digested"
     (package / "parts").mkdir(parents=True)
     texts = {
-        "__init__.py": "", "kernel.py": "from digested.parts import first\nfrom nki_hf.lang import nl\n",
-        "parts/__init__.py": "", "parts/first.py": "from .second import f\n", "parts/second.py": "def f():\n    return 1\n",
+        "__init__.py": "",
+        "kernel.py": "from digested.parts import first\nfrom nki_hf.lang import nl\n",
+        "parts/__init__.py": "",
+        "parts/first.py": "from .second import f\n",
+        "parts/second.py": "def f():\n    return 1\n",
         "apart.py": "x = 1\n",
-    }  # fmt: skip
+    }
     for name, text in texts.items():
         (package / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)

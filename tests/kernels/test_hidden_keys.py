@@ -27,9 +27,18 @@ MASKS = {
 def inputs_of(mask, size, rows, dtype, scale=1.0, softcap=None):
     """A call with scores of `size` and minus that and values of 1000 at hidden keys, 0 and 1 at visible ones; what rows see."""
     case = Problem(
-        batch=1, num_heads_q=2, num_heads_kv=1, seqlen_q=rows, seqlen_kv=KEYS, head_dim=8, head_dim_v=8, dtype=dtype,
-        softmax_scale=scale, softcap=softcap, mask=MASKS[mask],
-    )  # fmt: skip
+        batch=1,
+        num_heads_q=2,
+        num_heads_kv=1,
+        seqlen_q=rows,
+        seqlen_kv=KEYS,
+        head_dim=8,
+        head_dim_v=8,
+        dtype=dtype,
+        softmax_scale=scale,
+        softcap=softcap,
+        mask=MASKS[mask],
+    )
     inputs = attention_inputs(case)
     key, row = np.arange(KEYS), np.arange(rows)[:, None]
     seen = np.broadcast_to(key < SEEN, (rows, KEYS))

@@ -22,9 +22,14 @@ from nki_hf.sim import SimOptions, launch
 from nki_hf.tools.subjects import events_of
 
 RUNGS = {
-    "v3": hbm_round_trips, "v4": sbuf_resident, "v5": delayed_division, "v6": fused_exp_sum, "v7": bf16_probs,
-    "v8": fused_max_eviction, "v11": software_pipeline,
-}  # fmt: skip
+    "v3": hbm_round_trips,
+    "v4": sbuf_resident,
+    "v5": delayed_division,
+    "v6": fused_exp_sum,
+    "v7": bf16_probs,
+    "v8": fused_max_eviction,
+    "v11": software_pipeline,
+}
 
 
 def attention(q, k, v):

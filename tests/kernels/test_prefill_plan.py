@@ -77,9 +77,17 @@ def test_every_reason_is_given_at_once():
 def test_the_whole_envelope_fits_the_chip(heads, lengths, head_dim, dtype, chip):
     mask = Mask(ahead=1, bias="additive", runtime_bounds=True)
     case = problem(
-        num_heads_q=heads[0], num_heads_kv=heads[1], seqlen_q=lengths[0], seqlen_kv=lengths[1], head_dim=head_dim,
-        head_dim_v=head_dim, dtype=dtype, mask=mask, softcap=1.0, sink=True,
-    )  # fmt: skip
+        num_heads_q=heads[0],
+        num_heads_kv=heads[1],
+        seqlen_q=lengths[0],
+        seqlen_kv=lengths[1],
+        head_dim=head_dim,
+        head_dim_v=head_dim,
+        dtype=dtype,
+        mask=mask,
+        softcap=1.0,
+        sink=True,
+    )
     target = get_chip(chip)
     assert prefill_reasons(case, target) == ()
     assert plan_prefill(case, target).sbuf_bytes <= target.sbuf_partition_bytes - target.sbuf_reserved_bytes

@@ -25,9 +25,15 @@ MASKS = {
 
 def problem(**changes):
     sizes = {
-        "batch": 2, "num_heads_q": 4, "num_heads_kv": 2, "seqlen_q": 5, "seqlen_kv": 7, "head_dim": 8, "head_dim_v": 6,
+        "batch": 2,
+        "num_heads_q": 4,
+        "num_heads_kv": 2,
+        "seqlen_q": 5,
+        "seqlen_kv": 7,
+        "head_dim": 8,
+        "head_dim_v": 6,
         "dtype": "float32",
-    }  # fmt: skip
+    }
     return Problem(**{**sizes, **changes})
 
 

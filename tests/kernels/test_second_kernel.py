@@ -27,9 +27,15 @@ from nki_hf.tools import explain
 from nki_hf.tools.verify_subject import LAYOUT
 
 SIZES = {
-    "batch": 2, "num_heads_q": 6, "num_heads_kv": 2, "seqlen_q": 40, "seqlen_kv": 200, "head_dim": 32, "head_dim_v": 24,
+    "batch": 2,
+    "num_heads_q": 6,
+    "num_heads_kv": 2,
+    "seqlen_q": 40,
+    "seqlen_kv": 200,
+    "head_dim": 32,
+    "head_dim_v": 24,
     "dtype": "float32",
-}  # fmt: skip
+}
 SHAPE = "b=2,hq=6,hkv=2,sq=40,skv=200,d=32,dv=24"
 
 

@@ -38,9 +38,17 @@ def test_a_sink_that_is_no_number_spoils_the_rows_of_its_head_alone(kernel, chip
         assert [row.first.kernel for row in nki_hf.explain(reset=True).rows] == [kernel]
     _forget()
     problem = Problem(
-        batch=1, num_heads_q=5, num_heads_kv=1, seqlen_q=rows, seqlen_kv=keys, head_dim=16, head_dim_v=16, dtype="bfloat16",
-        mask=Mask(q_offset=-first, ahead=1), sink=True,
-    )  # fmt: skip
+        batch=1,
+        num_heads_q=5,
+        num_heads_kv=1,
+        seqlen_q=rows,
+        seqlen_kv=keys,
+        head_dim=16,
+        head_dim_v=16,
+        dtype="bfloat16",
+        mask=Mask(q_offset=-first, ahead=1),
+        sink=True,
+    )
     with np.errstate(invalid="ignore"):
         want, want_lse = reference.attention(problem, *(each.double().numpy() for each in (q, k, v)), sink=sink.numpy())
     assert np.isnan(want[0, :2]).all()

@@ -61,9 +61,7 @@ def test_cores_that_read_each_others_writes_need_a_barrier_on_that_data_after_th
     for race in found:
         assert race.cause == "cores"
         assert {race.first_region.buffer.name, race.second_region.buffer.name} == {"shared"}
-        assert {race.first.line, race.second.line} == {
-            line_of(exchange, "dst=shared[core]"), line_of(exchange, "dst=back")
-        }  # fmt: skip
+        assert {race.first.line, race.second.line} == {line_of(exchange, "dst=shared[core]"), line_of(exchange, "dst=back")}
         assert race.first.core != race.second.core
     if not safe:
         with pytest.raises(KernelFault, match=r"missing: core_barrier\(data=shared, cores=\(0, 1\)\)") as caught:

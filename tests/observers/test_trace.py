@@ -143,8 +143,11 @@ def test_what_bound_an_instruction_is_an_argument(packets, plan):
 
 
 def test_every_instruction_that_a_spill_added_is_marked(packets, plan):
-    marked = [p for p in _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN)
-              if any(note.name == "spill" for note in p.track_event.debug_annotations)]  # fmt: skip
+    marked = [
+        p
+        for p in _events(packets, pb.TrackEvent.TYPE_SLICE_BEGIN)
+        if any(note.name == "spill" for note in p.track_event.debug_annotations)
+    ]
     spills = plan.spills
     assert spills.recomputed > 0  # law psum-recompute: what overflows PSUM is made again rather than copied
     assert len(marked) == spills.psum_copies + spills.recomputed + spills.stores + spills.loads

@@ -72,8 +72,11 @@ class Tensor:
 def test_examples_are_split_at_their_headings_and_keep_the_imports():
     found = examples_of(STUB)
     assert [(e.owner, e.number, e.kind) for e in found] == [
-        ("add", 1, "checks"), ("add", 2, "runs"), ("Tensor.permute", 1, "checks"), ("Tensor.scan", 1, "prose"),
-    ]  # fmt: skip
+        ("add", 1, "checks"),
+        ("add", 2, "runs"),
+        ("Tensor.permute", 1, "checks"),
+        ("Tensor.scan", 1, "prose"),
+    ]
     assert all(e.code.startswith("import nki.language as nl") for e in found[:2])
     assert "2.0" in found[1].code
     assert "assert" not in found[1].code
@@ -190,9 +193,10 @@ OUTCOMES = [
 def test_cases_of_one_test_with_one_reason_share_a_row():
     rows = report.tallies(OUTCOMES)["l"].rows
     assert rows == (
-        ("1", "t: c", "failed", "why | how"), ("2", "t: d", "not run", "inputs of 12 elements"),
+        ("1", "t: c", "failed", "why | how"),
+        ("2", "t: d", "not run", "inputs of 12 elements"),
         ("1", "u: e", "not run", "inputs of 12 elements"),
-    )  # fmt: skip
+    )
 
 
 def test_what_the_page_holds_can_be_read_back_and_a_kernel_be_run_again(tmp_path):
@@ -373,18 +377,29 @@ def _hidden(): ...
 
 def test_the_names_of_a_stub_are_those_that_it_defines_with_constructors_members_and_aliases():
     assert names_of(NAMES) == {
-        "DType": "", "wide": "", "limits": "", "limits.most": "", "Kind": "{b=2, a=\"one\"}",
-        "Tensor": '(shape, space=a, name="")', "Tensor.shape": "", "Tensor.view": "(dtype, *, copy=False)", "Tensor.size": "",
-        "Failed": "", "move": "(dst, *rest, count=[0], fill=..., name=None)",
-    }  # fmt: skip
+        "DType": "",
+        "wide": "",
+        "limits": "",
+        "limits.most": "",
+        "Kind": '{b=2, a="one"}',
+        "Tensor": '(shape, space=a, name="")',
+        "Tensor.shape": "",
+        "Tensor.view": "(dtype, *, copy=False)",
+        "Tensor.size": "",
+        "Failed": "",
+        "move": "(dst, *rest, count=[0], fill=..., name=None)",
+    }
 
 
 def test_names_that_a_list_lacks_or_signs_otherwise_are_told():
     stub = {"DType": "", "Kind": "{b=2, a=1}", "move": "(dst, count=[0], fill=..., name=None)", "jit": "(fn=None, **kwargs)"}
     listed = {
-        "DType": exact(), "Kind": exact("{a=1, b=2}"), "move": exact("(dst, count=(0,), fill=9, name=None)"),
-        "jit": exact("(fn=None, target=None, **kwargs)"), "new": exact(since="0.7"),
-    }  # fmt: skip
+        "DType": exact(),
+        "Kind": exact("{a=1, b=2}"),
+        "move": exact("(dst, count=(0,), fill=9, name=None)"),
+        "jit": exact("(fn=None, target=None, **kwargs)"),
+        "new": exact(since="0.7"),
+    }
     assert differences("m", stub, listed) == []
     assert differences("m", stub, {key: item for key, item in listed.items() if key != "DType"}) == ["m.DType: not listed"]
     assert differences("m", stub, {**listed, "more": exact("", UNLISTED + "kernels use it")}) == []

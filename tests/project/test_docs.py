@@ -73,8 +73,12 @@ def _page(folder, name, body):
 
 
 def test_broken_links_are_found_and_good_ones_are_not(tmp_path):
-    _page(tmp_path, "a", '<a href="b.html#here"></a><a href="#top"></a><p id="top"><a href="https://x.example/"></a>'
-                         '<img src="data:image/png;base64,x"><a href="folder"></a>')  # fmt: skip
+    _page(
+        tmp_path,
+        "a",
+        '<a href="b.html#here"></a><a href="#top"></a><p id="top"><a href="https://x.example/"></a>'
+        '<img src="data:image/png;base64,x"><a href="folder"></a>',
+    )
     _page(tmp_path, "b", '<p id="here"></p>')
     _page(tmp_path / "folder", "index", '<a href="../a.html"></a>')
     assert docs_site.broken_links(tmp_path) == []
@@ -101,9 +105,13 @@ def test_the_reference_has_every_public_name():
 
 
 def test_every_picture_is_made_by_a_command():
-    made = {"scaling": ("scaling.png", "scaling_dark.png"), "utilisation": ("utilisation.png", "utilisation_dark.png"),
-            "timelines": ("flash_prefill_trn2.png", "v11_trn1.png"), "report": ("report.png", "report_dark.png"),
-            "journeys": ("journey_ladder.svg", "journey_agent.svg", "journey_autocomp.svg")}  # fmt: skip
+    made = {
+        "scaling": ("scaling.png", "scaling_dark.png"),
+        "utilisation": ("utilisation.png", "utilisation_dark.png"),
+        "timelines": ("flash_prefill_trn2.png", "v11_trn1.png"),
+        "report": ("report.png", "report_dark.png"),
+        "journeys": ("journey_ladder.svg", "journey_agent.svg", "journey_autocomp.svg"),
+    }
     assert set(made) == set(docs_pictures.PICTURES)
     assert {name for names in made.values() for name in names} == {path.name for path in (DOCS / "images").iterdir()}
 
@@ -113,8 +121,11 @@ def test_the_picture_of_lengths_shows_what_the_table_of_utilisation_says(name):
     """TFLOP/s of 4 seqlen**2 128 operations over the peak of a core, 91.8 or 78.6 TFLOP/s."""
     with Image.open(DOCS / "images" / name) as picture:
         shown = {(line, seqlen): us for line, seqlen, us in json.loads(picture.info["Description"])}
-    rows = re.findall(r"^\| (flash_\w+) (\d+)K \| (trn\d), 1 core \|  \| ([0-9.]+)% \(sim\) ",
-                      (DOCS / "utilisation.md").read_text(), flags=re.MULTILINE)  # fmt: skip
+    rows = re.findall(
+        r"^\| (flash_\w+) (\d+)K \| (trn\d), 1 core \|  \| ([0-9.]+)% \(sim\) ",
+        (DOCS / "utilisation.md").read_text(),
+        flags=re.MULTILINE,
+    )
     assert len(rows) == 6
     for kernel, thousands, chip, share in rows:
         keys = 1024 * int(thousands)

@@ -201,7 +201,7 @@ LEARNT_BIASES = {
     "mask expanded over the heads": {**BIASED, "mask_form": "expanded"},
     "mask of one entry for all keys, which only a sink gives a gradient": {**BIASED, "mask_form": "one_key", "sink": "normal"},
     "position_bias": {**BIASED, "front": "transformers", "mask_learns": False, "position_bias": "learned"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LEARNT_BIASES)

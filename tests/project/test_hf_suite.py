@@ -87,10 +87,16 @@ def checkout(tmp_path):
     """A repository with the folders of transformers' and one suite, committed."""
     root = tmp_path / "checkout"
     files = {
-        "conftest.py": "", "pyproject.toml": "", "utils/keep.py": "", "tests/__init__.py": "", "tests/test_common.py": "old",
-        "tests/models/__init__.py": "", "tests/models/tiny/__init__.py": "", SUITE: ODD_ENDS,
+        "conftest.py": "",
+        "pyproject.toml": "",
+        "utils/keep.py": "",
+        "tests/__init__.py": "",
+        "tests/test_common.py": "old",
+        "tests/models/__init__.py": "",
+        "tests/models/tiny/__init__.py": "",
+        SUITE: ODD_ENDS,
         "src/transformers/testing_utils.py": "_TESTER_DEFAULTS = {}\n",
-    }  # fmt: skip
+    }
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content)

@@ -8,10 +8,16 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "nki_hf"
 NOT_HERE = [
-    ("observers", "plan", "schedule"), ("timing", "plan", "schedule"), ("kernels", "schedule", "plan"),
-    ("adapters", "schedule", "plan"), ("sim/isa", "step", "action"), ("sim/execution", "step", "action"),
-    ("sim/run/needed.py", "step", "action"), ("sim/run/program.py", "step", "action"), ("kernels", "action", "step"),
-]  # fmt: skip
+    ("observers", "plan", "schedule"),
+    ("timing", "plan", "schedule"),
+    ("kernels", "schedule", "plan"),
+    ("adapters", "schedule", "plan"),
+    ("sim/isa", "step", "action"),
+    ("sim/execution", "step", "action"),
+    ("sim/run/needed.py", "step", "action"),
+    ("sim/run/program.py", "step", "action"),
+    ("kernels", "action", "step"),
+]
 """Room or file, the word that is not used there, and the word for what is meant."""
 
 
@@ -38,5 +44,10 @@ def test_a_word_keeps_its_meaning(room, word, meant):
 def test_the_second_meaning_is_found():
     source = "def f(plan, the_plan):\n    plane = Plan.plan_of\n    return planner, plans, FirstPlan"
     assert names_with("plan", source) == [
-        (1, "plan"), (1, "the_plan"), (2, "Plan"), (2, "plan_of"), (3, "FirstPlan"), (3, "plans"),
-    ]  # fmt: skip
+        (1, "plan"),
+        (1, "the_plan"),
+        (2, "Plan"),
+        (2, "plan_of"),
+        (3, "FirstPlan"),
+        (3, "plans"),
+    ]

@@ -191,10 +191,17 @@ def test_a_valid_call_breaks_no_rule(opcode):
 
 @pytest.mark.parametrize(
     ("opcode", "argument", "value"),
-    [("tensor_tensor", "engine", 5), ("tensor_tensor", "engine", "vector"), ("tensor_tensor", "engine", nisa.dge_mode.none),
-     ("dma_copy", "dge_mode", 3), ("dma_copy", "oob_mode", 1), ("nc_matmul", "perf_mode", "double"),
-     ("tensor_scalar_reduce", "reduce_cmd", 2), ("sendrecv", "dma_engine", 1)],
-)  # fmt: skip
+    [
+        ("tensor_tensor", "engine", 5),
+        ("tensor_tensor", "engine", "vector"),
+        ("tensor_tensor", "engine", nisa.dge_mode.none),
+        ("dma_copy", "dge_mode", 3),
+        ("dma_copy", "oob_mode", 1),
+        ("nc_matmul", "perf_mode", "double"),
+        ("tensor_scalar_reduce", "reduce_cmd", 2),
+        ("sendrecv", "dma_engine", 1),
+    ],
+)
 def test_enumerations_are_passed_by_name(opcode, argument, value):
     with pytest.raises(KernelFault, match=rf"{argument}=.*must be a member of nisa\.\w+") as caught:
         call(opcode, lambda: {argument: value}, chip=home(opcode))
@@ -258,9 +265,15 @@ def test_copy_without_a_bias_depends_on_no_choice():
 def test_every_instruction_has_rules_and_every_rule_names_its_source():
     public = {name for name in nisa.__all__ if hasattr(getattr(nisa, name), "__code__")}
     unruled = {
-        "get_nc_version", "get_nc_sub_version", "register_alloc", "register_load", "register_move", "register_store",
-        "scalar_load", "scalar_store",
-    }  # registers are checked where they are defined: they are no operands of an engine's datapath  # fmt: skip
+        "get_nc_version",
+        "get_nc_sub_version",
+        "register_alloc",
+        "register_load",
+        "register_move",
+        "register_store",
+        "scalar_load",
+        "scalar_store",
+    }  # registers are checked where they are defined: they are no operands of an engine's datapath
     assert public - set(RULES) == unruled
     assert all(item.source and item.limit and item.kind for _, item in ALL)
     for rules in RULES.values():

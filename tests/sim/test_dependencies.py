@@ -68,9 +68,11 @@ def reachable(events, edges):
 
 regions = st.builds(
     lambda p, f, ps, fs: (slice(p[0], p[1], ps), slice(f[0], f[1], fs)),
-    st.tuples(st.integers(0, 3), st.integers(4, 6)), st.tuples(st.integers(0, 7), st.integers(8, 12)),
-    st.integers(1, 2), st.integers(1, 3),
-)  # fmt: skip
+    st.tuples(st.integers(0, 3), st.integers(4, 6)),
+    st.tuples(st.integers(0, 7), st.integers(8, 12)),
+    st.integers(1, 2),
+    st.integers(1, 3),
+)
 
 
 @given(regions, regions, st.sampled_from(["sbuf", "hbm"]), st.booleans())
@@ -107,17 +109,21 @@ programs = st.lists(
 @settings(max_examples=150, deadline=None)
 def test_edges_and_queue_order_imply_exactly_the_conflicts_of_the_bytes(program):
     buffers = [make_buffer(i, (6, 12), space="hbm" if i == 2 else "sbuf") for i in range(3)]
-    events = stream(*[
-        (engine, [region(buffers[b], *s) for b, s in reads], [region(buffers[b], *s) for b, s in writes])
-        for engine, reads, writes in program
-    ])  # fmt: skip
+    events = stream(
+        *[
+            (engine, [region(buffers[b], *s) for b, s in reads], [region(buffers[b], *s) for b, s in writes])
+            for engine, reads, writes in program
+        ]
+    )
     edges = list(dependencies(events))
     conflicts = set()
     for j, later in enumerate(events):
         for i, earlier in enumerate(events[:j]):
             for kind, ours, theirs in (
-                (RAW, later.reads, earlier.writes), (WAW, later.writes, earlier.writes), (WAR, later.writes, earlier.reads)
-            ):  # fmt: skip
+                (RAW, later.reads, earlier.writes),
+                (WAW, later.writes, earlier.writes),
+                (WAR, later.writes, earlier.reads),
+            ):
                 if any(x.buffer is y.buffer and touched_bytes(x) & touched_bytes(y) for x in ours for y in theirs):
                     conflicts.add((i, j, kind))
     before = reachable(events, edges)
@@ -162,11 +168,13 @@ def test_buffers_with_one_history_get_the_edges_of_the_plain_rule(program, reord
         for k in range(3)
     ]
     placement = {item.number: (0, 16 * item.number) for group in sets for item in group} if where == "placed" else {}
-    events = stream(*[
-        (engine, [region(group[b], *s) for b, s in reads], [region(group[b], *s) for b, s in writes])
-        for engine, reads, writes in program
-        for group in sets
-    ])  # fmt: skip
+    events = stream(
+        *[
+            (engine, [region(group[b], *s) for b, s in reads], [region(group[b], *s) for b, s in writes])
+            for engine, reads, writes in program
+            for group in sets
+        ]
+    )
     found = dependencies(events, placement=placement, reorder=reorder)
     assert {(e.producer, e.consumer, e.kind) for e in found} == plain_edges(events, placement, reorder)
     assert len(found) == len({(e.producer, e.consumer, e.kind == WAR) for e in found})
@@ -213,9 +221,7 @@ def test_a_newer_transfer_of_a_queue_stands_for_no_older_one():
 
 def test_a_newer_reader_adds_a_war_edge_beside_the_completion_edge():
     tile, other = make_buffer(0, (8, 8)), make_buffer(1, (8, 8))
-    events = stream(
-        ("vector", [], [region(tile)]), ("vector", [region(tile)], [region(other)]), ("scalar", [], [region(tile)])
-    )  # fmt: skip
+    events = stream(("vector", [], [region(tile)]), ("vector", [region(tile)], [region(other)]), ("scalar", [], [region(tile)]))
     assert set(dependencies(events).of(2)) == {Edge(0, 2, WAW, 0), Edge(1, 2, WAR, 0)}
 
 
@@ -239,9 +245,10 @@ def test_tiles_placed_by_address_depend_on_each_other_where_their_bytes_meet(shi
 def test_placement_adds_the_hazards_of_reused_memory():
     first, second = make_buffer(0, (8, 8)), make_buffer(1, (8, 8))
     events = stream(
-        ("vector", [], [region(first)]), ("scalar", [region(first)], [region(make_buffer(2, (8, 8)))]),
+        ("vector", [], [region(first)]),
+        ("scalar", [region(first)], [region(make_buffer(2, (8, 8)))]),
         ("gpsimd", [], [region(second)]),
-    )  # fmt: skip
+    )
     assert list(dependencies(events).of(2)) == []
     reused = dependencies(events, placement={0: (0, 0), 1: (0, 16), 2: (0, 64)})
     assert {(e.producer, e.kind) for e in reused.of(2)} == {(0, WAW), (1, WAR)}
@@ -254,7 +261,7 @@ def test_indirect_access_touches_the_whole_buffer_and_hides_no_earlier_write():
         ("dma.sync", [region(tile)], [part]),
         ("dma.gpsimd", [region(tile)], [region(table, slice(32, 40), indirect=True)]),
         ("dma.scalar", [part], [region(make_buffer(2, (8, 8)))]),
-    )  # fmt: skip
+    )
     found = dependencies(events)
     assert [e.producer for e in found.of(1)] == [0]
     assert {e.producer for e in found.of(2) if e.kind == RAW} == {0, 1}

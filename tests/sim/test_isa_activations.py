@@ -148,10 +148,16 @@ def activate2(data):
     partitions, free = draw_partitions(data), draw_free(data)
     ops = data.draw(
         st.sampled_from(
-            [("multiply", "add"), ("multiply", "subtract"), ("multiply", "bypass"), ("add", "bypass"), ("subtract", "bypass"),
-             ("bypass", "bypass")]
+            [
+                ("multiply", "add"),
+                ("multiply", "subtract"),
+                ("multiply", "bypass"),
+                ("add", "bypass"),
+                ("subtract", "bypass"),
+                ("bypass", "bypass"),
+            ]
         )
-    )  # fmt: skip
+    )
     reverse = [data.draw(st.booleans()) and op != "bypass" for op in ops]
     number = data.draw(st.sampled_from([None, 0.75]))
     reduce = data.draw(st.sampled_from(["add", "maximum", "minimum"]))
@@ -165,10 +171,20 @@ def activate2(data):
     def body(dst, data, imm, res):
         value = imm if number is None else number
         nisa.activate2(
-            dst=dst, op=getattr(nl, name), data=data, imm0=value, imm1=value, op0=getattr(nl, ops[0]), op1=getattr(nl, ops[1]),
-            relu_param=0.125, reverse0=reverse[0], reverse1=reverse[1], reduce_op=getattr(nl, reduce), reduce_res=res,
+            dst=dst,
+            op=getattr(nl, name),
+            data=data,
+            imm0=value,
+            imm1=value,
+            op0=getattr(nl, ops[0]),
+            op1=getattr(nl, ops[1]),
+            relu_param=0.125,
+            reverse0=reverse[0],
+            reverse1=reverse[1],
+            reduce_op=getattr(nl, reduce),
+            reduce_res=res,
             reduce_cmd=COMMANDS.reset_reduce,
-        )  # fmt: skip
+        )
 
     def expect():
         x, y = operands["data"].values, operands["imm"].values if number is None else number

@@ -104,11 +104,15 @@ def tensor_scalar(data):
 
     def body(dst, data, c0, c1):
         nisa.tensor_scalar(
-            dst=dst, data=data, op0=getattr(nl, ops[0]), operand0=c0 if numbers[0] is None else numbers[0],
-            reverse0=reverse[0], op1=None if ops[1] is None else getattr(nl, ops[1]),
+            dst=dst,
+            data=data,
+            op0=getattr(nl, ops[0]),
+            operand0=c0 if numbers[0] is None else numbers[0],
+            reverse0=reverse[0],
+            op1=None if ops[1] is None else getattr(nl, ops[1]),
             operand1=None if ops[1] is None else c1 if numbers[1] is None else numbers[1],
             reverse1=ops[1] is not None and reverse[1],
-        )  # fmt: skip
+        )
 
     def expect():
         x = operands["data"].values * 1.0
@@ -139,9 +143,15 @@ def scalar_tensor_tensor(data):
 
     def body(dst, data, c0, other):
         nisa.scalar_tensor_tensor(
-            dst=dst, data=data, op0=getattr(nl, ops[0]), operand0=c0 if number is None else number,
-            op1=getattr(nl, ops[1]), operand1=other, reverse0=reverse[0], reverse1=reverse[1],
-        )  # fmt: skip
+            dst=dst,
+            data=data,
+            op0=getattr(nl, ops[0]),
+            operand0=c0 if number is None else number,
+            op1=getattr(nl, ops[1]),
+            operand1=other,
+            reverse0=reverse[0],
+            reverse1=reverse[1],
+        )
 
     def expect():
         x, y = operands["data"].values, operands["c0"].values if number is None else number

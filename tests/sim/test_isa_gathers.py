@@ -23,8 +23,14 @@ from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 
 NAMES = (
-    "nc_n_gather", "local_gather", "nc_find_index8", "nc_match_replace8", "sequence_bounds", "nonzero_with_count", "topk",
-)  # fmt: skip
+    "nc_n_gather",
+    "local_gather",
+    "nc_find_index8",
+    "nc_match_replace8",
+    "sequence_bounds",
+    "nonzero_with_count",
+    "topk",
+)
 
 
 @check("nc_n_gather")
@@ -85,10 +91,15 @@ def _search_operands(data):
     free = data.draw(st.sampled_from([(8,), (13,), (40,), (3, 5), (4, 6)]))
     fill = data.draw(st.sampled_from([integers(0, 6), integers(0, 30)]))
     kind = data.draw(st.sampled_from(["float32", "bfloat16"]))
-    return {
-        "data": operand(data, partitions, free, kind, fill=fill),
-        "vals": operand(data, partitions, (8,), kind, fill=fill),
-    }, partitions, free, kind  # fmt: skip
+    return (
+        {
+            "data": operand(data, partitions, free, kind, fill=fill),
+            "vals": operand(data, partitions, (8,), kind, fill=fill),
+        },
+        partitions,
+        free,
+        kind,
+    )
 
 
 @check("nc_find_index8")
@@ -266,16 +277,24 @@ def test_equals_numpy_on_many_random_operands(name):
 
 def _local_gather(**changes):
     def kernel():
-        nisa.local_gather(dst=nl.ndarray((32, 16), nl.float32), src_buffer=nl.ndarray((32, 16), nl.float32),
-                          index=nl.ndarray((32, 1), nl.uint16), **changes)  # fmt: skip
+        nisa.local_gather(
+            dst=nl.ndarray((32, 16), nl.float32),
+            src_buffer=nl.ndarray((32, 16), nl.float32),
+            index=nl.ndarray((32, 1), nl.uint16),
+            **changes,
+        )
 
     return kernel
 
 
 def _topk(n):
     def kernel():
-        nisa.topk(val_dst=nl.ndarray((32, 8), nl.bfloat16), idx_dst=nl.ndarray((32, 8), nl.uint32),
-                  src=nl.ndarray((32, 16), nl.bfloat16), n=n)  # fmt: skip
+        nisa.topk(
+            val_dst=nl.ndarray((32, 8), nl.bfloat16),
+            idx_dst=nl.ndarray((32, 8), nl.uint32),
+            src=nl.ndarray((32, 16), nl.bfloat16),
+            n=n,
+        )
 
     return kernel
 
@@ -286,9 +305,14 @@ def _iota(pattern):
 
 def _affine_select(pattern):
     def kernel():
-        nisa.affine_select(dst=nl.ndarray((32, 16), nl.float32), pattern=pattern, channel_multiplier=1,
-                           on_true_tile=nl.ndarray((32, 16), nl.float32), on_false_value=0.0,
-                           cmp_op=nl.greater_equal)  # fmt: skip
+        nisa.affine_select(
+            dst=nl.ndarray((32, 16), nl.float32),
+            pattern=pattern,
+            channel_multiplier=1,
+            on_true_tile=nl.ndarray((32, 16), nl.float32),
+            on_false_value=0.0,
+            cmp_op=nl.greater_equal,
+        )
 
     return kernel
 
@@ -297,9 +321,12 @@ COUNTS = [
     *((_local_gather(num_valid_indices=n), "num_valid_indices") for n in (0, -1, 17, 4097, 2.5, "3")),
     *((_local_gather(num_elem_per_idx=n), "num_elem_per_idx") for n in (0, -1, 3, 64, 1.5)),
     *((_topk(n), "n=") for n in (0, -1, 7, 65_536, 257, 42.0)),
-    *((make(pattern), "pattern") for make in (_iota, _affine_select)
-      for pattern in ([[1, 0]], [[1, -16]], [[1, -4], [1, -4]], [[1, 17]], [[1, 16.0]], [])),
-]  # fmt: skip
+    *(
+        (make(pattern), "pattern")
+        for make in (_iota, _affine_select)
+        for pattern in ([[1, 0]], [[1, -16]], [[1, -4], [1, -4]], [[1, 17]], [[1, 16.0]], [])
+    ),
+]
 
 
 @pytest.mark.parametrize("values", [True, False])

@@ -146,9 +146,12 @@ def nc_matmul_mx(data):
     def body(dst, s, m, s_scale, m_scale):
         psum = nl.ndarray((columns, width), target, buffer=nl.psum)
         nisa.nc_matmul_mx(
-            dst=psum, stationary=s.view(getattr(nl, f"{elements[0]}_x4")), moving=m.view(getattr(nl, f"{elements[1]}_x4")),
-            stationary_scale=s_scale.view(getattr(nl, scale_type)), moving_scale=m_scale.view(getattr(nl, scale_type)),
-        )  # fmt: skip
+            dst=psum,
+            stationary=s.view(getattr(nl, f"{elements[0]}_x4")),
+            moving=m.view(getattr(nl, f"{elements[1]}_x4")),
+            stationary_scale=s_scale.view(getattr(nl, scale_type)),
+            moving_scale=m_scale.view(getattr(nl, scale_type)),
+        )
         nisa.tensor_copy(dst=dst, src=psum)
 
     def unpack(item, element, count):

@@ -237,9 +237,13 @@ def dma_transpose(data):
     sizes[0] = 16
     strides = [int(np.prod(sizes[axis + 1 :])) for axis in range(len(sizes))]
     source = Operand(
-        (16, strides[0]), kind, [[stride, size] for stride, size in zip(strides, sizes, strict=True)], 0, fill_for(kind),
+        (16, strides[0]),
+        kind,
+        [[stride, size] for stride, size in zip(strides, sizes, strict=True)],
+        0,
+        fill_for(kind),
         data.draw(st.sampled_from(["sbuf", "hbm"])),
-    )  # fmt: skip
+    )
     shape = [sizes[axis] for axis in permutation]
     operands = {"dst": operand(data, (0, shape[0]), shape[1:], kind, reads=False, plain=True), "src": source}
     run(

@@ -29,9 +29,15 @@ from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 
 NAMES = (
-    "tensor_reduce", "tensor_scalar_reduce", "tensor_partition_reduce", "tensor_scalar_cumulative", "tensor_tensor_scan",
-    "bn_stats", "bn_aggr", "max8",
-)  # fmt: skip
+    "tensor_reduce",
+    "tensor_scalar_reduce",
+    "tensor_partition_reduce",
+    "tensor_scalar_cumulative",
+    "tensor_tensor_scan",
+    "bn_stats",
+    "bn_aggr",
+    "max8",
+)
 REDUCE = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
 COMMANDS = nisa.reduce_cmd
 
@@ -89,10 +95,14 @@ def test_operators_that_depend_on_the_order_reduce_several_axes_element_by_eleme
     whole = name.startswith("bitwise")
     x = rng.permutation(np.arange(-60, 60) if not name.startswith("logical") else np.arange(120) % 2).reshape(4, 5, 6)
     steps = {
-        "subtract": np.subtract, "bitwise_xor": np.bitwise_xor, "logical_and": np.logical_and, "logical_or": np.logical_or,
-        "logical_xor": np.logical_xor, "abs_max": lambda a, b: np.where(np.abs(a) > np.abs(b), a, b),
+        "subtract": np.subtract,
+        "bitwise_xor": np.bitwise_xor,
+        "logical_and": np.logical_and,
+        "logical_or": np.logical_or,
+        "logical_xor": np.logical_xor,
+        "abs_max": lambda a, b: np.where(np.abs(a) > np.abs(b), a, b),
         "abs_min": lambda a, b: np.where(np.abs(a) < np.abs(b), a, b),
-    }  # fmt: skip
+    }
     wanted = functools.reduce(steps[name], [x[:, i, j] for i in range(5) for j in range(6)])
 
     def kernel(a):
@@ -218,9 +228,15 @@ def tensor_tensor_scan(data):
 
     def body(dst, a, b, init):
         nisa.tensor_tensor_scan(
-            dst=dst, data0=a, data1=b, initial=init if number is None else number, op0=getattr(nl, ops[0]),
-            op1=getattr(nl, ops[1]), reverse0=reverse[0], reverse1=reverse[1],
-        )  # fmt: skip
+            dst=dst,
+            data0=a,
+            data1=b,
+            initial=init if number is None else number,
+            op0=getattr(nl, ops[0]),
+            op1=getattr(nl, ops[1]),
+            reverse0=reverse[0],
+            reverse1=reverse[1],
+        )
 
     def expect():
         a, b = operands["a"].values, operands["b"].values

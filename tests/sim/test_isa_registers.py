@@ -12,9 +12,17 @@ from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 
 NAMES = (
-    "register_alloc", "register_move", "register_load", "register_store", "scalar_load", "scalar_store", "core_barrier",
-    "sendrecv", "get_nc_version", "get_nc_sub_version",
-)  # fmt: skip
+    "register_alloc",
+    "register_move",
+    "register_load",
+    "register_store",
+    "scalar_load",
+    "scalar_store",
+    "core_barrier",
+    "sendrecv",
+    "get_nc_version",
+    "get_nc_sub_version",
+)
 
 
 def stored(write, dtype=nl.int32, *arrays):

@@ -81,9 +81,14 @@ def affine_select(data):
 
     def body(dst, tile):
         nisa.affine_select(
-            dst=dst, pattern=pattern, channel_multiplier=multiplier, on_true_tile=dst if in_place else tile,
-            on_false_value=value, cmp_op=getattr(nl, compare), offset=offset,
-        )  # fmt: skip
+            dst=dst,
+            pattern=pattern,
+            channel_multiplier=multiplier,
+            on_true_tile=dst if in_place else tile,
+            on_false_value=value,
+            cmp_op=getattr(nl, compare),
+            offset=offset,
+        )
 
     def expect():
         mask = COMPARE[compare](affine(pattern, offset, multiplier, partitions[1]), 0)
@@ -113,9 +118,13 @@ def range_select(data):
 
     def body(dst, tile, low, high, res):
         arguments = {
-            "comp_op0": getattr(nl, compares[0]), "comp_op1": getattr(nl, compares[1]), "bound0": low, "bound1": high,
-            "range_start": start, "on_false_value": FILL,
-        }  # fmt: skip
+            "comp_op0": getattr(nl, compares[0]),
+            "comp_op1": getattr(nl, compares[1]),
+            "bound0": low,
+            "bound1": high,
+            "range_start": start,
+            "on_false_value": FILL,
+        }
         if command is COMMANDS.reduce:
             nisa.range_select(dst=dst, on_true_tile=tile, **arguments)
         nisa.range_select(dst=dst, on_true_tile=tile, **arguments, reduce_res=res, reduce_cmd=command, reduce_op=nl.maximum)
@@ -138,19 +147,27 @@ def select_reduce(data):
     operands = {
         "dst": operand(data, partitions, free, data.draw(st.sampled_from(FLOATS)), reads=False),
         "predicate": operand(
-            data, partitions, free, data.draw(st.sampled_from(["int8", "uint8", "int16", "uint16"])), fill=integers(0, 2),
+            data,
+            partitions,
+            free,
+            data.draw(st.sampled_from(["int8", "uint8", "int16", "uint16"])),
+            fill=integers(0, 2),
             space=spaces[0],
         ),
         "on_true": operand(data, partitions, free, data.draw(st.sampled_from(FLOATS)), space=spaces[1]),
         "on_false": column_operand(data, partitions),
         "res": operand(data, partitions, (1,), reads=False),
-    }  # fmt: skip
+    }
 
     def body(dst, predicate, on_true, on_false, res):
         arguments = {
-            "dst": dst, "predicate": predicate, "on_true": on_true, "on_false": on_false if number is None else number,
-            "reverse_pred": reverse, "reduce_op": nl.maximum,
-        }  # fmt: skip
+            "dst": dst,
+            "predicate": predicate,
+            "on_true": on_true,
+            "on_false": on_false if number is None else number,
+            "reverse_pred": reverse,
+            "reduce_op": nl.maximum,
+        }
         if command is COMMANDS.reduce:
             nisa.select_reduce(**arguments, reduce_cmd=COMMANDS.reset_reduce)
         if command is COMMANDS.idle:
@@ -178,10 +195,14 @@ def tensor_copy_predicated(data):
         "dst": operand(data, partitions, free, kind, fill=fill, reads=False),
         "src": operand(data, partitions, free, kind, fill=fill, space=spaces[0]),
         "predicate": operand(
-            data, partitions, free, data.draw(st.sampled_from(["uint8", "uint16", "uint32"])), fill=integers(0, 2),
+            data,
+            partitions,
+            free,
+            data.draw(st.sampled_from(["uint8", "uint16", "uint32"])),
+            fill=integers(0, 2),
             space=spaces[1],
         ),
-    }  # fmt: skip
+    }
 
     def body(dst, src, predicate):
         source = src if number is None else number

@@ -149,8 +149,10 @@ def test_bitwise_operators_work_on_bit_patterns(kind, name):
         lambda result, a: nisa.tensor_scalar(
             dst=result, data=a, op0=getattr(nl, name), operand0=3, op1=nl.bitwise_xor, operand1=1
         ),
-        x, out=(8, 16), dtype=kind,
-    )  # fmt: skip
+        x,
+        out=(8, 16),
+        dtype=kind,
+    )
     np.testing.assert_array_equal(two.view(bits), plain(x.view(bits).astype(object), 3) ^ 1)
 
 
@@ -197,9 +199,14 @@ def test_vector_instructions_share_their_registers(rng):
         nisa.memset(dst=low, value=0.0)
         nisa.memset(dst=high, value=4.0)
         nisa.range_select(
-            dst=scratch, on_true_tile=x, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=low, bound1=high,
+            dst=scratch,
+            on_true_tile=x,
+            comp_op0=nl.greater_equal,
+            comp_op1=nl.less,
+            bound0=low,
+            bound1=high,
             on_false_value=float(FP32_MIN),
-        )  # fmt: skip
+        )
         nisa.tensor_scalar_reduce(
             dst=scratch, data=y, op0=nl.add, operand0=0.0, reduce_op=nl.maximum, reduce_cmd=COMMANDS.reduce, reduce_res=result
         )
@@ -275,9 +282,7 @@ def test_reductions_take_values_before_they_are_rounded():
 
     def body(result, x):
         low = nl.ndarray((1, 512), nl.bfloat16)
-        nisa.activation(
-            dst=low, op=nl.exp, data=x, reduce_op=nl.add, reduce_res=result, reduce_cmd=COMMANDS.reset_reduce
-        )  # fmt: skip
+        nisa.activation(dst=low, op=nl.exp, data=x, reduce_op=nl.add, reduce_res=result, reduce_cmd=COMMANDS.reset_reduce)
 
     got = on_tiles(body, x, out=(1, 1))[0, 0]
     assert abs(got - 512 * math.e) < 1e-3
@@ -297,9 +302,15 @@ def test_a_fully_masked_row_is_stable_in_bfloat16_scores_with_a_float32_maximum(
         nisa.iota(dst=high, pattern=[[0, 1]], channel_multiplier=8)  # row 0 sees nothing, row 1 everything
         scores, row_max, shift = nl.ndarray((2, 8), nl.bfloat16), nl.ndarray((2, 1), nl.float32), nl.ndarray((2, 1), nl.float32)
         nisa.range_select(
-            dst=scores, on_true_tile=x, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=low, bound1=high,
-            reduce_res=row_max, on_false_value=float(FP32_MIN),
-        )  # fmt: skip
+            dst=scores,
+            on_true_tile=x,
+            comp_op0=nl.greater_equal,
+            comp_op1=nl.less,
+            bound0=low,
+            bound1=high,
+            reduce_res=row_max,
+            on_false_value=float(FP32_MIN),
+        )
         nisa.tensor_scalar(dst=shift, data=row_max, op0=nl.multiply, operand0=-1.0)
         nisa.activation(dst=result[:, 0:8], op=nl.exp, data=scores, bias=shift)
         nisa.tensor_copy(dst=result[:, 8:9], src=row_max)
@@ -316,15 +327,23 @@ def test_nan_that_is_not_selected_does_not_leak():
 
     def body(result, x, mask):
         nisa.select_reduce(
-            dst=result[:, 0:4], predicate=mask, on_true=x, on_false=-5.0, reduce_res=result[:, 4:5],
+            dst=result[:, 0:4],
+            predicate=mask,
+            on_true=x,
+            on_false=-5.0,
+            reduce_res=result[:, 4:5],
             reduce_cmd=COMMANDS.reset_reduce,
-        )  # fmt: skip
+        )
         nisa.memset(dst=result[:, 5:9], value=7.0)
         nisa.tensor_copy_predicated(dst=result[:, 5:9], src=x, predicate=mask)
         nisa.affine_select(
-            dst=result[:, 9:11], pattern=[[1, 2]], channel_multiplier=0, on_true_tile=x[:, 0:2], on_false_value=-1.0,
+            dst=result[:, 9:11],
+            pattern=[[1, 2]],
+            channel_multiplier=0,
+            on_true_tile=x[:, 0:2],
+            on_false_value=-1.0,
             cmp_op=nl.greater,
-        )  # fmt: skip
+        )
 
     got = on_tiles(body, x, mask, out=(1, 11))[0].tolist()
     assert got == [-5.0, 1.0, -5.0, 2.0, 2.0, 7.0, 1.0, 7.0, 2.0, -1.0, 1.0]
@@ -392,8 +411,18 @@ def test_instructions_name_the_engine_that_executes_them():
 
     engines = [event.engine for event in launch(kernel, ()).events]
     assert engines == [
-        "vector", "vector", "tensor", "vector", "gpsimd", "vector", "gpsimd", "scalar", "scalar", "gpsimd", "tensor",
-    ]  # fmt: skip
+        "vector",
+        "vector",
+        "tensor",
+        "vector",
+        "gpsimd",
+        "vector",
+        "gpsimd",
+        "scalar",
+        "scalar",
+        "gpsimd",
+        "tensor",
+    ]
 
 
 def test_events_carry_what_a_timing_model_needs():
@@ -401,9 +430,15 @@ def test_events_carry_what_a_timing_model_needs():
         tile, total = nl.ndarray((32, 32), nl.float32), nl.ndarray((32, 1), nl.float32)
         nisa.dma_copy(dst=tile, src=x, dge_mode=nisa.dge_mode.hwdge)
         nisa.activation(
-            dst=tile, op=nl.exp, data=tile, bias=total, scale=0.5, reduce_op=nl.add, reduce_res=total,
+            dst=tile,
+            op=nl.exp,
+            data=tile,
+            bias=total,
+            scale=0.5,
+            reduce_op=nl.add,
+            reduce_res=total,
             reduce_cmd=COMMANDS.reset_reduce,
-        )  # fmt: skip
+        )
         psum = nl.ndarray((32, 32), nl.float32, buffer=nl.psum)
         first = nisa.nc_matmul(dst=psum, stationary=tile, moving=tile)
         nisa.nc_matmul(dst=psum, stationary=tile, moving=tile).depends_on(first)
@@ -412,8 +447,12 @@ def test_events_carry_what_a_timing_model_needs():
     copied, activated, first, second = events
     assert copied.attrs["dge_mode"] == "hwdge"
     assert {key: activated.attrs[key] for key in ("op", "reduce", "reduce_cmd", "scale", "bias")} == {
-        "op": "exp", "reduce": "add", "reduce_cmd": "reset_reduce", "scale": True, "bias": True,
-    }  # fmt: skip
+        "op": "exp",
+        "reduce": "add",
+        "reduce_cmd": "reset_reduce",
+        "scale": True,
+        "bias": True,
+    }
     assert [len(activated.reads), len(activated.writes)] == [2, 2]
     assert (first.attrs["accumulate"], second.attrs["accumulate"]) == (False, True)
     assert second.attrs["depends_on"] == (first.index,)

@@ -209,8 +209,13 @@ def _crossed_into_one_tile(a):
     tile = nl.ndarray((a.shape[2], 2 * width), a.dtype)
     mine = [nl.load(a[core, pipe]) for pipe in (0, 1)]
     for pipe in (0, 1) if core == 0 else (1, 0):
-        nisa.sendrecv(src=mine[pipe], dst=tile[:, nl.ds(pipe * width, width)], send_to_rank=1 - core,
-                      recv_from_rank=1 - core, pipe_id=pipe)  # fmt: skip
+        nisa.sendrecv(
+            src=mine[pipe],
+            dst=tile[:, nl.ds(pipe * width, width)],
+            send_to_rank=1 - core,
+            recv_from_rank=1 - core,
+            pipe_id=pipe,
+        )
     out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
     for pipe in (0, 1):
         nl.store(out[core, pipe], tile[:, nl.ds(pipe * width, width)])

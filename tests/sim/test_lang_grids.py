@@ -291,10 +291,12 @@ WRONG = {
     "not a number": (lambda s: nl.tiles(s, tile_shape=(4, 4))[1.0], "coordinates are integers or slices"),
     "gaps": (lambda s: nl.tiles(s, tile_shape=(4, 4))[:, ::2].data, "Index down to one tile"),
     "gaps divided anew": (
-        lambda s: nl.tiles(nl.blocks(s, tile_shape=(4, 2), block_shape=(1, 2))[:, ::2]), "Choose the cells after dividing",
+        lambda s: nl.tiles(nl.blocks(s, tile_shape=(4, 2), block_shape=(1, 2))[:, ::2]),
+        "Choose the cells after dividing",
     ),
     "as an operand": (
-        lambda s: nisa.dma_copy(dst=nl.ndarray((4, 4), nl.float32), src=nl.tiles(s, tile_shape=(4, 4))[0, 0]), "Pass its .data",
+        lambda s: nisa.dma_copy(dst=nl.ndarray((4, 4), nl.float32), src=nl.tiles(s, tile_shape=(4, 4))[0, 0]),
+        "Pass its .data",
     ),
     "as a scalar operand": (
         lambda s: nisa.tensor_scalar(
@@ -315,11 +317,12 @@ WRONG = {
         "at most 128 partitions",
     ),
     "untiled axes on chip": (
-        lambda s: nl.alloc_tiles(tile_shape=(4, 4), element_shape=(2, 4, 4), buffer=nl.sbuf, dtype=nl.float32), "on chip",
+        lambda s: nl.alloc_tiles(tile_shape=(4, 4), element_shape=(2, 4, 4), buffer=nl.sbuf, dtype=nl.float32),
+        "on chip",
     ),
     "transpose in HBM": (lambda s: nl.empty_like(s, transpose_axes=(1, 0)), "the destination is in SBUF"),
     "another order": (lambda s: nl.empty_like(s, buffer=nl.sbuf, transpose_axes=(0, 1)), "must be one of"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -333,11 +336,16 @@ def test_wrong_use_is_a_fault_that_says_what_is_allowed(case):
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
-        ({"tile_shape": [4, 8]}, TypeError), ({"tile_shape": (4.0, 8)}, TypeError), ({"element_shape": (True, 8)}, TypeError),
-        ({"buffer": "sbuf"}, TypeError), ({"tile_shape": (4, 0)}, ValueError), ({"element_shape": (-8, 8)}, ValueError),
-        ({"tile_shape": (4,)}, ValueError), ({"tile_shape": (1, 4, 8)}, ValueError),
+        ({"tile_shape": [4, 8]}, TypeError),
+        ({"tile_shape": (4.0, 8)}, TypeError),
+        ({"element_shape": (True, 8)}, TypeError),
+        ({"buffer": "sbuf"}, TypeError),
+        ({"tile_shape": (4, 0)}, ValueError),
+        ({"element_shape": (-8, 8)}, ValueError),
+        ({"tile_shape": (4,)}, ValueError),
+        ({"tile_shape": (1, 4, 8)}, ValueError),
     ],
-)  # fmt: skip
+)
 def test_wrong_arguments_raise_the_documented_type_and_are_faults(name, changes, kind):
     """Documented at alloc_tiles: TypeError for what is no tuple of ints or no region, ValueError for sizes and ranks."""
     given = {"tile_shape": (4, 8), "element_shape": (8, 8), "buffer": nl.sbuf, "dtype": nl.float32, **changes}

@@ -50,9 +50,12 @@ def loaded(five):
 
 
 BOUNDS = {
-    "int": 5, "register": loaded, "scalar": nisa.scalar_load, "expression": lambda five: nisa.scalar_load(five) * 2 - 5,
+    "int": 5,
+    "register": loaded,
+    "scalar": nisa.scalar_load,
+    "expression": lambda five: nisa.scalar_load(five) * 2 - 5,
     "numpy": np.int64(5),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
@@ -92,10 +95,14 @@ def test_the_index_is_a_scalar_unless_a_bound_is_a_register(bound, scalar):
 @pytest.mark.parametrize(
     ("bound", "message"),
     [
-        (3.7, "upper=3.7"), (True, "upper=True"), (None, "upper=None"), (lambda five: nl.load(five), "register_load or"),
-        (lambda five: nisa.NkiScalar(3, nl.int64), "32-bit"), (lambda five: nisa.register_alloc(), "never written"),
+        (3.7, "upper=3.7"),
+        (True, "upper=True"),
+        (None, "upper=None"),
+        (lambda five: nl.load(five), "register_load or"),
+        (lambda five: nisa.NkiScalar(3, nl.int64), "32-bit"),
+        (lambda five: nisa.register_alloc(), "never written"),
     ],
-)  # fmt: skip
+)
 def test_other_bounds_are_named_faults(bound, message):
     with pytest.raises(KernelFault, match=f"fori_loop: .*{message}"):
         turns(0, bound)

@@ -46,8 +46,11 @@ def test_trip_counts_of_a_loop_that_is_not_there_are_refused(rng):
 def test_limits_and_memory_see_the_body_of_a_loop_that_does_not_run(trips):
     def wide(count):
         for _ in nl.dynamic_range(loaded(count)):
-            nisa.nc_matmul(dst=nl.ndarray((16, 600), nl.float32, buffer=nl.psum), stationary=nl.ndarray((32, 16), nl.bfloat16),
-                           moving=nl.ndarray((32, 600), nl.bfloat16))  # fmt: skip
+            nisa.nc_matmul(
+                dst=nl.ndarray((16, 600), nl.float32, buffer=nl.psum),
+                stationary=nl.ndarray((32, 16), nl.bfloat16),
+                moving=nl.ndarray((32, 600), nl.bfloat16),
+            )
 
     def large(count):
         for _ in nl.dynamic_range(loaded(count)):

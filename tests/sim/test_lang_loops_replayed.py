@@ -223,8 +223,9 @@ def test_engine_state_goes_on_from_turn_to_turn(rng):
         for i in nl.dynamic_range(loaded(count)):
             tile = nl.ndarray((ROWS, WIDTH), nl.float32)
             nisa.dma_copy(dst=tile, src=x[i])
-            nisa.activation(dst=tile, op=nl.copy, data=tile, reduce_op=nl.add, reduce_res=total,
-                            reduce_cmd=nisa.reduce_cmd.reduce)  # fmt: skip
+            nisa.activation(
+                dst=tile, op=nl.copy, data=tile, reduce_op=nl.add, reduce_res=total, reduce_cmd=nisa.reduce_cmd.reduce
+            )
             nisa.rng(dst=numbers, engine=nisa.engine.vector)
             nisa.dma_copy(dst=out[i], src=numbers)
         return stored(total), out
@@ -363,11 +364,13 @@ def test_offsets_are_computed_from_the_index_in_every_turn(recorded, rng):
 @pytest.mark.parametrize(
     ("view", "pick"),
     [
-        (lambda t, r: t[r], lambda x, i: x[i]), (lambda t, r: t[..., r], lambda x, i: x[..., i]),
-        (lambda t, r: t[:, r, 2:6], lambda x, i: x[:, i, 2:6]), (lambda t, r: t[nl.ds(r, 2)], lambda x, i: x[i : i + 2]),
+        (lambda t, r: t[r], lambda x, i: x[i]),
+        (lambda t, r: t[..., r], lambda x, i: x[..., i]),
+        (lambda t, r: t[:, r, 2:6], lambda x, i: x[:, i, 2:6]),
+        (lambda t, r: t[nl.ds(r, 2)], lambda x, i: x[i : i + 2]),
         (lambda t, r: t[1, :, nl.ds(r, 3)], lambda x, i: x[1, :, i : i + 3]),
     ],
-)  # fmt: skip
+)
 def test_a_register_in_a_subscript_moves_the_view_in_every_replay(view, pick, rng):
     x = rng.standard_normal((6, 8, 10)).astype(np.float32)
 

@@ -11,10 +11,15 @@ import pytest
 from nki_hf.sim import language as nl
 
 FORMS = {
-    "plain": lambda cls: cls, "dataclass": dataclass, "called": dataclass(), "frozen": dataclass(frozen=True),
-    "slots": dataclass(slots=True), "no eq": dataclass(eq=False), "keyword only": dataclass(kw_only=False),
+    "plain": lambda cls: cls,
+    "dataclass": dataclass,
+    "called": dataclass(),
+    "frozen": dataclass(frozen=True),
+    "slots": dataclass(slots=True),
+    "no eq": dataclass(eq=False),
+    "keyword only": dataclass(kw_only=False),
     "no init": dataclass(init=False),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(params=FORMS)

@@ -122,8 +122,10 @@ def test_floats_are_no_indices(dtype):
     kernel, index = gather(dtype)
     with pytest.raises(KernelFault, match="run-time indices are int32 or uint32"):
         launch(kernel, (X, index), options=SimOptions(third_party=True))
-    for use in (lambda t, i: t.select(1, nl.load(i[0:1])), lambda t, i: t.ap([[4, 3], [1, 1]], scalar_offset=nl.load(i[0:1]),
-                                                                             indirect_dim=1)):  # fmt: skip
+    for use in (
+        lambda t, i: t.select(1, nl.load(i[0:1])),
+        lambda t, i: t.ap([[4, 3], [1, 1]], scalar_offset=nl.load(i[0:1]), indirect_dim=1),
+    ):
         refused(use, "run-time indices are int32 or uint32", index)
 
 

@@ -68,11 +68,17 @@ def test_comparisons_are_refused(compare, dtype):
 @pytest.mark.parametrize(
     "use",
     [
-        lambda s: 1 if s else 2, int, float, lambda s: list(range(s)), lambda s: [1, 2, 3, 4, 5, 6][s],
-        lambda s: "abcdef"[0:s], lambda s: nl.ndarray((s, 1), nl.float32), lambda s: nl.zeros((8, 8), nl.float32)[0:8, 0:s],
+        lambda s: 1 if s else 2,
+        int,
+        float,
+        lambda s: list(range(s)),
+        lambda s: [1, 2, 3, 4, 5, 6][s],
+        lambda s: "abcdef"[0:s],
+        lambda s: nl.ndarray((s, 1), nl.float32),
+        lambda s: nl.zeros((8, 8), nl.float32)[0:8, 0:s],
     ],
     ids=["if", "int", "float", "range", "list index", "slice", "shape", "tile slice"],
-)  # fmt: skip
+)
 def test_the_kernels_python_cannot_read_a_scalar(use):
     with pytest.raises(KernelFault):
         launch(lambda x: use(nisa.scalar_load(x)), (FIVE["int32"],))

@@ -28,11 +28,18 @@ def stored(tile, space=nl.shared_hbm):
 @pytest.mark.parametrize(
     ("name", "storage"),
     [
-        ("float32", np.float32), ("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16), ("int8", np.int8),
-        ("uint16", np.uint16), ("int32", np.int32), ("float8_e4m3", ml_dtypes.float8_e4m3),
-        ("float8_e4m3fn", ml_dtypes.float8_e4m3fn), ("float8_e5m2", ml_dtypes.float8_e5m2), ("bool_", np.bool_),
+        ("float32", np.float32),
+        ("bfloat16", ml_dtypes.bfloat16),
+        ("float16", np.float16),
+        ("int8", np.int8),
+        ("uint16", np.uint16),
+        ("int32", np.int32),
+        ("float8_e4m3", ml_dtypes.float8_e4m3),
+        ("float8_e4m3fn", ml_dtypes.float8_e4m3fn),
+        ("float8_e5m2", ml_dtypes.float8_e5m2),
+        ("bool_", np.bool_),
     ],
-)  # fmt: skip
+)
 def test_a_dtype_is_its_name_a_dictionary_key_and_a_numpy_type(name, storage):
     dtype = getattr(nl, name)
     assert str(dtype) == name.rstrip("_")

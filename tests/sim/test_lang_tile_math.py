@@ -89,8 +89,11 @@ def test_binary_function_of_tiles_numbers_and_broadcast_tiles(name, rng):
     )
     a, b = x.astype(np.float64), y.astype(np.float64)
     for have, want in (
-        (tiles, reference(a, b)), (right, reference(a, 3.0)), (left, reference(2.0, b)), (spread, reference(a, b[:, :1])),
-    ):  # fmt: skip
+        (tiles, reference(a, b)),
+        (right, reference(a, 3.0)),
+        (left, reference(2.0, b)),
+        (spread, reference(a, b[:, :1])),
+    ):
         np.testing.assert_allclose(have, want, rtol=1e-6)
 
 
@@ -134,9 +137,15 @@ def test_comparing_by_magnitude_is_refused_before_the_chip_that_has_it(name):
 
 @pytest.mark.parametrize(
     ("first", "second", "result"),
-    [("float32", "bfloat16", "float32"), ("bfloat16", "bfloat16", "bfloat16"), ("bfloat16", "float16", "float32"),
-     ("int32", "bfloat16", "bfloat16"), ("int8", "int32", "int32"), ("int8", "uint8", "int32")],
-)  # fmt: skip
+    [
+        ("float32", "bfloat16", "float32"),
+        ("bfloat16", "bfloat16", "bfloat16"),
+        ("bfloat16", "float16", "float32"),
+        ("int32", "bfloat16", "bfloat16"),
+        ("int8", "int32", "int32"),
+        ("int8", "uint8", "int32"),
+    ],
+)
 def test_result_type_of_two_tiles(first, second, result):
     arrays = [np.ones((4, 4), getattr(nl, name).dtype) for name in (first, second)]
     assert run(nl.add, *arrays).dtype == getattr(nl, result).dtype

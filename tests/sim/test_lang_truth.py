@@ -80,10 +80,15 @@ COMPARED = {
     "part": lambda a, b: nl.equal(a, b)[:, 0:1],
 }
 EXPECTED = {
-    "equal": lambda a, b: (a == b).all(), "not_equal": lambda a, b: (a != b).all(), "less": lambda a, b: (a < b).all(),
-    "greater_equal": lambda a, b: (a >= b).all(), "logical_and": lambda a, b: ((a != 0) & (b != 0)).all(),
-    "logical_not": lambda a, b: (a == 0).all(), "all": lambda a, b: (a == b).all(), "part": lambda a, b: (a == b)[:, 0].all(),
-}  # fmt: skip
+    "equal": lambda a, b: (a == b).all(),
+    "not_equal": lambda a, b: (a != b).all(),
+    "less": lambda a, b: (a < b).all(),
+    "greater_equal": lambda a, b: (a >= b).all(),
+    "logical_and": lambda a, b: ((a != 0) & (b != 0)).all(),
+    "logical_not": lambda a, b: (a == 0).all(),
+    "all": lambda a, b: (a == b).all(),
+    "part": lambda a, b: (a == b)[:, 0].all(),
+}
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -114,11 +119,14 @@ def test_a_comparison_has_no_truth_on_shapes_alone_and_makes_a_launch_not_replay
 @pytest.mark.parametrize(
     ("use", "words"),
     [
-        (lambda t: len(t), r"t\.shape\[0\]"), (lambda t: 1.0 in t, "nl.equal"), (lambda t: 0 == t, "nl.equal"),
-        (lambda t: 0 < t < 1, "nl.less|nl.greater"), (lambda t: t == t[:, 0:1] == t, "nl.equal"),
+        (lambda t: len(t), r"t\.shape\[0\]"),
+        (lambda t: 1.0 in t, "nl.equal"),
+        (lambda t: 0 == t, "nl.equal"),
+        (lambda t: 0 < t < 1, "nl.less|nl.greater"),
+        (lambda t: t == t[:, 0:1] == t, "nl.equal"),
         (lambda t: t in [t[:, 0:1]], "nl.equal"),
     ],
-)  # fmt: skip
+)
 def test_questions_about_values_are_faults_with_the_line(use, words):
     def kernel(x):
         use(nl.load(x))

@@ -211,9 +211,15 @@ def test_rewriting_only_half_of_the_shared_bytes_still_faults():
 
 @pytest.mark.parametrize(
     ("buffer", "address", "kind"),
-    [("sbuf", (0, 229_376 - 252), "capacity"), ("sbuf", (1, 0), "placement"), ("psum", (0, 16_384 - 128), "capacity"),
-     ("psum", (0, 1024), "placement"), ("sbuf", (0, 229_376 - 256), None), ("psum", (0, 2048), None)],
-)  # fmt: skip
+    [
+        ("sbuf", (0, 229_376 - 252), "capacity"),
+        ("sbuf", (1, 0), "placement"),
+        ("psum", (0, 16_384 - 128), "capacity"),
+        ("psum", (0, 1024), "placement"),
+        ("sbuf", (0, 229_376 - 256), None),
+        ("psum", (0, 2048), None),
+    ],
+)
 def test_addresses_stay_within_the_memory_and_psum_tiles_start_at_a_bank(buffer, address, kind):
     def kernel(x):
         out = nl.ndarray((128, 64), nl.float32, buffer=nl.shared_hbm)
@@ -312,8 +318,9 @@ def test_the_capacity_report_names_the_largest_tiles_with_their_lines():
     (row,) = report(result.events, get_chip("trn2"), largest=2)
     assert (row["space"], row["high_water_bytes"], row["capacity_bytes"]) == ("sbuf", 3 * 8192, 229_376)
     assert [(h["name"], h["bytes"], h["line"]) for h in row["holders"]] == [
-        ("tile0", 8192, line_of(held, "tile = nl.ndarray")), ("tile1", 8192, line_of(held, "tile = nl.ndarray"))
-    ]  # fmt: skip
+        ("tile0", 8192, line_of(held, "tile = nl.ndarray")),
+        ("tile1", 8192, line_of(held, "tile = nl.ndarray")),
+    ]
     (timeline,) = (item.timeline for item in occupancies(result.events, get_chip("trn2")) if item.space == "sbuf")
     assert [nbytes for _, nbytes in timeline] == [8192, 16384, 24576, 0]
 
@@ -379,10 +386,15 @@ def test_a_returned_tensor_that_is_no_output_is_named_with_the_line_of_its_alloc
 
 @pytest.mark.parametrize(
     ("arguments", "kind"),
-    [({"address": 7}, "argument"), ({"address": (0, 1.5)}, "argument"), ({"address": (0, 0, 0)}, "argument"),
-     ({"buffer": "nowhere"}, "argument"), ({"buffer": "shared_hbm", "address": (0, 0)}, "argument"),
-     ({"buffer": "psum", "address": (0, 3)}, "placement")],
-)  # fmt: skip
+    [
+        ({"address": 7}, "argument"),
+        ({"address": (0, 1.5)}, "argument"),
+        ({"address": (0, 0, 0)}, "argument"),
+        ({"buffer": "nowhere"}, "argument"),
+        ({"buffer": "shared_hbm", "address": (0, 0)}, "argument"),
+        ({"buffer": "psum", "address": (0, 3)}, "placement"),
+    ],
+)
 def test_arguments_of_an_allocation_that_cannot_be_are_faults(arguments, kind):
     def kernel(x):
         nl.ndarray((128, 4), nl.float32, **arguments)
@@ -395,10 +407,18 @@ def test_arguments_of_an_allocation_that_cannot_be_are_faults(arguments, kind):
 
 @pytest.mark.parametrize(
     ("view", "index"),
-    [(lambda x: x[:, 0:65], 64), (lambda x: x[:, 64], 64), (lambda x: x[:, -65], -65), (lambda x: x[1:129], 128),
-     (lambda x: x[:, nl.ds(60, 20)], 64), (lambda x: x[:, 70:80], 70), (lambda x: x.ap([[64, 128], [1, 64]], offset=1), 8192),
-     (lambda x: x.select(0, 128), 128), (lambda x: x.slice(1, 60, 65), 64)],
-)  # fmt: skip
+    [
+        (lambda x: x[:, 0:65], 64),
+        (lambda x: x[:, 64], 64),
+        (lambda x: x[:, -65], -65),
+        (lambda x: x[1:129], 128),
+        (lambda x: x[:, nl.ds(60, 20)], 64),
+        (lambda x: x[:, 70:80], 70),
+        (lambda x: x.ap([[64, 128], [1, 64]], offset=1), 8192),
+        (lambda x: x.select(0, 128), 128),
+        (lambda x: x.slice(1, 60, 65), 64),
+    ],
+)
 def test_out_of_bounds_names_the_first_index_outside(view, index):
     with pytest.raises(KernelFault) as caught:
         launch(lambda x: view(x), (X,))

@@ -73,9 +73,13 @@ def moved_read(first, a, b, x):
 
 
 KEEPING = [
-    ("psum", product(True)), ("psum", product(None)), ("sbuf", shuffle([255] * 32)), ("sbuf", shuffle([0, 255] * 16)),
-    ("sbuf", gather(500)), ("sbuf", moved_read),
-]  # fmt: skip
+    ("psum", product(True)),
+    ("psum", product(None)),
+    ("sbuf", shuffle([255] * 32)),
+    ("sbuf", shuffle([0, 255] * 16)),
+    ("sbuf", gather(500)),
+    ("sbuf", moved_read),
+]
 
 
 @pytest.mark.parametrize(("buffer", "use"), KEEPING)

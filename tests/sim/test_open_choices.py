@@ -32,11 +32,16 @@ def warned(kernel, *arguments, lnc=None, **options):
 @pytest.mark.parametrize(
     ("view", "offset", "open_choice"),
     [
-        (lambda t: t, 3, False), (lambda t: t[:, 4:12], None, False), (lambda t: t[:, 4:12], 0, True),
-        (lambda t: t[:, 4:12], 3, True), (lambda t: t[:, 0:8], 3, False), (lambda t: t.slice(1, 4, 12), 3, True),
-        (lambda t: t.select(1, 2) if t.ndim > 2 else t[:, 2:3], 1, True), (lambda t: t[:, 4:8].expand_dim(1), 0, True),
+        (lambda t: t, 3, False),
+        (lambda t: t[:, 4:12], None, False),
+        (lambda t: t[:, 4:12], 0, True),
+        (lambda t: t[:, 4:12], 3, True),
+        (lambda t: t[:, 0:8], 3, False),
+        (lambda t: t.slice(1, 4, 12), 3, True),
+        (lambda t: t.select(1, 2) if t.ndim > 2 else t[:, 2:3], 1, True),
+        (lambda t: t[:, 4:8].expand_dim(1), 0, True),
     ],
-)  # fmt: skip
+)
 def test_an_offset_of_a_view_that_starts_inside_its_tensor_is_an_open_choice(view, offset, open_choice, foreign):
     def kernel(x):
         view(nl.load(x)).ap([[16, 8], [1, 2]], offset=offset)
@@ -78,10 +83,15 @@ def _written(parts, *, dtype=nl.float32):
 @pytest.mark.parametrize(
     ("parts", "twice"),
     [
-        ([(0, 16)], 0), ([(0, 8), (8, 16)], 0), ([(0, 8)], 0), ([(0, 16), (0, 16)], 128), ([(0, 9), (8, 16)], 8),
-        ([(8, 16), (0, 8), (15, 16)], 8), ([(0, 4), (4, 8), (2, 6)], 32),
+        ([(0, 16)], 0),
+        ([(0, 8), (8, 16)], 0),
+        ([(0, 8)], 0),
+        ([(0, 16), (0, 16)], 128),
+        ([(0, 9), (8, 16)], 8),
+        ([(8, 16), (0, 8), (15, 16)], 8),
+        ([(0, 4), (4, 8), (2, 6)], 32),
     ],
-)  # fmt: skip
+)
 def test_an_output_element_that_is_written_twice_is_reported_and_not_refused(parts, twice, values):
     found = warned(_written(parts), DATA, values=values)
     assert len(found) == (twice > 0)

@@ -31,8 +31,12 @@ def _transpose(dst):
 
 
 def _identity(dst):
-    nisa.nc_matmul(dst=dst, stationary=sbuf((dst.free_size, dst.partitions), dst.dtype),
-                   moving=sbuf((dst.free_size, dst.free_size), dst.dtype), is_transpose=True)  # fmt: skip
+    nisa.nc_matmul(
+        dst=dst,
+        stationary=sbuf((dst.free_size, dst.partitions), dst.dtype),
+        moving=sbuf((dst.free_size, dst.free_size), dst.dtype),
+        is_transpose=True,
+    )
 
 
 WRITERS = {
@@ -47,8 +51,13 @@ WRITERS = {
     "tensor_tensor": lambda dst: nisa.tensor_tensor(dst=dst, data1=sbuf(dst.shape), data2=sbuf(dst.shape), op=nl.add),
     "tensor_scalar": lambda dst: nisa.tensor_scalar(dst=dst, data=sbuf(dst.shape), op0=nl.add, operand0=1.0),
     "range_select": lambda dst: nisa.range_select(
-        dst=dst, on_true_tile=sbuf(dst.shape), comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=sbuf((ROWS, 1), nl.float32),
-        bound1=sbuf((ROWS, 1), nl.float32), on_false_value=-3.4028235e38,
+        dst=dst,
+        on_true_tile=sbuf(dst.shape),
+        comp_op0=nl.greater_equal,
+        comp_op1=nl.less,
+        bound0=sbuf((ROWS, 1), nl.float32),
+        bound1=sbuf((ROWS, 1), nl.float32),
+        on_false_value=-3.4028235e38,
     ),
     "select_reduce": lambda dst: nisa.select_reduce(
         dst=dst, predicate=sbuf(dst.shape, nl.uint8), on_true=sbuf(dst.shape), on_false=0.0
@@ -56,7 +65,7 @@ WRITERS = {
     "tensor_copy_predicated": lambda dst: nisa.tensor_copy_predicated(
         dst=dst, src=sbuf(dst.shape, dst.dtype), predicate=sbuf(dst.shape, nl.uint8)
     ),
-}  # fmt: skip
+}
 
 VIEWS = {  # what is written of a tile, and whether it is whole words
     "whole": (lambda: psum((ROWS, 16)), True),
@@ -72,12 +81,16 @@ VIEWS = {  # what is written of a tile, and whether it is whole words
     "access pattern": (lambda: psum((ROWS, 32)).ap([[32, ROWS], [1, 16]], offset=3), False),
     "a float32 tile seen as 16 bits": (lambda: psum((ROWS, 16), nl.float32).view(nl.bfloat16)[:, 1:17], False),
     "float32": (lambda: psum((ROWS, 15), nl.float32)[:, 3:10], True),
-    "a run-time step of one": (lambda: psum((ROWS, 32)).ap(
-        [[32, ROWS], [1, 16]], scalar_offset=nisa.register_alloc(2), indirect_dim=1), False),
-    "a run-time step of two": (lambda: psum((ROWS, 16, 2)).ap(
-        [[32, ROWS], [1, 16]], scalar_offset=nisa.register_alloc(2), indirect_dim=1), True),
+    "a run-time step of one": (
+        lambda: psum((ROWS, 32)).ap([[32, ROWS], [1, 16]], scalar_offset=nisa.register_alloc(2), indirect_dim=1),
+        False,
+    ),
+    "a run-time step of two": (
+        lambda: psum((ROWS, 16, 2)).ap([[32, ROWS], [1, 16]], scalar_offset=nisa.register_alloc(2), indirect_dim=1),
+        True,
+    ),
     "rows of one": (lambda: psum((ROWS, 8, 2)).select(2, 0), False),
-}  # fmt: skip
+}
 
 
 CASES = [  # documented: a dst of the Scalar engine that is moved at run time cannot be in PSUM at all
@@ -105,8 +118,9 @@ def test_a_write_to_psum_is_made_of_whole_words(view, writer, values):
 
 def test_a_result_of_an_accumulator_in_psum_is_a_whole_word_too():
     def kernel(dtype):
-        nisa.activation_reduce(dst=sbuf((ROWS, 8)), op=nl.exp, data=sbuf((ROWS, 8)), reduce_op=nl.add,
-                               reduce_res=psum((ROWS, 1), dtype))  # fmt: skip
+        nisa.activation_reduce(
+            dst=sbuf((ROWS, 8)), op=nl.exp, data=sbuf((ROWS, 8)), reduce_op=nl.add, reduce_res=psum((ROWS, 1), dtype)
+        )
 
     launch(kernel, (nl.float32,))
     with pytest.raises(KernelFault, match=r"reduce_res .* runs of 2 bytes"):
@@ -139,8 +153,13 @@ def test_a_pattern_that_steps_back_begins_at_its_lowest_byte(first, whole):
 
 def test_the_positions_of_replaced_values_are_a_write_too():
     def kernel(begin):
-        nisa.nc_match_replace8(dst=sbuf((ROWS, 16)), data=sbuf((ROWS, 16)), vals=sbuf((ROWS, 8)), imm=0.0,
-                               dst_idx=psum((ROWS, 16), nl.uint16)[:, begin : begin + 8])  # fmt: skip
+        nisa.nc_match_replace8(
+            dst=sbuf((ROWS, 16)),
+            data=sbuf((ROWS, 16)),
+            vals=sbuf((ROWS, 8)),
+            imm=0.0,
+            dst_idx=psum((ROWS, 16), nl.uint16)[:, begin : begin + 8],
+        )
 
     options = SimOptions(values=False)
     launch(kernel, (2,), options=options)

@@ -204,10 +204,12 @@ def test_a_decode_step_neither_turns_its_keys_nor_makes_its_masks_again():
     draw = np.random.default_rng(0)
     shape = (1, 1, 2048, 64)
     inputs = {
-        "q": draw.standard_normal((1, 2, 1, 64)).astype(np.float32), "k": draw.standard_normal(shape).astype(np.float32),
-        "v": draw.standard_normal(shape).astype(np.float32), "lo": np.zeros((1, 1), np.int32),
+        "q": draw.standard_normal((1, 2, 1, 64)).astype(np.float32),
+        "k": draw.standard_normal(shape).astype(np.float32),
+        "v": draw.standard_normal(shape).astype(np.float32),
+        "lo": np.zeros((1, 1), np.int32),
         "hi": np.full((1, 1), 1500, np.int32),
-    }  # fmt: skip
+    }
     program = launch(kernel, (), dict(inputs), options=SimOptions(record=True)).program
     kept, again = program.instructions, len(program._again)
     assert kept < len(program._keep[0].cores[0].actions) - 16  # the turns of 16 key tiles, and their copies

@@ -43,8 +43,9 @@ def test_events_name_engine_operands_and_kernel_line(rng):
     matmul = events[2]
     lines, first = inspect.getsourcelines(matmul_kernel.function)
     assert (matmul.file, lines[matmul.line - first].strip()) == (
-        __file__, "nisa.nc_matmul(dst=psum, stationary=a_sbuf, moving=b_sbuf)",
-    )  # fmt: skip
+        __file__,
+        "nisa.nc_matmul(dst=psum, stationary=a_sbuf, moving=b_sbuf)",
+    )
     assert [r.shape for r in matmul.reads] == [(64, 32), (64, 48)]
 
 

@@ -21,9 +21,12 @@ def errors(inputs, got, dout, dlse=None):
     for run in runs_of(inputs, dout, dlse):
         runs += 1
         off = Terms(
-            gradients=run.gradients, probs=run.probs - want.probs, dmasked=run.dmasked - want.dmasked,
-            dscores=run.dscores - want.dscores, sink=None if run.sink is None else run.sink - want.sink,
-        )  # fmt: skip
+            gradients=run.gradients,
+            probs=run.probs - want.probs,
+            dmasked=run.dmasked - want.dmasked,
+            dscores=run.dscores - want.dscores,
+            sink=None if run.sink is None else run.sink - want.sink,
+        )
         by_terms = spread_of(inputs, off, dout)
         for name in got:
             own[name] = own[name] + np.square(np.asarray(run.gradients[name], np.float64) - want.gradients[name])

@@ -25,9 +25,17 @@ HIDDEN, LOWEST = np.float32(np.finfo(np.float32).min), np.float32(-1e38)
 def problem(**changes):
     """A problem whose forward pass hands on what gradients start from."""
     sizes = {
-        "batch": 1, "num_heads_q": 2, "num_heads_kv": 1, "seqlen_q": 200, "seqlen_kv": 200, "head_dim": 64, "head_dim_v": 64,
-        "dtype": "float32", "row_statistics": True, "out_rest": True,
-    }  # fmt: skip
+        "batch": 1,
+        "num_heads_q": 2,
+        "num_heads_kv": 1,
+        "seqlen_q": 200,
+        "seqlen_kv": 200,
+        "head_dim": 64,
+        "head_dim_v": 64,
+        "dtype": "float32",
+        "row_statistics": True,
+        "out_rest": True,
+    }
     return Problem(**{**sizes, **changes})
 
 
@@ -118,11 +126,13 @@ def run_shapes(case, options):
     dtype = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}[case.dtype]
     b, hq, hkv, sq, skv = case.batch, case.num_heads_q, case.num_heads_kv, case.seqlen_q, case.seqlen_kv
     arguments = {
-        "q": np.empty((b, hq, sq, case.head_dim), dtype), "k": np.empty((b, hkv, skv, case.head_dim), dtype),
-        "v": np.empty((b, hkv, skv, case.head_dim_v), dtype), "dout": np.empty((b, sq, hq, case.head_dim_v), dtype),
+        "q": np.empty((b, hq, sq, case.head_dim), dtype),
+        "k": np.empty((b, hkv, skv, case.head_dim), dtype),
+        "v": np.empty((b, hkv, skv, case.head_dim_v), dtype),
+        "dout": np.empty((b, sq, hq, case.head_dim_v), dtype),
         "out": None if plan.recompute else np.empty((b, sq, hq, case.head_dim_v), dtype),
         "out_rest": np.empty((b, sq, hq, case.head_dim_v), np.float32) if plan.out_rest else None,
-    }  # fmt: skip
+    }
     if not plan.recompute:
         arguments |= dict.fromkeys(
             ["row_shift", "row_sum"] if plan.row_statistics else ["lse"], np.empty((b, hq, sq), np.float32)

@@ -131,10 +131,12 @@ def exact_terms(inputs, dout, dlse):
     delta = (probs * dprobs).sum(-1) - (0 if dlse is None else dlse)
     dmasked = probs * (dprobs - delta[..., None])
     return Terms(
-        gradients={name: getattr(want, name) for name in ("dq", "dk", "dv", "d_sink", "d_bias")}, probs=probs, dmasked=dmasked,
+        gradients={name: getattr(want, name) for name in ("dq", "dk", "dv", "d_sink", "d_bias")},
+        probs=probs,
+        dmasked=dmasked,
         dscores=dmasked * (1.0 if tanh is None else 1 - tanh**2) * case.scale,
         sink=None if shares is None else -shares * delta,
-    )  # fmt: skip
+    )
 
 
 def spread_of(inputs, off, dout):

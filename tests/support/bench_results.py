@@ -11,8 +11,18 @@ HEADER = {"machine": "a machine", "device": "cpu", "times": "wall clock of this 
 
 def row(attn, times, **changes):
     """A row with these times."""
-    accuracy = Accuracy(mse=1e-6, cosine=1.0, max_abs=1e-3, worst_row=(0, 1), worst_row_rms=1e-3, worst_row_ratio=1.0,
-                        rms_error=1e-3, rms_ratio=0.9, passed=True, remark="")  # fmt: skip
+    accuracy = Accuracy(
+        mse=1e-6,
+        cosine=1.0,
+        max_abs=1e-3,
+        worst_row=(0, 1),
+        worst_row_rms=1e-3,
+        worst_row_ratio=1.0,
+        rms_error=1e-3,
+        rms_ratio=0.9,
+        passed=True,
+        remark="",
+    )
     timing = Timing.of(1.0, times)
     return Row(attn=attn, **{"timing": timing, "prompts_per_s": 1 / timing.mean_s, "accuracy": accuracy} | changes)
 
@@ -29,9 +39,21 @@ def modelled_row(chip, us, cores=2, **changes):
 
 def result(rows, *, us=1000.0, published=False, **changes):
     """A record of these rows, simulated at `us` microseconds a layer on trn2 and trn3."""
-    simulated = Modelled(problem="p", layers=4, rows=(modelled_row("trn2", us), modelled_row("trn3", us)),
-                         one_core=modelled_row("trn2", 2 * us, cores=1) if published else None)  # fmt: skip
-    given = {"command": "python examples/qwen3_bench.py", "header": HEADER, "reference": {"what": "eager in float32"},
-             "baseline_rms": 1e-3, "rows": tuple(rows), "modelled": (simulated,), "passed": True, "verdict": "as good as eager",
-             "published": AIM414 if published else ()}  # fmt: skip
+    simulated = Modelled(
+        problem="p",
+        layers=4,
+        rows=(modelled_row("trn2", us), modelled_row("trn3", us)),
+        one_core=modelled_row("trn2", 2 * us, cores=1) if published else None,
+    )
+    given = {
+        "command": "python examples/qwen3_bench.py",
+        "header": HEADER,
+        "reference": {"what": "eager in float32"},
+        "baseline_rms": 1e-3,
+        "rows": tuple(rows),
+        "modelled": (simulated,),
+        "passed": True,
+        "verdict": "as good as eager",
+        "published": AIM414 if published else (),
+    }
     return BenchResult(**given | changes)

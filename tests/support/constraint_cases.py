@@ -48,22 +48,32 @@ X4, E8 = "float8_e5m2_x4", "float8_e8m0fnu"
 
 def _mx(**changes):
     return {
-        "dst": tile((64, 64), space="psum"), "stationary": tile((32, 64), X4), "moving": tile((32, 64), X4),
-        "stationary_scale": tile((32, 64), E8), "moving_scale": tile((32, 64), E8), **changes,
-    }  # fmt: skip
+        "dst": tile((64, 64), space="psum"),
+        "stationary": tile((32, 64), X4),
+        "moving": tile((32, 64), X4),
+        "stationary_scale": tile((32, 64), E8),
+        "moving_scale": tile((32, 64), E8),
+        **changes,
+    }
 
 
 def _matmul(dtype="bfloat16", **changes):
     return {
-        "dst": tile((16, 24), space="psum"), "stationary": tile((32, 16), dtype), "moving": tile((32, 24), dtype), **changes,
-    }  # fmt: skip
+        "dst": tile((16, 24), space="psum"),
+        "stationary": tile((32, 16), dtype),
+        "moving": tile((32, 24), dtype),
+        **changes,
+    }
 
 
 def _double(dtype="float8_e4m3", **changes):
     return {
-        "dst": tile((16, 24), space="psum"), "stationary": tile((32, 2, 16), dtype), "moving": tile((32, 2, 24), dtype),
-        "perf_mode": M.double_row, **changes,
-    }  # fmt: skip
+        "dst": tile((16, 24), space="psum"),
+        "stationary": tile((32, 2, 16), dtype),
+        "moving": tile((32, 2, 24), dtype),
+        "perf_mode": M.double_row,
+        **changes,
+    }
 
 
 def _pair(names=("dst", "data"), dtype="float32", **changes):
@@ -71,8 +81,18 @@ def _pair(names=("dst", "data"), dtype="float32", **changes):
 
 
 def _activate2(**changes):
-    return _pair(op=nl.exp, imm0=column(), imm1=column(), op0=nl.multiply, op1=nl.add, relu_param=column(),
-                 reduce_op=nl.add, reduce_res=column(), reduce_cmd=C.reset_reduce, **changes)  # fmt: skip
+    return _pair(
+        op=nl.exp,
+        imm0=column(),
+        imm1=column(),
+        op0=nl.multiply,
+        op1=nl.add,
+        relu_param=column(),
+        reduce_op=nl.add,
+        reduce_res=column(),
+        reduce_cmd=C.reset_reduce,
+        **changes,
+    )
 
 
 def _search(name="data", **changes):

@@ -14,9 +14,15 @@ from nki_hf.testing import allowed_error, assert_matches_reference, attention_in
 
 def problem(**changes):
     sizes = {
-        "batch": 1, "num_heads_q": 4, "num_heads_kv": 2, "seqlen_q": 1, "seqlen_kv": 200, "head_dim": 64, "head_dim_v": 64,
+        "batch": 1,
+        "num_heads_q": 4,
+        "num_heads_kv": 2,
+        "seqlen_q": 1,
+        "seqlen_kv": 200,
+        "head_dim": 64,
+        "head_dim_v": 64,
         "dtype": "float32",
-    }  # fmt: skip
+    }
     return Problem(**{**sizes, **changes})
 
 

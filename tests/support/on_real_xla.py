@@ -58,10 +58,18 @@ def models(window):
     torch.manual_seed(0)
     kind = "full_attention" if window is None else "sliding_attention"
     config = Qwen3Config(
-        vocab_size=64, hidden_size=32, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
-        num_hidden_layers=2, use_sliding_window=window is not None, sliding_window=window, layer_types=[kind] * 2,
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=32,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_hidden_layers=2,
+        use_sliding_window=window is not None,
+        sliding_window=window,
+        layer_types=[kind] * 2,
         attn_implementation="eager",
-    )  # fmt: skip
+    )
     eager = Qwen3Model(config).eval()
     lazy = Qwen3Model(copy.deepcopy(config)).eval()
     lazy.load_state_dict(eager.state_dict())

@@ -14,9 +14,15 @@ HIDDEN, LOWEST = np.float32(np.finfo(np.float32).min), np.float32(-1e38)
 
 def problem(**changes):
     sizes = {
-        "batch": 1, "num_heads_q": 2, "num_heads_kv": 1, "seqlen_q": 200, "seqlen_kv": 200, "head_dim": 64, "head_dim_v": 64,
+        "batch": 1,
+        "num_heads_q": 2,
+        "num_heads_kv": 1,
+        "seqlen_q": 200,
+        "seqlen_kv": 200,
+        "head_dim": 64,
+        "head_dim_v": 64,
         "dtype": "float32",
-    }  # fmt: skip
+    }
     return Problem(**{**sizes, **changes})
 
 

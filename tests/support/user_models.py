@@ -125,10 +125,14 @@ WAYS = {
     "an encoder whose modules say causal": (_ASK, "", "none", "PreTrainedModel", "True", True),
     "torch's sdpa": (
         "\n        y = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale).transpose(1, 2)\n",
-        "    _supports_sdpa = True", "builder", "PreTrainedModel", None, False,
+        "    _supports_sdpa = True",
+        "builder",
+        "PreTrainedModel",
+        None,
+        False,
     ),
     "never asks for a mask": (_ADD, "", "own", "PreTrainedModel", None, False),
-}  # fmt: skip
+}
 """How a model can attend."""
 
 LAYOUTS = ("one file", "package", "main", "notebook", "remote code")

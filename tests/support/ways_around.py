@@ -23,10 +23,20 @@ def trained_by_trainer(model, kind):
             each = copy.deepcopy(model)
             each.set_attn_implementation(implementation)
             arguments = TrainingArguments(
-                output_dir=str(Path(folder) / implementation), max_steps=3, per_device_train_batch_size=4, use_cpu=True,
-                seed=0, gradient_checkpointing=True, report_to=[], save_strategy="no", disable_tqdm=True,
-                learning_rate=0.01, optim="sgd", lr_scheduler_type="constant", logging_strategy="no",
-            )  # fmt: skip
+                output_dir=str(Path(folder) / implementation),
+                max_steps=3,
+                per_device_train_batch_size=4,
+                use_cpu=True,
+                seed=0,
+                gradient_checkpointing=True,
+                report_to=[],
+                save_strategy="no",
+                disable_tqdm=True,
+                learning_rate=0.01,
+                optim="sgd",
+                lr_scheduler_type="constant",
+                logging_strategy="no",
+            )
             Trainer(model=each, args=arguments, train_dataset=data).train()
             weights[implementation] = [weight.detach() for weight in each.parameters()]
     moved = max(map(worst, weights["nki"], (weight.detach() for weight in model.parameters())))

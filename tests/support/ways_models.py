@@ -37,9 +37,16 @@ _SIZES = {
 }
 _BERT = {name: value for name, value in _SIZES.items() if name not in ("num_key_value_heads", "head_dim")}
 _T5 = {
-    "vocab_size": VOCABULARY, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": LAYERS, "num_heads": 4,
-    "dropout_rate": 0.0, "decoder_start_token_id": 0, "eos_token_id": None,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "d_model": 32,
+    "d_kv": 16,
+    "d_ff": 64,
+    "num_layers": LAYERS,
+    "num_heads": 4,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+    "eos_token_id": None,
+}
 
 
 @dataclass(frozen=True)

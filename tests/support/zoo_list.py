@@ -164,12 +164,18 @@ def _others() -> list[Architecture]:
             name="moonshine",
             model="MoonshineForConditionalGeneration",
             kind="audio2text",
-            changes={"decoder_start_token_id": 3, "encoder_num_attention_heads": 4, "decoder_num_attention_heads": 4,
-                     "encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4,
-                     "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 2},
+            changes={
+                "decoder_start_token_id": 3,
+                "encoder_num_attention_heads": 4,
+                "decoder_num_attention_heads": 4,
+                "encoder_num_key_value_heads": 4,
+                "decoder_num_key_value_heads": 4,
+                "encoder_num_hidden_layers": 2,
+                "decoder_num_hidden_layers": 2,
+            },
             inputs={"input_values": (2, 2000)},
         ),
-    ]  # fmt: skip
+    ]
     return found
 
 

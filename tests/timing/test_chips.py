@@ -47,8 +47,16 @@ def test_trn3_claims_no_measurement():
 
 def test_what_was_chosen_after_seeing_calibration_rows_is_graded_assumed():
     trn1, trn2 = get_chip("trn1").params, get_chip("trn2").params
-    chosen = ["vector_latency_ns", "scalar_copy_psum_latency_ns", "scalar_copy_sbuf_latency_ns", "scalar_table_latency_ns",
-              "dma_end_ns", "dma_small_packet_bytes", "dma_small_packet_fraction", "vector_overhead_cycles"]  # fmt: skip
+    chosen = [
+        "vector_latency_ns",
+        "scalar_copy_psum_latency_ns",
+        "scalar_copy_sbuf_latency_ns",
+        "scalar_table_latency_ns",
+        "dma_end_ns",
+        "dma_small_packet_bytes",
+        "dma_small_packet_fraction",
+        "vector_overhead_cycles",
+    ]
     assert {trn1[name].confidence for name in chosen} == {"assumed"}
     assert trn2["tensor_fp32_pass_overhead_cycles"].confidence == "assumed"
 

@@ -45,20 +45,22 @@ def products(steps):
         events.append(Event(len(events), 0, engine, engine, opcode, tuple(reads), tuple(writes), "k", 1, attrs))
 
     for number, (source, columns, engine, target) in enumerate(steps):
-        issue("tensor", "nc_matmul", [region("sbuf", source, 128), region("sbuf", source + 1, columns)],
-              [region("psum", number, columns)])  # fmt: skip
+        issue(
+            "tensor",
+            "nc_matmul",
+            [region("sbuf", source, 128), region("sbuf", source + 1, columns)],
+            [region("psum", number, columns)],
+        )
         opcode = "activation" if engine == "scalar" else "tensor_copy"
         issue(engine, opcode, [region("psum", number, columns)], [region("sbuf", target, columns)], op="copy")
     return events
 
 
 PRODUCTS = st.lists(
-    st.tuples(
-        st.integers(0, 5), st.sampled_from((64, 128, 512)), st.sampled_from(("vector", "scalar")), st.integers(0, 6)
-    ),
+    st.tuples(st.integers(0, 5), st.sampled_from((64, 128, 512)), st.sampled_from(("vector", "scalar")), st.integers(0, 6)),
     min_size=4,
     max_size=40,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60, deadline=None)

@@ -114,14 +114,21 @@ def test_a_page_ends_in_html(name, tmp_path):
 
 HUGE = "9" * 20
 LONG = [
-    ("report", "--shape", "sq=20000000,skv=128"), ("report", "--shape", "sq=128,skv=2000000000"),
-    ("report", "--shape", "b=2000000000,sq=1,skv=1"), ("report", "--shape", "hq=2000000000,sq=1,skv=1"),
+    ("report", "--shape", "sq=20000000,skv=128"),
+    ("report", "--shape", "sq=128,skv=2000000000"),
+    ("report", "--shape", "b=2000000000,sq=1,skv=1"),
+    ("report", "--shape", "hq=2000000000,sq=1,skv=1"),
     ("report", "--shape", "hq=2000000000,hkv=1,sq=1,skv=1,causal,window=2,sink,softcap=3"),
-    ("report", "--seqlen", "200000"), ("trace", "--seqlen", "200000"), ("trace", "--shape", "sq=2147483647,skv=2147483647"),
-    ("report", "--kernel", "v7", "--seqlen", "131072"), ("trace", "--kernel", "v3", "--seqlen", str(2**30)),
-    ("report", "--kernel", "matmul_tiled", "--seqlen", "65536"), ("bench", "--shape", "sq=999999999,skv=128"),
-    ("bench", "--shape", "sq=400000,skv=400000,hq=64", "--chip", "trn3"), ("bench", "--shape", "b=1000001,sq=512,skv=512"),
-]  # fmt: skip
+    ("report", "--seqlen", "200000"),
+    ("trace", "--seqlen", "200000"),
+    ("trace", "--shape", "sq=2147483647,skv=2147483647"),
+    ("report", "--kernel", "v7", "--seqlen", "131072"),
+    ("trace", "--kernel", "v3", "--seqlen", str(2**30)),
+    ("report", "--kernel", "matmul_tiled", "--seqlen", "65536"),
+    ("bench", "--shape", "sq=999999999,skv=128"),
+    ("bench", "--shape", "sq=400000,skv=400000,hq=64", "--chip", "trn3"),
+    ("bench", "--shape", "b=1000001,sq=512,skv=512"),
+]
 
 
 @pytest.mark.parametrize("words", LONG, ids=" ".join)
@@ -150,9 +157,14 @@ def test_layers_are_bounded():
 
 
 SHAPES = [
-    "sq=2048,skv=2048,causal", "sq=4096,skv=4096,causal,window=256", "hq=8,hkv=2,sq=1024,skv=2048", "b=4,sq=128,skv=4096",
-    "hq=8,hkv=1,sq=1,skv=8192,causal", "sq=3000,skv=5000,d=256,dtype=float32,causal,sink", "sq=3000,skv=300,causal",
-]  # fmt: skip
+    "sq=2048,skv=2048,causal",
+    "sq=4096,skv=4096,causal,window=256",
+    "hq=8,hkv=2,sq=1024,skv=2048",
+    "b=4,sq=128,skv=4096",
+    "hq=8,hkv=1,sq=1,skv=8192,causal",
+    "sq=3000,skv=5000,d=256,dtype=float32,causal,sink",
+    "sq=3000,skv=300,causal",
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

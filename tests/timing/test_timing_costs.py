@@ -290,9 +290,11 @@ def test_vector_writes_8_bits_at_the_profiled_rate():
 def test_vector_with_a_psum_operand_starts_as_far_apart_as_profiled():
     """A profile of rmsnorm_quant: scalar_tensor_tensor of 512 with an operand in PSUM, 0.64 us apart."""
     made = event(
-        "vector", "scalar_tensor_tensor", [region((128, 512), "bfloat16", "sbuf"), region((128, 512), "float32", "psum")],
+        "vector",
+        "scalar_tensor_tensor",
+        [region((128, 512), "bfloat16", "sbuf"), region((128, 512), "float32", "psum")],
         [region((128, 512), "bfloat16", "sbuf")],
-    )  # fmt: skip
+    )
     assert cost_of(made, TRN2).busy_ns == pytest.approx(640, rel=0.02)
 
 

@@ -46,10 +46,14 @@ def test_an_access_over_three_banks_holds_all_of_them(window):
     source, target = whole(tile((128, 1300))), tile((128, 100))
 
     def run(second):
-        return schedule([
-            Event(0, 0, "vector", "vector", "tensor_copy", (source,), (three,), "", 0, {}),
-            Event(1, 0, "scalar", "scalar", "activation", (second,), (whole(target),), "", 0, {"op": "copy"}),
-        ], TRN2, window=window)  # fmt: skip
+        return schedule(
+            [
+                Event(0, 0, "vector", "vector", "tensor_copy", (source,), (three,), "", 0, {}),
+                Event(1, 0, "scalar", "scalar", "activation", (second,), (whole(target),), "", 0, {"op": "copy"}),
+            ],
+            TRN2,
+            window=window,
+        )
 
     shared, apart = run(rest), run(other)
     assert apart.start_ns[1] == apart.start_ns[0]

@@ -26,9 +26,7 @@ class Stream:
         return Region(tile, tile.dtype, begin, (128, count), (1024, 1))
 
     def add(self, engine, opcode, reads, writes, **attrs):
-        self.events.append(
-            Event(len(self.events), 0, engine, engine, opcode, tuple(reads), tuple(writes), "k", 1, attrs)
-        )  # fmt: skip
+        self.events.append(Event(len(self.events), 0, engine, engine, opcode, tuple(reads), tuple(writes), "k", 1, attrs))
         return len(self.events) - 1
 
 

@@ -44,10 +44,13 @@ def own(tmp_path_factory):
     kernel, fused = folder / "kernel.py", folder / "fused.py"
     kernel.write_text(OWN)
     both = "nisa.activation_reduce(dst=power, op=nl.exp, data=tile, reduce_op=nl.add, reduce_res=total)"
-    fused.write_text("\n".join(
-        line.split("nisa.")[0] + both if "nisa.activation(" in line else line
-        for line in OWN.splitlines() if "nl.add" not in line
-    ))  # fmt: skip
+    fused.write_text(
+        "\n".join(
+            line.split("nisa.")[0] + both if "nisa.activation(" in line else line
+            for line in OWN.splitlines()
+            if "nl.add" not in line
+        )
+    )
     words = ("--task", "softmax", "--at", "4096", "--chip", "trn2")
     for name, more in (("own", ()), ("both", ("--against", f"{fused}:rows"))):
         done = CliRunner().invoke(app, ["report", str(kernel), *words, *more, "-o", str(folder / f"{name}.html")])

@@ -18,9 +18,15 @@ from nki_hf.tools.subjects import alike, attention_events, telling_events
 
 TRN2 = get_chip("trn2")
 SHAPES = (
-    "hq=4,hkv=2,sq=256,causal", "b=2,hq=3,hkv=1,sq=128,skv=300,causal", "b=4,hq=2,hkv=2,sq=130,window=64,causal",
-    "hq=8,hkv=4,sq=1,skv=2048", "hq=4,hkv=2,sq=256,d=256,causal", "b=3,hq=2,sq=128", "hq=3,sq=200,causal", "sq=300",
-)  # fmt: skip
+    "hq=4,hkv=2,sq=256,causal",
+    "b=2,hq=3,hkv=1,sq=128,skv=300,causal",
+    "b=4,hq=2,hkv=2,sq=130,window=64,causal",
+    "hq=8,hkv=4,sq=1,skv=2048",
+    "hq=4,hkv=2,sq=256,d=256,causal",
+    "b=3,hq=2,sq=128",
+    "hq=3,sq=200,causal",
+    "sq=300",
+)
 KERNELS = ("flash_prefill", "flash_const_max", "flash_decode", "flash_backward")
 
 

@@ -104,8 +104,9 @@ def test_an_attention_that_one_run_lacks_is_named():
         "eager, not compared": ("timed", "not in this run"),
         "sdpa, not compared": ("not in this run", "timed"),
     }
-    skipped = bench_results.result([bench_results.row("nki", [1.0] * 5), bench_results.row("eager", [1.0], timing=None,
-                                                                                           skipped="no memory")])  # fmt: skip
+    skipped = bench_results.result(
+        [bench_results.row("nki", [1.0] * 5), bench_results.row("eager", [1.0], timing=None, skipped="no memory")]
+    )
     assert ("eager, not compared", "timed", "no memory") in differences(old, skipped)
 
 

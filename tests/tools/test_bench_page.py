@@ -109,8 +109,13 @@ def test_a_browser_shows_one_chart_of_the_two_and_complains_of_nothing(html, tmp
 def test_the_page_labels_every_modelled_figure(html):
     text = _text(html)
     table = text[text.index("simulated, no figure here was measured") : text.index("machine and versions")]
-    for words in ("µs a layer (sim)", "prompts/s, attention alone (sim)", "share of the layer, at most (sim)",
-                  "attention, trn2: -", "attention, trn3: no measured rows"):  # fmt: skip
+    for words in (
+        "µs a layer (sim)",
+        "prompts/s, attention alone (sim)",
+        "share of the layer, at most (sim)",
+        "attention, trn2: -",
+        "attention, trn3: no measured rows",
+    ):
         assert words in table, words
     assert "a machine" in text
 
@@ -165,9 +170,17 @@ def test_published_figures_are_printed_beside_the_run(capsys):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"seqlen": 8192}, {"layers": 5}, {"batch_size": 2}, {"padded": True}, {"window": 64}, {"dtype": "fp32"},
-                {"model": "other"}]
-)  # fmt: skip
+    "changes",
+    [
+        {"seqlen": 8192},
+        {"layers": 5},
+        {"batch_size": 2},
+        {"padded": True},
+        {"window": 64},
+        {"dtype": "fp32"},
+        {"model": "other"},
+    ],
+)
 def test_other_sizes_have_no_published_figures(changes):
     assert published_for(BenchOptions(**{"layers": 4, "seqlen": 16384} | changes)) == ()
 
@@ -260,13 +273,25 @@ def test_the_sweep_holds_published_rows_and_ours(tmp_path):
 
 def test_the_table_of_a_sweep_has_the_lengths_of_a_line_together(tmp_path):
     """Points come as they are stored, where the longest of a rung lie apart."""
-    points = [Point(line=line, chip="trn1", kind=kind, seqlen=seqlen, us=1.0, tflops=1.0, of_peak=0.01)
-              for line, kind, seqlen in (("v3", "published", 512), ("v3", "simulated", 512), ("v4", "published", 512),
-                                         ("v3", "published", 8192), ("v4", "published", 256))]  # fmt: skip
+    points = [
+        Point(line=line, chip="trn1", kind=kind, seqlen=seqlen, us=1.0, tflops=1.0, of_peak=0.01)
+        for line, kind, seqlen in (
+            ("v3", "published", 512),
+            ("v3", "simulated", 512),
+            ("v4", "published", 512),
+            ("v3", "published", 8192),
+            ("v4", "published", 256),
+        )
+    ]
     html, _ = write_sweep(points, tmp_path / "s.html", "the command")
     rows = re.findall(r"<td[^>]*>(v\d)</td><td[^>]*>trn1</td><td[^>]*>(\w+)</td><td[^>]*>([\d,]+)</td>", html.read_text())
-    assert rows == [("v3", "published", "512"), ("v3", "simulated", "512"), ("v3", "published", "8,192"),
-                    ("v4", "published", "256"), ("v4", "published", "512")]  # fmt: skip
+    assert rows == [
+        ("v3", "published", "512"),
+        ("v3", "simulated", "512"),
+        ("v3", "published", "8,192"),
+        ("v4", "published", "256"),
+        ("v4", "published", "512"),
+    ]
 
 
 def test_the_page_says_what_a_layer_runs_in_words():

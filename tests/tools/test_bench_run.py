@@ -180,7 +180,7 @@ def test_eager_in_rows_is_eager(tiny, block_bytes, padded, monkeypatch):
         with torch.inference_mode():
             out[name] = subject.model(
                 input_ids=subject.prompt.input_ids, attention_mask=subject.prompt.attention_mask
-            ).last_hidden_state  # fmt: skip
+            ).last_hidden_state
     valid = subject.prompt.valid
     torch.testing.assert_close(out["eager_in_rows"][valid], out["eager"][valid], atol=2e-5, rtol=0)
 
@@ -215,9 +215,7 @@ def test_the_json_file_holds_the_record_and_fits_the_schema(tiny):
 
 def test_the_same_seed_gives_the_same_model_and_another_seed_another(monkeypatch):
     monkeypatch.setitem(QWEN3_0_6B, "vocab_size", 512)
-    first, again, other = (
-        load_subject(BenchOptions(layers=1, seqlen=8, seed=seed)).fingerprint() for seed in (0, 0, 1)
-    )  # fmt: skip
+    first, again, other = (load_subject(BenchOptions(layers=1, seqlen=8, seed=seed)).fingerprint() for seed in (0, 0, 1))
     assert first == again
     assert first["weights_sha256"] != other["weights_sha256"]
     assert first["input_ids_sha256"] != other["input_ids_sha256"]

@@ -88,8 +88,15 @@ def test_a_diff_is_nothing_for_the_same_source():
 
 
 def test_rank_sorts_by_score_and_puts_what_fails_last(tmp_path):
-    files = {"a.py": extra_work(4), "b.py": KERNEL, "c.py": "while True: pass", "d.py": extra_work(1), "e.py": "x = (",
-             "note.txt": "", "f.py": KERNEL.replace("op0=nl.multiply", "op0=nl.add")}  # fmt: skip
+    files = {
+        "a.py": extra_work(4),
+        "b.py": KERNEL,
+        "c.py": "while True: pass",
+        "d.py": extra_work(1),
+        "e.py": "x = (",
+        "note.txt": "",
+        "f.py": KERNEL.replace("op0=nl.multiply", "op0=nl.add"),
+    }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     told = json.loads(said("rank", str(tmp_path), *SMALL, "--timeout", "4", "--seed", "1", "--json"))
@@ -173,9 +180,13 @@ def test_the_example_of_the_prompt_passes_and_is_in_it():
 
 
 VERBS = {
-    "judge": ["{file}"], "compare": ["{file}", "{file}"], "rank": ["{folder}"], "tune": ["{file}", "--const", "extra=0,1"],
-    "loop": ["--run", "{folder}/run", "--agent", "cat {file}"], "bench": ["{file}"],
-}  # fmt: skip
+    "judge": ["{file}"],
+    "compare": ["{file}", "{file}"],
+    "rank": ["{folder}"],
+    "tune": ["{file}", "--const", "extra=0,1"],
+    "loop": ["--run", "{folder}/run", "--agent", "cat {file}"],
+    "bench": ["{file}"],
+}
 
 
 @pytest.mark.parametrize("verb", VERBS)

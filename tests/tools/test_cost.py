@@ -21,8 +21,17 @@ def _cost(*words):
 
 
 def _time(**changes):
-    given = {"what": "x", "chip": "trn2", "kernel": "flash_const_max", "lnc": 1, "us": 1000.0, "simulated": True,
-             "tokens": 4096, "flops": 10**9, "band": None}  # fmt: skip
+    given = {
+        "what": "x",
+        "chip": "trn2",
+        "kernel": "flash_const_max",
+        "lnc": 1,
+        "us": 1000.0,
+        "simulated": True,
+        "tokens": 4096,
+        "flops": 10**9,
+        "band": None,
+    }
     return CallTime(**given | changes)
 
 
@@ -34,9 +43,13 @@ def _instance(name):
 def test_the_prices_are_those_of_the_published_tables():
     """By hand, from AWS's price list, its documentation's table, and its list of capacity blocks."""
     expected = {
-        "trn1.2xlarge": {1.34, 0.512}, "trn1.32xlarge": {21.50, 8.197, 9.532}, "inf2.48xlarge": {12.98, 5.608},
-        "trn2.3xlarge": {2.235}, "trn2.48xlarge": {35.76}, "p5.4xlarge": {4.326},
-    }  # fmt: skip
+        "trn1.2xlarge": {1.34, 0.512},
+        "trn1.32xlarge": {21.50, 8.197, 9.532},
+        "inf2.48xlarge": {12.98, 5.608},
+        "trn2.3xlarge": {2.235},
+        "trn2.48xlarge": {35.76},
+        "p5.4xlarge": {4.326},
+    }
     for name, dollars in expected.items():
         assert {price.dollars for price in _instance(name).prices} == dollars
 
@@ -98,12 +111,22 @@ def test_the_text_says_what_is_simulated_what_is_missing_and_where_the_published
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     text = " ".join(done.stdout.split())
     low, high, _ = error_range("attention", "trn2")
-    for words in ("simulated, flash_", "error on measured rows: attention, trn2", "(sim)",
-                  f"x{1 / (1 + high):.2f}-{1 / (1 + low):.2f}",
-                  "on demand 26-06", "block 26-05",
-                  "trn2.3xlarge", "inf2.xlarge", "No price was found for trn2u.48xlarge, trn3",
-                  "Not in it: the rest of the model", "idle hours", "A100 (p4d.24xlarge): 23 $/h, called spot; 0.115",
-                  "the price of eight GPUs by the rate of one", "is about the on-demand price of trn1.2xlarge"):  # fmt: skip
+    for words in (
+        "simulated, flash_",
+        "error on measured rows: attention, trn2",
+        "(sim)",
+        f"x{1 / (1 + high):.2f}-{1 / (1 + low):.2f}",
+        "on demand 26-06",
+        "block 26-05",
+        "trn2.3xlarge",
+        "inf2.xlarge",
+        "No price was found for trn2u.48xlarge, trn3",
+        "Not in it: the rest of the model",
+        "idle hours",
+        "A100 (p4d.24xlarge): 23 $/h, called spot; 0.115",
+        "the price of eight GPUs by the rate of one",
+        "is about the on-demand price of trn1.2xlarge",
+    ):
         assert words in text, words
 
 
@@ -123,8 +146,13 @@ def test_a_price_of_ones_own_takes_the_place_of_what_was_known():
 
 
 def test_a_file_of_prices_takes_the_place_of_ours(tmp_path):
-    own = {"name": "mine", "chip": "trn2", "accelerators": 1, "cores": 8,
-           "prices": [{"dollars": 1, "kind": "contract", "date": "2026-11", "source": "invoice"}]}  # fmt: skip
+    own = {
+        "name": "mine",
+        "chip": "trn2",
+        "accelerators": 1,
+        "cores": 8,
+        "prices": [{"dollars": 1, "kind": "contract", "date": "2026-11", "source": "invoice"}],
+    }
     (tmp_path / "p.json").write_text(json.dumps({"instances": [own]}))
     rows = json.loads(_cost(*QUICK, "--prices", tmp_path / "p.json", "--json").stdout)["rows"]
     assert [(row["instance"], row["price_kind"]) for row in rows] == [("mine", "contract")]
@@ -139,17 +167,23 @@ def test_a_file_of_prices_takes_the_place_of_ours(tmp_path):
         ('{"instances": [{"name": "a"}]}', "instance 1: lacks 'accelerators'"),
         ('{"instances": [{"name": "a", "chip": "trn9", "accelerators": 1, "cores": 2, "prices": []}]}', "chip='trn9'"),
         ('{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 0, "prices": []}]}', "'0' is no count"),
-        ('{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 2, "prices": [{"dollars": -1, '
-         '"kind": "x", "date": "y", "source": "z"}]}]}', "'-1' is no price"),
+        (
+            '{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 2, "prices": [{"dollars": -1, '
+            '"kind": "x", "date": "y", "source": "z"}]}]}',
+            "'-1' is no price",
+        ),
         ('{"instances": 5}', 'has no list "instances"'),
         ('{"instances": [5]}', "instance 1: '5' is no instance"),
         ('{"instances": [{"name": 5, "chip": "trn1", "accelerators": 1, "cores": 2, "prices": []}]}', "name=5 is no text"),
         ('{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 2, "prices": null}]}', "prices=None is"),
         ('{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 2, "prices": [3]}]}', "no list of objects"),
-        ('{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 2, "prices": [{"dollars": true, '
-         '"kind": "x", "date": "y", "source": "z"}]}]}', "'True' is no price"),
+        (
+            '{"instances": [{"name": "a", "chip": "trn1", "accelerators": 1, "cores": 2, "prices": [{"dollars": true, '
+            '"kind": "x", "date": "y", "source": "z"}]}]}',
+            "'True' is no price",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_file_of_prices_that_means_nothing_is_one_sentence(tmp_path, body, why):
     (tmp_path / "p.json").write_text(body)
     done = _cost(*QUICK, "--prices", tmp_path / "p.json")

@@ -11,9 +11,14 @@ from nki_hf.tools.subjects import attention_candidate, attention_events
 
 def problem(keys, heads_kv=2, group=1, batch=1, seqlen_q=1):
     return Problem(
-        batch=batch, num_heads_q=heads_kv * group, num_heads_kv=heads_kv, seqlen_q=seqlen_q, seqlen_kv=keys, head_dim=128,
+        batch=batch,
+        num_heads_q=heads_kv * group,
+        num_heads_kv=heads_kv,
+        seqlen_q=seqlen_q,
+        seqlen_kv=keys,
+        head_dim=128,
         head_dim_v=128,
-    )  # fmt: skip
+    )
 
 
 def test_the_bound_is_keys_and_values_once():
@@ -51,9 +56,15 @@ def test_dispatch_takes_the_kernel_that_is_simulated_to_be_faster(chip):
     """Where the two differ by less than a quarter either may run: a formula is no schedule."""
     target = get_chip(chip)
     for case in (
-        problem(100), problem(1000, 8), problem(1000, 8, 8), problem(4096, 1), problem(4096, 8, 2), problem(5000, 4, 4, 2),
-        problem(600, 2, 1, 1, 8), problem(3000, 2, 8, 1, 16),
-    ):  # fmt: skip
+        problem(100),
+        problem(1000, 8),
+        problem(1000, 8, 8),
+        problem(4096, 1),
+        problem(4096, 8, 2),
+        problem(5000, 4, 4, 2),
+        problem(600, 2, 1, 1, 8),
+        problem(3000, 2, 8, 1, 16),
+    ):
         us = {name: decode_step(case, target, window=None, kernel=name).us for name in ("flash_decode", "flash_prefill")}
         best = min(us, key=us.get)
         picked = attention_candidate(case, target).binding.name

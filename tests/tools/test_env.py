@@ -86,8 +86,10 @@ def test_front_end_by_version():
     assert [front_end(v, None) for v in ("0.6.0", "0.7.0", "0.10.1", None)] == ["parser", "tracer", "tracer", "unknown"]
     assert front_end("0.7.0", "custom").startswith("parser")
     assert [front_end(v, "tracer") for v in ("0.5.0", "0.6.0", "0.7.0")] == [
-        "parser", "tracer (NKI_COMPILER_FRONTEND=tracer)", "tracer",
-    ]  # fmt: skip
+        "parser",
+        "tracer (NKI_COMPILER_FRONTEND=tracer)",
+        "tracer",
+    ]
 
 
 def _bare_host(**changes):

@@ -37,9 +37,15 @@ FILES = (
 )
 # What makes each verb quick where the junk is taken.
 QUICK = {
-    "bench": ("--shape", "sq=128,skv=128", "--chip", "trn2"), "chip": (), "env": (), "lint": ("folder",),
-    "correlate": ("--quick", "--write", "page.md"), "explain": ("--model", "nosuch"),
-    "report": ("--shape", "sq=128,skv=128"), "serving": (), "trace": ("--shape", "sq=128,skv=128", "-o", "x.pftrace"),
+    "bench": ("--shape", "sq=128,skv=128", "--chip", "trn2"),
+    "chip": (),
+    "env": (),
+    "lint": ("folder",),
+    "correlate": ("--quick", "--write", "page.md"),
+    "explain": ("--model", "nosuch"),
+    "report": ("--shape", "sq=128,skv=128"),
+    "serving": (),
+    "trace": ("--shape", "sq=128,skv=128", "-o", "x.pftrace"),
     "judge": ("--task", "softmax", "--check", "128", "--at", "128", "--chip", "trn2", "empty.py"),
     "compare": ("--task", "softmax", "--check", "128", "--at", "128", "empty.py", "empty.py"),
     "rank": ("--task", "softmax", "--check", "128", "--at", "128", "--timeout", "2", "folder"),
@@ -47,9 +53,13 @@ QUICK = {
     "prompt": ("--task", "softmax"),
     "loop": ("--run", "run", "--agent", "false", "--task", "softmax", "--check", "128", "--at", "128", "--rounds", "1"),
     "tune": ("--task", "softmax", "--at", "128", "--const", "x=1", "--cache", "off", "--no-judge", "empty.py"),
-    "cost": ("--shape", "hq=1,sq=128,skv=128", "--chip", "trn2"), "profile": (),
-    "verify": ("--shape", "hq=1,sq=128,skv=128,d=64",),
-}  # fmt: skip
+    "cost": ("--shape", "hq=1,sq=128,skv=128", "--chip", "trn2"),
+    "profile": (),
+    "verify": (
+        "--shape",
+        "hq=1,sq=128,skv=128,d=64",
+    ),
+}
 
 
 def _commands():
@@ -237,9 +247,14 @@ def test_env_names_variables_that_cannot_be_read_or_mean_nothing(monkeypatch):
 
 LADDER = str(ROOT / "nki_hf" / "ladder" / "v4_sbuf_resident.py")
 TALKERS = (
-    ("chip", "trn2"), ("--help",), ("bench", "--help"), ("report", "--shape", "sq=128,skv=128"),
-    ("bench", "--shape", "sq=128,skv=128", "--chip", "trn2", "--layers", "2"), ("lint", LADDER), ("chip", "é\udcff"),
-)  # fmt: skip
+    ("chip", "trn2"),
+    ("--help",),
+    ("bench", "--help"),
+    ("report", "--shape", "sq=128,skv=128"),
+    ("bench", "--shape", "sq=128,skv=128", "--chip", "trn2", "--layers", "2"),
+    ("lint", LADDER),
+    ("chip", "é\udcff"),
+)
 ENCODINGS = ("ascii", "latin-1", "cp1252", "utf-8", "utf-16", "ascii:strict", "koi8-r")
 
 

@@ -187,9 +187,14 @@ def test_a_thousand_flipped_bytes_of_a_large_reference_file_are_seen(tmp_path):
 # ---- standard streams ---------------------------------------------------------------------------------------------------
 
 COMMANDS = {
-    "chip": "chip trn2", "env": "env", "lint": "lint nothere.py", "bench": "bench --shape sq=128,skv=128 --chip trn2",
-    "report": "report --shape sq=128,skv=128", "explain": "explain --model nothere", "help": "--help",
-}  # fmt: skip
+    "chip": "chip trn2",
+    "env": "env",
+    "lint": "lint nothere.py",
+    "bench": "bench --shape sq=128,skv=128 --chip trn2",
+    "report": "report --shape sq=128,skv=128",
+    "explain": "explain --model nothere",
+    "help": "--help",
+}
 
 
 @pytest.mark.parametrize("name", ["chip", *(pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS if name != "chip")])

@@ -85,8 +85,11 @@ def test_the_published_order_is_kept_in_four_fifths_of_the_neighbouring_pairs(jo
         if chip not in journey.chips:
             continue
         rows = {row["step"]: row for row in table(journey.name)}
-        times = {(step, chip, size): us(_cell(rows[step.removeprefix("walk_")], size, chip))
-                 for step, _ in journey.steps for size in journey.sizes}  # fmt: skip
+        times = {
+            (step, chip, size): us(_cell(rows[step.removeprefix("walk_")], size, chip))
+            for step, _ in journey.steps
+            for size in journey.sizes
+        }
         found = journeys.order(journey, times, chip)
         right += sum(row[-1] for row in found)
         total += len(found)
@@ -119,7 +122,8 @@ def test_every_task_has_a_baseline():
 
 def test_the_fourteen_of_nkibench_have_their_published_shapes():
     shapes = {
-        "adamw": (10_944, {"theta": (10_944, 2048)}), "silu": (4096, {"x": (4096, 7168)}),
+        "adamw": (10_944, {"theta": (10_944, 2048)}),
+        "silu": (4096, {"x": (4096, 7168)}),
         "rope": (64 * 4096, {"x": (128, 64 * 4096), "cos": (64, 64 * 4096)}),
         "mamba": (7168, {"delta": (256, 7168), "a": (256, 16), "b": (16, 7168)}),
         "matmul": (4096, {"a": (4096, 5120), "b": (5120, 12_288)}),
@@ -132,7 +136,7 @@ def test_the_fourteen_of_nkibench_have_their_published_shapes():
         "matmul_add_rmsnorm": (4096, {"x": (4096, 2048), "weight": (2048, 2048)}),
         "swiglu": (4096, {"x": (4096, 1024), "gate": (1024, 3072), "down": (3072, 1024)}),
         "gqa_full": (4096, {"q": (16, 4096, 128), "k": (8, 4096, 128)}),
-    }  # fmt: skip
+    }
     assert {name for name in task_names() if name.startswith("nkibench_")} == {f"nkibench_{name}" for name in shapes}
     for name, (size, arrays) in shapes.items():
         task = load_task(f"nkibench_{name}")

@@ -390,8 +390,17 @@ def test_references_of_tasks_take_every_distribution_and_give_finite_outputs(nam
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_reference_of_attention_is_the_oracle(causal, rng):
     q, k, v = (rng.standard_normal((256, 128)) for _ in range(3))
-    problem = Problem(batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=256, seqlen_kv=256, head_dim=128, head_dim_v=128,
-                      dtype="float32", mask=Mask(ahead=1) if causal else Mask())  # fmt: skip
+    problem = Problem(
+        batch=1,
+        num_heads_q=1,
+        num_heads_kv=1,
+        seqlen_q=256,
+        seqlen_kv=256,
+        head_dim=128,
+        head_dim_v=128,
+        dtype="float32",
+        mask=Mask(ahead=1) if causal else Mask(),
+    )
     want = reference.attention(problem, q[None, None], k[None, None], v[None, None])[0][0, 0]
     got = load_task("attention_causal" if causal else "attention").reference(q=q, k=k, v=v)
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-14)

@@ -21,25 +21,50 @@ def product(a, b):
 
 
 WEIGHTED = Task(
-    name="weighted", about="", arrays=lambda n: {"x": ((n, 32), FLOAT), "y": ((n, 32), FLOAT), "weight": ((1, 32), FLOAT)},
-    reference=weighted, flops=lambda n: n, check=(384,), at=(384,), dtype="float32",
+    name="weighted",
+    about="",
+    arrays=lambda n: {"x": ((n, 32), FLOAT), "y": ((n, 32), FLOAT), "weight": ((1, 32), FLOAT)},
+    reference=weighted,
+    flops=lambda n: n,
+    check=(384,),
+    at=(384,),
+    dtype="float32",
     wrong={"y is not cubed": lambda x, y, weight: np.tanh(x) * weight + y},
-)  # fmt: skip
+)
 PRODUCT = Task(
-    name="product", about="", arrays=lambda n: {"a": ((n, 384), FLOAT), "b": ((384, 64), FLOAT)}, reference=product,
-    flops=lambda n: n, check=(256,), at=(256,), dtype="float32",
-)  # fmt: skip
+    name="product",
+    about="",
+    arrays=lambda n: {"a": ((n, 384), FLOAT), "b": ((384, 64), FLOAT)},
+    reference=product,
+    flops=lambda n: n,
+    check=(256,),
+    at=(256,),
+    dtype="float32",
+)
 
 
 SUMS = Task(
-    name="sums", about="", arrays=lambda n: {"x": ((n, 32), FLOAT)}, reference=lambda x: (x * x * x).sum(-1, keepdims=True),
-    flops=lambda n: n, check=(256,), at=(256,), dtype="float32",
-)  # fmt: skip
+    name="sums",
+    about="",
+    arrays=lambda n: {"x": ((n, 32), FLOAT)},
+    reference=lambda x: (x * x * x).sum(-1, keepdims=True),
+    flops=lambda n: n,
+    check=(256,),
+    at=(256,),
+    dtype="float32",
+)
 STEP = Task(
-    name="step", about="", arrays=lambda n: {"x": ((n, 32), FLOAT)}, reference=lambda x: (x + 1e-4 * np.sin(x), np.sin(x)),
-    flops=lambda n: n, check=(256,), at=(256,), dtype="float32", outputs=("stepped", "slope"),
+    name="step",
+    about="",
+    arrays=lambda n: {"x": ((n, 32), FLOAT)},
+    reference=lambda x: (x + 1e-4 * np.sin(x), np.sin(x)),
+    flops=lambda n: n,
+    check=(256,),
+    at=(256,),
+    dtype="float32",
+    outputs=("stepped", "slope"),
     wrong={"the slope is that of the cosine": lambda x: (x - 1e-4 * np.cos(x), np.cos(x))},
-)  # fmt: skip
+)
 
 
 def told(task, mistake, *scales):
@@ -151,9 +176,16 @@ def test_a_mistake_of_a_kind_that_any_task_has_is_named(task, mistake, words):
 def test_a_mistake_that_shows_on_some_inputs_only_is_named():
     """At |x| = 1e-4, tanh(x) is x: a kernel that leaves tanh out is right there."""
     task = Task(
-        name="small", about="", arrays=lambda n: {"x": ((n, 256), FLOAT)}, reference=lambda x: 1 * np.tanh(x),
-        flops=lambda n: n, check=(128,), at=(128,), dtype="float32", wrong={"tanh is missing": lambda x: x},
-    )  # fmt: skip
+        name="small",
+        about="",
+        arrays=lambda n: {"x": ((n, 256), FLOAT)},
+        reference=lambda x: 1 * np.tanh(x),
+        flops=lambda n: n,
+        check=(128,),
+        at=(128,),
+        dtype="float32",
+        wrong={"tanh is missing": lambda x: x},
+    )
     assert "tanh is missing" in told(task, lambda x: x, 1e-4, 1.0)
 
 

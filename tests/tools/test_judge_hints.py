@@ -87,8 +87,10 @@ PLANTED = {
         "bfloat16",
         "    for c in range(0, size, 64):\n        nisa.dma_copy(dst=done[:, c : c + 64], src=x[:, c : c + 64])\n",
         "src=x[:, c : c + 64])",
-        ("    for c in range(0, size, 64):\n        nisa.dma_copy(dst=done[:, c : c + 64], src=x[:, c : c + 64])\n",
-         "    nisa.dma_copy(dst=done, src=x)\n"),
+        (
+            "    for c in range(0, size, 64):\n        nisa.dma_copy(dst=done[:, c : c + 64], src=x[:, c : c + 64])\n",
+            "    nisa.dma_copy(dst=done, src=x)\n",
+        ),
     ),
     "narrow tiles": (
         "bfloat16",
@@ -103,7 +105,7 @@ PLANTED = {
         "",
         None,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -16,9 +16,15 @@ from tests.tools.test_judge_diagnosis import told
 
 def task_of(reference, shapes, size=256):
     return Task(
-        name="own", about="", arrays=lambda n: {name: (shape, FLOAT) for name, shape in shapes.items()}, reference=reference,
-        flops=lambda n: n, check=(size,), at=(size,), dtype="float32",
-    )  # fmt: skip
+        name="own",
+        about="",
+        arrays=lambda n: {name: (shape, FLOAT) for name, shape in shapes.items()},
+        reference=reference,
+        flops=lambda n: n,
+        check=(size,),
+        at=(size,),
+        dtype="float32",
+    )
 
 
 def softmax(x):

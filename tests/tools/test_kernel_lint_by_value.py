@@ -17,10 +17,8 @@ KINDS = [
     (
         "psum-words",
         "from typing import NamedTuple\nclass P(NamedTuple):\n    rows: int\n    cols: int\n",
-        "p = nl.ndarray((128, 16), nl.bfloat16, buffer=nl.psum)\nq = P(4, 3)\nr, c = q\n"
-        "nisa.memset(dst=p[:, 0:c], value=0.0)",
-        "p = nl.ndarray((128, 16), nl.bfloat16, buffer=nl.psum)\nq = P(4, 4)\nr, c = q\n"
-        "nisa.memset(dst=p[:, 0:c], value=0.0)",
+        "p = nl.ndarray((128, 16), nl.bfloat16, buffer=nl.psum)\nq = P(4, 3)\nr, c = q\nnisa.memset(dst=p[:, 0:c], value=0.0)",
+        "p = nl.ndarray((128, 16), nl.bfloat16, buffer=nl.psum)\nq = P(4, 4)\nr, c = q\nnisa.memset(dst=p[:, 0:c], value=0.0)",
     ),
     (
         "engine-choice",
@@ -35,15 +33,13 @@ KINDS = [
         "",
         "for i in range(4):\n    for j in range(2):\n        s = i * 32 + j * 16\n"
         "        nisa.memset(dst=a[s:s + 16, :], value=0.0)",
-        "for i in range(4):\n    for j in range(2):\n        s = i * 32\n"
-        "        nisa.memset(dst=a[s:s + 16, :], value=0.0)",
+        "for i in range(4):\n    for j in range(2):\n        s = i * 32\n        nisa.memset(dst=a[s:s + 16, :], value=0.0)",
     ),
     (
         "partition-start",
         "",
         "i = 0\nwhile True:\n    nisa.memset(dst=a[i:i + 8, :], value=0.0)\n    i += 8\n    if i >= 64:\n        break",
-        "i = 0\nwhile True:\n    nisa.memset(dst=a[i:i + 32, :], value=0.0)\n    i += 32\n    if i >= 64:\n"
-        "        break",
+        "i = 0\nwhile True:\n    nisa.memset(dst=a[i:i + 32, :], value=0.0)\n    i += 32\n    if i >= 64:\n        break",
     ),
     (
         "matmul-place",
@@ -214,7 +210,7 @@ KINDS = [
         "w = b.shape[1] // 32\nnisa.memset(dst=a[w:w + 8, :], value=0.0)",
         "w = b.shape[1] // 16\nnisa.memset(dst=a[w:w + 8, :], value=0.0)",
     ),
-]  # fmt: skip
+]
 
 
 def _refused(tmp_path, pre, body):
@@ -270,7 +266,7 @@ RIGHT = [
         "h2 = a.ap(pattern=[[1024, 128], [1, 512]], dtype=nl.bfloat16)\n"
         "nisa.nc_matmul(dst=ps, stationary=h[:, 0:128], moving=h2)",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("pre", "body"), RIGHT)
@@ -292,7 +288,7 @@ ENDLESS = [
     "a = x\nfor i in range(50):\n    a = (a, a)\nnisa.memset(dst=a, value=0)",
     "a = []\na.append(a)\nnisa.memset(dst=a, value=a)",
     "a = [(i, j, k) for i in range(999) for j in range(999) for k in range(999)]",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("body", ENDLESS)

@@ -117,7 +117,7 @@ FOLLOWED = [
         ("async def clear(t):\n    nisa.memset(dst=t, value=0.0)", "clear(a)"),
         ("async def serve(t):\n    return t", "nisa.memset(dst=a, value=0.0)"),
     ),
-]  # fmt: skip
+]
 
 
 def _rules(tmp_path, pre, body):

@@ -26,9 +26,17 @@ LATER = ("software_pipeline", "hbm_round_trips")
 """Kernels of the ladder that need what the package does not have yet."""
 
 REFUSED = [
-    "def f():\n        pass", "f = lambda: 1", "a = [i for i in range(3)]", "raise ValueError('x')", "a = {1, 2}", "del x",
-    "a = (1, *x)", "a = {}\n    a['b'], c = 1, 2", "try:\n        pass\n    finally:\n        pass", "a = x @ x",
-]  # fmt: skip
+    "def f():\n        pass",
+    "f = lambda: 1",
+    "a = [i for i in range(3)]",
+    "raise ValueError('x')",
+    "a = {1, 2}",
+    "del x",
+    "a = (1, *x)",
+    "a = {}\n    a['b'], c = 1, 2",
+    "try:\n        pass\n    finally:\n        pass",
+    "a = x @ x",
+]
 
 
 def module_of(text, folder, name, monkeypatch):

@@ -307,24 +307,32 @@ GIVEN = [
 GUARDED = [
     # what a parameter or a loop decides is not reached in every turn
     ("def fill(to, many):\n    if many % 2 == 0:\n        nisa.memset(dst=to[:, 0:many], value=0.0)", HALF + "fill(flat, 5)"),
-    ("def fill(to, many):\n    if many % 2 == 1:\n        return\n    nisa.memset(dst=to[:, 0:many], value=0.0)",
-     HALF + "fill(flat, 5)"),
-    ("def fill(to, many):\n    odd = many % 2\n    if odd == 0:\n        nisa.memset(dst=to[:, 0:many], value=0.0)",
-     HALF + "fill(flat, 5)"),
-    ("def fill(to, many):\n    for n in range(4):\n        nisa.memset(dst=to[:, 2 * n : 2 * n + many], value=0.0)",
-     HALF + "fill(flat, 4)"),
-]  # fmt: skip
+    (
+        "def fill(to, many):\n    if many % 2 == 1:\n        return\n    nisa.memset(dst=to[:, 0:many], value=0.0)",
+        HALF + "fill(flat, 5)",
+    ),
+    (
+        "def fill(to, many):\n    odd = many % 2\n    if odd == 0:\n        nisa.memset(dst=to[:, 0:many], value=0.0)",
+        HALF + "fill(flat, 5)",
+    ),
+    (
+        "def fill(to, many):\n    for n in range(4):\n        nisa.memset(dst=to[:, 2 * n : 2 * n + many], value=0.0)",
+        HALF + "fill(flat, 4)",
+    ),
+]
 
 WHOLE = {
     "decorator": (
         HEAD + "import functools\n" + HELPER.replace("\ndef", "\n@functools.cache\ndef") + KERNEL,
         "helper(x, out, tile, scale)",
     ),
-    "class-body": (HEAD + "\n\nclass Sizes(nl.NKIObject):\n    n: int = 1\n    if n:\n        m: int = 2\n" + KERNEL,
-                   "a = Sizes()"),
+    "class-body": (
+        HEAD + "\n\nclass Sizes(nl.NKIObject):\n    n: int = 1\n    if n:\n        m: int = 2\n" + KERNEL,
+        "a = Sizes()",
+    ),
     "lambda": (HEAD + HELPER.replace("scale)", "scale=lambda: 1)") + KERNEL, "helper(x, out, tile, scale)"),
     "async": (HEAD + HELPER.replace("# BODY", "async def f():\n        pass") + KERNEL, "helper(x, out, tile, scale)"),
-}  # fmt: skip
+}
 
 BODIES = [(rule, body) for rule, body, *_ in (*PLANTED_FORMS, *PLANTED_OPERANDS) if body is not None]
 
@@ -445,7 +453,7 @@ class Kind(Enum):
 HOST = {
     "an import for annotations": "import neuronxcc.nki.typing as nt\n" + HEAD + KERNEL.replace("x, sc", "x: nt.tensor, sc"),
     "the printing of an Enum": ENUM + KERNEL.replace("# BODY", "a = scale == Kind.A"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", HOST.values(), ids=HOST)

@@ -134,7 +134,9 @@ VALUES = {
     "results": ("def f(m, n):\n    return m, n\n", "_, v = f({1}, {0})\n", "v", ""),
     "either-result": (
         "def f(s, m, n):\n    if s == 1:\n        return m\n    return n\n",
-        "v = f(x.shape[1] % 3, {1}, {0})\n", "v", "",
+        "v = f(x.shape[1] % 3, {1}, {0})\n",
+        "v",
+        "",
     ),
     "default": ("def f(m, n={0}):\n    return n\n", "v = f({1})\n", "v", "constant"),
     "comprehension": ("", "c = [e for e in ({1}, {0})]\n", "c[1]", ""),
@@ -148,7 +150,7 @@ VALUES = {
     "starred": ("", "m, *c = {1}, {1}, {0}\n", "c[1]", ""),
     "swapped": ("", "m, v = {0}, {1}\nm, v = v, m\n", "v", ""),
     "lambda": ("", "f = lambda n: n\n", "f({0})", ""),
-}  # fmt: skip
+}
 
 USES = {
     # where the use stands; {0} is the value, {1} another one; the body of `use` is the family's
@@ -173,7 +175,7 @@ USES = {
         "    def use(self, x, h, ps):\n        a, b, v = self.a, self.b, self.v\n{inner}\n",
         "U(a, b, {0}).use(x, h, ps)\n",
     ),
-}  # fmt: skip
+}
 
 
 def allowed(family, way):

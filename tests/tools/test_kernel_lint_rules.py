@@ -180,10 +180,12 @@ OWN = """
 """
 
 CHANGED = [
-    ("ok = settings.N", "settings.N = 5"), ("ok = settings.N", "settings.N += 1"),
+    ("ok = settings.N", "settings.N = 5"),
+    ("ok = settings.N", "settings.N += 1"),
     ("ok = settings.N", "setattr(settings, 'N', 5)"),
-    ("ok = settings.SIZES['n']", "settings.SIZES['n'] = 5"), ("ok = settings.SIZES[0]", "settings.SIZES.append(5)"),
-]  # fmt: skip
+    ("ok = settings.SIZES['n']", "settings.SIZES['n'] = 5"),
+    ("ok = settings.SIZES[0]", "settings.SIZES.append(5)"),
+]
 """A read of what another module holds, and a change of it beside the kernel."""
 
 FROM_ANOTHER = [
@@ -276,11 +278,16 @@ def test_the_documented_form_is_not_found(rule, source):
 def test_the_first_offence_of_a_rule_breaks_no_other(rule):
     body = BODIES[rule][0][0]
     also = {
-        "dynamic-index": {"gone-in-0.7"}, "loop-in-no-reorder": {"new-in-0.6"}, "loop-body": {"new-in-0.6", "inner-function"},
-        "loop-index": {"new-in-0.6", "inner-function"}, "moved-argument": {"positional"}, "raw-enum": {"engine-choice"},
-        "range-fill": {"operand-dtype", "operand-size"}, "changing-global": {"outer-name"},
+        "dynamic-index": {"gone-in-0.7"},
+        "loop-in-no-reorder": {"new-in-0.6"},
+        "loop-body": {"new-in-0.6", "inner-function"},
+        "loop-index": {"new-in-0.6", "inner-function"},
+        "moved-argument": {"positional"},
+        "raw-enum": {"engine-choice"},
+        "range-fill": {"operand-dtype", "operand-size"},
+        "changing-global": {"outer-name"},
         "new-argument-in-0.6": {"operand-size"},
-    }  # fmt: skip
+    }
     assert _rules(CLEAN.replace("# BODY", body)) - {rule} <= also.get(rule, set())
 
 

@@ -158,13 +158,27 @@ def test_the_kernel_is_found_in_what_an_agent_writes(text, source, note):
 
 
 def _round(number, generation, parent, score, passed=True):
-    return {"round": number, "generation": generation, "parent": parent, "score": score, "passed": passed,
-            "us": {"trn2@1": 1 / score} if passed else {}, "sha256": str(number), "note": ""}  # fmt: skip
+    return {
+        "round": number,
+        "generation": generation,
+        "parent": parent,
+        "score": score,
+        "passed": passed,
+        "us": {"trn2@1": 1 / score} if passed else {},
+        "sha256": str(number),
+        "note": "",
+    }
 
 
 def test_beam_parents_and_pairs():
-    rounds = [_round(1, 1, None, 0.1), _round(2, 1, None, 0.3), _round(3, 1, None, 0.2), _round(4, 1, None, 0.3),
-              _round(5, 2, 2, 0.4), _round(6, 2, 3, 0.1, False)]  # fmt: skip
+    rounds = [
+        _round(1, 1, None, 0.1),
+        _round(2, 1, None, 0.3),
+        _round(3, 1, None, 0.2),
+        _round(4, 1, None, 0.3),
+        _round(5, 2, 2, 0.4),
+        _round(6, 2, 3, 0.1, False),
+    ]
     assert [r["round"] for r in beam(rounds, 3)] == [5, 2, 3]  # 4 says the same as 2
     assert parent_of(rounds[:4], 5, 2, 2)["round"] == 2
     assert [parent_of(rounds, n, 2, 2)["round"] for n in (5, 6, 7, 8, 9, 10, 11, 12)] == [2, 2, 3, 3, 5, 5, 2, 2]

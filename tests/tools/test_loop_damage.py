@@ -84,9 +84,16 @@ def test_a_line_that_is_no_record_is_named(whole, tmp_path, text):
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [("run.json", {"beam": "x"}), ("run.json", {"beam": 0}), ("run.json", {"judge": None}), ("run.json", {"task": 4}),
-     ("judged/0003.json", {"times": None}), ("judged/0003.json", {"times": [{}]}), ("judged/0003.json", None)],
-)  # fmt: skip
+    [
+        ("run.json", {"beam": "x"}),
+        ("run.json", {"beam": 0}),
+        ("run.json", {"judge": None}),
+        ("run.json", {"task": 4}),
+        ("judged/0003.json", {"times": None}),
+        ("judged/0003.json", {"times": [{}]}),
+        ("judged/0003.json", None),
+    ],
+)
 def test_other_files_of_a_run_that_are_damaged_are_named(whole, tmp_path, name, change):
     folder, command = whole
     run = tmp_path / "run"

@@ -59,8 +59,9 @@ def test_a_killed_run_goes_on_as_one_that_was_not(tmp_path):
         if delay:
             started = subprocess.Popen(
                 [sys.executable, "-m", "nki_hf", "loop", "--agent", command, *words],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             try:
                 while not (folder / "run" / "rounds.jsonl").exists() or len(Run(folder / "run").rounds()) < 2:
                     assert started.poll() is None

@@ -122,9 +122,7 @@ def test_a_budget_counts_sessions_that_were_killed_before_a_round_ended(tmp_path
     run = Run(tmp_path / "run")
     body = f"open({str(tmp_path / 'runs')!r}, 'w').close()\ntime.sleep(600)\n"
     words = ["loop", "--run", str(run.folder), "--agent", agent(tmp_path, body), "--budget", "1h", *TASK]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nki_hf", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )  # fmt: skip
+    process = subprocess.Popen([sys.executable, "-m", "nki_hf", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while not (tmp_path / "runs").exists():
             assert process.poll() is None
@@ -258,9 +256,11 @@ def _killed(tmp_path, rounds, kills, seed):
     left = kills
     while True:
         process = subprocess.Popen(
-            [sys.executable, "-m", "nki_hf", "loop", "--run", str(tmp_path / "killed"), *words], stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "nki_hf", "loop", "--run", str(tmp_path / "killed"), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         lines = tmp_path / "killed" / "rounds.jsonl"
         before = len(lines.read_bytes()) if lines.exists() else 0
         if left:
@@ -276,8 +276,10 @@ def _killed(tmp_path, rounds, kills, seed):
         assert process.returncode == 0, out
         break
     looped(tmp_path / "whole", command, "--rounds", str(rounds), "--beam", "2")
-    found = [[{k: v for k, v in r.items() if k not in ("seconds", "clock_s")} for r in Run(tmp_path / name).rounds()]
-             for name in ("killed", "whole")]  # fmt: skip
+    found = [
+        [{k: v for k, v in r.items() if k not in ("seconds", "clock_s")} for r in Run(tmp_path / name).rounds()]
+        for name in ("killed", "whole")
+    ]
     assert [r["round"] for r in found[0]] == list(range(1, rounds + 1))
     assert found[0] == found[1]
     assert (
@@ -304,8 +306,9 @@ def test_what_a_killed_loop_had_started_ends(tmp_path):
     body = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     process = subprocess.Popen(
         [sys.executable, "-m", "nki_hf", "loop", "--run", str(tmp_path / "run"), "--agent", agent(tmp_path, body), *TASK],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             assert process.poll() is None

@@ -62,8 +62,13 @@ def test_progress_names_a_hostile_file_in_one_line(monkeypatch):
 
 
 def test_a_price_file_steers_no_terminal(tmp_path):
-    item = {"name": f"{HOSTILE}\nrm", "chip": "trn2", "accelerators": 1, "cores": 8,
-            "prices": [{"dollars": 1, "kind": HOSTILE, "date": HOSTILE, "source": "s"}]}  # fmt: skip
+    item = {
+        "name": f"{HOSTILE}\nrm",
+        "chip": "trn2",
+        "accelerators": 1,
+        "cores": 8,
+        "prices": [{"dollars": 1, "kind": HOSTILE, "date": HOSTILE, "source": "s"}],
+    }
     (tmp_path / "p.json").write_text(json.dumps({"instances": [item]}))
     done = CliRunner().invoke(app, ["cost", "--shape", "hq=1,sq=128,skv=128", "--prices", str(tmp_path / "p.json")])
     assert done.exit_code == 0, done.output

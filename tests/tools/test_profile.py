@@ -12,9 +12,12 @@ from nki_hf.tools.profile import read_launches, shape_of
 from nki_hf.tools.shape import problem_of
 
 SHAPES = (
-    "hq=2,hkv=1,sq=128,causal", "sq=128,skv=256,d=64", "hq=2,sq=256,window=64", "sq=128,scale=0.5,softcap=20.0,dtype=float32",
+    "hq=2,hkv=1,sq=128,causal",
+    "sq=128,skv=256,d=64",
+    "hq=2,sq=256,window=64",
+    "sq=128,scale=0.5,softcap=20.0,dtype=float32",
     "hq=2,sq=128,sink,causal",
-)  # fmt: skip
+)
 
 
 def _decision(shape):

@@ -51,8 +51,10 @@ def test_engine_line_and_action_stand_in_the_first_sentence_of_the_text(browser,
     busiest = max(engine_times(side.scheduled), key=lambda row: row.active_ns)
     step = next(item for item in critical_path(side.scheduled) if item.engine == busiest.engine)
     assert (total, engine, share) == (
-        f"{side.scheduled.total_ns / 1e3:,.1f}", busiest.engine, f"{100 * busiest.active_ns / side.scheduled.total_ns:.0f}"
-    )  # fmt: skip
+        f"{side.scheduled.total_ns / 1e3:,.1f}",
+        busiest.engine,
+        f"{100 * busiest.active_ns / side.scheduled.total_ns:.0f}",
+    )
     assert (int(line), cost) == (step.line, f"{step.ns / 1e3:,.1f}")
     assert re.search(r"; [a-z]+ing .+ \(line \d+\) would save up to [\d,.]+ µs", verdict)
     hint = side.reasons["hints"][0]

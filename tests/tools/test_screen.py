@@ -358,9 +358,12 @@ def test_ctrl_c_stops_with_one_word(interrupts):
         "sys.exit(finished(work))"
     )
     child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "NKI_HF_PROGRESS": "1"},
-    )  # fmt: skip
+    )
     assert child.stdout.readline() == "began\n"
     time.sleep(0.3)
     child.send_signal(signal.SIGINT)

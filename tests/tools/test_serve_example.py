@@ -138,9 +138,12 @@ def test_clients_that_misbehave_change_no_answer_of_a_server():
     _needs_a_server()
     words = ["examples/serve.py", "--disturb", "--requests", "12", "--clients", "6", "--words", "120", "--new-tokens", "6"]
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env={**_environ(STAND_IN), "COLUMNS": "400", "HF_HUB_OFFLINE": "1"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, *words],
+        cwd=ROOT,
+        env={**_environ(STAND_IN), "COLUMNS": "400", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, (done.stdout, done.stderr)
     for name in ("sdpa", "nki-hf/flash-attention"):
         assert f"{name}: 3 clients left in the middle" in done.stdout
@@ -182,9 +185,11 @@ def test_the_server_of_the_page_refuses_before_a_stream_begins_and_ends_with_an_
             for stream in (False, True):  # the first request of all among them
                 for path, more in (
                     ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 4}),
-                    ("/v1/completions", {"prompt": text, "max_tokens": 4}), ("/v1/completions", {"prompt": "the rabbit"}),
-                    ("/v1/completions", {"prompt": "", "max_tokens": 4}), ("/v1/responses", {"input": text}),
-                ):  # fmt: skip
+                    ("/v1/completions", {"prompt": text, "max_tokens": 4}),
+                    ("/v1/completions", {"prompt": "the rabbit"}),
+                    ("/v1/completions", {"prompt": "", "max_tokens": 4}),
+                    ("/v1/responses", {"input": text}),
+                ):
                     status, told = ask(path, stream=stream, **more)
                     assert status == 400, told
                     assert "257 tokens together" in told or "no tokens" in told

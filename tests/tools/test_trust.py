@@ -149,8 +149,10 @@ NEVER = {"eval", "exec", "compile", "pickle", "cPickle", "dill", "cloudpickle", 
 LOADS = re.compile(
     r"(importlib\.import_module|spec\.loader\.exec_module|builtins\.__import__|torch\.jit\.load|subprocess\.(?:run|Popen))\b"
 )
-WRITES = re.compile(r"\.(write_text|write_bytes|mkdir|unlink|rmtree|replace_file)\(|os\.(open|replace)\(|FileLock\(|"
-                    r"open\([^)]*\"(wb|w|ab|a)\"|whole_file\(|jit\.save\(")  # fmt: skip
+WRITES = re.compile(
+    r"\.(write_text|write_bytes|mkdir|unlink|rmtree|replace_file)\(|os\.(open|replace)\(|FileLock\(|"
+    r"open\([^)]*\"(wb|w|ab|a)\"|whole_file\(|jit\.save\("
+)
 
 
 def _sources():

@@ -40,8 +40,15 @@ def test_the_fewest_instructions_are_the_fastest_and_are_judged(file, tmp_path):
     assert found["band"].startswith("error on measured rows: ")
     times = {row["constants"]["extra"]: row.get("us") for row in found["trials"]}
     assert times[0] < times[1] < times[2] < times[3] == found["start_us"]
-    assert found["judged"] == [{"constants": {"extra": 0}, "us": times[0], "judged_us": times[0], "passed": True,
-                                "sentence": found["judged"][0]["sentence"]}]  # fmt: skip
+    assert found["judged"] == [
+        {
+            "constants": {"extra": 0},
+            "us": times[0],
+            "judged_us": times[0],
+            "passed": True,
+            "sentence": found["judged"][0]["sentence"],
+        }
+    ]
     ruled_out = [row for row in found["trials"] if row.get("pruned")]
     assert {row["constants"]["extra"] for row in ruled_out} >= {99}
     assert all(row["floor_us"] >= found["us"] for row in ruled_out)
@@ -118,8 +125,11 @@ def test_a_tuning_that_gains_nothing_says_so(file):
 def test_no_schedule_is_below_its_floor(chip):
     """The rule that prunes: on every subject that is quick, in both orders."""
     made = get_chip(chip)
-    streams = [events_of(name, 512 if item.multiple == 512 else item.multiple, made) for name, item in SUBJECTS.items()
-               if not name.startswith(("matmul", "gemm"))]  # fmt: skip
+    streams = [
+        events_of(name, 512 if item.multiple == 512 else item.multiple, made)
+        for name, item in SUBJECTS.items()
+        if not name.startswith(("matmul", "gemm"))
+    ]
     asked = (("hq=2,sq=640,causal", 1), ("hq=4,hkv=2,sq=512", 2), ("hq=8,hkv=1,sq=1,skv=4096", 1))
     streams += [attention_events(problem_of(shape), made, lnc) for shape, lnc in asked if lnc <= made.default_lnc]
     for events in streams:

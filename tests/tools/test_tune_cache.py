@@ -250,8 +250,17 @@ def test_a_relative_path_means_the_folder_in_which_the_command_runs(file, tmp_pa
     assert times[0]["us"] < times[1]["us"]
 
 
-@pytest.mark.parametrize("how", ["os.getcwd()", "str(pathlib.Path.cwd())", "os.path.abspath('x')", "os.path.realpath('.')",
-                                 "str(pathlib.Path('x').resolve())", "os.getcwdb().decode()"])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        "os.getcwd()",
+        "str(pathlib.Path.cwd())",
+        "os.path.abspath('x')",
+        "os.path.realpath('.')",
+        "str(pathlib.Path('x').resolve())",
+        "os.getcwdb().decode()",
+    ],
+)
 def test_a_kernel_that_asks_where_it_runs_is_tuned_anew_elsewhere(file, tmp_path, monkeypatch, how):
     head = f"import os, pathlib\nCOUNT = 3 * ('three' in {how})\n"
     file.write_text(head + TUNED.replace("range(extra)", "range(extra + COUNT)"))

@@ -357,9 +357,15 @@ def test_what_the_kernel_raises_is_a_finding_with_its_line(odd, kernel):
 
 @pytest.mark.parametrize(
     ("kernel", "reference", "verdict"),
-    [("one", "same", "pass"), ("one", "twice", "outputs"), ("three", "same", "outputs"), ("three", "twice", "outputs"),
-     ("nothing", "same", "outputs"), ("three", "thrice", "never written")],
-)  # fmt: skip
+    [
+        ("one", "same", "pass"),
+        ("one", "twice", "outputs"),
+        ("three", "same", "outputs"),
+        ("three", "twice", "outputs"),
+        ("nothing", "same", "outputs"),
+        ("three", "thrice", "never written"),
+    ],
+)
 def test_as_many_outputs_as_the_reference_has(odd, kernel, reference, verdict):
     report = json.loads(odd_call(odd, kernel, reference, "--json", "-").stdout)
     assert report["cases"][0]["verdict"] == verdict
@@ -382,12 +388,18 @@ def test_json_holds_no_nan_after_a_run_time_index_out_of_bounds(odd):
 
 @pytest.mark.parametrize(
     ("kernel", "reference", "more", "words"),
-    [("needs_more", "same", (), "missing a required argument: 'factor'"), ("one", "other_names", (), "the reference cannot be"),
-     ("one", "fails", (), "the reference raised ValueError: the reference says no"), ("one", "same", ("--lnc", "0"), "1 or 2"),
-     ("one", "same", ("--lnc", "3"), "1 or 2"), ("one", "same", ("--lnc", "-1"), "1 or 2"),
-     ("one", "same", ("--rtol", "-1"), "positive"), ("one", "same", ("--json", "/no/such/folder/x.json"), "cannot be written"),
-     ("one", "same", ("--out-dtype", "int99"), "int99")],
-)  # fmt: skip
+    [
+        ("needs_more", "same", (), "missing a required argument: 'factor'"),
+        ("one", "other_names", (), "the reference cannot be"),
+        ("one", "fails", (), "the reference raised ValueError: the reference says no"),
+        ("one", "same", ("--lnc", "0"), "1 or 2"),
+        ("one", "same", ("--lnc", "3"), "1 or 2"),
+        ("one", "same", ("--lnc", "-1"), "1 or 2"),
+        ("one", "same", ("--rtol", "-1"), "positive"),
+        ("one", "same", ("--json", "/no/such/folder/x.json"), "cannot be written"),
+        ("one", "same", ("--out-dtype", "int99"), "int99"),
+    ],
+)
 def test_wrong_use_of_kernel_reference_or_option_ends_with_one_sentence(odd, kernel, reference, more, words):
     result = odd_call(odd, kernel, reference, *more)
     assert result.exit_code == 2

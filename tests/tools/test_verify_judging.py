@@ -34,9 +34,15 @@ def wrong(reference, how):
 
 @pytest.mark.parametrize(
     ("how", "verdict"),
-    [("zeros", "all zero"), ("nan", "not finite"), ("scaled", "magnitude"), ("swapped heads", "rows"),
-     ("truncated tail", "rows"), ("nothing", "pass")],
-)  # fmt: skip
+    [
+        ("zeros", "all zero"),
+        ("nan", "not finite"),
+        ("scaled", "magnitude"),
+        ("swapped heads", "rows"),
+        ("truncated tail", "rows"),
+        ("nothing", "pass"),
+    ],
+)
 def test_five_wrong_outputs_fail_and_the_right_one_passes(reference, how, verdict):
     found = judge(wrong(reference, how), reference, tolerance=0.01)
     assert (found.verdict, found.passed) == (verdict, verdict == "pass")

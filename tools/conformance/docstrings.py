@@ -34,11 +34,19 @@ _INDICES = _RNG.integers(0, 512, (128, 512)).astype(np.uint32)
 def _inputs() -> dict[str, Any]:
     """Arrays for the names that examples leave open."""
     return {
-        "input_tensor": _X, "out_tensor": np.zeros_like(_X), "expected_tensor": np.eye(128, dtype=np.float32),
-        "actual_tensor": np.zeros_like(_X), "data_tensor": _X, "indices_tensor": _INDICES,
-        "x_tensor": _X[:, :128].copy(), "y_tensor": _X[:, 128:256].copy(), "ub_input": np.array([[3]], np.int32),
-        "count_input": np.array([[4]], np.int32), "data": _X[:1, :8].copy(), "output": np.zeros((1, 8), np.float32),
-    }  # fmt: skip
+        "input_tensor": _X,
+        "out_tensor": np.zeros_like(_X),
+        "expected_tensor": np.eye(128, dtype=np.float32),
+        "actual_tensor": np.zeros_like(_X),
+        "data_tensor": _X,
+        "indices_tensor": _INDICES,
+        "x_tensor": _X[:, :128].copy(),
+        "y_tensor": _X[:, 128:256].copy(),
+        "ub_input": np.array([[3]], np.int32),
+        "count_input": np.array([[4]], np.int32),
+        "data": _X[:1, :8].copy(),
+        "output": np.zeros((1, 8), np.float32),
+    }
 
 
 def _square(arrays: dict[str, Any]) -> float:
@@ -58,9 +66,15 @@ def _identity(arrays: dict[str, Any]) -> float:
 
 
 HOST_CHECKS: dict[str, Callable[[dict[str, Any]], float]] = {
-    "affine_range": _square, "sequential_range": _square, "static_range": _square, "dynamic_range": _square,
-    "VirtualRegister": _square, "gather_flattened": _gathered, "fori_loop": _first_three, "shared_identity_matrix": _identity,
-}  # fmt: skip
+    "affine_range": _square,
+    "sequential_range": _square,
+    "static_range": _square,
+    "dynamic_range": _square,
+    "VirtualRegister": _square,
+    "gather_flattened": _gathered,
+    "fori_loop": _first_three,
+    "shared_identity_matrix": _identity,
+}
 """What the arrays must hold after an example, by the public name it belongs to."""
 
 _LNC2 = ("core_barrier", "sendrecv")

@@ -94,9 +94,15 @@ def _host() -> dict[str, Any]:
 
     a, b = _A[:128].copy(), _A[128:256].copy()
     return {
-        "my_kernel": nki.jit(my_kernel), "torch": torch, "a_np": a, "b_np": b, "a_torch": torch.from_numpy(a),
-        "b_torch": torch.from_numpy(b), "inputs": a, "data": a,
-    }  # fmt: skip
+        "my_kernel": nki.jit(my_kernel),
+        "torch": torch,
+        "a_np": a,
+        "b_np": b,
+        "a_torch": torch.from_numpy(a),
+        "b_torch": torch.from_numpy(b),
+        "inputs": a,
+        "data": a,
+    }
 
 
 SUPPLIED: dict[tuple[str, int], Callable[[], dict[str, Any]]] = {
@@ -187,9 +193,14 @@ def _names() -> dict[str, Any]:
     import nki.language
 
     return {
-        "nki": nki, "nl": nki.language, "nisa": nki.isa, "np": np, "NKIObject": nki.language.NKIObject,
-        "dataclass": dataclasses.dataclass, "Enum": enum.Enum,
-    }  # fmt: skip
+        "nki": nki,
+        "nl": nki.language,
+        "nisa": nki.isa,
+        "np": np,
+        "NKIObject": nki.language.NKIObject,
+        "dataclass": dataclasses.dataclass,
+        "Enum": enum.Enum,
+    }
 
 
 def main() -> int:

@@ -47,11 +47,13 @@ def _attention_cte() -> list[Case]:
         {"sink": True, "bs": 2, "bs_kv": 2, "causal": False, "lnc": 2},
         {"cache": True, "seqlen_q": 256, "seqlen_kv": 256},
         {"cache": True, "seqlen_q": 256, "seqlen_kv": 256, "sink": True},
-        {"tp_q": False}, {"tp_k": True, "seqlen_q": 200, "seqlen_kv": 200}, {"tp_out": True, "seqlen_q": 130, "seqlen_kv": 130},
+        {"tp_q": False},
+        {"tp_k": True, "seqlen_q": 200, "seqlen_kv": 200},
+        {"tp_out": True, "seqlen_q": 130, "seqlen_kv": 130},
         {"tp_q": False, "tp_out": True, "seqlen_q": 200, "seqlen_kv": 200},
         {"packed": 3, "seqlen_q": 384, "seqlen_kv": 384},
         {"packed": 4, "seqlen_q": 512, "seqlen_kv": 512, "causal": False},
-    ]  # fmt: skip
+    ]
     for window in (1, 50, 512, 600):
         grid.append({"window": window, "seqlen_q": 700, "seqlen_kv": 700})
     for prior, used in ((256, 0), (256, 100), (256, 256), (300, 17)):
@@ -69,9 +71,12 @@ def _cte_runner(o: dict[str, Any]) -> Callable[[], float | None]:
         manager = SimulatingOrchestrator()
         dtypes = {"bfloat16": language.bfloat16, "float16": np.float16, "float32": np.float32}
         flags = {
-            module.CAUSAL_MASK_DIM_NAME: o["causal"], module.TP_Q_DIM_NAME: o["tp_q"], module.TP_K_DIM_NAME: o["tp_k"],
-            module.TP_OUT_DIM_NAME: o["tp_out"], module.SINK_DIM_NAME: o["sink"],
-        }  # fmt: skip
+            module.CAUSAL_MASK_DIM_NAME: o["causal"],
+            module.TP_Q_DIM_NAME: o["tp_q"],
+            module.TP_K_DIM_NAME: o["tp_k"],
+            module.TP_OUT_DIM_NAME: o["tp_out"],
+            module.SINK_DIM_NAME: o["sink"],
+        }
         np.random.seed(0)  # noqa: NPY002  (the library's generators draw from the global state)
         module.TestRangedAttentionCTEKernels().run_attention_cte_test(
             test_manager=manager, compiler_args=module.CompilerArgs(logical_nc_config=o["lnc"]), collector=None,
@@ -115,9 +120,14 @@ def _tkg_runner(o: dict[str, Any]) -> Callable[[], float | None]:
         manager = SimulatingOrchestrator()
         dtypes = {"bfloat16": language.bfloat16, "float16": np.float16, "float32": np.float32}
         module.run_attention_tkg_test(
-            manager, module.CompilerArgs(logical_nc_config=o["lnc"]), module.AttnTKGConfig(**o_config), dtypes[o["dtype"]],
-            o["sink"], o["fp8"], o["window"],
-        )  # fmt: skip
+            manager,
+            module.CompilerArgs(logical_nc_config=o["lnc"]),
+            module.AttnTKGConfig(**o_config),
+            dtypes[o["dtype"]],
+            o["sink"],
+            o["fp8"],
+            o["window"],
+        )
         return manager.share
 
     return run
@@ -125,9 +135,17 @@ def _tkg_runner(o: dict[str, Any]) -> Callable[[], float | None]:
 
 def _attention_bwd() -> list[Case]:
     base = {
-        "batch_size": 1, "num_q_heads": 2, "num_kv_heads": 2, "seq_len": 512, "head_dim": 64, "dtype": "bfloat16",
-        "causal": True, "sliding_window": None, "num_sinks": 0, "softmax_scale": None,
-    }  # fmt: skip
+        "batch_size": 1,
+        "num_q_heads": 2,
+        "num_kv_heads": 2,
+        "seq_len": 512,
+        "head_dim": 64,
+        "dtype": "bfloat16",
+        "causal": True,
+        "sliding_window": None,
+        "num_sinks": 0,
+        "softmax_scale": None,
+    }
     grid: list[dict[str, Any]] = [
         {}, {"causal": False}, {"num_q_heads": 4, "num_kv_heads": 1}, {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 128},
         {"head_dim": 256}, {"seq_len": 128}, {"seq_len": 1024}, {"dtype": "float32"}, {"sliding_window": 128},
@@ -157,8 +175,10 @@ def _cross_entropy(*, backward: bool) -> list[Case]:
     """The library's sweeps have vocabularies of 32,128 and more; these are small ones against its torch reference."""
     cases = []
     for positions, vocabulary, batch, chunk, dtype in (
-        (64, 512, 32, 256, "bfloat16"), (128, 1000, 16, 300, "float32"), (64, 2048, 8, 2048, "bfloat16"),
-    ):  # fmt: skip
+        (64, 512, 32, 256, "bfloat16"),
+        (128, 1000, 16, 300, "float32"),
+        (64, 2048, 8, 2048, "bfloat16"),
+    ):
         option = f"own: positions={positions}, vocabulary={vocabulary}, per batch={batch}, chunk={chunk}, {dtype}"
         given = (positions, vocabulary, batch, chunk, dtype)
         kernel = "cross_entropy backward" if backward else "cross_entropy forward"

@@ -32,9 +32,14 @@ def _bwd_runner(sizes: dict[str, Any]) -> Callable[[], float | None]:
         group = module.TestMoeBlockwiseMatMulBwdShardHAffinityHDroplessLnc2()
         none = module.ClampLimits(None, None, None, None)
         group.test_moe_blockwise_mm_bwd_shardH_affinityH_dropless_lnc2(
-            manager, **sizes, dtype=module.bfloat16, skip=0, clamp_limits=none, bias_flag=False,
+            manager,
+            **sizes,
+            dtype=module.bfloat16,
+            skip=0,
+            clamp_limits=none,
+            bias_flag=False,
             activation_type=module.ActFnType.SiLU,
-        )  # fmt: skip
+        )
         return manager.share
 
     return run
@@ -87,12 +92,21 @@ def _cte_runner(function: str, sizes: dict[str, Any]) -> Callable[[], float | No
         dropping = function.endswith("DROPPING")
         clamp = dict.fromkeys(("gate_cl_upper", "gate_cl_lower", "up_cl_upper", "up_cl_lower"))
         module.TestMoeBlockwiseMatMulLnc2().test_moe_blockwise_mm_kernel_lnc2(
-            manager, None, bwmm_func=getattr(module.BWMMFunc, function), **sizes, dtype=language.bfloat16,
-            bias=function == "SHARD_ON_BLOCK", training=dropping, quantize=None, act_fn=module.ActFnType.SiLU,
-            expert_affinities_scaling_mode=module.ExpertAffinityScaleMode.POST_SCALE, **clamp,
-            expert_affinity_multiply_on_I=False, platform_target=common.Platforms.TRN2,
+            manager,
+            None,
+            bwmm_func=getattr(module.BWMMFunc, function),
+            **sizes,
+            dtype=language.bfloat16,
+            bias=function == "SHARD_ON_BLOCK",
+            training=dropping,
+            quantize=None,
+            act_fn=module.ActFnType.SiLU,
+            expert_affinities_scaling_mode=module.ExpertAffinityScaleMode.POST_SCALE,
+            **clamp,
+            expert_affinity_multiply_on_I=False,
+            platform_target=common.Platforms.TRN2,
             request=SimpleNamespace(node=SimpleNamespace(callspec=SimpleNamespace(id="own"))),
-        )  # fmt: skip
+        )
         return manager.share
 
     return run

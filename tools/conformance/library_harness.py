@@ -160,9 +160,11 @@ class SimulatingOrchestrator:
         if self.replays:
             _check_replay(launch.kernel_func, inputs, chip, compiler.logical_nc_config)
         result = sim.launch(
-            launch.kernel_func, kwargs=inputs, options=sim.SimOptions(chip=chip, third_party=True, events=False),
+            launch.kernel_func,
+            kwargs=inputs,
+            options=sim.SimOptions(chip=chip, third_party=True, events=False),
             lnc=compiler.logical_nc_config,
-        )  # fmt: skip
+        )
         checks = launch.validation_args
         if checks is None:
             return
@@ -180,11 +182,16 @@ class SimulatingOrchestrator:
         wanted = list((golden if isinstance(golden, dict) else golden.golden or {}).values())
         wanted = [None if hasattr(want, "validator") else want for want in wanted] or [None] * len(outputs)
         judged(
-            self.checkout, launch.kernel_func, {name.removesuffix(_ALIASED): value for name, value in given},
-            [name.removesuffix(_ALIASED) for name, _ in given if name.endswith(_ALIASED) or name in written], wanted,
+            self.checkout,
+            launch.kernel_func,
+            {name.removesuffix(_ALIASED): value for name, value in given},
+            [name.removesuffix(_ALIASED) for name, _ in given if name.endswith(_ALIASED) or name in written],
+            wanted,
             outputs[: len(wanted)],
-            (checks.relative_accuracy, checks.absolute_accuracy), chip, launch.compiler_input.logical_nc_config,
-        )  # fmt: skip
+            (checks.relative_accuracy, checks.absolute_accuracy),
+            chip,
+            launch.compiler_input.logical_nc_config,
+        )
 
     def _check(self, outputs: tuple[Any, ...], checks: Any) -> float | None:
         golden = checks.golden_output
@@ -207,9 +214,7 @@ class SimulatingOrchestrator:
             if want is None:
                 continue
             have, want = _comparable(have, np.asarray(want))
-            shares.append(
-                compare(have, want, rtol=checks.relative_accuracy, atol=checks.absolute_accuracy, name=name)
-            )  # fmt: skip
+            shares.append(compare(have, want, rtol=checks.relative_accuracy, atol=checks.absolute_accuracy, name=name))
         return max(shares, default=None)
 
 

@@ -78,7 +78,7 @@ def judged(
         ],
         "types": [as_dtype(np.asarray(have).dtype).name for have in outputs],
         "tolerance": tolerance,
-    }  # fmt: skip
+    }
     if not any(array.any() for array in record["expected"]):
         raise Skipped("its test expects zeros everywhere: they judge nothing")
     with tempfile.TemporaryDirectory(prefix="nki_hf_library_") as name:
@@ -106,13 +106,20 @@ def recorded_task(path: Path) -> Task:
     relative, absolute = max(record["tolerance"][0], 1e-6), record["tolerance"][1]
     expected = tuple(record["expected"])
     return Task(
-        name="recorded", about="a launch of nki-library's tests",
+        name="recorded",
+        about="a launch of nki-library's tests",
         arrays=lambda size: {name: (shape, kind) for name, (_, shape, kind) in record["arrays"].items()},
-        reference=lambda **_: expected, flops=lambda size: 0, check=(1, 1), at=(1,), in_place=record["in_place"],
-        outputs=tuple(f"out{number}" for number in range(len(expected))), out_dtypes=record["types"],
-        inputs=lambda size, distribution, rng: arrays, recorded=True,
+        reference=lambda **_: expected,
+        flops=lambda size: 0,
+        check=(1, 1),
+        at=(1,),
+        in_place=record["in_place"],
+        outputs=tuple(f"out{number}" for number in range(len(expected))),
+        out_dtypes=record["types"],
+        inputs=lambda size, distribution, rng: arrays,
+        recorded=True,
         scale=lambda **_: tuple(_size(array, absolute / relative) for array in expected),
-    )  # fmt: skip
+    )
 
 
 def _size(expected: Any, absolute: float) -> float:

@@ -101,8 +101,16 @@ def main() -> int:
 
 
 def _render(found: dict[str, Findings], verdicts: dict[str, Counter[str]], command: str) -> str:
-    columns = ["launches", "on two cores", "instructions", "races", "resting on addresses", "resting on hbm",
-               "resting on indices", "foreign accumulation"]  # fmt: skip
+    columns = [
+        "launches",
+        "on two cores",
+        "instructions",
+        "races",
+        "resting on addresses",
+        "resting on hbm",
+        "resting on indices",
+        "foreign accumulation",
+    ]
     lines = [f"Command: `{command}`", "", f"| kernel | cases passed | {' | '.join(columns)} |"]
     lines.append("|---|" + "---:|" * (len(columns) + 1))
     for kernel, findings in found.items():

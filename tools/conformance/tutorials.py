@@ -58,13 +58,19 @@ def cases(load: Load) -> list[Case]:
     add("tensor_avgpool_kernel", "6 x 6, pool 2", lambda: _pool(load, rng))
     add("tensor_transpose2D_kernel_", "(3, 4)", lambda: _transpose2d(load, rng, (3, 4)))
     add("tensor_transpose2D_kernel_", "(37, 5)", lambda: _transpose2d(load, rng, (37, 5)))
-    add("nki_tensor_add", "256 x 1024", lambda: _add(load, rng, "examples/tensor_addition/tensor_addition_nki_kernels.py",
-                                                     "nki_tensor_add", (256, 1024)))  # fmt: skip
+    add(
+        "nki_tensor_add",
+        "256 x 1024",
+        lambda: _add(load, rng, "examples/tensor_addition/tensor_addition_nki_kernels.py", "nki_tensor_add", (256, 1024)),
+    )
     for name in ("baremetal", "torch", "jax"):
         path = f"examples/getting_started_{name}.py"
         add(f"getting_started_{name}", "(4, 3)", lambda p=path: _add(load, rng, p, "nki_tensor_add_kernel", (4, 3)))
-    add("simulate add_kernel", "128 x 512", lambda: _add(load, rng, "examples/simulate/nki_simulate_example.py", "add_kernel",
-                                                         (128, 512)))  # fmt: skip
+    add(
+        "simulate add_kernel",
+        "128 x 512",
+        lambda: _add(load, rng, "examples/simulate/nki_simulate_example.py", "add_kernel", (128, 512)),
+    )
     add("tensor_split_kernel_", "4 x 5", lambda: _split(load, rng))
     add("tensor_maxpool_kernel_", "6 x 6, pool 2", lambda: _max_pool(load, rng))
     add("tensor_exp_kernel_ (layout-pass)", "128 x 512", lambda: _exponential(load, rng))

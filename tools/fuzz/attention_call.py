@@ -88,9 +88,19 @@ def _front_door(case: Case, given: Given, leaves: dict[str, Any], scale: Any) ->
         return out.transpose(1, 2), None
     whole = {name: _wrapped(case[name], case["whole"]) for name in ("window", "ahead", "q_offset")}
     found = nki_hf.attention(
-        q, k, v, mask, causal=case["causal"], lo=given.lo, hi=given.hi, scale=scale, softcap=case["softcap"], sink=sink,
-        return_lse=case["lse"], **whole,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        mask,
+        causal=case["causal"],
+        lo=given.lo,
+        hi=given.hi,
+        scale=scale,
+        softcap=case["softcap"],
+        sink=sink,
+        return_lse=case["lse"],
+        **whole,
+    )
     return found if isinstance(found, tuple) else (found, None)
 
 

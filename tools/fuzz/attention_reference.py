@@ -63,11 +63,18 @@ def oracle(case: Case, given: Given) -> dict[str, torch.Tensor]:
     """Output and lse of `kernels.reference`, which has the whole mask as its bias."""
     batch = given.bias.shape[0]
     problem = Problem(
-        batch=batch, num_heads_q=given.q.shape[1], num_heads_kv=given.k.shape[1], seqlen_q=case["seqlen_q"],
-        seqlen_kv=case["seqlen_kv"], head_dim=case["head_dim"], head_dim_v=case["head_dim_v"], softmax_scale=case["scale"],
+        batch=batch,
+        num_heads_q=given.q.shape[1],
+        num_heads_kv=given.k.shape[1],
+        seqlen_q=case["seqlen_q"],
+        seqlen_kv=case["seqlen_kv"],
+        head_dim=case["head_dim"],
+        head_dim_v=case["head_dim_v"],
+        softmax_scale=case["scale"],
         mask=Mask(bias="additive", bias_batch=batch > 1, bias_heads=given.q.shape[1] > 1, bias_rows=True),
-        softcap=case["softcap"], sink=given.sink is not None,
-    )  # fmt: skip
+        softcap=case["softcap"],
+        sink=given.sink is not None,
+    )
     arrays = [each.double().expand(batch, -1, -1, -1).numpy() for each in (given.q, given.k, given.v)]
     sink = None if given.sink is None else given.sink.double().numpy()
     out, lse = reference.attention(problem, *arrays, bias=given.bias.numpy(), sink=sink)

@@ -170,13 +170,28 @@ def _issue(step: Step, tiles: dict[str, Any], core: Any, program: Step) -> list[
         )
         nisa.tensor_scalar(dst=dst, data=data, op0=alu(), operand0=operand("operand"), reverse0=step["reverse"], **second)
     elif op == "scalar_tensor_tensor":
-        nisa.scalar_tensor_tensor(dst=dst, data=data, op0=alu(), operand0=operand("operand"), op1=alu("alu1"), operand1=other,
-                                  reverse0=step["reverse"], reverse1=step["reverse1"])  # fmt: skip
+        nisa.scalar_tensor_tensor(
+            dst=dst,
+            data=data,
+            op0=alu(),
+            operand0=operand("operand"),
+            op1=alu("alu1"),
+            operand1=other,
+            reverse0=step["reverse"],
+            reverse1=step["reverse1"],
+        )
     elif op == "iota":
         nisa.iota(dst=dst, pattern=_pattern(step), offset=step["offset"], channel_multiplier=step["multiplier"])
     elif op == "affine_select":
-        nisa.affine_select(dst=dst, pattern=_pattern(step), channel_multiplier=step["multiplier"], on_true_tile=data,
-                           on_false_value=step["value"], cmp_op=alu(), offset=step["offset"])  # fmt: skip
+        nisa.affine_select(
+            dst=dst,
+            pattern=_pattern(step),
+            channel_multiplier=step["multiplier"],
+            on_true_tile=data,
+            on_false_value=step["value"],
+            cmp_op=alu(),
+            offset=step["offset"],
+        )
     elif op == "reduce":
         nisa.tensor_reduce(dst=column, op=alu(), data=data, axis=tuple(range(1, len(data.shape))), negate=step["negate"])
     elif op == "partition_reduce":
@@ -196,20 +211,51 @@ def _issue(step: Step, tiles: dict[str, Any], core: Any, program: Step) -> list[
         nisa.reciprocal(dst=dst, data=data)
     elif op == "select":
         command = nisa.reduce_cmd.idle if column is None else nisa.reduce_cmd.reset_reduce
-        nisa.select_reduce(dst=dst, predicate=_view(tiles, step["mask"]), on_true=data, on_false=operand("operand"),
-                           reduce_res=column, reduce_cmd=command, reduce_op=nl.maximum,
-                           reverse_pred=step["reverse"])  # fmt: skip
+        nisa.select_reduce(
+            dst=dst,
+            predicate=_view(tiles, step["mask"]),
+            on_true=data,
+            on_false=operand("operand"),
+            reduce_res=column,
+            reduce_cmd=command,
+            reduce_op=nl.maximum,
+            reverse_pred=step["reverse"],
+        )
     elif op == "range_select":
         bounds = [tiles[name][start:stop, 0:1] for name in COLUMNS]
-        nisa.range_select(dst=dst, on_true_tile=data, comp_op0=alu(), comp_op1=alu("alu1"), bound0=bounds[0], bound1=bounds[1],
-                          reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=column, reduce_op=nl.maximum,
-                          range_start=step["first"])  # fmt: skip
+        nisa.range_select(
+            dst=dst,
+            on_true_tile=data,
+            comp_op0=alu(),
+            comp_op1=alu("alu1"),
+            bound0=bounds[0],
+            bound1=bounds[1],
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+            reduce_res=column,
+            reduce_op=nl.maximum,
+            range_start=step["first"],
+        )
     elif op == "scan":
-        nisa.tensor_tensor_scan(dst=dst, data0=data, data1=other, initial=operand("operand"), op0=alu(), op1=alu("alu1"),
-                                reverse0=step["reverse"], reverse1=step["reverse1"])  # fmt: skip
+        nisa.tensor_tensor_scan(
+            dst=dst,
+            data0=data,
+            data1=other,
+            initial=operand("operand"),
+            op0=alu(),
+            op1=alu("alu1"),
+            reverse0=step["reverse"],
+            reverse1=step["reverse1"],
+        )
     elif op == "scalar_reduce":
-        nisa.tensor_scalar_reduce(dst=dst, data=data, op0=alu(), operand0=operand("operand"), reduce_op=alu("alu1"),
-                                  reduce_res=column, reduce_res_negate=step["negate"])  # fmt: skip
+        nisa.tensor_scalar_reduce(
+            dst=dst,
+            data=data,
+            op0=alu(),
+            operand0=operand("operand"),
+            reduce_op=alu("alu1"),
+            reduce_res=column,
+            reduce_res_negate=step["negate"],
+        )
     elif op == "cumulative":
         nisa.tensor_scalar_cumulative(dst=dst, src=data, op0=alu(), op1=alu("alu1"), imm0=operand("operand"))
     else:

@@ -24,19 +24,35 @@ Result = list[tuple[Array, Array, Any]]
 
 _UNIT = np.float64(2.0**-24)
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum,
-    "equal": lambda x, y: np.float32(1) * (x == y), "not_equal": lambda x, y: np.float32(1) * (x != y),
-    "less": lambda x, y: np.float32(1) * (x < y), "less_equal": lambda x, y: np.float32(1) * (x <= y),
-    "greater": lambda x, y: np.float32(1) * (x > y), "greater_equal": lambda x, y: np.float32(1) * (x >= y),
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "equal": lambda x, y: np.float32(1) * (x == y),
+    "not_equal": lambda x, y: np.float32(1) * (x != y),
+    "less": lambda x, y: np.float32(1) * (x < y),
+    "less_equal": lambda x, y: np.float32(1) * (x <= y),
+    "greater": lambda x, y: np.float32(1) * (x > y),
+    "greater_equal": lambda x, y: np.float32(1) * (x >= y),
     "logical_and": lambda x, y: np.float32(1) * ((x != 0) & (y != 0)),
     "logical_or": lambda x, y: np.float32(1) * ((x != 0) | (y != 0)),
     "logical_xor": lambda x, y: np.float32(1) * ((x != 0) != (y != 0)),
-    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
-}  # fmt: skip
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+}
 _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "exp": np.exp, "relu": lambda x: np.maximum(x, 0), "square": np.square, "tanh": np.tanh, "abs": np.abs, "copy": lambda x: x,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sqrt": np.sqrt, "sign": np.sign,
-}  # fmt: skip
+    "exp": np.exp,
+    "relu": lambda x: np.maximum(x, 0),
+    "square": np.square,
+    "tanh": np.tanh,
+    "abs": np.abs,
+    "copy": lambda x: x,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sqrt": np.sqrt,
+    "sign": np.sign,
+}
 
 
 def viewed(state: State, view: Step) -> Array:

@@ -74,9 +74,14 @@ KINDS = {
 
 
 def search(
-    kinds: list[str], first: int, folder: Path, *, seconds: float | None = None, count: int | None = None,
+    kinds: list[str],
+    first: int,
+    folder: Path,
+    *,
+    seconds: float | None = None,
+    count: int | None = None,
     say: Callable[[str], None] = print,
-) -> Found:  # fmt: skip
+) -> Found:
     """Try seeds from `first` on, until the time or the count is used up.
 
     Args:
@@ -169,9 +174,13 @@ def main(words: list[str] | None = None) -> int:
     first = secrets.randbelow(10**9) * 1000 if options.first is None else options.first
     print(f"seeds from {first} on", flush=True)
     found = search(
-        list(KINDS) if options.only is None else [options.only], first, options.folder, count=options.count,
-        seconds=60 * options.minutes if options.count is None else None, say=lambda line: print(line, flush=True),
-    )  # fmt: skip
+        list(KINDS) if options.only is None else [options.only],
+        first,
+        options.folder,
+        count=options.count,
+        seconds=60 * options.minutes if options.count is None else None,
+        say=lambda line: print(line, flush=True),
+    )
     print(_counts(found))
     return bool(found.files)
 

@@ -21,9 +21,17 @@ from typing import Any
 
 _HERE = Path(__file__).parent
 _COLUMNS = (
-    "suite", "passed", "skipped", "fail without nki_hf too", "new failures", "of these for the name alone",
-    "of these not repeated", "newly skipped", "kernel calls", "fallbacks",
-)  # fmt: skip
+    "suite",
+    "passed",
+    "skipped",
+    "fail without nki_hf too",
+    "new failures",
+    "of these for the name alone",
+    "of these not repeated",
+    "newly skipped",
+    "kernel calls",
+    "fallbacks",
+)
 _BACKENDS = {
     "simulator": "Through the kernels, on the simulator",
     "torch_reference": "Through the op's plain torch back end (`NKI_HF_BACKEND=torch_reference`): all but the kernels",

@@ -40,8 +40,14 @@ _PAGE = Path(__file__).parents[2] / "docs" / "mutation.md"
 
 def _problem(**changes: Any) -> Problem:
     sizes: dict[str, Any] = {
-        "batch": 1, "num_heads_q": 1, "num_heads_kv": 1, "seqlen_q": 130, "seqlen_kv": 300, "head_dim": 64, "head_dim_v": 64,
-    }  # fmt: skip
+        "batch": 1,
+        "num_heads_q": 1,
+        "num_heads_kv": 1,
+        "seqlen_q": 130,
+        "seqlen_kv": 300,
+        "head_dim": 64,
+        "head_dim_v": 64,
+    }
     return Problem(**{**sizes, **changes})
 
 

@@ -52,15 +52,32 @@ class Mutant:
 
 
 _SWAPS = (
-    ("stationary", "moving"), ("bound0", "bound1"), ("comp_op0", "comp_op1"), ("op0", "op1"), ("dst", "src"), ("dst", "data"),
-    ("operand0", "operand1"), ("bias", "scale"), ("predicate", "on_true"), ("dst", "on_true_tile"),
-)  # fmt: skip
+    ("stationary", "moving"),
+    ("bound0", "bound1"),
+    ("comp_op0", "comp_op1"),
+    ("op0", "op1"),
+    ("dst", "src"),
+    ("dst", "data"),
+    ("operand0", "operand1"),
+    ("bias", "scale"),
+    ("predicate", "on_true"),
+    ("dst", "on_true_tile"),
+)
 _DTYPES = {"float32": "bfloat16", "uint8": "float32", "int32": "float32"}
 _MEMORIES = {"sbuf": "psum", "psum": "sbuf", "shared_hbm": "private_hbm"}
 _OPERATORS = {
-    "maximum": "minimum", "minimum": "maximum", "multiply": "add", "add": "multiply", "exp": "tanh", "greater_equal": "greater",
-    "less": "less_equal", "greater": "greater_equal", "tanh": "exp", "subtract": "add", "copy": "exp",
-}  # fmt: skip
+    "maximum": "minimum",
+    "minimum": "maximum",
+    "multiply": "add",
+    "add": "multiply",
+    "exp": "tanh",
+    "greater_equal": "greater",
+    "less": "less_equal",
+    "greater": "greater_equal",
+    "tanh": "exp",
+    "subtract": "add",
+    "copy": "exp",
+}
 
 
 def mutants(source: str) -> list[Mutant]:

@@ -13,8 +13,13 @@ from collections.abc import Mapping, Sequence
 __all__ = ["occurrences", "replaced_once"]
 
 _LAYOUT = {
-    tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER,
-}  # fmt: skip
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.COMMENT,
+    tokenize.ENDMARKER,
+}
 _CLOSING = (")", "]", "}")
 
 _Token = tuple[str, int, int]

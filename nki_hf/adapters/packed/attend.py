@@ -96,9 +96,14 @@ def _attend(call: Call, pieces: Pieces, run: Run) -> tuple[Tensor, RowStatistics
     outs, rests, found = [], [], []
     for launch, index in zip(pieces.launches, launches, strict=True):
         part = replace(
-            call, q=_taken(q, index.rows, launch), k=_taken(k, index.keys, launch), v=_taken(v, index.keys, launch),
-            keys=index.seen, segments=None, row_statistics=call.row_statistics or launch.kind.shared,
-        )  # fmt: skip
+            call,
+            q=_taken(q, index.rows, launch),
+            k=_taken(k, index.keys, launch),
+            v=_taken(v, index.keys, launch),
+            keys=index.seen,
+            segments=None,
+            row_statistics=call.row_statistics or launch.kind.shared,
+        )
         out, *rest = run(part)
         if not rest:
             raise RuntimeError(f"{launch.kind.name}: a piece ran torch where its pack runs a kernel.")

@@ -11,8 +11,14 @@ FP32_MIN = -3.4028235e38
 def products(env, step, tile, run, block):
     """Scores = q k^T and dprobs = dout v^T, both [rows, width] in PSUM, and the load of the bias that goes with them."""
     work = {
-        "scores": None, "dprobs": None, "bias": None, "slope": None, "probs": None, "dscores": None, "turned": None,
-    }  # fmt: skip
+        "scores": None,
+        "dprobs": None,
+        "bias": None,
+        "slope": None,
+        "probs": None,
+        "dscores": None,
+        "turned": None,
+    }
     rows, width = step_shape(step, tile)
     work["scores"] = _product(run["q_turned"], block["k_turned"], tile["slot"] * TILE, rows, step["place"], width)
     work["dprobs"] = _product(run["dout_turned"], block["v_turned"], tile["slot"] * TILE, rows, step["place"], width)
@@ -78,10 +84,18 @@ def mask_scores(env, step, tile, work):
         if env["has_ranges"]:
             chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
             nisa.range_select(
-                dst=chosen, on_true_tile=scores, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=lower, bound1=upper,
-                reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=top, reduce_op=nl.maximum,
-                range_start=step["key"], on_false_value=FP32_MIN,
-            )  # fmt: skip
+                dst=chosen,
+                on_true_tile=scores,
+                comp_op0=nl.greater_equal,
+                comp_op1=nl.less,
+                bound0=lower,
+                bound1=upper,
+                reduce_cmd=nisa.reduce_cmd.reset_reduce,
+                reduce_res=top,
+                reduce_op=nl.maximum,
+                range_start=step["key"],
+                on_false_value=FP32_MIN,
+            )
             scores = chosen
         else:
             keys = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
@@ -101,9 +115,14 @@ def _select(rows, width, predicate, scores, top):
     """Scores where the predicate holds, float32's lowest value elsewhere, and their row maximum in `top`."""
     chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
     nisa.select_reduce(
-        dst=chosen, predicate=predicate, on_true=scores, on_false=FP32_MIN, reduce_res=top,
-        reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_op=nl.maximum,
-    )  # fmt: skip
+        dst=chosen,
+        predicate=predicate,
+        on_true=scores,
+        on_false=FP32_MIN,
+        reduce_res=top,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        reduce_op=nl.maximum,
+    )
     return chosen
 
 
@@ -149,9 +168,15 @@ def gather_statistics(env, step, tile, work):
     weights = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
     total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(
-        dst=weights, op=nl.exp, data=scores, bias=shift, scale=slope,
-        reduce_op=nl.add, reduce_res=total, reduce_cmd=nisa.reduce_cmd.reset_reduce,
-    )  # fmt: skip
+        dst=weights,
+        op=nl.exp,
+        data=scores,
+        bias=shift,
+        scale=slope,
+        reduce_op=nl.add,
+        reduce_res=total,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+    )
     product = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(dst=product, data1=weights, data2=work["dprobs"], op=nl.multiply)
     weighted = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)

@@ -123,9 +123,16 @@ def runs_of(tiles: list[Item], begin: int, end: int) -> list[Item]:
         tile = tiles[i]
         if i == begin or count == RUN or tiles[i - 1]["head"] != tile["head"]:
             fresh = {
-                "batch": tile["batch"], "head": tile["head"], "row": tile["row"], "rows": 0, "tiles": 0, "edges": False,
-                "loaded": False, "prepared": False, "dlse": None,
-            }  # fmt: skip
+                "batch": tile["batch"],
+                "head": tile["head"],
+                "row": tile["row"],
+                "rows": 0,
+                "tiles": 0,
+                "edges": False,
+                "loaded": False,
+                "prepared": False,
+                "dlse": None,
+            }
             runs.append(fresh)
             count = 0
         count += 1
@@ -172,11 +179,20 @@ def order_of_work(
                 alone = _in_one_block(tile, size)
                 if key < stop and (not statistics or not alone):
                     step = {
-                        "tile": i, "block": number, "key": key, "width": stop - key, "place": key - cell,
-                        "edge": key < tile["full_first"] or stop > tile["full_last"], "statistics": statistics,
-                        "opens_block": added == 0, "closes_block": False, "opens_tile": False, "ends_statistics": False,
-                        "closes_tile": False, "gathers": find and (statistics or alone),
-                    }  # fmt: skip
+                        "tile": i,
+                        "block": number,
+                        "key": key,
+                        "width": stop - key,
+                        "place": key - cell,
+                        "edge": key < tile["full_first"] or stop > tile["full_last"],
+                        "statistics": statistics,
+                        "opens_block": added == 0,
+                        "closes_block": False,
+                        "opens_tile": False,
+                        "ends_statistics": False,
+                        "closes_tile": False,
+                        "gathers": find and (statistics or alone),
+                    }
                     steps.append(step)
                     added += 1
             if added > 0:
@@ -184,9 +200,14 @@ def order_of_work(
                 last["closes_block"] = True
             if added > 0 or not statistics:
                 block = {
-                    "batch": unit // k_shape[1], "head": unit % k_shape[1], "key": cell, "keys": min(size, seqlen_kv - cell),
-                    "steps": added, "dk": None, "dv": None,
-                }  # fmt: skip
+                    "batch": unit // k_shape[1],
+                    "head": unit % k_shape[1],
+                    "key": cell,
+                    "keys": min(size, seqlen_kv - cell),
+                    "steps": added,
+                    "dk": None,
+                    "dv": None,
+                }
                 blocks.append(block)
                 number += 1
     _mark_tiles(steps, begin, end)
@@ -231,9 +252,14 @@ def bias_jobs(shape: tuple[int, ...], batch: int, heads: int, seqlen_q: int, pro
                 runs = tiles
             for t in range(runs):
                 job = {
-                    "batch": b, "batch_end": b + 1, "head": h, "head_end": h + 1, "tile": t, "tile_end": t + 1,
+                    "batch": b,
+                    "batch_end": b + 1,
+                    "head": h,
+                    "head_end": h + 1,
+                    "tile": t,
+                    "tile_end": t + 1,
                     "rows": min(TILE, seqlen_q - t * TILE),
-                }  # fmt: skip
+                }
                 if shape[0] == 1:
                     job["batch_end"] = batch
                 if shape[1] == 1:

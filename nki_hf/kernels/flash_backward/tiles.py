@@ -195,9 +195,14 @@ def _delta(env, run):
                 dst=bank, stationary=left[0:depth, first : first + rows], moving=right[0:depth, first : first + TILE]
             )
         nisa.select_reduce(
-            dst=chosen[0:rows, 0:TILE], predicate=diagonal[0:rows, 0:TILE], on_true=bank, on_false=-FP32_MAX,
-            reduce_res=delta[0:rows, t : t + 1], reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_op=nl.maximum,
-        )  # fmt: skip
+            dst=chosen[0:rows, 0:TILE],
+            predicate=diagonal[0:rows, 0:TILE],
+            on_true=bank,
+            on_false=-FP32_MAX,
+            reduce_res=delta[0:rows, t : t + 1],
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+            reduce_op=nl.maximum,
+        )
     return delta
 
 

@@ -38,11 +38,17 @@ def static_place(env, batch, head, tile):
     row = max(0, min(tile * TILE, seqlen_q - TILE))
     head_kv = batch * k.shape[1] + head // env["group_size"]
     place = {
-        "q": (batch * q.shape[1] + head) * q.shape[2] * seqlen_q + row, "k": head_kv * k.shape[2] * seqlen_kv,
-        "v": head_kv * seqlen_kv * v.shape[3], "out": ((batch * seqlen_q + row) * out.shape[2] + head) * out.shape[3],
-        "lse": (batch * q.shape[1] + head) * seqlen_q + row, "bounds": 0, "bias": 0, "sink": head, "registers": None,
+        "q": (batch * q.shape[1] + head) * q.shape[2] * seqlen_q + row,
+        "k": head_kv * k.shape[2] * seqlen_kv,
+        "v": head_kv * seqlen_kv * v.shape[3],
+        "out": ((batch * seqlen_q + row) * out.shape[2] + head) * out.shape[3],
+        "lse": (batch * q.shape[1] + head) * seqlen_q + row,
+        "bounds": 0,
+        "bias": 0,
+        "sink": head,
+        "registers": None,
         "position": row,
-    }  # fmt: skip
+    }
     if env["lo"] != None:  # noqa: E711
         place["bounds"] = min(batch, env["lo"].shape[0] - 1) * seqlen_q + row
     if env["bias"] != None:  # noqa: E711

@@ -86,9 +86,15 @@ def exponentials(env, block, shift):
     block["probs"] = _block_tile(env, "probs", block, env["v"].dtype, nl.sbuf)
     block["share"] = _tile(env, "share", block["number"], (TILE, 1), nl.float32, nl.sbuf)
     nisa.activation(
-        dst=block["probs"], op=nl.exp, data=block["scores"], bias=shift, scale=1.0, reduce_op=nl.add,
-        reduce_res=block["share"], reduce_cmd=nisa.reduce_cmd.reset_reduce,
-    )  # fmt: skip
+        dst=block["probs"],
+        op=nl.exp,
+        data=block["scores"],
+        bias=shift,
+        scale=1.0,
+        reduce_op=nl.add,
+        reduce_res=block["share"],
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+    )
 
 
 def turn(env, block, part, total):
@@ -128,10 +134,18 @@ def _within(env, block, values, highest):
     chosen = _block_tile(env, "chosen", block, nl.float32, nl.sbuf)
     if nisa.get_nc_version() >= nisa.nc_version.gen3:
         nisa.range_select(
-            dst=chosen, on_true_tile=values, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=bounds[0], bound1=bounds[1],
-            reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=highest, reduce_op=nl.maximum, range_start=block["key"],
+            dst=chosen,
+            on_true_tile=values,
+            comp_op0=nl.greater_equal,
+            comp_op1=nl.less,
+            bound0=bounds[0],
+            bound1=bounds[1],
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+            reduce_res=highest,
+            reduce_op=nl.maximum,
+            range_start=block["key"],
             on_false_value=FP32_MIN,
-        )  # fmt: skip
+        )
         return chosen
     numbers = _block_tile(env, "numbers", block, nl.float32, nl.sbuf)
     nisa.iota(dst=numbers, pattern=[[1, block["keys"]]], offset=block["key"], channel_multiplier=0)

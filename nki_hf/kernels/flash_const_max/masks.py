@@ -30,9 +30,14 @@ def load_identity(env):
     nisa.memset(dst=twos, value=2.0)
     env["twice_identity"] = nl.ndarray((TILE, TILE), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.affine_select(
-        dst=env["twice_identity"], pattern=[[-1, TILE]], offset=0, channel_multiplier=1, on_true_tile=twos, on_false_value=0.0,
+        dst=env["twice_identity"],
+        pattern=[[-1, TILE]],
+        offset=0,
+        channel_multiplier=1,
+        on_true_tile=twos,
+        on_false_value=0.0,
         cmp_op=nl.equal,
-    )  # fmt: skip
+    )
     env["numbers"] = nl.ndarray((TILE, WIDE), dtype=nl.int16, buffer=nl.sbuf)
     nisa.iota(dst=env["numbers"], pattern=[[2, WIDE]], offset=0, channel_multiplier=0)
 
@@ -128,12 +133,22 @@ def _select(env, step, block, n, t, g):
     if ahead != None:  # noqa: E711
         if cell["key"] + cell["keys"] > position + ahead:
             nisa.affine_select(
-                dst=tile, pattern=[[1, TILE]], offset=position + ahead - cell["key"], channel_multiplier=-1, on_true_tile=tile,
-                on_false_value=0.0, cmp_op=nl.greater,
-            )  # fmt: skip
+                dst=tile,
+                pattern=[[1, TILE]],
+                offset=position + ahead - cell["key"],
+                channel_multiplier=-1,
+                on_true_tile=tile,
+                on_false_value=0.0,
+                cmp_op=nl.greater,
+            )
     if window != None:  # noqa: E711
         if cell["key"] <= position + TILE - 1 - window:
             nisa.affine_select(
-                dst=tile, pattern=[[-1, TILE]], offset=cell["key"] - position + window, channel_multiplier=1, on_true_tile=tile,
-                on_false_value=0.0, cmp_op=nl.greater,
-            )  # fmt: skip
+                dst=tile,
+                pattern=[[-1, TILE]],
+                offset=cell["key"] - position + window,
+                channel_multiplier=1,
+                on_true_tile=tile,
+                on_false_value=0.0,
+                cmp_op=nl.greater,
+            )

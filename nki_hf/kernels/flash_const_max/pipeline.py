@@ -19,8 +19,13 @@ def run_steps(env):
     PSUM is free early.
     """
     steps, blocks, segments, loads, lag, late = (
-        env["steps"], env["blocks"], env["segments"], env["loads"], env["lag"], env["late"],
-    )  # fmt: skip
+        env["steps"],
+        env["blocks"],
+        env["segments"],
+        env["loads"],
+        env["lag"],
+        env["late"],
+    )
     lo, count = env["lo"], len(env["steps"])
     with nl.no_reorder():  # the order below is the pipeline
         for i in range(count + lag + late):

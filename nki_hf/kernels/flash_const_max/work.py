@@ -88,11 +88,20 @@ def blocks_of(segments: list[Item], heads_kv: int, group_size: int, block_tiles:
                 if group_size % size == 0:
                     heads = size
             for g in range(0, group_size, heads):
-                blocks.append({
-                    "segment": s, "batch": segment["unit"] // heads_kv, "head_kv": segment["unit"] % heads_kv,
-                    "head": segment["unit"] % heads_kv * group_size + g, "g": g, "heads": heads, "tile": tile, "tiles": count,
-                    "number": len(blocks), "columns": count * heads * TILE,
-                })  # fmt: skip
+                blocks.append(
+                    {
+                        "segment": s,
+                        "batch": segment["unit"] // heads_kv,
+                        "head_kv": segment["unit"] % heads_kv,
+                        "head": segment["unit"] % heads_kv * group_size + g,
+                        "g": g,
+                        "heads": heads,
+                        "tile": tile,
+                        "tiles": count,
+                        "number": len(blocks),
+                        "columns": count * heads * TILE,
+                    }
+                )
     _pack(blocks)
     return blocks
 
@@ -134,10 +143,16 @@ def _cells(block: Item, spans: tuple[Span, ...], seqlen_kv: int) -> list[Item]:
                 if key < span[2] or stop > span[3]:
                     edges.append(t)
         if len(seen) > 0:
-            cells.append({
-                "key": key, "keys": stop - key, "seen": seen, "edges": edges, "begin": seen[0] * block["heads"] * TILE,
-                "end": (seen[-1] + 1) * block["heads"] * TILE,
-            })  # fmt: skip
+            cells.append(
+                {
+                    "key": key,
+                    "keys": stop - key,
+                    "seen": seen,
+                    "edges": edges,
+                    "begin": seen[0] * block["heads"] * TILE,
+                    "end": (seen[-1] + 1) * block["heads"] * TILE,
+                }
+            )
     return cells
 
 
@@ -176,11 +191,20 @@ def steps_of(blocks: list[Item], spans: tuple[Span, ...], seqlen_kv: int, group:
             for cell in part:
                 cell["to"] = base + cell["at"]
             columns = placed[-1]["at"] + _width(placed[-1]) if len(placed) > 0 else 0
-            steps.append({
-                "block": b, "cells": part, "placed": placed, "runs": _runs(placed, "at", True), "opens": begin == 0,
-                "closes": begin + size >= len(cells), "copied": is_copied, "exp": exp, "columns": columns,
-                "leads": exp["first"] == len(steps),
-            })  # fmt: skip
+            steps.append(
+                {
+                    "block": b,
+                    "cells": part,
+                    "placed": placed,
+                    "runs": _runs(placed, "at", True),
+                    "opens": begin == 0,
+                    "closes": begin + size >= len(cells),
+                    "copied": is_copied,
+                    "exp": exp,
+                    "columns": columns,
+                    "leads": exp["first"] == len(steps),
+                }
+            )
             exp["last"] = len(steps) - 1
             exp["cells"] = exp["cells"] + placed
             exp["columns"] = base + columns
@@ -297,9 +321,17 @@ def loads_of(
                 sharer = block["batch"]
             if rows == None or rows["sharer"] != sharer or rows["span"] != (segment["begin"], segment["end"]):  # noqa: E711
                 rows = {
-                    "kind": "rows", "segment": block["segment"], "need": i, "last": i, "bytes": 0, "empty": None,
-                    "loaded": False, "edges": None, "sharer": sharer, "span": (segment["begin"], segment["end"]),
-                }  # fmt: skip
+                    "kind": "rows",
+                    "segment": block["segment"],
+                    "need": i,
+                    "last": i,
+                    "bytes": 0,
+                    "empty": None,
+                    "loaded": False,
+                    "edges": None,
+                    "sharer": sharer,
+                    "span": (segment["begin"], segment["end"]),
+                }
                 wanted.append(rows)
             block["rows"] = rows
             segment["rows"] = rows
@@ -360,9 +392,15 @@ def _chunk(
                 break
             units = behind + 1
     return {
-        "kind": "kv", "block": steps[i]["block"], "need": i, "last": i, "begin": first, "end": end, "units": units,
+        "kind": "kv",
+        "block": steps[i]["block"],
+        "need": i,
+        "last": i,
+        "begin": first,
+        "end": end,
+        "units": units,
         "segment": block["segment"],
-    }  # fmt: skip
+    }
 
 
 def _end_of(steps: list[Item], blocks: list[Item], i: int, resident: bool) -> int:

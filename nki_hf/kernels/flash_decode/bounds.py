@@ -28,9 +28,11 @@ def number_keys(env):
     env["pieces"] = nl.ndarray((TILE, entries, chunks), dtype=nl.float32, buffer=nl.sbuf)
     for begin in range(0, TILE, QUARTER):
         nisa.iota(
-            dst=env["pieces"][begin : begin + QUARTER, 0:entries, 0:chunks], pattern=[[0, entries], [TILE * step, chunks]],
-            offset=begin * step, channel_multiplier=0,
-        )  # fmt: skip
+            dst=env["pieces"][begin : begin + QUARTER, 0:entries, 0:chunks],
+            pattern=[[0, entries], [TILE * step, chunks]],
+            offset=begin * step,
+            channel_multiplier=0,
+        )
 
 
 def load_bounds(env):
@@ -87,9 +89,12 @@ def place_tail(env):
             dst=tail, data=short, op0=nl.multiply, operand0=-float(TILE * step), op1=nl.add, operand1=tail
         )
     nisa.tensor_tensor(
-        dst=env["behind"][0:TILE, 0:entries, last], data1=tail, data2=env["length"], op=nl.greater_equal,
+        dst=env["behind"][0:TILE, 0:entries, last],
+        data1=tail,
+        data2=env["length"],
+        op=nl.greater_equal,
         engine=nisa.engine.vector,
-    )  # fmt: skip
+    )
     _place(env, last, chunks)
 
 
@@ -104,20 +109,32 @@ def _place(env, begin, end):
     )
     if end == env["chunks"]:
         nisa.scalar_tensor_tensor(
-            dst=env["begin"][0:TILE, 0:entries, begin:end], data=behind, op0=nl.multiply, operand0=FAR, op1=nl.add,
+            dst=env["begin"][0:TILE, 0:entries, begin:end],
+            data=behind,
+            op0=nl.multiply,
+            operand0=FAR,
+            op1=nl.add,
             operand1=first,
-        )  # fmt: skip
+        )
         last = float(env["k"].shape[2] - QUARTER * env["per_partition"])
         nisa.tensor_scalar(dst=first, data=first, op0=nl.minimum, operand0=last)
     nisa.scalar_tensor_tensor(
-        dst=env["index"][0:TILE, 0:entries, begin:end], data=behind, op0=nl.multiply, operand0=env["beyond"], op1=nl.add,
+        dst=env["index"][0:TILE, 0:entries, begin:end],
+        data=behind,
+        op0=nl.multiply,
+        operand0=env["beyond"],
+        op1=nl.add,
         operand1=first,
-    )  # fmt: skip
+    )
     if end < env["chunks"]:
         nisa.scalar_tensor_tensor(
-            dst=env["begin"][0:TILE, 0:entries, begin:end], data=behind, op0=nl.multiply, operand0=FAR, op1=nl.add,
+            dst=env["begin"][0:TILE, 0:entries, begin:end],
+            data=behind,
+            op0=nl.multiply,
+            operand0=FAR,
+            op1=nl.add,
             operand1=first,
-        )  # fmt: skip
+        )
 
 
 def _span(env, lower, upper):

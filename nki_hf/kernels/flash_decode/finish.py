@@ -70,8 +70,11 @@ def write_rows(env, stop_at):
             head = first["unit"] % heads_kv * group_size + first["row"] // seqlen_q
             offset = (first["batch"] * seqlen_q * num_heads_q + head) * width
             pattern = [
-                [width, rows // seqlen_q], [num_heads_q * width, seqlen_q], [group_size * width, stop - n], [1, width],
-            ]  # fmt: skip
+                [width, rows // seqlen_q],
+                [num_heads_q * width, seqlen_q],
+                [group_size * width, stop - n],
+                [1, width],
+            ]
             nisa.dma_copy(dst=env["out"].ap(pattern=pattern, offset=offset), src=env["normal"][0:rows, n:stop, 0:width])
             if env["rest"] != None:  # noqa: E711
                 nisa.dma_copy(dst=env["out_rest"].ap(pattern=pattern, offset=offset), src=env["rest"][0:rows, n:stop, 0:width])
@@ -125,17 +128,23 @@ def _merged(env, block, own, top):
     weights = nl.ndarray((rows, 2), dtype=nl.float32, buffer=nl.sbuf)
     edge = width + 1
     nisa.tensor_tensor(
-        dst=after, data1=first[0:rows, edge : edge + 1], data2=second[0:rows, edge : edge + 1], op=nl.maximum,
+        dst=after,
+        data1=first[0:rows, edge : edge + 1],
+        data2=second[0:rows, edge : edge + 1],
+        op=nl.maximum,
         engine=nisa.engine.vector,
-    )  # fmt: skip
+    )
     for n in range(2):
         given = first
         if n == 1:
             given = second
         nisa.tensor_tensor(
-            dst=weights[0:rows, n : n + 1], data1=given[0:rows, edge : edge + 1], data2=after, op=nl.subtract,
+            dst=weights[0:rows, n : n + 1],
+            data1=given[0:rows, edge : edge + 1],
+            data2=after,
+            op=nl.subtract,
             engine=nisa.engine.vector,
-        )  # fmt: skip
+        )
     nisa.activation(dst=weights, op=nl.exp, data=weights, scale=env["slope"])
     scaled = nl.ndarray((rows, edge), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=scaled, data=second[0:rows, 0:edge], op0=nl.multiply, operand0=weights[0:rows, 1:2])

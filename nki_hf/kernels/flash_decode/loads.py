@@ -112,9 +112,11 @@ def _load(env, given, tile, load, ring):
     for n in range(len(starts)):
         source = flat.ap(pattern=[[run, size], [1, run]], offset=offset, scalar_offset=starts[n], indirect_dim=0)
         nisa.dma_copy(
-            dst=tile[n * size : (n + 1) * size, 0:run], src=source, oob_mode=nisa.oob_mode.skip,
+            dst=tile[n * size : (n + 1) * size, 0:run],
+            src=source,
+            oob_mode=nisa.oob_mode.skip,
             engine=env["rings"][(ring + n) % 2],
-        )  # fmt: skip
+        )
 
 
 def load_constants(env):
@@ -152,9 +154,14 @@ def _diagonal(values, dtype):
     """`values` where they lie on the diagonal, else 0."""
     diagonal = nl.ndarray((TILE, TILE), dtype=dtype, buffer=nl.sbuf)
     nisa.affine_select(
-        dst=diagonal, pattern=[[-1, TILE]], offset=0, channel_multiplier=1, on_true_tile=values, on_false_value=0.0,
+        dst=diagonal,
+        pattern=[[-1, TILE]],
+        offset=0,
+        channel_multiplier=1,
+        on_true_tile=values,
+        on_false_value=0.0,
         cmp_op=nl.equal,
-    )  # fmt: skip
+    )
     return diagonal
 
 
@@ -206,6 +213,9 @@ def turn_queries(env):
             bank = nl.ndarray((depth, even), dtype=q.dtype, buffer=nl.psum)
             nisa.nc_transpose(dst=bank, data=tile[0:even, p * TILE : p * TILE + depth], engine=nisa.engine.tensor)
             nisa.tensor_scalar(
-                dst=piece[0:depth, column : column + size], data=bank[0:depth, 0:size], op0=nl.multiply,
-                operand0=env["factor"], engine=nisa.engine.vector,
-            )  # fmt: skip
+                dst=piece[0:depth, column : column + size],
+                data=bank[0:depth, 0:size],
+                op0=nl.multiply,
+                operand0=env["factor"],
+                engine=nisa.engine.vector,
+            )

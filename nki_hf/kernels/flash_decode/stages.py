@@ -41,9 +41,10 @@ def _turned(env, part):
             for n in range(count):
                 begin = (part["tile"] + first + n) * head_dim + d
                 nisa.nc_transpose(
-                    dst=bank[0:depth, n * TILE : (n + 1) * TILE], data=load["k"][0:TILE, begin : begin + depth],
+                    dst=bank[0:depth, n * TILE : (n + 1) * TILE],
+                    data=load["k"][0:TILE, begin : begin + depth],
                     engine=nisa.engine.tensor,
-                )  # fmt: skip
+                )
             target = piece[0:depth, first * TILE : (first + count) * TILE]
             if env["copies"] % 2 == 1 or env["block_rows"] > MANY_ROWS:
                 nisa.activation(dst=target, op=nl.copy, data=bank)
@@ -72,9 +73,10 @@ def scores(env, step):
                 piece, queries = pieces[p], env["queries"][p]
                 depth = piece.shape[0]
                 nisa.nc_matmul(
-                    dst=tile[0:TILE, 0:rows, begin + n], stationary=piece[0:depth, n * TILE : (n + 1) * TILE],
+                    dst=tile[0:TILE, 0:rows, begin + n],
+                    stationary=piece[0:depth, n * TILE : (n + 1) * TILE],
                     moving=queries[0:depth, column : column + rows],
-                )  # fmt: skip
+                )
         begin = begin + part["tiles"]
     if env["softcap"] != None:  # noqa: E711
         tile = _capped(env, step, tile)
@@ -101,9 +103,13 @@ def _capped(env, step, tile):
         part = step["parts"][m]
         end = begin + part["tiles"]
         nisa.scalar_tensor_tensor(
-            dst=shown[0:TILE, 0:rows, begin:end], data=_hidden(env, step, part), op0=nl.multiply, operand0=2.0, op1=nl.add,
+            dst=shown[0:TILE, 0:rows, begin:end],
+            data=_hidden(env, step, part),
+            op0=nl.multiply,
+            operand0=2.0,
+            op1=nl.add,
             operand1=capped[0:TILE, 0:rows, begin:end],
-        )  # fmt: skip
+        )
         begin = end
     return shown
 
@@ -147,9 +153,14 @@ def maximum(env, step, summed):
     nisa.tensor_tensor(dst=after, data1=before, data2=top, op=nl.maximum, engine=engine)
     step["diagonal"] = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
     nisa.affine_select(
-        dst=step["diagonal"], pattern=[[-1, rows]], offset=0, channel_multiplier=1,
-        on_true_tile=after.ap(pattern=[[1, rows], [0, rows]], offset=0), on_false_value=0.0, cmp_op=nl.equal,
-    )  # fmt: skip
+        dst=step["diagonal"],
+        pattern=[[-1, rows]],
+        offset=0,
+        channel_multiplier=1,
+        on_true_tile=after.ap(pattern=[[1, rows], [0, rows]], offset=0),
+        on_false_value=0.0,
+        cmp_op=nl.equal,
+    )
     if not step["first"]:
         step["correction"] = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=step["correction"], data1=before, data2=after, op=nl.subtract, engine=engine)
@@ -317,9 +328,13 @@ def accumulate(env, step):
         nisa.tensor_copy(dst=after[0:rows, 0:edge], src=bank[0:rows, 0:edge], engine=nisa.engine.vector)
     else:
         nisa.scalar_tensor_tensor(
-            dst=after[0:rows, 0:edge], data=before[0:rows, 0:edge], op0=nl.multiply, operand0=step["correction"], op1=nl.add,
+            dst=after[0:rows, 0:edge],
+            data=before[0:rows, 0:edge],
+            op0=nl.multiply,
+            operand0=step["correction"],
+            op1=nl.add,
             operand1=bank[0:rows, 0:edge],
-        )  # fmt: skip
+        )
     block["accumulator"] = after
     step["output"] = None
     step["correction"] = None

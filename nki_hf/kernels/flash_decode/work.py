@@ -74,10 +74,17 @@ def steps_of(
         first_block = len(blocks)
         for row in range(0, rows, block_rows):
             block = {
-                "unit": unit, "batch": unit // heads_kv, "segment": s, "place": len(blocks), "row": row,
-                "rows": min(block_rows, rows - row), "shared": segment["shared"], "accumulator": None, "maximum": None,
+                "unit": unit,
+                "batch": unit // heads_kv,
+                "segment": s,
+                "place": len(blocks),
+                "row": row,
+                "rows": min(block_rows, rows - row),
+                "shared": segment["shared"],
+                "accumulator": None,
+                "maximum": None,
                 "sum": None,
-            }  # fmt: skip
+            }
             blocks.append(block)
         numbers = segment["chunks"]
         place = 0
@@ -89,8 +96,13 @@ def steps_of(
             first_load = len(loads)
             for n in range(count):
                 load = {
-                    "unit": unit, "batch": unit // heads_kv, "chunk": numbers[place + n], "k": None, "v": None, "starts": None,
-                }  # fmt: skip
+                    "unit": unit,
+                    "batch": unit // heads_kv,
+                    "chunk": numbers[place + n],
+                    "k": None,
+                    "v": None,
+                    "starts": None,
+                }
                 loads.append(load)
             for tile in range(0, per_partition, tiles):
                 turned: Item = {"k": None}

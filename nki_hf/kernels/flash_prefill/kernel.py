@@ -279,9 +279,15 @@ def _load_bound(tile, given, batch, row, rows):
 def _scores(env, step, block, section):
     """Stage 1: q.T @ k into one PSUM bank, and the load of the bias that goes with it."""
     work = {
-        "scores": None, "bias": None, "before": None, "shift": None, "correction": None, "total": None,
-        "probabilities": None, "turned": None,
-    }  # fmt: skip
+        "scores": None,
+        "bias": None,
+        "before": None,
+        "shift": None,
+        "correction": None,
+        "total": None,
+        "probabilities": None,
+        "turned": None,
+    }
     rows, width = step["rows"], step["width"]
     if width == 0:
         return work
@@ -348,9 +354,15 @@ def _exponentials(env, step, work):
     if rows % 2 == 1:
         nisa.memset(dst=probabilities, value=0.0, engine=nisa.engine.gpsimd)
     nisa.activation(
-        dst=probabilities[0:rows, 0:width], op=nl.exp, data=work["scores"], bias=shift, scale=env["slope"],
-        reduce_op=nl.add, reduce_res=total, reduce_cmd=nisa.reduce_cmd.reset_reduce,
-    )  # fmt: skip
+        dst=probabilities[0:rows, 0:width],
+        op=nl.exp,
+        data=work["scores"],
+        bias=shift,
+        scale=env["slope"],
+        reduce_op=nl.add,
+        reduce_res=total,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+    )
     work["probabilities"] = probabilities
     work["total"] = total
     work["scores"] = None
@@ -387,10 +399,18 @@ def _masked(env, step, work, block):
         if env["has_ranges"]:
             chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
             nisa.range_select(
-                dst=chosen, on_true_tile=scores, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=lower, bound1=upper,
-                reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=top, reduce_op=nl.maximum,
-                range_start=step["key"], on_false_value=FP32_MIN,
-            )  # fmt: skip
+                dst=chosen,
+                on_true_tile=scores,
+                comp_op0=nl.greater_equal,
+                comp_op1=nl.less,
+                bound0=lower,
+                bound1=upper,
+                reduce_cmd=nisa.reduce_cmd.reset_reduce,
+                reduce_res=top,
+                reduce_op=nl.maximum,
+                range_start=step["key"],
+                on_false_value=FP32_MIN,
+            )
             scores = chosen
         else:
             keys = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
@@ -409,9 +429,14 @@ def _select(rows, width, predicate, scores, top):
     """Scores where the predicate holds, float32's lowest value elsewhere, and their row maximum in `top`."""
     chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
     nisa.select_reduce(
-        dst=chosen, predicate=predicate, on_true=scores, on_false=FP32_MIN, reduce_res=top,
-        reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_op=nl.maximum,
-    )  # fmt: skip
+        dst=chosen,
+        predicate=predicate,
+        on_true=scores,
+        on_false=FP32_MIN,
+        reduce_res=top,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        reduce_op=nl.maximum,
+    )
     return chosen
 
 

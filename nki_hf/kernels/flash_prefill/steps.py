@@ -167,9 +167,18 @@ def _steps(block: Item, section: int, spans: tuple[Span, ...], seqlen_q: int, ke
             key, stop = cells[i]
             for g in range(block["heads"]):
                 step = {
-                    "block": block["number"], "section": section, "t": t, "g": g, "slot": g * block["tiles"] + t,
-                    "row": tile * TILE, "rows": min(TILE, seqlen_q - tile * TILE), "key": key, "width": stop - key,
-                    "edge": key < full_first or stop > full_last, "first": key == first, "last": stop == last,
-                }  # fmt: skip
+                    "block": block["number"],
+                    "section": section,
+                    "t": t,
+                    "g": g,
+                    "slot": g * block["tiles"] + t,
+                    "row": tile * TILE,
+                    "rows": min(TILE, seqlen_q - tile * TILE),
+                    "key": key,
+                    "width": stop - key,
+                    "edge": key < full_first or stop > full_last,
+                    "first": key == first,
+                    "last": stop == last,
+                }
                 steps.append(step)
     return steps

@@ -33,11 +33,21 @@ def refuse_non_tensors(opcode: str, arguments: Mapping[str, Any]) -> None:
                 advice="Pass it to the kernel as an argument, or bring it in with nl.shared_constant",
             )
         if isinstance(value, NkiGrid):
-            fault("argument", opcode, f"{name} is {value!r}", limit="instructions take tensors, not grids",
-                  advice="Pass its .data")  # fmt: skip
+            fault(
+                "argument",
+                opcode,
+                f"{name} is {value!r}",
+                limit="instructions take tensors, not grids",
+                advice="Pass its .data",
+            )
         if isinstance(value, RunTimeValue) and opcode not in _TAKE_RUN_TIME_VALUES:
-            fault("argument", opcode, f"{name}={value!r}", limit="operands are tensors and numbers, not run-time scalars",
-                  advice="Store it in a (1, 1) tile with scalar_store or register_store, and pass the tile")  # fmt: skip
+            fault(
+                "argument",
+                opcode,
+                f"{name}={value!r}",
+                limit="operands are tensors and numbers, not run-time scalars",
+                advice="Store it in a (1, 1) tile with scalar_store or register_store, and pass the tile",
+            )
         annotation = needed.get(name)
         if annotation in _INTEGERS and value is not None:
             whole(opcode, name, value)

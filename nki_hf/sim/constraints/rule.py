@@ -83,9 +83,16 @@ Check = Callable[[Operands], Violation]
 
 
 def rule(
-    opcodes: str | Iterable[str], kind: str, limit: str, source: str, *, name: str = "", documented: bool = True,
-    stateful: bool = False, choice: bool = False,
-) -> Callable[[Check], Check]:  # fmt: skip
+    opcodes: str | Iterable[str],
+    kind: str,
+    limit: str,
+    source: str,
+    *,
+    name: str = "",
+    documented: bool = True,
+    stateful: bool = False,
+    choice: bool = False,
+) -> Callable[[Check], Check]:
     """Decorator that adds a check to `RULES` for each of the instructions; its name is the function's unless given."""
 
     def add(violated: Check) -> Check:

@@ -93,9 +93,15 @@ def meet(machine: Machine, what: str, key: object) -> Meeting:
 
 
 def exchange(
-    machine: Machine, what: str, key: object, offer: Callable[[], np.ndarray[Any, Any]] | None, form: str,
-    reads: tuple[Region, ...], writes: tuple[Region, ...], issue: Callable[[Meeting], None],
-) -> None:  # fmt: skip
+    machine: Machine,
+    what: str,
+    key: object,
+    offer: Callable[[], np.ndarray[Any, Any]] | None,
+    form: str,
+    reads: tuple[Region, ...],
+    writes: tuple[Region, ...],
+    issue: Callable[[Meeting], None],
+) -> None:
     """Bring what this core gives to the meeting of the same key, and `issue` the instruction once the other core came too.
 
     Args:

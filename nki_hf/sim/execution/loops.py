@@ -96,8 +96,13 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
       known: the trip count if it follows from the kernel's constants; used on shapes alone.
     """
     if machine.loops[-1] is not loop:
-        fault("unsupported", loop.what, f"the loop {loop.name} ends inside the loop {machine.loops[-1].name}",
-              limit="loops of run time are nested", advice="Do not leave a loop by break or return")  # fmt: skip
+        fault(
+            "unsupported",
+            loop.what,
+            f"the loop {loop.name} ends inside the loop {machine.loops[-1].name}",
+            limit="loops of run time are nested",
+            advice="Do not leave a loop by break or return",
+        )
     for end in loop.ends:
         end()
     machine.loops.pop()
@@ -258,19 +263,32 @@ def check_edges(machine: Machine, consumer: int, producers: Sequence[int]) -> No
         if other is not None and other not in loops:
             leaves("depends_on", "the instruction that is waited for", other.name)
         if other is not None and other not in around:
-            fault("unsupported", "depends_on", f"an instruction outside of the loop {other.name} waits for one in its body",
-                  limit="no dependency leads out of the body of a loop",
-                  advice="Drop it: what follows a loop waits for the whole loop")  # fmt: skip
+            fault(
+                "unsupported",
+                "depends_on",
+                f"an instruction outside of the loop {other.name} waits for one in its body",
+                limit="no dependency leads out of the body of a loop",
+                advice="Drop it: what follows a loop waits for the whole loop",
+            )
         if producer >= 0 and machine.run.events[producer].opcode in MEETINGS and producer != consumer:
             continue  # its event is recorded when the other core has come, behind what was issued meanwhile
         if abs(producer) >= abs(consumer) and (producer < 0) == (consumer < 0):
             what = "waits for itself" if producer == consumer else "waits for one that is issued after it"
-            fault("unsupported", "depends_on", f"an instruction {what}",
-                  limit="instructions run as they are issued, so that a producer comes before its consumer",
-                  advice="Issue the producer first")  # fmt: skip
+            fault(
+                "unsupported",
+                "depends_on",
+                f"an instruction {what}",
+                limit="instructions run as they are issued, so that a producer comes before its consumer",
+                advice="Issue the producer first",
+            )
 
 
 def leaves(opcode: str, what: str, loop: str) -> Any:
     """The fault of something that was made in a loop's body and is used behind it."""
-    fault("unsupported", opcode, f"{what} was made in the body of the loop {loop}, which has ended",
-          limit="what a body makes lives for one turn", advice="Make it before the loop, or use it inside")  # fmt: skip
+    fault(
+        "unsupported",
+        opcode,
+        f"{what} was made in the body of the loop {loop}, which has ended",
+        limit="what a body makes lives for one turn",
+        advice="Make it before the loop, or use it inside",
+    )

@@ -172,8 +172,13 @@ class Machine:
         """
         shared = space == "shared_hbm" and role != "input"
         if shared and self.loops:
-            fault("unsupported", "ndarray", f"shared_hbm in the body of the loop {self.loops[-1].name}",
-                  limit="what a body makes lives for one turn", advice="Allocate it before the loop")  # fmt: skip
+            fault(
+                "unsupported",
+                "ndarray",
+                f"shared_hbm in the body of the loop {self.loops[-1].name}",
+                limit="what a body makes lives for one turn",
+                advice="Allocate it before the loop",
+            )
         if shared:
             position, self.shared_count = self.shared_count, self.shared_count + 1
             if position < len(self.run.shared):

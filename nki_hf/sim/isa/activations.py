@@ -100,15 +100,29 @@ def activate2(
                 fold(values)
 
     return this.issue(
-        engine="scalar", reads=tensors(data, imm0, imm1, relu_param), writes=(dst, *tensors(reduce_res)), action=action,
-        op=op.name, op0=op0.name, op1=op1.name, reduce=folds.name if folds is not None else None, reduce_cmd=reduce_cmd.name,
-    )  # fmt: skip
+        engine="scalar",
+        reads=tensors(data, imm0, imm1, relu_param),
+        writes=(dst, *tensors(reduce_res)),
+        action=action,
+        op=op.name,
+        op0=op0.name,
+        op1=op1.name,
+        reduce=folds.name if folds is not None else None,
+        reduce_cmd=reduce_cmd.name,
+    )
 
 
 def _activation(
-    opcode: str, dst: NkiTensor, op: Any, data: NkiTensor, bias: Any, scale: Any, reduce_op: Any,
-    reduce_res: NkiTensor | None, reduce_cmd: ReduceCmd,
-) -> NkiInstruction:  # fmt: skip
+    opcode: str,
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    bias: Any,
+    scale: Any,
+    reduce_op: Any,
+    reduce_res: NkiTensor | None,
+    reduce_cmd: ReduceCmd,
+) -> NkiInstruction:
     op = as_operator(op)
     folds = None if reduce_op is None else as_operator(reduce_op)
     arguments = {"dst": dst, "op": op, "data": data, "bias": bias, "scale": scale, "reduce_op": folds, "reduce_res": reduce_res}
@@ -121,10 +135,16 @@ def _activation(
         fold = reduction(this.machine, "scalar", opcode, data, reduce_cmd, folds or default, reduce_res)
         action = _activation_action(dst, op, data, bias, scale, fold)
     handle = this.issue(
-        engine="scalar", reads=tensors(data, bias, scale), writes=(dst, *tensors(reduce_res)), action=action, op=op.name,
-        reduce=folds.name if folds is not None else None, reduce_cmd=reduce_cmd.name, scale=not _is(scale, 1.0),
+        engine="scalar",
+        reads=tensors(data, bias, scale),
+        writes=(dst, *tensors(reduce_res)),
+        action=action,
+        op=op.name,
+        reduce=folds.name if folds is not None else None,
+        reduce_cmd=reduce_cmd.name,
+        scale=not _is(scale, 1.0),
         bias=not _is(bias, 0.0),
-    )  # fmt: skip
+    )
     if action is not None and _moves(op, data, bias, scale, fold):
         note_copy(dst, data)
     return handle

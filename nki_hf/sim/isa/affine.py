@@ -60,9 +60,15 @@ def affine_select(
     offset = whole("affine_select", "offset", offset)
     channel_multiplier = whole("affine_select", "channel_multiplier", channel_multiplier)
     this = begin(
-        "affine_select", dst=dst, pattern=pairs, channel_multiplier=channel_multiplier, on_true_tile=on_true_tile,
-        on_false_value=on_false_value, cmp_op=cmp_op, offset=offset,
-    )  # fmt: skip
+        "affine_select",
+        dst=dst,
+        pattern=pairs,
+        channel_multiplier=channel_multiplier,
+        on_true_tile=on_true_tile,
+        on_false_value=on_false_value,
+        cmp_op=cmp_op,
+        offset=offset,
+    )
     action = None
     if this.values:
         mask = _rejected(pairs, offset, channel_multiplier, dst.partitions, cmp_op.name)

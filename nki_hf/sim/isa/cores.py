@@ -63,9 +63,14 @@ def sendrecv(
     Pipes progress independently: the two cores may use them in different orders.
     """
     this = begin(
-        "sendrecv", src=src, dst=dst, send_to_rank=send_to_rank, recv_from_rank=recv_from_rank, pipe_id=pipe_id,
+        "sendrecv",
+        src=src,
+        dst=dst,
+        send_to_rank=send_to_rank,
+        recv_from_rank=recv_from_rank,
+        pipe_id=pipe_id,
         dma_engine=dma_engine,
-    )  # fmt: skip
+    )
     store, issued = storer(dst) if this.values else None, NkiInstruction(None)
     queue, position = "gpsimd" if dma_engine is DmaEngine.gpsimd_dma else "sync", kernel_position()
 
@@ -75,16 +80,29 @@ def sendrecv(
             received = meeting.received(recv_from_rank)
             action = lambda: store(received())  # noqa: E731
         issued.event = this.issue(
-            engine="dma", queue=queue, reads=(src,), writes=(dst,), action=action, position=position, meeting=meeting.number,
-            pipe_id=pipe_id, dma_engine=dma_engine.name,
-        ).event  # fmt: skip
+            engine="dma",
+            queue=queue,
+            reads=(src,),
+            writes=(dst,),
+            action=action,
+            position=position,
+            meeting=meeting.number,
+            pipe_id=pipe_id,
+            dma_engine=dma_engine.name,
+        ).event
 
     if this.machine.run.lnc < 2:
         fault("argument", "sendrecv", "launched on 1 core", limit="needs two cores", advice="Launch the kernel with kernel[2]")
     if this.machine.pending:
         this.await_exchanges((src,), (dst,))
     exchange(
-        this.machine, f"sendrecv (pipe_id {pipe_id})", ("sendrecv", pipe_id), native_reader(src) if this.values else None,
-        f"{list(src.shape)} {src.dtype}", (src.region(),), (dst.region(),), issue,
-    )  # fmt: skip
+        this.machine,
+        f"sendrecv (pipe_id {pipe_id})",
+        ("sendrecv", pipe_id),
+        native_reader(src) if this.values else None,
+        f"{list(src.shape)} {src.dtype}",
+        (src.region(),),
+        (dst.region(),),
+        issue,
+    )
     return issued

@@ -69,10 +69,16 @@ def dma_compute(
     indirect = any(tensor.is_indirect() for tensor in (dst, *srcs))
     keeps = indirect and oob_mode is OobMode.skip
     return this.issue(
-        engine="dma", queue="gpsimd" if indirect else "sync", reads=tuple(srcs), writes=(dst,), action=action, op=op.name,
-        dge_mode="swdge" if indirect else "none", marked=() if keeps and this.values else None,
+        engine="dma",
+        queue="gpsimd" if indirect else "sync",
+        reads=tuple(srcs),
+        writes=(dst,),
+        action=action,
+        op=op.name,
+        dge_mode="swdge" if indirect else "none",
+        marked=() if keeps and this.values else None,
         **_kept(keeps),
-    )  # fmt: skip
+    )
 
 
 def _kept(keeps: bool) -> dict[str, Any]:

@@ -64,9 +64,17 @@ def tensor_scalar(
     """
     op0, op1 = as_operator(op0), None if op1 is None else as_operator(op1)
     this = begin(
-        "tensor_scalar", dst=dst, data=data, op0=op0, operand0=operand0, reverse0=reverse0, op1=op1, operand1=operand1,
-        reverse1=reverse1, engine=engine,
-    )  # fmt: skip
+        "tensor_scalar",
+        dst=dst,
+        data=data,
+        op0=op0,
+        operand0=operand0,
+        reverse0=reverse0,
+        op1=op1,
+        operand1=operand1,
+        reverse1=reverse1,
+        engine=engine,
+    )
     action = None
     if this.values:
         build = _bitwise_scalar if op0.is_bitwise else _float_scalar
@@ -95,9 +103,16 @@ def scalar_tensor_tensor(
     """`dst = (data <op0> operand0) <op1> operand1`: first a per-partition operand, then a tile, in float32."""
     op0, op1 = as_operator(op0), as_operator(op1)
     this = begin(
-        "scalar_tensor_tensor", dst=dst, data=data, op0=op0, operand0=operand0, op1=op1, operand1=operand1,
-        reverse0=reverse0, reverse1=reverse1,
-    )  # fmt: skip
+        "scalar_tensor_tensor",
+        dst=dst,
+        data=data,
+        op0=op0,
+        operand0=operand0,
+        op1=op1,
+        operand1=operand1,
+        reverse0=reverse0,
+        reverse1=reverse1,
+    )
     action = None
     if this.values:
         action = _chain(dst, data, stage(op0, operand0, reverse0), stage(op1, reader(operand1), reverse1))
@@ -134,9 +149,15 @@ def _float_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operator
 
 
 def _float_scalar(
-    dst: NkiTensor, data: NkiTensor, op0: Operator, operand0: Any, reverse0: bool, op1: Operator | None, operand1: Any,
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Operator,
+    operand0: Any,
+    reverse0: bool,
+    op1: Operator | None,
+    operand1: Any,
     reverse1: bool,
-) -> Action:  # fmt: skip
+) -> Action:
     second = None if op1 is None else stage(op1, operand1, reverse1)
     return _chain(dst, data, stage(op0, operand0, reverse0), second)
 
@@ -157,9 +178,15 @@ def _bitwise_pair(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Operat
 
 
 def _bitwise_scalar(
-    dst: NkiTensor, data: NkiTensor, op0: Operator, operand0: Any, reverse0: bool, op1: Operator | None, operand1: Any,
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Operator,
+    operand0: Any,
+    reverse0: bool,
+    op1: Operator | None,
+    operand1: Any,
     reverse1: bool,
-) -> Action:  # fmt: skip
+) -> Action:
     read, write = bit_reader(data), bit_writer(dst)
     bits = bit_type(data)
     stages = []

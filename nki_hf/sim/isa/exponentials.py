@@ -31,9 +31,14 @@ def exponential(
     `reduce_res [partitions, 1]` receives them.
     """
     this = begin(
-        "exponential", dst=dst, src=src, max_value=max_value, reduce_res=reduce_res, reduce_cmd=reduce_cmd,
+        "exponential",
+        dst=dst,
+        src=src,
+        max_value=max_value,
+        reduce_res=reduce_res,
+        reduce_cmd=reduce_cmd,
         reduce_init=reduce_init,
-    )  # fmt: skip
+    )
     action = None
     if this.values:
         read, shift, target, write = reader(src), column(max_value), float_target(dst), writer(dst)

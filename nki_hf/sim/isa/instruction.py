@@ -43,8 +43,13 @@ class NkiInstruction(NKIObject):
         machine = current_machine("depends_on")
         for item in producers:
             if not isinstance(item, NkiInstruction):
-                fault("argument", "depends_on", f"a producer is {item!r}", limit="producers are instructions",
-                      advice="Pass what nisa functions return: c.depends_on(a, b)")  # fmt: skip
+                fault(
+                    "argument",
+                    "depends_on",
+                    f"a producer is {item!r}",
+                    limit="producers are instructions",
+                    advice="Pass what nisa functions return: c.depends_on(a, b)",
+                )
         if machine.pending:  # an exchange under way has no event yet
             machine.run.cooperation.await_all(machine)
         if self.event is not None:

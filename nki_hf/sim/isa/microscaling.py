@@ -84,9 +84,16 @@ def nc_matmul_mx(
     products are exact and sums in float32. `accumulate` as in `nc_matmul`.
     """
     this = begin(
-        "nc_matmul_mx", dst=dst, stationary=stationary, moving=moving, stationary_scale=stationary_scale,
-        moving_scale=moving_scale, tile_position=tile_position, tile_size=tile_size, accumulate=accumulate,
-    )  # fmt: skip
+        "nc_matmul_mx",
+        dst=dst,
+        stationary=stationary,
+        moving=moving,
+        stationary_scale=stationary_scale,
+        moving_scale=moving_scale,
+        tile_position=tile_position,
+        tile_size=tile_size,
+        accumulate=accumulate,
+    )
     adds = written_before(dst, accumulate)
     warn_in_loop("nc_matmul_mx", dst, adds, accumulate)
     action = None
@@ -94,11 +101,17 @@ def nc_matmul_mx(
         left, right = _dequantized(stationary, stationary_scale), _dequantized(moving, moving_scale)
         action = product_action(dst, left, right, adds, accumulate)
     return this.issue(
-        engine="tensor", reads=(stationary, moving, stationary_scale, moving_scale), writes=(dst,), action=action,
+        engine="tensor",
+        reads=(stationary, moving, stationary_scale, moving_scale),
+        writes=(dst,),
+        action=action,
         parts=(None, None, _looked_at(stationary, stationary_scale), _looked_at(moving, moving_scale)),
-        accumulate=adds is not False, **kept(adds), perf_mode="mx", tile_position=tuple(tile_position or ()),
+        accumulate=adds is not False,
+        **kept(adds),
+        perf_mode="mx",
+        tile_position=tuple(tile_position or ()),
         tile_size=tuple(tile_size or ()),
-    )  # fmt: skip
+    )
 
 
 def _scale_rows(partitions: int) -> Array:

@@ -55,16 +55,32 @@ def tensor_scalar_reduce(
     """
     op0, reduce_op = as_operator(op0), as_operator(reduce_op)
     this = begin(
-        "tensor_scalar_reduce", dst=dst, data=data, op0=op0, operand0=operand0, reduce_op=reduce_op, reduce_res=reduce_res,
-        reverse0=reverse0, reduce_cmd=reduce_cmd, reduce_init=reduce_init, reduce_res_negate=reduce_res_negate,
-    )  # fmt: skip
+        "tensor_scalar_reduce",
+        dst=dst,
+        data=data,
+        op0=op0,
+        operand0=operand0,
+        reduce_op=reduce_op,
+        reduce_res=reduce_res,
+        reverse0=reverse0,
+        reduce_cmd=reduce_cmd,
+        reduce_init=reduce_init,
+        reduce_res_negate=reduce_res_negate,
+    )
     action = None
     if this.values:
         read, first, write = reader(data), stage(op0, operand0, reverse0), writer(dst)
         fold = reduction(
-            this.machine, "vector", "tensor_scalar_reduce", data, reduce_cmd, reduce_op, reduce_res, reduce_init,
+            this.machine,
+            "vector",
+            "tensor_scalar_reduce",
+            data,
+            reduce_cmd,
+            reduce_op,
+            reduce_res,
+            reduce_init,
             negate=reduce_res_negate,
-        )  # fmt: skip
+        )
 
         def action() -> None:
             values = first(read())
@@ -73,9 +89,14 @@ def tensor_scalar_reduce(
                 fold(values)
 
     return this.issue(
-        engine="vector", reads=tensors(data, operand0, reduce_init), writes=(dst, *tensors(reduce_res)), action=action,
-        op0=op0.name, reduce=reduce_op.name, reduce_cmd=reduce_cmd.name,
-    )  # fmt: skip
+        engine="vector",
+        reads=tensors(data, operand0, reduce_init),
+        writes=(dst, *tensors(reduce_res)),
+        action=action,
+        op0=op0.name,
+        reduce=reduce_op.name,
+        reduce_cmd=reduce_cmd.name,
+    )
 
 
 def tensor_partition_reduce(dst: NkiTensor, op: Any, data: NkiTensor, name: str | None = None) -> NkiInstruction:

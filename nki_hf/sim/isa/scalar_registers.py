@@ -115,8 +115,13 @@ def _single(opcode: str, operand: str, tensor: NkiTensor) -> None:
     if tensor.size != 1:
         fault("shape", opcode, f"{operand} is {list(tensor.shape)}", limit="must have exactly one element")
     if tensor.space == "psum":
-        fault("placement", opcode, f"{operand} {tensor!r} is in psum", limit="registers meet SBUF and HBM only",
-              advice="Copy it to SBUF with tensor_copy first")  # fmt: skip
+        fault(
+            "placement",
+            opcode,
+            f"{operand} {tensor!r} is in psum",
+            limit="registers meet SBUF and HBM only",
+            advice="Copy it to SBUF with tensor_copy first",
+        )
 
 
 def _writable(opcode: str, register: Any) -> None:
@@ -124,8 +129,13 @@ def _writable(opcode: str, register: Any) -> None:
         fault("argument", opcode, f"dst={register!r}", limit="must be a register from register_alloc", advice=_FOR_SCALARS)
     register.check_home(opcode)
     if register.frozen:
-        fault("argument", opcode, "dst is a frozen register, as dynamic_range yields", limit="the kernel may not write it",
-              advice="Copy it into a register of your own with register_move")  # fmt: skip
+        fault(
+            "argument",
+            opcode,
+            "dst is a frozen register, as dynamic_range yields",
+            limit="the kernel may not write it",
+            advice="Copy it into a register of your own with register_move",
+        )
 
 
 def _readable(opcode: str, register: VirtualRegister) -> None:

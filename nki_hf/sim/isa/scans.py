@@ -55,9 +55,14 @@ def tensor_scalar_cumulative(
             write(running)
 
     return this.issue(
-        engine="vector", reads=tensors(src, imm0, imm1), writes=(dst,), action=action, op0=op0.name, op1=op1.name,
+        engine="vector",
+        reads=tensors(src, imm0, imm1),
+        writes=(dst,),
+        action=action,
+        op0=op0.name,
+        op1=op1.name,
         reduce_cmd=reduce_cmd.name,
-    )  # fmt: skip
+    )
 
 
 def tensor_tensor_scan(
@@ -77,9 +82,16 @@ def tensor_tensor_scan(
     """
     op0, op1 = as_operator(op0), as_operator(op1)
     this = begin(
-        "tensor_tensor_scan", dst=dst, data0=data0, data1=data1, initial=initial, op0=op0, op1=op1, reverse0=reverse0,
+        "tensor_tensor_scan",
+        dst=dst,
+        data0=data0,
+        data1=data1,
+        initial=initial,
+        op0=op0,
+        op1=op1,
+        reverse0=reverse0,
         reverse1=reverse1,
-    )  # fmt: skip
+    )
     action = None
     if this.values:
         left, right, start, write = reader(data0), reader(data1), column(initial), writer(dst)

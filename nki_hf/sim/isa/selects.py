@@ -42,10 +42,19 @@ def range_select(
     """
     comp_op0, comp_op1, reduce_op = as_operator(comp_op0), as_operator(comp_op1), as_operator(reduce_op)
     this = begin(
-        "range_select", dst=dst, on_true_tile=on_true_tile, comp_op0=comp_op0, comp_op1=comp_op1, bound0=bound0,
-        bound1=bound1, reduce_cmd=reduce_cmd, reduce_res=reduce_res, reduce_op=reduce_op, range_start=range_start,
+        "range_select",
+        dst=dst,
+        on_true_tile=on_true_tile,
+        comp_op0=comp_op0,
+        comp_op1=comp_op1,
+        bound0=bound0,
+        bound1=bound1,
+        reduce_cmd=reduce_cmd,
+        reduce_res=reduce_res,
+        reduce_op=reduce_op,
+        range_start=range_start,
         on_false_value=on_false_value,
-    )  # fmt: skip
+    )
     action = None
     if this.values:
         read, write, low, high = reader(on_true_tile), writer(dst), column(bound0), column(bound1)
@@ -89,9 +98,16 @@ def select_reduce(
     """
     reduce_op = as_operator(reduce_op)
     this = begin(
-        "select_reduce", dst=dst, predicate=predicate, on_true=on_true, on_false=on_false, reduce_res=reduce_res,
-        reduce_cmd=reduce_cmd, reduce_op=reduce_op, reverse_pred=reverse_pred,
-    )  # fmt: skip
+        "select_reduce",
+        dst=dst,
+        predicate=predicate,
+        on_true=on_true,
+        on_false=on_false,
+        reduce_res=reduce_res,
+        reduce_cmd=reduce_cmd,
+        reduce_op=reduce_op,
+        reverse_pred=reverse_pred,
+    )
     action = None
     if this.values:
         read, test, other, write = reader(on_true), native_reader(predicate), column(on_false), writer(dst)

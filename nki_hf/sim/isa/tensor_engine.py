@@ -51,10 +51,18 @@ def nc_matmul(
     if isinstance(perf_mode, str):
         perf_mode = _MODES.get(perf_mode, perf_mode)
     this = begin(
-        "nc_matmul", dst=dst, stationary=stationary, moving=moving, is_stationary_onezero=is_stationary_onezero,
-        is_moving_onezero=is_moving_onezero, is_transpose=is_transpose, accumulate=accumulate,
-        tile_position=tile_position, tile_size=tile_size, perf_mode=perf_mode,
-    )  # fmt: skip
+        "nc_matmul",
+        dst=dst,
+        stationary=stationary,
+        moving=moving,
+        is_stationary_onezero=is_stationary_onezero,
+        is_moving_onezero=is_moving_onezero,
+        is_transpose=is_transpose,
+        accumulate=accumulate,
+        tile_position=tile_position,
+        tile_size=tile_size,
+        perf_mode=perf_mode,
+    )
     adds = written_before(dst, accumulate) if not is_transpose else False
     if this.machine.loops and not is_transpose:
         warn_in_loop("nc_matmul", dst, adds, accumulate)
@@ -73,11 +81,19 @@ def nc_matmul(
             if all(item.indirection is None for item in (dst, stationary, moving)):  # indices are read too
                 taken = (left[1], right[1])
     return this.issue(
-        engine="tensor", reads=(stationary, moving), writes=(dst,), action=action, accumulate=adds is not False, **kept(adds),
-        perf_mode="none" if perf_mode is _NO_MODE else perf_mode.name, is_transpose=is_transpose,
-        tile_position=tuple(tile_position), tile_size=tuple(tile_size),
-        onezero=bool(is_stationary_onezero or is_moving_onezero), taken=taken,
-    )  # fmt: skip
+        engine="tensor",
+        reads=(stationary, moving),
+        writes=(dst,),
+        action=action,
+        accumulate=adds is not False,
+        **kept(adds),
+        perf_mode="none" if perf_mode is _NO_MODE else perf_mode.name,
+        is_transpose=is_transpose,
+        tile_position=tuple(tile_position),
+        tile_size=tuple(tile_size),
+        onezero=bool(is_stationary_onezero or is_moving_onezero),
+        taken=taken,
+    )
 
 
 def written_before(dst: NkiTensor, accumulate: bool | None) -> Any:

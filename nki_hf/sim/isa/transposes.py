@@ -94,6 +94,12 @@ def dma_transpose(
             write(convert(values).transpose(permutation).reshape(shape), valid)
 
     return this.issue(
-        engine="dma", queue="gpsimd" if src.is_indirect() else "sync", reads=(src,), writes=(dst,), action=action,
-        dge_mode=DgeMode(dge_mode).name, is_transpose=True, axes=permutation,
-    )  # fmt: skip
+        engine="dma",
+        queue="gpsimd" if src.is_indirect() else "sync",
+        reads=(src,),
+        writes=(dst,),
+        action=action,
+        dge_mode=DgeMode(dge_mode).name,
+        is_transpose=True,
+        axes=permutation,
+    )

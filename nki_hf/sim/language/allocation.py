@@ -46,8 +46,13 @@ def _address(address: Any, space: str, machine: Machine) -> tuple[int, int] | No
     if len(pair) != 2 or not all(isinstance(part, int) and not isinstance(part, bool) for part in pair):
         fault("argument", "ndarray", f"address={address!r}", limit="must be two integers, (partition, byte), or None")
     if space not in ("sbuf", "psum"):
-        fault("argument", "ndarray", f"address={address!r} of a tensor in {space}", limit="only tiles on chip have an address",
-              advice="Leave address out")  # fmt: skip
+        fault(
+            "argument",
+            "ndarray",
+            f"address={address!r} of a tensor in {space}",
+            limit="only tiles on chip have an address",
+            advice="Leave address out",
+        )
     step = int(machine.chip.sbuf_align_bytes if space == "sbuf" else machine.chip.psum_align_bytes)
     if pair[1] % step:
         report = warn_unsure if machine.options.third_party else fault

@@ -33,9 +33,15 @@ def alloc_tiles(
 
 
 def alloc_blocks(
-    *, tile_shape: tuple[int, ...], block_shape: tuple[int, ...], element_shape: tuple[int, ...], buffer: Any, dtype: Any,
-    address: Any = None, name: str = "",
-) -> NkiBlockGrid:  # fmt: skip
+    *,
+    tile_shape: tuple[int, ...],
+    block_shape: tuple[int, ...],
+    element_shape: tuple[int, ...],
+    buffer: Any,
+    dtype: Any,
+    address: Any = None,
+    name: str = "",
+) -> NkiBlockGrid:
     """What `alloc_tiles` allocates, in the same order of tiles, as a grid of blocks of tiles."""
     whole_numbers("alloc_blocks", "block_shape", block_shape)
     made = alloc_tiles(
@@ -45,9 +51,14 @@ def alloc_blocks(
 
 
 def empty_like(
-    x: Any, dtype: Any = None, buffer: MemoryRegion | str | None = None, name: str = "", *,
-    transpose_axes: tuple[int, ...] | None = None, address: Any = None,
-) -> Any:  # fmt: skip
+    x: Any,
+    dtype: Any = None,
+    buffer: MemoryRegion | str | None = None,
+    name: str = "",
+    *,
+    transpose_axes: tuple[int, ...] | None = None,
+    address: Any = None,
+) -> Any:
     """A new tensor or grid, never written, shaped like `x`; dtype and memory are those of `x` unless given.
 
     Of a grid, the cells that it selects lie without gaps in the new allocation, under the same coordinates.
@@ -77,8 +88,13 @@ def _allocated(
 ) -> tuple[Backing, bool]:
     machine = current_machine("nl.alloc_tiles")
     if not isinstance(buffer, MemoryRegion):
-        fault("argument", "alloc_tiles", f"buffer={buffer!r}", limit="must be a region such as nl.sbuf or nl.shared_hbm",
-              raised=KernelTypeFault)  # fmt: skip
+        fault(
+            "argument",
+            "alloc_tiles",
+            f"buffer={buffer!r}",
+            limit="must be a region such as nl.sbuf or nl.shared_hbm",
+            raised=KernelTypeFault,
+        )
     space = buffer.value
     if space not in ("sbuf", "psum"):
         return Backing(ndarray(elements, dtype, buffer, name, address)), False
@@ -100,5 +116,10 @@ def _check_order(order: tuple[int, ...], rank: int, region: Any) -> None:
             limit=f"must be one of {_ORDERS} of that length",
         )
     if as_region(region).value != "sbuf":
-        fault("argument", "empty_like", f"transpose_axes={order} with buffer={region}", limit="the destination is in SBUF",
-              advice="Pass buffer=nl.sbuf")  # fmt: skip
+        fault(
+            "argument",
+            "empty_like",
+            f"transpose_axes={order} with buffer={region}",
+            limit="the destination is in SBUF",
+            advice="Pass buffer=nl.sbuf",
+        )

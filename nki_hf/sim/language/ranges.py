@@ -75,8 +75,13 @@ def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], Virt
     machine = current_machine("nl.while_loop")
     _not_in_order("while_loop")
     if not isinstance(init, VirtualRegister):
-        fault("argument", "while_loop", f"init={init!r}", limit="must be a register",
-              advice="Load the condition with nisa.register_load, or pass nisa.register_alloc(1)")  # fmt: skip
+        fault(
+            "argument",
+            "while_loop",
+            f"init={init!r}",
+            limit="must be a register",
+            advice="Load the condition with nisa.register_load, or pass nisa.register_alloc(1)",
+        )
     _check_bound(init, "init", "while_loop")
     loop = begin_loop(machine, "while_loop", _name_of(body_fun))
     given = _index(VirtualRegister)  # passed by value: what the body writes to it must not reach the caller's register
@@ -127,8 +132,13 @@ def _check_bound(value: Any, name: str, what: str) -> Any:
         advice = "Load the bound of a tile with nisa.register_load or nisa.scalar_load" if hasattr(value, "storage") else ""
         fault("argument", what, f"{name}={value!r}", limit="a bound is an int, a register or a scalar", advice=advice)
     if value.dtype.itemsize > 4:
-        fault("dtype", what, f"{name}={value!r}", limit="a bound must be 32-bit: the loop's comparison has no 64-bit form",
-              advice="Load the bound from an int32 tile")  # fmt: skip
+        fault(
+            "dtype",
+            what,
+            f"{name}={value!r}",
+            limit="a bound must be 32-bit: the loop's comparison has no 64-bit form",
+            advice="Load the bound from an int32 tile",
+        )
     if not value.initialized:
         fault("uninitialized", what, f"{name} is a register that was never written", limit="load or move a value into it first")
     value.check_home(what)
@@ -148,5 +158,10 @@ def _name_of(body: Callable[..., Any]) -> str:
 
 def _not_in_order(what: str) -> None:
     if current_machine(f"nl.{what}").in_order:
-        fault("unsupported", what, "a loop of run time inside nl.no_reorder", limit="only unrolled loops may stand there",
-              advice="Put the no_reorder block into the loop's body")  # fmt: skip
+        fault(
+            "unsupported",
+            what,
+            "a loop of run time inside nl.no_reorder",
+            limit="only unrolled loops may stand there",
+            advice="Put the no_reorder block into the loop's body",
+        )

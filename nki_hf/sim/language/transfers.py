@@ -11,8 +11,15 @@ from nki_hf.sim.language.movement import sbuf_tile
 from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = [
-    "broadcast_to", "expand_dims", "gather_flattened", "load", "load_transpose2d", "matmul", "store", "transpose",
-]  # fmt: skip
+    "broadcast_to",
+    "expand_dims",
+    "gather_flattened",
+    "load",
+    "load_transpose2d",
+    "matmul",
+    "store",
+    "transpose",
+]
 
 _QUADRANT = 32
 """Partitions that nc_stream_shuffle moves data among (docstring of nc_stream_shuffle)."""

@@ -50,8 +50,13 @@ class Arguments:
             elif host.flags.writeable:
                 host[...] = tensor.array().astype(host.dtype)
             else:
-                fault("output", "argument", f"the kernel writes its input {tensor.name}, a read-only array",
-                      limit="inputs that are written in place must be writable", advice="Pass a copy")  # fmt: skip
+                fault(
+                    "output",
+                    "argument",
+                    f"the kernel writes its input {tensor.name}, a read-only array",
+                    limit="inputs that are written in place must be writable",
+                    advice="Pass a copy",
+                )
 
     def release(self, value: Any) -> Any:
         """The kernel's return value with each HBM tensor as an array of the inputs' kind; inputs come back themselves."""
@@ -104,11 +109,19 @@ def returned_tensors(value: Any) -> list[NkiTensor]:
         if isinstance(item, NkiTensor):
             if item.on_chip:
                 buffer = item.storage.buffer  # the kernel has returned: the line is that of the tensor's allocation
-                raise KernelFault(FaultRecord(
-                    kind="output", instruction="return", message=f"the kernel returns {item!r}", limit="outputs must be in HBM",
-                    advice="Copy it with dma_copy into nl.ndarray(..., buffer=nl.shared_hbm)", operands=(repr(item),),
-                    file=buffer.file, line=buffer.line, details={"space": buffer.space},
-                ))  # fmt: skip
+                raise KernelFault(
+                    FaultRecord(
+                        kind="output",
+                        instruction="return",
+                        message=f"the kernel returns {item!r}",
+                        limit="outputs must be in HBM",
+                        advice="Copy it with dma_copy into nl.ndarray(..., buffer=nl.shared_hbm)",
+                        operands=(repr(item),),
+                        file=buffer.file,
+                        line=buffer.line,
+                        details={"space": buffer.space},
+                    )
+                )
             found.append(item)
         children: Callable[[], Any] | None = item.values if type(item) is dict else None
         if type(item) in (tuple, list):

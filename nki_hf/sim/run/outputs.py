@@ -40,9 +40,16 @@ def _record(item: NkiTensor) -> FaultRecord:
     """The kernel has returned: the line is that of the tensor's allocation."""
     buffer = item.storage.buffer
     return FaultRecord(
-        kind="output", instruction="return", message=f"the kernel returns {item!r}", limit=_LIMIT, advice=_ADVICE,
-        operands=(repr(item),), file=buffer.file, line=buffer.line, details={"space": buffer.space},
-    )  # fmt: skip
+        kind="output",
+        instruction="return",
+        message=f"the kernel returns {item!r}",
+        limit=_LIMIT,
+        advice=_ADVICE,
+        operands=(repr(item),),
+        file=buffer.file,
+        line=buffer.line,
+        details={"space": buffer.space},
+    )
 
 
 def warn_second_writes(outputs: Iterable[NkiTensor], events: Sequence[Event]) -> None:

@@ -116,9 +116,12 @@ class _Player:
                     continue
                 itemsize = region.dtype.itemsize
                 yield np.ndarray(
-                    region.shape, region.dtype.dtype, buffer=storage.data, offset=region.offset * itemsize,
+                    region.shape,
+                    region.dtype.dtype,
+                    buffer=storage.data,
+                    offset=region.offset * itemsize,
                     strides=[step * itemsize for step in region.strides],
-                )  # fmt: skip
+                )
 
     def _loop(self, call: Callable[..., Any], entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name, number, inner, returned, called = entry[1], entry[5], entry[6], entry[7], entry[8]

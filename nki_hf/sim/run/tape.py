@@ -162,10 +162,16 @@ class Recorder:
             self._kept.append(tensor)
             self.tensors.append(())
             self.tensors[number] = (
-                tuple([int(n) for n in tensor.shape]), tensor.dtype.name, tensor.storage.buffer.number,
-                tuple([int(n) for n in tensor.strides]), int(tensor.offset),
-                self.write(tensor.indirection), tensor.compared, tensor.free_start, tensor.name,
-            )  # fmt: skip
+                tuple([int(n) for n in tensor.shape]),
+                tensor.dtype.name,
+                tensor.storage.buffer.number,
+                tuple([int(n) for n in tensor.strides]),
+                int(tensor.offset),
+                self.write(tensor.indirection),
+                tensor.compared,
+                tensor.free_start,
+                tensor.name,
+            )
         return number
 
 

@@ -8,10 +8,19 @@ from nki_hf.sim.faults import fault
 from nki_hf.sim.objects import NKIObject
 
 __all__ = [
-    "ReplicaGroup", "all_gather", "all_gather_v", "all_reduce", "all_to_all", "all_to_all_v", "collective_permute",
-    "collective_permute_implicit", "collective_permute_implicit_current_processing_rank_id",
-    "collective_permute_implicit_reduce", "rank_id", "reduce_scatter",
-]  # fmt: skip
+    "ReplicaGroup",
+    "all_gather",
+    "all_gather_v",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_v",
+    "collective_permute",
+    "collective_permute_implicit",
+    "collective_permute_implicit_current_processing_rank_id",
+    "collective_permute_implicit_reduce",
+    "rank_id",
+    "reduce_scatter",
+]
 
 
 class ReplicaGroup(NKIObject):
@@ -44,9 +53,15 @@ def all_gather(
 
 
 def all_gather_v(
-    srcs: Any, dsts: Any, replica_group: Any, metadata_tensor: Any, recv_counts_known: bool = False,
-    has_rdispls: bool = False, priority: Any = None, name: str | None = None,
-) -> NoReturn:  # fmt: skip
+    srcs: Any,
+    dsts: Any,
+    replica_group: Any,
+    metadata_tensor: Any,
+    recv_counts_known: bool = False,
+    has_rdispls: bool = False,
+    priority: Any = None,
+    name: str | None = None,
+) -> NoReturn:
     """Not simulated."""
     _refuse("all_gather_v")
 
@@ -66,9 +81,15 @@ def all_to_all(
 
 
 def all_to_all_v(
-    srcs: Any, dsts: Any, replica_group: Any, metadata_tensor: Any, recv_counts_known: bool = False,
-    has_rdispls: bool = False, priority: Any = None, name: str | None = None,
-) -> NoReturn:  # fmt: skip
+    srcs: Any,
+    dsts: Any,
+    replica_group: Any,
+    metadata_tensor: Any,
+    recv_counts_known: bool = False,
+    has_rdispls: bool = False,
+    priority: Any = None,
+    name: str | None = None,
+) -> NoReturn:
     """Not simulated."""
     _refuse("all_to_all_v")
 
@@ -93,9 +114,15 @@ def collective_permute_implicit(
 
 
 def collective_permute_implicit_reduce(
-    srcs0_by_channel: Any, srcs1_by_channel: Any, dsts_by_channel: Any, replica_group: Any, op: Any,
-    channel_ids: Any = (0,), priority: Any = None, name: str | None = None,
-) -> NoReturn:  # fmt: skip
+    srcs0_by_channel: Any,
+    srcs1_by_channel: Any,
+    dsts_by_channel: Any,
+    replica_group: Any,
+    op: Any,
+    channel_ids: Any = (0,),
+    priority: Any = None,
+    name: str | None = None,
+) -> NoReturn:
     """Not simulated."""
     _refuse("collective_permute_implicit_reduce")
 

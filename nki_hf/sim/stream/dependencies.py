@@ -145,10 +145,15 @@ def dependencies(
         lanes = np.where(transfers[queue_of], lanes + int(in_order.max(initial=0)), in_order)
     producers, consumers, kinds, buffers = _kept(_with_order(events, table, conflicts), lanes)
     return Dependencies(
-        starts=np.searchsorted(consumers, np.arange(len(events) + 1)).astype(np.int32), producers=producers.astype(np.int32),
-        kinds=kinds.astype(np.int8), buffers=buffers.astype(np.int32), queues=tuple(Queue(*name) for name in numbers),
-        queue_of=queue_of.astype(np.int32), previous=_previous(queue_of), meetings=_meetings(events, table),
-    )  # fmt: skip
+        starts=np.searchsorted(consumers, np.arange(len(events) + 1)).astype(np.int32),
+        producers=producers.astype(np.int32),
+        kinds=kinds.astype(np.int8),
+        buffers=buffers.astype(np.int32),
+        queues=tuple(Queue(*name) for name in numbers),
+        queue_of=queue_of.astype(np.int32),
+        previous=_previous(queue_of),
+        meetings=_meetings(events, table),
+    )
 
 
 def _with_order(events: Sequence[Event], table: AccessTable, conflicts: Conflicts) -> Conflicts:

@@ -37,9 +37,15 @@ class Footprint:
     def moved(self, partitions: int, nbytes: int) -> Footprint:
         """The same pattern at another place."""
         return Footprint(
-            self.p0 + partitions, self.p1 + partitions, self.p_step,
-            self.lo + nbytes, self.hi + nbytes, self.run, self.dims, self.certain,
-        )  # fmt: skip
+            self.p0 + partitions,
+            self.p1 + partitions,
+            self.p_step,
+            self.lo + nbytes,
+            self.hi + nbytes,
+            self.run,
+            self.dims,
+            self.certain,
+        )
 
     def covers(self, other: Footprint) -> bool:
         """True only if every byte of `other` is touched by this one (False may also mean: too hard to tell)."""
@@ -48,9 +54,14 @@ class Footprint:
         if self.dense:
             return self.p0 <= other.p0 and other.p1 <= self.p1 and self.lo <= other.lo and other.hi <= self.hi
         return (
-            other.certain and self.lo == other.lo and self.p0 == other.p0 and self.p1 == other.p1
-            and self.p_step == other.p_step and self.run == other.run and self.dims == other.dims
-        )  # fmt: skip
+            other.certain
+            and self.lo == other.lo
+            and self.p0 == other.p0
+            and self.p1 == other.p1
+            and self.p_step == other.p_step
+            and self.run == other.run
+            and self.dims == other.dims
+        )
 
 
 def footprint_of(region: Region) -> Footprint:

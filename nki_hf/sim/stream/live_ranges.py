@@ -20,30 +20,47 @@ from nki_hf.sim.stream.memory import taken_bytes
 
 __all__ = ["covers", "in_place", "least_bytes"]
 
-_ELEMENTWISE = frozenset({
-    "activation", "activation_reduce", "exponential", "reciprocal", "scalar_tensor_tensor", "tensor_copy", "tensor_scalar",
-    "tensor_scalar_reduce", "tensor_tensor",
-})  # fmt: skip
+_ELEMENTWISE = frozenset(
+    {
+        "activation",
+        "activation_reduce",
+        "exponential",
+        "reciprocal",
+        "scalar_tensor_tensor",
+        "tensor_copy",
+        "tensor_scalar",
+        "tensor_scalar_reduce",
+        "tensor_tensor",
+    }
+)
 
 
 def covers(event: Event, region: Region) -> bool:
     """True if the event writes all of the region's tile and keeps nothing of what was there."""
     whole = region.buffer
     return (
-        not region.indirect and region.partitions == whole.shape[0]
+        not region.indirect
+        and region.partitions == whole.shape[0]
         and region.contiguous_bytes >= whole.bytes_per_partition
-        and not (event.opcode == "nc_matmul" and event.attrs.get("accumulate")) and not event.attrs.get("keeps")
-    )  # fmt: skip
+        and not (event.opcode == "nc_matmul" and event.attrs.get("accumulate"))
+        and not event.attrs.get("keeps")
+    )
 
 
 def in_place(event: Event, read: Region, write: Region) -> bool:
     """True if the event could write its result over what it reads there: element by element, in the same order."""
     return (
-        event.opcode in _ELEMENTWISE and read.buffer.space == write.buffer.space and read.dtype.itemsize >= write.dtype.itemsize
-        and read.partitions == write.partitions and read.shape == write.shape and not read.indirect and not write.indirect
-        and covers(event, write) and read.buffer.shape[0] == read.partitions
+        event.opcode in _ELEMENTWISE
+        and read.buffer.space == write.buffer.space
+        and read.dtype.itemsize >= write.dtype.itemsize
+        and read.partitions == write.partitions
+        and read.shape == write.shape
+        and not read.indirect
+        and not write.indirect
+        and covers(event, write)
+        and read.buffer.shape[0] == read.partitions
         and read.contiguous_bytes >= read.buffer.bytes_per_partition
-    )  # fmt: skip
+    )
 
 
 def least_bytes(events: Sequence[Event], chip: Chip) -> dict[tuple[int, str], int]:
@@ -90,9 +107,12 @@ def _ranges(uses: list[tuple[int, bool]]) -> Iterator[tuple[int, int]]:
 
 
 def _peak(
-    key: tuple[int, str], changes: Counter[int], events: Sequence[Event], begins: dict[int, dict[int, int]],
+    key: tuple[int, str],
+    changes: Counter[int],
+    events: Sequence[Event],
+    begins: dict[int, dict[int, int]],
     ends: dict[int, dict[int, int]],
-) -> int:  # fmt: skip
+) -> int:
     live = peak = 0
     for index in sorted(changes):
         live += changes[index]

@@ -78,8 +78,14 @@ class Axis:
             return self._chosen(start, count, step, fixed=False)
         index = _whole(key, text)
         if not -self.count <= index < self.count:
-            fault("bounds", "index", f"index {index} on {text}", limit=f"must be {-self.count} to {self.count - 1}",
-                  index=index, size=self.count)  # fmt: skip
+            fault(
+                "bounds",
+                "index",
+                f"index {index} on {text}",
+                limit=f"must be {-self.count} to {self.count - 1}",
+                index=index,
+                size=self.count,
+            )
         return self._chosen(index % self.count, 1, 1, fixed=True)
 
     def _chosen(self, start: int, count: int, step: int, *, fixed: bool) -> Axis:
@@ -143,8 +149,13 @@ def axes_over(
 def regridded(axis: Axis, level: Level) -> Axis:
     """The elements chosen along `axis`, divided anew; its coordinate is free again."""
     if not axis.dense and level.tile * level.block != axis.cell:
-        fault("unsupported", "grid", f"cells with gaps between them are divided into {level.tile} x {level.block} elements",
-              limit="only a selection without gaps can be divided anew", advice="Choose the cells after dividing")  # fmt: skip
+        fault(
+            "unsupported",
+            "grid",
+            f"cells with gaps between them are divided into {level.tile} x {level.block} elements",
+            limit="only a selection without gaps can be divided anew",
+            advice="Choose the cells after dividing",
+        )
     cell = level.tile * level.block
     if not axis.dense:
         return replace(axis, level=level, fixed=False)

@@ -172,8 +172,13 @@ def whole_numbers(what: str, name: str, value: Any) -> tuple[int, ...]:
 
 def _same_length(what: str, sizes: tuple[int, ...], groups: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if len(groups) != len(sizes):
-        fault("shape", what, f"block_shape={groups}", limit=f"must have the {len(sizes)} entries of tile_shape={sizes}",
-              raised=KernelValueFault)  # fmt: skip
+        fault(
+            "shape",
+            what,
+            f"block_shape={groups}",
+            limit=f"must have the {len(sizes)} entries of tile_shape={sizes}",
+            raised=KernelValueFault,
+        )
     if len(sizes) != len(wanted):
         fault("shape", what, f"tile_shape={sizes}", limit=f"must have the {len(wanted)} entries of the source's {wanted}")
 

@@ -42,8 +42,13 @@ def normalize_index(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple
     try:
         return _normalized(tensor, key)
     except TypeError:
-        fault("argument", "index", f"[{_shown(key)}] of {tensor!r}", limit="subscripts are ints, slices of ints, nl.ds and ...",
-              advice="Use expand_dim for new axes, and .ap(vector_offset=...) for a list of rows")  # fmt: skip
+        fault(
+            "argument",
+            "index",
+            f"[{_shown(key)}] of {tensor!r}",
+            limit="subscripts are ints, slices of ints, nl.ds and ...",
+            advice="Use expand_dim for new axes, and .ap(vector_offset=...) for a list of rows",
+        )
 
 
 def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
@@ -125,9 +130,14 @@ def _normalized(tensor: NkiTensor, key: Any) -> tuple[tuple[int, ...], tuple[int
             index = operator.index(item)
             if not -size <= index < size:
                 fault(
-                    "bounds", "index", f"index {index} on axis {axis} of {tensor!r}",
-                    limit=f"must be {-size} to {size - 1}", index=index, axis=axis, size=size,
-                )  # fmt: skip
+                    "bounds",
+                    "index",
+                    f"index {index} on axis {axis} of {tensor!r}",
+                    limit=f"must be {-size} to {size - 1}",
+                    index=index,
+                    axis=axis,
+                    size=size,
+                )
             offset += (index % size) * stride
             if axis == 0 and on_chip:
                 shape.append(1)

@@ -59,8 +59,13 @@ class RunTimeValue(NKIObject):
             return self.read()
         if machine.loops or not (machine.options.values or self.known):
             where = f"while the body of the loop {machine.loops[-1].name} is recorded" if machine.loops else "on shapes alone"
-            fault("unsupported", what, f"the kernel's Python reads {type(self).__name__} {where}",
-                  limit="its value is not known then", advice=AS_CONDITION)  # fmt: skip
+            fault(
+                "unsupported",
+                what,
+                f"the kernel's Python reads {type(self).__name__} {where}",
+                limit="its value is not known then",
+                advice=AS_CONDITION,
+            )
         file, line = kernel_position()
         machine.run.not_replayable(f"the kernel's Python reads a register ({what}, {file}:{line})")
         return self.read()

@@ -129,8 +129,13 @@ def combine(left: Any, right: Any, symbol: str) -> NkiScalar:
         if not isinstance(item, NkiScalar | int | np.integer):
             fault("argument", "NkiScalar", f"operand {item!r}", limit="an int or a run-time scalar")
         if not isinstance(item, NkiScalar) and not -(1 << (bits - 1)) <= item < 1 << (bits - 1):
-            fault("argument", "NkiScalar", f"operand {item}", limit=f"must fit {width}, the width of the scalar",
-                  advice="Load from an int64 tile where a value needs more range")  # fmt: skip
+            fault(
+                "argument",
+                "NkiScalar",
+                f"operand {item}",
+                limit=f"must fit {width}, the width of the scalar",
+                advice="Load from an int64 tile where a value needs more range",
+            )
     if symbol in _INT32_ONLY and width.name != "int32":
         fault("dtype", "NkiScalar", f"int64 {symbol}", limit="int64 scalars take + - * only")
     for item in (left, right):

@@ -43,8 +43,18 @@ class NkiTensor(Views):
     """
 
     __slots__ = (
-        "_array", "_region", "compared", "dtype", "free_start", "indirection", "name", "offset", "shape", "storage", "strides",
-    )  # fmt: skip
+        "_array",
+        "_region",
+        "compared",
+        "dtype",
+        "free_start",
+        "indirection",
+        "name",
+        "offset",
+        "shape",
+        "storage",
+        "strides",
+    )
 
     def __init__(
         self, shape: tuple[int, ...], dtype: Any, storage: Storage | None, buffer: Any = MemoryRegion.sbuf, name: str = ""
@@ -182,12 +192,24 @@ class NkiTensor(Views):
         return bool(np.all(gather(self)() != 0))
 
     def __len__(self) -> NoReturn:
-        fault("unsupported", "tensor", f"len() of {self!r}", limit="a tensor is no Python sequence",
-              advice="Ask for t.shape[0]", raised=KernelTypeFault)  # fmt: skip
+        fault(
+            "unsupported",
+            "tensor",
+            f"len() of {self!r}",
+            limit="a tensor is no Python sequence",
+            advice="Ask for t.shape[0]",
+            raised=KernelTypeFault,
+        )
 
     def __contains__(self, item: object) -> NoReturn:
-        fault("unsupported", "tensor", f"`in` asks {self!r} for a value", limit="values do not exist while a kernel is built",
-              advice="Compare with nl.equal, which makes a tile", raised=KernelTypeFault)  # fmt: skip
+        fault(
+            "unsupported",
+            "tensor",
+            f"`in` asks {self!r} for a value",
+            limit="values do not exist while a kernel is built",
+            advice="Compare with nl.equal, which makes a tile",
+            raised=KernelTypeFault,
+        )
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Copy a tensor, or fill with a number, by the instruction that reaches both memories."""

@@ -204,9 +204,14 @@ class Views(NoOperators, NKIObject):
             index = whole("select", "index", index)
             if not 0 <= index < self.shape[dim]:
                 self._wrong(
-                    "select", f"index={index} on axis {dim} of {self!r}", f"0 to {self.shape[dim] - 1}", kind="bounds",
-                    index=index, axis=dim, size=self.shape[dim],
-                )  # fmt: skip
+                    "select",
+                    f"index={index} on axis {dim} of {self!r}",
+                    f"0 to {self.shape[dim] - 1}",
+                    kind="bounds",
+                    index=index,
+                    axis=dim,
+                    size=self.shape[dim],
+                )
             self._not_indirect_along("select", dim)
             return self[(slice(None),) * dim + (index,)]
         self._direct("select")
@@ -346,8 +351,13 @@ class Views(NoOperators, NKIObject):
         if tile and index.dtype.name != "int64":
             _check_index_dtype(what, "index", index)
         if self._on_chip and index.dtype.itemsize > 4:
-            fault("dtype", what, f"the run-time index is {index.dtype} and {self!r} on chip",
-                  limit="on SBUF and PSUM it must be 32-bit", advice="Load it from an int32 tile")  # fmt: skip
+            fault(
+                "dtype",
+                what,
+                f"the run-time index is {index.dtype} and {self!r} on chip",
+                limit="on SBUF and PSUM it must be 32-bit",
+                advice="Load it from an int32 tile",
+            )
         return index
 
     def _check_pattern(self, pairs: list[tuple[int, int]], element: DType) -> None:

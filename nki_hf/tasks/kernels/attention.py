@@ -157,9 +157,16 @@ def backward_best(q, k, v, dout):
     """dq, dk, dv of causal attention by flash_backward, which finds the statistics of its rows in a first pass."""
     rows, d = q.shape
     problem = Problem(
-        batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=rows, seqlen_kv=k.shape[0], head_dim=d, head_dim_v=d,
-        dtype="bfloat16", mask=Mask(ahead=1),
-    )  # fmt: skip
+        batch=1,
+        num_heads_q=1,
+        num_heads_kv=1,
+        seqlen_q=rows,
+        seqlen_kv=k.shape[0],
+        head_dim=d,
+        head_dim_v=d,
+        dtype="bfloat16",
+        mask=Mask(ahead=1),
+    )
     chip = next(get_chip(name) for name in CHIPS if get_chip(name).generation == nisa.get_nc_version().value)
     constants = replace(plan_backward(problem, chip), recompute=True).constants()
     dlse, zeros = nl.ndarray((1, 1, rows), nl.float32, buffer=nl.hbm), sbuf((1, rows))

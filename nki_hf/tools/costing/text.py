@@ -37,8 +37,10 @@ def show(times: Sequence[CallTime], rows: Sequence[CostRow], known: Sequence[Ins
         mark = "~" if time.simulated else ""
         kind = "simulated" if time.simulated else "measured (yours)"
         cores = f"{time.lnc} core{'s' * (time.lnc > 1)}"
-        say(f"{time.what} on {time.chip}: {mark}{time.us:,.1f} µs a call, {kind}, {time.kernel}, {cores}, "
-            f"{time.tflops:,.1f} TFLOP/s on visible keys, {time.of_peak:.0%} of peak")  # fmt: skip
+        say(
+            f"{time.what} on {time.chip}: {mark}{time.us:,.1f} µs a call, {kind}, {time.kernel}, {cores}, "
+            f"{time.tflops:,.1f} TFLOP/s on visible keys, {time.of_peak:.0%} of peak"
+        )
         if time.simulated:
             say(band_of(time.kernel, time.chip), indent=2)
     say("")
@@ -47,10 +49,18 @@ def show(times: Sequence[CallTime], rows: Sequence[CostRow], known: Sequence[Ins
     title = f"dollars of attention, {layers:,} layer{'s' * (layers > 1)}"
     for what in (whats := dict.fromkeys(time.what for time in times)):  # own times may be of several calls
         cells = [
-            [row.instance.name, f"{row.price.dollars:,.4g}", _price(row), f"{row.cores}/{row.instance.cores}",
-             _figures(row.per_million_tokens), _figures(row.per_pflop), _span(row)]
-            for row in sorted(rows, key=lambda row: row.per_pflop) if row.time.what == what
-        ]  # fmt: skip
+            [
+                row.instance.name,
+                f"{row.price.dollars:,.4g}",
+                _price(row),
+                f"{row.cores}/{row.instance.cores}",
+                _figures(row.per_million_tokens),
+                _figures(row.per_pflop),
+                _span(row),
+            ]
+            for row in sorted(rows, key=lambda row: row.per_pflop)
+            if row.time.what == what
+        ]
         if cells:
             screen.table(head, cells, title=f"{title}, {what}" if len(whats) > 1 else title, left=(0, 2))
     say(LEGEND)
@@ -63,16 +73,24 @@ def show(times: Sequence[CallTime], rows: Sequence[CostRow], known: Sequence[Ins
         say(f"No price was found for {', '.join(unpriced)}: give yours, e.g. --price {unpriced[0]}=50.")
     gpus = [(item, price) for item in known if not item.modelled for price in item.prices]
     if gpus:
-        say("GPUs are not simulated; at their full bfloat16 peak, which no attention reaches, they would cost: " + "; ".join(
-            f"{item.name} ({item.accelerators} {item.chip}, {price.dollars:g} $/h, {price.kind}, {price.date}) "
-            f"{dollars_per_pflop(price.dollars, item.peak_tflops):.4f} $ per PFLOP" for item, price in gpus
-        ) + ".")  # fmt: skip
+        say(
+            "GPUs are not simulated; at their full bfloat16 peak, which no attention reaches, they would cost: "
+            + "; ".join(
+                f"{item.name} ({item.accelerators} {item.chip}, {price.dollars:g} $/h, {price.kind}, {price.date}) "
+                f"{dollars_per_pflop(price.dollars, item.peak_tflops):.4f} $ per PFLOP"
+                for item, price in gpus
+            )
+            + "."
+        )
     say(NOT_IN_IT)
     say("")
     say("Beside it, published in a blog post of 2026 (dollars per attention TFLOP/s and hour):")
     for line in economics():
-        say(f"{line.what}: {line.dollars:g} $/h, called {line.called}; {line.dollars_per_tflops_hour:g}, which is "
-            f"{line.dollars_per_pflop:.4f} $ per PFLOP", indent=2)  # fmt: skip
+        say(
+            f"{line.what}: {line.dollars:g} $/h, called {line.called}; {line.dollars_per_tflops_hour:g}, which is "
+            f"{line.dollars_per_pflop:.4f} $ per PFLOP",
+            indent=2,
+        )
     gpu = economics()[1]
     say(SLIP.format(fair=gpu.dollars_per_tflops_hour / 8, pflop=gpu.dollars_per_pflop / 8))
 

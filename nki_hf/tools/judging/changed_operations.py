@@ -30,7 +30,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "the sigmoid": _sigmoid,
     "relu": lambda x: np.maximum(x, 0),
     "silu": lambda x: x * _sigmoid(x),
-}  # fmt: skip
+}
 RESULTS = ("relu", "tanh", "the sigmoid", "silu", "exp", "square", "absolute", "negative")
 _QUOTIENTS: dict[str, Callable[[Any], Any]] = {
     **{name: FUNCTIONS[name] for name in ("relu", "the sigmoid", "tanh", "silu")},

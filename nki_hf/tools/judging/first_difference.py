@@ -43,9 +43,12 @@ class _Tile:
 
 
 def first_difference(
-    mine: Mapping[str, Any], my_inputs: Mapping[str, Array], parent: Mapping[str, Any], parent_inputs: Mapping[str, Array],
+    mine: Mapping[str, Any],
+    my_inputs: Mapping[str, Array],
+    parent: Mapping[str, Any],
+    parent_inputs: Mapping[str, Array],
     options: SimOptions,
-) -> dict[str, Any] | None:  # fmt: skip
+) -> dict[str, Any] | None:
     """Where the kernel parts from its parent: `opcode`, `file`, `line`, `parent_file`, `parent_line` and `text`; None if
     nowhere.
 
@@ -151,6 +154,10 @@ def _gap_text(ours: Sequence[_Tile], theirs: Sequence[_Tile], i: int, j: int) ->
 def _said(ours: Sequence[_Tile], theirs: Sequence[_Tile], i: int, j: int, text: str) -> dict[str, Any]:
     mine, parent = ours[i], theirs[j]
     return {
-        "opcode": mine.opcode, "file": mine.file, "line": mine.line, "parent_file": parent.file, "parent_line": parent.line,
+        "opcode": mine.opcode,
+        "file": mine.file,
+        "line": mine.line,
+        "parent_file": parent.file,
+        "parent_line": parent.line,
         "text": text,
-    }  # fmt: skip
+    }

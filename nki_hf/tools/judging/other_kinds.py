@@ -109,10 +109,13 @@ def judge_there(
     said = f"at size {size:,} the kernel {words}"
     packed = packed_by(request["file"], request["answer"]["name"], task, chip, request["lnc"])
     run = Run(
-        task=task, size=size, dtype=request["dtype"], rtol=request["rtol"],
+        task=task,
+        size=size,
+        dtype=request["dtype"],
+        rtol=request["rtol"],
         layout=request["layout"] if packed is None else {"out": packed.out},
         packed=None if packed is None else packed.arrays(size, request["dtype"]),
-    )  # fmt: skip
+    )
     options = SimOptions(chip=chip, third_party=True, record=True, checks=False)
     arrays = drawn(run, "normal", request["seed"])
     with warnings.catch_warnings():
@@ -140,5 +143,6 @@ def judge_there(
 
 def _failed(message: str, file: str, line: int) -> Failed:
     advice = "A kernel must be right at every size: judge it there with --check."
-    return Failed("times", finding("times", {"kind": "other program", "message": message, "advice": advice, "file": file,
-                                             "line": line}))  # fmt: skip
+    return Failed(
+        "times", finding("times", {"kind": "other program", "message": message, "advice": advice, "file": file, "line": line})
+    )

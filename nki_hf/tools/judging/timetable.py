@@ -19,9 +19,16 @@ __all__ = ["command", "rows"]
 
 
 def rows(
-    path: str, task: str, sizes: Sequence[int], chips: Sequence[str], *, lnc: int, layout: str = "",
-    constants: Mapping[str, Any] | None = None, window: int | None,
-) -> list[dict[str, Any]]:  # fmt: skip
+    path: str,
+    task: str,
+    sizes: Sequence[int],
+    chips: Sequence[str],
+    *,
+    lnc: int,
+    layout: str = "",
+    constants: Mapping[str, Any] | None = None,
+    window: int | None,
+) -> list[dict[str, Any]]:
     """One row of a record's `times` per size and chip; arguments and errors as `recorded`."""
     made = [get_chip(name) for name in chips]
     check_cores(lnc, chips)
@@ -37,22 +44,46 @@ def rows(
 
 
 def command(
-    path: str, task: str, sizes: Sequence[int], chips: Sequence[str], *, lnc: int, layout: str,
-    constants: Mapping[str, Any], window: int | None, as_json: bool,
-) -> None:  # fmt: skip
+    path: str,
+    task: str,
+    sizes: Sequence[int],
+    chips: Sequence[str],
+    *,
+    lnc: int,
+    layout: str,
+    constants: Mapping[str, Any],
+    window: int | None,
+    as_json: bool,
+) -> None:
     """Print the rows."""
     with working(f"nki_hf bench of {path} on {task}"):
         found = rows(path, task, sizes, chips, lnc=lnc, layout=layout, constants=constants, window=window)
     if as_json:
         print(json.dumps(found, indent=1))
         return
-    table = Table("size", "chip", "cores", "µs (sim)", "no kernel below µs (sim)", "of that", "active longest",
-                  "gain if free, µs (sim)",
-                  title=f"{found[0]['kernel']} on {task}: simulated, not measured")  # fmt: skip
+    table = Table(
+        "size",
+        "chip",
+        "cores",
+        "µs (sim)",
+        "no kernel below µs (sim)",
+        "of that",
+        "active longest",
+        "gain if free, µs (sim)",
+        title=f"{found[0]['kernel']} on {task}: simulated, not measured",
+    )
     for row in found:
         at = row["bottleneck"] or {"engine": "", "line": 0, "gain_us": 0.0}
-        table.add_row(f"{row['size']:,}", row["chip"], str(lnc), f"{row['us']:,.1f}", f"{row['least_us']:,.1f}",
-                      f"{row['score']:.0%}", f"{at['engine']}, line {at['line']}", f"{at['gain_us']:,.1f}")  # fmt: skip
+        table.add_row(
+            f"{row['size']:,}",
+            row["chip"],
+            str(lnc),
+            f"{row['us']:,.1f}",
+            f"{row['least_us']:,.1f}",
+            f"{row['score']:.0%}",
+            f"{at['engine']}, line {at['line']}",
+            f"{at['gain_us']:,.1f}",
+        )
     screen = Screen()
     screen.show(table)
     for band in dict.fromkeys(row["band"] for row in found):

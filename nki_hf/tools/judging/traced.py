@@ -244,7 +244,13 @@ def _run(function: Callable[..., Any], given: Mapping[str, Any], state: _State) 
     before, _now = _now, state
     try:
         with _tracing(function), np.errstate(all="ignore"):
-            return _bare(function(**{name: _traced(np.asarray(item)) if isinstance(item, np.ndarray) else item
-                                     for name, item in given.items()}))  # fmt: skip
+            return _bare(
+                function(
+                    **{
+                        name: _traced(np.asarray(item)) if isinstance(item, np.ndarray) else item
+                        for name, item in given.items()
+                    }
+                )
+            )
     finally:
         _now = before

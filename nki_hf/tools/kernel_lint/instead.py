@@ -27,12 +27,18 @@ SINCE = {
 
 GONE = {
     "0.3": (
-        "nl.arange", "nl.mgrid", "nl.par_dim", "nki.benchmark", "nki.profile", "nki.baremetal", "nki.simulate_kernel",
+        "nl.arange",
+        "nl.mgrid",
+        "nl.par_dim",
+        "nki.benchmark",
+        "nki.profile",
+        "nki.baremetal",
+        "nki.simulate_kernel",
         "nki.tensor",
     ),
     "0.4": ("nisa.tensor_copy_dynamic_src", "nisa.tensor_copy_dynamic_dst"),
     "0.7": ("nl.dynamic_range",),
-}  # fmt: skip
+}
 """First version without a name -> names."""
 
 INSTEAD = {

@@ -67,8 +67,9 @@ FORMS: dict[str, tuple[str, Find]] = {
     ),
     "several-targets": (
         f"{_SIMPLIFY}: mutating assignments must be in separate statements; beside a name the value is made twice",
-        lambda node: isinstance(node, ast.Assign) and (
-            _mutated(node) > 1 or (_mutated(node) == 1 < len(node.targets) and _makes(node.value))
+        lambda node: (
+            isinstance(node, ast.Assign)
+            and (_mutated(node) > 1 or (_mutated(node) == 1 < len(node.targets) and _makes(node.value)))
         ),
     ),
     "loop-else": (
@@ -85,8 +86,8 @@ FORMS: dict[str, tuple[str, Find]] = {
     ),
     "chained-membership": (
         f"{_SIMPLIFY}: the in operator is not supported inside a chained comparison",
-        lambda node: isinstance(node, ast.Compare) and len(node.ops) > 1 and any(
-            isinstance(op, ast.In | ast.NotIn) for op in node.ops
+        lambda node: (
+            isinstance(node, ast.Compare) and len(node.ops) > 1 and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops)
         ),
     ),
     "constant-kind": (
@@ -95,16 +96,17 @@ FORMS: dict[str, tuple[str, Find]] = {
     ),
     "ellipsis": (
         f"{_SIMPLIFY}: invalid use of ellipsis; it stands in brackets only",
-        lambda node: any(
-            isinstance(part, ast.Constant) and part.value is ... for part in ast.iter_child_nodes(node)
-        ) and not isinstance(node, ast.Subscript | ast.Tuple),
+        lambda node: (
+            any(isinstance(part, ast.Constant) and part.value is ... for part in ast.iter_child_nodes(node))
+            and not isinstance(node, ast.Subscript | ast.Tuple)
+        ),
     ),
     "type-alias": (f"{_GATHER}: type statements are refused", lambda node: type(node).__name__ == "TypeAlias"),
     "set": (
         f"{_GATHER}: unsupported expression; language guide, values: containers are tuples, lists and dictionaries",
         lambda node: isinstance(node, ast.Set | ast.SetComp) or _calls(node, ("set", "frozenset")),
     ),
-}  # fmt: skip
+}
 """Rule -> (who says so, which nodes it is)."""
 
 

@@ -129,6 +129,14 @@ def _ratio(error: float, eager: float) -> float:
 def _failed(remark: str) -> Accuracy:
     nan = float("nan")
     return Accuracy(
-        mse=nan, cosine=nan, max_abs=nan, worst_row=None, worst_row_rms=nan, worst_row_ratio=nan, rms_error=nan, rms_ratio=nan,
-        passed=False, remark=remark,
-    )  # fmt: skip
+        mse=nan,
+        cosine=nan,
+        max_abs=nan,
+        worst_row=None,
+        worst_row_rms=nan,
+        worst_row_ratio=nan,
+        rms_error=nan,
+        rms_ratio=nan,
+        passed=False,
+        remark=remark,
+    )

@@ -70,8 +70,16 @@ def _accuracy(axes: Any, theme: Theme, rows: Sequence[Row]) -> None:
     bars = axes.bar([n for n, _ in drawn], [v for _, v in drawn], color=[colour_of(n) for n, _ in drawn], width=0.6)
     axes.bar_label(bars, [f"{value:.3f}" for _, value in drawn], color=theme.text, fontsize=9, padding=2)
     axes.axhline(MAX_RMS_RATIO, color=SERIES[4], linestyle="--", linewidth=1.2)
-    axes.text(0.99, MAX_RMS_RATIO, " most that passes ", color=theme.text, fontsize=8, ha="right", va="bottom",
-              transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.text(
+        0.99,
+        MAX_RMS_RATIO,
+        " most that passes ",
+        color=theme.text,
+        fontsize=8,
+        ha="right",
+        va="bottom",
+        transform=axes.get_yaxis_transform(),
+    )
     axes.set_ylim(0, max(1.8, *(1.2 * value for _, value in drawn)) if drawn else 1.8)
     style(axes, theme, title="accuracy: error over that of eager", y="RMS error / eager's, same dtype")
 
@@ -87,11 +95,28 @@ def _simulated(axes: Any, theme: Theme, result: BenchResult) -> None:
             ms = row[f"{kind}_model_ms_simulated"]
             band = error_range(family_of(row["kernel"] if kind == "nki" else "v3"), row["chip"])
             whiskers = None if band is None else [[ms - ms / (1 + band[1])], [ms / (1 + band[0]) - ms]]
-            axes.bar(place + side, ms, width=0.36, color=colour, hatch="//", edgecolor=theme.back, linewidth=0,
-                     yerr=whiskers, ecolor=theme.text, capsize=3,
-                     label={"nki": "nki", "eager_like": "eager-like (ladder v3)"}[kind] if place == 0 else None)  # fmt: skip
-            axes.text(place + side, ms * 1.25, f"{ms:,.3g}" + ("" if band else " ?"), ha="center", va="bottom",
-                      color=theme.text, fontsize=8)  # fmt: skip
+            axes.bar(
+                place + side,
+                ms,
+                width=0.36,
+                color=colour,
+                hatch="//",
+                edgecolor=theme.back,
+                linewidth=0,
+                yerr=whiskers,
+                ecolor=theme.text,
+                capsize=3,
+                label={"nki": "nki", "eager_like": "eager-like (ladder v3)"}[kind] if place == 0 else None,
+            )
+            axes.text(
+                place + side,
+                ms * 1.25,
+                f"{ms:,.3g}" + ("" if band else " ?"),
+                ha="center",
+                va="bottom",
+                color=theme.text,
+                fontsize=8,
+            )
     axes.set_yscale("log")
     axes.margins(y=0.25)
     axes.set_xticks(range(len(entry.rows)), [f"{row['chip']}, {_cores(row['cores'])}" for row in entry.rows])

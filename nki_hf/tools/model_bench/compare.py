@@ -70,8 +70,9 @@ def compared(old: BenchResult, new: BenchResult) -> list[Compared]:
         if row.timing is not None and row.attn in timed:
             before = timed[row.attn]
             ratio = ratio_of(before.iterations_s, row.timing.iterations_s)
-            lines.append(Compared(what=row.attn, unit="s", old=before.median_s, new=row.timing.median_s, ratio=ratio,
-                                  simulated=False))  # fmt: skip
+            lines.append(
+                Compared(what=row.attn, unit="s", old=before.median_s, new=row.timing.median_s, ratio=ratio, simulated=False)
+            )
     if not lines:
         raise WrongUse("compare: no attention ran in both: give two runs that share one.")
     return lines + _simulated(old, new)
@@ -88,8 +89,16 @@ def _simulated(old: BenchResult, new: BenchResult) -> list[Compared]:
             us = before[problem, chip, cores]["nki_us_simulated"], row["nki_us_simulated"]
             value = us[1] / us[0]
             what = f"{chip} x {cores}" + (f", {problem}" if several else "")
-            lines.append(Compared(what=what, unit="µs sim", old=us[0], new=us[1], simulated=True,
-                                  ratio=Ratio(value=value, low=value, high=value)))  # fmt: skip
+            lines.append(
+                Compared(
+                    what=what,
+                    unit="µs sim",
+                    old=us[0],
+                    new=us[1],
+                    simulated=True,
+                    ratio=Ratio(value=value, low=value, high=value),
+                )
+            )
     return lines
 
 

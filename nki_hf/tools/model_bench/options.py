@@ -10,9 +10,16 @@ from typing import Any
 from platformdirs import user_cache_path
 
 __all__ = [
-    "ATTENTIONS", "DEVICES", "DEVICE_WARMUP", "DTYPES", "OFFLINE_LAYERS", "OFFLINE_MODEL", "PRESETS",
-    "BenchOptions", "WrongUse",
-]  # fmt: skip
+    "ATTENTIONS",
+    "DEVICES",
+    "DEVICE_WARMUP",
+    "DTYPES",
+    "OFFLINE_LAYERS",
+    "OFFLINE_MODEL",
+    "PRESETS",
+    "BenchOptions",
+    "WrongUse",
+]
 
 OFFLINE_MODEL = "qwen3-0.6b-random"
 """The default model: Qwen3-0.6B's dimensions with fixed random weights; needs no download."""

@@ -82,17 +82,30 @@ def _words(problem: str) -> str:
 def _simulated(made: Page, entry: Modelled) -> None:
     made.heading("attention on Trainium: simulated, no figure here was measured")
     made.say(f"{entry.layers_in_words} run{'s' * (entry.layers == 1)} {_words(entry.problem)}.", note=True)
-    titles = ["chip", "cores", "kernel", "µs a layer (sim)", f"ms, {entry.layers_in_words} (sim)",
-              "prompts/s, attention alone (sim)", "share of the layer, at most (sim)"]  # fmt: skip
+    titles = [
+        "chip",
+        "cores",
+        "kernel",
+        "µs a layer (sim)",
+        f"ms, {entry.layers_in_words} (sim)",
+        "prompts/s, attention alone (sim)",
+        "share of the layer, at most (sim)",
+    ]
     rows = []
     for row in [*entry.rows, *([entry.one_core] if entry.one_core else [])]:
         for kind, name in (("nki", row["kernel"]), ("eager_like", "eager-like (ladder v3)")):
             share = row.get(f"{kind}_share_simulated")
-            rows.append([
-                row["chip"], str(row["cores"]), name, f"{row[f'{kind}_us_simulated']:,.0f}",
-                f"{row[f'{kind}_model_ms_simulated']:,.2f}", f"{row[f'{kind}_prompts_per_s_simulated']:,.1f}",
-                "-" if share is None else f"{share:.0%}",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    row["chip"],
+                    str(row["cores"]),
+                    name,
+                    f"{row[f'{kind}_us_simulated']:,.0f}",
+                    f"{row[f'{kind}_model_ms_simulated']:,.2f}",
+                    f"{row[f'{kind}_prompts_per_s_simulated']:,.1f}",
+                    "-" if share is None else f"{share:.0%}",
+                ]
+            )
     made.table(titles, rows)
     for row in entry.rows:
         made.say(f"{band_of(row['kernel'], row['chip'])}.", note=True)

@@ -178,8 +178,9 @@ def _with_nan(value: Any) -> Any:
     """The numbers of an `Accuracy` that were written as null are NaN; elsewhere null is None."""
     if isinstance(value, dict):
         inside = "mse" in value
-        return {key: math.nan if inside and item is None and key != "worst_row" else _with_nan(item)
-                for key, item in value.items()}  # fmt: skip
+        return {
+            key: math.nan if inside and item is None and key != "worst_row" else _with_nan(item) for key, item in value.items()
+        }
     return [_with_nan(item) for item in value] if isinstance(value, list) else value
 
 

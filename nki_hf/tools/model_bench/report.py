@@ -17,8 +17,15 @@ from nki_hf.tools.model_bench.record import BenchResult, Row
 from nki_hf.tools.screen import Screen
 
 __all__ = [
-    "TABLES", "Column", "accuracy_table", "decode_table", "modelled_decode_table", "show", "table_rows", "time_table",
-]  # fmt: skip
+    "TABLES",
+    "Column",
+    "accuracy_table",
+    "decode_table",
+    "modelled_decode_table",
+    "show",
+    "table_rows",
+    "time_table",
+]
 
 
 @dataclass(frozen=True)
@@ -87,11 +94,20 @@ def modelled_decode_table(steps: ModelledDecode) -> Table:
     layers = f"{steps.layers} layer{'' if steps.layers == 1 else 's'}"
     titles = ("chip", "cores", "kernel", "µs a layer (sim)", "of the bandwidth (sim)", f"tokens/s, attention of {layers} (sim)")
     bands = [f"error on measured rows: {row['band']}" for row in steps.rows if row.get("band")]
-    table = Table(*titles, title="attention of a decode step on Trainium, simulated: no figure here was measured",
-                  caption="\n".join(bands))  # fmt: skip
+    table = Table(
+        *titles,
+        title="attention of a decode step on Trainium, simulated: no figure here was measured",
+        caption="\n".join(bands),
+    )
     for row in steps.rows:
-        table.add_row(row["chip"], str(row["cores"]), row["kernel"], f"{row['us_simulated']:,.1f}",
-                      f"{row['bandwidth_share_simulated']:.0%}", f"{row['tokens_per_s_simulated']:,.0f}")  # fmt: skip
+        table.add_row(
+            row["chip"],
+            str(row["cores"]),
+            row["kernel"],
+            f"{row['us_simulated']:,.1f}",
+            f"{row['bandwidth_share_simulated']:.0%}",
+            f"{row['tokens_per_s_simulated']:,.0f}",
+        )
     return table
 
 

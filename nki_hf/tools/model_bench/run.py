@@ -164,9 +164,13 @@ def _run_row(
     with nki_hf.using(strict=True):
         ready = prepare(device, subject, options, say)
         out, timing = measure(
-            ready.call, wait=ready.wait, warmup=options.warmup, iters=options.iters, limit_s=limit_s,
+            ready.call,
+            wait=ready.wait,
+            warmup=options.warmup,
+            iters=options.iters,
+            limit_s=limit_s,
             step=lambda what: step(f"{attn}: {what}"),
-        )  # fmt: skip
+        )
         if timing.first_s >= limit_s:
             say(
                 f"{attn}: its first call took {timing.first_s:,.0f} s, more than {limit_s:.0f} s, and is the only one: it is "
@@ -203,9 +207,17 @@ def _run_row(
 def _ran(row: CallLogRow) -> Ran:
     first = row.first
     return Ran(
-        layer=row.layer, phase=row.phase, calls=row.calls, kernel=first.kernel, backend=first.backend, chip=first.chip,
-        lnc=first.lnc, tiles=dict(first.tiles), problem=str(first.problem), rejected=tuple(map(str, first.rejected)),
-    )  # fmt: skip
+        layer=row.layer,
+        phase=row.phase,
+        calls=row.calls,
+        kernel=first.kernel,
+        backend=first.backend,
+        chip=first.chip,
+        lnc=first.lnc,
+        tiles=dict(first.tiles),
+        problem=str(first.problem),
+        rejected=tuple(map(str, first.rejected)),
+    )
 
 
 def _launches() -> list[Decision]:
@@ -217,9 +229,14 @@ def _decode(
     attn: str, subject: Subject, references: _References, options: BenchOptions, ready: Prepared, step: Say
 ) -> DecodeTimes:
     made = generate(
-        subject.model, ready.prompt, steps=options.decode_steps, warmup=options.warmup, iters=options.iters,
-        wait=ready.wait, say=lambda what: step(f"{attn}: {what}"),
-    )  # fmt: skip
+        subject.model,
+        ready.prompt,
+        steps=options.decode_steps,
+        warmup=options.warmup,
+        iters=options.iters,
+        wait=ready.wait,
+        say=lambda what: step(f"{attn}: {what}"),
+    )
     rows = slice(-(options.decode_steps + 1), None)
     accuracy = compare(
         made.hidden.numpy(),

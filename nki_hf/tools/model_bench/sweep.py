@@ -94,8 +94,16 @@ def sweep(lengths: Sequence[int], model: Callable[[int], Problem | None], *, ste
     points = _ladder(lengths)
     for chip in CHIPS:
         for seqlen in lengths:
-            one = Problem(batch=1, num_heads_q=1, num_heads_kv=1, seqlen_q=seqlen, seqlen_kv=seqlen, head_dim=128,
-                          head_dim_v=128, mask=Mask())  # fmt: skip
+            one = Problem(
+                batch=1,
+                num_heads_q=1,
+                num_heads_kv=1,
+                seqlen_q=seqlen,
+                seqlen_kv=seqlen,
+                head_dim=128,
+                head_dim_v=128,
+                mask=Mask(),
+            )
             step(f"{chip}: one head, {seqlen:,} keys")
             points.append(_ours(one, chip, 1, "one head"))
             whole = model(seqlen)
@@ -125,16 +133,25 @@ def _ladder(lengths: Sequence[int]) -> list[Point]:
 
 def _point(line: str, chip: str, kind: str, seqlen: int, us: float, flops: int, cores: int) -> Point:
     tflops = flops / us / 1e6 / cores
-    return Point(line=line, chip=chip, kind=kind, seqlen=seqlen, us=us, tflops=tflops,
-                 of_peak=tflops / float(get_chip(chip).tensor_peak_tflops))  # fmt: skip
+    return Point(
+        line=line,
+        chip=chip,
+        kind=kind,
+        seqlen=seqlen,
+        us=us,
+        tflops=tflops,
+        of_peak=tflops / float(get_chip(chip).tensor_peak_tflops),
+    )
 
 
 def write_sweep(points: Sequence[Point], path: Path, command: str) -> tuple[Path, Path]:
     """Write the page at `path` and the picture beside it."""
     picture = path.with_suffix(".png")
     made = Page("nki_hf: attention by length")
-    made.say("Lines are SIMULATED, dots published measurements. The ladder is one head, head_dim 128, bfloat16, non-causal, "
-             "one core of trn1, p50 (2026).")  # fmt: skip
+    made.say(
+        "Lines are SIMULATED, dots published measurements. The ladder is one head, head_dim 128, bfloat16, non-causal, "
+        "one core of trn1, p50 (2026)."
+    )
     made.chart(picture_element(partial(draw, points), SIZE, "microseconds and TFLOP/s by length"))
     places = {line: n for n, line in enumerate(dict.fromkeys(p.line for p in points))}
     ordered = sorted(points, key=lambda p: (places[p.line], p.seqlen, p.kind))
@@ -163,18 +180,37 @@ def draw(points: Sequence[Point], figure: Any, theme: Theme) -> None:
         axes.set_xticks(lengths, [f"{n // 1024}K" if n % 1024 == 0 else str(n) for n in lengths])
         axes.minorticks_off()
     left.set_yscale("log")
-    style(left, theme, title="one head, one core: lines SIMULATED, dots published", x="queries and keys", y="µs a call",
-          grid="both")  # fmt: skip
+    style(
+        left,
+        theme,
+        title="one head, one core: lines SIMULATED, dots published",
+        x="queries and keys",
+        y="µs a call",
+        grid="both",
+    )
     for chip in ("trn1", "trn2"):
         peak = float(get_chip(chip).tensor_peak_tflops)
         right.axhline(peak, color=theme.text, linewidth=0.8, linestyle=":")
-        right.text(0.01, peak, f"peak of {chip if chip == 'trn1' else 'trn2, trn3'}", color=theme.text, fontsize=8, va="bottom",
-                   transform=right.get_yaxis_transform())  # fmt: skip
+        right.text(
+            0.01,
+            peak,
+            f"peak of {chip if chip == 'trn1' else 'trn2, trn3'}",
+            color=theme.text,
+            fontsize=8,
+            va="bottom",
+            transform=right.get_yaxis_transform(),
+        )
     right.set_ylim(bottom=0)
     handles, labels = right.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False, labelcolor=theme.text)
-    style(right, theme, title="rate on visible keys (band: error of the model)", x="queries and keys", y="TFLOP/s a core",
-          grid="both")  # fmt: skip
+    style(
+        right,
+        theme,
+        title="rate on visible keys (band: error of the model)",
+        x="queries and keys",
+        y="TFLOP/s a core",
+        grid="both",
+    )
 
 
 def _rungs(axes: Any, theme: Theme, points: Sequence[Point], field: str) -> None:

@@ -20,8 +20,13 @@ from nki_hf.tools.pages.timeline_data import timeline_data
 
 __all__ = ["Side", "report_page"]
 
-_WAIT_WORDS = {"semaphore": "another engine's result", "dma": "a DMA", "port": "a shared port", "memory": "on-chip memory",
-               "table": "an activation table"}  # fmt: skip
+_WAIT_WORDS = {
+    "semaphore": "another engine's result",
+    "dma": "a DMA",
+    "port": "a shared port",
+    "memory": "on-chip memory",
+    "table": "an activation table",
+}
 _DMA_COLUMNS = ("core", "transfers", "MiB", "GB/s", "of GB/s", "engines busy", "µs less if free")
 _TILE_COLUMNS = ("tile", "memory", "line", "B a partition", "live at once", "total B", "of capacity")
 _OPEN = 1
@@ -129,11 +134,14 @@ def _timeline(sides: Sequence[Side]) -> str:
     buttons = "".join(
         f'<button type="button" data-do="{name}" title="{title}" aria-label="{title}">{text}</button>'
         for name, text, title in (
-            ("all", "All", "show all of it (0)"), ("one", "One iteration", "show the middle iteration"),
-            ("closer", "+", "closer (+)"), ("wider", "&minus;", "wider (-)"), ("left", "&larr;", "earlier"),
+            ("all", "All", "show all of it (0)"),
+            ("one", "One iteration", "show the middle iteration"),
+            ("closer", "+", "closer (+)"),
+            ("wider", "&minus;", "wider (-)"),
+            ("left", "&larr;", "earlier"),
             ("right", "&rarr;", "later"),
         )
-    )  # fmt: skip
+    )
     pictures = "".join(
         f"{f'<h3>{escape(item.title)}</h3>' if len(sides) > 1 else ''}"
         f'<div class="timeline"><canvas role="img" aria-label="timeline of {escape(item.title)}; the tables below hold its '
@@ -183,10 +191,15 @@ def _floors(sides: Sequence[Side]) -> str:
 
 def _path(side: Side, named: bool) -> str:
     rows = [
-        [f"{row['engine']} {row['opcode']}".strip(), _source_name(row["source"]), f"{row['count']:,}", f"{row['us']:,.1f}",
-         f"{row['share']:.1%}"]
+        [
+            f"{row['engine']} {row['opcode']}".strip(),
+            _source_name(row["source"]),
+            f"{row['count']:,}",
+            f"{row['us']:,.1f}",
+            f"{row['share']:.1%}",
+        ]
         for row in side.facts["path"][:8]
-    ]  # fmt: skip
+    ]
     of = f" of {escape(side.title)}" if named else ""
     return (
         f'<section><h2>Critical path{of} by kernel line</h2><div class="wide">'
@@ -208,8 +221,10 @@ def _source(side: Side, named: bool) -> str:
 
 
 def _file(item: SourceFile, most: float, unfolded: bool) -> str:
-    rows = ['<div class="head"><span class="n">line</span><span class="us">path µs</span><span class="us busy">busy µs</span>'
-            '<span class="t"></span></div>']  # fmt: skip
+    rows = [
+        '<div class="head"><span class="n">line</span><span class="us">path µs</span><span class="us busy">busy µs</span>'
+        '<span class="t"></span></div>'
+    ]
     rows += list(_lines(item, most))
     name = short_path(item.file)
     figures = (us for line in item.lines for us in (line.path_us, sum(line.busy_us.values())))
@@ -246,26 +261,46 @@ def _tables(side: Side, named: bool) -> str:
         return ""
     head = ["engine", "instructions", "active", *[f"waits: {wait}" for wait in WAITS], "idle", "µs less if free"]
     rows = [
-        [_core(row, found, row["engine"]), f"{row['instructions']:,}", f"{row['active']:.1%}",
-         *[f"{row['waiting'][wait]:.1%}" if row["waiting"][wait] else "" for wait in WAITS], f"{row['idle']:.1%}",
-         gain_text(row)]
+        [
+            _core(row, found, row["engine"]),
+            f"{row['instructions']:,}",
+            f"{row['active']:.1%}",
+            *[f"{row['waiting'][wait]:.1%}" if row["waiting"][wait] else "" for wait in WAITS],
+            f"{row['idle']:.1%}",
+            gain_text(row),
+        ]
         for row in found["engines"]
-    ]  # fmt: skip
+    ]
     dma = [
-        [_core(row, found, "dma"), f"{row['transfers']:,}", f"{row['mib']:,.2f}", f"{row['gb_per_s']:,.1f}",
-         f"{row['peak_gb_per_s']:,.0f}", f"{row['active']:.1%}", gain_text(row)]
+        [
+            _core(row, found, "dma"),
+            f"{row['transfers']:,}",
+            f"{row['mib']:,.2f}",
+            f"{row['gb_per_s']:,.1f}",
+            f"{row['peak_gb_per_s']:,.0f}",
+            f"{row['active']:.1%}",
+            gain_text(row),
+        ]
         for row in found["dma"]
-    ]  # fmt: skip
+    ]
     tiles: list[list[str]] = []
     for item in found["working_set"]:
         for tile in item["tiles"]:
-            tiles.append([
-                tile["name"], _core(item, found, item["space"]), _source_name(tile["source"]), f"{tile['bytes']:,}",
-                f"{tile['live']:,}", f"{tile['total_bytes']:,}", f"{tile['total_bytes'] / item['capacity_bytes']:.1%}",
-            ])  # fmt: skip
+            tiles.append(
+                [
+                    tile["name"],
+                    _core(item, found, item["space"]),
+                    _source_name(tile["source"]),
+                    f"{tile['bytes']:,}",
+                    f"{tile['live']:,}",
+                    f"{tile['total_bytes']:,}",
+                    f"{tile['total_bytes'] / item['capacity_bytes']:.1%}",
+                ]
+            )
         high, capacity = item["high_water_bytes"], item["capacity_bytes"]
-        tiles.append(["all", _core(item, found, item["space"]), "", "", "", f"{high:,} of {capacity:,}",
-                      f"{high / capacity:.1%}"])  # fmt: skip
+        tiles.append(
+            ["all", _core(item, found, item["space"]), "", "", "", f"{high:,} of {capacity:,}", f"{high / capacity:.1%}"]
+        )
     gains = (*found["engines"], *found["dma"])
     said = [LONGER] if any(row["gain_us"] < 0 for row in gains) else []
     said += [ESTIMATED] if any(row["gain_estimated"] for row in gains) else []

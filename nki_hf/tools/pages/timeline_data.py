@@ -62,9 +62,16 @@ def _packed(columns: Columns) -> bytes:
     own = np.arange(len(columns.cause))
     behind = np.where(columns.cause < 0, 0, own - columns.cause)  # 0: no cause
     parts = (
-        np.diff(columns.lane, prepend=0), columns.kind, np.diff(columns.start, prepend=0), columns.length, columns.reason,
-        behind, columns.path, np.diff(columns.iteration, prepend=0), columns.use,
-    )  # fmt: skip
+        np.diff(columns.lane, prepend=0),
+        columns.kind,
+        np.diff(columns.start, prepend=0),
+        columns.length,
+        columns.reason,
+        behind,
+        columns.path,
+        np.diff(columns.iteration, prepend=0),
+        columns.use,
+    )
     return zlib.compress(np.concatenate(parts).astype("<i4").tobytes(), 6)
 
 

@@ -53,12 +53,18 @@ def beside(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
         ]
         found.append(
             {
-                "chip": row["chip"], "size": row["size"], "a_us": row["us"], "b_us": other["us"],
-                "speedup": row["us"] / other["us"], "least_us": row["least_us"], "engines": engines,
-                "a_path": [_step(step) for step in row["path"]], "b_path": [_step(step) for step in other["path"]],
+                "chip": row["chip"],
+                "size": row["size"],
+                "a_us": row["us"],
+                "b_us": other["us"],
+                "speedup": row["us"] / other["us"],
+                "least_us": row["least_us"],
+                "engines": engines,
+                "a_path": [_step(step) for step in row["path"]],
+                "b_path": [_step(step) for step in other["path"]],
                 "band": row["band"],
             }
-        )  # fmt: skip
+        )
     return found
 
 

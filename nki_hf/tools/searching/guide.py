@@ -76,7 +76,7 @@ def described(task: Task, sizes: Mapping[str, Any]) -> str:
         f"Values are judged at sizes {', '.join(map(str, check))} against float64, on inputs of several kinds; times are "
         f"simulated at {', '.join(map(str, at))} on {', '.join(sizes['chip'])}. The score is (least possible time) / (time), 0 "
         "for a kernel that is wrong.",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines)
 
 
@@ -102,7 +102,7 @@ def _limits(chip: Chip) -> str:
         f"{chip.vector_transpose_max} x {chip.vector_transpose_max}; bn_stats at most {chip.bn_stats_free_max} elements; "
         f"float32 matmuls cost {chip.tensor_fp32_cycles} times bfloat16; {chip.dma_engines} DMA engines of "
         f"{chip.dma_engine_bytes_per_ns} B per ns at full rate."
-    )  # fmt: skip
+    )
 
 
 def _signatures(prefix: str, names: Mapping[str, Entry]) -> list[str]:

@@ -89,11 +89,17 @@ def _jobs(
         if seconds is not None and seconds <= 0:
             return
         yield {
-            "kind": "round", "agent": settings["agent"], "folder": settings["folder"], "seconds": settings["timeout"],
+            "kind": "round",
+            "agent": settings["agent"],
+            "folder": settings["folder"],
+            "seconds": settings["timeout"],
             "path": str(run.kernel(number)),
-            "request": request_of(run, settings, before, number, text), "task": settings["task"],
-            "options": _options(settings, number), "known": dict(known), "left": seconds,
-        }  # fmt: skip
+            "request": request_of(run, settings, before, number, text),
+            "task": settings["task"],
+            "options": _options(settings, number),
+            "known": dict(known),
+            "left": seconds,
+        }
 
 
 def _options(settings: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -109,8 +115,17 @@ def _started(run: Run, settings: Mapping[str, Any], workers: Workers, clock: Cal
     answer = next(workers.run([job], round_limit(settings["judge"])))[1]
     record = answer.get("record") or failed_record(str(path), settings["task"], answer.get("error", "no answer"))
     seconds = {"agent": 0.0, "judge": sum(record.get("seconds", {}).values())}
-    line = line_of(0, 0, None, settings["start"], record, note="the kernel that the run starts from", seconds=seconds,
-                   clock_s=clock(), same_as=None)  # fmt: skip
+    line = line_of(
+        0,
+        0,
+        None,
+        settings["start"],
+        record,
+        note="the kernel that the run starts from",
+        seconds=seconds,
+        clock_s=clock(),
+        same_as=None,
+    )
     return line, record
 
 

@@ -86,10 +86,19 @@ def judge_options(
     if not 0 < timeout <= 3600:
         raise ValueError(f"timeout={timeout} is no time: it is above 0 and at most 3,600 s.")
     return {
-        "layout": layout, "check": sizes_of(check, "check"), "at": sizes_of(at, "at"), "chip": chips, "lnc": lnc,
-        "dtype": dtype, "constants": dict(constant_of(text) for text in const), "rtol": rtol, "timeout": timeout,
-        "memory_gib": memory, "window": window_of(order), "seed": None if seed == -1 else seed,
-    }  # fmt: skip
+        "layout": layout,
+        "check": sizes_of(check, "check"),
+        "at": sizes_of(at, "at"),
+        "chip": chips,
+        "lnc": lnc,
+        "dtype": dtype,
+        "constants": dict(constant_of(text) for text in const),
+        "rtol": rtol,
+        "timeout": timeout,
+        "memory_gib": memory,
+        "window": window_of(order),
+        "seed": None if seed == -1 else seed,
+    }
 
 
 def round_limit(options: dict[str, Any]) -> float:

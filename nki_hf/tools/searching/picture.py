@@ -79,8 +79,16 @@ def _panel(axis: Any, panel: Mapping[str, Any], label: str) -> None:
         axis.plot(*zip(*panel["measured"], strict=True), "s", color="tab:red", markerfacecolor="none", label="measured")
     for name, us in panel["lines"].items():
         axis.axhline(us, color="0.6", linewidth=0.8, linestyle="--")
-        axis.annotate(name, (1.0, us), xycoords=("axes fraction", "data"), xytext=(3, 0), textcoords="offset points",
-                      fontsize=7, va="center", color="0.3")  # fmt: skip
+        axis.annotate(
+            name,
+            (1.0, us),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            fontsize=7,
+            va="center",
+            color="0.3",
+        )
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_yscale("log")

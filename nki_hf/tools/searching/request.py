@@ -75,9 +75,14 @@ def _line(item: Round) -> dict[str, Any]:
 def _pair(run: Run, slow: Round, fast: Round) -> dict[str, Any]:
     sources = run.source(slow["round"]), run.source(fast["round"])
     return {
-        "speedup": speedup(slow, fast), "note": fast["note"], "slow_us": slow["us"], "fast_us": fast["us"],
-        "slow": sources[0], "fast": sources[1], "diff": source_diff(*sources, ("slow", "fast")),
-    }  # fmt: skip
+        "speedup": speedup(slow, fast),
+        "note": fast["note"],
+        "slow_us": slow["us"],
+        "fast_us": fast["us"],
+        "slow": sources[0],
+        "fast": sources[1],
+        "diff": source_diff(*sources, ("slow", "fast")),
+    }
 
 
 def _whole(run: Run, item: Round) -> dict[str, Any]:

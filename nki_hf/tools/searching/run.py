@@ -32,9 +32,18 @@ _SETTINGS = "run.json"
 _ROUNDS = "rounds.jsonl"
 _FOLDERS = ("kernels", "judged")
 _KINDS: Mapping[str, type | UnionType] = {
-    "agent": list, "task": str, "beam": int, "tries": int, "seed": int, "judge": dict, "timeout": int | float, "start": str,
-    "folder": str, "remember": list, "remembered": list,
-}  # fmt: skip
+    "agent": list,
+    "task": str,
+    "beam": int,
+    "tries": int,
+    "seed": int,
+    "judge": dict,
+    "timeout": int | float,
+    "start": str,
+    "folder": str,
+    "remember": list,
+    "remembered": list,
+}
 _TRANSIENT = {"timeout", "killed", "crowd", "damaged", "crashed", "exit"}
 """Kinds of a process that did not come to its end."""
 
@@ -63,8 +72,10 @@ class Run:
             raise ValueError(f"run={self.folder}: {_SETTINGS} is not that of a loop: give another folder.")
         for name, kind in _KINDS.items():
             if not isinstance(found.get(name), kind) or isinstance(found[name], bool):
-                raise ValueError(f"damaged: {_SETTINGS}: {name}={found.get(name)!r} is not what a loop writes: give another "
-                                 f"folder than run={self.folder}.")  # fmt: skip
+                raise ValueError(
+                    f"damaged: {_SETTINGS}: {name}={found.get(name)!r} is not what a loop writes: give another "
+                    f"folder than run={self.folder}."
+                )
         if found["beam"] < 1 or found["tries"] < 1:
             raise ValueError(f"damaged: {_SETTINGS}: beam and tries are 1 or more: give another folder than run={self.folder}.")
         return found
@@ -205,10 +216,17 @@ def line_of(
       more: further entries: `sentence` and `stage` where there is no record, `note`, `seconds`, `clock_s`.
     """
     line: dict[str, Any] = {
-        "round": number, "generation": generation, "parent": parent,
+        "round": number,
+        "generation": generation,
+        "parent": parent,
         "sha256": _digest(source),
-        "passed": False, "stage": "agent", "sentence": "", "score": 0.0, "us": {}, "transient": False,
-    }  # fmt: skip
+        "passed": False,
+        "stage": "agent",
+        "sentence": "",
+        "score": 0.0,
+        "us": {},
+        "transient": False,
+    }
     if record is not None:
         line |= {key: record[key] for key in ("passed", "stage", "sentence", "score")}
         line |= {"us": times_of(record), "transient": _transient(record)}

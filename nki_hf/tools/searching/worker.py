@@ -109,8 +109,11 @@ def _bench(job: Mapping[str, Any], alive: Callable[[], bool]) -> dict[str, Any]:
 
 
 _DONE: Mapping[str, Callable[[Mapping[str, Any], Callable[[], bool]], dict[str, Any]]] = {
-    "bench": _bench, "judge": _judged, "round": _round, "trial": _trial,
-}  # fmt: skip
+    "bench": _bench,
+    "judge": _judged,
+    "round": _round,
+    "trial": _trial,
+}
 
 
 if __name__ == "__main__":

@@ -110,9 +110,13 @@ class Workers:
 
     def _started(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "nki_hf.tools.searching.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env=worker_environment(), start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "nki_hf.tools.searching.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=worker_environment(),
+            start_new_session=True,
+        )
         with self._lock:
             self._all.append(process)
         return process

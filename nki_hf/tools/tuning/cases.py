@@ -51,9 +51,16 @@ def file_cases(kernel: Named, task: str, options: Mapping[str, Any], folder: Pat
                 own, wanted = layout_of(found, laid, key)
                 arrays.append((key, list(placed_shape(shape, own, wanted) if own else shape), kind))
             given = {**found.constants(size), **options["constants"]}
-            job = {"kind": "trial", "path": f"{place}:{name}" if name else f"{place}", "arrays": arrays,
-                   "chip": chip, "lnc": options["lnc"],
-                   "window": options["window"], "given": given, "named": list(options["constants"])}  # fmt: skip
+            job = {
+                "kind": "trial",
+                "path": f"{place}:{name}" if name else f"{place}",
+                "arrays": arrays,
+                "chip": chip,
+                "lnc": options["lnc"],
+                "window": options["window"],
+                "given": given,
+                "named": list(options["constants"]),
+            }
             facts = {key: job[key] for key in ("arrays", "chip", "lnc", "window")} | {"given": repr(given), "name": name}
             study = study_of(facts, place, folder)
             cases.append(Case(label=f"{chip}@{size}", job=job, start={}, study=study, band=task_band(found, chip)))
@@ -83,8 +90,16 @@ def own_cases(
         count = own_plan(kernel, problem, target, {}).instructions
         per_unit = count // (problem.batch * problem.num_heads_kv) + 1
         units = None if count <= _WHOLE * cores else -(-_WHOLE // per_unit)
-        job = {"kind": "trial", "kernel": kernel, "shape": shape, "chip": name, "lnc": cores, "window": window, "units": units,
-               "given": {}}  # fmt: skip
+        job = {
+            "kind": "trial",
+            "kernel": kernel,
+            "shape": shape,
+            "chip": name,
+            "lnc": cores,
+            "window": window,
+            "units": units,
+            "given": {},
+        }
         spec = importlib.util.find_spec(binding(kernel).module)
         if spec is None or spec.origin is None:
             raise ValueError(f"kernel={kernel} is not here.")

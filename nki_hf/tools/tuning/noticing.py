@@ -57,9 +57,13 @@ INSTALLED = _folders(
 """Folders of installed packages, the user's and the system's among them where this Python looks there."""
 _STANDARD = ("<frozen ", *_folders(*(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))))
 KNOWN = (
-    *INSTALLED, *_STANDARD, "/proc/", "/sys/", "/dev/",
+    *INSTALLED,
+    *_STANDARD,
+    "/proc/",
+    "/sys/",
+    "/dev/",
     *_folders(*(Path(nki_hf.__file__).parent / name for name in ("sim", "timing", "chips", "tools"))),
-)  # fmt: skip
+)
 """Where files are no part of a kernel, or are covered by the digest of the laws."""
 
 

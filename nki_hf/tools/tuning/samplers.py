@@ -62,9 +62,12 @@ class Sampled:
         for left in reversed(range(_ATTEMPTS)):
             try:
                 self._study = self._optuna.create_study(
-                    storage=self._storage(storage), sampler=self._own, study_name=name, load_if_exists=True,
+                    storage=self._storage(storage),
+                    sampler=self._own,
+                    study_name=name,
+                    load_if_exists=True,
                     direction="minimize",
-                )  # fmt: skip
+                )
                 return
             except Exception as error:  # of optuna, SQLAlchemy or the file system
                 if "://" in storage and left and any(word in str(error) for word in _MEANWHILE):

@@ -201,8 +201,12 @@ def study_of(facts: Mapping[str, Any], source: Path, folder: Path | None) -> Stu
     """The study of a kernel's source and a problem."""
     python = f"{sys.version_info[0]}.{sys.version_info[1]}, NumPy {np.__version__}"
     whole = {
-        **facts, "source": source_digest(source), "laws": laws(), "language": nki_hf.sim.__version__, "python": python,
+        **facts,
+        "source": source_digest(source),
+        "laws": laws(),
+        "language": nki_hf.sim.__version__,
+        "python": python,
         "format": _FORMAT,
-    }  # fmt: skip
+    }
     study = Study(whole, None, source)
     return Study(whole, None if folder is None else folder / f"{study.name}.jsonl", source)

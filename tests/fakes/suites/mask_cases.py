@@ -10,9 +10,15 @@ from nki_hf.adapters import torch_op
 
 SEQLEN, WINDOW = 260, 70
 SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1,
-    "head_dim": 16, "num_hidden_layers": 2, "max_position_embeddings": 2048,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 2048,
+}
 CASES = {"causal": (None, False), "left-padded": (None, True), "window": (WINDOW, False), "both": (WINDOW, True)}
 
 
@@ -33,9 +39,12 @@ def models(window):
     torch.manual_seed(0)
     kind = "full_attention" if window is None else "sliding_attention"
     config = Qwen3Config(
-        **SIZES, use_sliding_window=window is not None, sliding_window=window, layer_types=[kind] * 2,
+        **SIZES,
+        use_sliding_window=window is not None,
+        sliding_window=window,
+        layer_types=[kind] * 2,
         attn_implementation="eager",
-    )  # fmt: skip
+    )
     on_cpu = Qwen3Model(config).eval()
     on_device = Qwen3Model(copy.deepcopy(config)).eval()
     on_device.load_state_dict(on_cpu.state_dict())

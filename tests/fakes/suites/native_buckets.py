@@ -17,9 +17,16 @@ def _models():
     """The same random weights twice: eager on the CPU, nki on the device."""
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=2048, attn_implementation="eager",
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=2048,
+        attn_implementation="eager",
+    )
     on_cpu, on_device = Qwen3ForCausalLM(config).eval(), Qwen3ForCausalLM(copy.deepcopy(config)).eval()
     on_device.load_state_dict(on_cpu.state_dict())
     on_device.set_attn_implementation("nki")

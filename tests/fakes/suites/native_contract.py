@@ -333,9 +333,16 @@ def test_a_kernel_with_loops_of_run_time_is_chosen_only_where_a_tracer_takes_the
         monkeypatch.setenv("NKI_COMPILER_FRONTEND", chosen)
     monkeypatch.setattr(dispatch, "features", lang.features.__wrapped__)
     problem = Problem(
-        batch=1, num_heads_q=4, num_heads_kv=2, seqlen_q=512, seqlen_kv=512, head_dim=64, head_dim_v=64, dtype="bfloat16",
+        batch=1,
+        num_heads_q=4,
+        num_heads_kv=2,
+        seqlen_q=512,
+        seqlen_kv=512,
+        head_dim=64,
+        head_dim_v=64,
+        dtype="bfloat16",
         mask=Mask(ahead=1),
-    )  # fmt: skip
+    )
     decision = dispatch.decide.__wrapped__(problem, backend="neuron", chip="trn2", lnc=2)
     assert decision.kernel == ("flash_const_max" if loops else "flash_prefill")
 

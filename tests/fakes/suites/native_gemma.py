@@ -10,9 +10,16 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gem
 import nki_hf
 
 SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 1,
-    "head_dim": 16, "max_position_embeddings": 512, "sliding_window": 8, "attn_implementation": "eager",
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "sliding_window": 8,
+    "attn_implementation": "eager",
+}
 
 
 @pytest.fixture(autouse=True)

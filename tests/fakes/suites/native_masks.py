@@ -106,9 +106,17 @@ def test_a_mask_of_the_users_own_is_converted_once_for_all_layers_and_again_in_t
 
 def _mask(function=builders.causal_mask_function, padding=None, **changes):
     options = {
-        "batch_size": 2, "q_length": 5, "kv_length": 8, "q_offset": 3, "kv_offset": 0, "mask_function": function,
-        "attention_mask": padding, "allow_is_causal_skip": True, "device": torch.device("neuron"), "config": None,
-    }  # fmt: skip
+        "batch_size": 2,
+        "q_length": 5,
+        "kv_length": 8,
+        "q_offset": 3,
+        "kv_offset": 0,
+        "mask_function": function,
+        "attention_mask": padding,
+        "allow_is_causal_skip": True,
+        "device": torch.device("neuron"),
+        "config": None,
+    }
     return nki_mask(**options | changes)
 
 
@@ -195,10 +203,17 @@ def test_what_is_no_band_stays_a_dense_mask(kind):
 def _chunked_model(place):
     torch.manual_seed(0)
     config = Llama4TextConfig(
-        **SIZES, attention_chunk_size=WINDOW, intermediate_size_mlp=32, num_local_experts=1, moe_layers=[], pad_token_id=0,
-        layer_types=["chunked_attention", "full_attention"], no_rope_layers=[1, 1], attn_temperature_tuning=False,
+        **SIZES,
+        attention_chunk_size=WINDOW,
+        intermediate_size_mlp=32,
+        num_local_experts=1,
+        moe_layers=[],
+        pad_token_id=0,
+        layer_types=["chunked_attention", "full_attention"],
+        no_rope_layers=[1, 1],
+        attn_temperature_tuning=False,
         attn_implementation="eager",
-    )  # fmt: skip
+    )
     model = Llama4TextModel(config).eval()
     if place == "neuron":
         model.set_attn_implementation("nki")
@@ -244,9 +259,14 @@ def test_a_mask_of_chunks_stands_for_transformers_own(length, padded):
     )
     on_device = builders.chunked_causal_mask_function(8, before.to("neuron"))
     mask = nki_mask(
-        **sizes, mask_function=on_device, attention_mask=padding.to("neuron") if padded else None, use_vmap=False,
-        local_size=8, device=torch.device("neuron"), config=Llama4TextConfig(attention_chunk_size=8),
-    )  # fmt: skip
+        **sizes,
+        mask_function=on_device,
+        attention_mask=padding.to("neuron") if padded else None,
+        use_vmap=False,
+        local_size=8,
+        device=torch.device("neuron"),
+        config=Llama4TextConfig(attention_chunk_size=8),
+    )
     assert (mask.window, mask.ahead) == (8, 1)
     assert torch.equal(mask.dense().cpu(), expected)
 
@@ -296,9 +316,13 @@ def test_where_a_declining_model_adds_its_mask_it_adds_eagers(function, padded, 
     placed = None if padding is None else padding.to("neuron")
     device = torch.device("neuron")
     mask = nki_mask(
-        **sizes, attention_mask=placed, dtype=dtype, device=device, config=Gemma2Config(),
+        **sizes,
+        attention_mask=placed,
+        dtype=dtype,
+        device=device,
+        config=Gemma2Config(),
         allow_is_bidirectional_skip=function == "everything",
-    )  # fmt: skip
+    )
     assert isinstance(mask, DeviceMask)
     scores = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(2)).to(dtype)
     assert mask.dtype == dtype

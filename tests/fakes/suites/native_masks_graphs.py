@@ -44,8 +44,10 @@ def test_packed_sequences_in_a_graph_are_bounds_and_exact(packed, window, masks_
     expected = on_cpu(ids, position_ids=positions, use_cache=False).last_hidden_state
     run = torch.compile(
         lambda ids, positions: on_device(ids, position_ids=positions, use_cache=False).last_hidden_state,
-        backend="neuron", fullgraph=True, dynamic=False,
-    )  # fmt: skip
+        backend="neuron",
+        fullgraph=True,
+        dynamic=False,
+    )
     found = run(ids.int().to("neuron"), positions.int().to("neuron")).cpu()
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-2)
     assert all(mask.runtime_bounds and mask.bias is None and mask.ahead == 1 for mask, _ in masks_seen)

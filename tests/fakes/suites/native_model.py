@@ -88,9 +88,14 @@ def test_no_decode_step_of_the_benchmark_meets_an_operation_of_another_size(padd
     prompt = Prompt(input_ids=ids, attention_mask=mask.to("neuron") if padded else None, source="ids")
     begins = {}
     made = generate(
-        on_device.model, prompt, steps=4, warmup=0, iters=1, wait=lambda: None,
+        on_device.model,
+        prompt,
+        steps=4,
+        warmup=0,
+        iters=1,
+        wait=lambda: None,
         say=lambda what: begins.setdefault(what, len(MACHINE.ops)),
-    )  # fmt: skip
+    )
     met = [(name, tuple(sizes)) for name, sizes in MACHINE.ops]
     steps = [begins[f"decode warm-up step {number}/4"] for number in (1, 2, 3, 4)] + [begins["decode step 1/4"]]
     assert steps == sorted(set(steps))

@@ -6,9 +6,14 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 16, "max_position_embeddings": 2048,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 2048,
+}
 
 
 def eager_and_nki(layers=2, **changes):

@@ -96,8 +96,10 @@ def test_the_key_holds_weights_flags_versions_and_the_kernels_source(monkeypatch
             patch.setenv(name, "another")
             assert _key() != key, name
     for place, name, value in (
-        (nki_hf, "__version__", "9"), (traced, "package_sources", lambda: "other"), (traced, "_version", lambda name: "9"),
-    ):  # fmt: skip
+        (nki_hf, "__version__", "9"),
+        (traced, "package_sources", lambda: "other"),
+        (traced, "_version", lambda name: "9"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, value)
             assert _key() != key, name

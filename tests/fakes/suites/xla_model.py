@@ -17,9 +17,14 @@ from nki_hf.tools.model_bench.model import LastHidden
 from nki_hf.tools.model_bench.worlds import choose_device
 
 SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 16, "max_position_embeddings": 2048,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 2048,
+}
 
 
 @pytest.fixture(autouse=True)

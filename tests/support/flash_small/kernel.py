@@ -54,9 +54,15 @@ def one_head(q, k, v, out, lse, seen, b, h, scale, group):
     probs = nl.ndarray((rows, keys), dtype=v.dtype, buffer=nl.sbuf)
     total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(
-        dst=probs, op=nl.exp, data=scores, bias=shift, scale=scale, reduce_op=nl.add, reduce_res=total,
+        dst=probs,
+        op=nl.exp,
+        data=scores,
+        bias=shift,
+        scale=scale,
+        reduce_op=nl.add,
+        reduce_res=total,
         reduce_cmd=nisa.reduce_cmd.reset_reduce,
-    )  # fmt: skip
+    )
     result = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.psum)
     for key in range(0, keys, TILE):
         size = min(TILE, keys - key)

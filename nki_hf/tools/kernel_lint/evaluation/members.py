@@ -190,7 +190,13 @@ def any_item(machine: Machine, owner: Any) -> Any:
 def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, Tile) and isinstance(other, Tile):
         return (one.buffer, one.dtype, one.shape, one.start, one.offset, one.steps) == (
-            other.buffer, other.dtype, other.shape, other.start, other.offset, other.steps)  # fmt: skip
+            other.buffer,
+            other.dtype,
+            other.shape,
+            other.start,
+            other.offset,
+            other.steps,
+        )
     return type(one) is type(other) and bool(one == other)
 
 

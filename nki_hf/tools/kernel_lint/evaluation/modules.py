@@ -13,8 +13,10 @@ def hosts_of(tree: ast.Module) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.asname or alias.name.split(".")[0]: (alias.asname and alias.name) or alias.name.split(".")[0]
-                      for alias in node.names}  # fmt: skip
+            found |= {
+                alias.asname or alias.name.split(".")[0]: (alias.asname and alias.name) or alias.name.split(".")[0]
+                for alias in node.names
+            }
         elif isinstance(node, ast.ImportFrom) and not node.level:
             found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     return found

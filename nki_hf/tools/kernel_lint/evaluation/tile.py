@@ -143,9 +143,10 @@ def indexed(tile: Tile, index: Any) -> Tile | None:
         start = _first(first) if simple and tile.start is not None else None
         rows = _extent(None, first) if simple else None
         return replace(
-            unlaid(tile), start=None if start is None or tile.start is None else tile.start + start,
+            unlaid(tile),
+            start=None if start is None or tile.start is None else tile.start + start,
             shape=None if rows is None else (rows, *([Unknown("?")] * (len(items) - 1))),
-        )  # fmt: skip
+        )
     if ... in items:
         at = items.index(...)
         missing = len(tile.shape) - sum(each is not None for each in items) + 1
@@ -208,8 +209,11 @@ def _extent(size: Any, item: slice | Cut) -> Any:
 
 def patterned(tile: Tile, pattern: Any, offset: Any) -> Tile:
     """`tile.ap(pattern=[[step, size], ...], offset=n)`; its partitions are not told."""
-    pairs = [tuple(each) for each in pattern if isinstance(each, list | tuple) and len(each) == 2] if isinstance(
-        pattern, list | tuple) else []  # fmt: skip
+    pairs = (
+        [tuple(each) for each in pattern if isinstance(each, list | tuple) and len(each) == 2]
+        if isinstance(pattern, list | tuple)
+        else []
+    )
     if not pairs or len(pairs) != len(pattern):
         return unlaid(tile)
     row, first = size_of(pairs[0][0]), size_of(offset)

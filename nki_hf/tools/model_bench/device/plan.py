@@ -149,7 +149,7 @@ def environment(options: BenchOptions, device: str) -> dict[str, str]:
 def path_with_own_programs(path: str) -> str:
     """`PATH` with the folder of this Python first: there AWS's packages have the programs that they start by name, also where
     nobody activated the venv, or somebody another one.
-    """  # fmt: skip
+    """
     own = os.path.dirname(sys.executable)
     return path if path.split(os.pathsep)[0] == own else os.pathsep.join(filter(None, (own, path)))
 
