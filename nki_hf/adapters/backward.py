@@ -105,9 +105,11 @@ def attention_gradients(
         if whole is not None:
             out = sum(each[:, start:stop].float() for each in (whole[0], *whole[4:]))
             delta = (out * dout[:, start:stop]).sum(-1).transpose(1, 2)[..., None]
-        if dlse is not None:
+        dscores = dscores.sub_(delta)
+        if dlse is not None:  # after the difference, which is exactly 0 in a row with one key: no rounding of delta joins dlse
+            dscores = dscores.add_(dlse[:, :, start:stop, None])
             delta = delta - dlse[:, :, start:stop, None]
-        dscores = dscores.sub_(delta).mul_(probs)
+        dscores = dscores.mul_(probs)
         if dsink is not None and sink_prob is not None:
             dsink -= (sink_prob * delta).sum(dim=(0, 2, 3))
         dv[:, :, first:last] += flat.transpose(2, 3) @ dout_rows

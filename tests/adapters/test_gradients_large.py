@@ -308,3 +308,37 @@ def test_the_second_step_has_the_gradients_of_the_first(heads, seqlen_q, seqlen_
     for _ in range(3):
         for got, expected in zip(step(own, torch.float32), want, strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["simulator", "torch_reference"])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("keys", "scale"), [(1, 1.0), (20, 1e6)])
+def test_the_gradient_of_lse_where_one_key_matters_has_no_rounding_of_the_outputs(keys, scale, biased, softcap, backend):
+    """The gradient of such a score is dlse: dout does not matter, which is made large here, so that its rounding would show."""
+    generator = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(1, 2, length, 16, generator=generator) for length in (9, keys, keys))
+    k[:, :, 0] = 2 * q.mean(dim=2)
+    q = q + 4 * k[:, :, :1]
+    bias = torch.zeros(1, 2, 9, keys)
+    if softcap is not None:
+        scale = 0.02  # a cap makes scores equal: only a row with one key is such a row
+        q, k, v, bias = q, k[:, :, :1], v[:, :, :1], bias[..., :1]
+    dout, dlse = 100 * torch.randn(1, 2, 9, 16, generator=generator), torch.randn(1, 2, 9, generator=generator)
+
+    def run(dtype, ours):
+        given = [each.detach().clone().to(dtype).requires_grad_() for each in (q, k, v, bias)]
+        if ours:
+            mask = given[3] if biased else None
+            out, lse = nki_hf.attention(*given[:3], mask, scale=scale, softcap=softcap, return_lse=True)
+        else:
+            scores = given[0] @ given[1].transpose(2, 3) * scale
+            scores = (scores if softcap is None else softcap * torch.tanh(scores / softcap)) + given[3]
+            out, lse = torch.softmax(scores, -1) @ given[2], scores.logsumexp(-1)
+        ((out * dout.to(dtype)).sum() + (lse * dlse.to(dtype)).sum()).backward()
+        return [given[at].grad.double() for at in ((0, 1, 3) if biased else (0, 1))]
+
+    with nki_hf.using(backend=backend, strict=backend == "simulator"):
+        found = run(torch.float32, True)
+    for ours, theirs, true in zip(found, run(torch.float32, False), run(torch.float64, False), strict=True):
+        assert (ours - true).norm() <= 1.5 * (theirs - true).norm() + 2**-24 * true.norm()

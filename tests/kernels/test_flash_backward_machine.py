@@ -181,14 +181,18 @@ def test_a_large_section_fits_sbuf():
 # ---- planted faults ---------------------------------------------------------------------------------------------------
 
 _ADDS = "moving=grads[0:rows, slot, 0:width_v],\n            accumulate=begun[first + c],"
+_CENTRED = "score_gradients(env, tile, work, probs, dscores)"
+_NOT_CENTRED = 'nisa.tensor_tensor(dst=dscores, data1=work["dprobs"], data2=probs, op=nl.multiply)'
 FAULTS = {
     "dq without the scale": ("tiles.py", 'op1=nl.multiply, operand1=env["scale"]', "op1=nl.bypass, operand1=1.0", "dq"),
     "dq of the last block only": ("kernel.py", 'if tile["dq"] == None:', "if True:", "dq"),
     "dk without the scale": ("tiles.py", 'block["dk"], env["scale"], "dk"', 'block["dk"], 1.0, "dk"', "dk"),
     "dk from other queries": ("kernel.py", "queries[0:rows, slot, 0:head_dim]", "queries[0:rows, 0, 0:head_dim]", "dk"),
     "dv of the last rows": ("kernel.py", _ADDS, _ADDS.replace("begun[first + c]", "False"), "dv"),
-    "no delta": ("kernel.py", 'operand0=tile["delta"]', "operand0=0.0", "dq"),
+    "no delta": ("scores.py", 'operand0=tile["delta"]', "operand0=0.0", "dq"),
+    "no delta in float32": ("scores.py", 'operand0=tile["centre"]', "operand0=0.0", "dq"),
     "no gradient of lse": ("tiles.py", 'if run["dlse"] != None:', "if False:", "dq"),
+    "no gradient of lse in float32": ("scores.py", 'operand1=tile["dlse"]', "operand1=0.0", "dq"),
     "sign of the sink's gradient": ("kernel.py", "op0=nl.multiply, operand0=-1.0)", "op0=nl.multiply, operand0=1.0)", "d_sink"),
     "half of the sink's rows": ("kernel.py", "for width in (64, 32,", "for width in (32,", "d_sink"),
     "no rest of out": ("tiles.py", 'if run["out_rest"] != None:', "if False:", "dq"),
@@ -198,7 +202,7 @@ FAULTS = {
     "dv without what is left of it": ("tiles.py", '_scale_rows(run, run["dout"])', "pass", "dv"),
     "sink's gradient of one tile": ("tiles.py", "op1=nl.add, operand1=place)", "op1=nl.bypass, operand1=place)", "d_sink"),
     "bias's gradient of one head": ("bias_gradient.py", "data1=place, data2=dscores", "data1=dscores, data2=dscores", "d_bias"),
-    "bias's gradient without delta": ("bias_gradient.py", 'operand0=tile["delta"]', "operand0=0.0", "d_bias"),
+    "bias's gradient without delta": ("bias_gradient.py", _CENTRED, _NOT_CENTRED, "d_bias"),
     "no slope of the cap": ("kernel.py", 'work["slope"], op=nl.multiply', 'work["slope"], op=nl.bypass', "dq"),
 }
 """What it is, file, right source, wrong source, and the gradient that must be found wrong."""
@@ -223,7 +227,7 @@ def test_a_planted_fault_is_found(name, tmp_path, monkeypatch):
         num_heads_kv=2,
         seqlen_q=300,
         seqlen_kv=700,
-        dtype="float32" if additive else "bfloat16",
+        dtype="float32" if additive or "float32" in name else "bfloat16",
         softmax_scale=0.4,
         sink=not additive,
         softcap=3.0 if "cap" in name else None,

@@ -11,6 +11,7 @@ from nki_hf.kernels.flash_backward.scores import (
     mask_scores,
     probabilities,
     products,
+    score_gradients,
     step_shape,
 )
 from nki_hf.kernels.flash_backward.steps import bias_jobs, row_steps, runs_of, tiles_of
@@ -79,9 +80,7 @@ def _add_step(env, sums, step, tile, work, begin):
     mask_scores(env, step, tile, work)
     probs, _ = probabilities(env, step, tile, work, nl.float32)
     dscores = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.scalar_tensor_tensor(
-        dst=dscores, data=work["dprobs"], op0=nl.subtract, operand0=tile["delta"], op1=nl.multiply, operand1=probs
-    )
+    score_gradients(env, tile, work, probs, dscores)
     place = sums[0:rows, step["key"] - begin : step["key"] - begin + width]
     nisa.tensor_tensor(dst=place, data1=place, data2=dscores, op=nl.add)
 

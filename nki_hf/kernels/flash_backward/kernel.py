@@ -24,11 +24,12 @@ With `recompute` a query tile finds maximum, sum and delta of its rows from the 
 lse: one whose keys lie in one block in the step that uses them, which costs time of Vector and Scalar and no product, others in
 a first pass over the same steps. That is what float32 and additive biases need: an lse of 1e8, rounded to float32, says nothing
 about how a row's weight is divided, and a gradient that cancels in exact arithmetic does so only if both sides were rounded
-alike. Elsewhere probabilities are P = exp(scale * scores - row_shift) / row_sum, at most 1: the forward pass's own weights,
-rounded as there, over their own sum. What a weight of nearly all of a row lost or won by its rounding, it has in the sum too.
-Weights get the power of two above 1 / row_sum, which takes none of their digits; q (for dk), dout (for dv) and dq get the rest.
-Without row_shift and row_sum P is exp(scale * scores - lse), and rows of equal keys err by the rounding of lse: 0.2 % at 3e4,
-3 % at 1e6, all of it at 1e8.
+alike. For the same reason float32 adds dlse after dprobs - rowsum(P * dprobs), by one more instruction of Vector. Elsewhere
+probabilities are P = exp(scale * scores - row_shift) / row_sum, at most 1: the forward pass's own weights, rounded as there,
+over their own sum. What a weight of nearly all of a row lost or won by its rounding, it has in the sum too. Weights get the
+power of two above 1 / row_sum, which takes none of their digits; q (for dk), dout (for dv) and dq get the rest. Without
+row_shift and row_sum P is exp(scale * scores - lse), and rows of equal keys err by the rounding of lse: 0.2 % at 3e4, 3 % at
+1e6, all of it at 1e8.
 
 Hidden scores are float32's lowest value before the exponential. Key tiles that no row of a query tile sees have no step; rows,
 query tiles and key tiles without a partner have gradients of zero.
@@ -61,6 +62,7 @@ from nki_hf.kernels.flash_backward.scores import (
     mask_scores,
     probabilities,
     products,
+    score_gradients,
     step_shape,
 )
 from nki_hf.kernels.flash_backward.steps import order_of_work, runs_of, tiles_of, units_of
@@ -296,14 +298,10 @@ def _gradient(env, step, tile, work):
         nisa.memset(dst=dscores, value=0.0, engine=nisa.engine.gpsimd)
     place = dscores[0:rows, 0:width]
     if work["slope"] == None:  # noqa: E711
-        nisa.scalar_tensor_tensor(
-            dst=place, data=work["dprobs"], op0=nl.subtract, operand0=tile["delta"], op1=nl.multiply, operand1=exact
-        )
+        score_gradients(env, tile, work, exact, place)
     else:
         capped = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.scalar_tensor_tensor(
-            dst=capped, data=work["dprobs"], op0=nl.subtract, operand0=tile["delta"], op1=nl.multiply, operand1=exact
-        )
+        score_gradients(env, tile, work, exact, capped)
         nisa.tensor_tensor(dst=place, data1=capped, data2=work["slope"], op=nl.multiply)
     work["probs"] = probs
     work["dscores"] = dscores

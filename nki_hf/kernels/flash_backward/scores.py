@@ -154,6 +154,20 @@ def probabilities(env, step, tile, work, dtype):
     return probs, probs
 
 
+def score_gradients(env, tile, work, probs, dst):
+    """`dst` = (dprobs - delta) * P. In float32 dlse joins after the difference, which is exactly 0 in a row with one key that
+    matters: what is left is dlse, and from a delta far above it dlse would have been taken with that delta's rounding.
+    """
+    dprobs = work["dprobs"]
+    if tile["dlse"] != None and tile["centre"] != None and env["q"].dtype == nl.float32:  # noqa: E711
+        nisa.tensor_scalar(dst=dst, data=dprobs, op0=nl.subtract, operand0=tile["centre"], op1=nl.add, operand1=tile["dlse"])
+        nisa.tensor_tensor(dst=dst, data1=dst, data2=probs, op=nl.multiply)
+    else:
+        nisa.scalar_tensor_tensor(
+            dst=dst, data=dprobs, op0=nl.subtract, operand0=tile["delta"], op1=nl.multiply, operand1=probs
+        )
+
+
 def gather_statistics(env, step, tile, work):
     """Online softmax over a step's keys: minus the maximum, the row sum, and the row sum of weights * dP, all [rows, 1]."""
     rows, width = step_shape(step, tile)
@@ -226,8 +240,10 @@ def end_statistics(env, tile):
         tile["shift"] = joined
     delta = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(dst=delta, data1=tile["weighted"], data2=factor, op=nl.multiply)
+    tile["centre"] = delta
     if tile["dlse"] != None:  # noqa: E711
-        nisa.tensor_tensor(dst=delta, data1=delta, data2=tile["dlse"], op=nl.subtract)
+        delta = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=delta, data1=tile["centre"], data2=tile["dlse"], op=nl.subtract)
     tile["factor"] = factor
     tile["delta"] = delta
     tile["total"] = None

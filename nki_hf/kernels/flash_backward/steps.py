@@ -51,7 +51,7 @@ KEYS = {
         "shift": "what the exponentials are relative to [rows, 1]", "total": "row sums so far [rows, 1], or None",
         "weighted": "row sums of probabilities * dP so far [rows, 1]",
         "factor": "1 / row sum [rows, 1], or None", "power": "its power of two, or None", "left": "factor / power, or None",
-        "most": "power / factor, or None", "delta": "rowsum(P * dP) - dlse [rows, 1]",
+        "most": "power / factor, or None", "delta": "rowsum(P * dP) - dlse [rows, 1]", "centre": "without dlse, or None",
         "dq": "sum so far [rows, head_dim] float32, or None",
     },
     "block": {
@@ -108,8 +108,8 @@ def tiles_of(unit: int, spans: tuple[Span, ...], q_shape: tuple[int, ...], k_sha
                 "batch": unit // heads_kv, "head": unit % heads_kv * group + g, "g": g, "row": t * TILE,
                 "rows": min(TILE, seqlen_q - t * TILE), "first": first, "last": last, "full_first": full_first,
                 "full_last": full_last, "total": None, "weighted": None, "factor": None, "power": None, "left": None,
-                "most": None, "shift": None, "delta": None, "lower": None, "upper": None, "dlse": None, "dq": None, "run": 0,
-                "slot": 0,
+                "most": None, "shift": None, "delta": None, "centre": None, "lower": None, "upper": None, "dlse": None,
+                "dq": None, "run": 0, "slot": 0,
             }  # fmt: skip
             found.append(tile)
     return found
