@@ -13,9 +13,11 @@ import torch
 
 import nki_hf
 from nki_hf.adapters import torch_op
+from nki_hf.kernels.flash_const_max import call
+from nki_hf.kernels.flash_const_max.tuning import TABLE
 from nki_hf.sim.isa.operators import OPERATORS
 from tools.fuzz import attention_check, kernel_programs
-from tools.fuzz.attention_problems import PLAIN, draw_learnt_bias, draw_problem, refused
+from tools.fuzz.attention_problems import PLAIN, draw_band, draw_learnt_bias, draw_problem, refused
 from tools.fuzz.kernel_check import check_program, without_refused
 from tools.fuzz.kernel_model import rounded
 from tools.fuzz.search import KINDS, search, wrong_with
@@ -42,6 +44,10 @@ def test_random_problems_whose_bias_has_a_gradient(first):
     nothing_wrong("biases", first, 5)
 
 
+def test_random_bands():
+    nothing_wrong("bands", 4, 4)
+
+
 @pytest.mark.parametrize("first", [0, 20])
 def test_random_kernels(first):
     nothing_wrong("kernels", first, 20)
@@ -57,6 +63,12 @@ def test_many_random_problems(first):
 @pytest.mark.parametrize("first", range(10000, 12000, 100))
 def test_many_random_problems_whose_bias_has_a_gradient(first):
     nothing_wrong("biases", first, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_many_random_bands(first):
+    nothing_wrong("bands", first, 50)
 
 
 @pytest.mark.slow
@@ -126,10 +138,13 @@ def test_equal_seeds_give_equal_problems_and_every_field_is_known():
         assert repr(draw_problem(seed)) == repr(draw_problem(seed))
         assert draw_problem(seed).keys() == {"seed", *PLAIN}
         assert kernel_programs.draw_program(seed) == kernel_programs.draw_program(seed)
+        assert repr(draw_band(seed)) == repr(draw_band(seed))
+        assert draw_band(seed).keys() == {"seed", *PLAIN}
     drawn = [draw_problem(seed) for seed in range(400)]
     assert 0 < sum(map(refused, drawn)) < 60
+    bands = [draw_band(seed) for seed in range(100)]
     for name, plain in PLAIN.items():
-        assert any(case[name] != plain for case in drawn), name
+        assert any(case[name] != plain for case in [*drawn, *bands]), name
     biased = [draw_learnt_bias(seed) for seed in range(400)]
     assert all(case["gradients"] and (case["mask_learns"] or case["position_bias"] == "learned") for case in biased)
     assert {case["mask_axes"] for case in biased if case["mask_learns"]} == set(itertools.product((0, 1), repeat=3))
@@ -185,6 +200,39 @@ def test_a_planted_fault_of_a_front_door_is_found_and_made_small(tmp_path, monke
     text = found.files[0].read_text()
     assert "'window'" in text
     assert text.count("': ") <= 6  # few of the fields are left
+
+
+def test_a_planted_fault_of_flash_const_max_is_found_in_bands(monkeypatch):
+    """Under the plan constants of another kind, so that those are shown to arrive."""
+    case = {
+        **PLAIN,
+        "dtype": "bfloat16",
+        "kernel": "flash_const_max",
+        "seqlen_q": 140,
+        "seqlen_kv": 140,
+        "causal": True,
+        "constants": "longest",
+        "strict": True,
+    }
+    assert not attention_check.check_problem(case)
+    right, asked = call.plan_const_max, set()
+
+    def wider(*args):
+        found = right(*args)
+        asked.add((found.lag, found.copied))
+        return dataclasses.replace(found, ahead=found.ahead + 1)
+
+    monkeypatch.setattr(call, "plan_const_max", wider)
+    assert attention_check.check_problem(case).startswith("out errs by")
+    longest = TABLE["trn2"]["longest"]
+    assert asked == {(longest.lag, longest.copied)}
+
+
+def test_bands_are_problems_that_flash_const_max_takes():
+    drawn = [draw_band(seed) for seed in range(300)]
+    assert {case["constants"] for case in drawn} == {None, "shortest", "shorter", "short", "long", "longest"}
+    assert sum(case["seqlen_q"] % 2 for case in drawn) > 100
+    assert sum(case["gradients"] for case in drawn) > 100
 
 
 BIASED = {

@@ -17,6 +17,7 @@ from nki_hf.adapters import decision
 from nki_hf.adapters.transformers import nki_attention
 from nki_hf.dispatch import decide
 from nki_hf.kernels import registry
+from nki_hf.kernels.flash_const_max import plan, tuning
 from tools.fuzz.attention_given import Given, passed_mask
 from tools.fuzz.attention_problems import VANISHING, Case
 
@@ -138,11 +139,16 @@ def _surroundings(case: Case) -> Iterator[None]:
             asked = [item for item in registry.PACKAGES if item.endswith((case["kernel"], "flash_backward"))]
             stack.enter_context(mock.patch.object(registry, "PACKAGES", asked))
             _forget_decisions()
+        if case["constants"] is not None:
+            stack.callback(_forget_decisions)
+            forced = mock.patch.object(plan, "tuning_of", lambda problem, chip: tuning.TABLE[chip.name][case["constants"]])
+            stack.enter_context(forced)
+            _forget_decisions()
         yield
 
 
 def _forget_decisions() -> None:
-    for cache in (decide, decision._decided, decision._decided_gradients):
+    for cache in (decide, decision._decided, decision._decided_gradients, plan.plan_const_max):
         cache.cache_clear()
 
 

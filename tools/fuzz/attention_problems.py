@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LEARNT", "PLAIN", "VANISHING", "Case", "draw_learnt_bias", "draw_problem", "refused", "simpler_problems"]
+__all__ = [
+    "LEARNT",
+    "PLAIN",
+    "VANISHING",
+    "Case",
+    "draw_band",
+    "draw_learnt_bias",
+    "draw_problem",
+    "refused",
+    "simpler_problems",
+]
 
 Case = dict[str, Any]
 
@@ -18,7 +28,7 @@ PLAIN: Case = {
     "mask_form": "plain", "mask_learns": False, "position_bias": None, "scale": None,
     "scale_as": "float", "softcap": None, "sink": None, "sink_rows": False, "lse": False, "gradients": False, "frozen": "",
     "strict": False, "kernel": None, "chip": "trn2", "lnc": None, "default_dtype": None, "inference": False,
-    "recorded": "own",
+    "recorded": "own", "constants": None,
 }  # fmt: skip
 """Every field of a problem with its simplest value. A problem file names only what differs.
 
@@ -29,6 +39,7 @@ PLAIN: Case = {
 Transformers' function takes. `frozen`: those of q, k and v that have no gradient. `recorded`: `other` = the call with
 other values goes first, so that what is judged may be a replay of theirs.
 `kernel`: the only forward kernel that may be asked; None = all.
+`constants`: whose plan constants `flash_const_max` takes, of `tuning.KINDS`; None = those of the problem's kind.
 """
 
 LEARNT = ("minus_inf", "float", "nan", "inf", "float64", "lowest")
@@ -130,6 +141,45 @@ def draw_learnt_bias(seed: int) -> Case:
     if case["front"] == "transformers" and (not learns or case["position_bias"] == "fixed"):
         case["position_bias"] = "learned"
     _decided(case)
+    return case
+
+
+def draw_band(seed: int) -> Case:
+    """A problem of that seed that `flash_const_max` takes: bfloat16 rows at any length, which see a band of the keys."""
+    case = {**PLAIN, "seed": seed, "dtype": "bfloat16", "kernel": "flash_const_max"}
+    rng = np.random.default_rng([seed, 2])
+
+    def one_of(*items: Any) -> Any:
+        return items[int(rng.integers(len(items)))]
+
+    def near(*lengths: int) -> int:
+        return one_of(*lengths) + int(rng.integers(-3, 4))
+
+    case["heads_kv"], case["group"] = one_of((1, 1), (1, 1), (2, 1), (1, 2))
+    case["seqlen_q"] = one_of(near(128, 256, 512), int(rng.integers(33, 700)), int(rng.integers(33, 700)), near(1024))
+    keys = case["seqlen_q"] + int(rng.integers(0, 700))
+    case["seqlen_kv"] = one_of(case["seqlen_q"], case["seqlen_q"], keys, int(rng.integers(1, 1300)), near(512, 1024, 2048))
+    case["head_dim"] = case["head_dim_v"] = one_of(8, 16, 64, int(rng.integers(1, 130)), 128, 256)
+    case["head_dim_v"] = one_of(case["head_dim"], case["head_dim"], int(rng.integers(1, 130)))
+    case["values"] = one_of("normal", "normal", "normal", "wide", "outlier_key", "equal", "negative")
+    case["causal"] = bool(rng.random() < 0.7)
+    case["window"] = one_of(None, None, int(rng.integers(1, 50)), int(rng.integers(1, 700)), near(128, 512))
+    if not case["causal"]:
+        case["ahead"] = one_of(None, int(rng.integers(1, 300)))
+    case["q_offset"] = one_of(None, None, None, int(rng.integers(-200, 700)))
+    case["bounds"] = one_of(None, None, None, None, "int32")
+    case["mask"] = one_of(None, None, None, "float", "padding", "bool")
+    case["mask_axes"] = (int(rng.integers(2)), 0, int(rng.integers(2)) if case["mask"] == "padding" else 0)
+    case["scale"] = one_of(None, None, None, float(rng.uniform(0.02, 1)), -0.5)
+    case["sink"] = one_of(None, None, "normal", "minus_inf")
+    case["gradients"] = bool(rng.random() < 0.5)
+    case["frozen"] = one_of("", "", "", "q", "kv") if case["gradients"] else ""
+    case["lse"] = bool(rng.random() < 0.3)
+    case["chip"] = one_of("trn2", "trn2", "trn3", "trn3")  # loops at run time
+    case["lnc"] = one_of(None, 1, 2)
+    case["recorded"] = one_of("own", "own", "other")
+    if case["head_dim_v"] < 256:  # what only long rows take, at lengths that are quick
+        case["constants"] = one_of(None, "shortest", "shorter", "short", "long", "longest", "longest")
     return case
 
 

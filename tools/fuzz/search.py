@@ -4,8 +4,8 @@ python -m tools.fuzz.search --minutes 30            from the repository's root; 
 python -m tools.fuzz.search --first 100 --count 50  the problems and kernels of these seeds, whatever the time
 
 Attention goes through both front doors and is compared with two references in float64 (attention_check.py); in `biases` an
-additive bias has a gradient. Kernels are judged instruction by instruction by a model in NumPy (kernel_check.py). Exit code 1
-if something was found.
+additive bias has a gradient; `bands` are rows of many lengths that `flash_const_max` takes. Kernels are judged instruction by
+instruction by a model in NumPy (kernel_check.py). Exit code 1 if something was found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.fuzz.attention_check import check_problem
-from tools.fuzz.attention_problems import PLAIN, draw_learnt_bias, draw_problem, simpler_problems
+from tools.fuzz.attention_problems import PLAIN, draw_band, draw_learnt_bias, draw_problem, simpler_problems
 from tools.fuzz.kernel_check import check_program, without_refused
 from tools.fuzz.kernel_issue import Refused
 from tools.fuzz.kernel_programs import draw_program, simpler_programs
@@ -69,6 +69,7 @@ def _checked_program(program: Any) -> str:
 KINDS = {
     "attention": Kind(draw_problem, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "biases": Kind(draw_learnt_bias, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
+    "bands": Kind(draw_band, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "kernels": Kind(_drawn_program, _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
 }
 
