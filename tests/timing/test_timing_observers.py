@@ -202,8 +202,8 @@ def test_extrapolated_heads_agree_with_the_full_schedule_within_1_percent(kernel
 @pytest.mark.parametrize(
     ("kernel", "chip", "lnc", "keys"),
     [
-        ("flash_const_max", "trn2", 1, 2048),
-        ("flash_const_max", "trn2", 2, 2048),
+        ("flash_const_max", "trn2", 1, 4096),
+        ("flash_const_max", "trn2", 2, 4096),
         pytest.param("flash_prefill", "trn1", 1, 12_288, marks=pytest.mark.slow),
     ],
 )
