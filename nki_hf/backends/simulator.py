@@ -281,7 +281,7 @@ def _trim() -> None:
 _BYTES_PER_INSTRUCTION = 4500
 """Closure, array views and buffer record of a recorded instruction: measured with tracemalloc on flash_prefill."""
 
-_WORTH_THREADS = 1 << 20
+_WORTH_THREADS = 1 << 21
 """Bytes that a part of few rows must read for threads to pay: below, its NumPy calls are too short to run side by side."""
 
 _backends: weakref.WeakSet[SimulatorBackend] = weakref.WeakSet()
