@@ -158,8 +158,9 @@ def score_gradients(env, tile, work, probs, dst):
     """`dst` = (dprobs - delta) * P. In float32 dlse joins after the difference, which is exactly 0 in a row with one key that
     matters: what is left is dlse, and from a delta far above it dlse would have been taken with that delta's rounding.
     """
-    dprobs = work["dprobs"]
-    if tile["dlse"] != None and tile["centre"] != None and env["q"].dtype == nl.float32:  # noqa: E711
+    dprobs, q = work["dprobs"], env["q"]
+    dtype = q.dtype
+    if tile["dlse"] != None and tile["centre"] != None and dtype == nl.float32:  # noqa: E711
         nisa.tensor_scalar(dst=dst, data=dprobs, op0=nl.subtract, operand0=tile["centre"], op1=nl.add, operand1=tile["dlse"])
         nisa.tensor_tensor(dst=dst, data1=dst, data2=probs, op=nl.multiply)
     else:
