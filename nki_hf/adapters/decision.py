@@ -18,6 +18,7 @@ from nki_hf.adapters import call_log, device
 from nki_hf.adapters.call import Call, ProblemKey, problem_from, problem_key
 from nki_hf.adapters.context_parallel import context_parallel
 from nki_hf.adapters.fallback import fallback_name
+from nki_hf.adapters.graph_guard import keep_to_settings
 from nki_hf.dispatch import SIZES, Decision, decide
 from nki_hf.errors import Reason, UnsupportedProblem
 from nki_hf.problem import Mask, Problem
@@ -62,7 +63,8 @@ def decide_gradients(call: Call, *, bias: bool, where: Where | None = None) -> D
 def falls_back_in_graph(call: Call) -> bool:
     """True if the graph being traced runs torch for the call; the same decision, as the value that a tracer understands.
 
-    That is said and counted now, once: what the graph then runs is plain torch, which nobody counts.
+    That is said and counted now, once: what the graph then runs is plain torch, which nobody counts. Such a graph is of the
+    settings in force now: under others it is traced again, and then this decides anew (graph_guard.py).
 
     Raises:
       UnsupportedProblem: that is so, and the settings are strict.
@@ -76,6 +78,7 @@ def _falls_back(*known: Any) -> bool:
     if decision.fallback and settings().strict:
         raise UnsupportedProblem(decision.rejected)
     if decision.fallback:
+        keep_to_settings()
         call_log.record(call_log.TRACED, decision)
     return decision.fallback
 

@@ -21,7 +21,7 @@ Target = tuple[str, int | None, str]
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
 def settings_of_graph() -> Settings:
-    """The settings in force; a traced graph keeps those of the moment it was traced."""
+    """The settings in force; what is traced takes those of the moment as a constant."""
     return settings()
 
 
