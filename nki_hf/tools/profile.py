@@ -94,10 +94,8 @@ def _take(found: list[Launch], line: str, where: str) -> None:
 
 
 def shape_of(head: dict[str, Any]) -> str | None:
-    """The words that `nki_hf report --shape` takes for a launch; None if it has what they cannot say (bounds, a bias)."""
+    """The words that `nki_hf report --shape` takes for a launch; None for a window without a last key."""
     problem, mask = head["problem"], head["mask"]
-    if mask.get("runtime_bounds") or mask.get("bias"):
-        return None
     heads, keys, width = problem["num_heads_q"], problem["seqlen_q"], problem["head_dim"]
     sizes = (
         ("b", "batch", 1),
@@ -109,12 +107,18 @@ def shape_of(head: dict[str, Any]) -> str | None:
         ("dv", "head_dim_v", width),
     )
     words = [f"{short}={problem[name]}" for short, name, usual in sizes if problem[name] != usual]
-    if mask.get("q_offset", 0) != (problem["seqlen_kv"] - problem["seqlen_q"] if mask.get("ahead") is not None else 0):
-        return None
     if mask.get("ahead") is not None:
         words.append("causal" if mask["ahead"] == 1 else f"ahead={mask['ahead']}")
+        if mask["q_offset"] != problem["seqlen_kv"] - problem["seqlen_q"]:
+            words.append(f"offset={mask['q_offset']}")
     if mask.get("window") is not None:
+        if mask.get("ahead") is None:
+            return None
         words.append(f"window={mask['window']}")
+    words += ["bounds"] if mask.get("runtime_bounds") else []
+    if mask.get("bias"):
+        axes = "+".join(axis for axis in ("batch", "heads", "rows") if mask.get(f"bias_{axis}")) or "one"
+        words.append(f"{'bias' if mask['bias'] == 'additive' else 'mask'}={axes}")
     if problem.get("softcap") is not None:
         words.append(f"softcap={problem['softcap']}")
     scale = problem.get("softmax_scale")
@@ -162,7 +166,7 @@ def show(launch: Launch, title: str, screen: Screen) -> None:
     screen.say("")
     shape = shape_of(head)
     if shape is None:
-        screen.say("its masks are data, which no command line says: nki_hf report has no page of it")
+        screen.say("its window is one that no words of --shape describe: nki_hf report has no page of it")
     else:
         screen.say(
             "where its simulated time goes"

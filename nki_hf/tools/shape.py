@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nki_hf.problem import DTYPES, Mask, Problem
 
 __all__ = ["LARGEST", "SHAPE_HELP", "problem_of"]
 
 SHAPE_HELP = (
     "The call in words: b (1), hq (1), hkv (= hq), sq (1), skv (= sq), d (128), dv (= d), as in b=1,hq=16,hkv=8,sq=4096; "
-    "also causal, window=n (causal), ahead=n, scale=x, softcap=x, sink, dtype=float32."
+    "also causal, window=n (causal), ahead=n, offset=n (skv - sq), scale=x, softcap=x, sink, dtype=float32; and masks that "
+    "are tensors: bias (added to the scores) or mask (true = seen), with bias=batch+heads+rows the axes that it has besides "
+    "keys (rows; one = none of them), and bounds (first and last key of each row)."
     " Causal: the last query sees the last key."
 )
 """Help of `--shape`; in brackets what a word that is left out means."""
@@ -18,7 +22,11 @@ LARGEST = 2**31 - 1
 
 _SIZES = ("b", "hq", "hkv", "sq", "skv", "d", "dv", "window", "ahead")
 _NUMBERS = ("softcap", "scale")
-_FLAGS = ("causal", "sink")
+_FLAGS = ("causal", "sink", "bounds")
+_BIASES = {"bias": "additive", "mask": "boolean"}
+"""Words of a mask that is a tensor, with or without a value: kinds of `problem.Mask.bias`."""
+_AXES = ("batch", "heads", "rows")
+_NAMES = (*_SIZES, *_NUMBERS, "dtype", "offset")
 
 
 def problem_of(shape: str) -> Problem:
@@ -40,6 +48,9 @@ def problem_of(shape: str) -> Problem:
     window = sizes.get("window")
     ahead = sizes.get("ahead", 1 if "causal" in words or window is not None else None)
     banded = window is not None or ahead is not None
+    if "offset" in words and not banded:
+        raise ValueError(f"shape={shape!r}: offset says where a causal call or a window begins, give one of them too.")
+    offset = _offset(shape, words["offset"]) if "offset" in words else seqlen_kv - seqlen_q
     return Problem(
         batch=sizes.get("b", 1),
         num_heads_q=heads,
@@ -50,26 +61,58 @@ def problem_of(shape: str) -> Problem:
         head_dim_v=sizes.get("dv", head_dim),
         dtype=dtype,
         softmax_scale=numbers.get("scale"),
-        mask=Mask(q_offset=seqlen_kv - seqlen_q if banded else 0, window=window, ahead=ahead),
+        mask=Mask(
+            q_offset=offset if banded else 0,
+            window=window,
+            ahead=ahead,
+            runtime_bounds="bounds" in words,
+            **_bias(shape, words),
+        ),
         softcap=numbers.get("softcap"),
         sink="sink" in words,
     )
 
 
 def _words(shape: str) -> dict[str, str]:
-    """Value by word; empty for a flag."""
+    """Value by word; empty for a word without one."""
     found: dict[str, str] = {}
     for word in filter(None, (part.strip() for part in shape.split(","))):
         name, equals, value = word.partition("=")
         if name in found:
             raise ValueError(f"shape={shape!r} says {name} twice: it is given once.")
-        if bool(equals) == (name in _FLAGS) or name not in (*_SIZES, *_NUMBERS, *_FLAGS, "dtype"):
-            known = ", ".join(f"{key}=" for key in (*_SIZES, *_NUMBERS, "dtype"))
-            raise ValueError(f"shape: {word!r} is not known: it is {', '.join(_FLAGS)} or one of {known}.")
+        alone = name in (*_FLAGS, *_BIASES)
+        if not (name in (*_NAMES, *_BIASES) and value if equals else alone):
+            known = ", ".join(f"{key}=" for key in _NAMES)
+            raise ValueError(f"shape: {word!r} is not known: it is {', '.join((*_FLAGS, *_BIASES))} or one of {known}.")
         found[name] = value
     if not found:
         raise ValueError(f"shape={shape!r} names no size: give some, as in sq=1024,causal.")
     return found
+
+
+def _bias(shape: str, words: dict[str, str]) -> dict[str, Any]:
+    """The fields of `Mask` for a dense mask, which has one plane of rows for all batch entries and heads unless it is said."""
+    given = [name for name in _BIASES if name in words]
+    if not given:
+        return {}
+    if len(given) > 1:
+        raise ValueError(f"shape={shape!r} has a bias and a mask: give one of them.")
+    value = words[given[0]] or "rows"
+    axes = () if value == "one" else tuple(value.split("+"))
+    if len(set(axes)) < len(axes) or not set(axes) <= set(_AXES):
+        known = f"{', '.join(_AXES)} joined by +, or one"
+        raise ValueError(f"shape: {given[0]}={value} names no axes: it is {known}.")
+    return {"bias": _BIASES[given[0]], **{f"bias_{axis}": axis in axes for axis in _AXES}}
+
+
+def _offset(shape: str, value: str) -> int:
+    try:
+        offset = int(value)
+    except ValueError as error:
+        raise ValueError(f"shape={shape!r} has an offset that is not a number: {error}.") from None
+    if not -LARGEST <= offset <= LARGEST:
+        raise ValueError(f"shape: offset={value} is not an offset: it is at most {LARGEST:,} in size.")
+    return offset
 
 
 def _size(shape: str, name: str, value: str) -> int:

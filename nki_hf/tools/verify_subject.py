@@ -228,7 +228,7 @@ class AttentionSubject:
 
     Attributes:
       kernel: the kernel. One that has a binding (see `registry.binding_of`) is planned and called by it, with the bounds,
-        bias and sink of the problem.
+        bias and sink of the problem; another one gets those as they are, in parameters lo, hi, bias and sink.
       problem: sizes, dtype, scale, softcap and mask.
       chip, lnc: what the plan is for.
       layout: axes of q, k, v, out and lse; see `LAYOUT`.
@@ -261,9 +261,10 @@ class AttentionSubject:
             constants = {**plan.constants, **constants, **({"count_failed": True} if certifies else {})}
         else:
             arguments = {name: self._to_kernel(name, getattr(inputs, name)) for name in ("q", "k", "v")}
+            arguments |= self._given(inputs)
         rounding = 4 * unit_roundoff(self.problem.dtype)
         if self.reference is not None:
-            exact = {name: array.astype(np.float64) for name, array in arguments.items()}
+            exact = {n: a if a.dtype.kind in "bi" else a.astype(np.float64) for n, a in arguments.items()}
             outputs = _computed(self.reference, {**exact, **self.constants})
             types = {0: DTYPES[self.problem.dtype], 1: np.dtype(np.float32)}
             expected = [
@@ -329,6 +330,16 @@ class AttentionSubject:
         if not isinstance(plan, Plan):
             raise UsageError(str(UnsupportedProblem(plan)))
         return plan
+
+    def _given(self, inputs: AttentionInputs) -> dict[str, Array]:
+        """The tensors that the shape's words bounds, bias, mask and sink ask for, as they are (`AttentionInputs`)."""
+        given = {name: array for name, array in inputs.masks.items() if array is not None}
+        if missing := sorted(set(given) - set(parameters(self.kernel))):
+            raise UsageError(
+                f"the shape has tensors for which the kernel has no parameter: {', '.join(missing)}. A kernel of one's own "
+                "takes bounds as lo and hi, a bias or mask as bias, a sink as sink; leave out the word, or use --arg."
+            )
+        return given
 
     def _to_kernel(self, name: str, array: Array) -> Array:
         """`[batch, heads, seqlen(, head_dim)]` in the kernel's order of axes."""

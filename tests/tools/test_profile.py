@@ -17,6 +17,10 @@ SHAPES = (
     "hq=2,sq=256,window=64",
     "sq=128,scale=0.5,softcap=20.0,dtype=float32",
     "hq=2,sq=128,sink,causal",
+    "sq=128,skv=256,causal,offset=7",
+    "hq=2,sq=128,bias",
+    "b=2,hq=2,sq=128,causal,bias=batch+heads",
+    "hq=2,sq=128,mask=one,bounds",
 )
 
 
@@ -65,10 +69,11 @@ def test_the_command_of_a_launch_on_two_cores_says_that_it_is_of_one(tmp_path, l
     assert ("all of it run by one core in place of 2:" in " ".join(_profile(path).stdout.split())) == (lnc == 2)
 
 
-def test_masks_that_are_data_have_no_command(tmp_path):
-    head = next(event_lines(_decision(SHAPES[0])))["launch"]
-    assert shape_of({**head, "mask": {**head["mask"], "runtime_bounds": True}}) is None
-    assert shape_of({**head, "mask": {**head["mask"], "q_offset": 7}}) is None
+def test_a_window_without_a_last_key_has_no_command():
+    """`window=n` is causal."""
+    head = next(event_lines(_decision("sq=128,window=64")))["launch"]
+    assert shape_of(head) == "sq=128,causal,window=64"
+    assert shape_of({**head, "mask": {**head["mask"], "ahead": None}}) is None
 
 
 @pytest.mark.parametrize("body", ["", "x", "[]", "5", '{"launch": 5}', '{"index": 0}', "[" * 50_000, '{"launch": {}}', "\xff"])
