@@ -11,7 +11,8 @@ from nki_hf.sim.execution.moves import Clear, Load
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
 from nki_hf.sim.tensors.casts import cast, copy_cast
-from nki_hf.sim.tensors.indirect import ScalarOffset, access
+from nki_hf.sim.tensors.indirect import access
+from nki_hf.sim.tensors.offsets import ScalarOffset
 from nki_hf.sim.tensors.origins import note_copy
 from nki_hf.sim.tensors.tensor import NkiTensor
 from nki_hf.sim.tensors.values import bit_type, storer

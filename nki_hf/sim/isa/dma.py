@@ -15,7 +15,9 @@ from nki_hf.sim.isa.enums import oob_mode as OobMode
 from nki_hf.sim.isa.instruction import NkiInstruction, begin, resolve_engine
 from nki_hf.sim.isa.operators import Operator, as_operator
 from nki_hf.sim.tensors.casts import cast, widen
-from nki_hf.sim.tensors.indirect import VectorOffset, access, check_unique
+from nki_hf.sim.tensors.chosen_elements import check_unique
+from nki_hf.sim.tensors.indirect import access
+from nki_hf.sim.tensors.offsets import VectorOffset
 from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["dma_compute", "dma_copy"]

@@ -17,7 +17,8 @@ from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.stream.events import Event, Region
-from nki_hf.sim.tensors.indirect import index_tensors, reached
+from nki_hf.sim.tensors.chosen_elements import reached
+from nki_hf.sim.tensors.offsets import index_tensors
 from nki_hf.sim.tensors.origins import forget_origins
 from nki_hf.sim.tensors.registers import RunTimeValue
 from nki_hf.sim.tensors.tensor import NkiTensor

@@ -20,7 +20,7 @@ from nki_hf.sim.isa import enums
 from nki_hf.sim.isa.operators import OPERATORS
 from nki_hf.sim.run.launch import Kernel
 from nki_hf.sim.tensors import scalars
-from nki_hf.sim.tensors.indirect import ScalarOffset, TensorIndirection, VectorOffset
+from nki_hf.sim.tensors.offsets import ScalarOffset, TensorIndirection, VectorOffset
 from nki_hf.sim.tensors.registers import VirtualRegister
 from nki_hf.sim.tensors.scalars import LoopIndex, NkiScalar
 from nki_hf.sim.tensors.tensor import NkiTensor

@@ -24,7 +24,7 @@ from nki_hf.sim.faults import kernel_position
 from nki_hf.sim.isa.instruction import NkiInstruction
 from nki_hf.sim.isa.operators import Operator
 from nki_hf.sim.tensors import scalars
-from nki_hf.sim.tensors.indirect import ScalarOffset, TensorIndirection, VectorOffset
+from nki_hf.sim.tensors.offsets import ScalarOffset, TensorIndirection, VectorOffset
 from nki_hf.sim.tensors.registers import RunTimeValue
 from nki_hf.sim.tensors.tensor import NkiTensor
 

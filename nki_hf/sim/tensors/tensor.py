@@ -14,17 +14,20 @@ from nki_hf.sim.execution.machine import running_machine
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.stream.events import Region
+from nki_hf.sim.tensors.axis_views import AxisViews
 from nki_hf.sim.tensors.indexing import DynamicSlice, RunTimeSubscript, is_register, normalize_index
-from nki_hf.sim.tensors.indirect import ScalarOffset, gather
+from nki_hf.sim.tensors.indirect import gather
+from nki_hf.sim.tensors.offsets import ScalarOffset
+from nki_hf.sim.tensors.part_views import PartViews
+from nki_hf.sim.tensors.raw_views import RawViews
 from nki_hf.sim.tensors.regions import REGIONS, MemoryRegion
 from nki_hf.sim.tensors.strides import row_major
-from nki_hf.sim.tensors.views import Views
 from nki_hf.sim.whole import whole
 
 __all__ = ["NkiTensor"]
 
 
-class NkiTensor(Views):
+class NkiTensor(AxisViews, PartViews, RawViews):
     """A tensor in SBUF, PSUM or HBM: shape, dtype, element strides and offset over one storage.
 
     On chip, axis 0 is the partition axis; it is never removed, and no view has fewer than two axes.
@@ -36,7 +39,7 @@ class NkiTensor(Views):
       offset: first element, from the storage's start.
       name: the allocation's name.
       storage: the bytes (simulator's own).
-      indirection: None, or how run-time indices move this view (see sim/tensors/indirect.py).
+      indirection: None, or how run-time indices move this view (see sim/tensors/offsets.py).
       compared: True for the result of a comparison, whose truth the kernel's Python may ask for.
       free_start: None, or of what `ap` made, and of views of it, the first element's place in its partition (on chip). Such a
         view may leave its storage, which is judged when an instruction uses it.

@@ -30,7 +30,7 @@ Storer = Callable[..., None]
 def reader(tensor: NkiTensor, group: int = 16) -> Reader:
     """Closure that gives the operand in float32 as `[partitions, free_size]`; float32 tiles are not copied.
 
-    `group` is the number of partitions that share a list of offsets, if the operand is indirect (see sim/tensors/indirect.py).
+    `group` is the number of partitions that share a list of offsets, if the operand is indirect (see sim/tensors/offsets.py).
     """
     native = native_reader(tensor, group)
     if tensor.dtype.dtype == np.float32:
