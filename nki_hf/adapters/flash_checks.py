@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import torch
 
 from nki_hf.adapters.decision import no_kernel
-from nki_hf.adapters.masks import traced
 from nki_hf.adapters.scalars import as_int
+from nki_hf.adapters.tracing import traced
 from nki_hf.errors import UnsupportedProblem
 
 __all__ = [

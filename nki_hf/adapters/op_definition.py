@@ -28,8 +28,8 @@ SCHEMAS = (
 
 
 def define() -> SimpleNamespace:
-    """Define the ops, and return what holds their code: `attention`, `attention_with_statistics`, `fake`,
-    `fake_statistics`, `backward`, `save`, `attention_backward`, `fake_backward` and `second` of adapters/torch_op.py.
+    """Define the ops, and return what holds their code: `attention`, `attention_with_statistics`, `fake`, `fake_statistics` of
+    adapters/torch_op.py, `backward`, `save`, `attention_backward`, `fake_backward` and `second` of op_gradients.py.
 
     torch takes one definition per process: a second import of this package (a notebook that drops it from sys.modules)
     finds the first one's, which then calls the new code.

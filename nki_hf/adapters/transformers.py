@@ -16,7 +16,8 @@ from nki_hf.adapters.device_mask import DeviceMask
 from nki_hf.adapters.flash_checks import check_index, check_starts, refuse
 from nki_hf.adapters.hub_kernel import serving
 from nki_hf.adapters.keys import Keys
-from nki_hf.adapters.masks import as_bias, read_mask, restrict_to_indices, triangle, with_position_bias
+from nki_hf.adapters.mask_fit import as_bias
+from nki_hf.adapters.masks import read_mask, restrict_to_indices, triangle, with_position_bias
 from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
 from nki_hf.adapters.model_classes import declines_sdpa
 from nki_hf.adapters.packed.mixed import warn_if_mixed

@@ -223,11 +223,11 @@ def test_a_mask_that_does_not_broadcast_is_refused_with_both_shapes(shape):
 
 
 def test_a_mask_is_read_once_and_again_after_a_change(monkeypatch):
-    from nki_hf.adapters import masks
+    from nki_hf.adapters import mask_values
 
     scans = []
-    real = masks._runs
-    monkeypatch.setattr(masks, "_runs", lambda visible: scans.append(1) or real(visible))
+    real = mask_values._runs
+    monkeypatch.setattr(mask_values, "_runs", lambda visible: scans.append(1) or real(visible))
     mask = causal_mask(7, 7).clone()
     for _ in range(3):
         read_mask(mask, q=q_of(), seqlen_kv=7, causal=False)
@@ -276,11 +276,11 @@ def test_a_large_mask_is_compared_to_its_last_element():
 
 
 def test_a_mask_of_inference_mode_is_read_once_too(monkeypatch):
-    from nki_hf.adapters import masks
+    from nki_hf.adapters import mask_values
 
     scans = []
-    real = masks._runs
-    monkeypatch.setattr(masks, "_runs", lambda visible: scans.append(1) or real(visible))
+    real = mask_values._runs
+    monkeypatch.setattr(mask_values, "_runs", lambda visible: scans.append(1) or real(visible))
     with torch.inference_mode():
         mask = causal_mask(7, 7).clone()
         for _ in range(28):

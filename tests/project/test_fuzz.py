@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import nki_hf
-from nki_hf.adapters import torch_op
+from nki_hf.adapters import op_gradients
 from nki_hf.kernels.flash_const_max import call
 from nki_hf.kernels.flash_const_max.tuning import TABLE
 from nki_hf.sim.isa.operators import OPERATORS
@@ -256,20 +256,20 @@ LEARNT_BIASES = {
 def test_a_planted_fault_of_the_gradient_of_a_bias_is_found(monkeypatch, name):
     case = LEARNT_BIASES[name]
     assert not attention_check.check_problem(case)
-    right = torch_op.gradients_of
+    right = op_gradients.gradients_of
 
     def too_large(*args, **options):
         found = right(*args, **options)
         return dataclasses.replace(found, dbias=1.01 * found.dbias)
 
-    monkeypatch.setattr(torch_op, "gradients_of", too_large)
+    monkeypatch.setattr(op_gradients, "gradients_of", too_large)
     assert attention_check.check_problem(case).startswith(f"d{name.split()[0]} errs by")
 
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_gradients_that_differ_when_they_are_taken_again_are_found(monkeypatch, number):
     """2: those of the same output; 3: those of a second call."""
-    right, calls = torch_op.gradients_of, itertools.count(1)
+    right, calls = op_gradients.gradients_of, itertools.count(1)
 
     def another(*args, **options):
         found = right(*args, **options)
@@ -277,7 +277,7 @@ def test_gradients_that_differ_when_they_are_taken_again_are_found(monkeypatch, 
             found if next(calls) != number else dataclasses.replace(found, dbias=torch.nextafter(found.dbias, found.dbias + 1))
         )
 
-    monkeypatch.setattr(torch_op, "gradients_of", another)
+    monkeypatch.setattr(op_gradients, "gradients_of", another)
     expected = {2: "AssertionError", 3: "dmask of a second call has other bits"}[number]
     assert wrong_with(KINDS["biases"], BIASED).startswith(expected)
 

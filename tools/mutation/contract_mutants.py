@@ -62,7 +62,7 @@ def _mutant(rule: str, tests: str, what: str, *changes: tuple[str, str, str]) ->
 _CALLED = "outputs = kernel[lnc](*arguments)"
 _COMPILED = 'torch.compile(module, backend="neuron", fullgraph=True, dynamic=False)'
 _PASSED = "_constant(call, name, named[name]) for name in parameters"
-_NATIVE_OP = 'register_native_op("nki_hf_neuron::attention", attention, _native_backward, _save)'
+_NATIVE_OP = 'register_native_op("nki_hf_neuron::attention", attention, _native_backward, save)'
 
 MUTANTS = (
     # launching a kernel

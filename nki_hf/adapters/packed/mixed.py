@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 from nki_hf.adapters.keys import Keys
-from nki_hf.adapters.masks import traced
+from nki_hf.adapters.tracing import traced
 
 __all__ = ["MixedSequencesWarning", "warn_if_mixed"]
 

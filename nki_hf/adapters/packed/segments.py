@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from nki_hf.adapters.keys import Keys
-from nki_hf.adapters.masks import traced
 from nki_hf.adapters.packed.pieces import TILE, Segments, cut
+from nki_hf.adapters.tracing import traced
 from nki_hf.problem import Band
 
 __all__ = ["first_rows", "segments_of", "segments_of_bounds", "worth"]
