@@ -6,6 +6,7 @@ import random
 import pytest
 from backward_bar import above_by_luck
 from backward_cases import check
+from kernel_cases import problem_of_case
 
 from nki_hf.chips import CHIPS
 from nki_hf.problem import Mask, Problem
@@ -50,19 +51,17 @@ AXES = {
 def grid_case(
     dtype, heads, batch, mask, softcap, sink, scale, head_dim, lengths, chip, lnc, distribution, with_lse, weight, seed=0
 ):
-    case = Problem(
+    case = problem_of_case(
+        MASKS,
+        heads=heads,
         batch=batch,
-        num_heads_q=heads[0],
-        num_heads_kv=heads[1],
-        seqlen_q=lengths[0],
-        seqlen_kv=lengths[1],
-        head_dim=head_dim[0],
-        head_dim_v=head_dim[1],
+        mask=mask,
         dtype=dtype,
-        softmax_scale=scale,
-        mask=MASKS[mask](*lengths),
         softcap=softcap,
         sink=sink,
+        scale=scale,
+        head_dim=head_dim,
+        lengths=lengths,
     )
     return check(case, chip, lnc, distribution, seed, with_lse, weight)
 

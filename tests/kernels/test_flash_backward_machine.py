@@ -186,7 +186,7 @@ _NOT_CENTRED = 'nisa.tensor_tensor(dst=dscores, data1=work["dprobs"], data2=prob
 FAULTS = {
     "dq without the scale": ("tiles.py", 'op1=nl.multiply, operand1=env["scale"]', "op1=nl.bypass, operand1=1.0", "dq"),
     "dq of the last block only": ("kernel.py", 'if tile["dq"] == None:', "if True:", "dq"),
-    "dk without the scale": ("tiles.py", 'block["dk"], env["scale"], "dk"', 'block["dk"], 1.0, "dk"', "dk"),
+    "dk without the scale": ("key_blocks.py", 'block["dk"], env["scale"], "dk"', 'block["dk"], 1.0, "dk"', "dk"),
     "dk from other queries": ("kernel.py", "queries[0:rows, slot, 0:head_dim]", "queries[0:rows, 0, 0:head_dim]", "dk"),
     "dv of the last rows": ("kernel.py", _ADDS, _ADDS.replace("begun[first + c]", "False"), "dv"),
     "no delta": ("scores.py", 'operand0=tile["delta"]', "operand0=0.0", "dq"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from allpairspy import AllPairs
 from const_max_cases import outputs
+from kernel_cases import problem_of_case
 
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels.flash_const_max.plan import const_max_reasons, plan_const_max
@@ -41,17 +42,15 @@ AXES = {
 
 
 def grid_case(heads, batch, mask, sink, scale, head_dim, lengths, chip, lnc, distribution, copied):
-    case = Problem(
+    case = problem_of_case(
+        MASKS,
+        heads=heads,
         batch=batch,
-        num_heads_q=heads[0],
-        num_heads_kv=heads[1],
-        seqlen_q=lengths[0],
-        seqlen_kv=lengths[1],
-        head_dim=head_dim[0],
-        head_dim_v=head_dim[1],
-        softmax_scale=scale,
-        mask=MASKS[mask](*lengths),
+        mask=mask,
         sink=sink,
+        scale=scale,
+        head_dim=head_dim,
+        lengths=lengths,
     )
     # Dispatch gives calls of few rows to another kernel; this one computes them as well.
     assert {reason.field for reason in const_max_reasons(case, get_chip(chip))} <= {"seqlen_q"}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from allpairspy import AllPairs
 from decode_cases import check, outputs, problem, run
+from kernel_cases import problem_of_case
 
 import nki_hf
 from nki_hf import dispatch
@@ -18,7 +19,7 @@ from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels import reference, registry
 from nki_hf.kernels.flash_decode.plan import decode_reasons, plan_decode
 from nki_hf.observers.races import races
-from nki_hf.problem import Mask, Problem
+from nki_hf.problem import Mask
 from nki_hf.testing import DISTRIBUTIONS, assert_matches_reference, attention_inputs
 from nki_hf.timing.schedule import schedule
 from nki_hf.tools.subjects import attention_events
@@ -60,19 +61,17 @@ def grid_case(dtype, heads, batch, mask, softcap, sink, scale, head_dim, seqlen_
     if dtype == "float32" and head_dim[0] == 256 and chip == "trn1":
         # 16 rows of several sequences with a softcap need up to 3 KB more SBUF than trn1 has: flash_prefill takes them.
         seqlen_q = min(seqlen_q, 8)
-    case = Problem(
+    case = problem_of_case(
+        MASKS,
+        heads=heads,
         batch=batch,
-        num_heads_q=heads[0],
-        num_heads_kv=heads[1],
-        seqlen_q=seqlen_q,
-        seqlen_kv=seqlen_kv,
-        head_dim=head_dim[0],
-        head_dim_v=head_dim[1],
+        mask=mask,
         dtype=dtype,
-        softmax_scale=scale,
-        mask=MASKS[mask](seqlen_q, seqlen_kv),
         softcap=softcap,
         sink=sink,
+        scale=scale,
+        head_dim=head_dim,
+        lengths=(seqlen_q, seqlen_kv),
     )
     check(case, chip, lnc, distribution)
 

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 from allpairspy import AllPairs
+from kernel_cases import problem_of_case
 from prefill_cases import check, problem, run
 
 from nki_hf.chips import CHIPS
@@ -40,19 +41,17 @@ AXES = {
 
 
 def grid_case(dtype, heads, batch, mask, softcap, sink, scale, head_dim, lengths, chip, lnc, distribution):
-    case = Problem(
+    case = problem_of_case(
+        MASKS,
+        heads=heads,
         batch=batch,
-        num_heads_q=heads[0],
-        num_heads_kv=heads[1],
-        seqlen_q=lengths[0],
-        seqlen_kv=lengths[1],
-        head_dim=head_dim[0],
-        head_dim_v=head_dim[1],
+        mask=mask,
         dtype=dtype,
-        softmax_scale=scale,
-        mask=MASKS[mask](*lengths),
         softcap=softcap,
         sink=sink,
+        scale=scale,
+        head_dim=head_dim,
+        lengths=lengths,
     )
     check(case, chip, lnc, distribution)
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from prefill_cases import problem
 
 from nki_hf.chips import CHIPS, get_chip
-from nki_hf.kernels.flash_prefill.plan import BLOCK, MAX_KEYS, SHORT, TILE, plan_prefill, prefill_reasons
+from nki_hf.kernels.flash_prefill.plan import BLOCK, SHORT, TILE, plan_prefill, prefill_reasons
+from nki_hf.kernels.limits import MAX_KEYS
 from nki_hf.problem import Mask
 
 TRN2 = get_chip("trn2")

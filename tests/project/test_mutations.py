@@ -8,11 +8,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.mutation.flash_prefill import BATTERY, KERNEL, chosen, examine
+from tools.mutation.flash_prefill import BATTERY, SOURCE, chosen, examine
 from tools.mutation.mutants import CLASSES, mutants
 from tools.mutation.replacing import replaced_once
 
-SOURCE = KERNEL.read_text()
 CAUSAL, CORES, BOUNDS = "causal, grouped heads", "two cores that share one head", "run-time bounds on trn1"
 
 

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import prefill_cases
 from backward_bar import assert_right
+from kernel_cases import mask_arguments
 
 from nki_hf.chips import get_chip
 from nki_hf.kernels import reference
@@ -18,8 +19,6 @@ from nki_hf.kernels.flash_prefill.kernel import flash_prefill
 from nki_hf.problem import Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.testing import attention_inputs
-
-HIDDEN, LOWEST = np.float32(np.finfo(np.float32).min), np.float32(-1e38)
 
 
 def problem(**changes):
@@ -43,7 +42,6 @@ def kernel_arguments(inputs, plan, dout, dlse, forward_results=None):
     """The kernel's tensors and constants, laid out by hand in NumPy; what the forward left is the oracle's if it is not given:
     out `[batch, num_heads_q, seqlen_q, head_dim_v]`, lse, row_shift, row_sum and out_rest, which is as out.
     """
-    case, mask = inputs.problem, inputs.problem.mask
     left = {"out": None, "lse": None}
     if not plan.recompute:
         left = dict(zip(("out", "lse", "row_shift", "row_sum", "out_rest"), forward_results or _left(inputs), strict=False))
@@ -53,19 +51,7 @@ def kernel_arguments(inputs, plan, dout, dlse, forward_results=None):
     arguments = {"q": inputs.q, "k": inputs.k, "v": inputs.v, "dout": dout.swapaxes(1, 2), **left}
     if dlse is not None:
         arguments["dlse"] = dlse
-    if plan.bounds:
-        edges = np.array([mask.interval(row, case.seqlen_kv) for row in range(case.seqlen_q)]).reshape(-1, 2)
-        lo, hi = edges[None, :, 0], edges[None, :, 1]
-        if mask.runtime_bounds:
-            lo, hi = np.maximum(lo, inputs.lo), np.minimum(hi, inputs.hi)
-        arguments |= {"lo": lo.astype(np.int32), "hi": hi.astype(np.int32)}
-    if inputs.bias is not None:
-        if mask.bias == "boolean":
-            arguments["bias"] = inputs.bias.astype(np.uint8)
-        else:
-            arguments["bias"] = np.where(np.isneginf(inputs.bias), HIDDEN, np.maximum(inputs.bias, LOWEST)).astype(np.float32)
-    if inputs.sink is not None:
-        arguments["sink"] = inputs.sink.reshape(1, -1)
+    arguments |= mask_arguments(inputs, bounds=plan.bounds)
     arrays = {name: None if array is None else np.ascontiguousarray(array) for name, array in arguments.items()}
     return arrays | plan.constants()
 

@@ -1,33 +1,18 @@
 """Running flash_const_max on the simulator from NumPy inputs: what the tests of the kernel share."""
 
 import numpy as np
+from kernel_cases import mask_arguments
 
 from nki_hf.chips import get_chip
 from nki_hf.kernels.flash_const_max.kernel import flash_const_max, flash_const_max_loop
 from nki_hf.kernels.flash_const_max.plan import plan_const_max
 from nki_hf.sim import SimOptions, launch
 
-HIDDEN, LOWEST = np.float32(np.finfo(np.float32).min), np.float32(-1e38)
-
 
 def kernel_arguments(inputs, plan):
     """The kernel's tensors and constants, laid out by hand in NumPy."""
-    case, mask = inputs.problem, inputs.problem.mask
     arguments = {"q": inputs.q.swapaxes(2, 3), "k": inputs.k.swapaxes(2, 3), "v": inputs.v}
-    if plan.bounds:
-        edges = np.array([mask.interval(row, case.seqlen_kv) for row in range(case.seqlen_q)]).reshape(-1, 2)
-        lo, hi = edges[None, :, 0], edges[None, :, 1]
-        if mask.runtime_bounds:
-            lo, hi = np.maximum(lo, inputs.lo), np.minimum(hi, inputs.hi)
-        arguments |= {"lo": lo.astype(np.int32), "hi": hi.astype(np.int32)}
-    if inputs.bias is not None:
-        if mask.bias == "boolean":
-            arguments["bias"] = inputs.bias.astype(np.uint8)
-        else:
-            values = np.where(np.isneginf(inputs.bias), HIDDEN, np.maximum(inputs.bias, LOWEST))
-            arguments["bias"] = values.astype(np.float32)
-    if inputs.sink is not None:
-        arguments["sink"] = inputs.sink.reshape(1, -1)
+    arguments |= mask_arguments(inputs, bounds=plan.bounds)
     return {name: np.ascontiguousarray(array) for name, array in arguments.items()} | plan.constants() | {"count_failed": True}
 
 

@@ -28,11 +28,12 @@ from nki_hf.sim import SimOptions
 from nki_hf.tools.verify import run
 from nki_hf.tools.verify_subject import AttentionSubject, load_callable
 from tools.mutation.mutants import CLASSES, Mutant, mutants
+from tools.mutation.replacing import replaced_once
 from tools.page_block import replace_block
 
-__all__ = ["BATTERY", "COLUMNS", "KERNEL", "examine"]
+__all__ = ["BATTERY", "COLUMNS", "SOURCE", "examine"]
 
-KERNEL = Path(__file__).parents[2] / "nki_hf" / "kernels" / "flash_prefill" / "kernel.py"
+_KERNELS = Path(__file__).parents[2] / "nki_hf" / "kernels"
 COLUMNS = ("constraint", "memory", "race", "value", "error", "missed")
 _MEMORY = ("capacity", "overlap", "uninitialized")
 _PAGE = Path(__file__).parents[2] / "docs" / "mutation.md"
@@ -50,6 +51,17 @@ def _problem(**changes: Any) -> Problem:
     }
     return Problem(**{**sizes, **changes})
 
+
+def _whole_source() -> str:
+    """The kernel with the functions that it shares with others (`hidden.py`) in place of their import."""
+    kernel, shared = (_KERNELS / name for name in ("flash_prefill/kernel.py", "hidden.py"))
+    functions = shared.read_text().partition("from nki_hf.lang import nisa, nl\n")[2]
+    imported = "from nki_hf.kernels.hidden import select, select_between\n"
+    return replaced_once(replaced_once(kernel.read_text(), imported, ""), "\n\n@nki.jit\n", f"\n{functions}\n\n@nki.jit\n")
+
+
+SOURCE = _whole_source()
+"""What faults are planted in."""
 
 BATTERY: dict[str, tuple[Problem, str, int, dict[str, Any]]] = {
     "causal, grouped heads": (
@@ -131,15 +143,14 @@ def main() -> int:
     parser.add_argument("--per-class", type=int, default=12, help="mutants of each class of faults")
     parser.add_argument("--report", action="store_true", help="write the table to docs/mutation.md")
     options = parser.parse_args()
-    source = KERNEL.read_text()
-    column, detail = examine(source)
+    column, detail = examine(SOURCE)
     if column != "missed":
         print(f"the unchanged kernel fails ({column}): {detail}")
         return 1
     table: dict[str, Counter[str]] = {kind: Counter() for kind in CLASSES}
     missed: list[Mutant] = []
-    for mutant in chosen(mutants(source), options.per_class):
-        column, detail = examine(mutant.plant(source))
+    for mutant in chosen(mutants(SOURCE), options.per_class):
+        column, detail = examine(mutant.plant(SOURCE))
         table[mutant.kind][column] += 1
         print(f"{column:10} line {mutant.line:3} {mutant.kind}: {mutant.what}  [{detail[:150]}]", flush=True)
         if column == "missed":

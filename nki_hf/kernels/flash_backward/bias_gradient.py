@@ -5,6 +5,7 @@ into it, and no more than a tile of rows by `CHUNK` keys is held. It recomputes 
 a row per query and head, and one batch, it doubles the kernel's work.
 """
 
+from nki_hf.kernels.flash_backward.key_blocks import load_block, prepare_block
 from nki_hf.kernels.flash_backward.scores import (
     end_statistics,
     gather_statistics,
@@ -15,7 +16,7 @@ from nki_hf.kernels.flash_backward.scores import (
     step_shape,
 )
 from nki_hf.kernels.flash_backward.steps import bias_jobs, row_steps, runs_of, tiles_of
-from nki_hf.kernels.flash_backward.tiles import load_block, load_run, open_tile, prepare_block, prepare_run
+from nki_hf.kernels.flash_backward.tiles import load_run, open_tile, prepare_run
 from nki_hf.lang import nisa, nl
 
 TILE = 128

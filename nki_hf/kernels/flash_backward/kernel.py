@@ -56,6 +56,7 @@ Source: arXiv:2205.14135, algorithm 4; arXiv:2307.08691, section 3.1.2.
 """
 
 from nki_hf.kernels.flash_backward.bias_gradient import write_bias_gradient
+from nki_hf.kernels.flash_backward.key_blocks import close_block, load_block, prepare_block
 from nki_hf.kernels.flash_backward.scores import (
     end_statistics,
     gather_statistics,
@@ -66,16 +67,7 @@ from nki_hf.kernels.flash_backward.scores import (
     step_shape,
 )
 from nki_hf.kernels.flash_backward.steps import order_of_work, runs_of, tiles_of, units_of
-from nki_hf.kernels.flash_backward.tiles import (
-    close_block,
-    close_tile,
-    load_block,
-    load_diagonal,
-    load_run,
-    open_tile,
-    prepare_block,
-    prepare_run,
-)
+from nki_hf.kernels.flash_backward.tiles import close_tile, load_diagonal, load_run, open_tile, prepare_run
 from nki_hf.lang import nisa, nki, nl
 
 TILE = 128

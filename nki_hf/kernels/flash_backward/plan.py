@@ -10,8 +10,9 @@ from typing import Any
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.kernels.flash_backward.steps import RUN
+from nki_hf.kernels.limits import ITEMSIZE, Refusals, sbuf_limit
 from nki_hf.kernels.spans import TILE, Span, spans_of
-from nki_hf.problem import DTYPES, Problem
+from nki_hf.problem import Problem
 
 __all__ = ["BackwardPlan", "backward_reasons", "plan_backward"]
 
@@ -19,9 +20,6 @@ BLOCK = 512
 """Keys of a block where head_dim and head_dim_v are at most 128: dk and dv of a block then have a PSUM bank each."""
 
 MAX_HEAD_DIM = 256
-MAX_KEYS = 1 << 24
-"""Key positions are compared in float32 on the Vector engine, exact below 2^24 (nki.isa.range_select)."""
-_ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,39 +97,20 @@ class BackwardPlan:
 
 def backward_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
     """Why `flash_backward` cannot take the problem on that chip; empty if it can. This is its whole envelope."""
-    found: list[Reason] = []
-
-    def refuse(field: str, value: object, limit: str, advice: str = "") -> None:
-        found.append(Reason(kernel="flash_backward", field=field, value=str(value), limit=limit, advice=advice))
-
-    if problem.dtype not in DTYPES:
-        refuse("dtype", problem.dtype, f"must be one of {', '.join(DTYPES)}", "Convert q, k and v to bfloat16 or float32.")
-    for field in ("head_dim", "head_dim_v"):
-        if getattr(problem, field) > MAX_HEAD_DIM:
-            refuse(field, getattr(problem, field), f"must be 1 to {MAX_HEAD_DIM}")
-    if problem.scale != 0 and not _moderate(problem.scale):
-        outside = "must be 0, or 1e-30 to 1e30 in size: beyond, hidden scores are not low enough in float32"
-        refuse("softmax_scale", problem.scale, outside, "Scale q instead.")
-    cap = problem.softcap
-    if cap is not None and not (_moderate(cap) and (problem.scale == 0 or _moderate(problem.scale / cap))):
-        outside = "must be 1e-30 to 1e30, and so must softmax_scale / softcap: beyond, float32 loses the scores"
-        refuse("softcap", cap, outside)
+    refusals = Refusals("flash_backward", problem)
+    refuse = refusals.refuse
+    refusals.dtype("Convert q, k and v to bfloat16 or float32.")
+    refusals.head_dims(MAX_HEAD_DIM)
+    refusals.scale_and_softcap()
     if problem.row_part and _recompute(problem):
         why = "must be False in float32 and beside an additive bias: statistics are then found from the call's own keys"
         refuse("row_part", True, why)
     if problem.bias_gradient and problem.mask.bias != "additive":
         refuse("bias_gradient", True, "must be False: only an additive bias has a gradient")
-    if problem.seqlen_kv > MAX_KEYS:
-        refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
-    if not found and problem.seqlen_q and problem.seqlen_kv:
-        plan, limit = plan_backward(problem, chip), int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
-        if plan.sbuf_bytes > limit:
-            refuse("sbuf_bytes", f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}")
-    return tuple(found)
-
-
-def _moderate(number: float) -> bool:
-    return 1e-30 <= abs(number) <= 1e30
+    refusals.keys()
+    if not refusals.found and problem.seqlen_q and problem.seqlen_kv:
+        refusals.sbuf(plan_backward(problem, chip).sbuf_bytes, chip)
+    return tuple(refusals.found)
 
 
 @functools.lru_cache(maxsize=512)
@@ -143,7 +122,7 @@ def plan_backward(problem: Problem, chip: Chip) -> BackwardPlan:
     block = BLOCK if max(problem.head_dim, problem.head_dim_v) <= TILE else BLOCK // 2
     recompute = _recompute(problem)
     tiles = max(1, len(spans) * problem.group_size)
-    limit = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
+    limit = sbuf_limit(chip)
     fixed = _budget(problem, block, bounds, recompute=recompute)
     each = _tile_bytes(problem)
     section = min(tiles, max(1, (limit - sum(fixed.values())) // each))
@@ -172,7 +151,7 @@ def _recompute(problem: Problem) -> bool:
 
 def _tile_bytes(problem: Problem) -> int:
     """SBUF bytes per partition of one query tile: q and dout both ways, dq in float32, columns."""
-    size = _ITEMSIZE.get(problem.dtype, 4)
+    size = ITEMSIZE.get(problem.dtype, 4)
     both = problem.head_dim + problem.head_dim_v
     turned = (-(-problem.head_dim // TILE) + -(-problem.head_dim_v // TILE)) * TILE
     return (both + turned) * size + 4 * problem.head_dim + 14 * 4
@@ -180,7 +159,7 @@ def _tile_bytes(problem: Problem) -> int:
 
 def _budget(problem: Problem, block: int, bounds: bool, *, recompute: bool) -> dict[str, int]:
     """SBUF bytes per partition by purpose, but for the query tiles; factors are the copies that the pipeline keeps alive."""
-    size = _ITEMSIZE.get(problem.dtype, 4)
+    size = ITEMSIZE.get(problem.dtype, 4)
     mask, both = problem.mask, problem.head_dim + problem.head_dim_v
     pieces = -(-problem.head_dim // TILE) + -(-problem.head_dim_v // TILE)
     prepared = bounds or mask.ahead is not None or mask.window is not None or mask.bias is not None

@@ -1,6 +1,7 @@
 """Scores and probabilities of one step of `flash_backward`, by the arithmetic of the forward kernel, and the row statistics."""
 
 from nki_hf.kernels.flash_backward.tiles import add_share
+from nki_hf.kernels.hidden import select, select_between
 from nki_hf.lang import nisa, nl
 
 TILE = 128
@@ -78,52 +79,14 @@ def mask_scores(env, step, tile, work):
         nisa.tensor_scalar(dst=predicate, data=bias, op0=nl.not_equal, operand0=FP32_MIN)
     top = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     if bias != None:  # noqa: E711
-        scores = _select(rows, width, predicate, scores, top)
+        scores = select(predicate, scores, top)
     if step["edge"]:
         lower, upper = tile["lower"], tile["upper"]
-        if env["has_ranges"]:
-            chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.range_select(
-                dst=chosen,
-                on_true_tile=scores,
-                comp_op0=nl.greater_equal,
-                comp_op1=nl.less,
-                bound0=lower,
-                bound1=upper,
-                reduce_cmd=nisa.reduce_cmd.reset_reduce,
-                reduce_res=top,
-                reduce_op=nl.maximum,
-                range_start=step["key"],
-                on_false_value=FP32_MIN,
-            )
-            scores = chosen
-        else:
-            keys = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.iota(dst=keys, pattern=[[1, width]], offset=step["key"], channel_multiplier=0)
-            above = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_scalar(dst=above, data=keys, op0=nl.greater_equal, operand0=lower)
-            inside = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
-            nisa.scalar_tensor_tensor(dst=inside, data=keys, op0=nl.less, operand0=upper, op1=nl.multiply, operand1=above)
-            scores = _select(rows, width, inside, scores, top)
+        scores = select_between(scores, step["key"], lower, upper, top, env["has_ranges"])
     elif bias == None and step["gathers"]:  # noqa: E711
         nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=(1,))
     work["scores"] = scores
     return top
-
-
-def _select(rows, width, predicate, scores, top):
-    """Scores where the predicate holds, float32's lowest value elsewhere, and their row maximum in `top`."""
-    chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.select_reduce(
-        dst=chosen,
-        predicate=predicate,
-        on_true=scores,
-        on_false=FP32_MIN,
-        reduce_res=top,
-        reduce_cmd=nisa.reduce_cmd.reset_reduce,
-        reduce_op=nl.maximum,
-    )
-    return chosen
 
 
 def probabilities(env, step, tile, work, dtype):

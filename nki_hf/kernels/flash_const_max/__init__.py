@@ -1,9 +1,9 @@
 """flash_const_max: attention of many queries with a constant softmax shift, certified afterwards. `call.BINDING` is its
 contract.
 
-`kernel.py` is the NKI source with its two entries, `pipeline.py` the main pass, `work.py` its order of work; `certificate.py`
-judges the shift, `worklist.py`, `exact.py` and `exact_blocks.py` compute again what failed. `plan.py` turns a Problem into
-constants, `tuning.py` holds those that depend on the chip.
+`kernel.py` is the NKI source with its two entries, `pipeline.py` the main pass, `work.py` its order of work and
+`load_order.py` what is loaded when; `certificate.py` judges the shift, `worklist.py`, `exact.py` and `exact_blocks.py` compute
+again what failed. `plan.py` turns a Problem into constants, `tuning.py` holds those that depend on the chip.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from nki_hf.errors import Reason
 from nki_hf.kernels.binding import HIDDEN, LOWEST, Argument, Binding, Cost, Division, Output, Plan, Rows, Target, Tuned
 from nki_hf.kernels.flash_const_max.plan import ConstMaxPlan, const_max_reasons, estimated_us, plan_const_max
 from nki_hf.kernels.flash_const_max.tuning import CASES, SPACES, Tuning, tuning_of
+from nki_hf.kernels.limits import sbuf_limit
 from nki_hf.kernels.spans import TILE, half_of
 from nki_hf.problem import Problem
 
@@ -67,7 +68,7 @@ def tuned_plan(problem: Problem, target: Target, tuning: Tuning) -> Plan | tuple
         value, allowed = f"{tuning.block_tiles}, {tuning.chunk}", f"must be at most 4, and a multiple of {TILE}"
         return (Reason(kernel="flash_const_max", field="block_tiles, chunk", value=value, limit=allowed),)
     found = plan_const_max(problem, chip, target.lnc, tuning)
-    limit = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
+    limit = sbuf_limit(chip)
     if found.sbuf_bytes > limit:
         value, allowed = f"{found.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}"
         return (Reason(kernel="flash_const_max", field="sbuf_bytes", value=value, limit=allowed),)

@@ -27,10 +27,11 @@ PSUM: `group` banks of scores twice; the accumulators of two blocks, 2 banks eac
 """
 
 from nki_hf.kernels.flash_const_max.exact import exact_tile, static_place
+from nki_hf.kernels.flash_const_max.load_order import loads_of
 from nki_hf.kernels.flash_const_max.loads import load_constants
 from nki_hf.kernels.flash_const_max.pipeline import run_steps
 from nki_hf.kernels.flash_const_max.places import open_places
-from nki_hf.kernels.flash_const_max.work import blocks_of, divided, ledgers_of, loads_of, steps_of
+from nki_hf.kernels.flash_const_max.work import blocks_of, divided, ledgers_of, steps_of
 from nki_hf.kernels.flash_const_max.worklist import run_worklist
 from nki_hf.lang import nki, nl
 

@@ -10,6 +10,7 @@ from typing import Any
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.kernels.flash_const_max.tuning import Tuning, tuning_of
+from nki_hf.kernels.limits import Refusals, sbuf_limit
 from nki_hf.kernels.spans import TILE, Span, blocks_of, half_of, spans_of
 from nki_hf.problem import Problem
 
@@ -18,8 +19,6 @@ __all__ = ["ConstMaxPlan", "const_max_reasons", "estimated_us", "plan_const_max"
 BANK = 512
 """float32 elements of a PSUM bank, and columns of a moving tile."""
 MAX_HEAD_DIM = 512
-MAX_KEYS = 1 << 24
-"""Key positions are compared in float32 on the Vector engine, exact below 2^24."""
 SHORT = 32
 """Up to this many query rows a call belongs to a cache that grows."""
 SHIFT = -32.0
@@ -124,33 +123,25 @@ class ConstMaxPlan:
 
 def const_max_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
     """Why `flash_const_max` cannot take the problem on that chip; empty if it can. This is its whole envelope."""
-    found: list[Reason] = []
-
-    def refuse(field: str, value: object, limit: str, advice: str = "") -> None:
-        found.append(Reason(kernel="flash_const_max", field=field, value=str(value), limit=limit, advice=advice))
-
+    refusals = Refusals("flash_const_max", problem)
+    refuse = refusals.refuse
     mask = problem.mask
     if 0 < problem.seqlen_q <= SHORT:
         short = f"must be above {SHORT}: caches that grow would need a kernel for every length"
         refuse("seqlen_q", f"1 to {SHORT}", short)
     if problem.dtype != "bfloat16":
         refuse("dtype", problem.dtype, "must be bfloat16: probabilities far from 1 need its exponents")
-    for field in ("head_dim", "head_dim_v"):
-        if getattr(problem, field) > MAX_HEAD_DIM:
-            refuse(field, getattr(problem, field), f"must be 1 to {MAX_HEAD_DIM}")
-    if problem.seqlen_kv > MAX_KEYS:
-        refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
+    refusals.head_dims(MAX_HEAD_DIM)
+    refusals.keys()
     if problem.softcap is not None:
         refuse("softcap", problem.softcap, "must be None: a cap costs the Scalar engine a second pass over the scores")
     if not 1e-20 <= abs(problem.scale) <= 1e20:
         refuse("softmax_scale", problem.scale, "must be 1e-20 to 1e20 in size: masks are added before the scale")
     if mask.bias is not None and (mask.bias_rows or mask.bias_heads):
         refuse("mask.bias", mask.bias, "must be the same for all rows and heads: it rides on exp, per key")
-    if not found and problem.seqlen_q and problem.seqlen_kv:
-        plan, limit = plan_const_max(problem, chip), _sbuf_limit(chip)
-        if plan.sbuf_bytes > limit:
-            refuse("sbuf_bytes", f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}")
-    return tuple(found)
+    if not refusals.found and problem.seqlen_q and problem.seqlen_kv:
+        refusals.sbuf(plan_const_max(problem, chip).sbuf_bytes, chip)
+    return tuple(refusals.found)
 
 
 @functools.lru_cache(maxsize=512)
@@ -163,7 +154,7 @@ def plan_const_max(problem: Problem, chip: Chip, lnc: int = 1, tuning: Tuning | 
     if bounds:
         tuned = replace(tuned, copied=0, lag=min(tuned.lag, 3))  # Vector makes masks; a longer lag is for copies
     tuned = replace(tuned, lag=max(tuned.lag, tuned.copied))
-    budget, room = _budget(problem, tuned), _sbuf_limit(chip)
+    budget, room = _budget(problem, tuned), sbuf_limit(chip)
     room -= sum(budget.values())
     needed = _kept_keys(problem, spans, tuned.chunk) // TILE * _key_bytes(problem)
     few = min(needed, 6 * tuned.chunk // TILE * _key_bytes(problem))
@@ -305,7 +296,3 @@ def _budget(problem: Problem, tuned: Tuning) -> dict[str, int]:
         "statistics": 9 * slots * 4 + (10 if problem.row_statistics else 8) * TILE * 4 + 2048,
         "constants": 8 * -(-problem.seqlen_kv // TILE) * biases + 8 * problem.num_heads_q,
     }
-
-
-def _sbuf_limit(chip: Chip) -> int:
-    return int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)

@@ -11,6 +11,7 @@ from typing import Any
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
 from nki_hf.kernels.flash_decode.work import PAIR, PAIRS, VALUES, tiles_of
+from nki_hf.kernels.limits import ITEMSIZE, Refusals, sbuf_limit
 from nki_hf.problem import Problem
 
 __all__ = ["DecodePlan", "bucket_of", "decode_reasons", "plan_decode", "visited_keys"]
@@ -18,8 +19,6 @@ __all__ = ["DecodePlan", "bucket_of", "decode_reasons", "plan_decode", "visited_
 TILE = 128
 MAX_ROWS = 16
 MAX_HEAD_DIM = 256
-MAX_KEYS = 1 << 24
-"""Key positions are compared in float32 on the Vector engine, exact below 2^24."""
 CHUNK_BYTES = 8192
 """Most bytes per partition of a chunk's keys; also what one descriptor of a transfer moves."""
 BUCKET_KEYS = 2048
@@ -31,8 +30,6 @@ pause, and each buffer more is zeroed at the start. Where SBUF cannot hold as ma
 FEWEST = 2
 SLOPES = (1e-20, 1e6)
 """What may multiply scores: below, hidden ones would not be hidden; above, float32's range ends."""
-
-_ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,32 +90,23 @@ def bucket_of(keys: int, chunk: int) -> int:
 
 def decode_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
     """Why `flash_decode` cannot take the problem on that chip; empty if it can. This is its whole envelope."""
-    found: list[Reason] = []
-
-    def refuse(field: str, value: object, limit: str, advice: str = "") -> None:
-        found.append(Reason(kernel="flash_decode", field=field, value=str(value), limit=limit, advice=advice))
-
+    refusals = Refusals("flash_decode", problem)
+    refuse = refusals.refuse
     mask = problem.mask
-    if problem.dtype not in _ITEMSIZE:
-        refuse("dtype", problem.dtype, f"must be one of {', '.join(_ITEMSIZE)}")
+    refusals.dtype()
     if problem.seqlen_q > MAX_ROWS:
         # The same words for all lengths: fallbacks are counted, and warned of, by their reasons.
         refuse("seqlen_q", f"{MAX_ROWS + 1} or more", f"must be 1 to {MAX_ROWS}")
-    for field in ("head_dim", "head_dim_v"):
-        if getattr(problem, field) > MAX_HEAD_DIM:
-            refuse(field, getattr(problem, field), f"must be 1 to {MAX_HEAD_DIM}")
-    if problem.seqlen_kv > MAX_KEYS:
-        refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
+    refusals.head_dims(MAX_HEAD_DIM)
+    refusals.keys()
     if mask.bias is not None:
         refuse("mask.bias", mask.bias, "must be None: the kernel knows keys from lo to hi for each row")
     for value, name in ((problem.scale, "softmax_scale"), (problem.softcap, "softcap")):
         if value and not SLOPES[0] <= abs(value) <= SLOPES[1]:
             refuse(name, value, f"must be {SLOPES[0]:g} to {SLOPES[1]:g} in size")
-    if not found and problem.seqlen_q and problem.seqlen_kv:
-        plan, limit = plan_decode(problem, chip), int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
-        if plan.sbuf_bytes > limit:
-            refuse("sbuf_bytes", f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}")
-    return tuple(found)
+    if not refusals.found and problem.seqlen_q and problem.seqlen_kv:
+        refusals.sbuf(plan_decode(problem, chip).sbuf_bytes, chip)
+    return tuple(refusals.found)
 
 
 @functools.lru_cache(maxsize=512)
@@ -127,7 +115,7 @@ def plan_decode(problem: Problem, chip: Chip) -> DecodePlan:
     per_partition = _per_partition(problem)
     chunk = per_partition * TILE
     chunks = bucket_of(visited_keys(problem), chunk)
-    room = int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
+    room = sbuf_limit(chip)
     for prefetch in range(PREFETCH[chunks > 2], FEWEST - 1, -1):
         budget = _budget(problem, per_partition, chunks, prefetch)
         if sum(budget.values()) <= room:
@@ -150,7 +138,7 @@ def _per_partition(problem: Problem) -> int:
     """Keys in a row: 16, as few bytes as that may be, down to what fits. It depends on head sizes and dtype only, so that
     results do not depend on the bucket.
     """
-    width = max(problem.head_dim, problem.head_dim_v) * _ITEMSIZE.get(problem.dtype, 4)
+    width = max(problem.head_dim, problem.head_dim_v) * ITEMSIZE.get(problem.dtype, 4)
     per_partition = 16
     while per_partition > 4 and per_partition * width > CHUNK_BYTES:
         per_partition //= 2
@@ -166,7 +154,7 @@ def visited_keys(problem: Problem) -> int:
 
 def _budget(problem: Problem, per_partition: int, chunks: int, prefetch: int) -> dict[str, int]:
     """SBUF bytes per partition by purpose; the factors are the copies that the software pipeline keeps alive."""
-    size, entries = _ITEMSIZE.get(problem.dtype, 4), problem.batch if problem.mask.runtime_bounds else 1
+    size, entries = ITEMSIZE.get(problem.dtype, 4), problem.batch if problem.mask.runtime_bounds else 1
     spare = int(entries > 1)
     rows = min(TILE, problem.group_size * problem.seqlen_q)
     all_rows, units = problem.group_size * problem.seqlen_q, problem.batch * problem.num_heads_kv

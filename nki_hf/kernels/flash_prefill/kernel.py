@@ -46,6 +46,7 @@ Source: online softmax, arXiv:2205.14135, algorithm 1.
 
 from nki_hf.kernels.flash_prefill.row_statistics import empty_above, write_statistics
 from nki_hf.kernels.flash_prefill.steps import divided, order_of_work
+from nki_hf.kernels.hidden import select, select_between
 from nki_hf.lang import nisa, nki, nl
 
 TILE = 128
@@ -392,52 +393,14 @@ def _masked(env, step, work, block):
         predicate = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
         nisa.tensor_scalar(dst=predicate, data=bias, op0=nl.not_equal, operand0=FP32_MIN)
     if bias != None:  # noqa: E711
-        scores = _select(rows, width, predicate, scores, top)
+        scores = select(predicate, scores, top)
     if step["edge"]:
         bounds = block["bounds"]
         lower, upper = bounds[step["t"]]
-        if env["has_ranges"]:
-            chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.range_select(
-                dst=chosen,
-                on_true_tile=scores,
-                comp_op0=nl.greater_equal,
-                comp_op1=nl.less,
-                bound0=lower,
-                bound1=upper,
-                reduce_cmd=nisa.reduce_cmd.reset_reduce,
-                reduce_res=top,
-                reduce_op=nl.maximum,
-                range_start=step["key"],
-                on_false_value=FP32_MIN,
-            )
-            scores = chosen
-        else:
-            keys = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.iota(dst=keys, pattern=[[1, width]], offset=step["key"], channel_multiplier=0)
-            above = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_scalar(dst=above, data=keys, op0=nl.greater_equal, operand0=lower)
-            inside = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
-            nisa.scalar_tensor_tensor(dst=inside, data=keys, op0=nl.less, operand0=upper, op1=nl.multiply, operand1=above)
-            scores = _select(rows, width, inside, scores, top)
+        scores = select_between(scores, step["key"], lower, upper, top, env["has_ranges"])
     elif bias == None:  # noqa: E711
         nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=(1,))
     return scores, top
-
-
-def _select(rows, width, predicate, scores, top):
-    """Scores where the predicate holds, float32's lowest value elsewhere, and their row maximum in `top`."""
-    chosen = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.select_reduce(
-        dst=chosen,
-        predicate=predicate,
-        on_true=scores,
-        on_false=FP32_MIN,
-        reduce_res=top,
-        reduce_cmd=nisa.reduce_cmd.reset_reduce,
-        reduce_op=nl.maximum,
-    )
-    return chosen
 
 
 def _turn(step, work):

@@ -10,8 +10,9 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason
+from nki_hf.kernels.limits import ITEMSIZE, Refusals, sbuf_limit
 from nki_hf.kernels.spans import BLOCK, TILE, Span, blocks_of, half_of, spans_of
-from nki_hf.problem import DTYPES, Problem
+from nki_hf.problem import Problem
 
 __all__ = [
     "TILE",
@@ -29,13 +30,10 @@ SHORT = 32
 """Up to this many query rows (decode, speculative decode) the key length is a bucket, so that growing caches share a kernel."""
 
 MAX_HEAD_DIM = 256
-MAX_KEYS = 1 << 24
-"""Key positions are compared in float32 on the Vector engine, exact below 2^24 (nki.isa.range_select)."""
 _PSUM_BANKS = 8
 """Three for scores, two each for transposed probabilities and PV, one for the statistics at a tile block's end."""
 _SAMPLED = 1000
 """Query tiles whose keys are looked at for an estimate."""
-_ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,34 +123,14 @@ class PrefillPlan:
 
 def prefill_reasons(problem: Problem, chip: Chip) -> tuple[Reason, ...]:
     """Why `flash_prefill` cannot take the problem on that chip; empty if it can. This is its whole envelope."""
-    found: list[Reason] = []
-
-    def refuse(field: str, value: object, limit: str, advice: str = "") -> None:
-        found.append(Reason(kernel="flash_prefill", field=field, value=str(value), limit=limit, advice=advice))
-
-    if problem.dtype not in DTYPES:
-        refuse("dtype", problem.dtype, f"must be one of {', '.join(DTYPES)}", "Convert q, k and v to bfloat16 or float32.")
-    for field in ("head_dim", "head_dim_v"):
-        if getattr(problem, field) > MAX_HEAD_DIM:
-            refuse(field, getattr(problem, field), f"must be 1 to {MAX_HEAD_DIM}")
-    if problem.scale != 0 and not _moderate(problem.scale):
-        outside = "must be 0, or 1e-30 to 1e30 in size: beyond, hidden scores are not low enough in float32"
-        refuse("softmax_scale", problem.scale, outside, "Scale q instead.")
-    cap = problem.softcap
-    if cap is not None and not (_moderate(cap) and (problem.scale == 0 or _moderate(problem.scale / cap))):
-        outside = "must be 1e-30 to 1e30, and so must softmax_scale / softcap: beyond, float32 loses the scores"
-        refuse("softcap", cap, outside)
-    if problem.seqlen_kv > MAX_KEYS:
-        refuse("seqlen_kv", f"{problem.seqlen_kv:,}", f"must be at most {MAX_KEYS:,}: positions are compared in float32")
-    if not found and problem.seqlen_q and problem.seqlen_kv:
-        plan, limit = plan_prefill(problem, chip), _sbuf_limit(chip)
-        if plan.sbuf_bytes > limit:
-            refuse("sbuf_bytes", f"{plan.sbuf_bytes:,}", f"must be at most {limit:,} per partition on {chip.name}")
-    return tuple(found)
-
-
-def _moderate(number: float) -> bool:
-    return 1e-30 <= abs(number) <= 1e30
+    refusals = Refusals("flash_prefill", problem)
+    refusals.dtype("Convert q, k and v to bfloat16 or float32.")
+    refusals.head_dims(MAX_HEAD_DIM)
+    refusals.scale_and_softcap()
+    refusals.keys()
+    if not refusals.found and problem.seqlen_q and problem.seqlen_kv:
+        refusals.sbuf(plan_prefill(problem, chip).sbuf_bytes, chip)
+    return tuple(refusals.found)
 
 
 def estimated_blocks(problem: Problem) -> int:
@@ -209,7 +187,7 @@ def _fit(problem: Problem, chip: Chip, seqlen_kv: int, bounds: bool) -> tuple[in
     """The first candidate that fits: k and v resident (twice, so that the next kv head loads early; or once), or streamed."""
     rows = -(-problem.seqlen_q // TILE) * TILE
     whole = max(1, -(-seqlen_kv // TILE)) * TILE
-    limit = _sbuf_limit(chip)
+    limit = sbuf_limit(chip)
     heads = [q_heads for q_heads in (8, 4, 2, 1) if q_heads <= problem.group_size or q_heads == 1]
     candidates = itertools.product(((whole, 2), (whole, 1), (CHUNK, 2)), (2048, 1024, 512, 256, TILE), heads)
     for (section, copies), q_rows, q_heads in candidates:
@@ -224,7 +202,7 @@ def _budget(
     problem: Problem, bounds: bool, q_rows: int, q_heads: int, section: int, copies: int, *, streamed: bool
 ) -> dict[str, int]:
     """SBUF bytes per partition by purpose; the factors are the copies that the software pipeline keeps alive."""
-    size = _ITEMSIZE.get(problem.dtype, 4)
+    size = ITEMSIZE.get(problem.dtype, 4)
     d_tiles, width_v = -(-problem.head_dim // TILE), problem.head_dim_v
     tiles = -(-q_rows // TILE)
     alive = (tiles if streamed else min(tiles, 2)) * q_heads
@@ -243,7 +221,3 @@ def _budget(
         "statistics": 2 * (4 * q_heads * tiles * 4 + (6 if problem.row_statistics else 4) * TILE * 4) + 2 * 4 * tiles * 2,
         "sink": 2 * 4 * problem.num_heads_q if problem.sink else 0,
     }
-
-
-def _sbuf_limit(chip: Chip) -> int:
-    return int(chip.sbuf_partition_bytes - chip.sbuf_reserved_bytes)
