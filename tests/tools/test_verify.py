@@ -1,17 +1,11 @@
 """`nki_hf verify`: wrong outputs fail with the right verdict, right kernels pass, and exit codes say so."""
 
 import json
-from pathlib import Path
 
-import numpy as np
 import pytest
-from typer.testing import CliRunner
+from verify_call import invoke
 
-from nki_hf.cli import app
-from nki_hf.kernels import registry
-from nki_hf.kernels.flash_const_max import certificate
 from nki_hf.testing import DISTRIBUTIONS
-from nki_hf.tools.verify_judge import judge
 
 KERNEL = '''
 import nki
@@ -75,6 +69,8 @@ def oracle(q, k, v, fault="none"):
 def oracle_of_nothing(q, k, v, fault="none"):
     return 0.0 * v
 '''
+
+
 CALL = ["--shape", "b=1,hq=2,hkv=2,sq=128,skv=128,d=64", "--layout", "q=hds,k=hds,v=hsd,out=hsd"]
 
 
@@ -83,12 +79,6 @@ def path(tmp_path):
     file = tmp_path / "my_kernel.py"
     file.write_text(KERNEL)
     return file
-
-
-def invoke(*arguments):
-    result = CliRunner().invoke(app, ["verify", *map(str, arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def verdicts(path, fault, *more):
@@ -205,13 +195,6 @@ def other(x, w, shift):
     assert invoke(*arguments, "--reference", f"{file}:other").exit_code == 1
 
 
-def test_our_own_kernel_passes_with_every_kind_of_mask_of_the_command():
-    for more in ((), ("--causal",), ("--causal", "--window", "100"), ("--lnc", "2", "--dtype", "float32")):
-        result = invoke("nki_hf.kernels.flash_prefill:flash_prefill", "--shape", "b=1,hq=2,hkv=1,sq=130,skv=200,d=64", *more)
-        assert result.exit_code == 0, result.stdout
-        assert "PASS" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -253,268 +236,3 @@ def test_the_table_names_seed_worst_row_tile_and_the_json_file_holds_the_same(pa
     assert str(worst["worst_row"]) in result.stdout
     assert str(worst["worst_tile"]) in result.stdout
     assert "1.5 times as large" in result.stdout
-
-
-ODD = """
-from nki_hf.lang import nisa, nki, nl
-import numpy as np
-
-
-def copied(x, dtype=None):
-    out = nl.ndarray(x.shape, dtype or x.dtype, buffer=nl.shared_hbm)
-    nisa.dma_copy(dst=out, src=x)
-    return out
-
-
-@nki.jit
-def one(x):
-    return copied(x)
-
-
-@nki.jit
-def three(x):
-    return copied(x), copied(x), nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
-
-
-@nki.jit
-def nothing(x):
-    copied(x)
-
-
-@nki.jit
-def widened(x):
-    return copied(x, nl.float32)
-
-
-@nki.jit
-def value_error(x):
-    raise ValueError("the kernel says no")
-
-
-@nki.jit
-def runtime_error(x):
-    raise RuntimeError("the kernel gives up")
-
-
-@nki.jit
-def beyond(x):
-    row = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
-    nisa.memset(dst=row, value=500)
-    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
-    nisa.dma_copy(dst=out[0:1], src=x.ap(pattern=[[64, 1], [1, 64]], scalar_offset=row, indirect_dim=0))
-    return out
-
-
-@nki.jit
-def needs_more(x, factor):
-    return copied(x)
-
-
-def same(x):
-    return x
-
-
-def twice(x):
-    return x, x
-
-
-def thrice(x):
-    return x, x, x
-
-
-def other_names(y):
-    return y
-
-
-def fails(x):
-    raise ValueError("the reference says no")
-"""
-
-
-@pytest.fixture
-def odd(tmp_path):
-    file = tmp_path / "odd.py"
-    file.write_text(ODD)
-    return file
-
-
-def odd_call(odd, kernel, reference, *more, dtype="float32"):
-    return invoke(f"{odd}:{kernel}", "--arg", f"x=128x64:{dtype}", "--reference", f"{odd}:{reference}", *more)
-
-
-@pytest.mark.parametrize("kernel", ["value_error", "runtime_error"])
-def test_what_the_kernel_raises_is_a_finding_with_its_line(odd, kernel):
-    result = odd_call(odd, kernel, "same", "--json", "-")
-    assert result.exit_code == 1
-    report = json.loads(result.stdout)
-    assert {case["verdict"] for case in report["cases"]} == {"error"}
-    (fault,) = report["faults"]
-    text = "raise ValueError" if kernel == "value_error" else "raise RuntimeError"
-    line = 1 + next(i for i, item in enumerate(ODD.split("\n")) if text in item)
-    assert (fault["kind"], fault["file"], fault["line"]) == ("error", str(odd), line)
-    assert f"({odd}:{line})" in report["cases"][0]["detail"]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "reference", "verdict"),
-    [
-        ("one", "same", "pass"),
-        ("one", "twice", "outputs"),
-        ("three", "same", "outputs"),
-        ("three", "twice", "outputs"),
-        ("nothing", "same", "outputs"),
-        ("three", "thrice", "never written"),
-    ],
-)
-def test_as_many_outputs_as_the_reference_has(odd, kernel, reference, verdict):
-    report = json.loads(odd_call(odd, kernel, reference, "--json", "-").stdout)
-    assert report["cases"][0]["verdict"] == verdict
-    assert report["passed"] == (verdict == "pass")
-
-
-@pytest.mark.parametrize(("more", "verdict"), [((), "dtype"), (("--out-dtype", "float32"), "pass")])
-def test_an_output_has_the_type_of_the_first_array_unless_another_is_named(odd, more, verdict):
-    report = json.loads(odd_call(odd, "widened", "same", "--json", "-", *more, dtype="bfloat16").stdout)
-    assert {case["verdict"] for case in report["cases"]} == {verdict}
-
-
-def test_json_holds_no_nan_after_a_run_time_index_out_of_bounds(odd):
-    def refuse(name):
-        raise AssertionError(name)
-
-    report = json.loads(odd_call(odd, "beyond", "same", "--json", "-").stdout, parse_constant=refuse)
-    assert report["faults"][0]["details"]["index"] == 500
-
-
-@pytest.mark.parametrize(
-    ("kernel", "reference", "more", "words"),
-    [
-        ("needs_more", "same", (), "missing a required argument: 'factor'"),
-        ("one", "other_names", (), "the reference cannot be"),
-        ("one", "fails", (), "the reference raised ValueError: the reference says no"),
-        ("one", "same", ("--lnc", "0"), "1 or 2"),
-        ("one", "same", ("--lnc", "3"), "1 or 2"),
-        ("one", "same", ("--lnc", "-1"), "1 or 2"),
-        ("one", "same", ("--rtol", "-1"), "positive"),
-        ("one", "same", ("--json", "/no/such/folder/x.json"), "cannot be written"),
-        ("one", "same", ("--out-dtype", "int99"), "int99"),
-    ],
-)
-def test_wrong_use_of_kernel_reference_or_option_ends_with_one_sentence(odd, kernel, reference, more, words):
-    result = odd_call(odd, kernel, reference, *more)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize(("text", "words"), [("def f(:\n", "SyntaxError"), ("import no_such_module\n", "no_such_module")])
-def test_a_file_that_cannot_be_imported_is_named_with_the_line(tmp_path, text, words):
-    file = tmp_path / "broken.py"
-    file.write_text(text)
-    result = invoke(f"{file}:f")
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert f"{file}:1" in result.stderr
-
-
-@pytest.mark.parametrize("shape", ["sq=17,skv=33,d=1", "sq=128,skv=128,d=2", "sq=17,skv=33,d=4"])
-def test_rows_whose_values_cancel_do_not_fail_a_right_kernel(shape):
-    result = invoke("nki_hf.kernels.flash_prefill:flash_prefill", "--shape", f"b=1,hq=1,hkv=1,{shape}", "--causal")
-    assert result.exit_code == 0, result.stdout
-
-
-def test_a_row_that_cancels_is_judged_by_what_was_summed():
-    reference = np.array([[1.0], [1e-6]])
-    output = reference + 1e-3
-    assert judge(output, reference, tolerance=0.01, scale=np.array([1.0, 1.0])).passed
-    assert judge(output, reference, tolerance=0.01).verdict == "rows"
-    assert judge(reference + np.array([[0.0], [0.02]]), reference, tolerance=0.01, scale=np.array([1.0, 1.0])).verdict == "rows"
-
-
-ROUND_TRIP = """
-from nki_hf.lang import nisa, nki, nl
-
-
-@nki.jit
-def round_trip(x, queues):
-    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
-    middle = nl.ndarray(x.shape, x.dtype, buffer=nl.hbm)
-    tile = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
-    back = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
-    second = nisa.engine.scalar if queues == 2 else nisa.engine.sync
-    nisa.dma_copy(dst=tile, src=x, engine=nisa.engine.sync)
-    nisa.dma_copy(dst=middle, src=tile, engine=nisa.engine.sync)
-    nisa.dma_copy(dst=back, src=middle, engine=second)
-    nisa.dma_copy(dst=out, src=back, engine=second)
-    return out
-
-
-def same(x, queues):
-    return x
-"""
-
-
-@pytest.mark.parametrize("queues", [1, 2])
-@pytest.mark.parametrize("foreign", [False, True])
-def test_orders_that_are_only_inferred_are_a_finding_of_their_own(tmp_path, queues, foreign):
-    file = tmp_path / "round_trip.py"
-    file.write_text(ROUND_TRIP)
-    call = [f"{file}:round_trip", "--arg", "x=128x64", "--const", f"queues={queues}", "--reference", f"{file}:same"]
-    result = invoke(*call, "--json", "-", *(["--third-party"] if foreign else []))
-    report = json.loads(result.stdout)
-    assert (result.exit_code, report["faults"]) == (0, [])
-    assert [found["details"]["cause"] for found in report["inferred"]] == (["hbm"] if queues == 2 and not foreign else [])
-    if report["inferred"]:
-        line = 1 + next(i for i, text in enumerate(ROUND_TRIP.split("\n")) if "src=middle" in text)
-        assert report["inferred"][0]["line"] == line
-        assert "inferred" in invoke(*call).stdout
-
-
-@pytest.mark.parametrize("lnc", ["1", "2"])
-def test_our_own_kernel_rests_on_no_inferred_order(lnc):
-    call = ["nki_hf.kernels.flash_prefill:flash_prefill", "--shape", "b=1,hq=2,hkv=1,sq=130,skv=200,d=64", "--causal"]
-    report = json.loads(invoke(*call, "--lnc", lnc, "--json", "-").stdout)
-    assert report["passed"]
-    assert report["inferred"] == []
-
-
-def _ours(name, *words):
-    path = Path(registry.__file__).parent / name / "kernel.py"
-    return CliRunner().invoke(app, ["verify", f"{path}:{name}", *words])
-
-
-def test_a_kernel_of_few_rows_is_run_on_those_unless_a_shape_is_given():
-    done = _ours("flash_decode", "--json", "-")
-    assert done.exit_code == 0, done.stderr
-    assert "sq=256,skv=512,d=64: run on b=1,hq=2,hkv=1,sq=1,skv=512,d=64" in done.stderr
-    assert len(json.loads(done.stdout)["cases"]) == len(DISTRIBUTIONS)
-    asked = _ours("flash_decode", "--shape", "b=1,hq=2,hkv=1,sq=256,skv=512,d=64")
-    assert asked.exit_code == 2
-    assert "seqlen_q=17 or more is not supported by flash_decode" in asked.stderr
-
-
-def test_of_gradients_it_says_what_compares_them():
-    done = _ours("flash_backward")
-    assert done.exit_code == 2
-    assert "flash_backward computes gradients" in done.stderr
-    assert "attention_gradients" in done.stderr
-
-
-OURS = f"{Path(certificate.__file__).with_name('kernel.py')}:flash_const_max"
-
-
-@pytest.mark.parametrize("shape", ["b=1,hq=2,hkv=1,sq=256,skv=512,d=64", "hq=4,hkv=2,sq=300,skv=700,causal"])
-def test_tiles_that_fail_the_certificate_are_computed_in_a_second_launch_and_judged(shape):
-    """flash_const_max without its loop says which query tiles are not right; the float64 oracle judges all of them after."""
-    found = json.loads(invoke(OURS, "--shape", shape, "--chip", "trn2", "--json", "-").stdout)
-    assert {case["distribution"]: case["verdict"] for case in found["cases"]} == dict.fromkeys(DISTRIBUTIONS, "pass")
-    assert any(text.startswith("outlier_key: ") and "failed the certificate" in text for text in found["warnings"])
-    assert not any(text.startswith("normal: ") for text in found["warnings"])
-
-
-def test_tiles_that_a_certificate_lets_pass_wrongly_are_judged_as_they_are(monkeypatch):
-    monkeypatch.setattr(certificate, "SUM_MAX", float("inf"))
-    monkeypatch.setattr(certificate, "_finite", lambda env, ledger, good: None)
-    shape = "b=1,hq=2,hkv=1,sq=256,skv=512,d=64"
-    found = json.loads(invoke(OURS, "--shape", shape, "--chip", "trn2", "--json", "-").stdout)
-    assert {case["distribution"]: case["verdict"] for case in found["cases"]}["outlier_key"] == "not finite"
