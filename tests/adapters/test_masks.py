@@ -1,42 +1,16 @@
 """Masks become the smallest `Keys` that say the same, and never anything else."""
 
-import ast
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mask_forms import causal_mask, q_of, says, shown
 
-import nki_hf
 from nki_hf.adapters.keys import Keys
 from nki_hf.adapters.masks import read_mask, restrict_to_indices, with_position_bias
 from nki_hf.errors import UnsupportedProblem
-from nki_hf.problem import Band, chunk_begin
 
 MIN = torch.finfo(torch.float32).min
-
-
-def q_of(batch=1, heads=2, seqlen_q=7):
-    return torch.zeros(batch, heads, seqlen_q, 4)
-
-
-def causal_mask(seqlen_q, seqlen_kv, q_offset=None):
-    rows = torch.arange(seqlen_q)[:, None] + (seqlen_kv - seqlen_q if q_offset is None else q_offset)
-    return (torch.arange(seqlen_kv) <= rows)[None, None]
-
-
-def shown(keys, seqlen_q, seqlen_kv):
-    mask = keys.dense(seqlen_q, seqlen_kv, torch.device("cpu"))
-    return torch.ones(1, 1, seqlen_q, seqlen_kv, dtype=torch.bool) if mask is None else mask
-
-
-def says(keys, mask, seqlen_kv):
-    """True if `keys` hides exactly what the bool mask hides."""
-    mask = mask[..., :seqlen_kv]
-    seqlen_q = mask.shape[2]
-    return bool((shown(keys, seqlen_q, seqlen_kv) == mask).all())
 
 
 def test_no_mask_is_bottom_right_causal_or_nothing():
@@ -222,92 +196,6 @@ def test_a_mask_that_does_not_broadcast_is_refused_with_both_shapes(shape):
         read_mask(torch.ones(shape, dtype=torch.bool), q=q_of(2), seqlen_kv=9, causal=False)
 
 
-def test_a_mask_is_read_once_and_again_after_a_change(monkeypatch):
-    from nki_hf.adapters import mask_values
-
-    scans = []
-    real = mask_values._runs
-    monkeypatch.setattr(mask_values, "_runs", lambda visible: scans.append(1) or real(visible))
-    mask = causal_mask(7, 7).clone()
-    for _ in range(3):
-        read_mask(mask, q=q_of(), seqlen_kv=7, causal=False)
-    assert len(scans) == 1
-    mask[..., 3, :] = False
-    assert says(read_mask(mask, q=q_of(), seqlen_kv=7, causal=False), mask, 7)
-    assert len(scans) == 2
-
-
-WRITES = {
-    "in place": lambda mask, values: mask.copy_(values),
-    "through .data": lambda mask, values: mask.data.copy_(values),
-    "through a shared array": lambda mask, values: np.copyto(mask.numpy(), values.numpy()),
-    "through detach": lambda mask, values: mask.detach().numpy().__setitem__(Ellipsis, values.numpy()),
-    "without versions": lambda mask, values: (
-        torch.autograd._unsafe_preserve_version_counter(mask).__enter__() or mask.copy_(values)
-    ),
-    "by set_data": lambda mask, values: setattr(mask, "data", values.clone()),
-}
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.float16])
-@pytest.mark.parametrize("way", WRITES)
-def test_every_way_of_writing_a_mask_is_seen(way, dtype):
-    def made(visible):
-        if dtype == torch.bool:
-            return visible.clone()
-        return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, -torch.inf)
-
-    window = causal_mask(7, 7) & ~causal_mask(7, 7, -3)
-    mask = made(torch.ones(1, 1, 7, 7, dtype=torch.bool))
-    assert read_mask(mask, q=q_of(), seqlen_kv=7, causal=False) == Keys()
-    for values in (causal_mask(7, 7), window, causal_mask(7, 7)):
-        WRITES[way](mask, made(values))
-        for _ in range(2):
-            assert says(read_mask(mask, q=q_of(), seqlen_kv=7, causal=False), values, 7)
-
-
-def test_a_large_mask_is_compared_to_its_last_element():
-    mask = torch.ones(2, 1, 2100, 2100, dtype=torch.bool)
-    assert read_mask(mask, q=q_of(2, seqlen_q=2100), seqlen_kv=2100, causal=False) == Keys()
-    mask.data[1, 0, 2099, 2099] = False
-    keys = read_mask(mask, q=q_of(2, seqlen_q=2100), seqlen_kv=2100, causal=False)
-    assert keys.hi[1, 2099] == 2099
-    assert int((keys.hi == 2100).sum()) == 2 * 2100 - 1
-
-
-def test_a_mask_of_inference_mode_is_read_once_too(monkeypatch):
-    from nki_hf.adapters import mask_values
-
-    scans = []
-    real = mask_values._runs
-    monkeypatch.setattr(mask_values, "_runs", lambda visible: scans.append(1) or real(visible))
-    with torch.inference_mode():
-        mask = causal_mask(7, 7).clone()
-        for _ in range(28):
-            assert read_mask(mask, q=q_of(), seqlen_kv=7, causal=False) == Keys(ahead=1)
-    assert len(scans) == 1
-
-
-def test_a_mask_that_was_read_can_be_freed():
-    import gc
-    import weakref
-
-    makers = (lambda: causal_mask(7, 7).clone(), lambda: torch.randn(1, 2, 7, 7), lambda: torch.rand(1, 1, 7, 7) > 0.5)
-    for make in makers:
-        mask = make()
-        read_mask(mask, q=q_of(), seqlen_kv=7, causal=False)
-        alive = weakref.ref(mask)
-        del mask
-        gc.collect()
-        assert alive() is None
-
-
-def test_values_are_not_read_while_compiling(monkeypatch):
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    mask = causal_mask(7, 7)
-    assert read_mask(mask, q=q_of(), seqlen_kv=7, causal=False).bias is not None
-
-
 def test_a_position_bias_combines_with_every_kind_of_mask():
     bias = torch.randn(1, 2, 7, 9)
     holes = torch.rand(1, 1, 7, 7) > 0.3
@@ -356,23 +244,6 @@ def test_segments_see_only_themselves(causal):
     assert torch.equal(shown(keys, 9, 9)[0, 0], expected)
 
 
-@pytest.mark.parametrize("window", [None, 1, 3])
-@pytest.mark.parametrize("ahead", [None, 1, 4])
-@pytest.mark.parametrize("q_offset", [-3, 0, 2])
-def test_a_band_as_bounds_is_the_band(window, ahead, q_offset):
-    keys = Keys(q_offset=q_offset, window=window, ahead=ahead)
-    lo, hi = keys.bounds(6, 8, torch.device("cpu"))
-    row, key = torch.arange(6)[:, None] + q_offset, torch.arange(8)
-    band = torch.ones(6, 8, dtype=torch.bool)
-    if window is not None:
-        band &= key > row - window
-    if ahead is not None:
-        band &= key < row + ahead
-    assert torch.equal(shown(keys, 6, 8).expand_as(band[None, None]), band[None, None])
-    assert torch.equal(shown(Keys().within_band(keys, 6, 8, torch.device("cpu")), 6, 8), band[None, None])
-    assert torch.equal(shown(Keys(lo=lo, hi=hi), 6, 8)[0, 0], band)
-
-
 @settings(deadline=None, max_examples=200, derandomize=True)
 @given(st.data())
 def test_any_bool_mask_keeps_its_meaning(data):
@@ -390,76 +261,3 @@ def test_any_bool_mask_keeps_its_meaning(data):
     hint = data.draw(st.sampled_from([None, 1, 2, 3]))
     keys = read_mask(mask, q=q_of(batch, heads, rows), seqlen_kv=cols, causal=False, window=hint)
     assert says(keys, mask, cols)
-
-
-def _replaced(mask, other):
-    mask.data = other
-
-
-def _set(mask, other):
-    mask.set_(other)
-
-
-def _grown(mask, other):
-    with torch.no_grad():
-        mask.resize_(1, 1, 40, 40).copy_(other.expand(1, 1, 40, 40))
-
-
-@pytest.mark.parametrize("change", [_replaced, _set, _grown])
-def test_a_mask_that_gets_other_memory_is_read_again(change):
-    mask = torch.ones(1, 1, 40, 40, dtype=torch.bool).tril()
-    other = torch.ones(1, 1, 40, 40, dtype=torch.bool).triu()
-    q = torch.zeros(1, 1, 40, 8)
-    for _ in range(2):
-        read_mask(mask, q=q, seqlen_kv=40, causal=False)
-    change(mask, other)
-    for _ in range(2):
-        keys = read_mask(mask, q=q, seqlen_kv=40, causal=False)
-        assert torch.equal(keys.dense(40, 40, mask.device), other)
-
-
-OWN_FORMULA = {
-    "adapters/paged.py",  # says a window in FlashAttention's words
-    "tasks/attention_backward.py",
-    "tasks/attention_mistakes.py",
-    "tasks/attention_reference.py",  # independent references
-}
-
-
-def _edges_computed(tree):
-    """Sums and differences with a window or `ahead`: the edges of a band, which `problem.Band` computes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-            names = [getattr(side, "attr", getattr(side, "id", "")) for side in (node.left, node.right)]
-            if {"window", "ahead", "sliding_window"} & set(names):
-                yield ast.unparse(node)
-
-
-def test_the_formula_of_visibility_stands_in_one_place():
-    package = Path(nki_hf.__file__).parent
-    found = {}
-    for path in sorted(package.rglob("*.py")):
-        where = path.relative_to(package)
-        kernels = where.parts[0] in ("kernels", "ladder") or where.parts[:2] == ("tasks", "kernels")
-        if not kernels and where.parts[0] not in ("timing", "observers"):  # their window is of instructions
-            found[str(where)] = list(_edges_computed(ast.parse(path.read_text())))
-    assert {where for where, lines in found.items() if lines} == OWN_FORMULA | {"problem.py"}
-    assert list(_edges_computed(ast.parse("seen = key > row - self.window"))) == ["row - self.window"]
-
-
-@settings(max_examples=60, derandomize=True, deadline=None)
-@given(st.none() | st.integers(1, 6), st.none() | st.integers(1, 6), st.integers(0, 5), st.integers(0, 9), st.integers(1, 4))
-def test_a_band_among_keys_and_chunks_is_that_of_its_rows_one_by_one(window, ahead, begin, keys, chunk):
-    band, end = Band(window=window, ahead=ahead), begin + keys
-    for make in (np.arange, torch.arange):
-        rows = make(12)
-        lo, hi = band.cut(rows, rows * 0 + begin, rows * 0 + end)
-        own = chunk_begin(rows, rows * 0 + begin, chunk)
-        for row in range(12):
-            seen = [
-                key
-                for key in range(begin, end)
-                if (window is None or key > row - window) and (ahead is None or key < row + ahead)
-            ]
-            assert list(range(int(lo[row]), int(hi[row]))) == seen
-            assert int(own[row]) == max(range(begin, max(row, begin) + 1, chunk))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nki_hf
-from tests.support.judged_tasks import RIGHT, WRONG
+from tests.support.judged_task_mistakes import WRONG
+from tests.support.judged_tasks import RIGHT
 
 
 @pytest.fixture
