@@ -14,7 +14,7 @@ __all__ = ["as_bias", "check_mask", "fitted"]
 _MASK_DTYPES = (
     torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64,
     torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
-)  # fmt: skip  # fmt: skip
+)  # fmt: skip
 
 
 def check_mask(mask: torch.Tensor, name: str) -> None:

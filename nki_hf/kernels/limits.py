@@ -36,9 +36,12 @@ class Refusals:
 
     def head_dims(self, most: int) -> None:
         """Refuse heads that are wider than `most`."""
-        for field in ("head_dim", "head_dim_v"):
-            if getattr(self.problem, field) > most:
-                self.refuse(field, getattr(self.problem, field), f"must be 1 to {most}")
+        self._at_most("head_dim", self.problem.head_dim, most)
+        self._at_most("head_dim_v", self.problem.head_dim_v, most)
+
+    def _at_most(self, field: str, size: int, most: int) -> None:
+        if size > most:
+            self.refuse(field, size, f"must be 1 to {most}")
 
     def keys(self) -> None:
         """Refuse more keys than float32 counts."""
