@@ -1,25 +1,25 @@
-"""`nki_hf explain`: which kernel each attention layer of a model would run, with which tiles, and why nothing else."""
+"""`nki_hf explain`: which kernel each attention layer of a model, or one call, would run, its tiles, and why nothing else."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from nki_hf.dispatch import Decision, decide
 from nki_hf.errors import require
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
+from nki_hf.tools.shape import SHAPE_HELP, problem_of
 from nki_hf.tools.support_table import support_table
 
-if TYPE_CHECKING:
-    from nki_hf.adapters.call_log import CallLogRow
-
-__all__ = ["VERB", "ExplainRow", "command", "run"]
+__all__ = ["VERB", "ExplainRow", "command", "run", "run_shape"]
 
 VERB = "explain"
+_MODEL, _SEQLEN, _DTYPE = "qwen3", 2048, "bfloat16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +97,31 @@ def run(
         decode=decode,
         trust_remote_code=trust_remote_code,
     )
-    return [_row(row) for row in rows]
+    return [_row(row.layer, row.calls, row.first) for row in rows]
+
+
+def run_shape(shape: str, *, chip: str = "trn2") -> ExplainRow:
+    """The row of one call without a model: what the simulator would run for it.
+
+    Args:
+      shape: the call in the words of `--shape` (see `nki_hf.tools.shape`).
+      chip: trn1, trn2 or trn3.
+
+    Raises:
+      ValueError: a word or the chip is not known.
+    """
+    problem = problem_of(shape)
+    fallback = "sdpa" if problem.softcap is None and not problem.sink else "eager"  # what sdpa lacks
+    return _row("attention", 1, decide(problem, backend="simulator", chip=chip, fallback=fallback))
 
 
 def command(
-    model: Annotated[str, typer.Option(help="Hub id, folder with a config.json, or model type such as qwen3.")] = "qwen3",
-    seqlen: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 2048,
+    model: Annotated[str, typer.Option(help="Hub id, folder with a config.json, or model type such as qwen3.")] = _MODEL,
+    shape: Annotated[str, typer.Option(help=f"One call instead of a model. {SHAPE_HELP}")] = "",
+    seqlen: Annotated[int, typer.Option(help="Tokens of the prompt.")] = _SEQLEN,
     batch: Annotated[int, typer.Option(help="Prompts.")] = 1,
     chip: Annotated[str, typer.Option(help="trn1, trn2 or trn3.")] = "trn2",
-    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = _DTYPE,
     padded: Annotated[bool, typer.Option(help="Left-pad the first prompt by half.")] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Let code that comes with the model run, with all of your rights.")
@@ -113,18 +129,32 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     support: Annotated[bool, typer.Option(help="Print the support table of the documentation instead.")] = False,
 ) -> None:
-    """Show per attention layer of a model which kernel runs it, or why none does."""
+    """Show per attention layer of a model, or for one call, which kernel runs it, or why none does."""
     if support:
         print(support_table(), end="")
         return
-    with working(f"nki_hf explain --model {model}"):
-        rows = run(
-            model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded, trust_remote_code=trust_remote_code
-        )
+    if shape:
+        if (model, seqlen, batch, dtype, padded) != (_MODEL, _SEQLEN, 1, _DTYPE, False):
+            raise ValueError(f"shape={shape!r} is one call: leave out --model, --seqlen, --batch, --dtype and --padded.")
+        rows = [run_shape(shape, chip=chip)]
+    else:
+        with working(f"nki_hf explain --model {model}"):
+            rows = run(
+                model, seqlen=seqlen, batch=batch, chip=chip, dtype=dtype, padded=padded, trust_remote_code=trust_remote_code
+            )
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
-    table = Table("layers", "phase", "runs", "calls", "shape", "mask", "tiles or reasons", title=f"{model} on {chip}, {dtype}")
+    table = Table(
+        "layers",
+        "phase",
+        "runs",
+        "calls",
+        "shape",
+        "mask",
+        "tiles or reasons",
+        title=f"{model} on {chip}" + ("" if shape else f", {dtype}"),
+    )
     for names, row in _grouped(rows):
         tiles = ", ".join(f"{name}={value:,}" for name, value in row.tiles.items())
         ran = f"torch {row.kernel}" if row.reasons else row.entry or row.kernel
@@ -168,17 +198,17 @@ def _ranges(numbers: list[str]) -> str:
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _row(row: CallLogRow) -> ExplainRow:
-    decision, problem, mask = row.first, row.first.problem, row.first.problem.mask
+def _row(layer: str, calls: int, decision: Decision) -> ExplainRow:
+    problem, mask = decision.problem, decision.problem.mask
     parts = [f"{name} {value}" for name, value in (("ahead", mask.ahead), ("window", mask.window)) if value is not None]
     if parts:
         parts.append(f"offset {mask.q_offset}")
     return ExplainRow(
-        layer=row.layer,
-        phase=row.phase,
+        layer=layer,
+        phase=decision.phase,
         kernel=decision.kernel,
         backend=decision.backend,
-        calls=row.calls,
+        calls=calls,
         shape=(
             f"{problem.batch} x {problem.num_heads_q}/{problem.num_heads_kv} x {problem.seqlen_q:,}/{problem.seqlen_kv:,}"
             f" x {problem.head_dim}" + (f"/{problem.head_dim_v}" if problem.head_dim_v != problem.head_dim else "")

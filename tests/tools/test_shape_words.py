@@ -60,13 +60,41 @@ def test_a_word_that_says_nothing_is_refused(words, said):
         problem_of(f"sq=8,{words}")
 
 
-@pytest.mark.parametrize("verb", ["verify", "bench", "report", "trace", "cost", "tune"])
+@pytest.mark.parametrize("verb", ["explain", "verify", "bench", "report", "trace", "cost", "tune"])
 def test_every_verb_with_a_shape_names_the_words_and_their_defaults(verb):
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", invoke(verb, "--help").stdout).split())
     assert "bias (added to the scores)" in text
     assert "(rows; one = none of them)" in text
     assert "bounds (first and last key of each row)" in text
     assert "offset=n (skv - sq)" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "chip", "kernel", "mask"),
+    [
+        ("bias", "trn2", "flash_prefill", "dense bias"),  # flash_const_max has no bias that differs by row
+        ("bias=one", "trn2", "flash_const_max", "key bias"),
+        ("bias=one", "trn1", "flash_prefill", "key bias"),
+        ("mask=heads,causal", "trn3", "flash_prefill", "band + key mask: ahead 1, offset 0"),
+        ("bounds", "trn2", "flash_const_max", "bounds"),
+        ("d=600,bias", "trn2", "sdpa", "dense bias"),
+        ("d=600,bias,softcap=5", "trn2", "eager", "dense bias"),
+    ],
+)
+def test_explain_says_what_would_run_such_a_call_and_why_nothing_else(words, chip, kernel, mask):
+    """As docs/support.md: a key bias per head, and a bias or mask per row, are flash_prefill's on every chip."""
+    (row,) = json.loads(invoke("explain", "--shape", f"hq=2,sq=256,{words}", "--chip", chip, "--json").stdout)
+    assert (row["kernel"], row["mask"]) == (kernel, mask)
+    assert bool(row["reasons"]) == (kernel in ("sdpa", "eager"))
+    assert all(limit in "".join(row["reasons"]) for limit in (["head_dim=600", "mask.bias=additive"] if row["reasons"] else []))
+
+
+def test_explain_takes_a_call_or_a_model():
+    done = invoke("explain", "--shape", "sq=256", "--model", "llama")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "leave out --model" in done.stderr
+    shown = invoke("explain", "--shape", "hq=2,sq=256,bias").stdout
+    assert "1 attention calls, 0 of them run torch" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("word", ["bias", "bias=one", "bias=heads+rows", "mask", "mask=heads", "bounds", "causal,offset=20"])
