@@ -129,26 +129,29 @@ class SimulatorBackend:
         waiting: dict[int, list[tuple[Array, Any, Array]]] = {}
         added = 0
 
-        def run_part(numbered: tuple[int, Part]) -> None:
+        def take(number: int, part: Part, results: tuple[Array, ...], turned: Mapping[str, int]) -> None:
             nonlocal added
+            turns.update(turned)
+            if not outputs:
+                outputs.extend(
+                    np.zeros(whole_shape(binding, item, result.shape, sizes, call.shapes), result.dtype)
+                    for item, result in zip(returned, results, strict=True)
+                )
+            places = zip(returned, outputs, part.outputs, results, strict=True)
+            waiting[number] = [
+                (output, index, result) for item, output, index, result in places if item.summed or item.broadcast
+            ]
+            # In the order of the parts, whichever thread is done first: a sum rounds by its order.
+            while added in waiting:
+                for output, index, result in waiting.pop(added):
+                    output[index] += result
+                added += 1
+
+        def run_part(numbered: tuple[int, Part]) -> None:
             number, part = numbered
             results, turned = self._execute(key, call, inputs(part))
             with self._lock:
-                turns.update(turned)
-                if not outputs:
-                    outputs.extend(
-                        np.zeros(whole_shape(binding, item, result.shape, sizes, call.shapes), result.dtype)
-                        for item, result in zip(returned, results, strict=True)
-                    )
-                places = zip(returned, outputs, part.outputs, results, strict=True)
-                waiting[number] = [
-                    (output, index, result) for item, output, index, result in places if item.summed or item.broadcast
-                ]
-                # In the order of the parts, whichever thread is done first: a sum rounds by its order.
-                while added in waiting:
-                    for output, index, result in waiting.pop(added):
-                        output[index] += result
-                    added += 1
+                take(number, part, results, turned)
             for item, output, index, result in zip(returned, outputs, part.outputs, results, strict=True):
                 if not (item.summed or item.broadcast):
                     output[index] = result
@@ -230,23 +233,27 @@ class _ProgramPool:
             self._idle.setdefault(key, []).append((program, size))
             self._used += size
             self._idle.move_to_end(key)
-            while self._used > self._limit:
-                oldest, entries = next(iter(self._idle.items()))
-                if not entries:  # all in use, or dropped
-                    if len(self._idle) == 1:
-                        break
-                    del self._idle[oldest]
-                    continue
-                if len(self._idle) == len(entries) == 1:
-                    break
-                dropped, size = entries.pop(0)
-                self._used -= size
-                self._dropped += size
-                dropped.release()
+            self._drop()
             self._counted = True
             give_back, self._dropped = self._dropped >= _GIVE_BACK, self._dropped % _GIVE_BACK
         if give_back:
             _trim()
+
+    def _drop(self) -> None:
+        """Drop the longest unused recordings beyond the limit."""
+        while self._used > self._limit:
+            oldest, entries = next(iter(self._idle.items()))
+            if not entries:  # all in use, or dropped
+                if len(self._idle) == 1:
+                    break
+                del self._idle[oldest]
+                continue
+            if len(self._idle) == len(entries) == 1:
+                break
+            dropped, size = entries.pop(0)
+            self._used -= size
+            self._dropped += size
+            dropped.release()
 
     def clear(self) -> None:
         with self._lock:
@@ -339,14 +346,17 @@ def _for_each(work: Callable[[_Item], None], items: tuple[_Item, ...], threads: 
     queue, failures, lock = iter(items), [], threading.Lock()
     stop = threading.Event()
 
+    def take_turns() -> None:
+        while not stop.is_set():
+            with lock:
+                item = next(queue, None)
+            if item is None:
+                return
+            work(item)
+
     def worker() -> None:
         with engine_numerics():  # once for all parts
-            while not stop.is_set():
-                with lock:
-                    item = next(queue, None)
-                if item is None:
-                    return
-                work(item)
+            take_turns()
 
     def guarded() -> None:
         try:
