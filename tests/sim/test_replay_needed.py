@@ -346,7 +346,7 @@ def test_what_a_replay_need_not_compute_again_is_there_after_others_used_its_mem
 
 
 def summed_in_steps(a):
-    """The sum of a tile's columns and of three times them, by the Vector engine's accumulators; the products are read by nobody."""
+    """A row's elements and three times them, summed by the Vector engine's accumulators; nobody reads the products."""
     tile, total = load_tile(a), nl.ndarray((ROWS, 1), dtype=nl.float32, buffer=nl.sbuf)
     for command, factor, result in ((nisa.reduce_cmd.reset_reduce, 1.0, None), (nisa.reduce_cmd.reduce, 3.0, total)):
         scratch = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
