@@ -53,7 +53,7 @@ def test_random_bands():
     nothing_wrong("bands", 4, 4)
 
 
-@pytest.mark.parametrize(("kind", "first", "count"), [("forms", 0, 15), ("packs", 0, 5), ("decodes", 0, 5), ("ways", 0, 6)])
+@pytest.mark.parametrize(("kind", "first", "count"), [("forms", 0, 15), ("packs", 0, 4), ("decodes", 0, 4), ("ways", 0, 4)])
 def test_random_problems_of_other_forms(kind, first, count):
     nothing_wrong(kind, first, count)
 
@@ -212,7 +212,7 @@ def test_most_steps_are_taken_by_the_rules_and_every_instruction_is_reached():
 
 def test_every_instruction_and_loop_of_more_kernels_is_reached():
     reached, lost, kept = set(), 0, 0
-    for seed in range(400, 620):
+    for seed in range(400, 560):
         program, out = without_refused(draw_wide(seed))
         lost += len(out)
         for step in program["steps"] if program else []:
@@ -419,9 +419,9 @@ def forget_plans():
 def test_simpler_problems_mean_what_they_say():
     """A simpler problem of a right one is right: no argument is left behind that its front does not take."""
     for kind in ("forms", "packs", "ways"):
-        for seed in range(4):
+        for seed in range(3):
             case = {**KINDS[kind].draw(seed), "way": None}
-            for simpler in KINDS[kind].simpler(case)[:6]:
+            for simpler in KINDS[kind].simpler(case)[:4]:
                 assert not wrong_with(KINDS[kind], simpler), simpler
 
 

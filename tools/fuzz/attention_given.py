@@ -112,7 +112,7 @@ def _mask(case: Case, generator: torch.Generator, shape: tuple[int, ...]) -> tup
     keys = 1 if case["mask_form"] == "one_key" else shape[3]
     seen = torch.rand((*own, keys), generator=generator) < 0.7
     if kind in RUNS:
-        seen = _runs(kind, generator, seen.shape, case)
+        seen = _runs(kind, generator, seen.shape).reshape(seen.shape)
         if case["mask_dtype"] is None:
             return _laid_mask(seen, case), bias.masked_fill(~seen, -inf)
         hiding = getattr(torch, case["mask_dtype"])
@@ -142,8 +142,8 @@ def _mask(case: Case, generator: torch.Generator, shape: tuple[int, ...]) -> tup
     return _laid_mask(mask, case), bias + mask.double()
 
 
-def _runs(kind: str, generator: torch.Generator, shape: torch.Size, case: Case) -> torch.Tensor:
-    """Bool of that shape, True = seen, of which each row is one run of keys."""
+def _runs(kind: str, generator: torch.Generator, shape: torch.Size) -> torch.Tensor:
+    """Bool of that shape, with an axis of rows, True = seen, of which each row is one run of keys."""
     rows, keys = shape[-2] if len(shape) > 1 else 1, shape[-1]
     row, key = torch.arange(rows)[:, None], torch.arange(keys)
 
@@ -154,7 +154,7 @@ def _runs(kind: str, generator: torch.Generator, shape: torch.Size, case: Case) 
         place = row + (int(drawn(-10, 10)) if bool(drawn(0, 2)) else keys - rows)
         back, ahead = int(drawn(0, 40)), int(drawn(0, 20))
         seen = (key > place - back if back else key >= 0) & (key < place + ahead + 1 if ahead != 7 else key >= 0)
-        return seen.expand(shape).contiguous()
+        return seen.expand((*shape[:-2], rows, keys)).contiguous()
     leading = shape[:-2]
     if kind == "runs":
         ends = drawn(0, keys + 1, *leading, rows, 2).sort(-1).values
@@ -210,7 +210,7 @@ def _bounds(
     seen = [
         [[lo <= key < hi for key in range(shape[3])] for lo, hi in zip(*row, strict=True)] for row in zip(*ends, strict=True)
     ]
-    lo, hi = (torch.from_numpy(np.array(each, dtype=case["bounds"])) for each in ends)
+    lo, hi = (torch.from_numpy(np.array(each, dtype=case["bounds"]).reshape(rows)) for each in ends)
     return lo, hi, torch.tensor(seen, dtype=torch.bool).reshape(rows[0], 1, rows[1], shape[3])
 
 

@@ -12,7 +12,7 @@ from tools.fuzz.attention_problems import PLAIN, Case, simpler_problems
 
 __all__ = ["cached", "draw_pack", "paged", "seen_in_pack", "simpler_packs", "starts"]
 
-_LENGTHS = (0, 1, 1, 2, 3, 17, 64, 127, 128, 129, 200, 256, 300, 511, 513, 700)
+_LENGTHS = (0, 1, 1, 2, 3, 17, 33, 64, 100, 127, 128, 129, 200, 257, 300, 513, 700)
 
 
 def draw_pack(seed: int) -> Case:
@@ -30,7 +30,7 @@ def draw_pack(seed: int) -> Case:
     def rarely(share: float = 0.1) -> bool:
         return bool(rng.random() < share)
 
-    fronts = ("flash", "varlen", "varlen", "varlen", "kvcache", "kvcache", "transformers", "merge")
+    fronts = ("flash", "varlen", "varlen", "kvcache", "kvcache", "transformers", "merge", "merge")
     case = {**PLAIN, "seed": seed, "front": one_of(*fronts)}
     case["dtype"] = one_of("float32", "bfloat16", "bfloat16", "float16")
     case["heads_kv"], case["group"] = one_of((1, 1), (1, 2), (2, 1), (2, 3), (1, 4))
@@ -77,7 +77,7 @@ def _draw_lengths(case: Case, rng: np.random.Generator) -> None:
         keys = int(rng.choice(_LENGTHS)) if kind else int(rng.integers(0, 60))
         rows = keys if alike or kind < 2 else 1 if kind == 2 and rng.random() < 0.7 else int(rng.choice(_LENGTHS[:10]))
         lengths.append((rows, keys))
-        if sum(rows for rows, _ in lengths) > 1200:
+        if sum(rows for rows, _ in lengths) > 500:
             break
     case["lengths"] = tuple(lengths)
     case["spare"] = int(rng.choice([0, 0, 0, 5]))
