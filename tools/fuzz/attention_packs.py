@@ -115,6 +115,8 @@ def simpler_packs(case: Case) -> list[Case]:
     """Simpler problems, also with a sequence less or shorter ones."""
     found, cache = simpler_problems(case), case["cache"]
     pairs = case["lengths"] or ()
+    found += [{**case, "batch_q": 1, "batch_kv": 1}] * (case["batch_q"] > 1)
+    found = [each for each in found if each["batch_q"] == each["batch_kv"]]  # FlashAttention broadcasts nothing
     if cache is not None:
         found = [
             each
