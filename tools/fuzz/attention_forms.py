@@ -54,7 +54,8 @@ def draw_form(seed: int) -> Case:
         if case["mask"] not in (None, "bool", "padding", *RUNS):  # beside a bias they are hidden by a lowest number only
             case["chosen_keys"] = None
     if case["gradients"]:
-        case["loss"] = one_of("both", "out", "lse") if case["lse"] else "both"
+        case["lse"] = not transformers and rarely(0.6)
+        case["loss"] = one_of("both", "out", "lse", "lse") if case["lse"] else "both"
         if case["loss"] == "lse" and (case["scale_as"] == "learned" or case["position_bias"] or case["mask_learns"]):
             case["loss"] = "out"
     if rarely(0.15):
