@@ -346,11 +346,11 @@ def test_values_that_are_kept_from_the_call_that_was_recorded_are_found(monkeypa
 PLANTED = {
     "the bounds of a row of keys, read off a mask": (
         {"mask": "runs", "mask_axes": (0, 0, 1), "seqlen_q": 9, "seqlen_kv": 40},
-        ("nki_hf.adapters.masks", "_runs", lambda right: lambda seen: (right(seen)[0], right(seen)[1] - 1)),
+        ("nki_hf.adapters.mask_values", "_runs", lambda right: lambda seen: (right(seen)[0], right(seen)[1] - 1)),
     ),
     "a mask that holds other values now": (
         {"mask": "band", "mask_axes": (0, 0, 1), "seqlen_q": 9, "seqlen_kv": 40, "recorded": "mask", "mask_written": "data"},
-        ("nki_hf.adapters.masks", "_same", lambda right: lambda now, then: True),
+        ("nki_hf.adapters.masks", "same_values", lambda right: lambda now, then: True),
     ),
     "sinks under another name": (
         {"front": "transformers", "sink": "normal", "sink_name": "sinks"},
@@ -364,7 +364,7 @@ PLANTED = {
     ),
     "gradients of lse alone": (
         {"gradients": True, "lse": True, "loss": "lse"},
-        ("nki_hf.adapters.torch_op", "gradients_of",
+        ("nki_hf.adapters.op_gradients", "gradients_of",
          lambda right: lambda call, results, dout, *given, **more: right(call, results, dout + 1, *given, **more)),
     ),
     "no keys beside a sink": (

@@ -65,10 +65,10 @@ def draw_form(seed: int) -> Case:
         case["default_dtype"] = None
         case["scale_as"] = "tensor" if case["scale_as"] == "learned" else case["scale_as"]
     if rarely(0.12):
-        empty = one_of("batch", "seqlen_q", "seqlen_kv", "seqlen_q")
+        empty = one_of("batch", "seqlen_q", "seqlen_kv", "seqlen_kv")
         for name in ("batch_q", "batch_kv") if empty == "batch" else (empty,):
             case[name] = 0
-        case.update(recorded="own", chosen_keys=None)
+        case.update(recorded="own", chosen_keys=None, lse=not transformers, sink=one_of(None, "normal", "minus_inf"))
     decided(case)
     return case
 
