@@ -121,6 +121,15 @@ def test_cases_are_chosen_small_first_and_spread_over_options():
     assert chosen == [{"n": 64, "flag": False}, {"n": 64, "flag": True}, {"n": 512, "flag": False}]
 
 
+def test_a_package_that_the_checkouts_tests_need_is_named(tmp_path, monkeypatch):
+    (tmp_path / "needs_more.py").write_text("import no_such_package_of_anybody\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "test.utils.common_dataclasses", SimpleNamespace(Platforms=None))
+    with pytest.raises(SystemExit, match="needs_more imports no_such_package_of_anybody, which is not installed here"):
+        library_cases.load("needs_more")
+    assert "needs_more" not in sys.modules
+
+
 def _raises(error):
     def run():
         raise error

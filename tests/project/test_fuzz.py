@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import subprocess
 import sys
@@ -15,12 +16,16 @@ import nki_hf
 from nki_hf.adapters import op_gradients
 from nki_hf.kernels.flash_const_max import call
 from nki_hf.kernels.flash_const_max.tuning import TABLE
+from nki_hf.kernels.flash_decode import plan as flash_decode_plan
 from nki_hf.sim.isa.operators import OPERATORS
-from tools.fuzz import attention_check, kernel_programs
+from tools.fuzz import attention_call, attention_check, attention_fronts, kernel_issue, kernel_programs
+from tools.fuzz.attention_forms import WAYS, draw_decode, draw_form, draw_way
+from tools.fuzz.attention_packs import draw_pack
 from tools.fuzz.attention_problems import PLAIN, draw_band, draw_learnt_bias, draw_problem, refused
 from tools.fuzz.kernel_check import check_program, without_refused
 from tools.fuzz.kernel_model import rounded
-from tools.fuzz.search import KINDS, search, wrong_with
+from tools.fuzz.search import KINDS, main, search, wrong_with
+from tools.fuzz.wide_programs import WIDE, draw_wide
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,9 +53,19 @@ def test_random_bands():
     nothing_wrong("bands", 4, 4)
 
 
+@pytest.mark.parametrize(("kind", "first", "count"), [("forms", 0, 15), ("packs", 0, 4), ("decodes", 0, 4), ("ways", 0, 4)])
+def test_random_problems_of_other_forms(kind, first, count):
+    nothing_wrong(kind, first, count)
+
+
 @pytest.mark.parametrize("first", [0, 20])
 def test_random_kernels(first):
     nothing_wrong("kernels", first, 20)
+
+
+@pytest.mark.parametrize("first", [0, 220])
+def test_random_kernels_of_more_instructions(first):
+    nothing_wrong("wide", first, 20)
 
 
 @pytest.mark.slow
@@ -69,6 +84,21 @@ def test_many_random_problems_whose_bias_has_a_gradient(first):
 @pytest.mark.parametrize("first", range(0, 400, 50))
 def test_many_random_bands(first):
     nothing_wrong("bands", first, 50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "first"), [
+    *(("forms", first) for first in range(0, 2000, 100)), *(("packs", first) for first in range(0, 400, 50)),
+    *(("decodes", first) for first in range(0, 400, 50)), *(("ways", first) for first in range(0, 200, 25)),
+])  # fmt: skip
+def test_many_random_problems_of_other_forms(kind, first):
+    nothing_wrong(kind, first, {"forms": 100, "ways": 25}.get(kind, 50))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 5000, 250))
+def test_many_random_kernels_of_more_instructions(first):
+    nothing_wrong("wide", first, 250)
 
 
 @pytest.mark.slow
@@ -138,13 +168,18 @@ def test_equal_seeds_give_equal_problems_and_every_field_is_known():
         assert repr(draw_problem(seed)) == repr(draw_problem(seed))
         assert draw_problem(seed).keys() == {"seed", *PLAIN}
         assert kernel_programs.draw_program(seed) == kernel_programs.draw_program(seed)
-        assert repr(draw_band(seed)) == repr(draw_band(seed))
-        assert draw_band(seed).keys() == {"seed", *PLAIN}
+        assert draw_wide(seed) == draw_wide(seed)
     drawn = [draw_problem(seed) for seed in range(400)]
     assert 0 < sum(map(refused, drawn)) < 60
-    bands = [draw_band(seed) for seed in range(100)]
+    others = []
+    for draw in (draw_band, draw_form, draw_pack, draw_decode, draw_way):
+        others += [draw(seed) for seed in range(100)]
+        assert repr(draw(5)) == repr(draw(5))
+        assert draw(5).keys() == {"seed", *PLAIN}
     for name, plain in PLAIN.items():
-        assert any(case[name] != plain for case in [*drawn, *bands]), name
+        assert any(case[name] != plain for case in [*drawn, *others]), name
+    assert {case["way"] for case in others} == {None, *WAYS}
+    assert {case["front"] for case in others} == {*attention_fronts.FRONTS}
     biased = [draw_learnt_bias(seed) for seed in range(400)]
     assert all(case["gradients"] and (case["mask_learns"] or case["position_bias"] == "learned") for case in biased)
     assert {case["mask_axes"] for case in biased if case["mask_learns"]} == set(itertools.product((0, 1), repeat=3))
@@ -173,6 +208,19 @@ def test_most_steps_are_taken_by_the_rules_and_every_instruction_is_reached():
         "affine_select",
         "partition_reduce",
     }
+
+
+def test_every_instruction_and_loop_of_more_kernels_is_reached():
+    reached, lost, kept = set(), 0, 0
+    for seed in range(400, 560):
+        program, out = without_refused(draw_wide(seed))
+        lost += len(out)
+        for step in program["steps"] if program else []:
+            kept += 1
+            ranges = len(step.get("ranges", ()))
+            reached.add(step.get("what") or (f"{step['kind']} {ranges}" if ranges else step["op"]))
+    assert lost < kept / 2
+    assert reached >= {*WIDE, "fori 1", "fori 2", "dynamic 1", "dynamic 2", "static 1", "static 2", "while 1"}
 
 
 def test_a_planted_fault_of_an_operator_is_found_made_small_and_reproduced(tmp_path, monkeypatch):
@@ -293,6 +341,107 @@ def test_values_that_are_kept_from_the_call_that_was_recorded_are_found(monkeypa
     assert not attention_check.check_problem(case)
     monkeypatch.setattr(attention_check.nki_hf, "attention", recorded)
     assert attention_check.check_problem(case).startswith("out errs by")
+
+
+PLANTED = {
+    "the bounds of a row of keys, read off a mask": (
+        {"mask": "runs", "mask_axes": (0, 0, 1), "seqlen_q": 9, "seqlen_kv": 40},
+        ("nki_hf.adapters.mask_values", "_runs", lambda right: lambda seen: (right(seen)[0], right(seen)[1] - 1)),
+    ),
+    "a mask that holds other values now": (
+        {"mask": "band", "mask_axes": (0, 0, 1), "seqlen_q": 9, "seqlen_kv": 40, "recorded": "mask", "mask_written": "data"},
+        ("nki_hf.adapters.masks", "same_values", lambda right: lambda now, then: True),
+    ),
+    "sinks under another name": (
+        {"front": "transformers", "sink": "normal", "sink_name": "sinks"},
+        ("tools.fuzz.attention_fronts", "nki_attention",
+         lambda right: lambda *given, sinks=None, **more: right(*given, **more)),
+    ),
+    "indices of keys": (
+        {"front": "transformers", "chosen_keys": 3, "seqlen_kv": 20},
+        ("nki_hf.adapters.transformers", "restrict_to_indices",
+         lambda right: lambda indices, *given, **more: right(indices.clamp(min=0), *given, **more)),
+    ),
+    "gradients of lse alone": (
+        {"gradients": True, "lse": True, "loss": "lse"},
+        ("nki_hf.adapters.op_gradients", "gradients_of",
+         lambda right: lambda call, results, dout, *given, **more: right(call, results, dout + 1, *given, **more)),
+    ),
+    "no keys beside a sink": (
+        {"seqlen_kv": 0, "sink": "normal", "lse": True},
+        ("nki_hf.adapters.torch_op", "trivial_result", lambda right: lambda problem, q, v, sink: right(problem, q, v)),
+    ),
+    "packed rows": (
+        {"front": "varlen", "dtype": "bfloat16", "lengths": ((300, 300), (5, 700), (1, 9), (0, 3)), "seqlen_q": 306,
+         "seqlen_kv": 1012, "causal": True, "window": 30},
+        ("nki_hf.adapters.packed.attend", "join",
+         lambda right: lambda parts, dim: (right(parts, dim)[0] / 2, right(parts, dim)[1])),
+    ),
+    "pages": (
+        {"front": "varlen", "lengths": ((4, 40), (2, 9)), "seqlen_q": 6, "seqlen_kv": 49, "pages": 7},
+        ("nki_hf.adapters.flash_face", "_of_pages", lambda right: lambda pages, *given: right(pages.flip(1), *given)),
+    ),
+    "a cache whose new keys are turned": (
+        {"front": "kvcache", "seqlen_q": 2, "seqlen_kv": 30, "batch_q": 2, "batch_kv": 2,
+         "cache": {"new": 2, "rotary": "interleaved", "leftpad": True, "rows": True, "one_length": False}},
+        ("nki_hf.adapters.flash_kvcache", "_rotated",
+         lambda right: lambda tensor, cos, sin, *given, **more: right(tensor, cos, -sin, *given, **more)),
+    ),
+    "merged parts": (
+        {"front": "merge", "seqlen_kv": 40, "parts": (3, 20), "lse": True},
+        ("nki_hf.adapters.merge", "join",
+         lambda right: lambda parts, dim: (right(parts, dim)[0].flip(0), right(parts, dim)[1])),
+    ),
+    "keys beyond the first chunk of a decode step": (
+        {"seqlen_q": 1, "seqlen_kv": 4100, "kernel": "flash_decode", "dtype": "bfloat16"},
+        ("nki_hf.kernels.flash_decode.plan", "visited_keys", lambda right: lambda problem: min(2048, right(problem))),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_behind_another_front_or_form_is_found(monkeypatch, name):
+    case, (module, function, wrong) = PLANTED[name]
+    assert not attention_check.check_problem(case)
+    owner = importlib.import_module(module)
+    monkeypatch.setattr(owner, function, wrong(getattr(owner, function)))
+    forget_plans()
+    assert wrong_with(KINDS["forms"], case)
+    monkeypatch.undo()
+    forget_plans()
+
+
+def forget_plans():
+    attention_call._forget_decisions()
+    flash_decode_plan.plan_decode.cache_clear()
+
+
+def test_simpler_problems_mean_what_they_say():
+    """A simpler problem of a right one is right: no argument is left behind that its front does not take."""
+    for kind in ("forms", "packs", "ways"):
+        for seed in range(3):
+            case = {**KINDS[kind].draw(seed), "way": None}
+            for simpler in KINDS[kind].simpler(case)[:4]:
+                assert not wrong_with(KINDS[kind], simpler), simpler
+
+
+@pytest.mark.parametrize("words", [["--minutes", "nan"], ["--minutes", "junk"], ["--count", "0"], ["--first", "-5"],
+                                   ["--folder", "Makefile"], ["--only", "junk"]])  # fmt: skip
+def test_a_search_of_nothing_is_refused(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--count", "1"] if words[0] != "--count" else words)
+    assert end.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_a_kernel_that_the_simulator_breaks_on_is_found(tmp_path, monkeypatch):
+    def broken(*given, **options):
+        raise IndexError("here")
+
+    monkeypatch.setattr(kernel_issue.nisa, "tensor_scalar", broken)
+    found = search(["kernels"], 0, tmp_path, count=20, say=lambda line: None)
+    assert found.files
+    assert "IndexError" in found.files[0].read_text()
 
 
 def test_the_model_rounds_to_nearest_even_and_saturates():

@@ -340,3 +340,39 @@ def test_what_a_replay_need_not_compute_again_is_there_after_others_used_its_mem
     agree(kernel, *calls)
     _, fresh = agree(kernel, *calls, {**calls[0], "lo": lo + 1}, calls[0])
     np.testing.assert_array_equal(fresh[0], calls[0]["a"] * np.float32(6 if follows == "bounds" else 3))
+
+
+# ---- what engines hold beside memory ------------------------------------------------------------------------------------
+
+
+def summed_in_steps(a):
+    """A row's elements and three times them, summed by the Vector engine's accumulators; nobody reads the products."""
+    tile, total = load_tile(a), nl.ndarray((ROWS, 1), dtype=nl.float32, buffer=nl.sbuf)
+    for command, factor, result in ((nisa.reduce_cmd.reset_reduce, 1.0, None), (nisa.reduce_cmd.reduce, 3.0, total)):
+        scratch = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar_reduce(
+            dst=scratch, data=tile, op0=nl.multiply, operand0=factor, reduce_op=nl.add, reduce_res=result, reduce_cmd=command
+        )
+    return store(total)
+
+
+def summed_by_activations(a):
+    """The same by the Scalar engine's, which an instruction without a reduction reads out."""
+    tile, total = load_tile(a), nl.ndarray((ROWS, 1), dtype=nl.float32, buffer=nl.sbuf)
+    for command, factor, result in (
+        (nisa.reduce_cmd.reset_reduce, 1.0, None),
+        (nisa.reduce_cmd.reduce, 3.0, None),
+        (nisa.reduce_cmd.idle, 1.0, total),
+    ):
+        scratch = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.sbuf)
+        options = {} if command is nisa.reduce_cmd.idle else {"reduce_op": nl.add}
+        nisa.activation(dst=scratch, op=nl.copy, data=tile, scale=factor, reduce_cmd=command, reduce_res=result, **options)
+    return store(total)
+
+
+@pytest.mark.parametrize("kernel", [summed_in_steps, summed_by_activations])
+def test_a_sum_that_an_engine_holds_between_instructions_is_that_of_the_replayed_values(kernel):
+    calls = [{"a": np.random.default_rng(seed).integers(-9, 10, (ROWS, 4)).astype(np.float32)} for seed in (0, 1)]
+    program = recorded(kernel, **calls[0]).program
+    for inputs in (*calls[::-1], calls[0]):
+        np.testing.assert_array_equal(program(inputs)[0], 4 * inputs["a"].sum(1, keepdims=True))

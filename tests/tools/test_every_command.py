@@ -176,7 +176,7 @@ def _script(name):
     return module
 
 
-SCRIPTS = {"qwen3_bench": ("--dry-run",), "device_bisect": ("--device", "junk")}
+SCRIPTS = {"qwen3_bench": ("--dry-run",), "device_bisect": ("--device", "junk"), "finetune": ("--dry-run",)}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -277,7 +277,11 @@ def _platforms(marks: list[Any]) -> list[str]:
 
 
 def load(name: str) -> ModuleType:
-    """The test module, once: its enums are compared; names that a module uses without importing them are supplied."""
+    """The test module, once: its enums are compared; names that a module uses without importing them are supplied.
+
+    Raises:
+      SystemExit: it imports a package that is not installed; the message names it.
+    """
     known = sys.modules.get(name)
     if known is not None and hasattr(known, "_supplied"):
         return known
@@ -288,7 +292,11 @@ def load(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     module.Platforms = common.Platforms  # type: ignore[attr-defined]  # test_qkv_tkg of April 2026 uses it undefined
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        del sys.modules[name]
+        sys.exit(f"{name} imports {error.name}, which is not installed here: pip install {error.name}, if it is a package.")
     module._supplied = True  # type: ignore[attr-defined]
     return module
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -14,12 +13,13 @@ import torch
 
 import nki_hf
 from nki_hf.adapters import decision
-from nki_hf.adapters.transformers import nki_attention
 from nki_hf.dispatch import decide
 from nki_hf.kernels import registry
 from nki_hf.kernels.flash_const_max import plan, tuning
-from tools.fuzz.attention_given import Given, passed_mask
+from tools.fuzz.attention_fronts import FRONTS
+from tools.fuzz.attention_given import Given
 from tools.fuzz.attention_problems import VANISHING, Case
+from tools.fuzz.attention_ways import in_way
 
 __all__ = ["called", "differing"]
 
@@ -44,18 +44,18 @@ def called(case: Case, given: Given, *, twice: bool = False) -> dict[str, torch.
     kept = (*(leaves[name] for name in names), given.lo, given.hi)
     before = [None if each is None else each.detach().clone() for each in kept]
     with _surroundings(case):
-        out, lse = _front_door(case, given, leaves, scale)
+        out, lse = in_way(case, lambda tensors: FRONTS[case["front"]](case, given, {**leaves, **tensors}, scale), leaves)
     found: dict[str, torch.Tensor | None] = {"out": out.detach(), "lse": None if lse is None else lse.detach()}
     for one, other in zip(before, kept, strict=True):
         if one is not None and other is not None and not _same_bits(one, other.detach()):
             raise AssertionError("the call changed one of its arguments")
     if learning:
-        loss = (out.double() * given.weight).sum()
-        if lse is not None:
+        loss = (out.double() * given.weight).sum() if case["loss"] != "lse" or lse is None else 0.0
+        if lse is not None and case["loss"] != "out":
             loss = loss + lse.double().masked_fill(lse < -VANISHING, 0.0).sin().sum()
         with _surroundings(case):
             inputs = [leaves[name] for name in learning]
-            taken = [torch.autograd.grad(loss, inputs, retain_graph=True) for _ in range(1 + twice)]
+            taken = [_gradients(loss, inputs) for _ in range(1 + twice)]
         for name, one, other in zip(learning, taken[0], taken[-1], strict=True):
             if not _same_bits(one, other):
                 raise AssertionError(f"the gradient of {name} has other bits when it is taken again")
@@ -77,38 +77,9 @@ def _learning(case: Case, leaves: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {name: each for name, each in leaves.items() if isinstance(each, torch.Tensor) and name not in fixed}
 
 
-def _front_door(case: Case, given: Given, leaves: dict[str, Any], scale: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    q, k, v, sink, mask, position_bias = (leaves[name] for name in ("q", "k", "v", "sink", "mask", "position_bias"))
-    mask = passed_mask(case, mask)
-    if case["front"] == "transformers":
-        module = SimpleNamespace(is_causal=case["causal"], training=False)
-        options = {"scaling": scale, "softcap": case["softcap"], "s_aux": sink, "use_cache": True}
-        if position_bias is not None:
-            options["position_bias"] = position_bias
-        out, _ = nki_attention(module, q, k, v, mask, **options)
-        return out.transpose(1, 2), None
-    whole = {name: _wrapped(case[name], case["whole"]) for name in ("window", "ahead", "q_offset")}
-    found = nki_hf.attention(
-        q,
-        k,
-        v,
-        mask,
-        causal=case["causal"],
-        lo=given.lo,
-        hi=given.hi,
-        scale=scale,
-        softcap=case["softcap"],
-        sink=sink,
-        return_lse=case["lse"],
-        **whole,
-    )
-    return found if isinstance(found, tuple) else (found, None)
-
-
-def _wrapped(value: Any, how: str) -> Any:
-    if type(value) is not int or not -(2**63) <= value < 2**63 or how == "int":
-        return value
-    return np.int64(value) if how == "numpy" else torch.tensor([value])
+def _gradients(loss: Any, inputs: list[Any]) -> list[torch.Tensor]:
+    taken = torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(given) if each is None else each for given, each in zip(inputs, taken, strict=True)]
 
 
 def _wrapped_scale(case: Case) -> Any:

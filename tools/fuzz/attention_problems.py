@@ -12,6 +12,7 @@ __all__ = [
     "PLAIN",
     "VANISHING",
     "Case",
+    "decided",
     "draw_band",
     "draw_learnt_bias",
     "draw_problem",
@@ -29,10 +30,14 @@ PLAIN: Case = {
     "scale_as": "float", "softcap": None, "sink": None, "sink_rows": False, "lse": False, "gradients": False, "frozen": "",
     "strict": False, "kernel": None, "chip": "trn2", "lnc": None, "default_dtype": None, "inference": False,
     "recorded": "own", "constants": None,
+    "kv_dtype": None, "mask_dtype": None, "mask_written": "copy_", "sink_axes": (1, 1, 1), "sink_name": "s_aux",
+    "causal_by": "layer", "hint": None, "chosen_keys": None, "bias_spare": 0, "loss": "both", "way": None,
+    "lengths": None, "spare": 0, "pages": None, "cache": None, "parts": None,
 }  # fmt: skip
 """Every field of a problem with its simplest value. A problem file names only what differs.
 
-`front`: whose function is called, ours (`attention`) or Transformers'. `batch_q` and `batch_kv` are equal, or one of them is 1.
+`front`: whose function is called, ours (`attention`) or Transformers', or one of attention_packs.py. `batch_q` and `batch_kv`
+are equal, or one of them is 1.
 `whole`: what wraps whole numbers. `bounds`: dtype of lo and hi. `mask_axes`: whether it has batches, heads and rows of its own.
 `mask_form`: `short` = without leading axes of size 1, `expanded` = over its axes of size 1, `one_key` = one entry for all keys.
 `mask_learns`: a float mask has a gradient. `position_bias`: `fixed` or `learned`, an additive bias besides the mask, which
@@ -40,6 +45,12 @@ Transformers' function takes. `frozen`: those of q, k and v that have no gradien
 other values goes first, so that what is judged may be a replay of theirs.
 `kernel`: the only forward kernel that may be asked; None = all.
 `constants`: whose plan constants `flash_const_max` takes, of `tuning.KINDS`; None = those of the problem's kind.
+`kv_dtype`: of k and v; None = q's. `mask_dtype`: a mask that only hides is passed as zeros and the lowest of that dtype.
+`mask_written`: with `recorded` = `mask`, how the mask's tensor got its values after a call with others. `sink_axes`: whether
+a sink per row has batches, heads and rows of its own. `sink_name`, `causal_by`, `hint` (sliding_window), `chosen_keys` (how
+many keys `indices` names for each row), `bias_spare` (keys of position_bias behind the last): arguments of Transformers'
+function. `loss`: of which results gradients are taken. `way`: how the call is run, see attention_ways.py. The last line: see
+attention_packs.py.
 """
 
 LEARNT = ("minus_inf", "float", "nan", "inf", "float64", "lowest")
@@ -112,7 +123,7 @@ def draw_problem(seed: int) -> Case:
         case["mask_learns"] = case["mask"] in LEARNT and rarely(0.7)
         case["frozen"] = one_of("", "", "", "q", "kv", "qkv")
     case["recorded"] = one_of("own", "own", "other")
-    _decided(case)
+    decided(case)
     if rarely(0.06):  # what has no meaning
         junk = [("scale", inf), ("scale", nan), ("scale", 1e300), ("softcap", 0.0), ("softcap", -1.0), ("softcap", nan)]
         case.update([one_of(*junk, ("softcap", inf), ("softcap", 1e-320))])
@@ -140,7 +151,7 @@ def draw_learnt_bias(seed: int) -> Case:
             case["causal"] = False
     if case["front"] == "transformers" and (not learns or case["position_bias"] == "fixed"):
         case["position_bias"] = "learned"
-    _decided(case)
+    decided(case)
     return case
 
 
@@ -183,7 +194,7 @@ def draw_band(seed: int) -> Case:
     return case
 
 
-def _decided(case: Case) -> None:
+def decided(case: Case) -> None:
     """Which of two float32 lowest values counts, that of a sink or that of a mask with a gradient, is left open."""
     if case["mask_learns"] and case["mask"] == case["sink"] == "lowest":
         case["sink"] = "normal"
@@ -206,15 +217,22 @@ def refused(case: Case) -> bool:
 def simpler_problems(case: Case) -> list[Case]:
     """Problems with one field nearer to `PLAIN`, the boldest steps first."""
     found = []
+    kept = set[str]() if case["front"] in ("attention", "transformers") else {"front", "parts", "cache", "pages"}
+    if case["lengths"] is not None:
+        kept |= {"front", "lengths", "pages", "spare", "seqlen_q", "seqlen_kv"}
     for name, plain in PLAIN.items():
         value = case[name]
-        if value == plain:
+        if value == plain or name in kept:
             continue
         found.append({**case, name: plain})
+        if name == "front":  # ours has no such arguments
+            found[-1].update(position_bias=None, chosen_keys=None)
         if type(value) is int and type(plain) is int and abs(value - plain) > 1 and name not in ("window", "ahead", "q_offset"):
             found.append({**case, name: (value + plain) // 2})
             if value > plain:
                 found.append({**case, name: value - 1})
+    if 0 in (case["batch_q"], case["batch_kv"]):
+        return [each for each in found if (each["batch_q"], each["batch_kv"]) in ((0, 0), (1, 1))]
     batches = (1, case["batch_q"], case["batch_kv"])
     found.append({**case, "batch_q": min(batches[1:]), "batch_kv": min(batches[1:])})
     return [

@@ -45,17 +45,19 @@ def formulas(case: Case, given: Given, dtype: torch.dtype) -> dict[str, Any]:
     lse = torch.logsumexp(scores, -1).masked_fill(dead[..., 0], -_INF)
     found = {"out": out.detach(), "lse": lse.detach(), "probs": probs.detach()}
     if grads:
-        loss = (out.double() * given.weight).sum()
-        if case["lse"]:
+        loss = (out.double() * given.weight).sum() if case["loss"] != "lse" or not case["lse"] else 0.0
+        if case["lse"] and case["loss"] != "out":
             loss = loss + lse.double().masked_fill(lse < -VANISHING, 0.0).sin().sum()
         loss.backward()
-        found.update({f"d{name}": None if leaf is None else leaf.grad for name, leaf in leaves.items()})
+        for name, leaf in leaves.items():
+            found[f"d{name}"] = None if leaf is None else torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
     return {name: None if each is None else each.double() for name, each in found.items()}
 
 
 def _biases(given: Given) -> dict[str, torch.Tensor]:
-    """What is added to scores and may have a gradient."""
-    both = {"mask": given.mask, "position_bias": given.position_bias}
+    """What is added to scores and may have a gradient; of a position bias what stands at a key."""
+    position_bias = None if given.position_bias is None else given.position_bias[..., : given.bias.shape[3]]
+    both = {"mask": given.mask, "position_bias": position_bias}
     return {name: each for name, each in both.items() if each is not None and each.is_floating_point()}
 
 

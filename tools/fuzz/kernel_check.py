@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from tools.fuzz.kernel_issue import Refused, changed, launched
+from tools.fuzz.kernel_issue import Refused, launched
 from tools.fuzz.kernel_model import Array, State, after, kind_of, rounded
-from tools.fuzz.kernel_programs import COLUMNS, INTEGERS, RESULTS, TILES, Step
+from tools.fuzz.kernel_programs import COLUMNS, INTEGERS, NEW_TILES, TILES, Step, changed, ranges_of, run_time_values
+from tools.fuzz.wide_programs import NOISE
 
 __all__ = ["check_program", "without_refused"]
 
@@ -36,11 +38,11 @@ def check_program(program: Step) -> str:
     """
     first, second = _inputs(program, 0), _inputs(program, 1)
     traced = launched(program, first, record=True)
-    wrong = _judged(program, first, traced.outputs)
+    wrong = _judged(program, first, traced.outputs, 0)
     if wrong:
         return wrong
     fresh = launched(program, second).outputs
-    wrong = _judged(program, second, fresh)
+    wrong = _judged(program, second, fresh, 1)
     if wrong:
         return f"on other inputs: {wrong}"
     replayed = traced.program(dict(second))
@@ -64,50 +66,58 @@ def _inputs(program: Step, which: int) -> dict[str, Array]:
             found[tile] = values.astype(kind_of(kind))
     for column in COLUMNS:
         found[column] = rng.integers(-2, 12, (cores, partitions, 1)).astype(np.float32)
-    turns = [step["turns"][which] for step in program["steps"] if step["op"] == "loop"]
-    found["counts"] = np.array([[*turns, 0]], np.int32)
+    found["counts"] = np.array([[*run_time_values(program, which), 0]], np.int32)
+    if program.get("noise"):
+        found["noise"] = rng.integers(0, 1 << 16, (cores, partitions, NOISE)).astype(np.int32)
     return found
 
 
 # ---- the judgement ------------------------------------------------------------------------------------------------------
 
 
-def _judged(program: Step, inputs: dict[str, Array], outputs: tuple[Array, ...]) -> str:
+def _judged(program: Step, inputs: dict[str, Array], outputs: tuple[Array, ...], which: int) -> str:
     """The first instruction whose result is not the model's. Each is judged on what was really in its operands."""
-    cores = range(program["cores"])
-    states: list[State] = [{name: inputs[name][core].copy() for name in (*TILES, *COLUMNS)} for core in cores]
-    left, loops = list(outputs), 0
+    cores, names = range(program["cores"]), (*TILES, *COLUMNS, *(["noise"] if "noise" in inputs else []))
+    states: list[State] = [{name: inputs[name][core].copy() for name in names} for core in cores]
+    left = list(outputs)
     with np.errstate(all="ignore"):
         for index, step in enumerate(program["steps"]):
             if step["op"] != "loop":
-                results = [left.pop(0) for _ in (changed(step) if step["op"] not in RESULTS else ["result"])]
-                wrong = _step(step, states, results)
+                results = [left.pop(0) for _ in changed(step)]
+                wrong = _step(step, states, results, which)
                 if wrong:
                     return f"step {index}, {wrong}"
                 continue
-            turns = step["turns"][0]
-            if step["register"] and step["kind"] != "static":
-                turns = int(inputs["counts"][0, loops])
-            loops += 1
             logs = [[left.pop(0) for _ in changed(one)] for one in step["body"]]
-            for turn in range(turns):
+            for turn in _indices(step, which):
                 for inner, one in enumerate(step["body"]):
-                    wrong = _step(one, states, [log[:, turn] for log in logs[inner]])
+                    wrong = _step(one, states, [log[:, turn] for log in logs[inner]], which)
                     if wrong:
                         return f"step {index}, turn {turn}, {inner}, {wrong}"
     return ""
 
 
-def _step(step: Step, states: list[State], results: list[Array]) -> str:
+def _indices(step: Step, which: int) -> list[int]:
+    """Where the turns of a loop are stored, in their order."""
+    at = which if step["register"] and step["kind"] != "static" else 0
+    ranges = [range(*both[at]) for both in ranges_of(step)]
+    if step["kind"] == "while":  # the register counts down
+        return [turn + 1 for turn in reversed(ranges[0])]
+    if len(ranges) > 1:
+        return list(range(1, 1 + math.prod(map(len, ranges))))
+    return list(ranges[0])
+
+
+def _step(step: Step, states: list[State], results: list[Array], which: int) -> str:
     before = [{name: array.copy() for name, array in state.items()} for state in states]
     for core, state in enumerate(states):
         names = changed(step)
-        if step["op"] in RESULTS:
-            names, before[core]["result"] = ["result"], results[0][core].copy()
+        if step["op"] in NEW_TILES:
+            before[core]["result"] = results[0][core].copy()
         judged = {name: results[position][core] for position, name in enumerate(names)}
         model = {name: array.copy() for name, array in before[core].items()}
         exchange = before[1 - core] if step["op"] in ("sendrecv", "meet") else None
-        written = after(step, model, exchange)
+        written = after(step, model, exchange, which)
         actual = {**model, **{name: array.copy() for name, array in judged.items()}}
         for view, values, slack in written:
             name = next(name for name in actual if np.shares_memory(model[name], view))
@@ -117,7 +127,7 @@ def _step(step: Step, states: list[State], results: list[Array]) -> str:
                 return f"{step['op']} on core {core}: {name}: {wrong}"
             place[...] = view  # what is left must be as it was
         for name in names:
-            if step["op"] not in RESULTS and actual[name].tobytes() != before[core][name].tobytes():
+            if step["op"] not in NEW_TILES and actual[name].tobytes() != before[core][name].tobytes():
                 return f"{step['op']} on core {core} changed elements of {name} outside of its view"
             state[name] = results[names.index(name)][core].copy()
         state.pop("result", None)

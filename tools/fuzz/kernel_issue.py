@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
+from tools.fuzz.kernel_loops import loop
 from tools.fuzz.kernel_model import Array
-from tools.fuzz.kernel_programs import COLUMNS, MOST_TURNS, RESULTS, TILES, Step
+from tools.fuzz.kernel_programs import COLUMNS, NEW_TILES, TILES, Step, changed, ranges_of
+from tools.fuzz.wide_issue import issue_wide
 
-__all__ = ["Refused", "changed", "launched"]
+__all__ = ["Refused", "launched"]
 
 
 class Refused(Exception):
@@ -33,71 +36,60 @@ def launched(program: Step, inputs: dict[str, Array], *, record: bool = False) -
     """
     path: tuple[int, ...] = ()
 
-    def kernel(t0: Any, t1: Any, t2: Any, t3: Any, c0: Any, c1: Any, counts: Any) -> Any:
+    def kernel(t0: Any, t1: Any, t2: Any, t3: Any, c0: Any, c1: Any, counts: Any, noise: Any = None) -> Any:
         nonlocal path
         core = nl.program_id(0) if program["cores"] == 2 else 0
         tiles, outputs = {}, []
-        for name, source in zip((*TILES, *COLUMNS), (t0, t1, t2, t3, c0, c1), strict=True):
-            tiles[name] = nl.ndarray(source.shape[1:], source.dtype)
-            nisa.dma_copy(dst=tiles[name], src=source[core])
-        loops = 0
+        for name, source in zip((*TILES, *COLUMNS, "noise"), (t0, t1, t2, t3, c0, c1, noise), strict=True):
+            if source is not None:
+                tiles[name] = nl.ndarray(source.shape[1:], source.dtype)
+                nisa.dma_copy(dst=tiles[name], src=source[core])
+        place = 0
+
+        def loaded() -> Any:
+            register = nisa.register_alloc()
+            nisa.register_load(register, counts[0:1, place : place + 1])
+            return register
+
         for index, step in enumerate(program["steps"]):
             path = (index,)
+            if step["op"] == "wide":
+                register = None
+                if step["what"] == "dynamic":
+                    register = loaded()
+                    place += 1
+                tile = issue_wide(step, tiles, lambda view: _view(tiles, view), register)
+                outputs.append(_stored(tile, core, program))
+                continue
             if step["op"] != "loop":
                 outputs += [_stored(tile, core, program) for tile in _issue(step, tiles, core, program)]
                 continue
-            turns: Any = step["turns"][0]
-            if step["register"] and step["kind"] != "static":
-                turns = nisa.register_alloc()
-                nisa.register_load(turns, counts[0:1, loops : loops + 1])
-            loops += 1
-            outputs += _loop(step, turns, tiles, core, program, lambda inner, index=index: _set((index, inner)))
-        return tuple(outputs)
+            at_run_time = step["register"] and step["kind"] != "static"
+            bounds: list[Any] = []
+            for both in ranges_of(step):
+                ends: list[Any] = [*both[0][:2]]
+                for end in range(2):
+                    if at_run_time and (end or "ranges" in step):
+                        ends[end] = loaded()
+                    place += 1
+                bounds.append((*ends, both[0][2]))
+            counter = counts[0:1, place - 1 : place]
 
-    def _set(at: tuple[int, ...]) -> None:
-        nonlocal path
-        path = at
+            def issue(inner: int, one: Step, index: int = index) -> None:
+                nonlocal path
+                path = (index, inner)
+                _issue(one, tiles, core, program)
+
+            outputs += loop(step, bounds, counter, tiles, core, program["cores"], issue)
+        return tuple(outputs)
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            return launch(kernel, tuple(inputs.values()), options=SimOptions(record=record), lnc=program["cores"])
+            options = SimOptions(record=record, chip=get_chip(program.get("chip", "trn2")))
+            return launch(kernel, tuple(inputs.values()), options=options, lnc=program["cores"])
         except KernelFault as fault:
             raise Refused(path, fault) from None
-
-
-def _loop(step: Step, turns: Any, tiles: dict[str, Any], core: Any, program: Step, at: Any) -> list[Any]:
-    """The steps of a loop; its outputs have an axis of turns, of which those that do not run hold the tile before the loop."""
-    logs: dict[tuple[int, str], Any] = {}
-    for inner, one in enumerate(step["body"]):
-        for name in changed(one):
-            tile = tiles[name]
-            log = nl.ndarray((program["cores"], MOST_TURNS, *tile.shape), tile.dtype, buffer=nl.shared_hbm)
-            logs[inner, name] = log
-            for turn in range(MOST_TURNS):
-                nisa.dma_copy(dst=log[core, turn], src=tile)
-
-    def body(i: Any) -> None:
-        for inner, one in enumerate(step["body"]):
-            at(inner)
-            _issue(one, tiles, core, program)
-            for name in changed(one):
-                nisa.dma_copy(dst=logs[inner, name][core].select(0, i), src=tiles[name])
-
-    if step["kind"] == "fori":
-        nl.fori_loop(0, turns, body)
-    else:
-        for i in nl.dynamic_range(turns) if step["kind"] == "dynamic" else nl.static_range(turns):
-            body(i)
-    return list(logs.values())
-
-
-def changed(step: Step) -> list[str]:
-    """The tiles that a step changes."""
-    if step["op"] in ("sendrecv", "meet"):
-        return [step["dst"]]
-    found = [] if step["op"] == "reduce" else [step["dst"]["tile"]]
-    return found + ([step["column"]] if step.get("column") else [])
 
 
 def _stored(tile: Any, core: Any, program: Step) -> Any:
@@ -152,7 +144,7 @@ def _issue(step: Step, tiles: dict[str, Any], core: Any, program: Step) -> list[
     def alu(name: str = "alu") -> Any:
         return getattr(nl, step[name])
 
-    dst = None if op in RESULTS else _view(tiles, step["dst"])
+    dst = None if op in NEW_TILES else _view(tiles, step["dst"])
     data = _view(tiles, step["data"]) if isinstance(step.get("data"), dict) else step.get("data")
     other = _view(tiles, step["other"]) if "other" in step else None
     column = tiles[step["column"]][start:stop, 0:1] if step.get("column") else None

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tools.fuzz.kernel_programs import Step
+from tools.fuzz.wide_model import wide_result
 
 __all__ = ["Array", "State", "after", "rounded", "viewed"]
 
@@ -79,11 +80,13 @@ def rounded(values: Array, kind: Any) -> Array:
     return values.astype(np.float32).astype(kind)
 
 
-def after(step: Step, state: State, other: State | None = None) -> Result:
-    """What a step writes. `other` is the state of the other core, for an exchange.
+def after(step: Step, state: State, other: State | None = None, which: int = 0) -> Result:
+    """What a step writes. `other` is the state of the other core, for an exchange; `which` says whose run-time values count.
 
     Views are flat, `[partitions, elements]`: only the number of elements of operands must agree.
     """
+    if step["op"] == "wide":
+        return [(state["result"], *wide_result(step, functools.partial(_raw, state), state, which))]
     found: Result = _STEPS[step["op"]](step, state) if step["op"] not in ("sendrecv", "meet") else []
     if other is not None:
         found = [(state[step["dst"]], other[step["data"]].copy(), 0)]

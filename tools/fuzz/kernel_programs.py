@@ -11,7 +11,24 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["COLUMNS", "INTEGERS", "MOST_TURNS", "RESULTS", "TILES", "Step", "draw_program", "simpler_programs"]
+__all__ = [
+    "COLUMNS",
+    "FLOATS",
+    "INTEGERS",
+    "MOST_TURNS",
+    "NEW_TILES",
+    "RESULTS",
+    "TILES",
+    "Step",
+    "changed",
+    "draw_instruction",
+    "draw_program",
+    "draw_spot",
+    "draw_view",
+    "ranges_of",
+    "run_time_values",
+    "simpler_programs",
+]
 
 Step = dict[str, Any]
 
@@ -24,6 +41,8 @@ _BINARY = ("add", "subtract", "multiply", "maximum", "minimum", "equal", "not_eq
            "greater_equal", "logical_and", "logical_or", "logical_xor")  # fmt: skip
 RESULTS = ("matmul", "transpose", "max8", "bn_stats")
 """Instructions whose result has a shape of its own; it goes to a new tile. They stand outside of loops."""
+NEW_TILES = (*RESULTS, "wide")
+"""The same, with the steps of wide_programs.py."""
 _ANY_TYPE = (
     "copy", "memset", "tensor_tensor", "tensor_tensor", "tensor_scalar", "tensor_scalar", "scalar_tensor_tensor", "iota",
     "reduce", "predicated", "affine_select", "dma", "partition_reduce",
@@ -49,22 +68,51 @@ def draw_program(seed: int) -> Step:
     steps = []
     for _ in range(int(rng.integers(2, 7))):
         if rng.random() < 0.2:
-            body = [_instruction(rng, program, left_out=RESULTS) for _ in range(int(rng.integers(1, 3)))]
+            body = [draw_instruction(rng, program, left_out=RESULTS) for _ in range(int(rng.integers(1, 3)))]
             kind = str(rng.choice(["fori", "dynamic", "static"]))
             turns = [int(rng.integers(0, MOST_TURNS + 1)) for _ in range(2)]
             steps.append({"op": "loop", "kind": kind, "turns": turns, "register": bool(rng.random() < 0.6), "body": body})
         elif program["cores"] == 2 and rng.random() < 0.3:
             steps.append({"op": str(rng.choice(["sendrecv", "meet"])), **_two_tiles(rng, program)})
         else:
-            steps.append(_instruction(rng, program))
+            steps.append(draw_instruction(rng, program))
     program["steps"] = steps
     return program
+
+
+def changed(step: Step) -> list[str]:
+    """The tiles that a step changes; `result` is one of its own."""
+    if step["op"] in NEW_TILES:
+        return ["result"]
+    if step["op"] in ("sendrecv", "meet"):
+        return [step["dst"]]
+    found = [] if step["op"] == "reduce" else [step["dst"]["tile"]]
+    return found + ([step["column"]] if step.get("column") else [])
+
+
+def ranges_of(step: Step) -> list[list[tuple[int, int, int]]]:
+    """Of each range of a loop step, outermost first: `(lower, upper, step)` in the recorded run and in the other one."""
+    return step["ranges"] if "ranges" in step else [[(0, turns, 1) for turns in step["turns"]]]
+
+
+def run_time_values(program: Step, which: int) -> list[int]:
+    """What registers are loaded with, in the order of the steps, in the recorded run (0) or the other one."""
+    found = []
+    for step in program["steps"]:
+        if step["op"] == "loop":
+            for both in ranges_of(step):
+                found += both[which][:2]
+        elif step.get("what") == "dynamic":
+            found.append(step["at"][which])
+    return found
 
 
 def simpler_programs(program: Step) -> list[Step]:
     """The program without one of its steps, on one core, or with a loop as its body."""
     found = []
     steps = program["steps"]
+    if program.get("chip", "trn2") != "trn2":
+        found.append({**program, "chip": "trn2"})
     if program["cores"] == 2 and not any(step["op"] in ("sendrecv", "meet") for step in steps):
         found.append({**program, "cores": 1})
     for index, step in enumerate(steps):
@@ -84,7 +132,7 @@ def _two_tiles(rng: np.random.Generator, program: Step) -> Step:
     return {"dst": TILES[dst], "data": TILES[int(rng.choice(same))]}
 
 
-def _instruction(rng: np.random.Generator, program: Step, left_out: tuple[str, ...] = ()) -> Step:
+def draw_instruction(rng: np.random.Generator, program: Step, left_out: tuple[str, ...] = ()) -> Step:
     """One instruction on random views; the simulator may refuse it, then it is left out of the program."""
 
     def pick(items: Any) -> Any:
@@ -94,13 +142,13 @@ def _instruction(rng: np.random.Generator, program: Step, left_out: tuple[str, .
         return [tile for tile, kind in zip(TILES, program["types"], strict=True) if kind in types]
 
     everything, floats = list(TILES), some(FLOATS)
-    spot = _spot(rng, program)
+    spot = draw_spot(rng, program)
     names = [*_ANY_TYPE, *(_FLOAT if floats else ())]
     op = pick([name for name in names if name not in left_out])
-    step: Step = {"op": op, "dst": _view(rng, program, pick(everything), spot)}
+    step: Step = {"op": op, "dst": draw_view(rng, program, pick(everything), spot)}
 
     def read(tiles: list[str] = everything) -> Step:
-        return _view(rng, program, pick(tiles), spot, reads=True)
+        return draw_view(rng, program, pick(tiles), spot, reads=True)
 
     def scalar() -> Any:
         return pick(COLUMNS) if rng.random() < 0.4 else float(pick([0.0, 1.0, -1.5, 2.0, 0.5, 3.0]))
@@ -114,7 +162,7 @@ def _instruction(rng: np.random.Generator, program: Step, left_out: tuple[str, .
         if ints and rng.random() < 0.2:
             tile = pick(ints)
             same = some((program["types"][TILES.index(tile)],))
-            step["dst"] = _view(rng, program, tile, spot)
+            step["dst"] = draw_view(rng, program, tile, spot)
             step.update(data=read(same), other=read(same), alu=pick(["bitwise_and", "bitwise_or", "bitwise_xor"]))
         else:
             step.update(data=read(), other=read(), alu=pick(_BINARY))
@@ -201,7 +249,7 @@ def _instruction(rng: np.random.Generator, program: Step, left_out: tuple[str, .
     return step
 
 
-def _spot(rng: np.random.Generator, program: Step) -> dict[str, tuple[int, int]]:
+def draw_spot(rng: np.random.Generator, program: Step) -> dict[str, tuple[int, int]]:
     """Partitions and counts that all operands of an instruction share."""
     partitions, rows, columns = program["shape"]
     start = int(rng.choice([first for first in (0, 0, 32, 64, 96) if first < partitions]))
@@ -212,7 +260,7 @@ def _spot(rng: np.random.Generator, program: Step) -> dict[str, tuple[int, int]]
     }
 
 
-def _view(rng: np.random.Generator, program: Step, tile: str, spot: Any, *, reads: bool = False) -> Step:
+def draw_view(rng: np.random.Generator, program: Step, tile: str, spot: Any, *, reads: bool = False) -> Step:
     """A view `[partitions, count, count]` of a tile: strided, permuted or flattened, and broadcast where it is only read."""
     axes = []
     for size, count in zip(program["shape"][1:], spot["counts"], strict=True):

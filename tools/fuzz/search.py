@@ -3,14 +3,18 @@
 python -m tools.fuzz.search --minutes 30            from the repository's root; `make fuzz MINUTES=30` does that
 python -m tools.fuzz.search --first 100 --count 50  the problems and kernels of these seeds, whatever the time
 
-Attention goes through both front doors and is compared with two references in float64 (attention_check.py); in `biases` an
-additive bias has a gradient; `bands` are rows of many lengths that `flash_const_max` takes. Kernels are judged instruction by
-instruction by a model in NumPy (kernel_check.py). Exit code 1 if something was found.
+Attention goes through the front doors and is compared with two references in float64 (attention_check.py): `attention` draws
+sizes, masks and hostile scalars; in `biases` an additive bias has a gradient; `bands` are rows of many lengths that
+`flash_const_max` takes; `forms` has what else masks, sinks and arguments may be, and nothing at all; `packs` FlashAttention's
+functions, packed rows and merged parts; `decodes` few rows of many keys; `ways` graphs, transforms and contexts of torch.
+Kernels are judged instruction by instruction by a model in NumPy (kernel_check.py): `kernels`, and `wide` with more
+instructions, functions, types, views and loops. Exit code 1 if something was found.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import pprint
 import secrets
 import sys
@@ -23,10 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from tools.fuzz.attention_check import check_problem
+from tools.fuzz.attention_forms import draw_decode, draw_form, draw_way
+from tools.fuzz.attention_packs import draw_pack, simpler_packs
 from tools.fuzz.attention_problems import PLAIN, draw_band, draw_learnt_bias, draw_problem, simpler_problems
 from tools.fuzz.kernel_check import check_program, without_refused
 from tools.fuzz.kernel_issue import Refused
 from tools.fuzz.kernel_programs import draw_program, simpler_programs
+from tools.fuzz.wide_programs import draw_wide
 
 __all__ = ["KINDS", "Found", "Kind", "main", "search", "simplest", "written"]
 
@@ -55,8 +62,16 @@ class Found:
     files: list[Path] = field(default_factory=list)
 
 
-def _drawn_program(seed: int) -> Any:
-    return without_refused(draw_program(seed))[0]
+def _drawn(draw: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Programs without the steps that rules refuse; whole where the simulator fails otherwise, which the check then finds."""
+
+    def drawn(seed: int) -> Any:
+        try:
+            return without_refused(draw(seed))[0]
+        except Exception:
+            return draw(seed)
+
+    return drawn
 
 
 def _checked_program(program: Any) -> str:
@@ -70,7 +85,12 @@ KINDS = {
     "attention": Kind(draw_problem, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "biases": Kind(draw_learnt_bias, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "bands": Kind(draw_band, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
-    "kernels": Kind(_drawn_program, _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
+    "forms": Kind(draw_form, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
+    "packs": Kind(draw_pack, check_problem, simpler_packs, "tools.fuzz.attention_check", "check_problem"),
+    "decodes": Kind(draw_decode, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
+    "ways": Kind(draw_way, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
+    "kernels": Kind(_drawn(draw_program), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
+    "wide": Kind(_drawn(draw_wide), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
 }
 
 
@@ -163,15 +183,32 @@ def _counts(found: Found) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in found.tried.items()) + f": {len(found.files)} failures"
 
 
+def _number(kind: type, least: float, what: str) -> Callable[[str], Any]:
+    def number(text: str) -> Any:
+        try:
+            found = kind(text)
+        except ValueError:
+            found = None
+        if found is None or not least <= found < math.inf:
+            raise argparse.ArgumentTypeError(f"{text} is no {what}, {least:g} or more")
+        return found
+
+    return number
+
+
 def main(words: list[str] | None = None) -> int:
     """The command line; 0 if nothing was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--first", type=int, default=None, help="the first seed; a new one if it is not given")
-    parser.add_argument("--count", type=int, default=None, help="seeds to try, instead of minutes")
+    parser.add_argument("--minutes", type=_number(float, 0.001, "time in minutes"), default=30.0)
+    parser.add_argument("--first", type=_number(int, 0, "seed"), default=None, help="the first; a new one if it is not given")
+    parser.add_argument("--count", type=_number(int, 1, "number of seeds"), default=None, help="of seeds, instead of minutes")
     parser.add_argument("--only", choices=sorted(KINDS), default=None)
     parser.add_argument("--folder", type=Path, default=Path("out/fuzz"), help="where failures are written")
     options = parser.parse_args(words)
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)  # now, and not when there is something to lose
+    except OSError as error:
+        parser.error(f"--folder {options.folder} cannot be used: {error.strerror}")
     first = secrets.randbelow(10**9) * 1000 if options.first is None else options.first
     print(f"seeds from {first} on", flush=True)
     found = search(

@@ -38,11 +38,29 @@ class Access:
     Attributes:
       reads, writes: numbers of the buffers whose values it takes and changes.
       free: True if it may give something else from the same values (registers, random numbers): it always counts as new.
+      takes, changes: names of what it takes and changes that no buffer holds: the accumulators of an engine. (What draws random
+        numbers is in no recording that leaves anything out.)
     """
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     free: bool
+    takes: frozenset[str] = frozenset()
+    changes: frozenset[str] = frozenset()
+
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+def _state_of(engine: str, attrs: Mapping[str, Any], results: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Which accumulators an instruction with so many results takes, and which it changes."""
+    command = attrs.get("reduce_cmd")
+    if command is None:
+        return _NOTHING, _NOTHING
+    registers = frozenset([f"{engine}.registers"])
+    if command == "idle":  # the second result is what they hold
+        return registers if results > 1 else _NOTHING, _NOTHING
+    return registers if command == "reduce" else _NOTHING, registers
 
 
 class Refill(NamedTuple):
@@ -291,6 +309,7 @@ class Machine:
                     tuple([buffer.number for buffer in sources]),
                     tuple([region.buffer.number for region in writes]),
                     free or opcode not in _PURE or bool((attrs or {}).get("reduce")) or not writes,
+                    *_state_of(engine, attrs or {}, len(writes)),
                 )
             self.action(action, access)
         return event

@@ -44,12 +44,13 @@ def needed(run: Run, outputs: Collection[int]) -> Needed | None:
     if len(known) < len(machine.actions):
         return None
     live = {buffer.number for buffer in run.buffers if not buffer.on_chip} | set(outputs)
-    kept = []
+    kept, wanted = [], set[str]()
     owners = {memory: number for number, memory in sorted(run.memory.items())}
     lost = {number for number, memory in run.memory.items() if owners[memory] != number}
     for action, access in zip(reversed(machine.actions), reversed(known), strict=True):
-        if not access.writes or any(number in live for number in access.writes):
+        if not access.writes or wanted & access.changes or any(number in live for number in access.writes):
             live.update(access.reads)
+            wanted |= access.takes
             kept.append((action, access))
         else:
             lost.update(access.writes)
