@@ -86,8 +86,15 @@ class Workload:
 
     def cost_list(self, name: str) -> list[Any]:
         """The same as a list in which events of one form share an object: several of these stay in the processor's cache."""
-        values = [getattr(cost, name) for cost in self.cost_of_kind]
-        return [values[k] for k in self.kind.tolist()]
+        found = self._cost_lists.get(name)
+        if found is None:
+            values = [getattr(cost, name) for cost in self.cost_of_kind]
+            found = self._cost_lists[name] = [values[k] for k in self.kind.tolist()]
+        return found
+
+    @cached_property
+    def _cost_lists(self) -> dict[str, list[Any]]:
+        return {}
 
 
 def prepare(
@@ -97,6 +104,7 @@ def prepare(
     reorder: bool = False,
     cores: int | None = None,
     table: AccessTable | None = None,
+    tiles: Tiles | None = None,
 ) -> Workload:
     """The workload of an event stream on `chip`.
 
@@ -105,7 +113,7 @@ def prepare(
       chip: whose costs are taken.
       reorder: keep the edges that a reordering scheduler needs.
       cores: how many share HBM; default: those that have events.
-      table: the events' accesses, if they are known already.
+      table, tiles: the events' accesses and tiles, if they are known already.
     """
     table = AccessTable(events) if table is None else table
     kind, examples = _instructions(events, table)
@@ -130,7 +138,7 @@ def prepare(
         starts=starts,
         producers=producers,
         kinds=kinds,
-        tiles=Tiles.of(table, chip),
+        tiles=Tiles.of(table, chip) if tiles is None else tiles,
         no_reorder=np.array(pinned, bool)[kind].tolist(),
         banks=banks,
         spans=spans,
