@@ -64,7 +64,7 @@ class _Schedule:
 
     def run(self, limit_ns: float = _NEVER) -> bool:
         """Start one instruction after the other, always the one that can start first; False if `limit_ns` cannot be kept."""
-        window, resources, memory, landed = self.window, self.resources, self.memory, LANDED
+        window, resources, memory, landed, never = self.window, self.resources, self.memory, LANDED, _NEVER
         engine, touches, lines, place = self.work.engine, self.work.tiles.touches, self.ahead.lines, self.ahead.place
         ready, missing, cause, head = self.ready, self.missing, resources.cause, self.head
         now, pending, offer, most_urgent, rank = self.now, self.pending, self.offer, self.ahead.most_urgent, self.ahead.rank
@@ -83,7 +83,7 @@ class _Schedule:
         for _ in range(len(ready)):
             at = min(offer)
             queue = offer.index(at)
-            if at == _NEVER:
+            if at == never:
                 raise RuntimeError("the window scheduler is stuck: no instruction can start; this is a defect of the model.")
             several, ranks = entered[queue], now[queue]
             if several is not None:
@@ -101,7 +101,7 @@ class _Schedule:
                 at, waiting = free_at[queue], pending[queue]
                 while waiting and waiting[0][0] <= at:
                     heappush(ranks, rank[heappop(waiting)[1]])
-                offer[queue] = at if ranks else waiting[0][0] if waiting else _NEVER
+                offer[queue] = at if ranks else waiting[0][0] if waiting else never
             for tile in touches[i]:
                 if end > until[tile]:
                     until[tile] = end

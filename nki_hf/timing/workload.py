@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -178,19 +177,9 @@ def _latency(kind: Ints, examples: Sequence[Event], costs: Sequence[Cost]) -> In
 
 
 def _attribute_ids(events: Sequence[Event]) -> list[int]:
-    """An integer id per distinct set of cost-relevant attributes, -1 if there are none."""
-    asks: dict[tuple[str, ...], tuple[int, Callable[[Any], object] | None]] = {}  # by the names of all attributes
-    values: dict[tuple[int, object], int] = {}
-    found = []
-    for event in events:
-        attrs = event.attrs
-        names = tuple(attrs)
-        if names not in asks:
-            asked = [name for name in _ATTRS if name in attrs]
-            asks[names] = len(asks), itemgetter(*asked) if asked else None
-        number, ask = asks[names]
-        found.append(values.setdefault((number, ask(attrs)), len(values)) if ask else -1)
-    return found
+    """An integer id per distinct set of cost-relevant attributes, -1 if there are no attributes."""
+    ids: dict[tuple[object, ...], int] = {}
+    return [ids.setdefault(tuple(map(event.attrs.get, _ATTRS)), len(ids)) if event.attrs else -1 for event in events]
 
 
 def _mark_outputs(edges: Dependencies, events: Sequence[Event], late: np.ndarray[Any, np.dtype[np.bool_]], kinds: Ints) -> None:

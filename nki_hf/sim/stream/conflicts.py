@@ -127,30 +127,32 @@ def _memories(table: AccessTable, placement: Placement) -> tuple[Ints, Ints, lis
         for place, buffer in enumerate(table.buffers):
             address = buffer.address if buffer.address is not None else placement.get(buffer.number)
             if address is not None and buffer.on_chip:
-                key = (buffer.core, buffer.space)
-                memory[place] = len(table.buffers) + spaces.setdefault(key, len(spaces))
+                space = (buffer.core, buffer.space)
+                memory[place] = len(table.buffers) + spaces.setdefault(space, len(spaces))
                 start[place] = starts.setdefault(address, len(starts))
     cores = np.array([core for core, _, _, _ in table.heads], np.int64)
     core = cores[table.head][table.event]
-    _, first, place_of = np.unique(table.form * len(starts) + start[table.buffer], return_index=True, return_inverse=True)
+    wanted, place_of = np.arange(len(table.forms)), table.form
+    if len(starts) > 1:
+        wanted, place_of = np.unique(table.form * len(starts) + start[table.buffer], return_inverse=True)
     same: dict[object, int] = {}
     footprints: list[Footprint] = []
     if len(_FOOTPRINTS) > 100_000:
         _FOOTPRINTS.clear()
     number = []
     at = list(starts)
-    for access in first.tolist():
-        place, region = int(table.buffer[access]), table.forms[table.form[access]]
-        b, begin = region.buffer, at[start[place]]
+    for form, begins in zip(*(column.tolist() for column in np.divmod(wanted, len(starts))), strict=True):
+        region, begin = table.forms[form], at[begins]
+        b = region.buffer
         pattern = (region.offset, region.shape, region.strides, region.dtype.itemsize, region.indirect)
-        form = (pattern, b.shape, b.dtype.itemsize, b.on_chip, begin)
-        known = same.setdefault(form, len(same))
+        key = (pattern, b.shape, b.dtype.itemsize, b.on_chip, begin)
+        known = same.setdefault(key, len(same))
         number.append(known)
         if known == len(footprints):
-            footprint = _FOOTPRINTS.get(form)
+            footprint = _FOOTPRINTS.get(key)
             if footprint is None:
                 footprint = footprint_of(region)
-                footprint = _FOOTPRINTS[form] = footprint if begin is None else footprint.moved(*begin)
+                footprint = _FOOTPRINTS[key] = footprint if begin is None else footprint.moved(*begin)
             footprints.append(footprint)
     return (
         memory[table.buffer] * (int(cores.max(initial=0)) + 1) + core,
