@@ -47,6 +47,7 @@ class Schedule:
       spills: what the compiler would have added because memory overflowed; its events are part of `events`.
       throttled: 16-bit matmuls were dense enough for the Tensor engine to be clocked down at least once.
       banks: banks of PSUM that the compiler was given, of all that there are; None = all.
+      stack: SBUF tiles had addresses before anything was reordered.
     """
 
     chip: Chip
@@ -62,6 +63,7 @@ class Schedule:
     spills: Spills
     throttled: bool
     banks: int | None
+    stack: bool = False
 
     @property
     def order(self) -> str:
@@ -99,6 +101,7 @@ def schedule(
     window: int | None = DEFAULT_WINDOW,
     overflow: str = "spill",
     cores: int | None = None,
+    stack: bool = False,
 ) -> Schedule:
     """The schedule of `events` on `chip`.
 
@@ -108,6 +111,8 @@ def schedule(
       window: None runs every queue as written, n lets the compiler reorder within n instructions of each queue.
       overflow: what happens to tiles that do not fit: `spill` (see timing/spills.py) or `error`.
       cores: how many cores of the launch share HBM; default: those that have events.
+      stack: the kernel is compiled with NKI's stack allocator: SBUF tiles without an address get one in the order of the
+        source, and what takes the bytes of an earlier tile waits for what uses that one (law `stack-allocator`).
 
     Raises:
       MemoryError: SBUF or PSUM overflows and `overflow` is `error`, or nothing that may be spilled is left.
@@ -122,9 +127,10 @@ def schedule(
             events, spills = spilled(events, chip)
             table = AccessTable(events)
             tiles = Tiles.of(table, chip)
-        work = prepare(events, chip, reorder=window is not None, cores=cores, table=table, tiles=tiles)
+        stack = stack and bool(chip.stack_allocator)
+        work = prepare(events, chip, reorder=window is not None, cores=cores, table=table, tiles=tiles, stack=stack)
         times, banks = _run(work, window)
-        return _finished(work, times, window, spills, banks)
+        return replace(_finished(work, times, window, spills, banks), stack=stack)
 
 
 def schedule_below(

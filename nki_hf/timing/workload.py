@@ -14,6 +14,7 @@ from nki_hf.sim.stream.access_table import AccessTable, Ints
 from nki_hf.sim.stream.dependencies import RAW, WAR, Dependencies, Queue, dependencies
 from nki_hf.sim.stream.events import Event, Region
 from nki_hf.sim.stream.footprint import footprint_of, overlap
+from nki_hf.sim.stream.memory import placement
 from nki_hf.timing.costs import Cost, cost_of
 from nki_hf.timing.tiles import Tiles
 
@@ -104,6 +105,7 @@ def prepare(
     cores: int | None = None,
     table: AccessTable | None = None,
     tiles: Tiles | None = None,
+    stack: bool = False,
 ) -> Workload:
     """The workload of an event stream on `chip`.
 
@@ -113,12 +115,14 @@ def prepare(
       reorder: keep the edges that a reordering scheduler needs.
       cores: how many share HBM; default: those that have events.
       table, tiles: the events' accesses and tiles, if they are known already.
+      stack: SBUF tiles have the bytes that a stack allocator gives them, see `_stacked`.
     """
     table = AccessTable(events) if table is None else table
     kind, examples = _instructions(events, table)
     cores = len({core for core, _, _, _ in table.heads}) if cores is None else cores
     cost_of_kind = _costs(examples, chip, cores)
-    edges = dependencies(events, reorder=reorder, table=table, latency=_latency(kind, examples, cost_of_kind))
+    latency, addresses = _latency(kind, examples, cost_of_kind), _stacked(events, table, chip) if stack else None
+    edges = dependencies(events, placement=addresses, reorder=reorder, table=table, latency=latency)
     pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
     columns = (edges.starts, edges.producers, edges.kinds, edges.queue_of)
     starts, producers, kinds, queue_of = (np.array(column, np.int64) for column in columns)
@@ -142,6 +146,16 @@ def prepare(
         banks=banks,
         spans=spans,
     )
+
+
+def _stacked(events: Sequence[Event], table: AccessTable, chip: Chip) -> dict[int, tuple[int, int]]:
+    """Addresses of SBUF tiles in the order of the source, each in the first bytes that are free there.
+
+    So the tiles of each turn of an unrolled loop lie where those of the turn before did, and what writes them waits for what
+    still reads those.
+    """
+    inside = {buffer.number for buffer in table.buffers if buffer.space == "sbuf"}
+    return {number: place for number, place in placement(events, chip).items() if number in inside}
 
 
 def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, list[Event]]:
