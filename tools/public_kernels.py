@@ -313,14 +313,15 @@ def simulate(case: Case, copies: str) -> Result:
     def scaled(us: float) -> float:
         return (us - chip.kernel_fixed_ns / 1e3) * case.scale + chip.kernel_fixed_ns / 1e3
 
-    scheduled = schedule(events, chip)
+    stack = bool(case.row and case.row.stack)
+    scheduled = schedule(events, chip, stack=stack)
     without = {name: scaled(us) for name, us in effects(events, scheduled).items()} if case.row else {}
     return Result(
         case=case,
         instructions=len(events),
         window_us=scaled(scheduled.total_ns / 1e3),
         without=without,
-        program_us=scaled(scheduled_us(events, chip, None)),
+        program_us=scaled(scheduled_us(events, chip, None, stack=stack)),
     )
 
 

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from nki_hf.chips import get_chip
 from nki_hf.sim.stream.events import Event
+from nki_hf.timing.lookahead import Lookahead
 from nki_hf.timing.program_order import run_in_program_order
 from nki_hf.timing.schedule import DEFAULT_WINDOW, schedule
 from nki_hf.timing.window_order import run_in_window
@@ -52,7 +53,7 @@ def main() -> None:
         hoisting, prepared = _timed(lambda events=events: prepare(events, chip, reorder=True))
         as_written = prepare(events, chip)
         _, program = _timed(lambda work=as_written: run_in_program_order(work))
-        _, window = _timed(lambda work=hoisting: run_in_window(work, DEFAULT_WINDOW))
+        _, window = _timed(lambda work=hoisting: run_in_window(Lookahead(work, DEFAULT_WINDOW)))
         _, everything = _timed(lambda events=events: schedule(events, chip))
         rates = [f"{len(events) / seconds / 1e3:,.0f}" for seconds in (traced, prepared, program, window, everything)]
         table.add_row(name, f"{len(events):,}", *rates)

@@ -54,6 +54,13 @@ COMMON = {
         "chosen after v11's rows of 8,192 and 16,384 keys were seen",
         "assumed",
     ),
+    "stack_allocator": Param(
+        1,
+        "flag",
+        "NKI of SDK 2.26: nki.compiler.enable_stack_allocator; the page of rmsnorm_quant says that it uses it, and its profile "
+        "has each tile loaded after the one before; chosen after its rows were seen",
+        "assumed",
+    ),
     "port_stride_bytes": Param(
         16, "B", f"{_ARCH}: an innermost free stride above 16 B halves an engine's SBUF and PSUM rate", "documented"
     ),

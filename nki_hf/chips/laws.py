@@ -63,6 +63,11 @@ LAWS: Mapping[str, Law] = {
         text="a tile holds SBUF from its first to its last instruction, and what was touched longest ago is spilled",
         off={"sbuf_spill_held": 0.0},
     ),
+    "stack-allocator": Law(
+        text="where a kernel's documents say that it uses the stack allocator, SBUF tiles have addresses before anything is "
+        "reordered",
+        off={"stack_allocator": 0.0},
+    ),
     "sustained-clock": Law(
         text="dense 16-bit matmuls are clocked down",
         off={"tensor_sustained_fraction": 1.0},

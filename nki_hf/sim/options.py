@@ -61,6 +61,8 @@ class SimOptions:
         a mapping from the loop's name (its body function's, or "file.py:line") to one. Loops whose bounds are constants of
         the kernel need none; for the others a missing one is a fault, and so is the name of a loop that there is none of.
         Default: none.
+      most_turns: turns of a loop of run time beyond which it counts as one that never ends, which is a fault. Default:
+        100,000, which are 0.9 s at the 9 us of a turn.
       seed: seed of the random-number instructions. Default: 0.
     """
 
@@ -73,6 +75,7 @@ class SimOptions:
     events: bool = True
     record: bool = False
     trip_counts: int | Mapping[str, int] | None = None
+    most_turns: int = 100_000
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -82,6 +85,8 @@ class SimOptions:
         for count in counts.values() if isinstance(counts, Mapping) else () if counts is None else (counts,):
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
                 raise ValueError(f"trip_counts={counts!r} is not possible: a trip count is an int of 0 or more.")
+        if isinstance(self.most_turns, bool) or not isinstance(self.most_turns, int) or self.most_turns < 1:
+            raise ValueError(f"most_turns={self.most_turns!r} is not possible: it is an int of 1 or more.")
         if counts is not None and self.values:
             raise ValueError("trip_counts is for values=False: a run with values reads them from its registers.")
         if self.record and not self.values:

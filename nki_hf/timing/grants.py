@@ -44,7 +44,7 @@ class _Shared(Pool):
 
 
 class Grants:
-    """The memory of all tiles, as far as instructions were placed.
+    """The memory of all tiles, as far as instructions were placed; of PSUM so many banks, None = all.
 
     Attributes:
       freed_by: per tile, the event that used its memory before it; -1 if none did, `UNTAKEN` before it is opened.
@@ -54,7 +54,7 @@ class Grants:
       woken: pools whose blocked instructions should be asked again.
     """
 
-    def __init__(self, work: Workload) -> None:
+    def __init__(self, work: Workload, banks: int | None = None) -> None:
         tiles = work.tiles
         count = len(tiles.pool)
         self.nbytes, self.touches = tiles.nbytes, tiles.touches
@@ -65,7 +65,8 @@ class Grants:
         self._rank = [0] * count  # position in its pool's `ranked`
         self._waited = [False] * count  # True if an instruction is blocked that needs it
         pools = []
-        for number, (_, name, capacity) in enumerate(tiles.pools):
+        for number, (_, name, size) in enumerate(tiles.pools):
+            capacity = size if banks is None or name != "psum" else banks * int(work.chip.psum_bank_bytes)
             ranked, live = (column.tolist() for column in tiles.live(number))
             pools.append(_Shared(capacity, ranked, live))
             for rank, tile in enumerate(ranked):

@@ -122,7 +122,8 @@ class Resources:
         self.output_ns, self.tables = work.cost_list("output_ns"), work.cost_list("table")
         self._sbuf_ns = work.cost_list("sbuf_ns")
         self.lands_ns = lands_ns(work).tolist()
-        self.place = [self._transfer(k) if dma else self._instruction(k) for k, dma in enumerate(self.is_dma)]
+        starts = {"dma": self._transfer, "tensor": self._product}
+        self.place = [starts.get(queue.engine, self._instruction)(k) for k, queue in enumerate(queues)]
 
     def moments_of(self, i: int) -> tuple[float, float, float, float, float, float]:
         """The moments of a placed instruction, by number."""
@@ -176,15 +177,36 @@ class Resources:
 
         return place
 
+    def _product(self, queue: int) -> Place:
+        work, start, free, done, reason, cause = self.work, self.start, self.free, self.done, self.reason, self.cause
+        busy_ns, done_ns, weight_ns, paced = self.busy_ns, self._done_ns, work.cost_list("weight_ns"), work.cost_list("paced")
+        sustained = float(work.chip.tensor_sustained_fraction)
+        slack_ns = (1 / sustained - 1) * float(work.chip.tensor_throttle_ns)
+        paced_until = -slack_ns  # when the dense matmuls so far would end at the sustained rate
+        free_at, last, held = self.free_at, self._last, self._held
+
+        def place(i: int, ready: float) -> float:
+            nonlocal paced_until
+            at, before = ready + weight_ns[i], free_at[queue]
+            if before >= at and before:
+                at, reason[i], cause[i] = before, held[queue], last[queue]
+            start[i], done[i] = at, at + done_ns[i]
+            end = at + busy_ns[i]
+            if paced[i]:
+                paced_until = max(paced_until, at - slack_ns) + busy_ns[i] / sustained
+                if paced_until > end:
+                    done[i] += paced_until - end
+                    end = paced_until
+            free[i] = free_at[queue] = end
+            last[queue], held[queue] = i, BUSY
+            return end
+
+        return place
+
     def _instruction(self, queue: int) -> Place:
         work, core = self.work, self.core_of[queue]
         start, free, done, reason, cause = self.start, self.free, self.done, self.reason, self.cause
         busy_ns, done_ns, psum_ns, sbuf_ns = self.busy_ns, self._done_ns, self.psum_ns, self._sbuf_ns
-        weight_ns = work.cost_list("weight_ns") if work.queues[queue].engine == "tensor" else None
-        paced = work.cost_list("paced") if weight_ns is not None else None
-        sustained = float(work.chip.tensor_sustained_fraction)
-        slack_ns = (1 / sustained - 1) * float(work.chip.tensor_throttle_ns)
-        paced_until = -slack_ns  # when the dense matmuls so far would end at the sustained rate
         tables = self.tables if work.queues[queue].engine == "scalar" else None
         shared, psum_free, psum_user = self.shares_psum[queue], self.psum_free, self._psum_user
         banks, bank_free, bank_user, bank_queue = work.banks, self._bank_free, self._bank_user, self._bank_queue
@@ -195,10 +217,9 @@ class Resources:
         table_ready[queue] = table_ns
 
         def place(i: int, ready: float) -> float:
-            nonlocal paced_until
-            at = ready if weight_ns is None else ready + weight_ns[i]
-            if free_at[queue] >= at and free_at[queue]:
-                at, reason[i], cause[i] = free_at[queue], held[queue], last[queue]
+            at, before = ready, free_at[queue]
+            if before >= at and before:
+                at, reason[i], cause[i] = before, held[queue], last[queue]
             if tables is not None and tables[i] and tables[i] != table_of[queue]:
                 table_of[queue] = tables[i]
                 if table_ready[queue] > at:
@@ -213,21 +234,17 @@ class Resources:
                     for bank in used:
                         if bank_free[bank] > at and bank_queue[bank] != queue:
                             at, reason[i], cause[i] = bank_free[bank], PORT, bank_user[bank]
+                    until = at + psum_ns[i]
                     for bank in used:
-                        bank_free[bank] = max(at + psum_ns[i], bank_free[bank])
+                        if until > bank_free[bank]:
+                            bank_free[bank] = until
                         bank_user[bank], bank_queue[bank] = i, queue
             if sbuf_ns[i]:
                 if sbuf_free[core] > at:
                     at, reason[i], cause[i] = sbuf_free[core], PORT, sbuf_user[core]
                 sbuf_free[core], sbuf_user[core] = at + sbuf_ns[i], i
             start[i], done[i] = at, at + done_ns[i]
-            end = at + busy_ns[i]
-            if paced is not None and paced[i]:
-                paced_until = max(paced_until, at - slack_ns) + busy_ns[i] / sustained
-                if paced_until > end:
-                    done[i] += paced_until - end
-                    end = paced_until
-            free[i] = free_at[queue] = end
+            free[i] = free_at[queue] = end = at + busy_ns[i]
             if tables is not None:
                 table_ready[queue] = end + table_ns if tables[i] else table_ready[queue] + busy_ns[i]
             last[queue], held[queue] = i, BUSY

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from nki_hf.sim.stream.events import Event
 from nki_hf.sim.uncollected import uncollected
 from nki_hf.timing.costs import Cost
 from nki_hf.timing.excerpt import excerpt
+from nki_hf.timing.lookahead import Lookahead
 from nki_hf.timing.occupied import occupied
 from nki_hf.timing.program_order import run_in_program_order
 from nki_hf.timing.spills import NO_SPILLS, Spills, spilled
@@ -47,6 +47,7 @@ class Schedule:
       spills: what the compiler would have added because memory overflowed; its events are part of `events`.
       throttled: 16-bit matmuls were dense enough for the Tensor engine to be clocked down at least once.
       banks: banks of PSUM that the compiler was given, of all that there are; None = all.
+      stack: SBUF tiles had addresses before anything was reordered.
     """
 
     chip: Chip
@@ -62,6 +63,7 @@ class Schedule:
     spills: Spills
     throttled: bool
     banks: int | None
+    stack: bool = False
 
     @property
     def order(self) -> str:
@@ -99,6 +101,7 @@ def schedule(
     window: int | None = DEFAULT_WINDOW,
     overflow: str = "spill",
     cores: int | None = None,
+    stack: bool = False,
 ) -> Schedule:
     """The schedule of `events` on `chip`.
 
@@ -108,6 +111,8 @@ def schedule(
       window: None runs every queue as written, n lets the compiler reorder within n instructions of each queue.
       overflow: what happens to tiles that do not fit: `spill` (see timing/spills.py) or `error`.
       cores: how many cores of the launch share HBM; default: those that have events.
+      stack: the kernel is compiled with NKI's stack allocator: SBUF tiles without an address get one in the order of the
+        source, and what takes the bytes of an earlier tile waits for what uses that one (law `stack-allocator`).
 
     Raises:
       MemoryError: SBUF or PSUM overflows and `overflow` is `error`, or nothing that may be spilled is left.
@@ -116,13 +121,16 @@ def schedule(
         raise ValueError(f"overflow={overflow!r} is not known: it is spill or error.")
     with uncollected():
         table, spills = AccessTable(events), NO_SPILLS
-        if overflow == "spill" and Tiles.of(table, chip).overflows():
+        tiles = Tiles.of(table, chip)
+        if overflow == "spill" and tiles.overflows():
             cores = len({core for core, _, _, _ in table.heads}) if cores is None else cores
             events, spills = spilled(events, chip)
             table = AccessTable(events)
-        work = prepare(events, chip, reorder=window is not None, cores=cores, table=table)
+            tiles = Tiles.of(table, chip)
+        stack = stack and bool(chip.stack_allocator)
+        work = prepare(events, chip, reorder=window is not None, cores=cores, table=table, tiles=tiles, stack=stack)
         times, banks = _run(work, window)
-        return _finished(work, times, window, spills, banks)
+        return replace(_finished(work, times, window, spills, banks), stack=stack)
 
 
 def schedule_below(
@@ -173,11 +181,12 @@ def reschedule(scheduled: Schedule, cost_of_kind: list[Cost]) -> Schedule:
     work = replace(scheduled.work, cost_of_kind=cost_of_kind)
     with uncollected():
         if scheduled.window is not None:
-            own = _with_banks(work, scheduled.window, scheduled.banks)
+            ahead = Lookahead(work, scheduled.window)
+            own = run_in_window(ahead, scheduled.banks)
             again = _finished(work, own, scheduled.window, scheduled.spills, scheduled.banks)
             if again.total_ns < scheduled.total_ns:
                 return again
-            times, banks = _run(work, scheduled.window, {scheduled.banks: own})
+            times, banks = _best(ahead, {scheduled.banks: own})
         else:
             times, banks = _run(work, None)
         return _finished(work, times, scheduled.window, scheduled.spills, banks)
@@ -194,9 +203,8 @@ def of_pieces(scheduled: Schedule, pieces: int, share: float) -> Schedule:
         raise ValueError("order=program has no window: pieces are taken of a window's schedule.")
     work = excerpt(scheduled.work, pieces, share)
     with uncollected():
-        return _finished(
-            work, _with_banks(work, scheduled.window, scheduled.banks), scheduled.window, scheduled.spills, scheduled.banks
-        )
+        times = run_in_window(Lookahead(work, scheduled.window), scheduled.banks)
+        return _finished(work, times, scheduled.window, scheduled.spills, scheduled.banks)
 
 
 def _finished(work: Workload, times: Times, window: int | None, spills: Spills, banks: int | None) -> Schedule:
@@ -221,42 +229,32 @@ def _finished(work: Workload, times: Times, window: int | None, spills: Spills, 
     )
 
 
-def _run(
-    work: Workload, window: int | None, known: Mapping[int | None, Times] = MappingProxyType({})
-) -> tuple[Times, int | None]:
-    """The times in program order, or the better of the windows' schedules with all of PSUM and with less.
+def _run(work: Workload, window: int | None) -> tuple[Times, int | None]:
+    """The times in program order, or the best of a window's schedules; and the number of banks if they are fewer than all."""
+    if window is None:
+        return run_in_program_order(work, _order(work)), None
+    return _best(Lookahead(work, window), {})
+
+
+def _best(ahead: Lookahead, known: Mapping[int | None, Times]) -> tuple[Times, int | None]:
+    """The better of the window's schedules with all of PSUM and with less.
 
     A list scheduler that may take more memory ahead can end later. But nobody has to take it: a schedule that uses fewer banks
     is a schedule for more. So every number of banks that is a power of two, and enough in program order, is tried.
 
     Args:
-      work, window: as of `schedule`.
+      ahead: the workload and its window.
       known: times by number of banks, None for all, that were found before.
 
     Returns:
       The times, and the number of banks if they are fewer than all.
     """
-    if window is None:
-        return run_in_program_order(work, _order(work)), None
-    best, least = known.get(None) or _with_banks(work, window, None), None
-    for banks in _fewer_banks(work):
-        found = known.get(banks) or run_in_window_below(_given_banks(work, banks), window, float(best.done.max()))
+    best, least = known.get(None) or run_in_window(ahead), None
+    for banks in _fewer_banks(ahead.work):
+        found = known.get(banks) or run_in_window_below(ahead, float(best.done.max()), banks)
         if found is not None and found.done.max() < best.done.max():
             best, least = found, banks
     return best, least
-
-
-def _with_banks(work: Workload, window: int, banks: int | None) -> Times:
-    """The times in a window, with so many banks of PSUM; None = all."""
-    return run_in_window(work if banks is None else _given_banks(work, banks), window)
-
-
-def _given_banks(work: Workload, banks: int) -> Workload:
-    pools = [
-        (core, space, banks * int(work.chip.psum_bank_bytes) if space == "psum" else capacity)
-        for core, space, capacity in work.tiles.pools
-    ]
-    return replace(work, tiles=replace(work.tiles, pools=pools))
 
 
 def _fewer_banks(work: Workload) -> list[int]:

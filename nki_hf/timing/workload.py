@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from nki_hf.sim.stream.access_table import AccessTable, Ints
 from nki_hf.sim.stream.dependencies import RAW, WAR, Dependencies, Queue, dependencies
 from nki_hf.sim.stream.events import Event, Region
 from nki_hf.sim.stream.footprint import footprint_of, overlap
+from nki_hf.sim.stream.memory import placement
 from nki_hf.timing.costs import Cost, cost_of
 from nki_hf.timing.tiles import Tiles
 
@@ -86,8 +86,15 @@ class Workload:
 
     def cost_list(self, name: str) -> list[Any]:
         """The same as a list in which events of one form share an object: several of these stay in the processor's cache."""
-        values = [getattr(cost, name) for cost in self.cost_of_kind]
-        return [values[k] for k in self.kind.tolist()]
+        found = self._cost_lists.get(name)
+        if found is None:
+            values = [getattr(cost, name) for cost in self.cost_of_kind]
+            found = self._cost_lists[name] = [values[k] for k in self.kind.tolist()]
+        return found
+
+    @cached_property
+    def _cost_lists(self) -> dict[str, list[Any]]:
+        return {}
 
 
 def prepare(
@@ -97,6 +104,8 @@ def prepare(
     reorder: bool = False,
     cores: int | None = None,
     table: AccessTable | None = None,
+    tiles: Tiles | None = None,
+    stack: bool = False,
 ) -> Workload:
     """The workload of an event stream on `chip`.
 
@@ -105,13 +114,15 @@ def prepare(
       chip: whose costs are taken.
       reorder: keep the edges that a reordering scheduler needs.
       cores: how many share HBM; default: those that have events.
-      table: the events' accesses, if they are known already.
+      table, tiles: the events' accesses and tiles, if they are known already.
+      stack: SBUF tiles have the bytes that a stack allocator gives them, see `_stacked`.
     """
     table = AccessTable(events) if table is None else table
     kind, examples = _instructions(events, table)
     cores = len({core for core, _, _, _ in table.heads}) if cores is None else cores
     cost_of_kind = _costs(examples, chip, cores)
-    edges = dependencies(events, reorder=reorder, table=table, latency=_latency(kind, examples, cost_of_kind))
+    latency, addresses = _latency(kind, examples, cost_of_kind), _stacked(events, table, chip) if stack else None
+    edges = dependencies(events, placement=addresses, reorder=reorder, table=table, latency=latency)
     pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
     columns = (edges.starts, edges.producers, edges.kinds, edges.queue_of)
     starts, producers, kinds, queue_of = (np.array(column, np.int64) for column in columns)
@@ -130,11 +141,21 @@ def prepare(
         starts=starts,
         producers=producers,
         kinds=kinds,
-        tiles=Tiles.of(table, chip),
+        tiles=Tiles.of(table, chip) if tiles is None else tiles,
         no_reorder=np.array(pinned, bool)[kind].tolist(),
         banks=banks,
         spans=spans,
     )
+
+
+def _stacked(events: Sequence[Event], table: AccessTable, chip: Chip) -> dict[int, tuple[int, int]]:
+    """Addresses of SBUF tiles in the order of the source, each in the first bytes that are free there.
+
+    So the tiles of each turn of an unrolled loop lie where those of the turn before did, and what writes them waits for what
+    still reads those.
+    """
+    inside = {buffer.number for buffer in table.buffers if buffer.space == "sbuf"}
+    return {number: place for number, place in placement(events, chip).items() if number in inside}
 
 
 def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, list[Event]]:
@@ -170,19 +191,9 @@ def _latency(kind: Ints, examples: Sequence[Event], costs: Sequence[Cost]) -> In
 
 
 def _attribute_ids(events: Sequence[Event]) -> list[int]:
-    """An integer id per distinct set of cost-relevant attributes, -1 if there are none."""
-    asks: dict[tuple[str, ...], tuple[int, Callable[[Any], object] | None]] = {}  # by the names of all attributes
-    values: dict[tuple[int, object], int] = {}
-    found = []
-    for event in events:
-        attrs = event.attrs
-        names = tuple(attrs)
-        if names not in asks:
-            asked = [name for name in _ATTRS if name in attrs]
-            asks[names] = len(asks), itemgetter(*asked) if asked else None
-        number, ask = asks[names]
-        found.append(values.setdefault((number, ask(attrs)), len(values)) if ask else -1)
-    return found
+    """An integer id per distinct set of cost-relevant attributes, -1 if there are no attributes."""
+    ids: dict[tuple[object, ...], int] = {}
+    return [ids.setdefault(tuple(map(event.attrs.get, _ATTRS)), len(ids)) if event.attrs else -1 for event in events]
 
 
 def _mark_outputs(edges: Dependencies, events: Sequence[Event], late: np.ndarray[Any, np.dtype[np.bool_]], kinds: Ints) -> None:

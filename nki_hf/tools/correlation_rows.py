@@ -79,18 +79,20 @@ def effects(events: Sequence[Event], scheduled: Schedule) -> dict[str, float]:
             matters = bool(scheduled.spills.recomputed or scheduled.spills.psum_copies)
         elif name == "sbuf-holding":
             matters = bool(scheduled.spills.stores)
+        elif name == "stack-allocator":
+            matters = scheduled.stack
         elif name == "sustained-clock":
             matters = scheduled.throttled
         else:
             matters = scheduled.work.costs_on(other) != scheduled.work.cost_of_kind
         if matters:
-            found[name] = scheduled_us(events, other)
+            found[name] = scheduled_us(events, other, stack=scheduled.stack)
     return found
 
 
-def scheduled_us(events: Sequence[Event], chip: Chip, window: int | None = DEFAULT_WINDOW) -> float:
+def scheduled_us(events: Sequence[Event], chip: Chip, window: int | None = DEFAULT_WINDOW, *, stack: bool = False) -> float:
     """Simulated microseconds of a stream."""
-    return schedule(events, chip, window=window).total_ns / 1e3
+    return schedule(events, chip, window=window, stack=stack).total_ns / 1e3
 
 
 def stored(measurements: Sequence[Measurement] = MEASUREMENTS) -> list[Row]:

@@ -44,9 +44,7 @@ def test_kept_rows_are_within_the_stated_errors():
     assert summary(later)["median"] <= 0.12
     for row in later:
         m = row.measurement
-        bound = {"attention_cte": 0.15, "attention_tkg": 0.30}.get(m.subject, 0.30)
-        assert abs(row.error) <= bound or m.subject == "rmsnorm_quant", m.key  # explained in its note: tiles in sequence
-        assert m.subject != "rmsnorm_quant" or abs(row.program_us / m.us - 1) <= 0.30
+        assert abs(row.error) <= (0.15 if m.subject == "attention_cte" else 0.30), m.key
 
 
 @pytest.mark.slow
@@ -70,9 +68,9 @@ def test_the_page_is_made_of_the_kept_rows():
 def test_rows_do_not_move_between_sets_silently():
     """A row that moves is moved here too, in the open. Unseen rows may become seen, never the other way."""
     fitted = {f"v{n} 512 trn1" for n in (4, 5, 6, 7, 8, 11)} | {f"v{n} {s} trn1" for n in (5, 6) for s in (1024, 2048, 4096)}
-    unseen = {"rmsnorm_quant, hidden 8,192 32768 trn2"}
     assert {m.key for m in MEASUREMENTS if m.standing == "fitted"} == fitted
-    assert {m.key for m in MEASUREMENTS if m.standing == "unseen"} == unseen
+    # The last one, rmsnorm_quant of 8,192 columns and 32,768 rows, became seen when `stack-allocator` was chosen.
+    assert not any(m.standing == "unseen" for m in MEASUREMENTS)
     assert len(MEASUREMENTS) == len({m.key for m in MEASUREMENTS}) == 50
     for item in MEASUREMENTS:
         assert item.standing in STANDINGS

@@ -17,6 +17,7 @@ from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.stream.dependencies import WAR, dependencies
 from nki_hf.sim.stream.events import Buffer, Event, Region
 from nki_hf.sim.tensors.strides import row_major
+from nki_hf.timing.lookahead import Lookahead
 from nki_hf.timing.program_order import run_in_program_order
 from nki_hf.timing.schedule import schedule
 from nki_hf.timing.window_order import run_in_window, run_in_window_below
@@ -336,7 +337,7 @@ def test_the_schedule_of_a_kernel_short_of_memory_is_that_of_the_rules_said_plai
 
 def _compare_with_plain(events, chip, window):
     work = prepare(events, chip, reorder=True)
-    plain, times = PlainSchedule(work, window).resources, run_in_window(work, window)
+    plain, times = PlainSchedule(work, window).resources, run_in_window(Lookahead(work, window))
     assert times.start.tolist() == plain.start
     assert times.free.tolist() == plain.free
     assert times.done.tolist() == plain.done
@@ -345,11 +346,11 @@ def _compare_with_plain(events, chip, window):
 @pytest.mark.parametrize(("name", "chip"), [("v7", "trn2"), ("v3", "trn1"), ("v11", "trn3")])
 def test_a_schedule_below_a_limit_is_the_schedule_and_is_given_up_only_if_it_ends_later(name, chip):
     work = prepare(events_of(name, 512, get_chip(chip)), get_chip(chip), reorder=True)
-    whole = run_in_window(work, 64)
+    whole = run_in_window(Lookahead(work, 64))
     end = float(whole.done.max())
     given_up = []
     for share in (0.1, 0.5, 0.9, 1.0, 1.5):
-        found = run_in_window_below(work, 64, share * end)
+        found = run_in_window_below(Lookahead(work, 64), share * end)
         if found is None:
             given_up.append(share)
         else:
@@ -363,10 +364,10 @@ def test_a_schedule_below_a_limit_is_the_schedule_and_is_given_up_only_if_it_end
 @given(STEPS, st.sampled_from(CHIP_NAMES), st.sampled_from((1, 8, 64)), st.floats(0.1, 1.5))
 def test_a_small_kernel_below_a_limit_is_its_schedule_and_is_given_up_only_if_it_ends_later(steps, name, window, share):
     work = prepare(build(steps), get_chip(name), reorder=True)
-    whole = run_in_window(work, window)
+    whole = run_in_window(Lookahead(work, window))
     end = float(whole.done.max())
     for limit in (share * end, end):
-        found = run_in_window_below(work, window, limit)
+        found = run_in_window_below(Lookahead(work, window), limit)
         if found is None:
             assert end > limit
         else:

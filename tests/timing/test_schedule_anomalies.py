@@ -12,7 +12,9 @@ from nki_hf.chips import get_chip
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.stream.events import Buffer, Event, Region
 from nki_hf.sim.tensors.strides import row_major
-from nki_hf.timing.schedule import _fewer_banks, _with_banks, schedule
+from nki_hf.timing.lookahead import Lookahead
+from nki_hf.timing.schedule import _fewer_banks, schedule
+from nki_hf.timing.window_order import run_in_window
 from nki_hf.tools.subjects import attention_events, causal, events_of
 
 KERNELS = ("v4", "v7", "v11", "sd_baseline", "flash_prefill", "flash_const_max")
@@ -89,7 +91,7 @@ def test_the_schedule_is_the_best_of_all_numbers_of_banks(name):
     chip = get_chip("trn2")
     scheduled = schedule(events_of_kernel(name, 1024, chip), chip)
     choices = (None, *_fewer_banks(scheduled.work))
-    ends = [float(_with_banks(scheduled.work, 64, banks).done.max()) for banks in choices]
+    ends = [float(run_in_window(Lookahead(scheduled.work, 64), banks).done.max()) for banks in choices]
     assert len(choices) > 1
     assert scheduled.banks == choices[ends.index(min(ends))]
     assert scheduled.total_ns == min(ends) + chip.kernel_fixed_ns

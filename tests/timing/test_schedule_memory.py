@@ -11,6 +11,7 @@ from nki_hf.chips import get_chip
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.stream.events import Buffer, Event, Region
 from nki_hf.sim.tensors.strides import row_major
+from nki_hf.timing.lookahead import Lookahead
 from nki_hf.timing.times import MEMORY
 from nki_hf.timing.window_order import run_in_window
 from nki_hf.timing.workload import prepare
@@ -95,7 +96,7 @@ STEPS = st.lists(
 @given(STEPS, st.sampled_from(("trn1", "trn2", "trn3")), st.sampled_from((3, 8, 64)), st.sampled_from((0, 64, 2048)))
 def test_a_window_schedule_in_the_least_memory_is_that_of_the_rules_said_plainly(steps, name, window, more):
     work = tight(stream_of(steps), get_chip(name), more)
-    plain, times = PlainSchedule(work, window).resources, run_in_window(work, window)
+    plain, times = PlainSchedule(work, window).resources, run_in_window(Lookahead(work, window))
     assert times.start.tolist() == plain.start
     assert times.free.tolist() == plain.free
     assert times.done.tolist() == plain.done
@@ -117,7 +118,7 @@ def test_a_load_waits_for_the_reader_of_the_tile_before_and_a_hop(tiles):
     """The n-th load takes the memory of load n - tiles: it starts a semaphore hop after that one's reader has finished."""
     chip = get_chip("trn2")
     work = tight(rotation(6, tiles), chip, more=(tiles - 1) * 2048)
-    times = run_in_window(work, 64)
+    times = run_in_window(Lookahead(work, 64))
     for load in range(2 * tiles, 12, 2):
         reader = load - 2 * tiles + 1
         assert times.start[load] == times.free[reader] + chip.semaphore_hop_ns
@@ -139,7 +140,7 @@ def test_memory_taken_ahead_leaves_room_for_what_comes_first():
     stream.add("gpsimd", [whole(3), whole(4), whole(5)], [whole(5)])
     work = tight(stream.events, get_chip("trn2"))
     assert work.tiles.pools[0][2] == 3 * 2048
-    times = run_in_window(work, 64)
+    times = run_in_window(Lookahead(work, 64))
     assert (times.start[4:7] >= times.free[2]).all()
     assert times.start[1] < times.start[4]
 
@@ -160,6 +161,6 @@ def test_what_waited_behind_an_older_tile_goes_on_as_soon_as_that_one_has_its_me
     chip = get_chip("trn2")
     work = tight(stream.events, chip, spaces=("psum",))
     assert [capacity for _, space, capacity in work.tiles.pools if space == "psum"] == [3 * 2048]
-    times = run_in_window(work, 64)
+    times = run_in_window(Lookahead(work, 64))
     assert times.free[6] < times.start[4]
     assert times.start[8] == times.free[6] + chip.semaphore_hop_ns < times.start[5]

@@ -17,7 +17,8 @@ from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.timing.excerpt import excerpt
-from nki_hf.timing.schedule import _fewer_banks, _with_banks, schedule
+from nki_hf.timing.lookahead import Lookahead
+from nki_hf.timing.schedule import _fewer_banks, schedule
 from nki_hf.timing.window_order import run_in_window
 from nki_hf.timing.workload import prepare
 from nki_hf.tools.bench_rows import modelled_rows, run
@@ -171,7 +172,9 @@ def test_a_gain_is_that_of_the_plans_own_banks_and_none_is_lost_by_it(name):
             continue  # it only triggers
         work = replace(scheduled.work, cost_of_kind=costs)
         fixed = float(chip.kernel_fixed_ns)
-        each = {banks: scheduled.total_ns - float(_with_banks(work, 64, banks).done.max()) - fixed for banks in sizes}
+        each = {
+            banks: scheduled.total_ns - float(run_in_window(Lookahead(work, 64), banks).done.max()) - fixed for banks in sizes
+        }
         assert gain == pytest.approx(each[scheduled.banks] if each[scheduled.banks] > 0 else max(each.values()), abs=1e-6)
 
 
@@ -411,4 +414,4 @@ def test_a_piece_of_a_workload_takes_as_long_as_its_instructions_alone(share):
     assert list(part.events) == list(alone.events)
     assert part.tiles.touches == alone.tiles.touches
     assert (part.tiles.first, part.tiles.last, part.tiles.uses) == (alone.tiles.first, alone.tiles.last, alone.tiles.uses)
-    assert run_in_window(part, 64).done.max() == pytest.approx(run_in_window(alone, 64).done.max())
+    assert run_in_window(Lookahead(part, 64)).done.max() == pytest.approx(run_in_window(Lookahead(alone, 64)).done.max())

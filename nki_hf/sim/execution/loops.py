@@ -33,6 +33,7 @@ __all__ = [
     "check_closed",
     "check_edges",
     "check_trip_counts",
+    "check_turns",
     "end_loop",
     "leaves",
     "persisting",
@@ -109,7 +110,7 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
     machine.run.named |= {loop.name, loop.place}
     machine.run.closed.update((buffer.number, loop.name) for buffer in loop.buffers)
     if machine.options.values:
-        machine.action(_execution(loop, turns))
+        machine.action(_execution(loop, turns, machine.options.most_turns))
     if machine.loops:
         machine.loops[-1].nodes.append(loop)
     else:
@@ -118,6 +119,7 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
         count = None
     else:
         count = _given(machine, loop) if known is None else known
+        check_turns(loop, count, machine.options.most_turns)
         loop.trips = [count]
     if machine.loops:
         return
@@ -127,12 +129,14 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
     _forget(loop)
 
 
-def _execution(loop: Loop, turns: Callable[[], Iterator[None]]) -> Action:
+def _execution(loop: Loop, turns: Callable[[], Iterator[None]], most: int) -> Action:
     actions = loop.actions
 
     def execute() -> None:
         loop.turn = 0
         for _ in turns():
+            if loop.turn == most:
+                check_turns(loop, loop.turn + 1, most)
             for action in actions:
                 action()
             loop.turn += 1
@@ -140,6 +144,19 @@ def _execution(loop: Loop, turns: Callable[[], Iterator[None]]) -> Action:
             loop.trips.append(loop.turn)
 
     return execute
+
+
+def check_turns(loop: Loop, count: int, most: int) -> None:
+    """A fault if a loop has more turns than the options allow: most likely it would never end."""
+    if count > most:
+        fault(
+            "argument",
+            loop.what,
+            f"the loop {loop.name} has {count:,} turns or more",
+            limit=f"a loop of more than {most:,} turns counts as one that never ends",
+            advice="Check its bounds, or what its body writes to the register that it goes by; if that many turns are meant, "
+            "pass SimOptions(most_turns=N)",
+        )
 
 
 def _given(machine: Machine, loop: Loop) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.loops import begin_loop, end_loop
+from nki_hf.sim.execution.loops import Loop, begin_loop, check_turns, end_loop
 from nki_hf.sim.execution.machine import current_machine
 from nki_hf.sim.faults import fault
 from nki_hf.sim.tensors.registers import RunTimeValue, VirtualRegister
@@ -43,7 +43,7 @@ def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[Virtu
     index = _index(VirtualRegister)
     index.frozen = True
     yield index  # what leaves the loop here is noticed when the kernel has ended: the loop is still open then
-    end_loop(machine, loop, lambda: turns(index), known)
+    end_loop(machine, loop, lambda: turns(loop, index), known)
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int = 1) -> None:
@@ -64,7 +64,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int 
     loop = begin_loop(machine, "fori_loop", _name_of(body_fun))
     index = _index(kind)
     body_fun(index)
-    end_loop(machine, loop, lambda: turns(index), known)
+    end_loop(machine, loop, lambda: turns(loop, index), known)
 
 
 def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]) -> None:
@@ -93,14 +93,25 @@ def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], Virt
         value = init.read()
         while value:
             given.write(value)
+            before = returned.writes
             yield
             value = returned.read()
+            if value and returned.writes == before and not nested:
+                fault(
+                    "argument",
+                    "while_loop",
+                    f"the loop {loop.name} never ends: body_fun returned a register that holds {value} and that nothing in the "
+                    "body writes",
+                    limit="the loop ends when the register that body_fun returned is 0 at the end of a turn",
+                    advice="Write it in the body with nisa.register_move or nisa.register_load",
+                )
 
+    nested = any(isinstance(node, Loop) for node in loop.nodes)  # one that has no turn now may write the register later
     nothing = init.known and not machine.loops[:-1] and init.read() == 0
     end_loop(machine, loop, turns, 0 if nothing else None)
 
 
-Turns = Callable[[Any], Iterator[None]]
+Turns = Callable[[Loop, Any], Iterator[None]]
 
 
 def _turns(lower: Any, upper: Any, step: Any, what: str) -> tuple[Turns, int | None]:
@@ -115,8 +126,10 @@ def _turns(lower: Any, upper: Any, step: Any, what: str) -> tuple[Turns, int | N
         first, last = (bound.read() if isinstance(bound, RunTimeValue) else int(bound) for bound in bounds)
         return range(first, last, step)
 
-    def turns(index: Any) -> Iterator[None]:
-        for value in values():
+    def turns(loop: Loop, index: Any) -> Iterator[None]:
+        found = values()
+        check_turns(loop, len(found), machine.options.most_turns)
+        for value in found:
             index.write(value)
             yield
 

@@ -39,42 +39,47 @@ class AccessTable:
 
     def __init__(self, events: Sequence[Event]) -> None:
         heads: dict[tuple[int, str, str, str], int] = {}
-        head: list[int] = []
-        regions: list[Region] = []
-        reads, ends = [], [0]
-        for event in events:
-            opcode = event.opcode
-            head.append(heads.setdefault((event.core, event.engine, event.queue, opcode), len(heads)))
-            regions += event.reads
-            reads.append(len(event.reads))
-            regions += event.reads if opcode == "core_barrier" else event.writes
-            ends.append(len(regions))
+        head = [heads.setdefault((e.core, e.engine, e.queue, e.opcode), len(heads)) for e in events]
         self.heads = list(heads)
         self.head: Ints = np.array(head, np.int64)
-        self.starts: Ints = np.array(ends, np.int64)
-        self.reads: Ints = np.array(reads, np.int64)
+        meets = any(opcode == "core_barrier" for _, _, _, opcode in heads)
+        writes = [e.reads if e.opcode == "core_barrier" else e.writes for e in events] if meets else [e.writes for e in events]
+        regions: list[Region] = []
+        for event, written in zip(events, writes, strict=True):
+            regions += event.reads
+            regions += written
+        self.reads: Ints = np.array([len(event.reads) for event in events], np.int64)
+        self.starts: Ints = np.zeros(len(head) + 1, np.int64)
+        np.cumsum(self.reads + np.array([len(written) for written in writes], np.int64), out=self.starts[1:])
         self.event: Ints = np.repeat(np.arange(len(head)), np.diff(self.starts))
         self.writes = np.arange(len(regions)) - self.starts[self.event] >= self.reads[self.event]
         self._find_buffers(regions)
         self._find_forms(regions)
 
     def _find_buffers(self, regions: list[Region]) -> None:
-        found = [region.buffer for region in regions]
-        by_number: dict[int, Buffer] = {item.number: item for item in found}  # in order of first access
-        places = dict(zip(by_number, range(len(by_number)), strict=True))
-        self.buffers = list(by_number.values())
-        self.buffer: Ints = np.array([places[item.number] for item in found], np.int64)
+        numbers: dict[int, int] = {}  # in order of first access
+        self.buffer: Ints = np.array([numbers.setdefault(r.buffer.number, len(numbers)) for r in regions], np.int64)
+        self.buffers: list[Buffer] = [regions[i].buffer for i in _firsts(self.buffer, len(numbers))]
         models: dict[tuple[object, ...], int] = {}
         model = [models.setdefault((b.space, b.core, b.shape, b.dtype.itemsize, b.address), len(models)) for b in self.buffers]
         self.model: Ints = np.array(model, np.int64)
-        self.models = [self.buffers[i] for i in np.unique(self.model, return_index=True)[1].tolist()]
+        self.models = [self.buffers[i] for i in _firsts(self.model, len(models))]
 
     def _find_forms(self, regions: list[Region]) -> None:
-        patterns: dict[tuple[object, ...], int] = {}
-        pattern = [
-            patterns.setdefault((r.offset, r.shape, r.strides, r.dtype.name, r.indirect), len(patterns)) for r in regions
-        ]
-        both = np.array(pattern, np.int64) * len(self.models) + self.model[self.buffer]
-        _, first, form = np.unique(both, return_index=True, return_inverse=True)
-        self.form: Ints = form.reshape(-1)
-        self.forms = [regions[i] for i in first.tolist()]
+        forms: dict[tuple[object, ...], int] = {}
+        models = self.model[self.buffer].tolist()
+        self.form: Ints = np.array(
+            [
+                forms.setdefault((r.offset, r.shape, r.strides, r.dtype.name, r.indirect, model), len(forms))
+                for r, model in zip(regions, models, strict=True)
+            ],
+            np.int64,
+        )
+        self.forms = [regions[i] for i in _firsts(self.form, len(forms))]
+
+
+def _firsts(numbers: Ints, count: int) -> list[int]:
+    """Where each of the numbers from 0 to `count` - 1 stands first."""
+    first = np.zeros(count, np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]  # the last one stays
+    return first.tolist()

@@ -1,8 +1,10 @@
 """Conflicts: which accesses of an event stream overlap earlier ones in memory, at least one of the two a write.
 
-Buffers that are accessed in the same order by the same patterns conflict within themselves in the same way, and a loop
-that takes fresh tiles makes many such buffers. So each history, the sequence of accesses to one memory, is worked out once,
-as positions in the sequence, and the rest is looking up which event stands at which position.
+Queues in program order. Buffers that are accessed in the same order by the same patterns conflict within themselves in the
+same way, and a loop that takes fresh tiles makes many such buffers. So each history, the sequence of accesses to one memory,
+is worked out once, as positions in the sequence, and the rest is looking up which event stands at which position.
+
+Queues that may reorder: sim/stream/conflict_columns.py, but for memories with very many footprints.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import numpy as np
 
 from nki_hf.sim.stream.access_history import Access, Memory
 from nki_hf.sim.stream.access_table import AccessTable, Ints
+from nki_hf.sim.stream.conflict_columns import RAW, WAR, WAW, Found, conflicts_in_columns
 from nki_hf.sim.stream.footprint import Footprint, footprint_of
 
 __all__ = ["RAW", "WAR", "WAW", "Conflicts", "Placement", "conflicts_of"]
 
-RAW, WAW, WAR = 0, 1, 3
+_FOOTPRINTS: dict[object, Footprint] = {}
+"""Footprints that earlier calls have worked out, by everything that they depend on."""
 
 Placement = Mapping[int, tuple[int, int]]
 """`(partition, byte)` of on-chip buffers, by `Buffer.number`."""
@@ -52,16 +56,41 @@ def conflicts_of(
       transfers: True for each queue of DMA transfers, which may complete in any order: every read of theirs is kept.
     """
     memory, footprint, footprints = _memories(table, placement)
-    order = np.argsort(memory, kind="stable")
+    if queue_of is None:
+        found, rest = conflicts_in_columns(table, memory, footprint, footprints)
+    else:
+        found, rest = Found(*[np.zeros(0, np.int64)] * 3), np.arange(len(memory))
+    if len(rest):
+        more = _by_histories(table, memory, footprint, footprints, rest, queue_of, transfers)
+        found = Found(*(np.concatenate(columns) for columns in zip(found, more, strict=True)))
+    order = np.argsort(found.consumers, kind="stable")
+    producer = found.producers[order]
+    numbers = np.array([buffer.number for buffer in table.buffers], np.int64)
+    return Conflicts(
+        table.event[producer], table.event[found.consumers[order]], found.kinds[order], numbers[table.buffer[producer]]
+    )
+
+
+def _by_histories(
+    table: AccessTable,
+    memory: Ints,
+    footprint: Ints,
+    footprints: list[Footprint],
+    which: Ints,
+    queue_of: Ints | None,
+    transfers: np.ndarray[tuple[int], np.dtype[np.bool_]],
+) -> Found:
+    """The conflicts among the accesses `which`, history by history."""
+    order = which[np.argsort(memory[which], kind="stable")]
     memory, event = memory[order], table.event[order]
-    new_memory = np.concatenate([[True], memory[1:] != memory[:-1]]) if len(memory) else np.zeros(0, np.bool_)
+    new_memory = np.concatenate([[True], memory[1:] != memory[:-1]])
     new_event = new_memory.copy()
     new_event[1:] |= event[1:] != event[:-1]
     symbol = 4 * footprint[order] + 2 * table.writes[order] + new_event
     if queue_of is not None:
         symbol = symbol * (int(queue_of.max(initial=0)) + 1) + queue_of[event]
     firsts = np.flatnonzero(new_memory)
-    written = np.logical_or.reduceat(table.writes[order], firsts) if len(firsts) else firsts
+    written = np.logical_or.reduceat(table.writes[order], firsts)
     bounds = [*firsts.tolist(), len(memory)]
     histories: dict[bytes, list[int]] = {}  # where each distinct history stands in the sorted accesses
     for i in np.flatnonzero(written).tolist():
@@ -83,14 +112,8 @@ def conflicts_of(
             producers.append(order[(base + found[:, 1]).reshape(-1)])
             kinds.append(np.broadcast_to(found[:, 2], (len(begins), len(found))).reshape(-1))
     if not consumers:
-        return Conflicts(*[np.zeros(0, np.int64)] * 4)
-    consumer, producer = np.concatenate(consumers), np.concatenate(producers)
-    in_order = np.argsort(consumer, kind="stable")
-    consumer, producer = consumer[in_order], producer[in_order]
-    numbers = np.array([buffer.number for buffer in table.buffers], np.int64)
-    return Conflicts(
-        table.event[producer], table.event[consumer], np.concatenate(kinds)[in_order], numbers[table.buffer[producer]]
-    )
+        return Found(*[np.zeros(0, np.int64)] * 3)
+    return Found(np.concatenate(consumers), np.concatenate(producers), np.concatenate(kinds))
 
 
 def _memories(table: AccessTable, placement: Placement) -> tuple[Ints, Ints, list[Footprint]]:
@@ -104,28 +127,36 @@ def _memories(table: AccessTable, placement: Placement) -> tuple[Ints, Ints, lis
         for place, buffer in enumerate(table.buffers):
             address = buffer.address if buffer.address is not None else placement.get(buffer.number)
             if address is not None and buffer.on_chip:
-                key = (buffer.core, buffer.space)
-                memory[place] = len(table.buffers) + spaces.setdefault(key, len(spaces))
+                space = (buffer.core, buffer.space)
+                memory[place] = len(table.buffers) + spaces.setdefault(space, len(spaces))
                 start[place] = starts.setdefault(address, len(starts))
     cores = np.array([core for core, _, _, _ in table.heads], np.int64)
     core = cores[table.head][table.event]
-    _, first, form = np.unique(table.form * len(starts) + start[table.buffer], return_index=True, return_inverse=True)
+    wanted, place_of = np.arange(len(table.forms)), table.form
+    if len(starts) > 1:
+        wanted, place_of = np.unique(table.form * len(starts) + start[table.buffer], return_inverse=True)
     same: dict[object, int] = {}
     footprints: list[Footprint] = []
+    if len(_FOOTPRINTS) > 100_000:
+        _FOOTPRINTS.clear()
     number = []
     at = list(starts)
-    for access in first.tolist():
-        place, region = int(table.buffer[access]), table.forms[table.form[access]]
-        b, begin = region.buffer, at[start[place]]
+    for form, begins in zip(*(column.tolist() for column in np.divmod(wanted, len(starts))), strict=True):
+        region, begin = table.forms[form], at[begins]
+        b = region.buffer
         pattern = (region.offset, region.shape, region.strides, region.dtype.itemsize, region.indirect)
-        known = same.setdefault((pattern, b.shape, b.dtype.itemsize, b.on_chip, begin), len(same))
+        key = (pattern, b.shape, b.dtype.itemsize, b.on_chip, begin)
+        known = same.setdefault(key, len(same))
         number.append(known)
         if known == len(footprints):
-            footprint = footprint_of(region)
-            footprints.append(footprint if begin is None else footprint.moved(*begin))
+            footprint = _FOOTPRINTS.get(key)
+            if footprint is None:
+                footprint = footprint_of(region)
+                footprint = _FOOTPRINTS[key] = footprint if begin is None else footprint.moved(*begin)
+            footprints.append(footprint)
     return (
         memory[table.buffer] * (int(cores.max(initial=0)) + 1) + core,
-        np.array(number, np.int64)[form.reshape(-1)],
+        np.array(number, np.int64)[place_of.reshape(-1)],
         footprints,
     )
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -158,22 +159,18 @@ def dependencies(
 
 def _with_order(events: Sequence[Event], table: AccessTable, conflicts: Conflicts) -> Conflicts:
     """The conflicts and, behind those of each event, what its `depends_on` names."""
-    named = [
-        (producer, consumer)
-        for consumer, event in enumerate(events)
-        if event.attrs and "depends_on" in event.attrs
-        for producer in event.attrs["depends_on"]
-    ]
-    if not named:
+    named = [event.attrs.get("depends_on", ()) for event in events]
+    counts = np.array([len(places) for places in named], np.int64)
+    if not counts.any():
         return conflicts
-    pairs = np.array(named, np.int64)
-    consumers = np.concatenate([conflicts.consumers, pairs[:, 1]])
+    producers = np.array(list(chain.from_iterable(named)), np.int64)
+    consumers = np.concatenate([conflicts.consumers, np.repeat(np.arange(len(events)), counts)])
     order = np.argsort(consumers, kind="stable")
     return Conflicts(
-        np.concatenate([conflicts.producers, pairs[:, 0]])[order],
+        np.concatenate([conflicts.producers, producers])[order],
         consumers[order],
-        np.concatenate([conflicts.kinds, np.full(len(named), ORDER)])[order],
-        np.concatenate([conflicts.buffers, np.full(len(named), -1)])[order],
+        np.concatenate([conflicts.kinds, np.full(len(producers), ORDER)])[order],
+        np.concatenate([conflicts.buffers, np.full(len(producers), -1)])[order],
     )
 
 

@@ -27,14 +27,17 @@ class RunTimeValue(NKIObject):
       initialized: True once something was written to it.
       known: True while the value follows from the kernel's constants alone, so that a run on shapes has it too.
       home: the loop in whose body it was made, None outside of all.
+      writes: how often something was written to it.
+      asked: how often the kernel's Python asked whether it is 0.
     """
 
-    __slots__ = ("cell", "dtype", "frozen", "home", "initialized", "known")
+    __slots__ = ("asked", "cell", "dtype", "frozen", "home", "initialized", "known", "writes")
 
     def _set_up(self, value: Any, dtype: Any, *, frozen: bool) -> None:
         self.dtype: DType = as_dtype(dtype)
         self.cell: np.ndarray[Any, Any] = np.zeros(1, self.dtype.dtype)
         self.frozen = frozen
+        self.writes = self.asked = 0
         self.initialized = self.known = value is not None
         machine = running_machine()
         self.home = machine.loops[-1] if machine is not None and machine.loops else None
@@ -48,6 +51,7 @@ class RunTimeValue(NKIObject):
     def write(self, value: Any) -> None:
         """Set the value; it wraps at the width."""
         self.cell[...] = np.asarray(value).reshape(1).astype(self.cell.dtype)
+        self.writes += 1
         self.initialized = True
 
     def peek(self, what: str) -> int:
@@ -125,6 +129,7 @@ class VirtualRegister(RunTimeValue):
         """Set the value: integers wrap at 32 bits, floats are rounded to float32."""
         given = np.asarray(value).reshape(1)
         self.cell[...] = given.astype(np.float32 if given.dtype.kind == "f" else np.int32)
+        self.writes += 1
         self.initialized = True
 
     def _compared(self, other: object) -> bool:
@@ -148,7 +153,18 @@ class VirtualRegister(RunTimeValue):
         return not self._compared(other)
 
     def __bool__(self) -> bool:
-        return bool(self.peek("register truth value"))
+        found, machine = bool(self.peek("register truth value")), running_machine()
+        self.asked += 1
+        if found and machine is not None and self.asked > machine.options.most_turns:
+            fault(
+                "argument",
+                "register",
+                f"`while register:` has {self.asked:,} turns or more, and the register holds {self.read()}",
+                limit=f"a loop of more than {machine.options.most_turns:,} turns counts as one that never ends",
+                advice="Write the register in the body (nisa.register_move, nisa.register_load); if that many turns are meant, "
+                "pass SimOptions(most_turns=N)",
+            )
+        return found
 
     def __int__(self) -> int:
         return self.peek("int(register)")

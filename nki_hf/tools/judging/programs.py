@@ -20,7 +20,7 @@ from nki_hf.tools.judging.findings import KIND_STAGE, KernelFailed, finding, ker
 from nki_hf.tools.judging.layouts import parsed
 from nki_hf.tools.judging.request import ELEMENTS, GIB, child, no_file, size_of, split, traces
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
-from nki_hf.tools.judging.times import ONE_TURN, stream_of
+from nki_hf.tools.judging.times import COUNTED, ONE_TURN, stream_of
 from nki_hf.tools.judging.verdict import failure_sentence
 from nki_hf.tools.printable import printable
 
@@ -116,7 +116,7 @@ def launched(path: str, asked: Mapping[str, Any], played: Mapping[str, Any], lnc
     with failing():
         found = stream_of(asked, played, get_chip(asked["chip"]), lnc)
     if found[0].run.short:
-        print(printable(f"{Path(path).name} at size {asked['size']:,}: {ONE_TURN}"), file=sys.stderr, flush=True)
+        print(printable(f"{Path(path).name} at size {asked['size']:,}: {ONE_TURN}. {COUNTED}"), file=sys.stderr, flush=True)
     return found
 
 

@@ -16,7 +16,7 @@ from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, of_fault
 from nki_hf.tools.judging.immediates import Immediate, immediates, other_number
 from nki_hf.tools.judging.other_kinds import Kind, Use, judge_there, kinds_of, otherwise
 from nki_hf.tools.judging.timed_work import Work, missing_work, work_of
-from nki_hf.tools.judging.times import ONE_TURN, sentence, stream_of, timed
+from nki_hf.tools.judging.times import COUNTED, ONE_TURN, sentence, stream_of, timed
 
 __all__ = ["time_rows"]
 
@@ -58,7 +58,7 @@ def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
                         raise Failed(
                             "times", finding("times", {**_TURNS, "message": f"at size {size:,}, {ONE_TURN}: it {words}"})
                         )
-                    found["warnings"].append(f"at size {size:,}: {ONE_TURN}")
+                    found["warnings"].append(f"at size {size:,}: {ONE_TURN}. {COUNTED}")
                 elif words:
                     raise Failed("times", finding("times", {**_OTHER, "message": f"at size {size:,} the kernel {words}"}))
                 what = otherwise(judged, kinds, size) if trace["chip"] == request["chips"][0] else None
@@ -75,7 +75,7 @@ def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
 
 _TURNS = {
     "kind": "trip count",
-    "advice": "Bounds that follow from sizes are counted, as in nl.fori_loop(0, x.shape[0] // 128, body).",
+    "advice": f"{COUNTED}.",
 }
 
 _OTHER = {

@@ -21,11 +21,17 @@ from nki_hf.tools.judging.counters import counters
 from nki_hf.tools.judging.reasons import reasons, sentence
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["ONE_TURN", "least_us", "sentence", "stream_of", "timed"]
+__all__ = ["COUNTED", "ONE_TURN", "least_us", "sentence", "stream_of", "timed"]
 
 
 ONE_TURN = "a loop whose trip count is a value is timed as one turn"
 """What is said of such a loop: a run on shapes alone does not know how often it turns."""
+
+COUNTED = (
+    "Bounds that follow from sizes are counted, as in nl.fori_loop(0, x.shape[0] // 128, body). What N turns take: schedule() "
+    "of nki_hf.timing.schedule on the events of a launch with SimOptions(values=False, trip_counts=N)"
+)
+"""What to do about it."""
 
 
 def timed(
