@@ -18,6 +18,7 @@ from nki_hf.tasks import Task, load_task
 from nki_hf.tools.judging import client
 from nki_hf.tools.judging.findings import KIND_STAGE, KernelFailed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.layouts import parsed
+from nki_hf.tools.judging.named_kernels import located
 from nki_hf.tools.judging.request import ELEMENTS, GIB, child, no_file, size_of, split, traces
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.judging.times import ONE_TURN, stream_of
@@ -68,7 +69,8 @@ def recorded(
       ValueError: a task, a layout, a size, a constant or the file is none.
       KernelFailed: the file or the kernel's Python fails.
     """
-    file, name = split(path, "")
+    place = located(path, task, layout)
+    file, name = split(place.path, "")
     unreadable = no_file(file)
     found = load_task(task)
     element = dtype or found.dtype
@@ -77,7 +79,7 @@ def recorded(
     wanted = [(size_of(size), chip.name) for size in (sizes or found.at) for chip in chips]
     if unreadable is not None:
         raise KernelFailed(failure_sentence("load", [finding("load", unreadable)]))
-    launches = traces(found, element, parsed(layout, found), wanted, dict(constants or {}), file, name, lnc)
+    launches = traces(found, element, parsed(place.layout, found), wanted, dict(constants or {}), file, name, lnc)
     request = {
         "judge": None,
         "child": child(file, name, lnc, launches, constants or ()),

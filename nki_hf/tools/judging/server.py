@@ -253,6 +253,8 @@ def _answer(folder: Path, name: str, ended: Mapping[str, Any]) -> dict[str, Any]
         word = signal.Signals(number).name if number in set(signal.Signals) else str(number)
         return _error("killed", f"the process was ended by the signal {word}")
     note = folder / f"{name}.error"
+    if note.is_file() and note.read_text().startswith("MemoryError"):
+        return _error("memory", "the process needs more memory than it may take: give a larger --memory, or allocate less")
     if note.is_file():
         return _error("crashed", note.read_text() or "the process could not write its answer: the file changed its own limits")
     return _error("exit", f"the process ended itself with exit code {ended.get('code')} before the kernel had returned")

@@ -120,5 +120,11 @@ def _against(request: Mapping[str, Any], found: dict[str, Any], task: Task) -> N
         for mine in found["rows"]:
             if (mine["size"], mine["chip"]) == (trace["size"], trace["chip"]):
                 chip = get_chip(trace["chip"])
-                row = timed(task, trace, played, chip, request["lnc"], dtype=request["dtype"], window=request["window"])
+                try:
+                    row = timed(task, trace, played, chip, request["lnc"], dtype=request["dtype"], window=request["window"])
+                except (KernelFault, BadTape, MemoryError) as error:
+                    found["warnings"].append(
+                        f"--against {other['file']} does not run on task {task.name} at size {trace['size']:,}: {error}"
+                    )
+                    return
                 mine["against_us"], mine["speedup"] = row["us"], row["us"] / mine["us"]
