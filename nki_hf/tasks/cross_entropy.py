@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nki_hf.tasks.row_parts import WIDTH, drawn_scores, kept, other_rows, shifted_exp
+from nki_hf.tasks.row_parts import WIDTH, drawn_scores, kept, narrow, other_rows, shifted_exp
 from nki_hf.tasks.task import FLOAT, Task
 
 __all__ = ["TASKS"]
@@ -36,7 +36,10 @@ def _restarted(logits: Array, labels: Array, n: int) -> Array:
 
 
 def _labelled(size: int, distribution: str, rng: np.random.Generator) -> Mapping[str, Array]:
-    return {"logits": drawn_scores(size, distribution, rng), "labels": rng.integers(0, WIDTH, (size, 1))}
+    """Logits, and labels among which are the first and the last column."""
+    labels = rng.integers(0, WIDTH, (size, 1))
+    labels[rng.permutation(size)[:2], 0] = (0, WIDTH - 1)[: min(size, 2)]
+    return {"logits": drawn_scores(size, distribution, rng), "labels": labels}
 
 
 def _coarse(logits: Array, labels: Array, also: bool) -> Array:
@@ -99,6 +102,19 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
         )
         for also in ("", "and the labels ")
     },
+    "the labels are rounded to bfloat16 (exact to 256)": lambda logits, labels: (
+        _lse(logits) - _picked(logits, np.minimum(narrow(labels.astype(np.float64)).astype(np.int64), WIDTH - 1))
+    ),
+    **{
+        f"the numbers of the columns {also}are rounded to bfloat16 before they are compared with the label (exact to 256), and "
+        "the logits less their maximum are summed": (
+            lambda logits, labels, also=also: (
+                np.log(shifted_exp(logits).sum(-1, keepdims=True))
+                - _coarse(logits - logits.max(-1, keepdims=True), labels, bool(also))
+            )
+        )
+        for also in ("", "and the labels ")
+    },
     "the logarithm has base 2 instead of e": lambda logits, labels: (
         np.log2(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
         + logits.max(-1, keepdims=True)
@@ -135,7 +151,7 @@ TASKS = {
             at=(2048,),
             dtype="float32",
             inputs=_labelled,
-            distributions=("late_maximum",),
+            distributions=("late_maximum", "uneven_rows"),
             wrong=_ENTROPY_WRONG,
         ),
     )

@@ -13,7 +13,12 @@ __all__ = ["command"]
 
 
 def command(
-    kernel: Annotated[str, typer.Argument(help="FILE.py, FILE.py:NAME, or one of ours such as flash_prefill or v7 (v3 to v11: --task attention_unscaled).")] = "",
+    kernel: Annotated[
+        str,
+        typer.Argument(
+            help="FILE.py, FILE.py:NAME, or one of ours such as flash_prefill or v7 (v3 to v11: --task attention_unscaled)."
+        ),
+    ] = "",
     task: Annotated[str, typer.Option(help="A task's name, or a file with TASK = Task(...); --tasks lists them.")] = "",
     layout: Annotated[str, typer.Option(help="Axes as the kernel takes them, e.g. q=ds,k=ds,v=ds; default: the task's.")] = "",
     check: Annotated[str, typer.Option(help="Sizes whose values are judged, e.g. 512,1024; one is joined by another.")] = "",

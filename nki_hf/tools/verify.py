@@ -222,12 +222,9 @@ def never_written(result: LaunchResult) -> list[Array | None]:
                 continue
             np.ndarray(region.shape, np.bool_, buffer=known, offset=region.offset, strides=region.strides)[...] = True
     found: list[Array | None] = []
-    for output in result.outputs:
-        match = next((b for b in buffers if b.shape == output.shape and b.dtype.dtype == output.dtype), None)
-        if match is not None:
-            buffers.remove(match)
-        known = flags[match.number] if match is not None else None
-        found.append(None if known is None else ~known.reshape(output.shape))
+    for number, output in zip(result.run.returned, result.outputs, strict=True):
+        known = flags.get(number)
+        found.append(None if known is None or known.size != output.size else ~known.reshape(output.shape))
     return found
 
 
