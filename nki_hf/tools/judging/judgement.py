@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,9 @@ from nki_hf.tools.judging.request import (
     ELEMENTS,
     GIB,
     as_text,
+    check_number,
     child,
+    is_whole,
     listed,
     no_file,
     parent,
@@ -114,15 +115,14 @@ def judge(
     if element not in ELEMENTS:
         raise ValueError(f"dtype={element!r} is not an element type of a run: it is bfloat16, float16 or float32.")
     for option, given in (("timeout", timeout), ("memory_gib", memory_gib), ("rtol", rtol), ("lnc", lnc)):
-        if not isinstance(given, numbers.Real):
-            raise ValueError(f"{option}={given!r} is no number.")
+        check_number(option, given)
     if not 0 < timeout <= 3600:
         raise ValueError(f"timeout={timeout} is no time: it is above 0 and at most 3,600 s.")
     if not 0 < memory_gib <= _MOST_GIB:
         raise ValueError(f"memory={memory_gib} is no size: it is above 0 and at most {_MOST_GIB:,} GiB.")
     if not 0 <= rtol < 1:
         raise ValueError(f"rtol={rtol} is no allowed error: it is at least 0 (= from an ideal kernel) and below 1, e.g. 0.01.")
-    if seed is not None and not (isinstance(seed, numbers.Integral) and 0 <= seed < 1 << 63):
+    if seed is not None and not (is_whole(seed) and 0 <= seed < 1 << 63):
         raise ValueError(f"seed={seed} is no seed: it is 0 to 2 ** 63 - 1; -1 (None in Python) = a new one.")
     chips = [get_chip(item).name for item in (listed(chip) or (settings().chip,))]
     check_cores(lnc, chips)

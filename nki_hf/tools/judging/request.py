@@ -22,7 +22,9 @@ __all__ = [
     "GIB",
     "ELEMENTS",
     "as_text",
+    "check_number",
     "child",
+    "is_whole",
     "listed",
     "no_file",
     "parent",
@@ -69,9 +71,20 @@ def no_file(path: str) -> dict[str, Any] | None:
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
+def is_whole(value: Any) -> bool:
+    """True for a whole number of any type."""
+    return isinstance(value, numbers.Integral)
+
+
+def check_number(option: str, value: Any) -> None:
+    """Raise a ValueError for what is no number."""
+    if not isinstance(value, numbers.Real):
+        raise ValueError(f"{option}={value!r} is no number.")
+
+
 def size_of(value: int) -> int:
     """The size, if it is one."""
-    if not isinstance(value, numbers.Integral) or not 1 <= value < 1 << 24:
+    if not is_whole(value) or not 1 <= value < 1 << 24:
         raise ValueError(f"size={value} is not a size: it is a whole number, 1 to 16,777,215.")
     return int(value)
 
@@ -80,8 +93,8 @@ def sizes_given(value: Iterable[int] | int | str | None, what: str) -> list[int]
     """Sizes as a caller gives them: one, several, or the text of the command line."""
     if isinstance(value, str):
         value = sizes_of(value, what)
-    if isinstance(value, numbers.Integral):
-        return [size_of(int(value))]
+    if isinstance(value, int):
+        return [size_of(value)]
     try:
         return [size_of(item) for item in value or ()]
     except TypeError:

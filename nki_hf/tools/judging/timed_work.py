@@ -17,7 +17,7 @@ __all__ = ["Work", "cheap", "expected_growth", "missing_work", "work_of"]
 _LEAST = 0.5
 """Share of the elements that a kernel's growth leads one to expect; other blocks or another branch differ by less."""
 _NOTHING = 1e-9
-_SECONDS = 0.8
+_SECONDS = 0.6
 """CPU time for which values of a timed size are judged although nothing speaks against them."""
 _PER_INSTRUCTION, _PER_ELEMENT, _PER_INPUT, _PER_OPERATION = 5e-5, 1.5e-9, 1e-7, 1.5e-10
 """Seconds, measured on one core of a server: a replayed instruction, an element that it reads or writes, an element of an input
@@ -133,9 +133,12 @@ def cheap(task: Task, asked: Mapping[str, Any], events: Sequence[Event]) -> bool
     """
     moved = sum(region.elements for event in events for region in (*event.reads, *event.writes))
     drawn = sum(math.prod(shape) for _, shape, _ in asked["arrays"])
-    return (
-        len(events) * _PER_INSTRUCTION + moved * _PER_ELEMENT + drawn * _PER_INPUT + task.flops(asked["size"]) * _PER_OPERATION
-    ) < _SECONDS
+    shapes = {name: shape for name, shape, _ in asked["arrays"]}
+    operations = task.flops(asked["size"])
+    if {"q", "k"} <= set(shapes) == set(task.arrays(asked["size"])):  # a reference makes all scores, hidden ones too
+        operations = max(operations, 6 * math.prod(shapes["q"]) * max(shapes["k"]))
+    made = len(events) * _PER_INSTRUCTION + moved * _PER_ELEMENT + drawn * _PER_INPUT
+    return made + operations * _PER_OPERATION < _SECONDS
 
 
 def expected_growth(first: int, smaller: int, last: int, larger: int, size: int) -> float:
