@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,7 +130,6 @@ def judge(
         sizes = sorted([sizes[0], 2 * sizes[0] if sizes[0] < _HALVED else sizes[0] // 2])
     timed = sizes_given(at, "at") or list(found.at)
     own = parsed(place.layout, found)
-    number = secrets.randbits(31) if seed is None else seed
     if until not in ("lint", "values", "times"):
         raise ValueError(f"until={until!r} is no stage to end at: it is lint, values or times.")
     timed = timed if until == "times" else []
@@ -160,14 +158,14 @@ def judge(
         "dtype": element,
         "rtol": rtol,
         "window": window,
-        "seed": number,
+        "seed": seed,  # a new one is drawn when the kernel's process has ended
         "traces": launches,
         "until": until,
         "same_writes": same_writes,
         "against": None,
     }
     if unreadable is not None:
-        return broken(request, "load", unreadable)
+        return broken({**request, "seed": seed or 0}, "load", unreadable)
     whole: dict[str, Any] = {
         "judge": request,
         "child": child(file, kernel, lnc, launches, constants or ()),
@@ -185,7 +183,9 @@ def judge(
     try:
         record: dict[str, Any] = finite(client.ask(whole))
     except EOFError as error:
-        return broken(request, "load", _error("killed", f"{error}: a kernel must leave other processes alone"))
+        return broken(
+            {**request, "seed": seed or 0}, "load", _error("killed", f"{error}: a kernel must leave other processes alone")
+        )
     for item in record["findings"]:
         if constants and item["kind"] == UNKNOWN_CONSTANT:
             raise ValueError(item["message"])
