@@ -112,7 +112,7 @@ def missing_work(checked: Sequence[Work], timed: Work) -> str:
         return ""
     last = checked[-1]
     if timed.written < min(1.0, last.written) - _NOTHING:
-        return f"writes {timed.written:.1%} of an output, and {last.written:.0%} of it at size {last.size:,}"
+        return f"writes {min(100 * timed.written, 99.9):.3g}% of an output, and {last.written:.0%} of it at size {last.size:,}"
     if timed.read < min(1.0, last.read) * _ROUNDING:
         return f"reads {timed.read:.0%} of an input, and {last.read:.0%} of it at size {last.size:,}"
     if all(item.useful >= 1 for item in checked) and timed.useful < _ROUNDING:
