@@ -49,6 +49,13 @@ def _coarse(logits: Array, labels: Array, also: bool) -> Array:
     return np.asarray((logits * (columns == wanted)).sum(-1, keepdims=True))
 
 
+def _rounded_label(logits: Array, labels: Array, shifted: bool) -> Array:
+    """The logit of the rounded label; beyond the last column 0, or what 0 is once the maximum has been added."""
+    rounded = narrow(labels.astype(np.float64)).astype(np.int64)
+    beyond = logits.max(-1, keepdims=True) if shifted else 0.0
+    return np.where(rounded < WIDTH, _picked(logits, np.minimum(rounded, WIDTH - 1)), beyond)
+
+
 _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
     "the label's logit is not subtracted": lambda logits, labels: _lse(logits),
     "the logsumexp is missing": lambda logits, labels: -_picked(logits, labels),
@@ -102,9 +109,12 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
         )
         for also in ("", "and the labels ")
     },
-    "the labels are rounded to bfloat16 (exact to 256)": lambda logits, labels: (
-        _lse(logits) - _picked(logits, np.minimum(narrow(labels.astype(np.float64)).astype(np.int64), WIDTH - 1))
-    ),
+    **{
+        f"the labels are rounded to bfloat16 (exact to 256){words}": (
+            lambda logits, labels, shifted=shifted: _lse(logits) - _rounded_label(logits, labels, shifted)
+        )
+        for words, shifted in (("", False), (", and the logits less their maximum are summed", True))
+    },
     **{
         f"the numbers of the columns {also}are rounded to bfloat16 before they are compared with the label (exact to 256), and "
         "the logits less their maximum are summed": (
