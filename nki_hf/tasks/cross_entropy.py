@@ -25,8 +25,8 @@ def _lse(logits: Array) -> Array:
     return np.asarray(np.log(np.exp(logits - top).sum(-1, keepdims=True)) + top)
 
 
-def _picked(logits: Array, labels: Array, by: int = 0) -> Array:
-    return np.take_along_axis(logits, (labels.astype(np.int64) + by) % logits.shape[-1], -1)
+def _picked(logits: Array, labels: Array) -> Array:
+    return np.take_along_axis(logits, labels.astype(np.int64), -1)
 
 
 def _restarted(logits: Array, labels: Array, n: int) -> Array:
@@ -49,11 +49,11 @@ def _coarse(logits: Array, labels: Array, also: bool) -> Array:
     return np.asarray((logits * (columns == wanted)).sum(-1, keepdims=True))
 
 
-def _rounded_label(logits: Array, labels: Array, shifted: bool) -> Array:
-    """The logit of the rounded label; beyond the last column 0, or what 0 is once the maximum has been added."""
-    rounded = narrow(labels.astype(np.float64)).astype(np.int64)
+def _at(logits: Array, columns: Array, shifted: bool) -> Array:
+    """The logit of a column; beyond the first and the last 0, or what 0 is once the maximum has been added."""
     beyond = logits.max(-1, keepdims=True) if shifted else 0.0
-    return np.where(rounded < WIDTH, _picked(logits, np.minimum(rounded, WIDTH - 1)), beyond)
+    there = (columns >= 0) & (columns < WIDTH)
+    return np.where(there, _picked(logits, np.clip(columns, 0, WIDTH - 1)), beyond)
 
 
 _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
@@ -101,8 +101,13 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
         + logits.max(-1, keepdims=True)
         - _picked(logits, labels)
     ),
-    "the logit after the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, 1),
-    "the logit before the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, -1),
+    **{
+        f"the logit {where} the label's is taken{words}": (
+            lambda logits, labels, by=by, shifted=shifted: _lse(logits) - _at(logits, labels + by, shifted)
+        )
+        for words, shifted in (("", False), (" (of the logits less their maximum)", True))
+        for where, by in (("after", 1), ("before", -1))
+    },
     **{
         f"the numbers of the columns {also}are rounded to bfloat16 before they are compared (exact to 256)": (
             lambda logits, labels, also=also: _lse(logits) - _coarse(logits, labels, bool(also))
@@ -111,7 +116,9 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
     },
     **{
         f"the labels are rounded to bfloat16 (exact to 256){words}": (
-            lambda logits, labels, shifted=shifted: _lse(logits) - _rounded_label(logits, labels, shifted)
+            lambda logits, labels, shifted=shifted: (
+                _lse(logits) - _at(logits, narrow(labels.astype(np.float64)).astype(np.int64), shifted)
+            )
         )
         for words, shifted in (("", False), (", and the logits less their maximum are summed", True))
     },
