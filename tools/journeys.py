@@ -22,8 +22,9 @@ from page_block import replace_block
 
 from nki_hf.chips import CHIPS
 from nki_hf.chips.measurements import MEASUREMENTS
+from nki_hf.tools.judging.named_kernels import named
 from nki_hf.tools.searching.facts import failed_record
-from nki_hf.tools.searching.options import judge_options, named, round_limit
+from nki_hf.tools.searching.options import judge_options, round_limit
 from nki_hf.tools.searching.picture import picture
 from nki_hf.tools.searching.workers import Workers, processes_of
 

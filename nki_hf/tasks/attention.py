@@ -14,6 +14,7 @@ import numpy as np
 from nki_hf.problem import Band
 from nki_hf.tasks.attention_mistakes import mistakes
 from nki_hf.tasks.attention_reference import attention, summed, within
+from nki_hf.tasks.row_parts import levels
 from nki_hf.tasks.task import FLOAT, Task
 
 __all__ = ["TASKS", "attention_task"]
@@ -32,6 +33,8 @@ def _inputs(shapes: dict[str, tuple[int, ...]], distribution: str, rng: np.rando
         k[..., k.shape[-2] // 3, :] *= 100
     elif distribution == "equal":
         k[...] = k[..., :1, :]
+    elif distribution == "uneven_rows":
+        q *= 4.0 ** np.trunc(levels(q.shape[-2], rng) / 6 * 3)  # most rows as they are: tiny numbers take long
     elif distribution == "negative":
         np.abs(q, out=q)
         np.negative(np.abs(k), out=k)
@@ -81,6 +84,7 @@ def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Calla
         wrong=wrong,
         scale=scaled(lambda q, k, v: summed(q, k, v, causal, window)),
         mask={**({"ahead": 1} if causal else {}), **({"window": window} if window else {})},
+        distributions=("uneven_rows",),
         family="decode attention" if name == "attention_decode" else "attention",
         **words,
     )

@@ -146,6 +146,10 @@ _WRONG: dict[str, Callable[..., Any]] = {
     "P is not transposed for dv": _of(left=("ds", "ds.T", "p")),
     "dv takes the squares of P": _of(left=("ds", "ds.T", "p*p.T")),
     "dv takes dS in place of P": _of(left=("ds", "ds.T", "ds.T")),
+    "dv takes the scaled dS in place of P": lambda **a: (
+        *_backward(**a)[:2],
+        _D**-0.5 * _of(left=("ds", "ds.T", "ds.T"))(**a)[2],
+    ),
     "dv takes dP in place of P": _of(left=("ds", "ds.T", "dp.T")),
     "dk takes P in place of dS": _of(left=("ds", "p.T", "p.T")),
     "dq takes P in place of dS": _of(left=("p", "ds.T", "p.T")),

@@ -195,6 +195,13 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                 for value in (-1, -2, -5, -10, -20, -50, -100)
                 for where, size in (("of a row's own 128 keys ", _TILE), ("of a row's own 512 keys ", 512), ("", 1 << 30))
             },
+            **{
+                f"every block of {size} keys is masked as the one on the diagonal (the mask starts anew in each block)": of(
+                    causal=False,
+                    keys=lambda rows, keys, n=size, m=tile: (keys // n <= rows // n) & (keys % n <= rows % m),
+                )
+                for tile, size in ((_TILE, _TILE), (512, 512), (_TILE, 512), (64, _TILE))
+            },
             "the mask is transposed: a row sees its own key and those after it": lambda q, k, v: anti_causal(q, k, v),
             "the mask is moved by a tile of 128 keys": of(ahead=1 + _TILE),
             **{
@@ -216,7 +223,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             "the mask lets a row see its whole block of 512": lambda q, k, v: by_tiles(q, k, v, 512),
         }
     if heads:
-        found |= {
+        found = {  # first: with several heads each mistake takes long to try
             "another head's keys: kv head h % kv_heads instead of h // group": lambda q, k, v: heads_of(
                 q, k, v, "modulo", causal
             ),
@@ -227,6 +234,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             ),
             "another head's keys, with its own values": lambda q, k, v: attention(q, np.roll(k, 1, 0), v, causal=causal),
             "another head's values, with its own keys": lambda q, k, v: attention(q, k, np.roll(v, 1, 0), causal=causal),
+            **found,
         }
     return found
 

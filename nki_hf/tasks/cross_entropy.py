@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nki_hf.tasks.row_parts import WIDTH, drawn_scores, kept, other_rows, shifted_exp
+from nki_hf.tasks.row_parts import WIDTH, drawn_scores, kept, narrow, other_rows, shifted_exp
 from nki_hf.tasks.task import FLOAT, Task
 
 __all__ = ["TASKS"]
@@ -25,8 +25,8 @@ def _lse(logits: Array) -> Array:
     return np.asarray(np.log(np.exp(logits - top).sum(-1, keepdims=True)) + top)
 
 
-def _picked(logits: Array, labels: Array, by: int = 0) -> Array:
-    return np.take_along_axis(logits, (labels.astype(np.int64) + by) % logits.shape[-1], -1)
+def _picked(logits: Array, labels: Array) -> Array:
+    return np.take_along_axis(logits, labels.astype(np.int64), -1)
 
 
 def _restarted(logits: Array, labels: Array, n: int) -> Array:
@@ -36,7 +36,10 @@ def _restarted(logits: Array, labels: Array, n: int) -> Array:
 
 
 def _labelled(size: int, distribution: str, rng: np.random.Generator) -> Mapping[str, Array]:
-    return {"logits": drawn_scores(size, distribution, rng), "labels": rng.integers(0, WIDTH, (size, 1))}
+    """Logits, and labels among which are the first and the last column."""
+    labels = rng.integers(0, WIDTH, (size, 1))
+    labels[rng.permutation(size)[:2], 0] = (0, WIDTH - 1)[: min(size, 2)]
+    return {"logits": drawn_scores(size, distribution, rng), "labels": labels}
 
 
 def _coarse(logits: Array, labels: Array, also: bool) -> Array:
@@ -44,6 +47,13 @@ def _coarse(logits: Array, labels: Array, also: bool) -> Array:
     columns = np.arange(logits.shape[-1]).astype(ml_dtypes.bfloat16).astype(np.int64)
     wanted = labels.astype(ml_dtypes.bfloat16).astype(np.int64) if also else labels
     return np.asarray((logits * (columns == wanted)).sum(-1, keepdims=True))
+
+
+def _at(logits: Array, columns: Array, shifted: bool) -> Array:
+    """The logit of a column; beyond the first and the last 0, or what 0 is once the maximum has been added."""
+    beyond = logits.max(-1, keepdims=True) if shifted else 0.0
+    there = (columns >= 0) & (columns < WIDTH)
+    return np.where(there, _picked(logits, np.clip(columns, 0, WIDTH - 1)), beyond)
 
 
 _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
@@ -91,11 +101,34 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
         + logits.max(-1, keepdims=True)
         - _picked(logits, labels)
     ),
-    "the logit after the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, 1),
-    "the logit before the label's is taken": lambda logits, labels: _lse(logits) - _picked(logits, labels, -1),
+    **{
+        f"the logit {where} the label's is taken{words}": (
+            lambda logits, labels, by=by, shifted=shifted: _lse(logits) - _at(logits, labels + by, shifted)
+        )
+        for words, shifted in (("", False), (" (of the logits less their maximum)", True))
+        for where, by in (("after", 1), ("before", -1))
+    },
     **{
         f"the numbers of the columns {also}are rounded to bfloat16 before they are compared (exact to 256)": (
             lambda logits, labels, also=also: _lse(logits) - _coarse(logits, labels, bool(also))
+        )
+        for also in ("", "and the labels ")
+    },
+    **{
+        f"the labels are rounded to bfloat16 (exact to 256){words}": (
+            lambda logits, labels, shifted=shifted: (
+                _lse(logits) - _at(logits, narrow(labels.astype(np.float64)).astype(np.int64), shifted)
+            )
+        )
+        for words, shifted in (("", False), (", and the logits less their maximum are summed", True))
+    },
+    **{
+        f"the numbers of the columns {also}are rounded to bfloat16 before they are compared with the label (exact to 256), and "
+        "the logits less their maximum are summed": (
+            lambda logits, labels, also=also: (
+                np.log(shifted_exp(logits).sum(-1, keepdims=True))
+                - _coarse(logits - logits.max(-1, keepdims=True), labels, bool(also))
+            )
         )
         for also in ("", "and the labels ")
     },
@@ -135,7 +168,7 @@ TASKS = {
             at=(2048,),
             dtype="float32",
             inputs=_labelled,
-            distributions=("late_maximum",),
+            distributions=("late_maximum", "uneven_rows"),
             wrong=_ENTROPY_WRONG,
         ),
     )

@@ -93,6 +93,15 @@ _MATMUL_WRONG: dict[str, Callable[..., Any]] = {
         )
     },
     "every tile of 128 of the contraction is the first one": lambda a, b: a.shape[1] // 128 * (a[:, :128] @ b[:128]),
+    **{
+        f"the {which} half of the contraction counts twice, the other not at all": (
+            lambda a, b, part=part: 2 * (np.split(a, 2, 1)[part] @ np.split(b, 2, 0)[part])
+        )
+        for part, which in enumerate(("first", "second"))
+    },
+    "each half of the rows has one half of the contraction, twice (partial sums that were not exchanged)": lambda a, b: (
+        np.concatenate([2 * (np.split(part, 2, 1)[i] @ np.split(b, 2, 0)[i]) for i, part in enumerate(np.array_split(a, 2))])
+    ),
     "a is transposed": lambda a, b: a.T @ b,
     "b is transposed": lambda a, b: a @ b.T,
     "a and b are exchanged": lambda a, b: b @ a,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.tasks.row_parts import WIDTH, kept, narrow, other_rows, row_arrays
+from nki_hf.tasks.row_parts import WIDTH, kept, levels, narrow, other_rows, row_arrays
 from nki_hf.tasks.task import FLOAT, Task
 
 __all__ = ["TASKS", "rmsnorm"]
@@ -56,12 +56,16 @@ def _layernorm_of(x: Array, mean: Array, weight: Array, bias: Array, eps: float)
 
 
 def _normed(*names: str) -> Callable[[int, str, np.random.Generator], Mapping[str, Array]]:
-    """Inputs of a norm: the usual ones, and `small`, where eps is as large as the mean of squares."""
+    """Inputs of a norm: the usual ones, `small`, where eps is as large as the mean of squares, and `uneven_rows`, each
+    of a size of its own.
+    """
 
     def inputs(size: int, distribution: str, rng: np.random.Generator) -> Mapping[str, Array]:
         x = rng.standard_normal((size, WIDTH)) * {"wide": 10.0, "small": 1e-3}.get(distribution, 1.0)
         if distribution == "outlier_key":
             x[size // 3] *= 100
+        elif distribution == "uneven_rows":
+            x *= 2 ** levels(size, rng)
         elif distribution == "equal":
             x = np.repeat(x[:, :1], WIDTH, 1) + 1e-2 * x
         elif distribution == "negative":
@@ -243,13 +247,13 @@ TASKS = {
         Task(name="rmsnorm", family="normalisation",
              about="x / sqrt(mean(x ** 2) + 1e-6) * weight, x [size, 1024], weight [1, 1024]",
              arrays=_weighted, reference=rmsnorm, flops=lambda n: 4 * n * WIDTH, check=(128, 384), ragged=200, at=(4096,),
-             dtype="float32", constants=lambda n: {"eps": _EPS}, inputs=_normed("weight"), distributions=("small",),
-             wrong=_RMS_WRONG),
+             dtype="float32", constants=lambda n: {"eps": _EPS}, inputs=_normed("weight"),
+             distributions=("small", "uneven_rows"), wrong=_RMS_WRONG),
         Task(name="layernorm", family="normalisation",
              about="(x - mean) / sqrt(variance + 1e-5) * weight + bias, x [size, 1024], weight and bias [1, 1024]",
              arrays=lambda n: {**_weighted(n), "bias": ((1, WIDTH), FLOAT)}, reference=_layernorm,
              flops=lambda n: 7 * n * WIDTH, check=(128, 384), ragged=200, at=(4096,), dtype="float32",
-             constants=lambda n: {"eps": _LAYER_EPS}, inputs=_normed("weight", "bias"), distributions=("small",),
-             wrong=_LAYER_WRONG),
+             constants=lambda n: {"eps": _LAYER_EPS}, inputs=_normed("weight", "bias"),
+             distributions=("small", "uneven_rows"), wrong=_LAYER_WRONG),
     )
 }  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from nki_hf.tasks.task import FLOAT
 
-__all__ = ["WIDTH", "drawn_scores", "in_parts", "kept", "narrow", "other_rows", "row_arrays", "shifted_exp"]
+__all__ = ["WIDTH", "drawn_scores", "in_parts", "kept", "levels", "narrow", "other_rows", "row_arrays", "shifted_exp"]
 
 Array = np.ndarray[Any, Any]
 WIDTH = 1024
@@ -22,15 +22,26 @@ def row_arrays(size: int) -> dict[str, Any]:
 
 
 def drawn_scores(size: int, distribution: str, rng: np.random.Generator) -> Array:
-    """Rows whose maximum matters: by the end of them, or by one column, far beyond what an exponent of float32 takes."""
+    """Rows whose maximum matters: by the end of them, or by one column, far beyond what an exponent of float32 takes; in
+    `uneven_rows` each row has a level of its own, so that no row's maximum serves another one.
+    """
     found = rng.standard_normal((size, WIDTH)) * (10 if distribution == "wide" else 1)
     if distribution == "outlier_key":
         found[:, WIDTH // 3] += 100
     elif distribution == "late_maximum":
         found[:, -WIDTH // 4 :] += 100
+    elif distribution == "uneven_rows":
+        found += 40.0 * levels(size, rng)
     elif distribution == "equal":
         found[...] = found[:1, :1]
     return -np.abs(found) if distribution == "negative" else found
+
+
+def levels(rows: int, rng: np.random.Generator) -> Array:
+    """Whole numbers from -6 to 6 in any order, `[rows, 1]`; the first row has 0, which looks like any other input."""
+    found = rng.permutation(np.arange(rows) % 13 - 6.0)[:, None]
+    found[0] = 0
+    return np.asarray(found)
 
 
 def in_parts(x: Array, function: Callable[[Array], Array], width: int) -> Array:

@@ -93,6 +93,13 @@ _SOFTMAX_WRONG: dict[str, Callable[..., Any]] = {
 }
 
 
+def _exchanged(x: Array) -> Array:
+    state, out = np.zeros_like(x[:, 0]), np.empty_like(x)
+    for t in range(x.shape[1]):
+        out[:, t] = state = (state + 1) * x[:, t]
+    return out
+
+
 _CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
     "the sums run down the rows instead of along them": lambda x: np.cumsum(x, 0),
     "the sum is exclusive: an element is not in its own sum": lambda x: np.cumsum(x, -1) - x,
@@ -105,6 +112,7 @@ _CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
     "the sum still holds that of earlier tiles of 128 rows (not cleared)": lambda x: (
         np.cumsum(x, -1) + kept(x.sum(-1, keepdims=True)) - x.sum(-1, keepdims=True)
     ),
+    "the operators of the scan are exchanged: (sum + 1) * x": lambda x: _exchanged(x),
     "the sums are squared": lambda x: np.cumsum(x, -1) ** 2,
     "squares are summed": lambda x: np.cumsum(x * x, -1),
     **{
@@ -140,7 +148,8 @@ TASKS = {
     for task in (
         Task(name="softmax", about="softmax over the last axis of x [size, 1024]", arrays=row_arrays, reference=_softmax,
              flops=lambda n: 5 * n * WIDTH, check=(128, 384), ragged=200, at=(4096,), dtype="float32", wrong=_SOFTMAX_WRONG,
-             inputs=lambda n, distribution, rng: {"x": drawn_scores(n, distribution, rng)}, distributions=("late_maximum",)),
+             inputs=lambda n, distribution, rng: {"x": drawn_scores(n, distribution, rng)},
+             distributions=("late_maximum", "uneven_rows")),
         Task(name="cumsum", about="cumulative sum along the last axis of x [size, 1024]", arrays=row_arrays,
              reference=lambda x: np.cumsum(x, -1), flops=lambda n: n * WIDTH, check=(128, 384), ragged=200, at=(4096,),
              dtype="float32",

@@ -19,13 +19,14 @@ from nki_hf.kernels.registry import bindings
 from nki_hf.problem import Problem
 from nki_hf.tasks import Task, load_task, task_names
 from nki_hf.tools.error_bands import task_band
+from nki_hf.tools.judging.named_kernels import Named, named
 from nki_hf.tools.judging.ours import Packed
 from nki_hf.tools.judging.times import least_us
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
-from nki_hf.tools.searching.options import Named, judge_options, named, round_limit
+from nki_hf.tools.searching.options import judge_options, round_limit
 from nki_hf.tools.searching.workers import Workers, processes_of
 from nki_hf.tools.subjects import attention_candidate, own_kernels
 from nki_hf.tools.tuning.cases import file_cases

@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import typer
 from rich.cells import cell_len
 
+from nki_hf.tools.judging.named_kernels import Named, named
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.searching.facts import beside, failed_record, source_diff
-from nki_hf.tools.searching.options import Named, judge_options, named, round_limit
+from nki_hf.tools.searching.options import judge_options, round_limit
 from nki_hf.tools.searching.workers import Workers, processes_of
 
 __all__ = ["command"]

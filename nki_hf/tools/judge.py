@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from typing import Annotated
 
@@ -14,7 +13,12 @@ __all__ = ["command"]
 
 
 def command(
-    kernel: Annotated[str, typer.Argument(help="FILE.py, FILE.py:NAME, or a kernel of ours such as v7.")] = "",
+    kernel: Annotated[
+        str,
+        typer.Argument(
+            help="FILE.py, FILE.py:NAME, or one of ours such as flash_prefill or v7 (v3 to v11: --task attention_unscaled)."
+        ),
+    ] = "",
     task: Annotated[str, typer.Option(help="A task's name, or a file with TASK = Task(...); --tasks lists them.")] = "",
     layout: Annotated[str, typer.Option(help="Axes as the kernel takes them, e.g. q=ds,k=ds,v=ds; default: the task's.")] = "",
     check: Annotated[str, typer.Option(help="Sizes whose values are judged, e.g. 512,1024; one is joined by another.")] = "",
@@ -70,11 +74,6 @@ def command(
         return
     if not kernel or not task:
         raise ValueError("a kernel and a task are needed: nki_hf judge FILE.py --task NAME (--tasks lists the names).")
-    if kernel.isidentifier() and importlib.util.find_spec(kernel) is None:
-        from nki_hf.tools.searching.options import named  # imports our kernels
-
-        found_kernel = named(kernel, task, layout)
-        kernel, layout = found_kernel.path, found_kernel.layout
     if json_file not in ("", "-"):
         check_writable(json_file, "json")
     with working(f"nki_hf judge of {kernel} on {task}"):

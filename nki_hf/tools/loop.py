@@ -17,12 +17,13 @@ import typer
 
 from nki_hf.tasks import load_task
 from nki_hf.tools.judging.layouts import parsed
+from nki_hf.tools.judging.named_kernels import named
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.searching.agent import words_of
 from nki_hf.tools.searching.clock import Clock
 from nki_hf.tools.searching.looping import loop
-from nki_hf.tools.searching.options import judge_options, named, round_limit
+from nki_hf.tools.searching.options import judge_options, round_limit
 from nki_hf.tools.searching.request import remembered
 from nki_hf.tools.searching.rounds import best_of
 from nki_hf.tools.searching.run import Run

@@ -51,6 +51,7 @@ class Subject:
       flops: size -> useful floating-point operations.
       constants: keyword arguments of the kernel.
       multiple: sizes are multiples of it.
+      task: the task of the judge whose function it computes; empty = none.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Subject:
     flops: Callable[[int], int]
     constants: tuple[tuple[str, Any], ...] = ()
     multiple: int = 512
+    task: str = ""
 
 
 def _columns(size: int) -> tuple[np.ndarray[Any, Any], ...]:
@@ -88,6 +90,7 @@ def _rung(name: str, module: str, function: str, idea: str) -> Subject:
         idea=idea,
         arguments=_columns,
         flops=lambda size: 4 * size * size * 128,
+        task="attention_unscaled",
     )
 
 
@@ -99,6 +102,7 @@ def _sd(name: str, idea: str) -> Subject:
         idea=idea,
         arguments=_rows,
         flops=lambda size: 4 * size * size * 64,
+        task="attention_diffusion",
     )
 
 

@@ -11,10 +11,11 @@ import typer
 
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.tasks import load_task
+from nki_hf.tools.judging.named_kernels import named
 from nki_hf.tools.modelled import window_of
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
-from nki_hf.tools.searching.options import judge_options, named, round_limit
+from nki_hf.tools.searching.options import judge_options, round_limit
 from nki_hf.tools.searching.workers import Workers, processes_of
 from nki_hf.tools.shape import SHAPE_HELP
 from nki_hf.tools.tuning.cases import file_cases, own_cases

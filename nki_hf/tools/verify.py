@@ -7,7 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,8 @@ from nki_hf.problem import Problem
 from nki_hf.settings import settings
 from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.sim.stream.events import Event
+from nki_hf.sim.uncollected import uncollected
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.option_values import constant_of, sizes_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
@@ -84,7 +86,9 @@ def run(
     capacity: list[dict[str, Any]] = []
     inferred: list[dict[str, Any]] = []
     unsure: set[str] = set()
-    observed = shows = False
+    observed: Future[tuple[Any, ...]] | None = None
+    shows = False
+    beside = ThreadPoolExecutor(max_workers=1)
     unwritten: list[Array | None] | None = None
     first: LaunchResult | None = None  # whose recorded program runs on the inputs of the other distributions
     for number, (distribution, case) in enumerate(_ahead(subject, distributions, seed)):
@@ -123,23 +127,20 @@ def run(
             if record not in faults:
                 faults.append(record)
             continue
-        if not observed:  # races and memory follow from the instructions alone, which are the same for every input
-            observed = True
-            certain = [race.record().to_dict() for race in races(result.events)]
-            faults += certain
-            if not options.third_party:
-                every = (race.record().to_dict() for race in races(result.events, trust=_PROVEN))
-                inferred = [record for record in every if record not in certain]
-            accumulated = [record.to_dict() for record in foreign_accumulation(result.events, options.chip)]
-            if options.third_party:
-                unsure |= {f"{record['message']}, {record['limit']}" for record in accumulated}
-            else:
-                faults += accumulated
-            capacity = capacity_report(result.events, options.chip)
+        if observed is None:  # races and memory follow from the instructions alone, which are the same for every input
+            observed = beside.submit(_observed, result.events, options)  # while the kernel runs on other inputs
         if unwritten is None or first is None or first.program is None:  # else it follows from the same instructions
             unwritten = never_written(result)
         cases.append(_judge_case(distribution, result, case, unwritten))
         shows = shows or any(np.any(item.reference) for item in case.expected)
+    beside.shutdown()
+    if observed is not None:
+        certain, inferred, accumulated, capacity = observed.result()
+        faults[:0] = certain
+        if options.third_party:
+            unsure |= {f"{record['message']}, {record['limit']}" for record in accumulated}
+        else:
+            faults += accumulated
     if cases and not shows and all(case["verdict"] == "pass" for case in cases):
         for entry in cases:
             entry.update(verdict="reference", detail="every reference is all zero: it cannot tell a kernel that does nothing")
@@ -155,6 +156,17 @@ def run(
         "capacity": capacity,
         "warnings": sorted(unsure),
     }
+
+
+def _observed(events: Sequence[Event], options: SimOptions) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    """Races, pairs whose order no public source promises, undefined accumulation, and the memory's high-water marks."""
+    certain = [race.record().to_dict() for race in races(events)]
+    inferred: list[dict[str, Any]] = []
+    if not options.third_party:
+        every = (race.record().to_dict() for race in races(events, trust=_PROVEN))
+        inferred = [record for record in every if record not in certain]
+    accumulated = [record.to_dict() for record in foreign_accumulation(events, options.chip)]
+    return certain, inferred, accumulated, capacity_report(events, options.chip)
 
 
 def _ahead(subject: AttentionSubject | ArraySubject, distributions: Sequence[str], seed: int) -> Iterator[tuple[str, Case]]:
@@ -222,12 +234,9 @@ def never_written(result: LaunchResult) -> list[Array | None]:
                 continue
             np.ndarray(region.shape, np.bool_, buffer=known, offset=region.offset, strides=region.strides)[...] = True
     found: list[Array | None] = []
-    for output in result.outputs:
-        match = next((b for b in buffers if b.shape == output.shape and b.dtype.dtype == output.dtype), None)
-        if match is not None:
-            buffers.remove(match)
-        known = flags[match.number] if match is not None else None
-        found.append(None if known is None else ~known.reshape(output.shape))
+    for number, output in zip(result.run.returned, result.outputs, strict=True):
+        known = flags.get(number)
+        found.append(None if known is None or known.size != output.size else ~known.reshape(output.shape))
     return found
 
 
@@ -353,7 +362,8 @@ def command(
                 }
             )
         with working(f"nki_hf verify of {kernel}", len(DISTRIBUTIONS)) as work, never_ending():
-            judged = run(subject, options=options, lnc=lnc, seed=seed, work=work)
+            with uncollected():
+                judged = run(subject, options=options, lnc=lnc, seed=seed, work=work)
         found = {"kernel": kernel, "reference": reference or "oracle", **judged}
     except (UsageError, ValueError) as error:
         print(sentence(error), file=sys.stderr)

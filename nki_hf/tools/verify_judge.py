@@ -147,7 +147,13 @@ def judge(
     verdict, detail = "pass", f"worst row {largest:.3g}"
     # where most rows cancel, size and direction as a whole say no more than the rows do
     bound = tolerance * max(1.0, float(np.linalg.norm(np.broadcast_to(scale, errors.shape))) / sizes[1])
-    if abs(magnitude - 1) > bound:
+    whole = np.asarray(output).dtype.kind in "iub"
+    if whole and largest > tolerance:
+        apart = np.argwhere(out != ref)
+        at = tuple(int(i) for i in apart[0])
+        verdict = "rows"
+        detail = f"{len(apart):,} of {out.size:,} numbers differ, the first at {list(at)}: {out[at]:g} instead of {ref[at]:g}"
+    elif abs(magnitude - 1) > bound:
         verdict, detail = "magnitude", f"the output is {_times(magnitude)} times as large as the reference"
     elif largest > tolerance:
         verdict, detail = "rows", f"row {list(worst)} is off by {largest:.3g} of its size, {tolerance:.3g} allowed"

@@ -20,7 +20,7 @@ from nki_hf.tasks import load_task, task_names
 from nki_hf.timing.schedule import schedule
 from nki_hf.tools.bench_tasks import KERNELS
 from nki_hf.tools.error_bands import task_band
-from nki_hf.tools.searching.options import named
+from nki_hf.tools.judging.named_kernels import named
 from nki_hf.tools.subjects import events_of
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,8 @@ from nki_hf.cli import app
 from nki_hf.kernels.flash_const_max.plan import plan_const_max
 from nki_hf.timing.schedule import floor_ns, schedule, schedule_below
 from nki_hf.timing.workload import prepare
-from nki_hf.tools.searching.options import judge_options, named
+from nki_hf.tools.judging.named_kernels import named
+from nki_hf.tools.searching.options import judge_options
 from nki_hf.tools.searching.workers import Workers
 from nki_hf.tools.shape import problem_of
 from nki_hf.tools.subjects import SUBJECTS, attention_events, events_of

@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from nki_hf.cli import app
-from nki_hf.tools.searching.options import judge_options, named
+from nki_hf.tools.judging.named_kernels import named
+from nki_hf.tools.searching.options import judge_options
 from nki_hf.tools.searching.workers import Workers
 from nki_hf.tools.tuning import study as studies
 from nki_hf.tools.tuning.cases import file_cases

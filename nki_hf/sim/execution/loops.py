@@ -58,6 +58,7 @@ class Loop:
       turn: the turn that is being executed, from 0.
       trips: turns of each time that it was executed, until the events are written; None afterwards.
       ends: called when the body has been recorded.
+      done: called when all turns of a first execution, of an outermost loop, are over.
     """
 
     what: str
@@ -70,6 +71,7 @@ class Loop:
     turn: int = 0
     trips: list[int] | None = field(default_factory=list)
     ends: list[Callable[[], None]] = field(default_factory=list)
+    done: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def place(self) -> str:
@@ -142,6 +144,8 @@ def _execution(loop: Loop, turns: Callable[[], Iterator[None]], most: int) -> Ac
             loop.turn += 1
         if loop.trips is not None:
             loop.trips.append(loop.turn)
+            for done in loop.done:
+                done()
 
     return execute
 

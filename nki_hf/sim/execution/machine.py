@@ -94,6 +94,7 @@ class Run:
       closed: name of the loop whose body allocated a buffer, by its number, of loops that have ended.
       named: names and places of loops that have ended, as `SimOptions.trip_counts` may have them.
       short: loops that ran less than two turns, whose memory the events do not show.
+      returned: numbers of the buffers that the kernel returned, in order.
       loops: loops that have ended, of those in no other.
       templates: number of events that were recorded in bodies of loops.
       homes: the loop of each of them, by its index (below 0).
@@ -119,6 +120,7 @@ class Run:
         self.closed: dict[int, str] = {}
         self.named: set[str] = set()
         self.short: list[Loop] = []
+        self.returned: tuple[int, ...] = ()
         self.loops: list[Loop] = []
         self.templates = 0
         self.homes: dict[int, Loop] = {}

@@ -17,7 +17,7 @@ from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.stream.events import Event, Region
-from nki_hf.sim.tensors.chosen_elements import reached
+from nki_hf.sim.tensors.chosen_elements import chosen
 from nki_hf.sim.tensors.offsets import index_tensors
 from nki_hf.sim.tensors.origins import forget_origins
 from nki_hf.sim.tensors.registers import RunTimeValue
@@ -170,19 +170,24 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
     def _note_reached(self, tensor: NkiTensor, region: Region) -> None:
         """Note which elements run-time indices choose: now, or in every turn of the loops around until they have been run."""
         if not self.machine.loops:
-            region.reached = reached(tensor)
+            region.reached = np.unique(chosen(tensor))
             return
         loop = self.machine.loops[0]
         region.reached = np.zeros(0, np.int64)  # as long as there is no turn
+        flags = np.zeros(region.buffer.elements * region.buffer.dtype.itemsize // region.dtype.itemsize, np.bool_)
 
         def note() -> None:
             if loop.trips is None:  # a replay computes values alone
                 return
-            now, before = reached(tensor), region.reached if region.reached is not None else np.zeros(0, np.int64)
-            region.twice = region.twice or bool(np.isin(now, before).any())
-            region.reached = np.union1d(before, now)
+            now = chosen(tensor)
+            region.twice = region.twice or bool(flags[now].any())
+            flags[now] = True
+
+        def done() -> None:
+            region.reached = np.flatnonzero(flags)
 
         self.machine.action(note)
+        loop.done.append(done)
 
     def await_exchanges(self, reads: tuple[NkiTensor, ...], writes: tuple[NkiTensor, ...]) -> None:
         """Wait for the exchanges with the other core that an instruction with these operands must not overtake."""

@@ -151,6 +151,7 @@ def launch(
     check_closed(run)
     check_trip_counts(run)
     outputs = returned_tensors(value)
+    run.returned = tuple([tensor.storage.buffer.number for tensor in outputs])
     for tensor in outputs:
         if tensor.storage.buffer.number in run.closed:
             leaves("return", repr(tensor), run.closed[tensor.storage.buffer.number])

@@ -67,6 +67,7 @@ class _Player:
         self._storages: dict[int, Storage] = {item.storage.buffer.number: item.storage for item in inputs}
         self._tensors: dict[int, NkiTensor] = {}
         self._results: dict[int, Any] = {}
+        self._forms: dict[int, tuple[list[Any], dict[str, Any], list[Any]]] = {}
         self.watch: Watch | None = None
 
     def run(self) -> Any:
@@ -81,9 +82,10 @@ class _Player:
 
     def entries(self, entries: Sequence[Any]) -> None:
         for entry in entries:
-            kind, name, operands, (file, line), in_order, number = entry[:6]
+            kind, name, operands, place, in_order, number = entry[:6]
+            file, line = self.tape["places"][place]
             self.machine.in_order = in_order
-            args, kwargs = self.read(operands)
+            args, kwargs = self._operands(operands)
             call = _at(file, line)
             if kind == "isa":
                 before = len(self.machine.run.events)
@@ -141,6 +143,31 @@ class _Player:
         else:
             raise BadTape(f"a loop of the kind {name!r}")
 
+    def _operands(self, value: Any) -> tuple[Any, dict[str, Any]]:
+        """Arguments and keywords of an entry."""
+        if value[0] != "f":
+            args, kwargs = self.read(value)
+            return args, kwargs
+        form = self._forms.get(value[1]) or self._form(value[1])
+        args, kwargs, gaps = [*form[0]], {**form[1]}, form[2]
+        for gap, number in zip(gaps, value[2:], strict=True):
+            if type(gap) is int:
+                args[gap] = self._tensor(number)
+            else:
+                kwargs[gap] = self._tensor(number)
+        return args, kwargs
+
+    def _form(self, number: int) -> tuple[list[Any], dict[str, Any], list[Any]]:
+        """A form's arguments and keywords, and where its tensors go; kept unless a list in it must be a new one each time."""
+        given, named = self.tape["forms"][number]
+        values = [*given, *[value for _, value in named]]
+        gaps = [place for place, value in enumerate(given) if _is_gap(value)] + [key for key, value in named if _is_gap(value)]
+        args = [None if _is_gap(value) else self.read(value) for value in given]
+        found = args, {key: None if _is_gap(value) else self.read(value) for key, value in named}, gaps
+        if not any(_has_list(value) for value in values):
+            self._forms[number] = found
+        return found
+
     def read(self, value: Any) -> Any:
         """What `Recorder.write` wrote."""
         if type(value) is not list and type(value) is not tuple:
@@ -186,6 +213,14 @@ class _Player:
             found.indirection, found.compared = self.read(moved), compared
             self._tensors[number] = found
         return found
+
+
+def _is_gap(value: Any) -> bool:
+    return type(value) in (list, tuple) and value[0] == "g"
+
+
+def _has_list(value: Any) -> bool:
+    return type(value) in (list, tuple) and (value[0] in ("l", "m") or (value[0] == "t" and any(map(_has_list, value[1:]))))
 
 
 def _check_inside(tensor: NkiTensor, strides: tuple[int, ...], offset: int, free_start: int | None) -> None:

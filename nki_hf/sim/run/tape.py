@@ -1,7 +1,8 @@
 """Tape: one launch written down as plain data, so that another process can run it without the kernel's Python.
 
 On the tape is what the kernel did to the machine: allocations, instructions with their operands, loops of run time, ordering.
-A tensor is written as shape, strides and offset over an allocation. Nothing on a tape is code: sim/run/play.py calls the
+A tensor is written as shape, strides and offset over an allocation. Calls that differ in their tensors alone, and places of the
+kernel, are written once and named by a number. Nothing on a tape is code: sim/run/play.py calls the
 simulator's own functions, which check and compute everything again.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -32,6 +33,8 @@ __all__ = ["Recorder", "Unwritable", "install", "recording"]
 
 _PLAIN = (type(None), bool, int, float, str)
 _PLACED = (ScalarOffset, TensorIndirection, VectorOffset)
+_SAME = (Operator, DType, Enum)
+"""Types whose equal values are the same on a tape."""
 
 
 class Unwritable(TypeError):
@@ -42,14 +45,20 @@ class Recorder:
     """Writes the tape of one launch.
 
     Attributes:
-      cores: by core, its entries `(kind, name, operands, position, in_order, number of the result)`; loops are entries
-        whose operands hold the entries of the body.
+      cores: by core, its entries `(kind, name, operands, number of the place, in_order, number of the result)`; loops are
+        entries whose operands hold the entries of the body. Operands are written values, or `("f", form, *tensors)`.
+      forms: arguments and keywords of calls, each once, with a gap for every tensor.
+      places: file and line, each once.
       tensors: every view that was an operand, once.
     """
 
     def __init__(self) -> None:
         self.cores: dict[int, list[Any]] = {}
+        self.forms: list[Any] = []
+        self.places: list[tuple[str, int]] = []
         self.tensors: list[Any] = []
+        self._formed: dict[Any, int] = {}
+        self._placed: dict[tuple[str, int], int] = {}
         self._open: dict[int, list[Any]] = {}
         self._inside: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
@@ -60,6 +69,8 @@ class Recorder:
         returned = {str(core): self.write(value) for core, value in outputs.items()}
         return {
             "cores": {str(core): entries for core, entries in self.cores.items()},
+            "forms": self.forms,
+            "places": self.places,
             "returned": returned,
             "tensors": self.tensors,
         }
@@ -68,10 +79,10 @@ class Recorder:
         """True if what happens now is the kernel's own doing, not part of an instruction."""
         return not self._inside.get(machine.core)
 
-    def call(self, machine: Machine, kind: str, name: str, operands: Any, function: Callable[[], Any]) -> Any:
+    def call(self, machine: Machine, kind: str, name: str, args: Any, kwargs: Any, function: Callable[[], Any]) -> Any:
         """Write an entry and execute it."""
         core = machine.core
-        entry: list[Any] = [kind, name, self.write(operands), kernel_position(), machine.in_order, -1]
+        entry: list[Any] = [kind, name, self._operands(args, kwargs), self._place(kernel_position(2)), machine.in_order, -1]
         self.entries(core).append(entry)
         self._inside[core] = self._inside.get(core, 0) + 1
         try:
@@ -86,7 +97,7 @@ class Recorder:
     def body(self, machine: Machine, name: str, operands: Any, place: tuple[str, int]) -> Iterator[list[Any]]:
         """The entry of a loop at a place of the kernel, into which goes what is written until the block ends."""
         inner: list[Any] = []
-        entry: list[Any] = ["loop", name, self.write(operands), place, machine.in_order, -1, inner, None, ""]
+        entry: list[Any] = ["loop", name, self.write(operands), self._place(place), machine.in_order, -1, inner, None, ""]
         before = self.entries(machine.core)
         before.append(entry)
         self._open[machine.core] = inner
@@ -107,6 +118,38 @@ class Recorder:
             self._numbers[id(item)] = len(self._kept)
             self._kept.append(item)
         return self._numbers[id(item)]
+
+    def _place(self, place: tuple[str, int]) -> int:
+        number = self._placed.get(place)
+        if number is None:
+            number = self._placed[place] = len(self.places)
+            self.places.append(place)
+        return number
+
+    def _operands(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call's operands as a form and its tensors; written out where an operand is of no type that a form may hold."""
+        tensors: list[int] = []
+        parts: list[Any] = [len(args), *kwargs]
+        for value in (*args, *kwargs.values()):
+            kind = type(value)
+            if kind is NkiTensor:
+                tensors.append(self._tensor(value))
+                parts.append(NkiTensor)
+            elif kind is int or kind is str or kind is bool or value is None:
+                parts.append((kind, value))
+            elif kind is float or ((kind is tuple or kind is list) and _plain(value)):
+                parts.append((kind, repr(value)))  # 0.0 is -0.0, and (1,) is (True,), to a dict
+            elif isinstance(value, _SAME):
+                parts.append((kind, value))
+            else:
+                return self.write((args, kwargs))
+        key = tuple(parts)
+        number = self._formed.get(key)
+        if number is None:
+            number = self._formed[key] = len(self.forms)
+            gapped = [("g",) if type(value) is NkiTensor else self.write(value) for value in (*args, *kwargs.values())]
+            self.forms.append((gapped[: len(args)], list(zip(kwargs, gapped[len(args) :], strict=True))))
+        return ("f", number, *tensors)
 
     def write(self, value: Any) -> Any:
         """`value` as plain data; see `play.Reader` for the way back."""
@@ -175,6 +218,15 @@ class Recorder:
         return number
 
 
+def _plain(values: Sequence[Any]) -> bool:
+    """True if a list or tuple holds nothing but plain values, in lists and tuples too."""
+    for value in values:
+        kind = type(value)
+        if kind is not int and kind not in _PLAIN and not ((kind is tuple or kind is list) and _plain(value)):
+            return False
+    return True
+
+
 _current: list[Recorder] = []
 
 
@@ -217,7 +269,7 @@ def _written(kind: str, name: str, function: Callable[..., Any]) -> Callable[...
         if active is None:
             return function(*args, **kwargs)
         recorder, machine = active
-        return recorder.call(machine, kind, name, (args, kwargs), lambda: function(*args, **kwargs))
+        return recorder.call(machine, kind, name, args, kwargs, lambda: function(*args, **kwargs))
 
     return written
 
@@ -230,8 +282,8 @@ def _written_allocation(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(self, shape, dtype, space, **kwargs)
         data = kwargs.get("data")
         given = {**kwargs, "data": None if data is None else data.tobytes()}
-        operands = ((tuple(int(size) for size in shape), dtype, space), given)
-        return active[0].call(self, "allocate", "", operands, lambda: function(self, shape, dtype, space, **kwargs))
+        args = (tuple([int(size) for size in shape]), dtype, space)
+        return active[0].call(self, "allocate", "", args, given, lambda: function(self, shape, dtype, space, **kwargs))
 
     return allocate
 

@@ -14,15 +14,15 @@ from nki_hf.sim.tensors.offsets import TensorIndirection, VectorOffset, check_of
 if TYPE_CHECKING:
     from nki_hf.sim.tensors.tensor import NkiTensor
 
-__all__ = ["check_unique", "checker", "flat_of", "grid", "index_reader", "locator", "reached", "row_starts"]
+__all__ = ["check_unique", "checker", "flat_of", "grid", "index_reader", "locator", "chosen", "row_starts"]
 
 Array = np.ndarray[Any, Any]
 
 
-def reached(tensor: NkiTensor) -> Array:
-    """Numbers of the elements that an indirect tensor's indices choose now, in order; those out of bounds are left out."""
+def chosen(tensor: NkiTensor) -> Array:
+    """Numbers of the elements that an indirect tensor's indices choose now; those out of bounds are left out."""
     elements, valid = locator(tensor, tensor.indirection, True, 16)()
-    return np.unique(elements if valid is None else elements[np.broadcast_to(valid, elements.shape)])
+    return elements.reshape(-1) if valid is None else elements[np.broadcast_to(valid, elements.shape)]
 
 
 def locator(tensor: NkiTensor, indirection: Any, skip: bool | None, group: int) -> Callable[[], tuple[Array, Array | None]]:

@@ -83,8 +83,8 @@ def _difference(first: Any, second: Any) -> dict[str, Any] | None:
     if one == other:
         return None
     for entry, changed in zip(_entries(one), _entries(other), strict=False):
-        if entry[:3] != changed[:3]:
-            file, line = entry[3]
+        if _said(one, entry) != _said(other, changed):
+            file, line = one["places"][entry[3]]
             return {"file": file, "line": line}
     return {"file": "", "line": 0}
 
@@ -96,6 +96,12 @@ def _nameless(value: Any) -> Any:
     if isinstance(value, list):
         return [_nameless(item) for item in value if not (isinstance(item, list) and len(item) == 2 and item[0] == "name")]
     return value
+
+
+def _said(tape_: Any, entry: Any) -> list[Any]:
+    """What an entry does, with its form in place of the form's number."""
+    kind, name, operands = entry[:3]
+    return [kind, name, [tape_["forms"][operands[1]], *operands[2:]] if operands[0] == "f" else operands]
 
 
 def _entries(tape_: Any) -> list[Any]:
@@ -125,7 +131,12 @@ def _trace(kernel: Kernel, name: str, trace: Mapping[str, Any], lnc: int, named:
     outputs: dict[int, Any] = {}
     with tape.recording() as recorder:
         options = SimOptions(
-            chip=get_chip(trace["chip"]), values=False, trip_counts=1, third_party=True, checks=trace["checked"]
+            chip=get_chip(trace["chip"]),
+            values=False,
+            trip_counts=1,
+            third_party=True,
+            checks=trace["checked"],
+            events=trace["checked"],
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SimulatorWarning)

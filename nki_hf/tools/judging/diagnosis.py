@@ -181,9 +181,12 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
             return f"{name} is transposed: give its layout, or store it the other way round"
         if output.size == reference.size and off(output.reshape(reference.shape), reference) < tolerance:
             return f"{name} has the right elements in the shape {list(output.shape)} instead of {list(reference.shape)}"
+        for i, other in enumerate(outcome.references):
+            if other.shape == output.shape and off(output, other) < tolerance:
+                return f"{name} holds what belongs to {task.outputs[i]}: the outputs are returned in another order"
         return ""
     if outcome.judgements[number].verdict == "never written":
-        return where(name, "never written", ~np.isfinite(output)) or f"no instruction writes {name}"
+        return where(name, "never written", ~np.isfinite(output)) or _unwritten(name, check)
     if not output.any() and reference.any():
         return f"{name} is zero everywhere: what was computed is not accumulated, or not what is stored"
     finite = np.isfinite(output)
@@ -248,6 +251,16 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
     return ""
 
 
+def _unwritten(name: str, check: Checked) -> str:
+    """That nothing of an output is written, and the loop of run time that does not turn, if there is one."""
+    entries = [event for event in check.result.events if event.opcode == "loop_entry"]
+    if not entries or any(event.opcode == "loop_turn" for event in check.result.events):
+        return f"at size {check.size:,} no instruction writes {name}"
+    return (
+        f"at size {check.size:,} the loop of run time at line {entries[0].line} makes no turn, and nothing else writes {name}"
+    )
+
+
 def _when(checks: Sequence[Checked]) -> str:
     """On which inputs and sizes it is wrong, where it is right on others."""
     bad = {o.distribution for check in checks for o in check.outcomes if o.wrong is not None}
@@ -256,6 +269,8 @@ def _when(checks: Sequence[Checked]) -> str:
     if "normal" in good:
         large = bad & {"wide", "outlier_key", "late_maximum", "negative"}
         hint = ": a maximum is missing, taken from one tile only, or not followed by the sums" if large else ""
+        if bad == {"uneven_rows"}:
+            hint = ": rows are not treated each by itself: a maximum or a sum serves other rows, or follows the first one"
         return f"it is right on {', '.join(sorted(good))} inputs and wrong on {', '.join(sorted(bad))}{hint}"
     if len(sizes) < len(checks):
         right = [check.size for check in checks if check.size not in sizes]

@@ -51,7 +51,8 @@ class Repeated:
         """The launch on other inputs, without what a core does at some places, or watched (see play.py)."""
         tape = self.trace["tape"]
         if without:
-            cores = {**tape["cores"], core: _left(tape["cores"].get(core, []), without)}
+            numbers = {number for number, place in enumerate(tape["places"]) if tuple(place) in without}
+            cores = {**tape["cores"], core: _left(tape["cores"].get(core, []), numbers)}
             tape = {**tape, "cores": cores}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SimulatorWarning)
@@ -173,11 +174,11 @@ def _equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return bool(np.array_equal(a.astype(np.float64), b.astype(np.float64), equal_nan=True))
 
 
-def _left(entries: Sequence[Any], places: set[Place]) -> list[Any]:
-    """Entries of a tape without those at some places, in loops too."""
+def _left(entries: Sequence[Any], places: set[int]) -> list[Any]:
+    """Entries of a tape without those at places of some numbers, in loops too."""
     kept = []
     for entry in entries:
-        if tuple(entry[3]) in places and entry[0] != "loop":
+        if entry[3] in places and entry[0] != "loop":
             continue
         kept.append([*entry[:6], _left(entry[6], places), *entry[7:]] if entry[0] == "loop" else entry)
     return kept

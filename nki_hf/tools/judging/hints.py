@@ -55,9 +55,12 @@ def hints(
         path[step.file, step.line] += step.ns / 1e3
     found = [hint for rule in _RULES for hint in rule(scheduled, path)]
     found += list(_spills(scheduled, events))
-    found = _bounded(scheduled, found, saved_ns)
-    kept = [hint for hint in found if hint.gain_us >= _WORTH * scheduled.total_ns / 1e3 or hint.rule == "spills"]
+    kept = _worth(scheduled, _bounded(scheduled, _worth(scheduled, found), saved_ns))
     return sorted(kept, key=lambda hint: -hint.gain_us)[:most]
+
+
+def _worth(scheduled: Schedule, found: Sequence[Hint]) -> list[Hint]:
+    return [hint for hint in found if hint.gain_us >= _WORTH * scheduled.total_ns / 1e3 or hint.rule == "spills"]
 
 
 def _bounded(scheduled: Schedule, found: Sequence[Hint], saved_ns: Mapping[str, float] | None) -> list[Hint]:

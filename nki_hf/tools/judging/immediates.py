@@ -16,18 +16,26 @@ _NAMES = ("operand0", "operand1", "scale", "bias", "value", "initial", "fill_val
 def immediates(tape: Mapping[str, Any]) -> dict[Immediate, tuple[str, int]]:
     """Opcode, operand and number of each instruction of a tape, and the file and line where it is first."""
     found: dict[Immediate, tuple[str, int]] = {}
+    seen: set[tuple[str, int]] = set()
     for entries in tape["cores"].values():
-        for name, keywords, place in _instructions(entries):
+        for name, operands, place in _instructions(entries):
+            if operands[0] != "f":
+                keywords = operands[2][1:]
+            elif (name, operands[1]) in seen:
+                continue
+            else:
+                seen.add((name, operands[1]))
+                keywords = tape["forms"][operands[1]][1]
             for key, value in keywords:
                 if key in _NAMES and isinstance(value, int | float) and not isinstance(value, bool):
-                    found.setdefault((name, key, float(value)), tuple(place))
+                    found.setdefault((name, key, float(value)), tuple(tape["places"][place]))
     return found
 
 
 def _instructions(entries: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
     for entry in entries:
         if entry[0] == "isa":
-            yield entry[1], entry[2][2][1:], entry[3]
+            yield entry[1], entry[2], entry[3]
         elif entry[0] == "loop":
             yield from _instructions(entry[6])
 

@@ -35,6 +35,11 @@ def misread(arrays: Mapping[str, Array]) -> list[tuple[str, Misread]]:
         said = " and ".join(group)
         for rank, words, change in _changes(arrays[group[0]], verb="are" if len(group) > 1 else "is"):
             found.append((rank, words.replace("{}", said), functools.partial(_changed, group, change)))
+    floats = tuple(name for name in names if arrays[name].dtype.kind not in "iub")
+    if len(floats) > 1:
+        for rank, words, change in _ELEMENTS:
+            if words.startswith("rounded"):
+                found.append((rank, f"{' and '.join(floats)} are {words}", functools.partial(_changed, floats, change)))
     for name in names:
         for other in names:
             if other == name or arrays[name].shape != arrays[other].shape:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,22 @@ from nki_hf.timing.schedule import DEFAULT_WINDOW
 from nki_hf.tools.cores import check_cores
 from nki_hf.tools.judging import client
 from nki_hf.tools.judging.layouts import parsed
+from nki_hf.tools.judging.named_kernels import located
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.request import ELEMENTS, GIB, child, no_file, parent, size_of, split, traces
+from nki_hf.tools.judging.request import (
+    ELEMENTS,
+    GIB,
+    as_text,
+    check_number,
+    child,
+    is_whole,
+    listed,
+    no_file,
+    parent,
+    sizes_given,
+    split,
+    traces,
+)
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.judging.verdict import broken, finite
 
@@ -28,13 +42,13 @@ _HALVED = 2048
 
 def judge(
     path: str | Path,
-    task: str,
+    task: str | Path,
     *,
     name: str = "",
-    layout: str = "",
-    check: Sequence[int] = (),
-    at: Sequence[int] = (),
-    chip: Sequence[str] = (),
+    layout: str | Mapping[str, str] = "",
+    check: Sequence[int] | int | str = (),
+    at: Sequence[int] | int | str = (),
+    chip: Sequence[str] | str = (),
     lnc: int = 1,
     dtype: str = "",
     constants: dict[str, Any] | None = None,
@@ -43,7 +57,7 @@ def judge(
     memory_gib: float = 8.0,
     window: int | None = DEFAULT_WINDOW,
     against: str = "",
-    against_layout: str = "",
+    against_layout: str | Mapping[str, str] = "",
     seed: int | None = None,
     until: str = "times",
     same_writes: bool = False,
@@ -56,7 +70,8 @@ def judge(
     your rights.
 
     Args:
-      path: the kernel's file; `FILE.py:NAME` names one of several kernels.
+      path: the kernel's file; `FILE.py:NAME` names one of several kernels; or a kernel of ours by name, such as `flash_prefill`
+        or a rung of the ladder (`v3` to `v11`, which have no scale: the task `attention_unscaled`).
       task: name of a task, or a file that says `TASK = Task(...)` (docs/writing_kernels.md).
       name: the kernel, if `path` does not say it.
       layout: axes of the task's arrays as the kernel takes them, e.g. `q=ds,k=ds,v=ds`.
@@ -71,7 +86,7 @@ def judge(
       timeout: seconds for the kernel's process, and for the judge's.
       memory_gib: memory of each.
       window: order of the schedule; None = as written.
-      against: another kernel file of the same task (with its layout), or a rung of the ladder such as `v7`; its times
+      against: another kernel of the same task, named as `path` (with its layout); its times
         stand beside, and where the kernel is wrong and the other right, the first instruction whose tile differs is named.
       seed: of the inputs; None = a new one, which the record holds.
       until: the last stage: `lint`, `values` or `times`.
@@ -86,28 +101,35 @@ def judge(
       ValueError: a task, chip, layout, size, file or other option is not allowed (wrong use; what the kernel does is in
         the record).
     """
-    file, kernel = split(str(path), name)
+    if not isinstance(path, str | os.PathLike) or not isinstance(task, str | os.PathLike):
+        raise ValueError(
+            f"path={path!r}, task={task!r}: both are names or files (a Task of your own stands in a file, TASK = Task(...))."
+        )
+    task = str(task)
+    place = located(str(path), task, as_text(layout))
+    file, kernel = split(place.path, name)
     unreadable = no_file(file) if file.endswith(".py") or "/" in file else None
     found = load_task(task)
     element = dtype or found.dtype
     if element not in ELEMENTS:
         raise ValueError(f"dtype={element!r} is not an element type of a run: it is bfloat16, float16 or float32.")
+    for option, given in (("timeout", timeout), ("memory_gib", memory_gib), ("rtol", rtol), ("lnc", lnc)):
+        check_number(option, given)
     if not 0 < timeout <= 3600:
         raise ValueError(f"timeout={timeout} is no time: it is above 0 and at most 3,600 s.")
     if not 0 < memory_gib <= _MOST_GIB:
         raise ValueError(f"memory={memory_gib} is no size: it is above 0 and at most {_MOST_GIB:,} GiB.")
     if not 0 <= rtol < 1:
         raise ValueError(f"rtol={rtol} is no allowed error: it is at least 0 (= from an ideal kernel) and below 1, e.g. 0.01.")
-    if seed is not None and not 0 <= seed < 1 << 63:
+    if seed is not None and not (is_whole(seed) and 0 <= seed < 1 << 63):
         raise ValueError(f"seed={seed} is no seed: it is 0 to 2 ** 63 - 1; -1 (None in Python) = a new one.")
-    chips = [get_chip(item).name for item in (chip or (settings().chip,))]
+    chips = [get_chip(item).name for item in (listed(chip) or (settings().chip,))]
     check_cores(lnc, chips)
-    sizes = [size_of(item) for item in check] or list(found.check)
+    sizes = sizes_given(check, "check") or list(found.check)
     if len(sizes) == 1:  # a mistake that follows one size shows at another
         sizes = sorted([sizes[0], 2 * sizes[0] if sizes[0] < _HALVED else sizes[0] // 2])
-    timed = [size_of(item) for item in at] or list(found.at)
-    own = parsed(layout, found)
-    number = secrets.randbits(31) if seed is None else seed
+    timed = sizes_given(at, "at") or list(found.at)
+    own = parsed(place.layout, found)
     if until not in ("lint", "values", "times"):
         raise ValueError(f"until={until!r} is no stage to end at: it is lint, values or times.")
     timed = timed if until == "times" else []
@@ -136,14 +158,14 @@ def judge(
         "dtype": element,
         "rtol": rtol,
         "window": window,
-        "seed": number,
+        "seed": seed,  # a new one is drawn when the kernel's process has ended
         "traces": launches,
         "until": until,
         "same_writes": same_writes,
         "against": None,
     }
     if unreadable is not None:
-        return broken(request, "load", unreadable)
+        return broken({**request, "seed": seed or 0}, "load", unreadable)
     whole: dict[str, Any] = {
         "judge": request,
         "child": child(file, kernel, lnc, launches, constants or ()),
@@ -153,7 +175,7 @@ def judge(
         "against": None,
     }
     if against:
-        other, other_name, laid = parent(against, against_layout or layout, found)
+        other, other_name, laid = parent(against, task, as_text(against_layout or layout))
         compared = [(sizes[0], chips[0]), *((size, item) for size in timed for item in chips)]
         extra = traces(found, element, laid, list(dict.fromkeys(compared)), constants, other, other_name, lnc)
         whole["against"] = child(other, other_name, lnc, extra)
@@ -161,10 +183,14 @@ def judge(
     try:
         record: dict[str, Any] = finite(client.ask(whole))
     except EOFError as error:
-        return broken(request, "load", _error("killed", f"{error}: a kernel must leave other processes alone"))
+        return broken(
+            {**request, "seed": seed or 0}, "load", _error("killed", f"{error}: a kernel must leave other processes alone")
+        )
     for item in record["findings"]:
         if constants and item["kind"] == UNKNOWN_CONSTANT:
             raise ValueError(item["message"])
+    if place.task and place.task != task and record["stage"] == "values":
+        record["sentence"] += f" {place.label} is judged by --task {place.task}, whose function it computes."
     return record
 
 

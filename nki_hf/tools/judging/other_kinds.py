@@ -5,13 +5,13 @@ judged there too, since a branch that is taken for large sizes alone may compute
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
-from nki_hf.sim import SimOptions
+from nki_hf.sim import LaunchResult, SimOptions
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.stream.events import Event
 from nki_hf.tasks import Task
@@ -22,9 +22,11 @@ from nki_hf.tools.judging.timed_work import expected_growth
 from nki_hf.tools.judging.value_stage import RATIOS
 from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
 
-__all__ = ["Kind", "Use", "judge_there", "kinds_of", "otherwise"]
+__all__ = ["Kind", "Place", "Use", "judge_there", "kinds_of", "other_place", "otherwise", "places_of", "with_values"]
 
 Kind = tuple[str, ...]
+Place = tuple[str, int, str]
+Launched = tuple[Run, LaunchResult, Mapping[str, Any]]
 _LEAST = 0.75
 """Share of the elements that growth leads one to expect, below which values are judged there."""
 _PART = 0.03
@@ -43,10 +45,10 @@ class Use:
     elements: int = 0
 
 
-def kinds_of(events: Iterable[Event]) -> dict[Kind, Use]:
-    """How the instructions that compute what reaches HBM are used, by opcode, operators and element types."""
+def kinds_of(events: Iterable[Event], outputs: Collection[int]) -> dict[Kind, Use]:
+    """How the instructions that compute what reaches the returned buffers are used, by opcode, operators and element types."""
     found: dict[Kind, Use] = {}
-    for event in _reaching(events):
+    for event in _reaching(events, outputs):
         if event.opcode in _MOVES:
             continue
         given = [f"{name}={event.attrs[name]}" for name in _ATTRIBUTES if event.attrs.get(name)]
@@ -56,17 +58,31 @@ def kinds_of(events: Iterable[Event]) -> dict[Kind, Use]:
     return found
 
 
-def _reaching(events: Iterable[Event]) -> list[Event]:
-    """Those whose results are read on the way to HBM, by allocation, in order; what runs in loops of run time may be read in
-    the next turn, and is kept.
+def places_of(events: Iterable[Event]) -> set[Place]:
+    """The lines of the kernel that issue instructions, and which ones."""
+    return {(event.file, event.line, event.opcode) for event in events}
+
+
+def other_place(judged: Iterable[set[Place]], timed: set[Place]) -> tuple[str, str, int] | None:
+    """An instruction at a line that no judged size reaches, as words, file and line; None if there is none."""
+    new = sorted(timed.difference(*judged))
+    if not new:
+        return None
+    file, line, opcode = new[0]
+    return f"reaches {opcode} at line {line}, which no size of --check reaches", file, line
+
+
+def _reaching(events: Iterable[Event], outputs: Collection[int]) -> list[Event]:
+    """Those whose results are read on the way to an output (or an input that is written), by allocation, in order; what runs in
+    loops of run time may be read in the next turn, and is kept.
     """
     listed = list(events)
-    live: set[int] = set()
+    live = set(outputs)
+    live |= {region.buffer.number for event in listed for region in event.writes if region.buffer.role == "input"}
     while True:
         before, kept = len(live), []
         for event in reversed(listed):
-            written = [region.buffer for region in event.writes]
-            if not written or any(not buffer.on_chip or buffer.number in live for buffer in written):
+            if not event.writes or any(region.buffer.number in live for region in event.writes):
                 live.update(region.buffer.number for region in event.reads)
                 kept.append(event)
         if len(live) == before:
@@ -85,6 +101,9 @@ def otherwise(judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use
     most = expected_growth(first, whole[0], last, whole[1], size) / max(whole[1], 1)
     for kind, before in judged[last].items() if size > last else ():
         if before.elements < _PART * whole[1]:
+            if kind not in timed and all(kind in found for found in judged.values()):
+                words = f"uses {' '.join(kind)} on the way to no output, and at the sizes of --check on the way to one"
+                return f"{words} (line {before.line})", before.file, before.line
             continue
         smaller = judged[first].get(kind)
         expected = expected_growth(first, smaller.elements if smaller else 0, last, before.elements, size)
@@ -97,16 +116,57 @@ def otherwise(judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use
 
 
 def judge_there(
-    request: Mapping[str, Any], task: Task, asked: Mapping[str, Any], trace: Mapping[str, Any], what: tuple[str, str, int]
-) -> str:
-    """Judge the values of a timed size; a warning for the record.
+    request: Mapping[str, Any],
+    task: Task,
+    asked: Mapping[str, Any],
+    trace: Mapping[str, Any],
+    launched: Launched,
+    what: tuple[str, str, int] | None,
+) -> None:
+    """Judge the values of a timed size.
+
+    Args:
+      request, task: of the judgement.
+      asked, trace: the launch, and what the kernel's process answered.
+      launched: `with_values` of it.
+      what: why it is judged: words, file and line; None = because it costs little, on one distribution.
 
     Raises:
       Failed: an output is wrong there.
     """
-    words, file, line = what
+    size = asked["size"]
+    words, file, line = what or ("", "", 0)
+    said = f"at size {size:,} the kernel {words}, and there" if what else f"at size {size:,}"
+    run, first, arrays = launched
+    options = SimOptions(chip=get_chip(asked["chip"]), third_party=True, record=True, checks=False)
+    distributions = distributions_of(task, 1)[: None if what else 1]
+    try:
+        found = checked(run, trace, options, request["lnc"], request["seed"], distributions, first, arrays)
+    except KernelFault as fault:
+        raise _failed(f"{said} {fault.record.instruction}: {fault.record.message}", file, line) from None
+    for outcome in found.outcomes:
+        imprecise = (
+            request["dtype"] != "float32" and not request["rtol"] and imprecision(outcome, RATIOS[task.ideal is not None])
+        )
+        if outcome.wrong is None and imprecise:
+            raise _failed(f"{said} out is wrong: {imprecise}", file, line)
+        if outcome.wrong is not None:
+            judgement = outcome.judgements[outcome.wrong]
+            name = task.outputs[outcome.wrong]
+            raise _failed(f"{said} {name} is wrong on {outcome.distribution} inputs: {judgement.detail}", file, line)
+    if found.count:
+        raise _failed(f"{said} {found.count}", file, line)
+
+
+def with_values(
+    request: Mapping[str, Any], task: Task, asked: Mapping[str, Any], trace: Mapping[str, Any], said: str
+) -> Launched:
+    """The launch of a timed size on normal inputs.
+
+    Raises:
+      Failed: with `said`, where it breaks a limit that only values show.
+    """
     size, chip = asked["size"], get_chip(asked["chip"])
-    said = f"at size {size:,} the kernel {words}"
     packed = packed_by(request["file"], request["answer"]["name"], task, chip, request["lnc"])
     run = Run(
         task=task,
@@ -121,24 +181,9 @@ def judge_there(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SimulatorWarning)
         try:
-            first = run_tape(trace, to_kernel(run, arrays), options, request["lnc"])
-            distributions = distributions_of(task, 1)
-            found = checked(run, trace, options, request["lnc"], request["seed"], distributions, first, arrays)
+            return run, run_tape(trace, to_kernel(run, arrays), options, request["lnc"]), arrays
         except KernelFault as fault:
-            raise _failed(f"{said}, and there {fault.record.instruction}: {fault.record.message}", file, line) from None
-    for outcome in found.outcomes:
-        imprecise = (
-            request["dtype"] != "float32" and not request["rtol"] and imprecision(outcome, RATIOS[task.ideal is not None])
-        )
-        if outcome.wrong is None and imprecise:
-            raise _failed(f"{said}, and there out is wrong: {imprecise}", file, line)
-        if outcome.wrong is not None:
-            judgement = outcome.judgements[outcome.wrong]
-            name = task.outputs[outcome.wrong]
-            raise _failed(f"{said}, and there {name} is wrong on {outcome.distribution} inputs: {judgement.detail}", file, line)
-    if found.count:
-        raise _failed(f"{said}, and there {found.count}", file, line)
-    return f"{said}: values were judged there as well"
+            raise _failed(f"{said} {fault.record.instruction}: {fault.record.message}", "", 0) from None
 
 
 def _failed(message: str, file: str, line: int) -> Failed:

@@ -99,9 +99,19 @@ def where(name: str, what: str, wrong: Array) -> str:
     """Which rows and columns are wrong, if they are a block."""
     if wrong.ndim < 2:
         return ""
+    parts = _parts(wrong)
+    if not parts and (right := _parts(~wrong)):
+        return f"{name} is {what} except in {' and '.join(right)} of {list(wrong.shape)}"
+    return f"{name} is {what} in {' and '.join(parts)} of {list(wrong.shape)}" if parts else ""
+
+
+def _parts(wrong: Array) -> list[str]:
+    """Heads, rows and columns outside of which nothing is wrong; empty if that is everywhere, or nothing."""
+    parts: list[str] = []
+    if not wrong.any():
+        return parts
     rows = np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != wrong.ndim - 2)))
     columns = np.flatnonzero(wrong.any(tuple(range(wrong.ndim - 1))))
-    parts = []
     for index, size, word in ((rows, wrong.shape[-2], "rows"), (columns, wrong.shape[-1], "columns")):
         if len(index) < size:
             dense = len(index) == index[-1] - index[0] + 1
@@ -109,4 +119,4 @@ def where(name: str, what: str, wrong: Array) -> str:
     heads = wrong.any((-1, -2))
     if heads.ndim and not heads.all():
         parts.insert(0, f"heads {np.flatnonzero(heads).tolist()[:8]}")
-    return f"{name} is {what} in {' and '.join(parts)} of {list(wrong.shape)}" if parts else ""
+    return parts

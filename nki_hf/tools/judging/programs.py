@@ -16,11 +16,14 @@ from nki_hf.sim.run.play import BadTape
 from nki_hf.sim.stream.events import Event
 from nki_hf.tasks import Task, load_task
 from nki_hf.tools.judging import client
-from nki_hf.tools.judging.findings import KIND_STAGE, KernelFailed, finding, kernel_failure, of_fault
+from nki_hf.tools.judging.findings import KIND_STAGE, Failed, KernelFailed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.layouts import parsed
+from nki_hf.tools.judging.named_kernels import located
+from nki_hf.tools.judging.other_kinds import with_values
+from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.request import ELEMENTS, GIB, child, no_file, size_of, split, traces
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
-from nki_hf.tools.judging.times import COUNTED, ONE_TURN, stream_of
+from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, stream_of
 from nki_hf.tools.judging.verdict import failure_sentence
 from nki_hf.tools.printable import printable
 
@@ -32,13 +35,16 @@ class Recorded:
     """What a kernel's process gave for one task.
 
     Attributes:
-      kernel: the kernel's name.
+      file, kernel: the kernel's file and name.
+      layout: letters by array.
       task, dtype, lnc: what it was launched for.
       launches: what was asked: size, chip and arrays of each launch.
       played: what came back: a tape for each.
     """
 
+    file: str
     kernel: str
+    layout: Mapping[str, str]
     task: Task
     dtype: str
     lnc: int
@@ -68,7 +74,8 @@ def recorded(
       ValueError: a task, a layout, a size, a constant or the file is none.
       KernelFailed: the file or the kernel's Python fails.
     """
-    file, name = split(path, "")
+    place = located(path, task, layout)
+    file, name = split(place.path, "")
     unreadable = no_file(file)
     found = load_task(task)
     element = dtype or found.dtype
@@ -77,7 +84,7 @@ def recorded(
     wanted = [(size_of(size), chip.name) for size in (sizes or found.at) for chip in chips]
     if unreadable is not None:
         raise KernelFailed(failure_sentence("load", [finding("load", unreadable)]))
-    launches = traces(found, element, parsed(layout, found), wanted, dict(constants or {}), file, name, lnc)
+    launches = traces(found, element, parsed(place.layout, found), wanted, dict(constants or {}), file, name, lnc)
     request = {
         "judge": None,
         "child": child(file, name, lnc, launches, constants or ()),
@@ -94,7 +101,16 @@ def recorded(
         if constants and failed.findings[0]["kind"] == UNKNOWN_CONSTANT:
             raise ValueError(failed.findings[0]["message"])
         raise KernelFailed(failure_sentence(failed.stage, failed.findings))
-    return Recorded(kernel=answer["name"], task=found, dtype=element, lnc=lnc, launches=launches, played=answer["traces"])
+    return Recorded(
+        file=file,
+        kernel=answer["name"],
+        layout=parsed(place.layout, found),
+        task=found,
+        dtype=element,
+        lnc=lnc,
+        launches=launches,
+        played=answer["traces"],
+    )
 
 
 def user_events(
@@ -108,16 +124,34 @@ def user_events(
     made = get_chip(chip)
     sizes = (size,) if size else load_task(task).at[:1]
     found = recorded(path, task, sizes, (made,), lnc=lnc, layout=layout, constants=constants)
-    return launched(path, found.launches[0], found.played[0], lnc)[0].events
+    return launched(found, found.launches[0], found.played[0])[0].events
 
 
-def launched(path: str, asked: Mapping[str, Any], played: Mapping[str, Any], lnc: int) -> tuple[LaunchResult, str]:
-    """What `stream_of` gives for a launch of a kernel file; loops that count as one turn are said on standard error."""
+def launched(found: Recorded, asked: Mapping[str, Any], played: Mapping[str, Any]) -> tuple[LaunchResult, str]:
+    """What `stream_of` gives for one of the launches; loops whose turns follow from values are said on standard error."""
+    chip, size = get_chip(asked["chip"]), asked["size"]
     with failing():
-        found = stream_of(asked, played, get_chip(asked["chip"]), lnc)
-    if found[0].run.short:
-        print(printable(f"{Path(path).name} at size {asked['size']:,}: {ONE_TURN}. {COUNTED}"), file=sys.stderr, flush=True)
-    return found
+        launch = stream_of(asked, played, chip, found.lnc)
+    if not launch[0].run.short:
+        return launch
+    words = f"{ONE_TURN}. {COUNTED}"
+    if packed_by(found.file, found.kernel, found.task, chip, found.lnc) is None:
+        request = {
+            "file": found.file,
+            "answer": {"name": found.kernel},
+            "lnc": found.lnc,
+            "dtype": found.dtype,
+            "rtol": 0.0,
+            "layout": found.layout,
+            "seed": 0,
+        }
+        try:
+            launch = with_values(request, found.task, asked, played, f"at size {size:,}")[1], launch[1]
+        except Failed as failed:
+            raise KernelFailed(failure_sentence(failed.stage, list(failed.findings))) from None
+        words = TURNS_OF_INPUTS
+    print(printable(f"{Path(found.file).name} at size {size:,}: {words}"), file=sys.stderr, flush=True)
+    return launch
 
 
 @contextmanager

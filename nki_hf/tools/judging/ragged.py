@@ -54,7 +54,7 @@ def judge_ragged(
         warnings.simplefilter("ignore", SimulatorWarning)
         try:
             first = run_tape(trace, to_kernel(run, arrays), options, request["lnc"])
-            work = work_of(first.events, size, task.flops(size))
+            work = work_of(first.events, size, task.flops(size), first.run.returned)
             follows = any(size in output.shape for output in first.outputs)
             if work.written < 1 or (work.read < 1 and not follows):
                 what = f"writes {work.written:.0%} of an output" if work.written < 1 else f"reads {work.read:.0%} of an input"

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import numbers
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from nki_hf.chips import get_chip
-from nki_hf.tasks import Task
+from nki_hf.tasks import Task, load_task
 from nki_hf.tools.judging.layouts import layout_of, parsed, placed_shape
+from nki_hf.tools.judging.named_kernels import named
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
-from nki_hf.tools.subjects import SUBJECTS
+from nki_hf.tools.option_values import sizes_of
 
-__all__ = ["GIB", "ELEMENTS", "child", "no_file", "parent", "size_of", "split", "traces"]
+__all__ = [
+    "GIB",
+    "ELEMENTS",
+    "as_text",
+    "check_number",
+    "child",
+    "is_whole",
+    "listed",
+    "no_file",
+    "parent",
+    "size_of",
+    "sizes_given",
+    "split",
+    "traces",
+]
 
 ELEMENTS = ("bfloat16", "float16", "float32")
 """Element types of a run."""
@@ -56,11 +71,44 @@ def no_file(path: str) -> dict[str, Any] | None:
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
+def is_whole(value: Any) -> bool:
+    """True for a whole number of any type."""
+    return isinstance(value, numbers.Integral)
+
+
+def check_number(option: str, value: Any) -> None:
+    """Raise a ValueError for what is no number."""
+    if not isinstance(value, numbers.Real):
+        raise ValueError(f"{option}={value!r} is no number.")
+
+
 def size_of(value: int) -> int:
     """The size, if it is one."""
-    if not 1 <= value < 1 << 24:
-        raise ValueError(f"size={value} is not a size: it is 1 to 16,777,215.")
-    return value
+    if not is_whole(value) or not 1 <= value < 1 << 24:
+        raise ValueError(f"size={value} is not a size: it is a whole number, 1 to 16,777,215.")
+    return int(value)
+
+
+def sizes_given(value: Iterable[int] | int | str | None, what: str) -> list[int]:
+    """Sizes as a caller gives them: one, several, or the text of the command line."""
+    if isinstance(value, str):
+        value = sizes_of(value, what)
+    if isinstance(value, int):
+        return [size_of(value)]
+    try:
+        return [size_of(item) for item in value or ()]
+    except TypeError:
+        raise ValueError(f"{what}={value!r} is no list of sizes: give one size or several, as in {what}=(512, 1024).") from None
+
+
+def listed(value: Iterable[str] | str) -> list[str]:
+    """Names as a caller gives them: several, or the text of the command line."""
+    return [item for item in value.split(",") if item] if isinstance(value, str) else list(value)
+
+
+def as_text(layout: str | Mapping[str, str]) -> str:
+    """A layout as the command line has it, `q=ds,k=ds`."""
+    return ",".join(f"{name}={letters}" for name, letters in layout.items()) if isinstance(layout, Mapping) else layout
 
 
 def child(file: str, name: str, lnc: int, traces: list[dict[str, Any]], named: Iterable[str] = ()) -> dict[str, Any]:
@@ -128,18 +176,10 @@ def _literal(task: Task, constants: dict[str, Any]) -> str:
     return text
 
 
-def parent(text: str, layout: str, task: Task) -> tuple[str, str, dict[str, str]]:
+def parent(text: str, task: str, layout: str) -> tuple[str, str, dict[str, str]]:
     """File, name and layout of the kernel that times are compared with."""
-    rung = SUBJECTS.get(text)
-    if rung is None:
-        file, name = split(text, "")
-        if not file.endswith(".py") or not Path(file).is_file():
-            known = ", ".join(SUBJECTS)
-            raise ValueError(f"against={text!r} is not a kernel: it is FILE.py, FILE.py:NAME or one of {known}.")
-        return file, name, parsed(layout, task)
-    spec = importlib.util.find_spec(rung.module)
-    if spec is None or spec.origin is None:
-        raise ValueError(f"against={text!r} is not here.")
-    columns = rung.arguments(512)[0].shape[0] == 128
-    laid = {key: "ds" for key in ("q", "k", "v") if key in task.axes} if columns else {}
-    return spec.origin, rung.function, laid
+    try:
+        found = named(text, task, layout)
+    except ValueError as error:
+        raise ValueError(str(error).replace("kernel=", "against=", 1)) from None
+    return *split(found.path, ""), parsed(found.layout, load_task(task))

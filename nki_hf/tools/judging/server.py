@@ -15,7 +15,10 @@ import gc
 import math
 import os
 import resource
+import secrets
+import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -26,7 +29,7 @@ from typing import Any
 from nki_hf.tools.judging import child, plain, stages, time_stage, verdict
 from nki_hf.tools.judging.findings import finding
 
-__all__ = ["main"]
+__all__ = ["clear_left_folders", "main"]
 
 _SHOWN = 4000
 """Characters of a kernel's own output that are kept of its beginning and of its end."""
@@ -34,6 +37,7 @@ _FILE_BYTES = 1 << 28
 _SUBREAPER = 36
 _PAUSE = 0.02
 _MOST_PROCESSES = 64
+_FOLDER = "nki_hf_judge_"
 
 
 def main() -> None:
@@ -44,6 +48,7 @@ def main() -> None:
     os.dup2(2, 1)
     with contextlib.suppress(OSError, AttributeError):  # orphans come here, on Linux
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    clear_left_folders()
     gc.disable()  # tapes are large and have no cycles: collected between two requests
     gc.freeze()
     while True:
@@ -67,8 +72,36 @@ class _Limits:
         return max(0.0, min(self._each, self._end - time.monotonic()))
 
 
+def _prefix() -> str:
+    """Of the folders of this process: its namespace (0 where the system has none) and its number."""
+    with contextlib.suppress(OSError):
+        return f"{_FOLDER}{os.stat('/proc/self/ns/pid').st_ino:x}_{os.getpid()}_"
+    return f"{_FOLDER}0_{os.getpid()}_"
+
+
+def clear_left_folders() -> None:
+    """Remove the folders of this user's servers that are dead: one that a kernel kills cannot do so itself."""
+    space = _prefix().removeprefix(_FOLDER).split("_")[0]
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}{space}_*_*"):
+        process = folder.name.removeprefix(_FOLDER).split("_")[1]
+        with contextlib.suppress(OSError, ValueError):
+            found = folder.lstat()
+            if found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) and not _alive(int(process)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's, by now
+        return True
+    return True
+
+
 def _served(request: Mapping[str, Any]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="nki_hf_judge_") as name:
+    with tempfile.TemporaryDirectory(prefix=_prefix()) as name:
         folder = Path(name)
         limits = _Limits(float(request["seconds"]), request.get("within")), int(request["memory"])
         start = time.perf_counter()
@@ -85,8 +118,10 @@ def _served(request: Mapping[str, Any]) -> dict[str, Any]:
             "answer": answer,
             "printed": _printed(folder),
             "kernel_seconds": seconds,
+            "seed": secrets.randbits(31) if request["judge"]["seed"] is None else request["judge"]["seed"],
+            "secret": None if request["judge"]["seed"] is None else secrets.randbits(31),
         }
-    with tempfile.TemporaryDirectory(prefix="nki_hf_judge_") as name:  # another: the kernel's process may have left things
+    with tempfile.TemporaryDirectory(prefix=_prefix()) as name:  # another: the kernel's process may have left things
         return _judged(whole, Path(name), *limits)
 
 
@@ -253,6 +288,8 @@ def _answer(folder: Path, name: str, ended: Mapping[str, Any]) -> dict[str, Any]
         word = signal.Signals(number).name if number in set(signal.Signals) else str(number)
         return _error("killed", f"the process was ended by the signal {word}")
     note = folder / f"{name}.error"
+    if note.is_file() and note.read_text().startswith("MemoryError"):
+        return _error("memory", "the process needs more memory than it may take: give a larger --memory, or allocate less")
     if note.is_file():
         return _error("crashed", note.read_text() or "the process could not write its answer: the file changed its own limits")
     return _error("exit", f"the process ended itself with exit code {ended.get('code')} before the kernel had returned")

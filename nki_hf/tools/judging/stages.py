@@ -23,7 +23,17 @@ from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.ragged import judge_ragged
 from nki_hf.tools.judging.stage_names import STAGES
 from nki_hf.tools.judging.value_stage import add_cases, judge_values
-from nki_hf.tools.judging.values import Checked, Run, checked, distributions_of, drawn, run_tape, to_kernel
+from nki_hf.tools.judging.values import (
+    Checked,
+    Outcome,
+    Run,
+    checked,
+    distributions_of,
+    drawn,
+    other_draw,
+    run_tape,
+    to_kernel,
+)
 from nki_hf.tools.judging.verdict import empty, fails, passes
 from nki_hf.tools.kernel_lint import RULES, lint
 
@@ -98,10 +108,23 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         add_cases(found, task, record)
         if found.count or found.depends_on_memory or any(o.wrong is not None for o in found.outcomes):
             break
+        if not number and request.get("secret") is not None and not task.recorded:
+            _unforeseen(other_draw(run, trace, options, request["lnc"], request["secret"], first), task, run)
     judge_values(request, record, task, runs, checks, traces, chip)
     record["right_at"] = [run.size for run in runs]
     judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip)
     stage("end")
+
+
+def _unforeseen(outcome: Outcome, task: Task, run: Run) -> None:
+    """Fail where a kernel is right on the inputs of the seed that was named, and wrong on others."""
+    if outcome.wrong is None:
+        return
+    message = (
+        f"{task.outputs[outcome.wrong]} at size {run.size} is right on the inputs of the seed that was named, and wrong on "
+        f"others ({outcome.judgements[outcome.wrong].detail}): the kernel has constants of those inputs"
+    )
+    raise Failed("values", finding("values", {"kind": "foreseen", "message": message}))
 
 
 def _lint(request: Mapping[str, Any], record: dict[str, Any]) -> None:

@@ -10,13 +10,25 @@ from typing import Any
 
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
+from nki_hf.sim import LaunchResult
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, of_fault
 from nki_hf.tools.judging.immediates import Immediate, immediates, other_number
-from nki_hf.tools.judging.other_kinds import Kind, Use, judge_there, kinds_of, otherwise
-from nki_hf.tools.judging.timed_work import Work, missing_work, work_of
-from nki_hf.tools.judging.times import COUNTED, ONE_TURN, sentence, stream_of, timed
+from nki_hf.tools.judging.other_kinds import (
+    Kind,
+    Place,
+    Use,
+    judge_there,
+    kinds_of,
+    other_place,
+    otherwise,
+    places_of,
+    with_values,
+)
+from nki_hf.tools.judging.ours import packed_by
+from nki_hf.tools.judging.timed_work import Work, cheap, missing_work, work_of
+from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, sentence, stream_of, timed
 
 __all__ = ["time_rows"]
 
@@ -33,39 +45,16 @@ def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": [], "warnings": [], "failed": None}
     try:
         task = load_task(request["task"])
-        checked: dict[int, Work] = {}
-        judged: dict[int, dict[Kind, Use]] = {}
-        numbers: dict[int, dict[Immediate, tuple[str, int]]] = {}
+        judged = _Judged()
         pairs = zip(request["traces"], request["answer"]["traces"], strict=True)
         launches = [pair for pair in pairs if not pair[0]["optional"]]
         for trace, played in sorted(launches, key=lambda pair: pair[0]["size"] not in request["check"]):
             with _at(trace):
                 launched = stream_of(trace, played, get_chip(trace["chip"]), request["lnc"])
-            size = trace["size"]
-            work, kinds = work_of(launched[0].events, size, task.flops(size)), kinds_of(launched[0].events)
-            if size in request["check"]:
-                checked.setdefault(size, work)
-                judged.setdefault(size, kinds)
-                numbers.setdefault(size, immediates(played["tape"]))
-            if size in request["at"]:
-                row = _row(request, task, trace, played, launched)
-                found["rows"].append(row)
-                words = missing_work([checked[key] for key in sorted(checked)], work)
-                if launched[0].run.short:
-                    if row["us"] < row["least_us"]:
-                        words = f"takes {row['us']:.1f} us, below the {row['least_us']:.1f} that no kernel can"
-                    if words:
-                        raise Failed(
-                            "times", finding("times", {**_TURNS, "message": f"at size {size:,}, {ONE_TURN}: it {words}"})
-                        )
-                    found["warnings"].append(f"at size {size:,}: {ONE_TURN}. {COUNTED}")
-                elif words:
-                    raise Failed("times", finding("times", {**_OTHER, "message": f"at size {size:,} the kernel {words}"}))
-                what = otherwise(judged, kinds, size) if trace["chip"] == request["chips"][0] else None
-                if what is None and trace["chip"] == request["chips"][0] and numbers and size not in numbers:
-                    what = other_number(numbers.values(), immediates(played["tape"]))
-                if what is not None:
-                    found["warnings"].append(judge_there(request, task, trace, played, what))
+            if trace["size"] in request["check"]:
+                judged.add(trace["size"], task, launched[0], played)
+            if trace["size"] in request["at"]:
+                found["rows"].append(_timed(request, found, task, trace, played, launched, judged))
         found["rows"].sort(key=lambda row: (request["at"].index(row["size"]), request["chips"].index(row["chip"])))
         _against(request, found, task)
     except Failed as failed:
@@ -73,10 +62,73 @@ def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
     return {**found, "seconds": time.perf_counter() - began}
 
 
-_TURNS = {
-    "kind": "trip count",
-    "advice": f"{COUNTED}.",
-}
+class _Judged:
+    """What the launches do whose values are judged, by size."""
+
+    def __init__(self) -> None:
+        self.work: dict[int, Work] = {}
+        self.kinds: dict[int, dict[Kind, Use]] = {}
+        self.places: dict[int, set[Place]] = {}
+        self.numbers: dict[int, dict[Immediate, tuple[str, int]]] = {}
+
+    def add(self, size: int, task: Task, launched: LaunchResult, played: Mapping[str, Any]) -> None:
+        """Note a launch; of several chips the first counts."""
+        if size not in self.work:
+            events, outputs = launched.events, launched.run.returned
+            self.work[size] = work_of(events, size, task.flops(size), outputs)
+            self.kinds[size] = kinds_of(events, outputs)
+            self.places[size] = places_of(events)
+            self.numbers[size] = immediates(played["tape"])
+
+    def other(self, size: int, launched: LaunchResult, played: Mapping[str, Any]) -> tuple[str, str, int] | None:
+        """What a timed launch does otherwise, as words, file and line; None if nothing."""
+        if not self.work or size in self.work:
+            return None
+        return (
+            otherwise(self.kinds, kinds_of(launched.events, launched.run.returned), size)
+            or other_number(self.numbers.values(), immediates(played["tape"]))
+            or other_place(self.places.values(), places_of(launched.events))
+        )
+
+
+def _timed(
+    request: Mapping[str, Any],
+    found: dict[str, Any],
+    task: Task,
+    trace: Mapping[str, Any],
+    played: Mapping[str, Any],
+    launched: tuple[LaunchResult, str],
+    judged: _Judged,
+) -> dict[str, Any]:
+    """The row of one launch, after it has been compared with those whose values were judged; warnings go to `found`."""
+    size, there = trace["size"], None
+    chip = get_chip(trace["chip"])
+    turns = launched[0].run.short and packed_by(request["file"], request["answer"]["name"], task, chip, request["lnc"]) is None
+    if turns:  # how often a loop turns, the inputs say
+        there = with_values(request, task, trace, played, f"at size {size:,}")
+        launched = (there[1], launched[1])
+        found["warnings"].append(f"at size {size:,}: {TURNS_OF_INPUTS}")
+    row = _row(request, task, trace, played, launched)
+    events = launched[0].events
+    words = missing_work(
+        [judged.work[key] for key in sorted(judged.work)],
+        work_of(events, size, task.flops(size), launched[0].run.returned),
+    )
+    if launched[0].run.short and not turns:
+        found["warnings"].append(f"at size {size:,}: {ONE_TURN}. {COUNTED}")
+    elif words:
+        raise Failed("times", finding("times", {**_OTHER, "message": f"at size {size:,} the kernel {words}"}))
+    if trace["chip"] != request["chips"][0] or size in judged.work:
+        return row
+    what = judged.other(size, launched[0], played)
+    if what is None and not turns and not cheap(task, trace, events):
+        return row
+    there = there or with_values(request, task, trace, played, f"at size {size:,}")
+    judge_there(request, task, trace, played, there, what)
+    if what is not None:
+        found["warnings"].append(f"at size {size:,} the kernel {what[0]}: values were judged there as well")
+    return row
+
 
 _OTHER = {
     "kind": "other program",
@@ -120,5 +172,11 @@ def _against(request: Mapping[str, Any], found: dict[str, Any], task: Task) -> N
         for mine in found["rows"]:
             if (mine["size"], mine["chip"]) == (trace["size"], trace["chip"]):
                 chip = get_chip(trace["chip"])
-                row = timed(task, trace, played, chip, request["lnc"], dtype=request["dtype"], window=request["window"])
+                try:
+                    row = timed(task, trace, played, chip, request["lnc"], dtype=request["dtype"], window=request["window"])
+                except (KernelFault, BadTape, MemoryError) as error:
+                    found["warnings"].append(
+                        f"--against {other['file']} does not run on task {task.name} at size {trace['size']:,}: {error}"
+                    )
+                    return
                 mine["against_us"], mine["speedup"] = row["us"], row["us"] / mine["us"]

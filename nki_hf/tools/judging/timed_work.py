@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nki_hf.sim.stream.events import Event, Region
+from nki_hf.tasks import Task
 
-__all__ = ["Work", "expected_growth", "missing_work", "work_of"]
+__all__ = ["Work", "cheap", "expected_growth", "missing_work", "work_of"]
 
 _LEAST = 0.5
 """Share of the elements that a kernel's growth leads one to expect; other blocks or another branch differ by less."""
+_NOTHING = 1e-9
+_SECONDS = 0.6
+"""CPU time for which values of a timed size are judged although nothing speaks against them."""
+_PER_INSTRUCTION, _PER_ELEMENT, _PER_INPUT, _PER_OPERATION = 5e-5, 1.5e-9, 1e-7, 1.5e-10
+"""Seconds, measured on one core of a server: a replayed instruction, an element that it reads or writes, an element of an input
+(drawn, and what row functions do with it in the reference), and an operation of a matmul in the reference and the ideal one."""
 _ROUNDING = 0.98
 """Share of the task's operations: a formula may count a little more than what is done."""
 
@@ -38,10 +45,24 @@ class Work:
     written: float
 
 
-def work_of(events: Sequence[Event], size: int, flops: int) -> Work:
-    """The work of one launch; `flops` are the task's at this size."""
-    read: dict[int, np.ndarray[Any, Any] | None] = {}
-    written: dict[int, np.ndarray[Any, Any] | None] = {}
+@dataclass
+class _Marks:
+    """What is touched of a tensor: `flags` by element, `counted` elements at places that only a run with values knows."""
+
+    flags: np.ndarray[Any, Any]
+    counted: int = 0
+    unknown: bool = False
+
+    @property
+    def share(self) -> float:
+        """Of its elements, at most 1."""
+        return 1.0 if self.unknown else min(1.0, (float(self.flags.sum()) + self.counted) / max(self.flags.size, 1))
+
+
+def work_of(events: Sequence[Event], size: int, flops: int, outputs: Collection[int]) -> Work:
+    """The work of one launch; `flops` are the task's at this size, `outputs` the numbers of the returned buffers."""
+    read: dict[int, _Marks] = {}
+    written: dict[int, _Marks] = {number: _Marks(np.zeros(1, np.bool_)) for number in outputs}  # one that nobody writes
     made, elements = 0, 0
     for event in events:
         if event.opcode == "nc_matmul" and not event.attrs.get("is_transpose") and len(event.reads) > 1:
@@ -49,33 +70,35 @@ def work_of(events: Sequence[Event], size: int, flops: int) -> Work:
             made += 2 * stationary.partitions * stationary.free_elements * moving.free_elements
         if event.engine != "dma":
             elements += sum(region.elements for region in event.writes)
-        for regions, role, marks in ((event.reads, "input", read), (event.writes, "output", written)):
-            for region in regions:
-                if region.buffer.role == role:
-                    _mark(marks, region)
-    shares = [[1.0 if flags is None else float(flags.mean()) for flags in marks.values()] for marks in (read, written)]
+        for region in event.reads:
+            if region.buffer.role == "input":
+                _mark(read, region, counts=False)
+        for region in event.writes:
+            if region.buffer.number in written:
+                _mark(written, region, counts=True)
     return Work(
         size=size,
         useful=made / flops if flops else 0.0,
         elements=elements,
-        read=min(shares[0], default=0.0),
-        written=min(shares[1], default=0.0),
+        read=min((marks.share for marks in read.values()), default=0.0),
+        written=min((marks.share for marks in written.values()), default=0.0),
     )
 
 
-def _mark(marks: dict[int, np.ndarray[Any, Any] | None], region: Region) -> None:
+def _mark(marks: dict[int, _Marks], region: Region, *, counts: bool) -> None:
     buffer = region.buffer
-    flags = marks.setdefault(buffer.number, np.zeros(buffer.elements, np.bool_))
-    if flags is None:
-        return
+    found = marks.get(buffer.number)
+    if found is None or found.flags.size != buffer.elements:
+        found = marks[buffer.number] = _Marks(np.zeros(buffer.elements, np.bool_))
     same = region.dtype.itemsize == buffer.dtype.itemsize
     if region.indirect and same and region.reached is not None:
-        flags[region.reached] = True
-        return
-    if region.indirect or not same:
-        marks[buffer.number] = None  # indices that nobody knows or another type: it counts as all of it
-        return
-    np.ndarray(region.shape, np.bool_, buffer=flags, offset=region.offset, strides=region.strides)[...] = True
+        found.flags[region.reached] = True
+    elif region.indirect and same and counts:
+        found.counted += region.elements
+    elif region.indirect or not same:
+        found.unknown = True  # indices that nobody knows or another type: it counts as all of it
+    else:
+        np.ndarray(region.shape, np.bool_, buffer=found.flags, offset=region.offset, strides=region.strides)[...] = True
 
 
 def missing_work(checked: Sequence[Work], timed: Work) -> str:
@@ -88,8 +111,8 @@ def missing_work(checked: Sequence[Work], timed: Work) -> str:
     if not checked or timed.size <= checked[-1].size:
         return ""
     last = checked[-1]
-    if timed.written < min(1.0, last.written) * _ROUNDING:
-        return f"writes {timed.written:.0%} of an output, and {last.written:.0%} of it at size {last.size:,}"
+    if timed.written < min(1.0, last.written) - _NOTHING:
+        return f"writes {min(100 * timed.written, 99.9):.3g}% of an output, and {last.written:.0%} of it at size {last.size:,}"
     if timed.read < min(1.0, last.read) * _ROUNDING:
         return f"reads {timed.read:.0%} of an input, and {last.read:.0%} of it at size {last.size:,}"
     if all(item.useful >= 1 for item in checked) and timed.useful < _ROUNDING:
@@ -98,6 +121,24 @@ def missing_work(checked: Sequence[Work], timed: Work) -> str:
     if timed.elements < _LEAST * expected:
         return f"computes {timed.elements:,} elements, and the smaller sizes lead to {expected:,.0f}"
     return ""
+
+
+def cheap(task: Task, asked: Mapping[str, Any], events: Sequence[Event]) -> bool:
+    """True if the values of a launch can be judged once in less than about `_SECONDS`.
+
+    Args:
+      task: its operations at the size are those of the reference as well.
+      asked: size and arrays of the launch.
+      events: what it does.
+    """
+    moved = sum(region.elements for event in events for region in (*event.reads, *event.writes))
+    drawn = sum(math.prod(shape) for _, shape, _ in asked["arrays"])
+    shapes = {name: shape for name, shape, _ in asked["arrays"]}
+    operations = task.flops(asked["size"])
+    if {"q", "k"} <= set(shapes) == set(task.arrays(asked["size"])):  # a reference makes all scores, hidden ones too
+        operations = max(operations, 6 * math.prod(shapes["q"]) * max(shapes["k"]))
+    made = len(events) * _PER_INSTRUCTION + moved * _PER_ELEMENT + drawn * _PER_INPUT
+    return made + operations * _PER_OPERATION < _SECONDS
 
 
 def expected_growth(first: int, smaller: int, last: int, larger: int, size: int) -> float:

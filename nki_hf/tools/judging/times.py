@@ -21,11 +21,12 @@ from nki_hf.tools.judging.counters import counters
 from nki_hf.tools.judging.reasons import reasons, sentence
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["COUNTED", "ONE_TURN", "least_us", "sentence", "stream_of", "timed"]
+__all__ = ["COUNTED", "ONE_TURN", "TURNS_OF_INPUTS", "least_us", "sentence", "stream_of", "timed"]
 
 
 ONE_TURN = "a loop whose trip count is a value is timed as one turn"
 """What is said of such a loop: a run on shapes alone does not know how often it turns."""
+TURNS_OF_INPUTS = "a loop whose trip count is a value is timed with the turns that it takes on normal inputs"
 
 COUNTED = (
     "Bounds that follow from sizes are counted, as in nl.fori_loop(0, x.shape[0] // 128, body). What N turns take: schedule() "

@@ -35,7 +35,7 @@ def rows(
     found = recorded(path, task, sizes, made, lnc=lnc, layout=layout, constants=constants)
     times = []
     for asked, played in zip(found.launches, found.played, strict=True):
-        made_of = launched(path, asked, played, lnc)
+        made_of = launched(found, asked, played)
         chip = get_chip(asked["chip"])
         with failing():
             row = timed(found.task, asked, played, chip, lnc, dtype=found.dtype, window=window, launched=made_of)

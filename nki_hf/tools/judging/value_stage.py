@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from nki_hf.sim import SimOptions
 from nki_hf.tasks import Task
 from nki_hf.tools.judging import against, diagnosis
@@ -93,6 +95,8 @@ def judge_values(
             record["diagnosis"] = inexact and (diagnosis.explained(task, checks) or inexact)
         if not record["diagnosis"] and bad:
             record["diagnosis"] = diagnosis.named(task, checks)
+        if unfinished and not found and (words := _holes(check, record["warnings"])):
+            record["diagnosis"] = words
         seen = set()
         for check, outcome in bad:
             number = outcome.wrong or 0
@@ -117,6 +121,37 @@ def judge_values(
                     advice = "Keep sums in float32, or allow the error with --rtol."
                     imprecise = finding("values", {"kind": "precision", "message": message, "advice": advice})
                     raise Failed("values", imprecise, *_first_difference(request, record, task, runs, traces, chip))
+
+
+def _holes(check: Checked, warnings: list[str]) -> str:
+    """What explains elements that are not finite where no single read is to blame: a product that adds to PSUM which nothing
+    wrote, or memory that is read through run-time indices and has elements that nothing wrote.
+    """
+    added = next((words for words in warnings if words.startswith("nc_matmul: ") and "were never written" in words), "")
+    if added:
+        return f"the result depends on memory that was never written: {added.rstrip('.')}"
+    read = {region.buffer.number for event in check.result.events for region in event.reads if region.indirect}
+    for buffer in check.result.run.buffers:
+        if buffer.number not in read or buffer.role != "scratch":
+            continue
+        written = np.zeros(buffer.elements, np.bool_)
+        for event in check.result.events:
+            for region in event.writes:
+                if region.buffer is not buffer:
+                    continue
+                if region.dtype.itemsize != buffer.dtype.itemsize or (region.indirect and region.reached is None):
+                    written[:] = True  # nobody knows
+                elif region.indirect:
+                    written[region.reached] = True
+                else:
+                    flags = np.ndarray(region.shape, np.bool_, buffer=written, offset=region.offset, strides=region.strides)
+                    flags[...] = True
+        if not written.all():
+            first = [int(i) for i in np.unravel_index(int(written.argmin()), buffer.shape)]
+            count = f"{int((~written).sum()):,} of {buffer.elements:,} elements"
+            place = f"{buffer.name}{list(buffer.shape)} (line {buffer.line}), which is read through run-time indices"
+            return f"the result depends on memory that was never written: {count} of {place}, the first at {first}"
+    return ""
 
 
 def _first_difference(

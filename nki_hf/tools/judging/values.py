@@ -22,7 +22,18 @@ from nki_hf.tools.verify import never_written
 from nki_hf.tools.verify_inputs import array_inputs
 from nki_hf.tools.verify_judge import Judgement, judge, row_error, unit_roundoff
 
-__all__ = ["Checked", "Outcome", "Run", "checked", "distributions_of", "drawn", "run_tape", "strict_read", "to_kernel"]
+__all__ = [
+    "Checked",
+    "Outcome",
+    "Run",
+    "checked",
+    "distributions_of",
+    "drawn",
+    "other_draw",
+    "run_tape",
+    "strict_read",
+    "to_kernel",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -145,6 +156,12 @@ def checked(
         repeated = _replayed(run, program, trace, first_arrays, options, lnc)
         depends = any(a.tobytes() != b.tobytes() for a, b in zip(first.outputs, repeated, strict=True))
     return Checked(size=run.size, outcomes=outcomes, depends_on_memory=depends, count="", result=first)
+
+
+def other_draw(run: Run, trace: Mapping[str, Any], options: SimOptions, lnc: int, secret: int, first: LaunchResult) -> Outcome:
+    """Normal inputs of a seed that nobody knew, beside those of a seed that was named: a kernel's Python may have read that."""
+    arrays = drawn(run, "normal", secret)
+    return _outcome(run, "normal", arrays, _outputs(run, _replayed(run, first.program, trace, arrays, options, lnc)), None)
 
 
 def _replayed(

@@ -14,7 +14,7 @@ from nki_hf.tasks import load_task
 from nki_hf.tools.cores import check_cores
 from nki_hf.tools.error_bands import band_of, task_band
 from nki_hf.tools.judging.layouts import layout_of, parsed, placed_shape
-from nki_hf.tools.searching.options import Named
+from nki_hf.tools.judging.named_kernels import Named
 from nki_hf.tools.shape import problem_of
 from nki_hf.tools.tuning.own import own_constants, own_plan
 from nki_hf.tools.tuning.search import Case
