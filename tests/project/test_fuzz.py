@@ -87,10 +87,15 @@ def test_many_random_bands(first):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "first"), [
-    *(("forms", first) for first in range(0, 2000, 100)), *(("packs", first) for first in range(0, 400, 50)),
-    *(("decodes", first) for first in range(0, 400, 50)), *(("ways", first) for first in range(0, 200, 25)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [
+        *(("forms", first) for first in range(0, 2000, 100)),
+        *(("packs", first) for first in range(0, 400, 50)),
+        *(("decodes", first) for first in range(0, 400, 50)),
+        *(("ways", first) for first in range(0, 200, 25)),
+    ],
+)
 def test_many_random_problems_of_other_forms(kind, first):
     nothing_wrong(kind, first, {"forms": 100, "ways": 25}.get(kind, 50))
 
@@ -425,8 +430,17 @@ def test_simpler_problems_mean_what_they_say():
                 assert not wrong_with(KINDS[kind], simpler), simpler
 
 
-@pytest.mark.parametrize("words", [["--minutes", "nan"], ["--minutes", "junk"], ["--count", "0"], ["--first", "-5"],
-                                   ["--folder", "Makefile"], ["--only", "junk"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--minutes", "nan"],
+        ["--minutes", "junk"],
+        ["--count", "0"],
+        ["--first", "-5"],
+        ["--folder", "Makefile"],
+        ["--only", "junk"],
+    ],
+)
 def test_a_search_of_nothing_is_refused(words, capsys):
     with pytest.raises(SystemExit) as end:
         main([*words, "--count", "1"] if words[0] != "--count" else words)

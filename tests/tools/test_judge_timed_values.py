@@ -52,8 +52,10 @@ def test_the_right_kernel_passes(loop, tmp_path):
 OTHERWISE = {
     "an input is returned": ({"end": "if large: return x"}, "writes 0% of an output"),
     "a copy of an input is returned": (
-        {"end": "other = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)\n    nisa.dma_copy(dst=other, src=x)\n    "
-         "if large: return other"},
+        {
+            "end": "other = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)\n    nisa.dma_copy(dst=other, src=x)\n    "
+            "if large: return other"
+        },
         "has 0 elements in tensor_reduce",
     ),
     "rows are read from the next tile": ({"source": "(i + large) % (rows // P)"}, "out is wrong on normal inputs"),
@@ -67,7 +69,7 @@ OTHERWISE = {
         {"more": "if large and i == 20: nisa.reciprocal(dst=total, data=total)"},
         "reaches reciprocal at line 23, which no size of --check reaches",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", OTHERWISE)

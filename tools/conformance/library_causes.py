@@ -40,6 +40,12 @@ CAUSES = (
         "such memory the case passes",
     ),
     (
+        "moe_bwmm_mx_cte", "failed", r"intermediate=384.* is nan",
+        "96 of the 128 partitions of the last tile hold values (intermediate = 384); the kernel's own comment says that the "
+        "others hold anything and are multiplied by weights of zero: NaN where memory that was never written holds NaN, as it "
+        "does here; with zeros in such memory the case passes, with 0.46 of the tolerance",
+    ),
+    (
         "moe_tkg", "failed", "test_moe_tkg_mx: .* is nan",
         "the kernel reads memory that was never written, which holds NaN here; with zeros in such memory the case passes",
     ),

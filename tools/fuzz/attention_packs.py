@@ -237,9 +237,13 @@ def cached(case: Case, generator: torch.Generator, q: torch.Tensor, k: torch.Ten
     if options["leftpad"]:
         arguments["cache_leftpad"] = first.to(torch.int32)
     return {
-        "q": q.transpose(1, 2), "caches": caches, "after": after, "arguments": arguments, "meant": (meant_q, meant_k),
+        "q": q.transpose(1, 2),
+        "caches": caches,
+        "after": after,
+        "arguments": arguments,
+        "meant": (meant_q, meant_k),
         "seen": seen[:, None],
-    }  # fmt: skip
+    }
 
 
 def _caches(case: Case, generator: torch.Generator, given: Any, meant: Any, before: Any, live: Any, arguments: Any) -> Any:

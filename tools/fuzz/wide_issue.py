@@ -73,9 +73,14 @@ def issue_wide(step: Step, tiles: dict[str, Any], view: View, register: Any) -> 
             if command == "load_reduce":
                 given["reduce_init"] = 1.5
             nisa.tensor_scalar_reduce(
-                dst=found, data=data, op0=alu, operand0=operand, reduce_op=getattr(nl, step["alu1"]),
-                reduce_cmd=getattr(nisa.reduce_cmd, command), **given,
-            )  # fmt: skip
+                dst=found,
+                data=data,
+                op0=alu,
+                operand0=operand,
+                reduce_op=getattr(nl, step["alu1"]),
+                reduce_cmd=getattr(nisa.reduce_cmd, command),
+                **given,
+            )
         return total
     elif what == "shuffle":
         found = fresh(p, n, dtype=data.dtype)
@@ -243,6 +248,11 @@ def _turned32(step: Step, tile: Any, tiles: dict[str, Any], register: Any) -> An
 
 
 _OF_TILES: dict[str, Callable[[Step, Any, dict[str, Any], Any], Any]] = {
-    "hbm": _hbm, "sbuf": _sbuf, "rows": _rows, "scatter": _scatter, "dynamic": _dynamic, "turned": _turned,
+    "hbm": _hbm,
+    "sbuf": _sbuf,
+    "rows": _rows,
+    "scatter": _scatter,
+    "dynamic": _dynamic,
+    "turned": _turned,
     "turned32": _turned32,
-}  # fmt: skip
+}

@@ -329,6 +329,11 @@ def _turned(step: Step, state: dict[str, Array], which: int) -> Array:
 
 
 _OF_TILES: dict[str, Callable[[Step, dict[str, Array], int], Array]] = {
-    "hbm": _viewed, "sbuf": _viewed, "rows": _rows, "scatter": _scatter, "dynamic": _dynamic, "turned": _turned,
+    "hbm": _viewed,
+    "sbuf": _viewed,
+    "rows": _rows,
+    "scatter": _scatter,
+    "dynamic": _dynamic,
+    "turned": _turned,
     "turned32": _turned,
-}  # fmt: skip
+}
