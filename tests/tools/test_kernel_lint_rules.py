@@ -2,7 +2,8 @@
 
 import pytest
 from test_kernel_lint_followed import FOLLOWED
-from test_kernel_lint_planted import PLANTED_FORMS, PLANTED_OPERANDS
+from test_kernel_lint_planted import PLANTED_FORMS
+from test_kernel_lint_planted_operands import PLANTED_OPERANDS
 from test_kernel_lint_values import PLANTED_VALUES
 
 from nki_hf.tools.kernel_lint import RULES, VERSIONS, lint_source
