@@ -55,7 +55,11 @@ def _moments(size: int, distribution: str, rng: np.random.Generator) -> Mapping[
     found = {name: rng.standard_normal((size, 512)) * wide for name in ("param", "grad", "exp_avg")}
     found["grad"] *= small
     found["exp_avg"] *= small
-    return {**found, "exp_avg_sq": (rng.standard_normal((size, 512)) ** 2 * wide + 1e-3) * small * small}
+    squares = (rng.standard_normal((size, 512)) ** 2 * wide + 1e-3) * small * small
+    if distribution == "new":  # a bias, or LoRA's B: the step alone is seen, with roots from near eps to 1
+        found["param"], squares = np.zeros((size, 512)), 10.0 ** rng.uniform(-14, 0, (size, 1)) * (1 + squares)
+        found["grad"], found["exp_avg"] = found["grad"] * np.sqrt(squares), found["exp_avg"] * np.sqrt(squares)
+    return {**found, "exp_avg_sq": squares}
 
 
 _ADAMW_WRONG: dict[str, Callable[..., Any]] = {
@@ -128,6 +132,6 @@ TASKS = {
              arrays=lambda n: dict.fromkeys(("param", "grad", "exp_avg", "exp_avg_sq"), ((n, 512), FLOAT)),
              reference=lambda param, grad, exp_avg, exp_avg_sq: _adamw(param, grad, exp_avg, exp_avg_sq), inputs=_moments,
              flops=lambda n: 12 * n * 512, check=(128, 256), ragged=200, at=(2048,), dtype="float32",
-             outputs=("param", "exp_avg", "exp_avg_sq"), distributions=("small",), least_rtol=2e-6, wrong=_ADAMW_WRONG),
+             outputs=("param", "exp_avg", "exp_avg_sq"), distributions=("small", "new"), least_rtol=2e-6, wrong=_ADAMW_WRONG),
     )
 }  # fmt: skip

@@ -23,7 +23,7 @@ def _backward(
     score_scale: bool = True, of_p: bool = True, keys: slice = slice(None), rows: slice = slice(None), rounds: bool = False,
     ahead: int = 1, seen: Callable[[Array, Array], Array] | None = None, changed: Callable[..., Array] | None = None,
     right: tuple[str, str, str] = ("k", "q", "dout"), left: tuple[str, str, str] = ("ds", "ds.T", "p.T"),
-    blocks: tuple[str, int] = ("", 128),
+    blocks: tuple[str, int] = ("", 128), divided: bool = True,
 ) -> tuple[Array, ...]:  # fmt: skip
     """dq, dk, dv; every option is a mistake, but for `rounds`: what products take is rounded to bfloat16."""
     scale = np.asarray(_D**-0.5, q.dtype)
@@ -33,7 +33,7 @@ def _backward(
     if seen is not None:
         scores = np.where(seen(np.arange(len(q))[:, None], np.arange(len(k))), scores, -np.inf)
     power = np.exp(scores - scores.max(-1, keepdims=True))
-    probs = power / power.sum(-1, keepdims=True)
+    probs = power / power.sum(-1, keepdims=True) if divided else power
     if rounds:
         probs = rounded(probs)
     dprobs = dout @ v.T
@@ -53,6 +53,7 @@ def _backward(
             "p": probs,
             "p.T": probs.T,
             "p*p.T": (probs * probs).T,
+            "power.T": power.T,
             "dp.T": dprobs.T,
             "dp": dprobs,
         }
@@ -144,6 +145,8 @@ _WRONG: dict[str, Callable[..., Any]] = {
     "dS is transposed for dq": _of(left=("ds.T", "ds.T", "p.T")),
     "dS is not transposed for dk": _of(left=("ds", "ds", "p.T")),
     "P is not transposed for dv": _of(left=("ds", "ds.T", "p")),
+    "dv takes the exponentials, which are not divided by their sums": _of(left=("ds", "ds.T", "power.T")),
+    "the exponentials are not divided by their sums": _of(divided=False),
     "dv takes the squares of P": _of(left=("ds", "ds.T", "p*p.T")),
     "dv takes dS in place of P": _of(left=("ds", "ds.T", "ds.T")),
     "dv takes the scaled dS in place of P": lambda **a: (

@@ -77,6 +77,8 @@ def _draw(
         found["v"] = np.abs(found["v"]) + 1e-3
         if distribution == "small":  # where the root of v is as small as a wrong eps
             found["g"], found["m"], found["v"] = 1e-4 * found["g"], 1e-4 * found["m"], 1e-9 * found["v"]
+        if distribution == "new":  # a parameter that begins at 0: the step alone is seen
+            found["theta"] = np.zeros_like(found["theta"])
     for name in ("delta", "a"):
         if name in found and "delta" in found:
             found[name] = -np.abs(found[name]) * 0.5 if name == "a" else np.abs(found[name]) * 0.5
@@ -124,7 +126,7 @@ def _elements(times: int) -> Callable[[dict[str, Shape]], int]:
 _NKIBENCH = (
     _task("nkibench_adamw", "the new theta of an AdamW step, all [size, 2048]", 10_944,
           lambda n, full: dict.fromkeys(("theta", "g", "m", "v"), (n, 2048 if full else 512)), _adamw, _elements(12),
-          distributions=("small",)),
+          distributions=("small", "new")),
     _task("nkibench_silu", "x * sigmoid(x), x [size, 7168]", 4096, lambda n, full: {"x": (n, 7168 if full else 512)}, _silu,
           _elements(4)),
     _task("nkibench_rope", "rotary embedding on columns, x [128, size], cos and sin [64, size]; 64 heads x 4,096",

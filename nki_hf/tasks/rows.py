@@ -128,6 +128,7 @@ _CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
             ("the last element before them, not the sum of all", lambda before, sums: before[:, -1:]),
             ("the sum of the block before alone", lambda before, sums: before.sum(-1, keepdims=True)),
             ("the first sum of the block before, not the last", lambda before, sums: sums[:, :1]),
+            ("rounded to bfloat16", lambda before, sums: narrow(sums[:, -1:])),
             ("applied twice", lambda before, sums: 2 * sums[:, -1:]),
             ("subtracted", lambda before, sums: -sums[:, -1:]),
             ("the sum before its last element", lambda before, sums: sums[:, -2:-1]),

@@ -20,6 +20,10 @@ _OLD = (
     "neuronxcc.nki is the language before NKI 0.3, which is gone: write `import nki`, `import nki.language as nl`, "
     "`import nki.isa as nisa`; instructions write into dst= and return no tile, nl.load and nl.store are nisa.dma_copy."
 )
+_REGISTER = (
+    "A register takes no arithmetic: let the loop count in elements, for i in nl.dynamic_range(0, rows, 128), and address with "
+    "x[nl.ds(i, 128)] or x.ap(..., scalar_offset=i)."
+)
 
 
 def place(error: BaseException) -> tuple[str, int]:
@@ -56,6 +60,8 @@ def explained(error: BaseException) -> tuple[str, str]:
         return f"{kind}: {text}", "Import it: import nki, import nki.language as nl, import nki.isa as nisa."
     if isinstance(error, TypeError) and "argument" in text:
         return f"{kind}: {text}", _call(text)
+    if isinstance(error, TypeError) and "unsupported operand" in text and "VirtualRegister" in text:
+        return f"{kind}: {text}", _REGISTER
     if isinstance(error, TypeError) and "NkiInstruction" in text:
         return f"{kind}: {text}", "Instructions return no tile: allocate one and pass it as dst=."
     return f"{kind}: {text}" if not isinstance(error, ValueError) or kind != "NoKernel" else text, ""

@@ -27,7 +27,8 @@ def best(mistakes: Iterable[Mistake], task: Task, check: Checked, outcome: Outco
     output, reference = wide(outcome.outputs[number]), outcome.references[number]
     tolerance = outcome.judgements[number].tolerance
     part, place = wrong_part(output, reference, max(3 * tolerance, 0.02))
-    found, least = "", _near(output, reference, tolerance)
+    least = _near(output, reference, tolerance)
+    found, share = "", 0.0
     found_there, least_there = "", _near(output[part], reference[part], tolerance)
     arrays = exact(outcome.arrays, compared_in(outcome, number))
     for words, function in mistakes:
@@ -37,12 +38,14 @@ def best(mistakes: Iterable[Mistake], task: Task, check: Checked, outcome: Outco
         if other is None or other.shape != output.shape or not np.isfinite(other).all():
             continue
         left = off(output, other)
-        if left < least and _agrees(function, task, check, number, ...):
-            found, least = words, left / 2  # a later one must be clearly better
-            if left < tolerance / 4:
+        same = share < 1 and left < tolerance / 4  # as good here: then the one that explains more of the inputs
+        if (left < least or same) and (more := _agreeing(function, task, check, number, ...)):
+            if more > share or left < least:
+                found, share, least = words, more, min(least, left / 2)  # a later one must be clearly better
+            if left < tolerance / 4 and share == 1:
                 break
         elif place and not found and (left := off(output[part], other[part])) < least_there:
-            if _agrees(function, task, check, number, part):
+            if _agreeing(function, task, check, number, part):
                 found_there, least_there = words, left / 2
     return found or (f"in {place} {found_there}" if found_there else "")
 
@@ -84,9 +87,9 @@ def result(function: Callable[..., Any], task: Task, check: Checked, arrays: Map
     return np.asarray(found[number] if isinstance(found, tuple) else found)
 
 
-def _agrees(function: Callable[..., Any], task: Task, check: Checked, number: int, part: Any) -> bool:
-    """True if the mistake changes nothing on inputs for which the output is right, and explains most of those for which it is
-    wrong.
+def _agreeing(function: Callable[..., Any], task: Task, check: Checked, number: int, part: Any) -> float:
+    """The share of the inputs with a wrong output that the mistake explains; 0 if it is less than half, or if the mistake changes
+    inputs for which the output is right.
     """
     explained = wrong = 0
     for outcome in check.outcomes:
@@ -95,11 +98,11 @@ def _agrees(function: Callable[..., Any], task: Task, check: Checked, number: in
             continue
         other = result(function, task, check, exact(outcome.arrays), number)
         if other is None or other.shape != output.shape or not np.isfinite(other).all():
-            return False
+            return 0.0
         judgement, left = outcome.judgements[number], off(output[part], other[part])
         if judgement.passed and left > max(8 * judgement.tolerance, 1e-3):
-            return False
+            return 0.0
         if not judgement.passed:
             wrong += 1
             explained += left < 2 * _near(output[part], reference[part], judgement.tolerance)
-    return 2 * explained >= wrong
+    return explained / wrong if wrong and 2 * explained >= wrong else float(not wrong)

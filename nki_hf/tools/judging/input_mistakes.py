@@ -117,6 +117,7 @@ def _moves(length: int, what: str) -> Iterator[tuple[int, str, Array]]:
         yield 3, f"every second {what} of {{}} is read: {what} 2 * i in place of {what} i", 2 * every % length
         yield 2, f"the {rows} of {{}} are taken in pairs, not in halves (interleaved)", every.reshape(2, -1).T.reshape(-1)
         yield 2, f"even and odd {rows} of {{}} are taken apart (as if interleaved)", every.reshape(-1, 2).T.reshape(-1)
+        yield 2, f"even and odd {rows} of {{}} are exchanged: {what} 1 in place of {what} 0 and so on", every ^ 1
     if 2 < length <= _FEW:
         for i in range(length - 1):
             swapped = np.where(every == i, i + 1, np.where(every == i + 1, i, every))
@@ -135,6 +136,8 @@ def _moves(length: int, what: str) -> Iterator[tuple[int, str, Array]]:
             yield rank + 1, f"each {blocks} is the one before, the first the last", (place - 1) % count * tile + within
             yield rank + 1, f"each {blocks} is the one after, the last the first", (place + 1) % count * tile + within
             yield rank + 1, f"every second {blocks} is the one before", place // 2 * 2 * tile + within
+        if count > 2 and count % 2 == 0:
+            yield rank, f"each even {blocks} is exchanged with the odd one after it", (place ^ 1) * tile + within
         for i in range(min(count - 1, _FEW) if count > 2 else 0):
             to = np.where(place == i, i + 1, np.where(place == i + 1, i, place))
             yield rank + (i > 0), f"blocks {i} and {i + 1} of {tile} {rows} of {{}} are exchanged", to * tile + within

@@ -132,9 +132,24 @@ def _kernel(asked: Mapping[str, Any], folder: Path, name: str, limit: _Limits, m
     process = _started(lambda: plain.dump(child.answer({**asked, "progress": str(began)})), folder, name, seconds, memory)
     answer = _answer(folder, name, _ended(process, seconds))
     _bury()
+    if not _complete(answer):
+        answer = _error("damaged", "what its process wrote is no tape: a kernel leaves the modules that it is run by alone")
     if answer["error"] is not None and answer["stage"] == "load" and began.exists():
         answer["stage"] = "run"
     return answer
+
+
+def _complete(answer: Mapping[str, Any]) -> bool:
+    """True if a kernel's process wrote what `child.answer` gives: a file may have changed json, or the process's own code."""
+    error = answer.get("error", False)
+    if error is not None:
+        texts = ("kind", "message", "limit", "advice", "file")
+        if not isinstance(error, dict) or not all(isinstance(error.get(key), str) for key in texts):
+            return False
+        if not isinstance(error.get("line"), int) or not isinstance(error.get("fault"), bool):
+            return False
+    kinds = {"stage": str, "name": str, "traces": list}
+    return all(isinstance(answer.get(key), kind) for key, kind in kinds.items())
 
 
 def _judged(whole: Mapping[str, Any], folder: Path, limit: _Limits, memory: int) -> dict[str, Any]:
