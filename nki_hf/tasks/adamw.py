@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.tasks.row_parts import narrow
 from nki_hf.tasks.task import FLOAT, Task
 
 __all__ = ["TASKS"]
@@ -77,6 +78,11 @@ _ADAMW_WRONG: dict[str, Callable[..., Any]] = {
     "exp_avg_sq takes the square of the new exp_avg, not of the gradient": lambda **a: _adamw(
         **a, power=lambda g: _adamw(**a)[1] ** 2
     ),
+    "the squared gradient is rounded to bfloat16": lambda **a: _adamw(**a, power=lambda g: narrow(g * g)),
+    **{
+        f"the gradient is clipped to {most:g}": lambda most=most, **a: _adamw(**{**a, "grad": np.clip(a["grad"], -most, most)})
+        for most in (0.5, 1.0, 2.0, 5.0)
+    },
     "the gradient is squared twice in exp_avg_sq": lambda **a: _adamw(**a, power=lambda g: g**4),
     "exp_avg_sq is not under a root": lambda **a: _adamw(**a, root=1.0),
     "the fourth root of exp_avg_sq divides, not the square root": lambda **a: _adamw(**a, root=0.25),

@@ -67,6 +67,8 @@ _ONLINE = {
     "the running maximum is that of the last block": "max",
     "the sums of a row are those of the last block only": "last sum",
     "the output is that of the last block only, divided by all sums": "last out",
+    "each block is a softmax of its own, and the output is their mean": "own",
+    "each block is a softmax of its own, and the output is their sum": "own sum",
 }
 """Mistakes of a softmax that goes through the keys block by block."""
 
@@ -104,6 +106,9 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
         "the maximum is that of one tile, and the rows overflow": of(shift=False),
         "the exponential has base 2 instead of e": of(scale=root * np.log(2)),
         "the scores are rounded to bfloat16 before the exponential": (lambda q, k, v: from_scores(q, k, v, causal, bfloat16)),
+        "the queries are rounded to bfloat16 once more after they are scaled (scale the scores instead)": (
+            lambda q, k, v: of(scale=1.0)(bfloat16(q * root), k, v)
+        ),
         "the scores are rounded to bfloat16 before they are scaled": (
             lambda q, k, v: from_scores(q, k, v, causal, bfloat16, q.shape[-1] ** -0.5)
         ),

@@ -70,6 +70,10 @@ def online(q: Array, k: Array, v: Array, causal: bool, size: int, mistake: str) 
             tiles = power.reshape(rows // _TILE, _TILE, size // _TILE, _TILE)
             power = tiles.swapaxes(1, 3).reshape(rows, size)
         seen = np.isfinite(part).any(-1, keepdims=True)
+        if mistake in ("own", "own sum"):
+            out += power / np.where(seen, sums, 1) @ v[start : start + size]
+            total = total + seen if mistake == "own" else np.ones_like(total)
+            continue
         fresh = seen & (mistake == "last sum")
         total = np.where(fresh, 0, total * (1 if mistake in ("sums", "both") else correction)) + sums
         fresh = seen & (mistake == "last out")

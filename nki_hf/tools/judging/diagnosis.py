@@ -269,6 +269,8 @@ def _when(checks: Sequence[Checked]) -> str:
     if "normal" in good:
         large = bad & {"wide", "outlier_key", "late_maximum", "negative"}
         hint = ": a maximum is missing, taken from one tile only, or not followed by the sums" if large else ""
+        if bad == {"equal"}:
+            hint = ": nearly equal numbers are subtracted, as in a variance that is a mean of squares less a squared mean"
         if bad == {"uneven_rows"}:
             hint = ": rows are not treated each by itself: a maximum or a sum serves other rows, or follows the first one"
         return f"it is right on {', '.join(sorted(good))} inputs and wrong on {', '.join(sorted(bad))}{hint}"

@@ -88,8 +88,8 @@ def result(function: Callable[..., Any], task: Task, check: Checked, arrays: Map
 
 
 def _agreeing(function: Callable[..., Any], task: Task, check: Checked, number: int, part: Any) -> float:
-    """The share of the inputs with a wrong output that the mistake explains; 0 if it is less than half, or if the mistake changes
-    inputs for which the output is right.
+    """The share of the inputs with a wrong output that the mistake explains; 0 if that is less than half, or if the mistake
+    changes inputs for which the output is right.
     """
     explained = wrong = 0
     for outcome in check.outcomes:

@@ -18,7 +18,7 @@ from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task
 from nki_hf.tools.judging import diagnosis
 from nki_hf.tools.judging.findings import Failed, finding
-from nki_hf.tools.judging.timed_work import work_of
+from nki_hf.tools.judging.timed_work import asked_outputs, work_of
 from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
 
 __all__ = ["judge_ragged"]
@@ -54,7 +54,7 @@ def judge_ragged(
         warnings.simplefilter("ignore", SimulatorWarning)
         try:
             first = run_tape(trace, to_kernel(run, arrays), options, request["lnc"])
-            work = work_of(first.events, size, task.flops(size), first.run.returned)
+            work = work_of(first.events, size, task.flops(size), asked_outputs(first, task))
             follows = any(size in output.shape for output in first.outputs)
             if work.written < 1 or (work.read < 1 and not follows):
                 what = f"writes {work.written:.0%} of an output" if work.written < 1 else f"reads {work.read:.0%} of an input"

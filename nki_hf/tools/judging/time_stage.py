@@ -27,7 +27,7 @@ from nki_hf.tools.judging.other_kinds import (
     with_values,
 )
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.timed_work import Work, cheap, missing_work, work_of
+from nki_hf.tools.judging.timed_work import Work, asked_outputs, cheap, missing_work, work_of
 from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, sentence, stream_of, timed
 
 __all__ = ["time_rows"]
@@ -74,18 +74,18 @@ class _Judged:
     def add(self, size: int, task: Task, launched: LaunchResult, played: Mapping[str, Any]) -> None:
         """Note a launch; of several chips the first counts."""
         if size not in self.work:
-            events, outputs = launched.events, launched.run.returned
+            events, outputs = launched.events, asked_outputs(launched, task)
             self.work[size] = work_of(events, size, task.flops(size), outputs)
             self.kinds[size] = kinds_of(events, outputs)
             self.places[size] = places_of(events)
             self.numbers[size] = immediates(played["tape"])
 
-    def other(self, size: int, launched: LaunchResult, played: Mapping[str, Any]) -> tuple[str, str, int] | None:
+    def other(self, size: int, task: Task, launched: LaunchResult, played: Mapping[str, Any]) -> tuple[str, str, int] | None:
         """What a timed launch does otherwise, as words, file and line; None if nothing."""
         if not self.work or size in self.work:
             return None
         return (
-            otherwise(self.kinds, kinds_of(launched.events, launched.run.returned), size)
+            otherwise(self.kinds, kinds_of(launched.events, asked_outputs(launched, task)), size)
             or other_number(self.numbers.values(), immediates(played["tape"]))
             or other_place(self.places.values(), places_of(launched.events))
         )
@@ -112,7 +112,7 @@ def _timed(
     events = launched[0].events
     words = missing_work(
         [judged.work[key] for key in sorted(judged.work)],
-        work_of(events, size, task.flops(size), launched[0].run.returned),
+        work_of(events, size, task.flops(size), asked_outputs(launched[0], task)),
     )
     if launched[0].run.short and not turns:
         found["warnings"].append(f"at size {size:,}: {ONE_TURN}. {COUNTED}")
@@ -120,7 +120,7 @@ def _timed(
         raise Failed("times", finding("times", {**_OTHER, "message": f"at size {size:,} the kernel {words}"}))
     if trace["chip"] != request["chips"][0] or size in judged.work:
         return row
-    what = judged.other(size, launched[0], played)
+    what = judged.other(size, task, launched[0], played)
     if what is None and not turns and not cheap(task, trace, events):
         return row
     there = there or with_values(request, task, trace, played, f"at size {size:,}")

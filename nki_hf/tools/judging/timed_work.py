@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.sim import LaunchResult
 from nki_hf.sim.stream.events import Event, Region
 from nki_hf.tasks import Task
 
-__all__ = ["Work", "cheap", "expected_growth", "missing_work", "work_of"]
+__all__ = ["Work", "asked_outputs", "cheap", "expected_growth", "missing_work", "work_of"]
 
 _LEAST = 0.5
 """Share of the elements that a kernel's growth leads one to expect; other blocks or another branch differ by less."""
@@ -24,6 +25,8 @@ _PER_INSTRUCTION, _PER_ELEMENT, _PER_INPUT, _PER_OPERATION = 5e-5, 1.5e-9, 1e-7,
 (drawn, and what row functions do with it in the reference), and an operation of a matmul in the reference and the ideal one."""
 _ROUNDING = 0.98
 """Share of the task's operations: a formula may count a little more than what is done."""
+_EXACT = 1e-9
+"""Where the formula counts what is done at every judged size, it does so at others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,11 @@ class _Marks:
     def share(self) -> float:
         """Of its elements, at most 1."""
         return 1.0 if self.unknown else min(1.0, (float(self.flags.sum()) + self.counted) / max(self.flags.size, 1))
+
+
+def asked_outputs(launched: LaunchResult, task: Task) -> tuple[int, ...]:
+    """The buffers of the outputs that the task asks for; what a kernel returns beyond them counts for nothing."""
+    return launched.run.returned[: len(task.outputs)]
 
 
 def work_of(events: Sequence[Event], size: int, flops: int, outputs: Collection[int]) -> Work:
@@ -115,8 +123,9 @@ def missing_work(checked: Sequence[Work], timed: Work) -> str:
         return f"writes {min(100 * timed.written, 99.9):.3g}% of an output, and {last.written:.0%} of it at size {last.size:,}"
     if timed.read < min(1.0, last.read) * _ROUNDING:
         return f"reads {timed.read:.0%} of an input, and {last.read:.0%} of it at size {last.size:,}"
-    if all(item.useful >= 1 for item in checked) and timed.useful < _ROUNDING:
-        return f"does {timed.useful:.0%} of the operations that the task asks for in its matmuls"
+    exact = len(checked) > 1 and all(abs(item.useful - 1) < _EXACT for item in checked)
+    if all(item.useful >= 1 - _EXACT for item in checked) and timed.useful < (1 - _EXACT if exact else _ROUNDING):
+        return f"does {min(100 * timed.useful, 99.9):.3g}% of the operations that the task asks for in its matmuls"
     expected = expected_growth(checked[0].size, checked[0].elements, last.size, last.elements, timed.size)
     if timed.elements < _LEAST * expected:
         return f"computes {timed.elements:,} elements, and the smaller sizes lead to {expected:,.0f}"
