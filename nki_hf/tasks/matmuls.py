@@ -82,6 +82,14 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
+def _half_sums(a: Array, b: Array, place: Callable[[Array, int], Array], axis: int) -> Array:
+    """The product over the half of the contraction that `place` gives for each index of an axis of the output, 0 or 1."""
+    halves = [left @ right for left, right in zip(np.array_split(a, 2, 1), np.array_split(b, 2, 0), strict=True)]
+    size = halves[0].shape[axis]
+    which = place(np.arange(size), size)
+    return np.where(which[:, None] if axis == 0 else which, halves[1], halves[0])
+
+
 _MATMUL_WRONG: dict[str, Callable[..., Any]] = {
     **{
         f"{which} of 128 of the contraction is {what}": (lambda a, b, part=part: a[:, part] @ b[part])
@@ -102,6 +110,17 @@ _MATMUL_WRONG: dict[str, Callable[..., Any]] = {
     "each half of the rows has one half of the contraction, twice (partial sums that were not exchanged)": lambda a, b: (
         np.concatenate([2 * (np.split(part, 2, 1)[i] @ np.split(b, 2, 0)[i]) for i, part in enumerate(np.array_split(a, 2))])
     ),
+    **{
+        f"{which} of the output has one half of the contraction alone (partial sums that were not exchanged)": (
+            lambda a, b, place=place, axis=axis: _half_sums(a, b, place, axis)
+        )
+        for which, place, axis in (
+            ("each half of the rows", lambda index, size: 2 * index // size, 0),
+            ("every second tile of 128 rows", lambda index, size: index // 128 % 2, 0),
+            ("each half of the columns", lambda index, size: 2 * index // size, 1),
+            ("every second tile of 512 columns", lambda index, size: index // 512 % 2, 1),
+        )
+    },
     "a is transposed": lambda a, b: a.T @ b,
     "b is transposed": lambda a, b: a @ b.T,
     "a and b are exchanged": lambda a, b: b @ a,

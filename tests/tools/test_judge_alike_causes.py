@@ -115,6 +115,10 @@ RIGHT = {
     "cumsum": (CUMSUM, {"carry": "nl.float32"}),
     "nkibench_silu": (LOOP, {"before": "", "loop": "0, x.shape[0], 128", "row": "i"}),
 }
+ROOT_LINE = 1 + (HEAD + ADAMW).splitlines().index("        {root}")
+INFINITE = (
+    f"reciprocal at line {ROOT_LINE + 1} is the first to write inf (65,536 of 65,536 elements): an overflow, a division by 0"
+)
 JSON = "import json\njson.dumps = lambda *a, **k: '{}'\n"
 WRONG = [
     ("adamw", {"root": UNDER}, "param equals what comes out if eps is under the root"),
@@ -122,6 +126,8 @@ WRONG = [
     ("adamw", {"step": AFTER}, "param equals what comes out if the weight decay comes after the step"),
     ("matmul", {"c": "(c ^ 1)"}, "each even block of 128 columns of a is exchanged with the odd one after it"),
     ("matmul", {"fewer": " - (i >= 1920)"}, "at size 2,048 the kernel does 98.4% of the operations that the task asks for"),
+    ("adamw", {"root": ROOT.replace("data=v", "data=m")}, f"activation at line {ROOT_LINE} is the first to write NaN"),
+    ("adamw", {"root": ROOT.replace("nl.sqrt, data=v", "nl.sqrt, data=v, scale=0.0").replace("1e-8", "0.0")}, INFINITE),
     ("adamw", {"clip": CLIP}, "param equals what comes out if the gradient is clipped to 1"),
     ("cumsum", {"carry": "nl.bfloat16"}, "the carry of each 256 columns is rounded to bfloat16"),
     ("nkibench_silu", {"loop": "x.shape[0] // 128", "row": "i * 128"}, "A register takes no arithmetic"),
@@ -179,6 +185,17 @@ def test_an_output_more_than_the_task_asks_for_hides_nothing(left_out, tmp_path)
     assert record["ragged"]["verdict"] == "right", record["ragged"]
     assert record["passed"] != left_out, record["sentence"]
     assert not left_out or "at size 4,096 the kernel writes 62.5% of an output" in record["sentence"]
+
+
+@pytest.mark.parametrize("which", ["each half of the rows", "every second tile of 128 rows"])
+def test_partial_sums_of_two_cores_that_are_not_exchanged(which, rng):
+    a, b = rng.standard_normal((512, 512)), rng.standard_normal((512, 512))
+    words = f"{which} of the output has one half of the contraction alone (partial sums that were not exchanged)"
+    found = load_task("matmul").wrong[words](a=a, b=b)
+    for row in (0, 127, 128, 255, 256, 383, 384, 511):
+        second = row >= 256 if which == "each half of the rows" else row in (128, 255, 384, 511)
+        part = slice(256, 512) if second else slice(0, 256)
+        np.testing.assert_allclose(found[row], [sum(a[row, part] * b[part, j]) for j in range(512)], atol=1e-9)
 
 
 def test_softmaxes_of_blocks_of_keys_and_queries_rounded_after_their_scale(rng):

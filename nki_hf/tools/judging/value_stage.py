@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.chips import Chip
 from nki_hf.sim import SimOptions
 from nki_hf.tasks import Task
 from nki_hf.tools.judging import against, diagnosis
 from nki_hf.tools.judging.findings import Failed, finding, of_fault
-from nki_hf.tools.judging.values import Checked, Run, drawn, strict_read
+from nki_hf.tools.judging.not_finite import first_not_finite
+from nki_hf.tools.judging.values import Checked, Outcome, Run, drawn, strict_read, to_kernel
 
 __all__ = ["RATIOS", "add_cases", "judge_values"]
 
@@ -97,6 +99,8 @@ def judge_values(
             record["diagnosis"] = diagnosis.named(task, checks)
         if unfinished and not found and (words := _holes(check, record["warnings"])):
             record["diagnosis"] = words
+        elif bad and fault is None and (not record["diagnosis"] or "not finite" in record["diagnosis"]):
+            record["diagnosis"] = _not_finite(request, runs, *bad[0], traces, chip) or record["diagnosis"]
         seen = set()
         for check, outcome in bad:
             number = outcome.wrong or 0
@@ -152,6 +156,17 @@ def _holes(check: Checked, warnings: list[str]) -> str:
             place = f"{buffer.name}{list(buffer.shape)} (line {buffer.line}), which is read through run-time indices"
             return f"the result depends on memory that was never written: {count} of {place}, the first at {first}"
     return ""
+
+
+def _not_finite(
+    request: Mapping[str, Any], runs: list[Run], check: Checked, outcome: Outcome, traces: Mapping[Any, Any], chip: Chip
+) -> str:
+    """The first instruction that writes NaN or an overflow, where the wrong output has some."""
+    if np.isfinite(np.asarray(outcome.outputs[outcome.wrong or 0], np.float64)).all():
+        return ""
+    run = next(run for run in runs if run.size == check.size)
+    options = SimOptions(chip=chip, third_party=True)
+    return first_not_finite(traces[run.size, chip.name], to_kernel(run, outcome.arrays), options, request["lnc"])
 
 
 def _first_difference(
