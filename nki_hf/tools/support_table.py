@@ -97,7 +97,8 @@ def support_table() -> str:
         _table(("what arrives", "what the kernel gets"), _MASKS),
         "## Known differences from eager",
         "- A query row that sees no key gives zeros here, and in torch's sdpa where the mask is bool or -inf; eager, and sdpa "
-        "with a float mask of finfo.min, give the mean of all values. It shows in "
+        "with a float mask of finfo.min, give the mean of all values, and so does a call here whose mask of finfo.min cannot "
+        "be read (compiling, exporting, under vmap). It shows in "
         "the rows of padding only, except under left padding in `blt` and `musicgen`, whose later layers read such rows. "
         "In training with left padding the last row of padding predicts the first real token, so with labels of -100 at the "
         "padding alone it is part of the loss: loss and gradients are those of sdpa there, not of eager. Set the label of the "
@@ -137,7 +138,7 @@ _MASKS = (
     ("float of zeros and finfo.min or -inf", "the same as the bool mask"),
     ("other float", "an additive bias in float32; a row that is -inf everywhere sees no key"),
     ("integer", "an additive bias, as in eager: 0 and 1 do not hide anything; pass bool"),
-    ("any mask while compiling or exporting", "the mask itself: its values cannot be read there"),
+    ("any mask while compiling, exporting or under vmap", "the mask itself: its values cannot be read there"),
 )
 
 

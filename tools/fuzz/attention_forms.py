@@ -10,7 +10,7 @@ import numpy as np
 
 from tools.fuzz.attention_problems import PLAIN, Case, decided, draw_problem
 
-__all__ = ["RUNS", "WAYS", "draw_decode", "draw_form", "draw_way"]
+__all__ = ["RUNS", "UNREAD", "WAYS", "draw_decode", "draw_form", "draw_way"]
 
 RUNS = ("band", "runs", "blocks", "left_padding")
 """Masks of which each row is one run of keys: on one band, anywhere, causal in blocks on the diagonal, causal behind padding.
@@ -18,6 +18,8 @@ They hide keys, so they are passed as bool or as zeros and a lowest number.
 """
 WAYS = ("compiled", "compiled dynamic", "exported", "vmap", "autocast", "no_grad", "checkpoint")
 """See attention_ways.py."""
+UNREAD = ("compiled", "compiled dynamic", "exported", "vmap")
+"""Ways in which the values of a mask cannot be read (docs/support.md)."""
 _TYPES = (None, None, "float32", "bfloat16", "float16", "float64")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tools.fuzz.attention_forms import RUNS
+from tools.fuzz.attention_forms import RUNS, UNREAD
 from tools.fuzz.attention_packs import cached, paged, seen_in_pack
 from tools.fuzz.attention_problems import Case, refused
 
@@ -117,7 +117,8 @@ def _mask(case: Case, generator: torch.Generator, shape: tuple[int, ...]) -> tup
             return _laid_mask(seen, case), bias.masked_fill(~seen, -inf)
         hiding = getattr(torch, case["mask_dtype"])
         mask = torch.zeros(seen.shape, dtype=hiding).masked_fill(~seen, torch.finfo(hiding).min)
-        return _laid_mask(mask, case), bias.masked_fill(~seen, -inf)
+        # Where values cannot be read it is added, and a row of nothing else has the mean of all values, as eager's.
+        return _laid_mask(mask, case), bias + mask.double() if case["way"] in UNREAD else bias.masked_fill(~seen, -inf)
     if kind in ("two_values", "low"):  # added: rows of nothing else see all keys
         low = -1e4 if kind == "low" else -5.0
         mask = torch.zeros(seen.shape, dtype=torch.float32).masked_fill(~seen, low)

@@ -34,6 +34,7 @@ def in_way(case: Case, function: Callable[[dict[str, Any]], Results], leaves: di
     if way.startswith("compiled"):
         torch._dynamo.reset()
         torch._logging.set_logs(dynamo=logging.ERROR)
+        torch._functorch.config.donated_buffer = False  # gradients are asked for more than once
         return torch.compile(called, backend="aot_eager", dynamic=way.endswith("dynamic"))(*given.values())
     if way == "exported":
         return torch.export.export(_Module(called), tuple(given.values())).module()(*given.values())
