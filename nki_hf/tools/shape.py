@@ -66,7 +66,7 @@ def problem_of(shape: str) -> Problem:
             window=window,
             ahead=ahead,
             runtime_bounds="bounds" in words,
-            **_bias(shape, words),
+            **_bias(shape, words, {"batch": sizes.get("b", 1), "heads": heads, "rows": seqlen_q}),
         ),
         softcap=numbers.get("softcap"),
         sink="sink" in words,
@@ -90,8 +90,11 @@ def _words(shape: str) -> dict[str, str]:
     return found
 
 
-def _bias(shape: str, words: dict[str, str]) -> dict[str, Any]:
-    """The fields of `Mask` for a dense mask, which has one plane of rows for all batch entries and heads unless it is said."""
+def _bias(shape: str, words: dict[str, str], sizes: dict[str, int]) -> dict[str, Any]:
+    """The fields of `Mask` for a dense mask, which has one plane of rows for all batch entries and heads unless it is said.
+
+    An axis of size 1 is none: a tensor of that shape has the same values for all.
+    """
     given = [name for name in _BIASES if name in words]
     if not given:
         return {}
@@ -102,7 +105,7 @@ def _bias(shape: str, words: dict[str, str]) -> dict[str, Any]:
     if len(set(axes)) < len(axes) or not set(axes) <= set(_AXES):
         known = f"{', '.join(_AXES)} joined by +, or one"
         raise ValueError(f"shape: {given[0]}={value} names no axes: it is {known}.")
-    return {"bias": _BIASES[given[0]], **{f"bias_{axis}": axis in axes for axis in _AXES}}
+    return {"bias": _BIASES[given[0]], **{f"bias_{axis}": axis in axes and sizes[axis] > 1 for axis in _AXES}}
 
 
 def _offset(shape: str, value: str) -> int:

@@ -36,7 +36,20 @@ def invoke(*words):
     ],
 )
 def test_a_word_is_a_mask(words, mask):
-    assert problem_of(f"sq=8,skv=12,{words}").mask == mask
+    assert problem_of(f"b=2,hq=2,sq=8,skv=12,{words}").mask == mask
+
+
+@pytest.mark.parametrize(
+    ("words", "axes"),
+    [
+        ("b=1,hq=2,sq=8,bias=batch+heads+rows", "heads rows"),
+        ("b=2,hq=1,sq=8,mask=batch+heads", "batch"),
+        ("b=2,hq=2,sq=1,bias", ""),
+    ],
+)
+def test_an_axis_of_size_1_is_none_as_in_a_call_with_that_tensor(words, axes):
+    mask = problem_of(words).mask
+    assert [name for name in ("batch", "heads", "rows") if getattr(mask, f"bias_{name}")] == axes.split()
 
 
 @pytest.mark.parametrize(
