@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nki_hf.problem import DTYPES, Mask, Problem
+from nki_hf.problem import DTYPES, LARGEST_SCALE, SMALLEST_SOFTCAP, Mask, Problem
 
 __all__ = ["LARGEST", "SHAPE_HELP", "problem_of"]
 
@@ -130,6 +130,11 @@ def _size(shape: str, name: str, value: str) -> int:
 
 def _number(shape: str, name: str, value: str) -> float:
     try:
-        return float(value)
+        number = float(value)
     except ValueError as error:
         raise ValueError(f"shape={shape!r}: {name} is not a number: {error}.") from None
+    if name == "softcap" and not SMALLEST_SOFTCAP <= number <= LARGEST_SCALE:
+        raise ValueError(f"shape: softcap={value} is not a cap: it is {SMALLEST_SOFTCAP} to {LARGEST_SCALE}, or left out.")
+    if not -LARGEST_SCALE <= number <= LARGEST_SCALE:
+        raise ValueError(f"shape: {name}={value} is not finite in float32: it is at most {LARGEST_SCALE} in size.")
+    return number
