@@ -284,6 +284,19 @@ def test_a_graph_that_runs_torch_says_so_when_it_is_traced(head_dim, dtype, fiel
     assert {reason.field for reason in known} >= {field}
 
 
+def test_the_reasons_of_a_graph_name_no_softcap_that_was_not_given():
+    torch.compiler.reset()
+    q = torch.randn(1, 2, 40, 257)
+    compiled = torch.compile(nki_hf.attention, backend="eager", dynamic=True, fullgraph=True)
+    nki_hf.explain(reset=True)
+    with pytest.warns(FallbackWarning, match="head_dim"):
+        compiled(q, q, q, softcap=30.0)
+    (row,) = nki_hf.explain(reset=True).rows
+    said = [reason.value for reason in row.first.rejected if reason.field == "softcap"]
+    assert said
+    assert set(said) <= {"given", "30.0"}
+
+
 def test_the_phase_is_that_of_the_kernel_that_ran():
     """A few rows decode where the decode kernel runs them; one row decodes whatever runs it."""
     nki_hf.explain(reset=True)
