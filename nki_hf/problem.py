@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-__all__ = ["BIAS_KINDS", "DTYPES", "Band", "Mask", "Problem", "chunk_begin"]
+__all__ = ["BIAS_KINDS", "DTYPES", "LARGEST_SCALE", "SMALLEST_SOFTCAP", "Band", "Mask", "Problem", "chunk_begin"]
 
 DTYPES = ("bfloat16", "float16", "float32")
 """Element types that the kernels compute with; anything else is refused by the dispatch rules, not here."""
+LARGEST_SCALE = 3.4028234663852886e38
+"""The largest softmax scale, in size, and the largest softcap: of float32, in which scores are computed."""
+SMALLEST_SOFTCAP = 1e-45
+"""Float32's smallest number above zero, to one digit."""
 
 BIAS_KINDS = (None, "boolean", "additive")
 

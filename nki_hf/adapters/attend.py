@@ -17,12 +17,10 @@ from nki_hf.backends.neuron_eager import warn_of_eager_call
 from nki_hf.backends.neuron_launch import LaunchFailed
 from nki_hf.dispatch import Decision
 from nki_hf.errors import UnsupportedProblem
+from nki_hf.problem import LARGEST_SCALE, SMALLEST_SOFTCAP
 from nki_hf.settings import settings
 
 __all__ = ["attend", "check_call"]
-
-_LARGEST = 3.4028234663852886e38  # of float32, in which scores are computed
-_SMALLEST = 1e-45  # float32's smallest number above zero, to one digit
 
 
 def attend(call: Call, layer: str = "attention") -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
@@ -91,11 +89,11 @@ def _check_scalars(call: Call) -> None:
       UnsupportedProblem: see the text.
     """
     reasons = []
-    if call.softcap is not None and not _SMALLEST <= call.softcap <= _LARGEST:
-        limit = f"must be above 0 and finite in float32, {_SMALLEST} to {_LARGEST}"
+    if call.softcap is not None and not SMALLEST_SOFTCAP <= call.softcap <= LARGEST_SCALE:
+        limit = f"must be above 0 and finite in float32, {SMALLEST_SOFTCAP} to {LARGEST_SCALE}"
         reasons.append(no_kernel("softcap", call.softcap, limit, "None switches it off."))
-    if call.scale is not None and not -_LARGEST <= call.scale <= _LARGEST:
-        reasons.append(no_kernel("scale", call.scale, f"must be finite in float32, at most {_LARGEST} in size"))
+    if call.scale is not None and not -LARGEST_SCALE <= call.scale <= LARGEST_SCALE:
+        reasons.append(no_kernel("scale", call.scale, f"must be finite in float32, at most {LARGEST_SCALE} in size"))
     if not 0 <= call.dropout <= 1:
         reasons.append(no_kernel("dropout", call.dropout, "must be a probability, 0.0 to 1.0"))
     if reasons:

@@ -74,9 +74,8 @@ class Call:
     @property
     def head_sink(self) -> torch.Tensor | None:
         """The sink as `[num_heads_q]` if it has one logit per head, which is what kernels take; else None."""
-        if self.sink is None or self.sink.shape not in ((self.q.shape[1],), (1, self.q.shape[1], 1, 1)):
-            return None
-        return self.sink.reshape(-1)
+        sink, heads = self.sink, self.q.shape[1]
+        return sink.reshape(-1) if sink is not None and (sink.shape == (heads,) or sink.shape == (1, heads, 1, 1)) else None
 
     @property
     def transformed(self) -> bool:
@@ -120,7 +119,7 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch
             reasons.append(_shape_reason("k.shape", k, f"must end with q's head_dim, {q_shape[3]}"))
         if k_shape[0] != v_shape[0] or k_shape[1] != v_shape[1] or k_shape[2] != v_shape[2]:
             reasons.append(_shape_reason("v.shape", v, f"must begin with k's batch, heads and length, {list(k_shape[:3])}"))
-        if q_shape[0] != k_shape[0] and 1 not in (q_shape[0], k_shape[0]):
+        if q_shape[0] != k_shape[0] and q_shape[0] != 1 and k_shape[0] != 1:
             reasons.append(_shape_reason("k.shape", k, f"must have q's batch, {q_shape[0]}, or 1"))
         if q_shape[1] % k_shape[1]:
             reasons.append(
@@ -133,7 +132,7 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch
             )
     if not reasons and sink is not None and sink.shape != (q.shape[1],):
         wanted = (max(q.shape[0], k.shape[0]), q.shape[1], q.shape[2], 1)
-        if sink.dim() != 4 or any(have not in (1, want) for have, want in zip(sink.shape, wanted, strict=True)):
+        if sink.dim() != 4 or any(have != 1 and have != want for have, want in zip(sink.shape, wanted, strict=True)):
             limit = f"must be [num_heads_q] = [{q.shape[1]}] or broadcast to [batch, num_heads_q, seqlen_q, 1] = {list(wanted)}"
             reasons.append(_shape_reason("sink.shape", sink, limit))
     if reasons:

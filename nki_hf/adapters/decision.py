@@ -122,6 +122,7 @@ def _decided_gradients(key: ProblemKey, where: Where, bias: bool) -> Decision:
 
 
 _SEQLEN = 128  # stands for any length, as one head stands for any number
+_ANY = "given"  # in the reasons of a graph, what stands for any softcap
 
 
 def _decided_of_graph(
@@ -156,7 +157,9 @@ def _decided_of_graph(
         for kernel, field, value, limit, advice in refused
     )
     backend, chip, lnc = where
-    return decide(problem, backend=backend, chip=chip, lnc=lnc, fallback=fallback, refused=reasons, unknown=SIZES)
+    decision = decide(problem, backend=backend, chip=chip, lnc=lnc, fallback=fallback, refused=reasons, unknown=SIZES)
+    told = (replace(reason, value=_ANY) if reason.field == "softcap" else reason for reason in decision.rejected)
+    return replace(decision, rejected=tuple(told))
 
 
 def _refusals(call: Call, *, here: bool) -> list[Reason]:

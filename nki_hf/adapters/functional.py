@@ -97,7 +97,7 @@ def attention(
                 raise ValueError(f"{name}.layout={bound.layout} is not supported: call to_dense().")
             if bound.dtype.is_floating_point or bound.dtype.is_complex or bound.dtype == torch.bool:
                 raise ValueError(f"{name}.dtype={bound.dtype} is not supported: {name} counts keys, so it must be integer.")
-            if bound.shape not in ((1, seqlen_q), (q.shape[0], seqlen_q)):
+            if bound.shape != (1, seqlen_q) and bound.shape != (q.shape[0], seqlen_q):
                 raise ValueError(
                     f"{name}.shape={list(bound.shape)} is not supported: it must be [batch or 1, seqlen_q], "
                     f"[{q.shape[0]} or 1, {seqlen_q}]."

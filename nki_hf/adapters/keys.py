@@ -54,7 +54,14 @@ class Keys(Band):
         return replace(self, lo=lo, hi=hi, inside=False)
 
     def within_band(self, band: Band, seqlen_q: int, seqlen_kv: int, device: torch.device) -> Keys:
-        """Only keys of another band, which becomes bounds, for it may lie at another offset."""
+        """Only keys of another band. It stays one, so that kernels skip what it hides; at another offset than a band that there
+        is already it becomes bounds.
+        """
+        if not self.banded:
+            return replace(self, q_offset=band.q_offset, window=band.window, ahead=band.ahead, inside=False)
+        if self.q_offset == band.q_offset:
+            window, ahead = _least(self.window, band.window), _least(self.ahead, band.ahead)
+            return replace(self, window=window, ahead=ahead, inside=False)
         return self.within(
             *Keys(q_offset=band.q_offset, window=band.window, ahead=band.ahead).bounds(seqlen_q, seqlen_kv, device)
         )
@@ -148,6 +155,11 @@ class Keys(Band):
         if bias is None or seen is None:
             return seen
         return seen & bias if bias.dtype == torch.bool else torch.where(seen, bias, float("-inf"))
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    """The nearer of two limits; None is none."""
+    return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
 def _as_int32(bound: torch.Tensor) -> torch.Tensor:

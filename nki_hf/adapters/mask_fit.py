@@ -53,7 +53,7 @@ def fitted(
     if mask.dim() != 4 or mask.shape[3] != seqlen_kv:
         _misfit(name, shape, wanted)
     for axis in range(3):  # not any() of a generator, which Dynamo of torch 2.9 does not enter
-        if mask.shape[axis] not in (1, wanted[axis]):
+        if mask.shape[axis] != 1 and mask.shape[axis] != wanted[axis]:
             _misfit(name, shape, wanted)
     return mask
 

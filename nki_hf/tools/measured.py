@@ -26,7 +26,7 @@ from nki_hf.tools.input_files import check_regular
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.modelled import ModelRequest, stream
 from nki_hf.tools.shape import problem_of
-from nki_hf.tools.subjects import attention_kernels, events_of, subject
+from nki_hf.tools.subjects import events_of, own_kernels, subject
 
 __all__ = ["compared", "cores_and_words", "read_rows"]
 
@@ -55,6 +55,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
             f"measured={path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}: its first line names the "
             "columns, separated by commas."
         )
+    twice = [name for name in (*_COLUMNS, "versions") if list(names).count(name) > 1]
+    if twice:
+        raise ValueError(f"measured={path} has the column{'s' * (len(twice) > 1)} {', '.join(twice)} twice: name each once.")
     rows = []
     for number, line in lines:
         where = f"measured={path}, line {number}"
@@ -110,7 +113,7 @@ def compared(rows: Sequence[dict[str, str]], off: Sequence[str] = ()) -> list[di
 def _simulated(row: dict[str, str], off: Sequence[str]) -> tuple[float, str]:
     """Microseconds, and the family whose rows say how sure they are."""
     kernel, chip = row["kernel"], without(get_chip(row["chip"]), *off)
-    if kernel in attention_kernels():
+    if kernel in own_kernels():
         lnc, words = cores_and_words(row)
         return attention_us(problem_of(",".join(words)), chip, lnc, kernel=kernel).us, family_of(kernel)
     if kernel.partition(":")[0].endswith(".py"):
@@ -132,7 +135,12 @@ def _simulated(row: dict[str, str], off: Sequence[str]) -> tuple[float, str]:
 def cores_and_words(row: dict[str, str]) -> tuple[int, list[str]]:
     """How many cores a row's shape asks for, and its other words."""
     words = [word.strip() for word in row["shape"].split(",")]
-    lnc = 2 if "lnc=2" in words else 1
+    cores = [word for word in words if word.partition("=")[0] == "lnc"]
+    if len(cores) > 1:
+        raise ValueError(f"shape={row['shape']!r} says lnc twice: it is given once.")
+    if cores and cores[0] not in ("lnc=1", "lnc=2"):
+        raise ValueError(f"shape: {cores[0]} is no number of cores: it is lnc=1 or lnc=2.")
+    lnc = 2 if "lnc=2" in cores else 1
     if lnc > get_chip(row["chip"]).default_lnc:
         raise ValueError(f"lnc={lnc} is not possible on {row['chip']}: leave it out.")
-    return lnc, [word for word in words if word not in ("lnc=1", "lnc=2")]
+    return lnc, [word for word in words if word not in cores]

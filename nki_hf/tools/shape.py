@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nki_hf.problem import DTYPES, Mask, Problem
+from nki_hf.problem import DTYPES, LARGEST_SCALE, SMALLEST_SOFTCAP, Mask, Problem
 
 __all__ = ["LARGEST", "SHAPE_HELP", "problem_of"]
 
@@ -66,7 +66,7 @@ def problem_of(shape: str) -> Problem:
             window=window,
             ahead=ahead,
             runtime_bounds="bounds" in words,
-            **_bias(shape, words),
+            **_bias(shape, words, {"batch": sizes.get("b", 1), "heads": heads, "rows": seqlen_q}),
         ),
         softcap=numbers.get("softcap"),
         sink="sink" in words,
@@ -90,8 +90,11 @@ def _words(shape: str) -> dict[str, str]:
     return found
 
 
-def _bias(shape: str, words: dict[str, str]) -> dict[str, Any]:
-    """The fields of `Mask` for a dense mask, which has one plane of rows for all batch entries and heads unless it is said."""
+def _bias(shape: str, words: dict[str, str], sizes: dict[str, int]) -> dict[str, Any]:
+    """The fields of `Mask` for a dense mask, which has one plane of rows for all batch entries and heads unless it is said.
+
+    An axis of size 1 is none: a tensor of that shape has the same values for all.
+    """
     given = [name for name in _BIASES if name in words]
     if not given:
         return {}
@@ -102,7 +105,7 @@ def _bias(shape: str, words: dict[str, str]) -> dict[str, Any]:
     if len(set(axes)) < len(axes) or not set(axes) <= set(_AXES):
         known = f"{', '.join(_AXES)} joined by +, or one"
         raise ValueError(f"shape: {given[0]}={value} names no axes: it is {known}.")
-    return {"bias": _BIASES[given[0]], **{f"bias_{axis}": axis in axes for axis in _AXES}}
+    return {"bias": _BIASES[given[0]], **{f"bias_{axis}": axis in axes and sizes[axis] > 1 for axis in _AXES}}
 
 
 def _offset(shape: str, value: str) -> int:
@@ -127,6 +130,11 @@ def _size(shape: str, name: str, value: str) -> int:
 
 def _number(shape: str, name: str, value: str) -> float:
     try:
-        return float(value)
+        number = float(value)
     except ValueError as error:
         raise ValueError(f"shape={shape!r}: {name} is not a number: {error}.") from None
+    if name == "softcap" and not SMALLEST_SOFTCAP <= number <= LARGEST_SCALE:
+        raise ValueError(f"shape: softcap={value} is not a cap: it is {SMALLEST_SOFTCAP} to {LARGEST_SCALE}, or left out.")
+    if not -LARGEST_SCALE <= number <= LARGEST_SCALE:
+        raise ValueError(f"shape: {name}={value} is not finite in float32: it is at most {LARGEST_SCALE} in size.")
+    return number

@@ -159,6 +159,8 @@ def _gemm_rows(size: int) -> int:
 
 def subject(name: str) -> Subject:
     """The subject of that name; a ValueError lists the known ones."""
+    if name in own_kernels():
+        raise ValueError(f"kernel={name!r} takes no size: it takes a call, as in sq=1024,causal.")
     if name not in SUBJECTS:
         known = (*own_kernels(), *SUBJECTS)
         raise ValueError(f"kernel={name!r} is not known: it is one of {', '.join(known)}.")

@@ -12,6 +12,7 @@ import typer
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.tasks import load_task
 from nki_hf.tools.judging.named_kernels import named
+from nki_hf.tools.judging.times import TURNS_OF_INPUTS
 from nki_hf.tools.modelled import window_of
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
@@ -38,7 +39,9 @@ _OLDER = (
     "the judge times a kernel otherwise than the search did: its results are of another kernel, which read what is no longer "
     "there. They were dropped: run the command again (with --storage: give another one)."
 )
-"""Where a search and the judgement of its fastest differ by more than `_SAME`: both schedule the same instructions."""
+"""Where a search and the judgement of its fastest differ by more than `_SAME`: both schedule the same instructions, but for
+loops that turn by inputs, which each draws its own.
+"""
 
 _UNJUDGED = (
     "none of the fastest passes: values are judged at sizes {sizes}, whatever is tuned for. --check gives other sizes, and "
@@ -133,12 +136,12 @@ def command(
                 study = Sampled(space, sampler, storage, case.study.name, trials, None if seed == -1 else seed, timeout)
                 found = sampled(case, space, study, workers, timeout)
             verdicts: list[dict[str, Any]] = []
+            older = False
             if judged and not own:
                 base = {"kind": "judge", "path": item.path, "task": task}
                 size = int(case.label.partition("@")[2])
                 asked = {**options, "layout": item.layout, "at": [size], "chip": [case.job["chip"]]}
-                verdicts = _judged(found, base, asked, workers)
-            older = any(row["judged_us"] and abs(row["judged_us"] / row["us"] - 1) > _SAME for row in verdicts)
+                verdicts, older = _judged(found, base, asked, workers)
             if older:
                 case.study.forget()
             work.advance()
@@ -156,14 +159,16 @@ def command(
     raise typer.Exit(1 if failed else 0)
 
 
-def _judged(found: Tuned, base: dict[str, Any], options: dict[str, Any], workers: Workers) -> list[dict[str, Any]]:
-    """Verdicts of the fastest, until one passes."""
-    verdicts = []
+def _judged(found: Tuned, base: dict[str, Any], options: dict[str, Any], workers: Workers) -> tuple[list[dict[str, Any]], bool]:
+    """Verdicts of the fastest, until one passes; and whether one of them was timed otherwise than in the search."""
+    verdicts, older = [], False
     for constants, us in found.ranked[:_JUDGED]:
         asked = {**options, "constants": {**options["constants"], **constants}}
         answer = next(workers.run([{**base, "options": asked}], round_limit(options)))[1]
-        record = answer.get("record") or {"passed": False, "sentence": answer.get("error", ""), "times": []}
+        record = answer.get("record") or {"passed": False, "sentence": answer.get("error", ""), "times": [], "warnings": []}
         times = [row["us"] for row in record["times"]]
+        if times and not any(TURNS_OF_INPUTS in warning for warning in record["warnings"]):
+            older |= abs(times[0] / us - 1) > _SAME
         verdicts.append(
             {
                 "constants": constants,
@@ -175,7 +180,7 @@ def _judged(found: Tuned, base: dict[str, Any], options: dict[str, Any], workers
         )
         if record["passed"]:
             break
-    return verdicts
+    return verdicts, older
 
 
 def _plain(found: Tuned, verdicts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -32,6 +32,22 @@ def test_a_band_as_bounds_is_the_band(window, ahead, q_offset):
     assert torch.equal(shown(Keys(lo=lo, hi=hi), 6, 8)[0, 0], band)
 
 
+@pytest.mark.parametrize("one", [(0, None, None), (0, 3, None), (0, 4, 2), (-2, None, 1)])
+@pytest.mark.parametrize("other", [(0, 2, 4), (0, None, 1), (-2, 2, None), (3, None, 1)])
+def test_one_band_within_another_is_what_both_show_and_stays_a_band_at_one_offset(one, other):
+    names = ("q_offset", "window", "ahead")
+    within = Keys(**dict(zip(names, one, strict=True))).within_band(
+        Band(**dict(zip(names, other, strict=True))), 6, 8, torch.device("cpu")
+    )
+    row, key = torch.arange(6)[:, None], torch.arange(8)
+    both = torch.ones(6, 8, dtype=torch.bool)
+    for q_offset, window, ahead in (one, other):
+        both &= key > row + q_offset - (window or 100)
+        both &= key < row + q_offset + (ahead or 100)
+    assert torch.equal(shown(within, 6, 8).expand_as(both[None, None]), both[None, None])
+    assert (within.lo is None) == (one[1:] == (None, None) or one[0] == other[0])
+
+
 OWN_FORMULA = {
     "adapters/paged.py",  # says a window in FlashAttention's words
     "tasks/attention_backward.py",

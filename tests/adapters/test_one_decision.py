@@ -18,6 +18,7 @@ from nki_hf.adapters.keys import Keys
 from nki_hf.chips import CHIPS
 from nki_hf.dispatch import SIZES, decide
 from nki_hf.errors import Reason, UnsupportedProblem
+from nki_hf.tools.explain import run_shape
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32)
 UNKNOWN_IN_GRAPHS = {*SIZES, "softmax_scale", "softcap", "sbuf_bytes", "mask.bias", "chip"}  # chip: after those of sizes
@@ -157,6 +158,66 @@ def test_what_one_call_hands_over_no_other_takes():
     assert torch_op._handed.call is torch_op._handed.decision is torch_op._handed.turns is None
 
 
+def _axes(*names, additive):
+    """A mask `[batch 2 or 1, heads 4 or 1, rows 600 or 1, keys 600]` that has these axes and no run of keys in a row."""
+    draw = torch.Generator().manual_seed(0)
+    mask = torch.randn(
+        *(size if name in names else 1 for name, size in (("batch", 2), ("heads", 4), ("rows", 600))), 600, generator=draw
+    )
+    return mask if additive else mask > 0
+
+
+@pytest.mark.parametrize("chip", sorted(CHIPS))
+@pytest.mark.parametrize("band", [{}, {"ahead": 1}, {"ahead": 1, "window": 64}, {"ahead": 1, "q_offset": -100}])
+@pytest.mark.parametrize("word", ["bias=heads", "bias=one", "mask=batch+rows", "mask=heads+rows"])
+def test_a_mask_and_a_band_together_are_decided_as_explain_says(word, band, chip):
+    """The band stays one beside the mask, so that the kernel skips the blocks that it hides."""
+    kind, _, names = word.partition("=")
+    q, k = torch.zeros(2, 4, 600, 64, dtype=torch.bfloat16), torch.zeros(2, 2, 600, 64, dtype=torch.bfloat16)
+    words = {"ahead": "causal", "window": "window=64", "q_offset": "offset=-100"}
+    said = run_shape(",".join(["b=2,hq=4,hkv=2,sq=600,d=64", word, *(words[name] for name in band)]), chip=chip)
+    with nki_hf.using(chip=chip):
+        nki_hf.explain(reset=True)
+        nki_hf.attention(q, k, k, _axes(*names.split("+"), additive=kind == "bias"), **band)
+    (row,) = nki_hf.explain(reset=True).rows
+    assert (row.first.kernel, dict(row.first.tiles)) == (said.kernel, said.tiles)
+    mask = row.first.problem.mask
+    assert (mask.ahead, mask.window, mask.runtime_bounds) == (band.get("ahead"), band.get("window"), False)
+
+
+@pytest.mark.parametrize("first", [{}, {"mask": (1, 1, 70, 70)}])
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"lo": (3, 64), "hi": (3, 64)},
+        {"lo": (1, 64), "hi": (1, 64)},
+        {"mask": (3, 1, 64, 64)},
+        {"mask": (1, 2, 1, 64)},
+        {"sink": (3, 2, 64, 1)},
+        {"sink": (1, 2, 1, 1)},
+    ],
+)
+def test_a_graph_whose_lengths_are_symbols_takes_a_tensor_that_it_meets_for_the_first_time(first, later):
+    """Its sizes are numbers then, and q's are symbols: `size in (1, symbol)` is False for Dynamo even where they are equal."""
+    torch.compiler.reset()
+
+    def call(q, k, given):
+        return nki_hf.attention(q, k, k, **given)
+
+    def made(name, shape):
+        return torch.full(shape, {"lo": 0, "hi": 50}[name]) if name in ("lo", "hi") else torch.randn(shape)
+
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    for batch, seqlen in ((2, 64), (3, 70)):  # so that both become symbols
+        compiled(torch.randn(batch, 2, seqlen, 32), torch.randn(batch, 2, seqlen, 32), {})
+    if first:
+        given = {name: made(name, shape) for name, shape in first.items()}
+        compiled(torch.randn(3, 2, 70, 32), torch.randn(3, 2, 70, 32), given)
+    q, k = torch.randn(3, 2, 64, 32), torch.randn(3, 2, 64, 32)
+    given = {name: made(name, shape) for name, shape in later.items()}
+    torch.testing.assert_close(compiled(q, k, given), call(q, k, given), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_graph_that_meets_a_length_beyond_the_limit_runs_what_the_eager_call_runs(strict):
     """Keys are counted in float32, up to 2^24 (nki.isa.range_select); a graph is traced for any length."""
@@ -221,6 +282,19 @@ def test_a_graph_that_runs_torch_says_so_when_it_is_traced(head_dim, dtype, fiel
     known = [reason for reason in eager.first.rejected if reason.field not in SIZES]
     assert list(row.first.rejected) == known
     assert {reason.field for reason in known} >= {field}
+
+
+def test_the_reasons_of_a_graph_name_no_softcap_that_was_not_given():
+    torch.compiler.reset()
+    q = torch.randn(1, 2, 40, 257)
+    compiled = torch.compile(nki_hf.attention, backend="eager", dynamic=True, fullgraph=True)
+    nki_hf.explain(reset=True)
+    with pytest.warns(FallbackWarning, match="head_dim"):
+        compiled(q, q, q, softcap=30.0)
+    (row,) = nki_hf.explain(reset=True).rows
+    said = [reason.value for reason in row.first.rejected if reason.field == "softcap"]
+    assert said
+    assert set(said) <= {"given", "30.0"}
 
 
 def test_the_phase_is_that_of_the_kernel_that_ran():

@@ -247,6 +247,9 @@ GOOD = ("trn1", "v7", "512", "19")
         ([GOOD, ("trn2", "flash_prefill", "sq=0", "1")], MUST, "line 3: shape: sq=0"),
         ([("trn1", "flash_prefill", "sq=512,lnc=2", "1")], MUST, "line 2: lnc=2 is not possible on trn1"),
         ([GOOD, ("trn2", "flash_decode", "hq=3,hkv=2,skv=512", "1")], MUST, "line 3: num_heads_q=3"),
+        ([GOOD, ("trn2", "flash_prefill", "sq=512,lnc=2,lnc=1", "1")], MUST, "line 3: .* says lnc twice"),
+        ([("trn2", "flash_prefill", "sq=512,lnc=4", "1")], MUST, "line 2: .*lnc=4 is no number of cores"),
+        ([(*GOOD, "1")], (*MUST, "us"), "has the column us twice"),
         ([("trn2", "mine.py", "512", "1")], MUST, "line 2: shape='512' is none of a kernel file"),
         ([("trn2", "mine.py", "task=none,at=512", "1")], MUST, "line 2: task=.?none"),
         ([("trn2", "mine.py", "task=softmax,at=512", "1")], MUST, "line 2: .*mine.py"),
@@ -255,6 +258,19 @@ GOOD = ("trn1", "v7", "512", "19")
 def test_rows_that_mean_nothing_are_refused(tmp_path, rows, columns, said):
     with pytest.raises(ValueError, match=said):
         compared(read_rows(own_file(tmp_path, rows, columns)))
+
+
+def test_every_kernel_that_a_message_offers_is_taken(tmp_path):
+    """An unknown kernel's message lists them; ours take a call, the others a size."""
+    with pytest.raises(ValueError, match="it is one of") as refused:
+        compared(read_rows(own_file(tmp_path, [("trn2", "v99", "512", "1")], MUST)))
+    names = [name for name in re.findall(r"\w+", str(refused.value).split("one of")[1]) if name.startswith("flash_")]
+    assert {"flash_backward", "flash_prefill"} <= set(names)
+    call = {"flash_decode": "sq=1,skv=512"}
+    rows = [("trn2", name, call.get(name, "sq=512,causal"), "10") for name in names]
+    found = compared(read_rows(own_file(tmp_path, rows, MUST)))
+    assert [row["kernel"] for row in found] == names
+    assert all(row["simulated_us"] > 0 for row in found)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):

@@ -241,6 +241,21 @@ def test_measured_calls_of_several_shapes_have_a_table_each(tmp_path):
         assert float(line.split()[4]) == pytest.approx(1 / 3600 * us / 8 / tokens, rel=0.005)
 
 
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ('trn2,flash_backward,"sq=512,causal",9', "line 3: kernel=flash_backward computes gradients"),
+        ("trn2,flash_backward,512,9", "line 3: kernel=flash_backward computes gradients"),
+        ("trn2,v99,512,9", "line 3: kernel='v99' is not known"),
+    ],
+)
+def test_a_measured_row_of_no_forward_kernel_is_named_with_its_line(tmp_path, row, why):
+    (tmp_path / "own.csv").write_text(f"chip,kernel,shape,us\ntrn1,v11,4096,360\n{row}\n")
+    done = _cost("--measured", tmp_path / "own.csv")
+    assert done.exit_code == 2
+    assert why in done.stderr
+
+
 @pytest.mark.parametrize("words", [("--shape", "sq=512"), ("--lnc", "1"), ("--order", "program")])
 def test_what_measured_rows_say_themselves_is_refused(tmp_path, words):
     (tmp_path / "own.csv").write_text("chip,kernel,shape,us\ntrn1,v11,4096,360\n")

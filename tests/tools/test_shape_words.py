@@ -1,12 +1,18 @@
 """Words of `--shape` for masks that are tensors: one parser, so that every verb that takes a shape can ask about them."""
 
+import contextlib
 import json
+import math
 import re
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import nki_hf
 from nki_hf.cli import app
+from nki_hf.errors import UnsupportedProblem
 from nki_hf.problem import Mask
 from nki_hf.tools.shape import problem_of
 
@@ -36,7 +42,20 @@ def invoke(*words):
     ],
 )
 def test_a_word_is_a_mask(words, mask):
-    assert problem_of(f"sq=8,skv=12,{words}").mask == mask
+    assert problem_of(f"b=2,hq=2,sq=8,skv=12,{words}").mask == mask
+
+
+@pytest.mark.parametrize(
+    ("words", "axes"),
+    [
+        ("b=1,hq=2,sq=8,bias=batch+heads+rows", "heads rows"),
+        ("b=2,hq=1,sq=8,mask=batch+heads", "batch"),
+        ("b=2,hq=2,sq=1,bias", ""),
+    ],
+)
+def test_an_axis_of_size_1_is_none_as_in_a_call_with_that_tensor(words, axes):
+    mask = problem_of(words).mask
+    assert [name for name in ("batch", "heads", "rows") if getattr(mask, f"bias_{name}")] == axes.split()
 
 
 @pytest.mark.parametrize(
@@ -58,6 +77,20 @@ def test_a_word_is_a_mask(words, mask):
 def test_a_word_that_says_nothing_is_refused(words, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         problem_of(f"sq=8,{words}")
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e39", "-1e39", "0", "-1", "1e-46", "1e-44", "3e38", "2"])
+@pytest.mark.parametrize("word", ["scale", "softcap"])
+def test_a_number_is_refused_where_a_call_refuses_it(word, number):
+    """Float32 holds 1.4e-45 to 3.4028234663852886e38 above zero; a cap of 0 or below caps nothing."""
+    with np.errstate(over="ignore"):
+        held = np.float32(float(number))
+    refused = not math.isfinite(held) or (word == "softcap" and not held > 0)
+    q = torch.zeros(1, 1, 4, 8)
+    with pytest.raises(UnsupportedProblem) if refused else contextlib.nullcontext():
+        nki_hf.attention(q, q, q, **{word: float(number)})
+    with pytest.raises(ValueError, match=f"{word}={number}") if refused else contextlib.nullcontext():
+        problem_of(f"sq=4,d=8,{word}={number}")
 
 
 @pytest.mark.parametrize("verb", ["explain", "verify", "bench", "report", "trace", "cost", "tune"])

@@ -108,6 +108,50 @@ def test_trials_that_fail_hang_or_die_cost_themselves(file):
     assert found["best"] == {"extra": 6}
 
 
+LOOPING = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def softmax(x, {constant}):
+    \"\"\"softmax over the rows of x, 128 at a time in a loop of run time whose count is a value.\"\"\"
+    rows, width = x.shape
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    tiles, written = (each.reshape((rows // 128, 128, width)) for each in (x, out))
+
+    def body(i):
+        tile, top, total = (nl.ndarray((128, size), nl.float32, buffer=nl.sbuf) for size in (width, 1, 1))
+        nisa.dma_copy(dst=tile, src=tiles.select(0, i))
+        nisa.tensor_reduce(dst=top, op=nl.maximum, data=tile, axis=1, negate=True)
+        nisa.activation_reduce(dst=tile, op=nl.exp, data=tile, bias=top, reduce_op=nl.add, reduce_res=total)
+        nisa.reciprocal(dst=total, data=total)
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=total)
+        nisa.dma_copy(dst=written.select(0, i), src=tile)
+
+    count = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
+    nisa.memset(dst=count, value=rows // 128)
+    {more}
+    turns = nisa.register_alloc()
+    nisa.register_load(dst=turns, src=count)
+    nl.fori_loop(0, turns, body)
+    return out
+"""
+
+
+def test_a_loop_that_turns_by_a_value_is_searched_with_the_turns_that_the_judge_times(tmp_path):
+    path = tmp_path / "looping.py"
+    path.write_text(LOOPING.format(constant="extra=0", more="for _ in range(extra): nisa.memset(dst=count, value=rows // 128)"))
+    (found,) = tuned(
+        str(path), "--task", "softmax", "--at", "1024", "--chip", "trn2", "--processes", "1", "--const", "extra=0,40"
+    )
+    assert found["best"] == {"extra": 0}
+    (row,) = found["judged"]
+    assert (row["passed"], row["us"]) == (True, row["judged_us"])
+    assert row["us"] > 8 * get_chip("trn2").loop_turn_ns / 1e3  # 1,024 rows are 8 turns
+
+
 def test_a_constant_that_the_kernel_has_not_or_that_is_given_too_is_wrong_use(file):
     for words, said in ((["nonsense=1,2"], "no parameter nonsense"), (["extra=1..2", "--given", "extra=9"], "extra is tuned")):
         done = CliRunner().invoke(app, ["tune", str(file), *SMALL, "--const", *words, "--cache", "off", "--no-judge"])

@@ -15,7 +15,7 @@ from nki_hf.tools.measured import cores_and_words, read_rows
 from nki_hf.tools.modelled import visible_flops
 from nki_hf.tools.progress import Work
 from nki_hf.tools.shape import problem_of
-from nki_hf.tools.subjects import attention_candidate, attention_kernels, subject
+from nki_hf.tools.subjects import attention_candidate, attention_kernels, own_kernels, subject
 
 __all__ = ["CallTime", "measured_times", "simulated_times"]
 
@@ -106,9 +106,15 @@ def measured_times(path: Path) -> list[CallTime]:
             except ValueError as error:
                 raise ValueError(f"{row['where']}: {error}") from error
             tokens, flops = problem.batch * problem.seqlen_q, visible_flops(problem)
+        elif row["kernel"] in own_kernels():
+            known = ", ".join(attention_kernels())
+            raise ValueError(f"{row['where']}: kernel={row['kernel']} computes gradients: a cost is that of {known} or a rung.")
         elif row["shape"].isdecimal() and 0 < int(row["shape"]) < 2**31:
             lnc, tokens = 1, int(row["shape"])
-            flops = subject(row["kernel"]).flops(tokens)
+            try:
+                flops = subject(row["kernel"]).flops(tokens)
+            except ValueError as error:
+                raise ValueError(f"{row['where']}: {error}") from error
         else:
             raise ValueError(f"{row['where']}: shape={row['shape']!r} is not a size of {row['kernel']}.")
         found.append(

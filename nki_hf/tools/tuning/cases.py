@@ -54,6 +54,10 @@ def file_cases(kernel: Named, task: str, options: Mapping[str, Any], folder: Pat
             job = {
                 "kind": "trial",
                 "path": f"{place}:{name}" if name else f"{place}",
+                "task": task,
+                "size": size,
+                "dtype": dtype,
+                "layout": laid,
                 "arrays": arrays,
                 "chip": chip,
                 "lnc": options["lnc"],

@@ -1,4 +1,7 @@
-"""A trial: one kernel with one set of constants, traced on shapes alone and scheduled; no values, no process of its own."""
+"""A trial: one kernel with one set of constants, traced on shapes alone and scheduled, in no process of its own.
+
+With values where loops turn by them.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from nki_hf.errors import KernelFault, UnsupportedProblem
 from nki_hf.sim import Kernel, SimOptions, as_nki, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.stream.events import Event
+from nki_hf.tasks import load_task
 from nki_hf.timing.schedule import schedule_below
 from nki_hf.tools.judging.child import UnknownConstant, bound_arguments, check_constants, module_of
 from nki_hf.tools.judging.kernel_choice import kernel_in
+from nki_hf.tools.judging.values import Run, drawn, to_kernel
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.shape import problem_of
 from nki_hf.tools.tuning.noticing import Noticed, noticing
@@ -95,7 +100,13 @@ class Trials:
         def run(checks: bool) -> Sequence[Event]:
             options = SimOptions(chip=chip, values=False, trip_counts=1, third_party=True, checks=checks)
             with as_nki():
-                return launch(kernel.function, (), given, options=options, lnc=job["lnc"]).events
+                found = launch(kernel.function, (), given, options=options, lnc=job["lnc"])
+                if not found.run.short:
+                    return found.events
+                # How often a loop turns, the inputs say; the judge times it on such inputs, too.
+                options = SimOptions(chip=chip, third_party=True, checks=False)
+                valued, _ = bound_arguments(kernel.function, label, _inputs(job), constants)
+                return launch(kernel.function, (), valued, options=options, lnc=job["lnc"]).events
 
         return run
 
@@ -107,6 +118,12 @@ class Trials:
                 kernel, label = kernel_in(module_of(file), file, name)
             known = self._loaded[file, name] = (stamp, kernel, label)
         return known[1], known[2]
+
+
+def _inputs(job: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Normal inputs of the job's task as its kernel takes them."""
+    run = Run(task=load_task(job["task"]), size=job["size"], dtype=job["dtype"], layout=job["layout"])
+    return to_kernel(run, drawn(run, "normal", 0))
 
 
 def _timed(
