@@ -134,7 +134,7 @@ WRONG = [
     ("nkibench_silu", {"before": JSON.format('{"verdict": "pass", "passed": true}')}, "run: what its process wrote is no tape"),
     ("nkibench_silu", {"before": JSON.format('{"error": {"kind": 1}, "stage": []}')}, "run: what its process wrote is no tape"),
     ("nkibench_silu", {"before": JSON.format('{"error": null, "stage": "", "name": "", "traces": [7]}')}, "failed at stage"),
-]  # fmt: skip
+]
 
 
 def _judged(folder, task, changes):
