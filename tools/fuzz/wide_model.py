@@ -180,24 +180,34 @@ def _local_gather(step: Step, data: Array, raw: Any, state: Any) -> tuple[Array,
 
 
 def _find8(step: Step, data: Array, raw: Any, state: Any) -> tuple[Array, Any]:
-    found = np.empty((len(data), 8), np.uint32)
-    for n, row in enumerate(_wide(data)):
+    found, rows = np.zeros((len(data), 8), np.uint32), _wide(data)
+    for n in np.flatnonzero(~_with_nan(rows)):
         used: list[int] = []
-        for k, value in enumerate(sorted(row, reverse=True)[:8]):
-            used.append(next(place for place, each in enumerate(row) if each == value and place not in used))
+        for k, value in enumerate(sorted(rows[n], reverse=True)[:8]):
+            used.append(next(place for place, each in enumerate(rows[n]) if each == value and place not in used))
             found[n, k] = used[-1]
-    return found, 0
+    return found, _undecided(rows)
 
 
 def _replace8(step: Step, data: Array, raw: Any, state: Any) -> tuple[Array, Any]:
-    places, values = np.empty((len(data), 8), np.uint32), _wide(data)
+    places, values = np.zeros((len(data), 8), np.uint32), _wide(data)
     replaced = values.copy()
-    for n, row in enumerate(values):
-        used: list[int] = []
+    for n in np.flatnonzero(~_with_nan(values)):
+        row, used = values[n], list[int]()
         for k, value in reversed([*enumerate(sorted(row, reverse=True)[:8])]):
             used.append(next(place for place, each in enumerate(row) if each == value and place not in used))
             places[n, k], replaced[n, used[-1]] = used[-1], step["value"]
-    return (places if step["indices"] else replaced), 0
+    return (places if step["indices"] else replaced), _undecided(values)
+
+
+def _with_nan(rows: Array) -> Array:
+    return np.isnan(rows).any(1)
+
+
+def _undecided(rows: Array) -> Any:
+    """The slack of a search: none, but where a row holds NaN, whose place in an order no document says."""
+    lost = _with_nan(rows)
+    return np.where(lost, np.inf, 0.0)[:, None] if lost.any() else 0
 
 
 def _bn_aggr(step: Step, data: Array, raw: Any, state: Any) -> tuple[Array, Any]:
