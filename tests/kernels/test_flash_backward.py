@@ -48,22 +48,8 @@ AXES = {
 }
 
 
-def grid_case(
-    dtype, heads, batch, mask, softcap, sink, scale, head_dim, lengths, chip, lnc, distribution, with_lse, weight, seed=0
-):
-    case = problem_of_case(
-        MASKS,
-        heads=heads,
-        batch=batch,
-        mask=mask,
-        dtype=dtype,
-        softcap=softcap,
-        sink=sink,
-        scale=scale,
-        head_dim=head_dim,
-        lengths=lengths,
-    )
-    return check(case, chip, lnc, distribution, seed, with_lse, weight)
+def grid_case(*, chip, lnc, distribution, with_lse, weight, seed, **case):
+    return check(problem_of_case(MASKS, **case), chip, lnc, distribution, seed, with_lse, weight)
 
 
 DRAW = random.Random(18)

@@ -51,7 +51,7 @@ AXES = {
 }
 
 
-def grid_case(dtype, heads, batch, mask, softcap, sink, scale, head_dim, seqlen_q, seqlen_kv, chip, lnc, distribution):
+def grid_case(*, dtype, softcap, head_dim, seqlen_q, seqlen_kv, chip, lnc, distribution, **case):
     if dtype == "float32" and distribution == "negative":
         # The allowance of `testing` knows no head_dim: it is exceeded by a sum of 128 products of one sign in sequence.
         distribution = "normal"
@@ -61,18 +61,8 @@ def grid_case(dtype, heads, batch, mask, softcap, sink, scale, head_dim, seqlen_
     if dtype == "float32" and head_dim[0] == 256 and chip == "trn1":
         # 16 rows of several sequences with a softcap need up to 3 KB more SBUF than trn1 has: flash_prefill takes them.
         seqlen_q = min(seqlen_q, 8)
-    case = problem_of_case(
-        MASKS,
-        heads=heads,
-        batch=batch,
-        mask=mask,
-        dtype=dtype,
-        softcap=softcap,
-        sink=sink,
-        scale=scale,
-        head_dim=head_dim,
-        lengths=(seqlen_q, seqlen_kv),
-    )
+    lengths = (seqlen_q, seqlen_kv)
+    case = problem_of_case(MASKS, dtype=dtype, softcap=softcap, head_dim=head_dim, lengths=lengths, **case)
     check(case, chip, lnc, distribution)
 
 
@@ -84,7 +74,7 @@ ANY = [{name: DRAW.choice(values) for name, values in SMALL.items()} for _ in ra
 
 @pytest.mark.parametrize("case", PAIRWISE, ids=lambda case: "-".join(str(value).replace(" ", "") for value in case))
 def test_every_pair_of_options_matches_the_reference(case):
-    grid_case(*case)
+    grid_case(**dict(zip(AXES, case, strict=True)))
 
 
 @pytest.mark.parametrize("start", range(0, 300, 50))

@@ -40,20 +40,8 @@ AXES = {
 }
 
 
-def grid_case(dtype, heads, batch, mask, softcap, sink, scale, head_dim, lengths, chip, lnc, distribution):
-    case = problem_of_case(
-        MASKS,
-        heads=heads,
-        batch=batch,
-        mask=mask,
-        dtype=dtype,
-        softcap=softcap,
-        sink=sink,
-        scale=scale,
-        head_dim=head_dim,
-        lengths=lengths,
-    )
-    check(case, chip, lnc, distribution)
+def grid_case(*, chip, lnc, distribution, **case):
+    check(problem_of_case(MASKS, **case), chip, lnc, distribution)
 
 
 PAIRWISE = [tuple(case) for case in AllPairs(list(AXES.values()))]
@@ -61,7 +49,7 @@ PAIRWISE = [tuple(case) for case in AllPairs(list(AXES.values()))]
 
 @pytest.mark.parametrize("case", PAIRWISE, ids=lambda case: "-".join(str(value).replace(" ", "") for value in case))
 def test_every_pair_of_options_matches_the_reference(case):
-    grid_case(*case)
+    grid_case(**dict(zip(AXES, case, strict=True)))
 
 
 DRAW = random.Random(20)
