@@ -185,10 +185,10 @@ _CENTRED = "score_gradients(env, tile, work, probs, dscores)"
 _NOT_CENTRED = 'nisa.tensor_tensor(dst=dscores, data1=work["dprobs"], data2=probs, op=nl.multiply)'
 FAULTS = {
     "dq without the scale": ("tiles.py", 'op1=nl.multiply, operand1=env["scale"]', "op1=nl.bypass, operand1=1.0", "dq"),
-    "dq of the last block only": ("kernel.py", 'if tile["dq"] == None:', "if True:", "dq"),
+    "dq of the last block only": ("stages.py", 'if tile["dq"] == None:', "if True:", "dq"),
     "dk without the scale": ("key_blocks.py", 'block["dk"], env["scale"], "dk"', 'block["dk"], 1.0, "dk"', "dk"),
-    "dk from other queries": ("kernel.py", "queries[0:rows, slot, 0:head_dim]", "queries[0:rows, 0, 0:head_dim]", "dk"),
-    "dv of the last rows": ("kernel.py", _ADDS, _ADDS.replace("begun[first + c]", "False"), "dv"),
+    "dk from other queries": ("stages.py", "queries[0:rows, slot, 0:head_dim]", "queries[0:rows, 0, 0:head_dim]", "dk"),
+    "dv of the last rows": ("stages.py", _ADDS, _ADDS.replace("begun[first + c]", "False"), "dv"),
     "no delta": ("scores.py", 'operand0=tile["delta"]', "operand0=0.0", "dq"),
     "no delta in float32": ("scores.py", 'operand0=tile["centre"]', "operand0=0.0", "dq"),
     "no gradient of lse": ("tiles.py", 'if run["dlse"] != None:', "if False:", "dq"),
@@ -203,7 +203,7 @@ FAULTS = {
     "sink's gradient of one tile": ("tiles.py", "op1=nl.add, operand1=place)", "op1=nl.bypass, operand1=place)", "d_sink"),
     "bias's gradient of one head": ("bias_gradient.py", "data1=place, data2=dscores", "data1=dscores, data2=dscores", "d_bias"),
     "bias's gradient without delta": ("bias_gradient.py", _CENTRED, _NOT_CENTRED, "d_bias"),
-    "no slope of the cap": ("kernel.py", 'work["slope"], op=nl.multiply', 'work["slope"], op=nl.bypass', "dq"),
+    "no slope of the cap": ("stages.py", 'work["slope"], op=nl.multiply', 'work["slope"], op=nl.bypass', "dq"),
 }
 """What it is, file, right source, wrong source, and the gradient that must be found wrong."""
 

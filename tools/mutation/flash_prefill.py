@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import re
 import sys
 import tempfile
 import warnings
@@ -52,12 +53,17 @@ def _problem(**changes: Any) -> Problem:
     return Problem(**{**sizes, **changes})
 
 
+_PARTS = ("hidden", "flash_prefill.row_statistics", "flash_prefill.loads", "flash_prefill.finish", "flash_prefill.stages")
+"""Modules whose functions the kernel calls, each after those that it calls itself."""
+
+
 def _whole_source() -> str:
-    """The kernel with the functions that it shares with others (`hidden.py`) in place of their import."""
-    kernel, shared = (_KERNELS / name for name in ("flash_prefill/kernel.py", "hidden.py"))
-    functions = shared.read_text().partition("from nki_hf.lang import nisa, nl\n")[2]
-    imported = "from nki_hf.kernels.hidden import select, select_between\n"
-    return replaced_once(replaced_once(kernel.read_text(), imported, ""), "\n\n@nki.jit\n", f"\n{functions}\n\n@nki.jit\n")
+    """The kernel with the functions of its other modules, and those that it shares with others, in place of their imports."""
+    imports = re.compile(rf"^from nki_hf\.kernels\.({'|'.join(map(re.escape, _PARTS))}) import .+\n", re.MULTILINE)
+    texts = [(_KERNELS / f"{part.replace('.', '/')}.py").read_text() for part in _PARTS]
+    functions = "".join(text.partition("from nki_hf.lang import nisa, nl\n")[2] for text in texts)
+    kernel = imports.sub("", (_KERNELS / "flash_prefill/kernel.py").read_text())
+    return replaced_once(kernel, "\n\n@nki.jit\n", f"\n{functions}\n\n@nki.jit\n")
 
 
 SOURCE = _whole_source()

@@ -57,15 +57,8 @@ Source: arXiv:2205.14135, algorithm 4; arXiv:2307.08691, section 3.1.2.
 
 from nki_hf.kernels.flash_backward.bias_gradient import write_bias_gradient
 from nki_hf.kernels.flash_backward.key_blocks import close_block, load_block, prepare_block
-from nki_hf.kernels.flash_backward.scores import (
-    end_statistics,
-    gather_statistics,
-    mask_scores,
-    probabilities,
-    products,
-    score_gradients,
-    step_shape,
-)
+from nki_hf.kernels.flash_backward.scores import end_statistics, gather_statistics, mask_scores, products
+from nki_hf.kernels.flash_backward.stages import gradient_stage, key_stage, query_stage
 from nki_hf.kernels.flash_backward.steps import order_of_work, runs_of, tiles_of, units_of
 from nki_hf.kernels.flash_backward.tiles import close_tile, load_diagonal, load_run, open_tile, prepare_run
 from nki_hf.lang import nisa, nki, nl
@@ -244,23 +237,23 @@ def _section(env, tiles, runs, blocks, steps):
         if i >= 1 and i - 1 < count:
             step = steps[i - 1]
             if not step["statistics"] and _is_masked(env, step):
-                _gradient(env, step, tiles[step["tile"]], live[(i - 1) % 4])
+                gradient_stage(env, step, tiles[step["tile"]], live[(i - 1) % 4])
         if i >= 0 and i < count:
             step = steps[i]
             if not step["statistics"] and not _is_masked(env, step):
-                _gradient(env, step, tiles[step["tile"]], live[i % 4])
+                gradient_stage(env, step, tiles[step["tile"]], live[i % 4])
         if i >= 2 and i - 2 < count:
             step = steps[i - 2]
             if not step["statistics"]:
                 tile = tiles[step["tile"]]
-                _keys(step, tile, runs[tile["run"]], blocks[step["block"]], live[(i - 2) % 4])
+                key_stage(step, tile, runs[tile["run"]], blocks[step["block"]], live[(i - 2) % 4])
                 if step["closes_block"]:
                     close_block(env, blocks[step["block"]])
         if i >= 3 and i - 3 < count:
             step = steps[i - 3]
             tile, block = tiles[step["tile"]], blocks[step["block"]]
             if not step["statistics"]:
-                _queries(step, tile, block, live[(i - 3) % 4])
+                query_stage(step, tile, block, live[(i - 3) % 4])
                 if step["closes_tile"]:
                     close_tile(env, tile)
             if step["closes_block"]:
@@ -275,96 +268,6 @@ def _is_masked(env, step):
     Vector does not wait for Scalar within one.
     """
     return step["edge"] or env["bias"] != None or env["softcap"] != None or env["scaled"]  # noqa: E711
-
-
-# ---- the stages of a step ---------------------------------------------------------------------------------------------
-
-
-def _gradient(env, step, tile, work):
-    """Stage 2: probabilities, and dS = P * (dprobs - delta), through the cap times 1 - tanh^2."""
-    rows, width = step_shape(step, tile)
-    exact, probs = probabilities(env, step, tile, work, env["q"].dtype)
-    even = rows + rows % 2
-    dscores = nl.ndarray((even, width), dtype=env["q"].dtype, buffer=nl.sbuf)
-    if rows % 2 == 1:
-        nisa.memset(dst=dscores, value=0.0, engine=nisa.engine.gpsimd)
-    place = dscores[0:rows, 0:width]
-    if work["slope"] == None:  # noqa: E711
-        score_gradients(env, tile, work, exact, place)
-    else:
-        capped = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-        score_gradients(env, tile, work, exact, capped)
-        nisa.tensor_tensor(dst=place, data1=capped, data2=work["slope"], op=nl.multiply)
-    work["probs"] = probs
-    work["dscores"] = dscores
-    work["scores"] = None
-    work["dprobs"] = None
-    work["bias"] = None
-    work["slope"] = None
-
-
-def _keys(step, tile, run, block, work):
-    """Stage 3: dv += P^T dout and dk += dS^T q of the step's key tiles, and dS with keys on partitions."""
-    rows, width = step_shape(step, tile)
-    queries, grads, probs, dscores, slot = run["q"], run["dout"], work["probs"], work["dscores"], tile["slot"]
-    even, head_dim, width_v = dscores.shape[0], queries.shape[2], grads.shape[2]
-    if block["dk"] == None:  # noqa: E711
-        tiles = (block["keys"] + TILE - 1) // TILE
-        block["dk"] = nl.ndarray((TILE, tiles, head_dim), dtype=nl.float32, buffer=nl.psum)
-        block["dv"] = nl.ndarray((TILE, tiles, width_v), dtype=nl.float32, buffer=nl.psum)
-        block["begun"] = [False] * tiles
-    dk, dv, begun = block["dk"], block["dv"], block["begun"]
-    count, first = (width + TILE - 1) // TILE, step["place"] // TILE
-    bank = nl.ndarray((TILE, count, even), dtype=dscores.dtype, buffer=nl.psum)
-    for c in range(count):
-        keys = min(TILE, width - c * TILE)
-        nisa.nc_matmul(
-            dst=dv[0:keys, first + c, 0:width_v],
-            stationary=probs[0:rows, c * TILE : c * TILE + keys],
-            moving=grads[0:rows, slot, 0:width_v],
-            accumulate=begun[first + c],
-        )
-    for c in range(count):
-        keys = min(TILE, width - c * TILE)
-        nisa.nc_transpose(
-            dst=bank[0:keys, c, 0:even], data=dscores[0:even, c * TILE : c * TILE + keys], engine=nisa.engine.tensor
-        )
-    for c in range(count):
-        keys = min(TILE, width - c * TILE)
-        nisa.nc_matmul(
-            dst=dk[0:keys, first + c, 0:head_dim],
-            stationary=dscores[0:rows, c * TILE : c * TILE + keys],
-            moving=queries[0:rows, slot, 0:head_dim],
-            accumulate=begun[first + c],
-        )
-        begun[first + c] = True
-    turned = nl.ndarray((TILE, count, even), dtype=dscores.dtype, buffer=nl.sbuf)
-    full, rest = width // TILE, width % TILE
-    if full > 0:
-        nisa.activation(dst=turned[0:TILE, 0:full, 0:even], op=nl.copy, data=bank[0:TILE, 0:full, 0:even])
-    if rest > 0:
-        nisa.activation(dst=turned[0:rest, full, 0:even], op=nl.copy, data=bank[0:rest, full, 0:even])
-    work["turned"] = turned
-    work["probs"] = None
-    work["dscores"] = None
-
-
-def _queries(step, tile, block, work):
-    """Stage 4: dS k, added to the rows' sum."""
-    rows, width = step_shape(step, tile)
-    keys_first, turned = block["k"], work["turned"]
-    head_dim, first = keys_first.shape[2], step["place"] // TILE
-    result = nl.ndarray((rows, head_dim), dtype=nl.float32, buffer=nl.psum)
-    for c in range((width + TILE - 1) // TILE):
-        keys = min(TILE, width - c * TILE)
-        nisa.nc_matmul(dst=result, stationary=turned[0:keys, c, 0:rows], moving=keys_first[0:keys, first + c, 0:head_dim])
-    if tile["dq"] == None:  # noqa: E711
-        total = nl.ndarray((rows, head_dim), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=total, src=result, engine=nisa.engine.vector)
-        tile["dq"] = total
-    else:
-        nisa.tensor_tensor(dst=tile["dq"], data1=tile["dq"], data2=result, op=nl.add)
-    work["turned"] = None
 
 
 def _write_sink_gradient(env, unit, group):
