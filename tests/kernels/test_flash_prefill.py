@@ -64,6 +64,13 @@ def test_any_combination_of_options_matches_the_reference(start):
         grid_case(**case)
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1e9, 1e30])
+def test_rows_without_keys_have_an_lse_of_minus_infinity_at_every_scale(scale):
+    lse = check(problem(seqlen_q=130, seqlen_kv=100, softmax_scale=scale, mask=Mask(q_offset=-60, ahead=1)))[1]
+    assert np.isneginf(lse[..., :60]).all()
+    assert np.isfinite(lse[..., 60:]).all()
+
+
 def test_a_long_call_matches_the_reference():
     check(
         Problem(
