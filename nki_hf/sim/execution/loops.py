@@ -56,9 +56,11 @@ class Loop:
       nodes: events of one turn (numbered below 0) and loops within it, in program order.
       buffers: what the body allocates.
       turn: the turn that is being executed, from 0.
+      turned: turns of all executions so far.
       trips: turns of each time that it was executed, until the events are written; None afterwards.
       ends: called when the body has been recorded.
       done: called when all turns of a first execution, of an outermost loop, are over.
+      loads: numbers of the instructions that load what its turns follow from; empty if constants alone say them.
     """
 
     what: str
@@ -69,9 +71,11 @@ class Loop:
     nodes: list[Event | Loop] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
     turn: int = 0
+    turned: int = 0
     trips: list[int] | None = field(default_factory=list)
     ends: list[Callable[[], None]] = field(default_factory=list)
     done: list[Callable[[], None]] = field(default_factory=list)
+    loads: frozenset[int] = frozenset()
 
     @property
     def place(self) -> str:
@@ -142,6 +146,7 @@ def _execution(loop: Loop, turns: Callable[[], Iterator[None]], most: int) -> Ac
             for action in actions:
                 action()
             loop.turn += 1
+        loop.turned += loop.turn
         if loop.trips is not None:
             loop.trips.append(loop.turn)
             for done in loop.done:

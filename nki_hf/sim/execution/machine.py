@@ -96,6 +96,7 @@ class Run:
       short: loops that ran less than two turns, whose memory the events do not show.
       returned: numbers of the buffers that the kernel returned, in order.
       loops: loops that have ended, of those in no other.
+      loaded: registers into which instructions load elements of tensors, one for each instruction, in program order.
       templates: number of events that were recorded in bodies of loops.
       homes: the loop of each of them, by its index (below 0).
       memory: which memory a buffer has, by its number; buffers that are alive one after the other may share it (recorded runs).
@@ -122,6 +123,7 @@ class Run:
         self.short: list[Loop] = []
         self.returned: tuple[int, ...] = ()
         self.loops: list[Loop] = []
+        self.loaded: list[Any] = []
         self.templates = 0
         self.homes: dict[int, Loop] = {}
         self.memory: dict[int, int] = {}
@@ -134,6 +136,12 @@ class Run:
         for loop in self.loops:
             found[loop.name] = found.get(loop.name, 0) + loop.turn
         return found
+
+    def note_load(self, register: Any) -> int:
+        """Note that an instruction loads a register; the instruction's number among those."""
+        self.loaded.append(register)
+        register.follows(frozenset([len(self.loaded) - 1]))
+        return len(self.loaded) - 1
 
     def not_replayable(self, why: str) -> None:
         """Note that the recorded actions of this run do not stand for another run with other values."""

@@ -40,9 +40,11 @@ def register_move(dst: VirtualRegister, src: Any) -> None:
     if isinstance(src, VirtualRegister):
         _readable("register_move", src)
         dst.set_now(src.known, src.read() if src.known else None)
+        dst.follows(src.loads)
         machine.action(lambda: dst.write(src.read()))
     elif isinstance(src, int | np.integer) and not isinstance(src, bool):
         dst.set_now(True, src)
+        dst.follows()
         machine.action(lambda: dst.write(src))
     else:
         fault("argument", "register_move", f"src={src!r}", limit="must be an int or a register", advice=_FOR_SCALARS)
@@ -54,12 +56,13 @@ def register_load(dst: VirtualRegister, src: NkiTensor) -> NkiInstruction:
     _writable("register_load", dst)
     _single("register_load", "src", src)
     dst.set_now(False)
+    number = this.machine.run.note_load(dst)
     action = None
     if this.values:
         read = native_reader(src)
         kind = np.int64 if src.dtype.is_integer else np.float32
         action = lambda: dst.write(read().reshape(-1)[:1].astype(kind))  # noqa: E731
-    return this.issue(engine="sync", reads=(src,), writes=(), action=action)
+    return this.issue(engine="sync", reads=(src,), writes=(), action=action, load=number)
 
 
 def register_store(dst: NkiTensor, src: VirtualRegister) -> NkiInstruction:
@@ -69,7 +72,8 @@ def register_store(dst: NkiTensor, src: VirtualRegister) -> NkiInstruction:
     if not isinstance(src, VirtualRegister):
         fault("argument", "register_store", f"src={src!r}", limit="must be a register from register_alloc", advice=_FOR_SCALARS)
     _readable("register_store", src)
-    return this.issue(engine="sync", reads=(), writes=(dst,), action=_store_action(dst, src) if this.values else None)
+    action = _store_action(dst, src) if this.values else None
+    return this.issue(engine="sync", reads=(), writes=(dst,), action=action, loads=src.loads)
 
 
 def scalar_load(src: NkiTensor) -> NkiScalar:
@@ -80,11 +84,12 @@ def scalar_load(src: NkiTensor) -> NkiScalar:
         fault("dtype", "scalar_load", f"src is {src.dtype}", limit="int32 or int64")
     scalar = NkiScalar(0, src.dtype)
     scalar.known = False
+    number = this.machine.run.note_load(scalar)
     action = None
     if this.values:
         read = native_reader(src)
         action = lambda: scalar.write(read())  # noqa: E731
-    this.issue(engine="sync", reads=(src,), writes=(), action=action)
+    this.issue(engine="sync", reads=(src,), writes=(), action=action, load=number)
     return scalar
 
 
@@ -103,7 +108,8 @@ def scalar_store(dst: NkiTensor, value: NkiScalar) -> None:
     value.check_home("scalar_store")
     if dst.dtype != value.dtype:
         fault("dtype", "scalar_store", f"dst is {dst.dtype} and value {value.dtype}", limit="both of one width")
-    this.issue(engine="sync", reads=(), writes=(dst,), action=_store_action(dst, value) if this.values else None)
+    action = _store_action(dst, value) if this.values else None
+    this.issue(engine="sync", reads=(), writes=(dst,), action=action, loads=value.loads)
 
 
 def _store_action(dst: NkiTensor, register: RunTimeValue) -> Any:

@@ -40,6 +40,7 @@ def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[Virtu
     turns, known = _turns(lower, upper, step, "dynamic_range")
     machine = current_machine("nl.dynamic_range")
     loop = begin_loop(machine, "dynamic_range", "")
+    loop.loads = _loads(lower, upper)
     index = _index(VirtualRegister)
     index.frozen = True
     yield index  # what leaves the loop here is noticed when the kernel has ended: the loop is still open then
@@ -62,6 +63,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int 
     turns, known = _turns(lower, upper, step, "fori_loop")
     machine = current_machine("nl.fori_loop")
     loop = begin_loop(machine, "fori_loop", _name_of(body_fun))
+    loop.loads = _loads(lower, upper)
     index = _index(kind)
     body_fun(index)
     end_loop(machine, loop, lambda: turns(loop, index), known)
@@ -84,10 +86,13 @@ def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], Virt
         )
     _check_bound(init, "init", "while_loop")
     loop = begin_loop(machine, "while_loop", _name_of(body_fun))
+    loop.loads = init.loads
     given = _index(VirtualRegister)  # passed by value: what the body writes to it must not reach the caller's register
+    given.loads = init.loads
     returned = body_fun(given)
     if not isinstance(returned, VirtualRegister):
         fault("argument", "while_loop", f"body_fun returned {returned!r}", limit="it must return a register")
+    loop.loads |= returned.loads
 
     def turns() -> Iterator[None]:
         value = init.read()
@@ -135,6 +140,12 @@ def _turns(lower: Any, upper: Any, step: Any, what: str) -> tuple[Turns, int | N
 
     constant = all(not isinstance(bound, RunTimeValue) or (bound.known and not machine.loops) for bound in bounds)
     return turns, len(values()) if constant else None
+
+
+def _loads(*bounds: Any) -> frozenset[int]:
+    """Numbers of the instructions that load what the bounds follow from."""
+    found: frozenset[int] = frozenset()
+    return found.union(*[bound.loads for bound in bounds if isinstance(bound, RunTimeValue)])
 
 
 def _check_bound(value: Any, name: str, what: str) -> Any:

@@ -27,17 +27,19 @@ class RunTimeValue(NKIObject):
       initialized: True once something was written to it.
       known: True while the value follows from the kernel's constants alone, so that a run on shapes has it too.
       home: the loop in whose body it was made, None outside of all.
+      loads: numbers of the instructions (in `Run.loaded`) that load what its value follows from.
       writes: how often something was written to it.
       asked: how often the kernel's Python asked whether it is 0.
     """
 
-    __slots__ = ("asked", "cell", "dtype", "frozen", "home", "initialized", "known", "writes")
+    __slots__ = ("asked", "cell", "dtype", "frozen", "home", "initialized", "known", "loads", "writes")
 
     def _set_up(self, value: Any, dtype: Any, *, frozen: bool) -> None:
         self.dtype: DType = as_dtype(dtype)
         self.cell: np.ndarray[Any, Any] = np.zeros(1, self.dtype.dtype)
         self.frozen = frozen
         self.writes = self.asked = 0
+        self.loads: frozenset[int] = frozenset()
         self.initialized = self.known = value is not None
         machine = running_machine()
         self.home = machine.loops[-1] if machine is not None and machine.loops else None
@@ -81,6 +83,12 @@ class RunTimeValue(NKIObject):
         self.known = known and machine is not None and not machine.loops
         if self.known and machine is not None and not machine.options.values:
             self.write(value)
+
+    def follows(self, *loads: frozenset[int]) -> None:
+        """Note what the value follows from, and what the loops do whose bodies are being recorded."""
+        machine = running_machine()
+        around = [loop.loads for loop in machine.loops] if machine is not None else []
+        self.loads = self.loads.union(*loads, *around)
 
     def check_home(self, what: str) -> None:
         """A fault if the register was made in the body of a loop that has ended."""

@@ -143,6 +143,7 @@ def combine(left: Any, right: Any, symbol: str) -> NkiScalar:
             item.check_home("NkiScalar")
     result = NkiScalar(0, width)
     result.known = all(not isinstance(item, NkiScalar) or item.known for item in (left, right)) and not machine.loops
+    result.follows(*[item.loads for item in (left, right) if isinstance(item, NkiScalar)])
 
     def value(item: Any) -> int:
         return item.read() if isinstance(item, NkiScalar) else int(item)

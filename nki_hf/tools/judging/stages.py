@@ -17,12 +17,14 @@ from nki_hf.sim import LaunchResult, SimOptions
 from nki_hf.sim.faults import SecondWriteWarning, SimulatorWarning
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
+from nki_hf.tools.judging.cases import add_case
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.harmless_races import Repeated, harmless
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.ragged import judge_ragged
 from nki_hf.tools.judging.stage_names import STAGES
-from nki_hf.tools.judging.value_stage import add_cases, judge_values
+from nki_hf.tools.judging.steered import Steered
+from nki_hf.tools.judging.value_stage import judge_values
 from nki_hf.tools.judging.values import (
     Checked,
     Outcome,
@@ -91,6 +93,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
     traces = {(trace["size"], trace["chip"]): found for trace, found in zip(request["traces"], answer["traces"], strict=True)}
     options = SimOptions(chip=chip, third_party=True, record=True)
     checks: list[Checked] = []
+    steered: list[Steered] = []
     for number, run in enumerate(runs):
         trace = traces[run.size, chip.name]
         first, arrays = _first(run, trace, options, request, record, stage)
@@ -105,12 +108,16 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         except KernelFault as fault:
             raise Failed("values", of_fault("values", fault.record)) from None
         checks.append(found)
-        add_cases(found, task, record)
+        steered.append(Steered(run, trace, options, request["lnc"], found, request["seed"]))
+        for outcome in found.outcomes:
+            add_case(outcome, found.size, task, record)
         if found.count or found.depends_on_memory or any(o.wrong is not None for o in found.outcomes):
             break
         if not number and request.get("secret") is not None and not task.recorded:
             _unforeseen(other_draw(run, trace, options, request["lnc"], request["secret"], first), task, run)
-    judge_values(request, record, task, runs, checks, traces, chip)
+    judge_values(request, record, task, runs, checks, traces, chip, steered)
+    for item in steered:
+        item.judge(record)
     record["right_at"] = [run.size for run in runs]
     judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip)
     stage("end")

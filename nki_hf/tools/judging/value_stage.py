@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,36 +13,15 @@ from nki_hf.tasks import Task
 from nki_hf.tools.judging import against, diagnosis
 from nki_hf.tools.judging.findings import Failed, finding, of_fault
 from nki_hf.tools.judging.not_finite import first_not_finite
+from nki_hf.tools.judging.steered import Steered
 from nki_hf.tools.judging.values import Checked, Outcome, Run, drawn, strict_read, to_kernel
 
-__all__ = ["RATIOS", "add_cases", "judge_values"]
+__all__ = ["RATIOS", "judge_values"]
 
 RATIOS = {True: 1.3, False: 3.5}
 """Error of a kernel over that of an ideal one from which it fails, by whether the task states what an ideal one rounds. A good
 kernel of attention in bfloat16 has 0.98 to 1.02, one that rounds its output twice 1.2; accumulators in bfloat16 have 1.34 with
 two blocks of keys, 1.4 with four, 1.6 with eight."""
-
-
-def add_cases(found: Checked, task: Task, record: dict[str, Any]) -> None:
-    """The record's `cases` of one size."""
-    for outcome in found.outcomes:
-        for name, item in zip(task.outputs, outcome.judgements, strict=False):
-            plain = item.to_dict()
-            record["cases"].append(
-                {
-                    "size": found.size,
-                    "distribution": outcome.distribution,
-                    "output": name,
-                    "verdict": item.verdict,
-                    "detail": item.detail,
-                    "row_error": plain["row_error"],
-                    "tolerance": item.tolerance,
-                    "error_ratio": outcome.precision.ratio if outcome.precision and name == task.outputs[0] else None,
-                    "row_factor_ratio": outcome.precision.factor_ratio
-                    if outcome.precision and name == task.outputs[0]
-                    else None,
-                }
-            )
 
 
 def judge_values(
@@ -53,6 +32,7 @@ def judge_values(
     checks: list[Checked],
     traces: Mapping[Any, Any],
     chip: Any,
+    steered: Sequence[Steered] = (),
 ) -> None:
     """Raise a `Failed` with the cause in words if a value is wrong, depends on old memory, or is less exact than it could be.
 
@@ -62,6 +42,7 @@ def judge_values(
       runs, checks: each size and what was found there; sizes after one that is wrong are missing.
       traces: by size and chip.
       chip: the one that checks values.
+      steered: what inputs steer, at each size that was judged.
     """
     counted = next((check.count for check in checks if check.count), "")
     if counted:
@@ -74,6 +55,7 @@ def judge_values(
         fault = strict_read(run, traces[run.size, chip.name], drawn(run, "normal", request["seed"]), strict, request["lnc"])
         unfinished = any(o.judgements[o.wrong or 0].verdict in ("not finite", "never written") for _, o in bad)
         found = []
+        turned = next(filter(None, (item.cause() for item in steered if bad and item.check is check)), "")
         if fault is not None and (unfinished or not bad or check.depends_on_memory):
             found.append({**of_fault("values", fault.record), "kind": "uninitialized"})
             record["diagnosis"] = f"the result depends on memory that was never written: {found[0]['message']}"
@@ -88,6 +70,7 @@ def judge_values(
                     },
                 )
             )
+        record["diagnosis"] = turned or record["diagnosis"]
         slight = bad and all(
             o.judgements[o.wrong or 0].row_error < 16 * o.judgements[o.wrong or 0].tolerance for _, o in bad[:1]
         )
@@ -97,7 +80,7 @@ def judge_values(
             record["diagnosis"] = inexact and (diagnosis.explained(task, checks) or inexact)
         if not record["diagnosis"] and bad:
             record["diagnosis"] = diagnosis.named(task, checks)
-        if unfinished and not found and (words := _holes(check, record["warnings"])):
+        if not turned and unfinished and not found and (words := _holes(check, record["warnings"])):
             record["diagnosis"] = words
         elif bad and fault is None and (not record["diagnosis"] or "not finite" in record["diagnosis"]):
             record["diagnosis"] = _not_finite(request, runs, *bad[0], traces, chip) or record["diagnosis"]

@@ -29,7 +29,9 @@ __all__ = [
     "checked",
     "distributions_of",
     "drawn",
+    "judged_on",
     "other_draw",
+    "replayed",
     "run_tape",
     "strict_read",
     "to_kernel",
@@ -148,9 +150,7 @@ def checked(
         )
     for distribution in distributions[1:]:
         arrays = drawn(run, distribution, seed)
-        outcomes.append(
-            _outcome(run, distribution, arrays, _outputs(run, _replayed(run, program, trace, arrays, options, lnc)), None)
-        )
+        outcomes.append(judged_on(run, distribution, arrays, replayed(run, program, trace, arrays, options, lnc)))
     depends = False
     if program is not None and (len(distributions) > 1 or run.task.recorded):
         repeated = _replayed(run, program, trace, first_arrays, options, lnc)
@@ -161,7 +161,19 @@ def checked(
 def other_draw(run: Run, trace: Mapping[str, Any], options: SimOptions, lnc: int, secret: int, first: LaunchResult) -> Outcome:
     """Normal inputs of a seed that nobody knew, beside those of a seed that was named: a kernel's Python may have read that."""
     arrays = drawn(run, "normal", secret)
-    return _outcome(run, "normal", arrays, _outputs(run, _replayed(run, first.program, trace, arrays, options, lnc)), None)
+    return judged_on(run, "normal", arrays, replayed(run, first.program, trace, arrays, options, lnc))
+
+
+def judged_on(run: Run, distribution: str, arrays: Mapping[str, Array], outputs: Sequence[Array]) -> Outcome:
+    """The judgement of outputs in the task's layout on these inputs."""
+    return _outcome(run, distribution, arrays, outputs, None)
+
+
+def replayed(
+    run: Run, program: Any, trace: Mapping[str, Any], arrays: Mapping[str, Array], options: SimOptions, lnc: int
+) -> list[Array]:
+    """The outputs on these inputs, in the task's layout."""
+    return _outputs(run, _replayed(run, program, trace, arrays, options, lnc))
 
 
 def _replayed(

@@ -1,0 +1,193 @@
+"""What inputs steer (turns of loops, offsets, conditions) is judged with other values of the elements that steer it."""
+
+import pytest
+
+import nki_hf
+
+TASK = """
+import numpy as np
+
+from nki_hf.tasks import FLOAT, Task
+
+
+def inputs(size, distribution, rng):
+    x = rng.standard_normal((size, 64)) * (10 if distribution == "wide" else 1)
+    return {"x": x, "bias": rng.standard_normal((8, 64)), "count": rng.integers(1, 7, (1, 1))}
+
+
+TASK = Task(
+    name="counted",
+    about="relu(x) * count + bias[count], x [size, 64]",
+    arrays=lambda size: {"x": ((size, 64), FLOAT), "bias": ((8, 64), FLOAT), "count": ((1, 1), "int32")},
+    inputs=inputs,
+    reference=lambda x, bias, count: np.maximum(x, 0) * count + bias[count.flat[0]],
+    flops=lambda size: 3 * size * 64,
+    check=(128, 256),
+    at=(256,),
+    dtype="float32",
+)
+"""
+KERNEL = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+def sbuf(shape, dtype=nl.float32):
+    return nl.ndarray(shape, dtype, buffer=nl.sbuf)
+
+
+def load(src, dtype=nl.float32):
+    tile = sbuf(src.shape, dtype)
+    nisa.dma_copy(dst=tile, src=src)
+    return tile
+
+
+def register(tile):
+    whole, found = sbuf((1, 1), nl.int32), nisa.register_alloc()
+    nisa.tensor_copy(dst=whole, src=tile)
+    nisa.register_load(dst=found, src=whole)
+    return found
+
+
+def below(value, bound):
+    flag = sbuf((1, 1))
+    nisa.tensor_scalar(dst=flag, data=value, op0=nl.less, operand0=bound)
+    return flag
+
+
+@nki.jit
+def counted(x, bias, count):
+    rows, width = x.shape
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    turns, shift = register(load(count, nl.int32)), sbuf((128, width))
+    row_of = bias.ap(pattern=[[0, 128], [1, width]], offset=0, scalar_offset=turns, indirect_dim=0)
+    nisa.dma_copy(dst=shift, src=row_of)
+    for row in range(0, rows, 128):
+        tile, total = load(x[row : row + 128, :]), sbuf((128, width))
+        nisa.tensor_copy(dst=total, src=shift)
+        positive = sbuf((128, width))
+        nisa.tensor_scalar(dst=positive, data=tile, op0=nl.maximum, operand0=0.0)
+
+        def add(i):
+            nisa.tensor_tensor(dst=total, data1=total, data2=positive, op=nl.add)
+
+        {body}
+        nisa.dma_copy(dst=out[row : row + 128, :], src=total)
+    return out
+"""
+RIGHT = "nl.fori_loop(0, turns, add)"
+GUARD = """{value}
+        nl.fori_loop(0, register(below(value, {bound})), lambda i: nl.fori_loop(0, turns, add))"""
+WHILE = """{value}
+        more, left = below(value, {bound}), nisa.register_alloc()
+
+        def once(r):
+            nl.fori_loop(0, turns, add)
+            none = nisa.register_alloc()
+            nisa.register_move(dst=none, src=0)
+            return none
+
+        nl.while_loop(register(more), once)"""
+ONE = "value = tile[0:1, 0:1]"
+BELOW = "value = below(tile[0:1, 0:1], -25.0)"
+MIDDLE = """value = sbuf((1, 1))
+        nisa.tensor_tensor(dst=value, data1=positive[0:1, 3:4], data2=shift[0:1, 5:6], op=nl.add)"""
+OTHER = "value = shift[0:1, 7:8]"
+INTEGER = "value = load(count, nl.int32)"
+REDUCED = """rows_of, swapped = sbuf((128, 1)), sbuf((1, 128))
+        nisa.tensor_reduce(dst=rows_of, op=nl.{op}, data=tile, axis=1)
+        bank = nl.ndarray((1, 128), nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=bank, data=rows_of)
+        nisa.tensor_copy(dst=swapped, src=bank)
+        value = sbuf((1, 1))
+        nisa.tensor_reduce(dst=value, op=nl.{op}, data=swapped, axis=1)"""
+STORED = """flag, place = register(below(tile[0:1, 0:1], 25.0)), sbuf((1, 1), nl.int32)
+        nisa.register_store(dst=place, src=flag)
+        again = nisa.register_alloc()
+        nisa.register_load(dst=again, src=place)
+        nl.fori_loop(0, again, lambda i: nl.fori_loop(0, turns, add))"""
+DOWN = """left, flag, again = sbuf((1, 1), nl.int32), sbuf((1, 1), nl.int32), nisa.register_alloc()
+        nisa.register_store(dst=left, src=turns)
+
+        def once(r):
+            add(r)
+            nisa.tensor_scalar(dst=left, data=left, op0=nl.subtract, operand0=1.0)
+            after = nisa.register_alloc()
+            nisa.register_load(dst=after, src=left)
+            return after
+
+        nisa.register_load(dst=again, src=left)
+        nl.while_loop(again, once)"""
+OFFSET = """start = register(below(tile[0:1, 0:1], -25.0))
+        rows_from = x.ap(pattern=[[width, 127], [1, width]], offset=row * width, scalar_offset=start, indirect_dim=0)
+        nisa.dma_copy(dst=tile[0:127, :], src=rows_from)
+        nisa.tensor_scalar(dst=positive, data=tile, op0=nl.maximum, operand0=0.0)
+        nl.fori_loop(0, turns, add)"""
+CONDITION = """nl.fori_loop(0, turns, add)
+        flag = below(tile[0:1, 0:1], 25.0)
+        nisa.tensor_scalar(dst=total[0:1, :], data=total[0:1, :], op0=nl.multiply, operand0=flag)"""
+CHEATS = {
+    "one element": (GUARD, {"value": ONE, "bound": 25.0}, "x[0, 0] = ", "turned 0 times"),
+    "one element, far below": (GUARD, {"value": BELOW, "bound": 0.5}, "x[0, 0] = -", "turned 0 times"),
+    "a value of the middle": (GUARD, {"value": MIDDLE, "bound": 25.0}, "x[0, 3] = ", "turned 0 times"),
+    "another argument": (GUARD, {"value": OTHER, "bound": 2.0}, "bias (bias[0, 0] and 511 more", "turned 0 times"),
+    "an integer": (GUARD, {"value": INTEGER, "bound": 6.0}, "count[0, 0] = 6", "turned 0 times"),
+    "the largest": (GUARD, {"value": REDUCED.format(op="maximum"), "bound": 30.0}, "x", "turned 0 times"),
+    "the sum": (GUARD, {"value": REDUCED.format(op="add"), "bound": 8000.0}, "x (x[0, 0] and", "turned 0 times"),
+    "a while loop": (WHILE, {"value": ONE, "bound": 25.0}, "x[0, 0] = ", "turned 0 times"),
+    "through memory": (STORED, {}, "x[0, 0] = ", "turned 0 times"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def judged(tmp_path):
+    (tmp_path / "task.py").write_text(TASK)
+
+    def run(body, **words):
+        file = tmp_path / "kernel.py"
+        file.write_text(KERNEL.replace("{body}", body))
+        return nki_hf.judge(file, str(tmp_path / "task.py"), **words)
+
+    return run
+
+
+@pytest.mark.parametrize("how", CHEATS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_loop_that_computes_only_for_some_values_fails_whatever_is_drawn(how, seed, judged):
+    body, changes, element, turned = CHEATS[how]
+    record = judged(body.format(**changes) if changes else body, seed=seed)
+    said = record["sentence"]
+    assert (record["passed"], record["stage"]) == (False, "values"), said
+    assert "the result depends on how often the loop at line" in said
+    assert element in said or "comes from" in said, said
+    assert turned in said, said
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_offset_that_a_register_takes_from_the_inputs_is_judged_elsewhere(seed, judged):
+    said = judged(OFFSET, seed=seed)["sentence"]
+    assert "the result depends on a number that line 20 loads from the inputs: with x[0, 0] = -" in said, said
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_comparison_of_one_number_of_the_inputs_is_judged_both_ways(seed, judged):
+    said = judged(CONDITION, seed=seed)["sentence"]
+    assert "the result depends on a comparison at line 26 of a number of the inputs: with x[0, 0] = " in said, said
+
+
+@pytest.mark.parametrize("body", [RIGHT, DOWN], ids=["fori_loop", "while_loop"])
+def test_a_loop_whose_turns_the_inputs_rightly_say_passes(body, judged):
+    """So does the row of a table that they choose."""
+    record = judged(body, seed=3)
+    assert record["passed"], record["sentence"]
+    assert any(case["distribution"] == "steered" and case["verdict"] == "pass" for case in record["cases"])
+    assert not any("no other count was seen" in words for words in record["warnings"])
+
+
+def test_a_loop_that_turned_alike_on_all_inputs_is_said(judged):
+    record = judged(GUARD.format(value=ONE, bound=1e6), seed=3)
+    assert record["passed"], record["sentence"]
+    (said,) = [words for words in record["warnings"] if "no other count was seen" in words and "size 128" in words]
+    assert "x[0, 0]" in said
+    assert "turned once" in said
