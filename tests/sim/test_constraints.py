@@ -377,3 +377,30 @@ def test_no_check_runs_when_checks_are_off():
 def test_the_documented_table_is_current():
     document = Path(__file__).parents[2] / "docs" / "constraints.md"
     assert document.read_text() == markdown(), "run: python -m nki_hf.sim.constraints.table > docs/constraints.md"
+
+
+def _matmul_transpose(dtype):
+    return {"stationary": tile((32, 16), dtype), "moving": tile((32, 32), dtype), "dst": tile((16, 32), "float32", "psum"),
+            "is_transpose": True}  # fmt: skip
+
+
+def test_a_transposing_product_of_16_bit_data_writes_16_bit_from_neuroncore_v3_on():
+    """As nki-library chooses the type of PSUM in core/moe/moe_cte/bwmm_shard_on_I.py."""
+    call("nc_matmul", lambda: _matmul_transpose("bfloat16"), chip="trn1", third_party=True)
+    with pytest.raises(KernelFault, match="with is_transpose=True, dst must be as wide as stationary"):
+        call("nc_matmul", lambda: _matmul_transpose("bfloat16"), chip="trn2", third_party=True)
+    call("nc_matmul", lambda: _matmul_transpose("float32"), chip="trn2", third_party=True)
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+def test_16_bit_data_through_float32_psum_is_a_warning_as_public_kernels_do_so(chip):
+    """sols/trn-advanced-nki2/6_csa_2048_ref.py of autocomp; other types are what the documentation forbids."""
+    with pytest.warns(SimulatorWarning, match="for 16-bit floats into float32 PSUM too"):
+        call("nc_transpose", lambda: {"data": tile((32, 16), "float16")}, chip=chip, third_party=True)
+    for changes in (
+        lambda: {"dst": tile((16, 32), "bfloat16", "psum")},
+        lambda: {"data": tile((32, 16), "bfloat16"), "dst": tile((16, 32)), "engine": nisa.engine.vector},
+        lambda: {"data": tile((32, 16), "int32")},
+    ):
+        with pytest.raises(KernelFault, match="dst must have the dtype of data"):
+            call("nc_transpose", changes, chip=chip, third_party=True)

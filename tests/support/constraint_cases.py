@@ -184,6 +184,8 @@ BROKEN = {
         "stationary": tile((32, 16), "float8_e4m3fn"), "moving": tile((32, 24), "float8_e4m3fn")},
     ("nc_matmul", "dst_dtype"): lambda: {"dst": tile((16, 24), "bfloat16", "psum")},
     ("nc_matmul", "transpose_dtype"): lambda: {"is_transpose": True},
+    ("nc_matmul", "transpose_8_bit"): lambda: {
+        "is_transpose": True, "stationary": tile((32, 16), "float8_e4m3"), "moving": tile((32, 24), "float8_e4m3")},
     ("nc_matmul", "double_row_generation", "trn1"): _double,
     ("nc_matmul", "double_row_dtype"): lambda: _double("bfloat16"),
     ("nc_matmul", "double_row_shape"): lambda: {
@@ -221,6 +223,8 @@ BROKEN = {
     ("nc_matmul_mx", "mx_index"): lambda: {"moving": scattered((32, 64), X4)},
     ("nc_transpose", "transposed_shape"): lambda: {"dst": tile((16, 31), space="psum")},
     ("nc_transpose", "transposed_dtype"): lambda: {"dst": tile((16, 32), "bfloat16", "psum")},
+    ("nc_transpose", "transposed_to_float32"): lambda: {"data": tile((32, 16), "bfloat16")},
+    ("nc_transpose", "transposed_8_bit"): lambda: {"data": tile((32, 16), "float8_e4m3")},
     ("nc_transpose", "tensor_transpose_memory"): lambda: {"dst": tile((16, 32))},
     ("nc_transpose", "tensor_transpose_size"): lambda: {"data": tile((32, 129))},
     ("nc_transpose", "vector_transpose_size"): lambda: {"data": tile((32, 33)), "engine": E.vector},

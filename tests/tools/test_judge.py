@@ -284,8 +284,21 @@ def test_seed_repeats_a_judgement_and_no_seed_draws_a_new_one(judged):
 def test_against_gives_the_speedup(judged, tmp_path):
     other = tmp_path / "other.py"
     other.write_text(RIGHT)
-    row = judged(RIGHT, against=str(other))["times"][0]
-    assert row["speedup"] == pytest.approx(1.0)
+    record = judged(RIGHT, against=str(other))
+    assert record["times"][0]["speedup"] == pytest.approx(1.0)
+    assert record["against"]["verdict"] == "right"
+
+
+@pytest.mark.parametrize("name", ["scale twice", "SBUF overflows"])
+def test_no_speedup_is_credited_over_a_parent_that_fails_the_task(judged, tmp_path, name):
+    other = tmp_path / "other.py"
+    other.write_text(planted(WRONG[name]))
+    record = judged(RIGHT, against=str(other))
+    assert record["passed"], said(record)
+    assert record["against"]["verdict"] == "fails"
+    assert record["against"]["detail"]
+    assert [(row["against_us"], row["speedup"]) for row in record["times"]] == [(None, None)]
+    assert any("fails the task attention_causal itself" in words for words in record["warnings"])
 
 
 def _line(text: str, words: str) -> int:

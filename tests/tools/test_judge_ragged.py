@@ -66,6 +66,32 @@ def test_a_kernel_for_whole_tiles_passes_and_says_so(judged, text, verdict):
     assert record["right_at"] == [128, 384]
 
 
+STATED = {
+    "an assert says its condition": ("assert rows % P == 0", "refused", "AssertionError: assert rows % P == 0"),
+    "an assert with words": ("assert rows % P == 0, 'whole tiles only'", "refused", "AssertionError: whole tiles only"),
+    "a raise": ("if rows % P: raise NotImplementedError(f'rows={rows}')", "refused", "NotImplementedError: rows=200"),
+    "an index": ("['whole'][rows % P]", "crashed", "IndexError: list index out of range"),
+    "a division": ("1 // (rows % P == 0)", "crashed", "ZeroDivisionError"),
+    "a key": ("{0: 1}[rows % P]", "crashed", "KeyError: 72"),
+    "a raise of another library": (
+        "import fractions; fractions.Fraction(1, int(rows % P == 0))",
+        "crashed",
+        "ZeroDivisionError",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", STATED)
+def test_a_crash_is_told_from_a_limit_that_the_kernel_states(judged, how):
+    line, verdict, words = STATED[how]
+    record = judged("softmax", RIGHT["softmax"].replace("    out =", f"    {line}\n    out ="))
+    assert record["passed"], record["sentence"]
+    assert record["ragged"]["verdict"] == verdict
+    assert words in record["ragged"]["detail"]
+    assert any("the kernel's Python crashes" in warning for warning in record["warnings"]) == (verdict == "crashed")
+    assert ("it crashes at 200" in record["sentence"]) == (verdict == "crashed")
+
+
 IN_TURNS = """
 import nki
 import nki.isa as nisa

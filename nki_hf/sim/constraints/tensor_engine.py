@@ -120,9 +120,28 @@ def _dst_dtype(o: Operands) -> Violation:
     return None
 
 
-@rule("nc_matmul", "dtype", "with is_transpose=True, dst must have the dtype of stationary", _MM, documented=False)
+@rule(
+    "nc_matmul",
+    "dtype",
+    "with is_transpose=True, dst must be as wide as stationary from NeuronCore-v3 on",
+    "trainium2_arch.rst: transpose mode (16-bit data gives 16-bit PSUM); nki-library: core/moe/moe_cte/bwmm_shard_on_I.py takes "
+    "float32 PSUM before NeuronCore-v3, and the dtype of the data from then on",
+)
 def _transpose_dtype(o: Operands) -> Violation:
-    if o.is_transpose and o.generation >= 3 and o.dst.dtype.itemsize != o.stationary.dtype.itemsize:
+    if o.is_transpose and o.generation >= 3 and o.dst.dtype.itemsize != o.stationary.dtype.itemsize > 1:
+        return f"dst is {o.dst.dtype} and stationary {o.stationary.dtype}", "Allocate dst with the dtype of stationary"
+    return None
+
+
+@rule(
+    "nc_matmul",
+    "dtype",
+    "with is_transpose=True, 8-bit data has a dst of its own width",
+    "trainium2_arch.rst: NeuronCore-v3 writes 8-bit data into 16-bit elements",
+    documented=False,
+)
+def _transpose_8_bit(o: Operands) -> Violation:
+    if o.is_transpose and o.generation >= 3 and o.stationary.dtype.itemsize == 1 != o.dst.dtype.itemsize:
         return f"dst is {o.dst.dtype} and stationary {o.stationary.dtype}"
     return None
 
@@ -291,9 +310,39 @@ def _transposed_shape(o: Operands) -> Violation:
     return None
 
 
-@rule("nc_transpose", "dtype", "dst must have the dtype of data", _TP, documented=False)
+def _through_float32(o: Operands) -> bool:
+    """A product with an identity: 16-bit floats into float32 PSUM, which holds them exactly."""
+    return _transpose_engine(o) == "tensor" and o.dst.dtype.name == "float32" and o.data.dtype.name in ("bfloat16", "float16")
+
+
+@rule("nc_transpose", "dtype", "dst must have the dtype of data", _TP)
 def _transposed_dtype(o: Operands) -> Violation:
-    return f"dst is {o.dst.dtype} and data {o.data.dtype}" if o.dst.dtype.name != o.data.dtype.name else None
+    if o.dst.dtype.name == o.data.dtype.name or _through_float32(o) or o.data.dtype.itemsize == 1:
+        return None
+    return f"dst is {o.dst.dtype} and data {o.data.dtype}", "Allocate dst with the dtype of data"
+
+
+@rule(
+    "nc_transpose",
+    "dtype",
+    "dst must have the dtype of data, for 16-bit floats into float32 PSUM too",
+    f"{_TP}; but autocomp's sols/trn-advanced-nki2 (6_csa_2048_ref.py, 8_mha_ref.py) do so, which run on chips",
+    documented=False,
+)
+def _transposed_to_float32(o: Operands) -> Violation:
+    return f"dst is {o.dst.dtype} and data {o.data.dtype}" if _through_float32(o) else None
+
+
+@rule(
+    "nc_transpose",
+    "dtype",
+    "8-bit data has a dst of its own dtype",
+    f"{_TP}; trainium2_arch.rst: NeuronCore-v3 writes 8-bit data into 16-bit elements",
+    documented=False,
+)
+def _transposed_8_bit(o: Operands) -> Violation:
+    other = o.dst.dtype.name != o.data.dtype.name and o.data.dtype.itemsize == 1
+    return f"dst is {o.dst.dtype} and data {o.data.dtype}" if other else None
 
 
 @rule("nc_transpose", "placement", "on the Tensor engine data must be in SBUF and dst in PSUM", _TP)

@@ -1,21 +1,24 @@
-"""The kernel of `--against` beside a kernel that is wrong: the first tile in which they differ, if the other one is right."""
+"""The kernel of `--against`: whether it is right itself, and, beside a kernel that is wrong, the first tile in which they differ."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import KernelFault
+from nki_hf.observers.races import races
 from nki_hf.sim import SimOptions
+from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task
 from nki_hf.tools.judging.first_difference import first_difference
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.values import Run, checked, drawn, run_tape, to_kernel
+from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
 
-__all__ = ["compared"]
+__all__ = ["compared", "judge_parent", "without_credit"]
 
 
 def compared(
@@ -34,15 +37,7 @@ def compared(
         why = "it did not run" if other["answer"]["error"] is not None else "launches on two cores are not compared"
         record["warnings"].append(f"--against {other['file']} shows no first difference: {why}")
         return None
-    asked, parent = next(
-        pair for pair in zip(other["traces"], other["answer"]["traces"], strict=True) if pair[0]["size"] == run.size
-    )
-    packed = packed_by(other["file"], other["answer"]["name"], task, chip, request["lnc"])
-    theirs = replace(
-        run,
-        layout=other["layout"] if packed is None else {"out": packed.out},
-        packed=None if packed is None else packed.arrays(asked["size"], run.dtype),
-    )
+    theirs, parent = _theirs(other, task, run, chip, request["lnc"])
     arrays = drawn(run, "normal", request["seed"])
     options = SimOptions(chip=chip, third_party=True)
     try:
@@ -55,3 +50,72 @@ def compared(
     except (KernelFault, BadTape) as error:
         record["warnings"].append(f"--against {other['file']} shows no first difference: {error}")
         return None
+
+
+def judge_parent(request: Mapping[str, Any], record: dict[str, Any], task: Task, run: Run, chip: Chip) -> None:
+    """Fill in the record's `against`: limits, races and values of the other kernel at the first size.
+
+    Args:
+      request, record: of the judgement.
+      task, run, chip: the kernel's at the first size.
+    """
+    other = request.get("against")
+    if other is None:
+        return
+    if other["answer"]["error"] is not None:
+        record["against"] = _found(other, "not run", other["answer"]["error"]["message"])
+        return
+    theirs, parent = _theirs(other, task, run, chip, request["lnc"])
+    options = SimOptions(chip=chip, third_party=True, record=True)
+    arrays = drawn(run, "normal", request["seed"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SimulatorWarning)
+        try:
+            first = run_tape(parent, to_kernel(theirs, arrays), options, request["lnc"])
+            if found := races(first.events):
+                record["against"] = _found(other, "fails", found[0].record().message)
+                return
+            right = checked(theirs, parent, options, request["lnc"], request["seed"], distributions_of(task, 0), first, arrays)
+        except (KernelFault, BadTape) as error:
+            record["against"] = _found(other, "fails", str(error))
+            return
+    bad = next((outcome for outcome in right.outcomes if outcome.wrong is not None), None)
+    if bad is not None:
+        number = bad.wrong or 0
+        words = f"{task.outputs[number]} on {bad.distribution} inputs: {bad.judgements[number].detail}"
+        record["against"] = _found(other, "fails", words)
+    elif right.count or right.depends_on_memory:
+        words = right.count or "its result depends on what an earlier run left in memory"
+        record["against"] = _found(other, "fails", words)
+    else:
+        record["against"] = _found(other, "right", "")
+
+
+def without_credit(record: dict[str, Any]) -> None:
+    """Take the speed-ups out of a record whose other kernel is wrong itself, and say so."""
+    found = record["against"]
+    if found is None or found["verdict"] != "fails":
+        return
+    record["warnings"].append(
+        f"--against {found['file']} fails the task {record['task']} itself ({found['detail']}): no speed-up over it is credited"
+    )
+    for row in record["times"]:
+        row["against_us"] = row["speedup"] = None
+
+
+def _found(other: Mapping[str, Any], verdict: str, detail: str) -> dict[str, Any]:
+    return {"file": other["file"], "verdict": verdict, "detail": detail}
+
+
+def _theirs(other: Mapping[str, Any], task: Task, run: Run, chip: Chip, lnc: int) -> tuple[Run, Mapping[str, Any]]:
+    """The other kernel's run at the size of `run`, and its program there."""
+    parent = next(
+        found for asked, found in zip(other["traces"], other["answer"]["traces"], strict=True) if asked["size"] == run.size
+    )
+    packed = packed_by(other["file"], other["answer"]["name"], task, chip, lnc)
+    theirs = replace(
+        run,
+        layout=other["layout"] if packed is None else {"out": packed.out},
+        packed=None if packed is None else packed.arrays(run.size, run.dtype),
+    )
+    return theirs, parent

@@ -23,7 +23,7 @@ from nki_hf.sim.execution.machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run import tape
 from nki_hf.tools.judging import plain
-from nki_hf.tools.judging.explain import explained, place
+from nki_hf.tools.judging.explain import explained, place, stated
 from nki_hf.tools.judging.kernel_choice import NoKernel, kernel_in
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
@@ -45,7 +45,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       request: `file`, `name` (may be empty), `lnc`, `named` (constants that the kernel must have), `progress` (a file that says
         when the kernel itself runs), and `traces`: each with `chip`, `size`, `arrays` (name, shape, dtype; in order),
-        `constants`, `checked` (limits are checked here too) and `optional` (an error is noted as `refused`).
+        `constants`, `checked` (limits are checked here too) and `optional` (an error is noted as `refused`, with `crashed`).
     """
     tape.install()
     found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": [], "changed": None}
@@ -62,7 +62,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
                 found["traces"].append(_trace(kernel, name, trace, int(request["lnc"]), request["named"]))
             except BaseException as error:
                 if trace["optional"] and isinstance(error, Exception):
-                    found["traces"].append({"refused": _described(error)["message"]})
+                    words = stated(error, Path(request["file"]))
+                    found["traces"].append({"refused": words or _described(error)["message"], "crashed": not words})
                     continue
                 return {**found, "error": {**_described(error), "size": trace["size"]}}
     if request["traces"]:  # a program follows from its arguments: the same ones give the same program

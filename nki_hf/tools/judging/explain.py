@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dis
 import errno
 import re
 import traceback
 from pathlib import Path
 from types import ModuleType
 
+from nki_hf.errors import KernelFault
 from nki_hf.sim import isa, language
 from nki_hf.tools.kernel_lint.instead import instead
 
-__all__ = ["explained", "place"]
+__all__ = ["explained", "place", "stated"]
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _OURS = tuple(f"{_PACKAGE}/{part}" for part in ("sim/", "tools/", "observers/", "timing/"))
@@ -33,6 +35,26 @@ def place(error: BaseException) -> tuple[str, int]:
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     outside = [item for item in frames if not item[0].startswith((*_OURS, "<"))]
     return outside[-1] if outside else ("", 0)
+
+
+def stated(error: BaseException, file: Path) -> str:
+    """How a kernel refuses its arguments, if that is what the error says; empty for one that it runs into.
+
+    A limit of the language, or a bound, is a refusal; so is what an `assert` or a `raise` of the kernel's folder says (an assert
+    without words says its condition).
+    """
+    if isinstance(error, KernelFault):
+        return f"{error.record.instruction}: {error.record.message}"
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not Path(last.tb_frame.f_code.co_filename).resolve().is_relative_to(file.resolve().parent):
+        return ""
+    if last.tb_frame.f_code.co_code[last.tb_lasti] != dis.opmap["RAISE_VARARGS"]:
+        return ""  # neither an assert nor a raise: an operation that failed
+    line = (traceback.extract_tb(error.__traceback__)[-1].line or "").strip()
+    said = " ".join(str(error).split())[:600]
+    return f"{type(error).__name__}: {said or line}"
 
 
 def explained(error: BaseException) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """A size that no tile divides: a kernel that takes it, with a last tile of its own, must be right there too.
 
 A kernel that refuses such a size, or that leaves a part of the output alone (of an input, where no output follows the size), is
-made for multiples of its tiles: that is no fault, and the record says so.
+made for multiples of its tiles: that is no fault, and the record says so. So is one whose Python crashes there, but it does not
+say what it is made for: a warning.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ def judge_ragged(
     if not size or trace is None:
         return
     if trace["refused"]:
-        record["ragged"] = _as(size, "refused", trace["refused"])
+        record["ragged"] = _as(size, "crashed" if trace["crashed"] else "refused", trace["refused"])
+        if trace["crashed"]:
+            record["warnings"].append(
+                f"at size {size}, which no tile divides, the kernel's Python crashes: {trace['refused']}. A kernel that does not "
+                "take such sizes says so: assert rows % 128 == 0, 'rows is a multiple of 128'"
+            )
         return
     run = Run(task=task, size=size, dtype=request["dtype"], layout=request["layout"], rtol=request["rtol"])
     options = SimOptions(chip=chip, third_party=True, record=True)

@@ -112,12 +112,20 @@ class FirstDifference(_Model):
 
 
 class Ragged(_Model):
-    """What the kernel does at a size that no tile divides: `right`, `wrong`, `refused`, or `not taken` (it leaves a part of an
-    input or output alone); `detail` says why.
+    """What the kernel does at a size that no tile divides: `right`, `wrong`, `refused` (by an assert, a raise, or the language),
+    `crashed` (its Python fails otherwise), or `not taken` (it leaves a part of an input or output alone); `detail` says why.
     """
 
     size: int
-    verdict: Literal["right", "wrong", "refused", "not taken"]
+    verdict: Literal["right", "wrong", "refused", "crashed", "not taken"]
+    detail: str = ""
+
+
+class Against(_Model):
+    """The kernel of `--against`: `right`, `fails` (the task, itself: no speed-up is given), or `not run`; `detail` says why."""
+
+    file: str
+    verdict: Literal["right", "fails", "not run"]
     detail: str = ""
 
 
@@ -152,6 +160,7 @@ class Record(_Model):
     score: float
     right_at: list[int] = []
     ragged: Ragged | None = None
+    against: Against | None = None
     diagnosis: str = ""
     first_difference: FirstDifference | None = None
     findings: list[Finding]

@@ -17,6 +17,7 @@ from nki_hf.sim import LaunchResult, SimOptions
 from nki_hf.sim.faults import SecondWriteWarning, SimulatorWarning
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
+from nki_hf.tools.judging.against import judge_parent
 from nki_hf.tools.judging.cases import add_case
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.harmless_races import Repeated, harmless
@@ -120,6 +121,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         item.judge(record)
     record["right_at"] = [run.size for run in runs]
     judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip)
+    judge_parent(request, record, task, runs[0], chip)
     stage("end")
 
 

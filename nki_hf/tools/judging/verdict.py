@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nki_hf.tools.judging.against import without_credit
 from nki_hf.tools.judging.findings import finding
 from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
 
@@ -31,6 +32,7 @@ def empty(request: Mapping[str, Any]) -> dict[str, Any]:
         "score": 0.0,
         "right_at": [],
         "ragged": None,
+        "against": None,
         "diagnosis": "",
         "first_difference": None,
         "findings": [],
@@ -64,7 +66,8 @@ def _right(record: Mapping[str, Any]) -> str:
     tail = {
         "right": f" and at {ragged['size']}, which no tile divides",
         "wrong": f"; wrong at {ragged['size']}, which no tile divides",
-        "refused": f"; it does not run at {ragged['size']}, which no tile divides",
+        "refused": f"; it does not take {ragged['size']}, which no tile divides",
+        "crashed": f"; it crashes at {ragged['size']}, which no tile divides, without saying which sizes it takes",
         "not taken": f"; it leaves out the end of {ragged['size']}, which no tile divides",
     }
     return f" Right at sizes {said}{tail.get(ragged['verdict'], '')}."
@@ -99,6 +102,7 @@ def timed_too(record: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any
     record["times"] = found["rows"]
     record["warnings"] += found["warnings"]
     record["seconds"]["times"] = found["seconds"]
+    without_credit(record)
     if found["failed"] is not None:
         fails(record, found["failed"]["stage"], found["failed"]["findings"])
     else:
