@@ -124,8 +124,8 @@ def _dst_dtype(o: Operands) -> Violation:
     "nc_matmul",
     "dtype",
     "with is_transpose=True, dst must be as wide as stationary from NeuronCore-v3 on",
-    "trainium2_arch.rst: transpose mode (16-bit data gives 16-bit PSUM); nki-library: core/moe/moe_cte/bwmm_shard_on_I.py takes "
-    "float32 PSUM before NeuronCore-v3, and the dtype of the data from then on",
+    "trainium2_arch.rst: transpose mode (16-bit data gives 16-bit PSUM); nki-library: core/moe/moe_cte/bwmm_shard_on_I.py "
+    "takes float32 PSUM before NeuronCore-v3, and the dtype of the data from then on",
 )
 def _transpose_dtype(o: Operands) -> Violation:
     if o.is_transpose and o.generation >= 3 and o.dst.dtype.itemsize != o.stationary.dtype.itemsize > 1:

@@ -1,4 +1,4 @@
-"""The kernel of `--against`: whether it is right itself, and, beside a kernel that is wrong, the first tile in which they differ."""
+"""The kernel of `--against`: whether it is right itself, and the first tile in which a wrong kernel differs from it."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def place(error: BaseException) -> tuple[str, int]:
 def stated(error: BaseException, file: Path) -> str:
     """How a kernel refuses its arguments, if that is what the error says; empty for one that it runs into.
 
-    A limit of the language, or a bound, is a refusal; so is what an `assert` or a `raise` of the kernel's folder says (an assert
-    without words says its condition).
+    A limit of the language, or a bound, is a refusal; so is what an `assert` or a `raise` of the kernel's folder says (an
+    assert without words says its condition).
     """
     if isinstance(error, KernelFault):
         return f"{error.record.instruction}: {error.record.message}"

@@ -49,8 +49,8 @@ def judge_ragged(
         record["ragged"] = _as(size, "crashed" if trace["crashed"] else "refused", trace["refused"])
         if trace["crashed"]:
             record["warnings"].append(
-                f"at size {size}, which no tile divides, the kernel's Python crashes: {trace['refused']}. A kernel that does not "
-                "take such sizes says so: assert rows % 128 == 0, 'rows is a multiple of 128'"
+                f"at size {size}, which no tile divides, the kernel's Python crashes: {trace['refused']}. A kernel that does "
+                "not take such sizes says so: assert rows % 128 == 0, 'rows is a multiple of 128'"
             )
         return
     run = Run(task=task, size=size, dtype=request["dtype"], layout=request["layout"], rtol=request["rtol"])

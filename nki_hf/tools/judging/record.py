@@ -112,8 +112,9 @@ class FirstDifference(_Model):
 
 
 class Ragged(_Model):
-    """What the kernel does at a size that no tile divides: `right`, `wrong`, `refused` (by an assert, a raise, or the language),
-    `crashed` (its Python fails otherwise), or `not taken` (it leaves a part of an input or output alone); `detail` says why.
+    """What the kernel does at a size that no tile divides: `right`, `wrong`, `refused` (by an assert, a raise, or the
+    language), `crashed` (its Python fails otherwise), or `not taken` (it leaves a part of an input or output alone); `detail`
+    says why.
     """
 
     size: int
