@@ -73,7 +73,7 @@ STATED = {
     "an index": ("['whole'][rows % P]", "crashed", "IndexError: list index out of range"),
     "a division": ("1 // (rows % P == 0)", "crashed", "ZeroDivisionError"),
     "a key": ("{0: 1}[rows % P]", "crashed", "KeyError: 72"),
-    "a raise of another library": (
+    "another library": (
         "import fractions; fractions.Fraction(1, int(rows % P == 0))",
         "crashed",
         "ZeroDivisionError",
