@@ -13,7 +13,7 @@ import numpy as np
 
 from nki_hf.problem import Band
 from nki_hf.tasks.attention_mistakes import mistakes
-from nki_hf.tasks.attention_reference import attention, summed, within
+from nki_hf.tasks.attention_reference import SCALED_QUERIES, attention, scaled_queries, summed, within
 from nki_hf.tasks.row_parts import levels
 from nki_hf.tasks.task import FLOAT, Task
 
@@ -82,6 +82,7 @@ def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Calla
         ideal=scaled(ideal),
         inputs=lambda size, distribution, rng: _inputs({n: s for n, (s, _) in shapes(size).items()}, distribution, rng),
         wrong=wrong,
+        accepted={SCALED_QUERIES: scaled_queries} if factor == 1 else {},
         scale=scaled(lambda q, k, v: summed(q, k, v, causal, window)),
         mask={**({"ahead": 1} if causal else {}), **({"window": window} if window else {})},
         distributions=("uneven_rows",),

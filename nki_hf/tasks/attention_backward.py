@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.tasks.attention import _inputs
+from nki_hf.tasks.attention_reference import SCALED_QUERIES, scaled_queries
 from nki_hf.tasks.matmuls import rounded
 from nki_hf.tasks.task import FLOAT, Task
 
@@ -200,5 +201,6 @@ TASKS = {
         axes=dict.fromkeys((*_NAMES, "dq", "dk", "dv"), "sd"),
         inputs=lambda size, distribution, rng: _inputs(dict.fromkeys(_NAMES, (size, _D)), distribution, rng),
         wrong=_WRONG,
+        accepted={SCALED_QUERIES: scaled_queries},
     )
 }

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["attention", "powers", "summed", "within"]
+__all__ = ["SCALED_QUERIES", "attention", "powers", "scaled_queries", "summed", "within"]
 
 Array = np.ndarray[Any, Any]
 
@@ -82,6 +82,18 @@ def powers(
     if keys is None:
         _LAST[:] = [q, k, key, found]
     return found
+
+
+SCALED_QUERIES = "q is multiplied by the scale and rounded to 16 bits again before the product"
+"""nki-samples: flash_fwd of reference/attention.py (release 2.21), q_tile; nki-library: the tiles of Q in core/attention/
+attention_bwd.py, q_sb with fuse_rope in attention_tkg.py. None of them scales k, or both by the root, in 16 bits."""
+
+
+def scaled_queries(output: Array, dtype: str, *, q: Array, **arrays: Any) -> dict[str, Array]:
+    """The queries as the product sees them, divided by the scale; a `Task.accepted`."""
+    kind: Any = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}.get(dtype, np.float32)
+    scale = q.shape[-1] ** -0.5
+    return {"q": (q * scale).astype(np.float32).astype(kind).astype(q.dtype) / scale}
 
 
 def summed(q: Array, k: Array, v: Array, causal: bool, window: int = 0) -> Array:

@@ -51,6 +51,9 @@ class Task:
       ideal: arrays in the run's type (as float32) and constants, by name -> what a perfect kernel of that type gives, before
         the last rounding; None = the reference in float32.
       wrong: words -> a reference with one mistake, to name what a wrong output is.
+      accepted: words -> the arguments of the reference that are otherwise for a kernel that is less exact at one place, as
+        published kernels are: a function of the first output (float64), the element type by name, and the reference's
+        arguments in float64. Such a kernel passes with a warning, if it is right for those arguments.
       family: whose measured latencies say how far the timing model is off: `attention`, `decode attention`, `matmul`,
         `normalisation`; empty = none were measured.
       least_rtol: row error in float32 that is always allowed: other orders of summation differ by as much; a task that sums
@@ -80,6 +83,7 @@ class Task:
     recorded: bool = False
     ideal: Callable[..., Any] | None = None
     wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    accepted: Mapping[str, Callable[..., Mapping[str, Any]]] = field(default_factory=dict)
     scale: Callable[..., Any] | None = None
     family: str = ""
     least_rtol: float = 2e-5

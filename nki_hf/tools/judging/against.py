@@ -14,6 +14,7 @@ from nki_hf.sim import SimOptions
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task
+from nki_hf.tools.judging.accepted import accepting
 from nki_hf.tools.judging.first_difference import first_difference
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
@@ -79,6 +80,7 @@ def judge_parent(request: Mapping[str, Any], record: dict[str, Any], task: Task,
         except (KernelFault, BadTape) as error:
             record["against"] = _found(other, "fails", str(error))
             return
+    _, right = accepting(theirs, right, request)
     bad = next((outcome for outcome in right.outcomes if outcome.wrong is not None), None)
     if bad is not None:
         number = bad.wrong or 0

@@ -15,11 +15,12 @@ from nki_hf.sim import LaunchResult, SimOptions
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.stream.events import Event
 from nki_hf.tasks import Task
+from nki_hf.tools.judging.accepted import accepting
 from nki_hf.tools.judging.diagnosis import imprecision
 from nki_hf.tools.judging.findings import Failed, finding
 from nki_hf.tools.judging.ours import packed_by
+from nki_hf.tools.judging.precision import RATIOS
 from nki_hf.tools.judging.timed_work import expected_growth
-from nki_hf.tools.judging.value_stage import RATIOS
 from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
 
 __all__ = ["Kind", "Place", "Use", "judge_there", "kinds_of", "other_place", "otherwise", "places_of", "with_values"]
@@ -144,6 +145,7 @@ def judge_there(
         found = checked(run, trace, options, request["lnc"], request["seed"], distributions, first, arrays)
     except KernelFault as fault:
         raise _failed(f"{said} {fault.record.instruction}: {fault.record.message}", file, line) from None
+    _, found = accepting(run, found, request)
     for outcome in found.outcomes:
         imprecise = (
             request["dtype"] != "float32" and not request["rtol"] and imprecision(outcome, RATIOS[task.ideal is not None])

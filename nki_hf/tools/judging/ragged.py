@@ -18,6 +18,7 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task
 from nki_hf.tools.judging import diagnosis
+from nki_hf.tools.judging.accepted import accepting
 from nki_hf.tools.judging.findings import Failed, finding
 from nki_hf.tools.judging.timed_work import asked_outputs, work_of
 from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
@@ -28,7 +29,12 @@ _ADVICE = "Give the last tile its own size, or refuse sizes that a tile does not
 
 
 def judge_ragged(
-    request: Mapping[str, Any], record: dict[str, Any], task: Task, trace: Mapping[str, Any] | None, chip: Chip
+    request: Mapping[str, Any],
+    record: dict[str, Any],
+    task: Task,
+    trace: Mapping[str, Any] | None,
+    chip: Chip,
+    accepted: str = "",
 ) -> None:
     """Fill in the record's `ragged`.
 
@@ -38,6 +44,7 @@ def judge_ragged(
       task: what is computed.
       trace: the kernel's program at that size, or why there is none.
       chip: the one that checks values.
+      accepted: see `Run.accepted`.
 
     Raises:
       Failed: it takes the size and is wrong there.
@@ -53,7 +60,14 @@ def judge_ragged(
                 "not take such sizes says so: assert rows % 128 == 0, 'rows is a multiple of 128'"
             )
         return
-    run = Run(task=task, size=size, dtype=request["dtype"], layout=request["layout"], rtol=request["rtol"])
+    run = Run(
+        task=task,
+        size=size,
+        dtype=request["dtype"],
+        layout=request["layout"],
+        rtol=request["rtol"],
+        accepted=accepted,
+    )
     options = SimOptions(chip=chip, third_party=True, record=True)
     arrays = drawn(run, "normal", request["seed"])
     with warnings.catch_warnings():
@@ -67,6 +81,7 @@ def judge_ragged(
                 record["ragged"] = _as(size, "not taken", f"it {what}")
                 return
             found = checked(run, trace, options, request["lnc"], request["seed"], distributions_of(task, 0), first, arrays)
+            _, found = accepting(run, found, request)
         except (KernelFault, BadTape) as fault:
             record["ragged"] = _as(size, "refused", str(fault))
             return

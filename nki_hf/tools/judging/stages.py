@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nki_hf.sim import LaunchResult, SimOptions
 from nki_hf.sim.faults import SecondWriteWarning, SimulatorWarning
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
+from nki_hf.tools.judging.accepted import accepting, less_exact
 from nki_hf.tools.judging.against import judge_parent
 from nki_hf.tools.judging.cases import add_case
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, kernel_failure, of_fault
@@ -95,7 +97,8 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
     options = SimOptions(chip=chip, third_party=True, record=True)
     checks: list[Checked] = []
     steered: list[Steered] = []
-    for number, run in enumerate(runs):
+    for number in range(len(runs)):
+        run = runs[number]
         trace = traces[run.size, chip.name]
         first, arrays = _first(run, trace, options, request, record, stage)
         if not number:
@@ -108,6 +111,11 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
             found = checked(run, trace, options, request["lnc"], request["seed"], distributions, first, arrays)
         except KernelFault as fault:
             raise Failed("values", of_fault("values", fault.record)) from None
+        plain = found
+        run, found = accepting(run, found, request)
+        runs = [replace(item, accepted=run.accepted) for item in runs]
+        if words := less_exact(run, found, plain):
+            record["warnings"].append(words)
         checks.append(found)
         steered.append(Steered(run, trace, options, request["lnc"], found, request["seed"]))
         for outcome in found.outcomes:
@@ -120,7 +128,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
     for item in steered:
         item.judge(record)
     record["right_at"] = [run.size for run in runs]
-    judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip)
+    judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip, runs[0].accepted)
     judge_parent(request, record, task, runs[0], chip)
     stage("end")
 

@@ -13,15 +13,11 @@ from nki_hf.tasks import Task
 from nki_hf.tools.judging import against, diagnosis
 from nki_hf.tools.judging.findings import Failed, finding, of_fault
 from nki_hf.tools.judging.not_finite import first_not_finite
+from nki_hf.tools.judging.precision import RATIOS
 from nki_hf.tools.judging.steered import Steered
 from nki_hf.tools.judging.values import Checked, Outcome, Run, drawn, strict_read, to_kernel
 
-__all__ = ["RATIOS", "judge_values"]
-
-RATIOS = {True: 1.3, False: 3.5}
-"""Error of a kernel over that of an ideal one from which it fails, by whether the task states what an ideal one rounds. A good
-kernel of attention in bfloat16 has 0.98 to 1.02, one that rounds its output twice 1.2; accumulators in bfloat16 have 1.34 with
-two blocks of keys, 1.4 with four, 1.6 with eight."""
+__all__ = ["judge_values"]
 
 
 def judge_values(

@@ -49,6 +49,7 @@ class Run:
       layout: letters by array.
       rtol: allowed row error; 0 = from the ideal kernel.
       packed: how a kernel of ours takes the task's arrays, by a function; None = as they are.
+      accepted: the entry of `Task.accepted` by which values are judged; empty = none.
     """
 
     task: Task
@@ -57,6 +58,7 @@ class Run:
     layout: Mapping[str, str] = field(default_factory=dict)
     rtol: float = 0.0
     packed: Any = None
+    accepted: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +204,14 @@ def _outcome(
     constants = dict(task.constants(run.size))
     exact = {name: _wide(array, np.float64) for name, array in arrays.items()}
     with np.errstate(all="ignore"):
-        references = _tuple(task.reference(**exact, **constants))
+        other: Mapping[str, Any] = {}
+        if run.accepted:
+            other = task.accepted[run.accepted](np.asarray(outputs[0], np.float64), run.dtype, **exact, **constants)
+        references = _tuple(task.reference(**{**exact, **constants, **other}))
         scale = None if task.scale is None else task.scale(**exact, **constants)
         plain = {name: _wide(array, np.float32) for name, array in arrays.items()}
-        ideal = _tuple((task.ideal or task.reference)(**plain, **constants))
+        narrow = {name: _wide(np.asarray(array), np.float32) for name, array in other.items()}
+        ideal = _tuple((task.ideal or task.reference)(**{**plain, **constants, **narrow}))
     found, shown = [], None
     for i, (output, reference) in enumerate(zip(outputs, references, strict=False)):
         dtype = _dtype(run, i)
