@@ -2,6 +2,7 @@
 
 import os
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -98,6 +99,25 @@ def unlike(x, y):
     return np.tanh(out @ y)
 
 
+def bent(x, y):
+    scores = x @ y
+    return scores * (1 + 0.01 * scores)
+
+
+def moment(x, y):
+    return 0.1 * (x * x) + 0.9 * y
+
+
+def narrow(x):
+    return x.astype(ml_dtypes.bfloat16).astype(x.dtype)
+
+
+def half_apart(x):
+    """Rows that begin 128 elements behind each other, in each tile of 128 rows of 256 elements."""
+    flat = x.reshape(-1)
+    return np.stack([flat[row // 128 * 128 * 256 + row % 128 * 128 :][:256] for row in range(256)])
+
+
 ROWS = {"x": (64, 256)}
 TWO = {"x": (256, 256), "y": (256, 64)}
 CASES = {
@@ -153,6 +173,26 @@ CASES = {
     ),
     "a tile for another": (
         product, {"x": (64, 384), "y": (384, 64)}, unlike, ("`x @ y`", "128 to 255 of its first operand again in"),
+    ),
+    "a clamp from above": (
+        bent, TWO, lambda x, y: (s := np.minimum(x @ y, 20)) * (1 + 0.01 * s), ("`x @ y`", "is clamped to at most 20"),
+    ),
+    "a clamp on both sides": (
+        bent, TWO, lambda x, y: (s := np.clip(x @ y, -12, 12)) * (1 + 0.01 * s), ("`x @ y`", "is clamped to -12 to 12"),
+    ),
+    "a clamp from below": (
+        bent, TWO, lambda x, y: (s := np.maximum(x @ y, -30)) * (1 + 0.01 * s), ("`x @ y`", "is clamped to at least -30"),
+    ),
+    "a rounded result": (
+        rms, ROWS, lambda x: x / np.sqrt(narrow(x**2).mean(-1, keepdims=True)), ("x**2", "rounded to bfloat16"),
+    ),
+    "results that are rounded one after the other": (
+        moment, {"x": (64, 256), "y": (64, 256)}, lambda x, y: narrow(0.1 * narrow(x * x)) + 0.9 * y,
+        ("`x * x` and `0.1 * (x * x)` of the reference are rounded",),
+    ),
+    "half a row's stride": (
+        product, {"x": (256, 256), "y": (256, 64)}, lambda x, y: np.tanh(half_apart(x) @ y),
+        ("the rows of x are taken half a row apart (128 elements, not 256) in each tile of 128 rows",),
     ),
     "a step of a loop": (
         states, ROWS, lambda x: np.stack([(0.9 ** np.arange(t, -1, -1) * x[:, : t + 1]).sum(-1) for t in range(256)], -1),

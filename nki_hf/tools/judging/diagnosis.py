@@ -13,7 +13,7 @@ from nki_hf.tools.judging import traced
 from nki_hf.tools.judging.explaining import Mistake, best, compared_in, exact, result, wrong_part
 from nki_hf.tools.judging.input_mistakes import Misread, misread
 from nki_hf.tools.judging.patterns import added_up, everywhere, misplaced, off, permuted, rounded, where, wide
-from nki_hf.tools.judging.reference_mistakes import mistakes
+from nki_hf.tools.judging.reference_mistakes import limited, mistakes
 from nki_hf.tools.judging.relations import factor_words, related
 from nki_hf.tools.judging.values import Checked, Outcome
 
@@ -64,7 +64,9 @@ def explained(task: Task, checks: Sequence[Checked]) -> str:
     for check in checks:
         for outcome in check.outcomes:
             if outcome.wrong is not None:
-                words = _otherwise(task, check, outcome, outcome.wrong)
+                words = _otherwise(task, check, outcome, outcome.wrong) or _otherwise(
+                    task, check, outcome, outcome.wrong, limited
+                )
                 return words and f"{task.outputs[outcome.wrong]} equals what comes out if {words}"
     return ""
 
@@ -109,8 +111,10 @@ def _late(task: Task, outcome: Outcome, number: int) -> list[Mistake]:
     return found
 
 
-def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
-    """What operation of the reference is done otherwise, if that explains the output."""
+def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int, what: Any = mistakes) -> str:
+    """What operation of the reference is done otherwise, or with `what=limited` what result of one is rounded or clamped, if
+    that explains the output.
+    """
     arrays, output = exact(outcome.arrays, compared_in(outcome, number)), wide(outcome.outputs[number])
     given = {**arrays, **dict(task.constants(check.size))}
     until = time.thread_time() + _SECONDS
@@ -141,7 +145,7 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int) -> str
             return abs(float((moved * missing).sum())) / sizes if sizes else 0.0
 
         enough = max(whole / _SURE, 2 * outcome.judgements[number].tolerance)
-        for words, changes in mistakes(task.reference, given, error, toward, whole, enough):
+        for words, changes in what(task.reference, given, error, toward, whole, enough):
             yield words, of(changes)
 
     try:
@@ -230,6 +234,8 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
         return f"{name} equals what comes out if {words}"
     if words := _otherwise(task, check, outcome, number):
         return f"{name} equals what comes out if {words}"
+    if words := _otherwise(task, check, outcome, number, limited):
+        return f"{name} equals what comes out if {words}"
     if words := related(output, reference, outcome.arrays, near):
         return f"{name} is {words}"
     if output.ndim >= 2 and output.shape[-1] > 1:  # one number of a row always is a factor of the right one
@@ -268,7 +274,11 @@ def _when(checks: Sequence[Checked]) -> str:
     sizes = [check.size for check in checks if any(o.wrong is not None for o in check.outcomes)]
     if "normal" in good:
         large = bad & {"wide", "outlier_key", "late_maximum", "negative"}
-        hint = ": a maximum is missing, taken from one tile only, or not followed by the sums" if large else ""
+        hint = (
+            ": a maximum is missing, taken from one tile only, or not followed by the sums, or large numbers are clamped"
+            if large
+            else ""
+        )
         if bad == {"equal"}:
             hint = ": nearly equal numbers are subtracted, as in a variance that is a mean of squares less a squared mean"
         if bad == {"uneven_rows"}:

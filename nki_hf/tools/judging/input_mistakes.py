@@ -68,6 +68,9 @@ def _changes(array: Array, verb: str) -> Iterator[tuple[int, str, Change]]:
         yield 0, f"{{}} {verb} transposed", lambda x: x.swapaxes(-1, -2)
     if array.ndim >= 2 and not array.shape[-1] % _TILES[0] and not array.shape[-2] % _TILES[0]:
         yield 1, f"the 128 x 128 tiles of {{}} {verb} transposed in their places", _tiles_turned
+    if array.ndim >= 2 and array.shape[-1] > 2 and array.shape[-2] > 1:
+        for rank, words, change in _strides(array.shape[-2], array.shape[-1]):
+            yield rank, words, change
     for axis, what in zip(range(-1, -array.ndim - 1, -1), ("column", "row", "head"), strict=False):
         if array.shape[axis] > 1:
             for rank, words, index in _moves(array.shape[axis], what):
@@ -145,6 +148,26 @@ def _moves(length: int, what: str) -> Iterator[tuple[int, str, Array]]:
         across, along = every.reshape(count, tile).T.reshape(-1), every.reshape(tile, count).T.reshape(-1)
         yield rank + 1, f"the {rows} of {{}} are read across its blocks of {tile} (not rearranged)", across
         yield rank + 1, f"the {rows} of {{}} are read in stretches of {count} (not rearranged)", along
+
+
+def _strides(rows: int, width: int) -> Iterator[tuple[int, str, Change]]:
+    """Rows that begin a wrong number of elements behind each other, in each tile of 128 rows or in all of the array."""
+    every = np.arange(rows)
+    for step, said in (
+        (width // 2, "half a row"),
+        (width // 4, "a quarter of a row"),
+        (width - 1, "a row less 1"),
+        (width + 1, "a row and 1"),
+    ):
+        for tile in (128, rows) if rows > 128 else (rows,):
+            first = every // tile * tile * width + every % tile * step
+            index = np.minimum(first[:, None] + np.arange(width), rows * width - 1)
+            where = " in each tile of 128 rows" if tile < rows else ""
+            yield 2, f"the rows of {{}} are taken {said} apart ({step} elements, not {width}){where}", _flat(index)
+
+
+def _flat(index: Array) -> Change:
+    return lambda x: np.take(x.reshape(*x.shape[:-2], -1), index, -1)
 
 
 def _weights(length: int, what: str) -> Iterator[tuple[int, str, Array]]:

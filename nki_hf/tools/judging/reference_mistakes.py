@@ -1,7 +1,8 @@
 """Mistakes of any task, from its own reference: each of its NumPy operations is done otherwise, one at a time.
 
 An exp is an exp2, a sum a maximum or one of a part of the row, an operand is left out or another input, a comparison is off by
-some columns, a number is another. Numbers and counts follow from the output (fitted.py).
+some columns, a number is another; a result is rounded or clamped. Numbers, bounds and counts follow from the output
+(fitted.py).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from nki_hf.tools.judging import traced
 from nki_hf.tools.judging.changed_counts import with_count
 from nki_hf.tools.judging.changed_numbers import Changes, numbers
 from nki_hf.tools.judging.changed_operations import BINARY, alternatives, blocks, earlier, of_ufunc, rolled
+from nki_hf.tools.judging.changed_results import clamps, narrowed
 from nki_hf.tools.judging.traced import Call, Change, Site
 
-__all__ = ["mistakes"]
+__all__ = ["limited", "mistakes"]
 
 Array = np.ndarray[Any, Any]
 Found = tuple[str, Changes]
@@ -56,6 +58,20 @@ def mistakes(
     for site, calls in seen.items():
         for what, change in with_count(site, calls[0], error, whole, enough):
             yield _said(site, what), {site: change}
+
+
+def limited(
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    error: Callable[[Changes], float],
+    toward: Callable[[Changes], float],
+    whole: float,
+    enough: float,
+) -> Iterator[Found]:
+    """Words behind "if", and a result that is rounded to bfloat16 or clamped; arguments as for `mistakes`."""
+    seen = traced.sites(function, given)
+    yield from narrowed(seen, whole)
+    yield from clamps(seen, error, toward, whole, enough)
 
 
 def _said(site: Site, what: str) -> str:
