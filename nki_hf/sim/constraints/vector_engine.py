@@ -98,7 +98,7 @@ def _power_memory(o: Operands) -> Violation:
     return None
 
 
-@rule("tensor_tensor", "engine", "power runs on GpSimd only", isa("tensor_tensor"), documented=False)
+@rule("tensor_tensor", "engine", "power runs on GpSimd only", isa("tensor_tensor"))
 def _power_engine(o: Operands) -> Violation:
     if operator_name(o.op) == "power" and engine_name(o.engine) not in ("gpsimd", "unknown"):
         return f"engine={engine_name(o.engine)} with op=power"
@@ -159,7 +159,13 @@ def _scalar_engine_generation(o: Operands) -> Violation:
     return None
 
 
-@rule("tensor_scalar", "engine", "GpSimd takes rsqrt only", isa("tensor_scalar"), documented=False)
+@rule(
+    "tensor_scalar",
+    "engine",
+    "GpSimd takes rsqrt only",
+    f"{isa('tensor_scalar')} (its engine=; its text says that arithmetic operators run on GpSimd, too)",
+    documented=False,
+)
 def _gpsimd_rsqrt(o: Operands) -> Violation:
     if engine_name(o.engine) == "gpsimd" and operator_name(o.op0) != "rsqrt":
         return f"engine=gpsimd with op0={operator_name(o.op0)}", "Use the Vector engine"
