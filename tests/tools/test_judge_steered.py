@@ -1,8 +1,16 @@
 """What inputs steer (turns of loops, offsets, conditions) is judged with other values of the elements that steer it."""
 
+import numpy as np
 import pytest
 
 import nki_hf
+from nki_hf.sim import SimOptions, launch
+from nki_hf.sim import isa as nisa
+from nki_hf.sim import language as nl
+from nki_hf.tasks import load_task
+from nki_hf.tools.judging.steered_inputs import task_elements
+from nki_hf.tools.judging.steering import Steering, steering
+from nki_hf.tools.judging.values import Run
 
 TASK = """
 import numpy as np
@@ -191,3 +199,51 @@ def test_a_loop_that_turned_alike_on_all_inputs_is_said(judged):
     (said,) = [words for words in record["warnings"] if "no other count was seen" in words and "size 128" in words]
     assert "x[0, 0]" in said
     assert "turned once" in said
+
+
+def _tile(shape, dtype=nl.float32, buffer=nl.sbuf):
+    return nl.ndarray(shape, dtype, buffer=buffer)
+
+
+def _counted_by_a_product(a, b, other):
+    """A loop that turns as often as element [2, 3] of a.T @ b says; `other` steers nothing."""
+    out = _tile(other.shape, buffer=nl.shared_hbm)
+    left, right, more = (_tile(item.shape) for item in (a, b, other))
+    for tile, item in ((left, a), (right, b), (more, other)):
+        nisa.dma_copy(dst=tile, src=item)
+    bank, turned = _tile((32, 16), buffer=nl.psum), _tile((16, 32), buffer=nl.psum)
+    nisa.nc_matmul(dst=bank, stationary=left, moving=right)
+    product, swapped, count = _tile((32, 16)), _tile((16, 32)), _tile((1, 1), nl.int32)
+    nisa.tensor_copy(dst=product, src=bank)
+    nisa.nc_transpose(dst=turned, data=product)
+    nisa.tensor_copy(dst=swapped, src=turned)
+    place = _tile((16, 32), nl.float32, nl.shared_hbm)
+    nisa.dma_copy(dst=place, src=swapped)
+    nisa.dma_copy(dst=count, src=place[3:4, 2:3])
+    turns = nisa.register_alloc()
+    nisa.register_load(dst=turns, src=count)
+    nl.fori_loop(0, turns, lambda i: nisa.tensor_tensor(dst=more, data1=more, data2=more, op=nl.maximum))
+    nisa.dma_copy(dst=out, src=more)
+    return out
+
+
+def test_what_steers_a_loop_is_followed_through_products_transposes_and_memory():
+    """Element [2, 3] of a.T @ b follows from column 2 of a and column 3 of b, whatever lies between."""
+    rng = np.random.default_rng(1)
+    a, b, other = (np.abs(rng.standard_normal(shape)).astype(np.float32) for shape in ((8, 32), (8, 16), (32, 16)))
+    found = launch(_counted_by_a_product, (a, b, other), options=SimOptions(record=True))
+    (item,) = steering(found)
+    assert (item.what, len(item.loops)) == ("loop", 1)
+    assert item.loops[0].turned == int(np.rint((a.T @ b)[2, 3]))
+    assert set(item.elements) == {"a", "b"}
+    assert np.argwhere(item.elements["a"]).tolist() == [[row, 2] for row in range(8)]
+    assert np.argwhere(item.elements["b"]).tolist() == [[row, 3] for row in range(8)]
+
+
+def test_elements_are_named_in_the_layout_of_the_task():
+    flags = np.zeros((128, 256), np.bool_)
+    flags[3, 5] = True  # head_dim 3 of row 5
+    run = Run(task=load_task("attention"), size=256, dtype="bfloat16", layout={"q": "ds"})
+    item = Steering(what="loop", file="", line=1, loops=(), elements={"queries": flags})
+    found = task_elements(run, {"parameters": [("queries", "q")]}, item)
+    assert np.argwhere(found["q"]).tolist() == [[5, 3]]
