@@ -32,12 +32,13 @@ def two_processes(allowed: bool = True) -> Iterator[None]:
         _allowed.reset(token)
 
 
-def in_two(mine: Callable[[], _Mine], other: Callable[[], bytes]) -> tuple[_Mine, bytes]:
-    """What `mine` and `other` give; inside of `two_processes` a copy of this process runs `other` meanwhile.
+def in_two(mine: Callable[[], _Mine], other: Callable[[], bytes], *, worth: bool = True) -> tuple[_Mine, bytes]:
+    """What `mine` and `other` give, in this order; inside of `two_processes` a copy of this process runs `other` meanwhile.
 
-    What `other` changes is lost with the copy. What it raises there, it raises here when it runs again.
+    What `other` changes is lost with the copy. What it raises there, it raises here when it runs again. `worth` is False where
+    both take less than to fork.
     """
-    copy = _copy(other) if _allowed.get() else None
+    copy = _copy(other) if worth and _allowed.get() else None
     if copy is None:
         return mine(), other()
     process, answer = copy
