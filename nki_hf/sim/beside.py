@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import TypeVar
@@ -64,7 +65,9 @@ def _copy(other: Callable[[], bytes]) -> tuple[int, int] | None:
     """
     answer, give = os.pipe()
     try:
-        process = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about threads: see `two_processes`
+            process = os.fork()
     except OSError:
         os.close(answer)
         os.close(give)

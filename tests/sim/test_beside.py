@@ -68,7 +68,15 @@ def test_what_a_copy_leaves_undone_is_done_here(two, other):
     assert in_two(os.getpid, other) == (MINE, b"done here")
 
 
-def test_what_a_half_raises_is_raised_here_and_no_copy_is_left(two):
+def test_what_a_half_raises_is_raised_here_and_no_copy_is_left(two, monkeypatch):
+    copies, fork = [], os.fork
+
+    def counted():
+        copies.append(fork())
+        return copies[-1]
+
+    monkeypatch.setattr(os, "fork", counted)
+
     def wrong() -> bytes:
         raise LookupError(f"raised in {os.getpid()}")
 
@@ -76,8 +84,10 @@ def test_what_a_half_raises_is_raised_here_and_no_copy_is_left(two):
         in_two(os.getpid, wrong)
     with pytest.raises(LookupError, match=str(MINE)):
         in_two(wrong, lambda: bytes(1 << 20))
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert len(copies) == 2
+    for copy in copies:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(copy, os.WNOHANG)
 
 
 def test_a_copy_says_nothing(two, capfd):

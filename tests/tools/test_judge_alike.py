@@ -104,11 +104,19 @@ def content(events):
 
     return [
         (
-            event.index, event.core, event.engine, event.queue, event.opcode, [*map(region, event.reads)],
-            [*map(region, event.writes)], event.file, event.line, dict(event.attrs),
+            event.index,
+            event.core,
+            event.engine,
+            event.queue,
+            event.opcode,
+            [*map(region, event.reads)],
+            [*map(region, event.writes)],
+            event.file,
+            event.line,
+            dict(event.attrs),
         )
         for event in events
-    ]  # fmt: skip
+    ]
 
 
 def played_whole(monkeypatch, *given):
