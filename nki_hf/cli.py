@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 
@@ -56,6 +57,8 @@ def main() -> None:
     A verb that is named comes alone: importing the others takes as long as a round of `judge`.
     """
     named = sys.argv[1] if len(sys.argv) > 1 else ""
+    if named == "verify":  # products of tiles are too small for threads, and its two processes have the processors
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         program = _program(named if named in _verbs() else "")
     except KeyboardInterrupt:  # while modules load; after that tools/program.py says it

@@ -6,10 +6,14 @@ All times are simulated. `active` is Neuron Explorer's word: an engine executes 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nki_hf.sim.beside import in_two
+from nki_hf.timing.banks import WORTH_A_PROCESS
+from nki_hf.timing.costs import Cost
 from nki_hf.timing.schedule import Schedule, of_pieces, reschedule
 from nki_hf.timing.times import REASONS
 
@@ -238,23 +242,35 @@ def roofline(scheduled: Schedule) -> Roofline:
     )
 
 
-def gains(scheduled: Schedule, only: str = "") -> dict[str, float]:
+def gains(scheduled: Schedule, *only: str) -> dict[str, float]:
     """Simulated ns saved if an engine's instructions, or all DMA, took no time; one entry per engine that ran anything, or for
-    `only` one of them.
+    each of `only` that did.
     """
-    saved = {}
     _, examples = np.unique(scheduled.work.kind, return_index=True)
-    for engine in dict.fromkeys(queue.engine for queue in scheduled.work.queues if only in ("", queue.engine)):
-        costs = [
-            cost if scheduled.events[example].engine != engine
-            else replace(cost, busy_ns=0.0, done_ns=0.0, output_ns=0.0, weight_ns=0.0, lead_ns=0.0,
-                         payload_ns=0.0, tail_ns=0.0, psum_ns=0.0, sbuf_ns=0.0, table="")
-            for cost, example in zip(scheduled.work.cost_of_kind, examples.tolist(), strict=True)
-        ]  # fmt: skip
-        saved[engine] = scheduled.total_ns - reschedule(scheduled, costs).total_ns
+    of_kind = [scheduled.events[example].engine for example in examples.tolist()]
+    engines = list(dict.fromkeys(queue.engine for queue in scheduled.work.queues if not only or queue.engine in only))
+
+    def saved(some: Sequence[str]) -> list[float]:
+        return [scheduled.total_ns - reschedule(scheduled, _without(scheduled, engine, of_kind)).total_ns for engine in some]
+
+    mine, others = engines[::2], engines[1::2]
+    worth = bool(others) and len(scheduled.events) >= WORTH_A_PROCESS
+    ours, data = in_two(lambda: saved(mine), lambda: np.array(saved(others)).tobytes(), worth=worth)
+    by_engine = dict(zip([*mine, *others], [*ours, *np.frombuffer(data).tolist()], strict=True))
+    found = {engine: by_engine[engine] for engine in engines}
     if any(queue.engine == "dma" and queue.name == "sync" for queue in scheduled.work.queues):
-        saved.setdefault("sync", 0.0)  # it only triggers, and the time that a ring takes per transfer is DMA's
-    return saved
+        found.setdefault("sync", 0.0)  # it only triggers, and the time that a ring takes per transfer is DMA's
+    return found
+
+
+def _without(scheduled: Schedule, engine: str, of_kind: Sequence[str]) -> list[Cost]:
+    """The costs of all forms of instructions, those of one engine zero; `of_kind` is the engine of each."""
+    return [
+        cost if its != engine
+        else replace(cost, busy_ns=0.0, done_ns=0.0, output_ns=0.0, weight_ns=0.0, lead_ns=0.0,
+                     payload_ns=0.0, tail_ns=0.0, psum_ns=0.0, sbuf_ns=0.0, table="")
+        for cost, its in zip(scheduled.work.cost_of_kind, of_kind, strict=True)
+    ]  # fmt: skip
 
 
 def quick_gains(scheduled: Schedule) -> tuple[dict[str, float], frozenset[str]]:

@@ -17,7 +17,8 @@ _CHOOSE_CHIP = (
     "Choose another chip, if that is meant: NEURON_PLATFORM_TARGET_OVERRIDE=trn3 (or trn2, trn1), "
     "sim.SimOptions(chip=get_chip(...)) or NKI_HF_CHIP"
 )
-_is_simulator: dict[CodeType, bool] = {}
+_is_simulator: dict[int, tuple[CodeType, bool]] = {}
+"""By id of the code, which is held here so that the id stays its own: a code's own hash is that of all it holds."""
 
 
 class SimulatorWarning(UserWarning):
@@ -36,10 +37,10 @@ def kernel_position(above: int = 1) -> tuple[str, int]:
     frame = sys._getframe(above)
     while frame is not None:
         code = frame.f_code
-        inside = _is_simulator.get(code)
-        if inside is None:
-            inside = _is_simulator[code] = code.co_filename.startswith(_SIM_FOLDER) or code.co_filename.startswith("<")
-        if not inside:
+        known = _is_simulator.get(id(code))
+        if known is None:
+            known = _is_simulator[id(code)] = code, code.co_filename.startswith((_SIM_FOLDER, "<"))
+        if not known[1]:
             return code.co_filename, frame.f_lineno
         if frame.f_back is None:
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from nki_hf.chips import Chip
 from nki_hf.sim.stream.access_table import AccessTable
 from nki_hf.sim.stream.events import Event
 from nki_hf.sim.uncollected import uncollected
+from nki_hf.timing.banks import best_in_window
 from nki_hf.timing.costs import Cost
 from nki_hf.timing.excerpt import excerpt
 from nki_hf.timing.lookahead import Lookahead
@@ -20,7 +21,7 @@ from nki_hf.timing.program_order import run_in_program_order
 from nki_hf.timing.spills import NO_SPILLS, Spills, spilled
 from nki_hf.timing.tiles import Tiles
 from nki_hf.timing.times import REASONS, Floats, Times
-from nki_hf.timing.window_order import run_in_window, run_in_window_below
+from nki_hf.timing.window_order import run_in_window
 from nki_hf.timing.workload import Workload, prepare
 
 __all__ = ["DEFAULT_WINDOW", "Schedule", "floor_ns", "of_pieces", "reschedule", "schedule", "schedule_below"]
@@ -186,7 +187,7 @@ def reschedule(scheduled: Schedule, cost_of_kind: list[Cost]) -> Schedule:
             again = _finished(work, own, scheduled.window, scheduled.spills, scheduled.banks)
             if again.total_ns < scheduled.total_ns:
                 return again
-            times, banks = _best(ahead, {scheduled.banks: own})
+            times, banks = best_in_window(ahead, {scheduled.banks: own})
         else:
             times, banks = _run(work, None)
         return _finished(work, times, scheduled.window, scheduled.spills, banks)
@@ -233,43 +234,7 @@ def _run(work: Workload, window: int | None) -> tuple[Times, int | None]:
     """The times in program order, or the best of a window's schedules; and the number of banks if they are fewer than all."""
     if window is None:
         return run_in_program_order(work, _order(work)), None
-    return _best(Lookahead(work, window), {})
-
-
-def _best(ahead: Lookahead, known: Mapping[int | None, Times]) -> tuple[Times, int | None]:
-    """The better of the window's schedules with all of PSUM and with less.
-
-    A list scheduler that may take more memory ahead can end later. But nobody has to take it: a schedule that uses fewer banks
-    is a schedule for more. So every number of banks that is a power of two, and enough in program order, is tried.
-
-    Args:
-      ahead: the workload and its window.
-      known: times by number of banks, None for all, that were found before.
-
-    Returns:
-      The times, and the number of banks if they are fewer than all.
-    """
-    best, least = known.get(None) or run_in_window(ahead), None
-    for banks in _fewer_banks(ahead.work):
-        found = known.get(banks) or run_in_window_below(ahead, float(best.done.max()), banks)
-        if found is not None and found.done.max() < best.done.max():
-            best, least = found, banks
-    return best, least
-
-
-def _fewer_banks(work: Workload) -> list[int]:
-    """Powers of two that are fewer banks of PSUM than there are and hold what lives at once in program order; none where the
-    kernel pins every instruction that uses PSUM, since nothing is taken ahead then.
-    """
-    tiles, bank = work.tiles, int(work.chip.psum_bank_bytes)
-    pools = {number for number, (_, space, _) in enumerate(tiles.pools) if space == "psum"}
-    used = [number in pools for number in tiles.pool]
-    pinned = work.no_reorder
-    if not pools or all(pinned[i] for i, touched in enumerate(tiles.touches) if any(used[tile] for tile in touched)):
-        return []
-    live = max(int(tiles.live(number)[1].max(initial=0)) for number in pools)
-    most = max(tiles.pools[number][2] for number in pools)
-    return [1 << n for n in range(most.bit_length()) if live <= (1 << n) * bank < most]
+    return best_in_window(Lookahead(work, window), {})
 
 
 def _order(work: Workload) -> list[int] | None:

@@ -16,6 +16,7 @@ result, for a DMA, for a shared port, for on-chip memory to be free again, or fo
 
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+_COLUMNS = ("start", "free", "done", "moves", "cause", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,20 @@ class Times:
     moves: Floats
     reason: np.ndarray[tuple[int], np.dtype[np.int8]]
     cause: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+    def packed(self) -> bytes:
+        """All of it, for another process."""
+        return b"".join(getattr(self, name).tobytes() for name in _COLUMNS)
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Times:
+        """What `packed` gave."""
+        types = [np.dtype(np.int8 if name == "reason" else np.int64 if name == "cause" else np.float64) for name in _COLUMNS]
+        count, columns, begin = len(data) // sum(kind.itemsize for kind in types), {}, 0
+        for name, kind in zip(_COLUMNS, types, strict=True):
+            columns[name] = np.frombuffer(data, kind, count, begin)
+            begin += count * kind.itemsize
+        return cls(**columns)
 
 
 _GONE = 256

@@ -5,239 +5,46 @@ from __future__ import annotations
 import json
 import math
 import sys
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from nki_hf.chips import get_chip
-from nki_hf.errors import FaultRecord, KernelFault
-from nki_hf.observers.accumulation import foreign_accumulation
-from nki_hf.observers.capacity import report as capacity_report
-from nki_hf.observers.races import Trust, races
 from nki_hf.observers.short_path import short_path
 from nki_hf.problem import Problem
 from nki_hf.settings import settings
-from nki_hf.sim import LaunchResult, SimOptions, launch
-from nki_hf.sim.faults import SimulatorWarning
-from nki_hf.sim.stream.events import Event
+from nki_hf.sim import SimOptions
+from nki_hf.sim.beside import two_processes
 from nki_hf.sim.uncollected import uncollected
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.option_values import constant_of, sizes_of
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.printable import printable
 from nki_hf.tools.program import sentence
-from nki_hf.tools.progress import Work, working
+from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import LARGEST, SHAPE_HELP, problem_of
-from nki_hf.tools.verify_judge import Judgement, judge
+from nki_hf.tools.verify_cases import run
 from nki_hf.tools.verify_subject import (
     DTYPES,
     LAYOUT,
     ArraySubject,
     AttentionSubject,
-    Case,
     UsageError,
-    check_call,
-    describe,
     load_callable,
     never_ending,
     parameters,
     place_of,
-    position,
 )
 
-__all__ = ["command", "never_written", "run"]
-
-Array = np.ndarray[Any, Any]
+__all__ = ["command"]
 
 _DTYPE = "bfloat16"
 _SHAPES = tuple(f"b=1,hq=2,hkv=1,sq={rows},skv=512,d=64{mask}" for mask in ("", ",causal") for rows in (256, 128, 1))
 """What a kernel is run on that no shape is given for: the first that it takes. Some take one tile of rows, or one row."""
 _LAYOUT = ",".join(f"{name}={axes}" for name, axes in LAYOUT.items())
-_PROVEN = Trust(addresses=False, hbm=False, indices=False)
-
-
-def run(
-    subject: AttentionSubject | ArraySubject,
-    *,
-    options: SimOptions | None = None,
-    lnc: int = 1,
-    seed: int = 0,
-    distributions: Sequence[str] = DISTRIBUTIONS,
-    work: Work | None = None,
-) -> dict[str, Any]:
-    """Verify one kernel; `work` is told of each distribution.
-
-    Returns plain JSON types: `passed`, `seed`, `chip`, `lnc`, `cases` (one per distribution, each with the judgement of every
-    output or the fault that stopped it), `faults` (records of faults, races and undefined accumulation), `inferred`
-    (pairs whose order no public source promises, see docs/races.md; not with `options.third_party`), `capacity` (high-water
-    marks), `warnings` (what depends on a choice that public sources leave open, output elements that are written twice, and
-    with `options.third_party` the limits that are unsure).
-    """
-    options = options or SimOptions()
-    cases: list[dict[str, Any]] = []
-    faults: list[dict[str, Any]] = []
-    capacity: list[dict[str, Any]] = []
-    inferred: list[dict[str, Any]] = []
-    unsure: set[str] = set()
-    observed: Future[tuple[Any, ...]] | None = None
-    shows = False
-    beside = ThreadPoolExecutor(max_workers=1)
-    unwritten: list[Array | None] | None = None
-    first: LaunchResult | None = None  # whose recorded program runs on the inputs of the other distributions
-    for number, (distribution, case) in enumerate(_ahead(subject, distributions, seed)):
-        if work is not None:
-            work.advance(f"{distribution} inputs", count=number - work.done)
-        check_call("kernel", subject.kernel, case.arguments)
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                if first is None or first.program is None:
-                    recording = replace(options, record=True)
-                    result = first = launch(subject.kernel, (), dict(case.arguments), options=recording, lnc=lnc)
-                else:
-                    result = replace(first, outputs=first.program(arrays_of(case.arguments)))
-                again = _failed_tiles(result, case)
-                if again:
-                    result = launch(subject.kernel, (), {**case.arguments, "exact": again}, options=options, lnc=lnc)
-                    unsure.add(f"{distribution}: {len(again):,} query tiles failed the certificate; a second launch names them")
-            unsure |= {str(item.message) for item in caught if issubclass(item.category, SimulatorWarning)}
-        except KernelFault as fault:
-            cases.append({"distribution": distribution, "verdict": "fault", "detail": str(fault), "outputs": []})
-            if fault.record.to_dict() not in faults:
-                faults.append(fault.record.to_dict())
-            continue
-        except (Exception, SystemExit) as error:  # whatever the kernel's own code raises is a finding about it
-            cases.append({"distribution": distribution, "verdict": "error", "detail": describe(error), "outputs": []})
-            file, line = position(error)
-            record = FaultRecord(
-                kind="error",
-                instruction="kernel",
-                message=f"the kernel raised {type(error).__name__}: {error}",
-                limit="a kernel returns its outputs",
-                file=file,
-                line=line,
-            ).to_dict()
-            if record not in faults:
-                faults.append(record)
-            continue
-        if observed is None:  # races and memory follow from the instructions alone, which are the same for every input
-            observed = beside.submit(_observed, result.events, options)  # while the kernel runs on other inputs
-        if unwritten is None or first is None or first.program is None:  # else it follows from the same instructions
-            unwritten = never_written(result)
-        cases.append(_judge_case(distribution, result, case, unwritten))
-        shows = shows or any(np.any(item.reference) for item in case.expected)
-    beside.shutdown()
-    if observed is not None:
-        certain, inferred, accumulated, capacity = observed.result()
-        faults[:0] = certain
-        if options.third_party:
-            unsure |= {f"{record['message']}, {record['limit']}" for record in accumulated}
-        else:
-            faults += accumulated
-    if cases and not shows and all(case["verdict"] == "pass" for case in cases):
-        for entry in cases:
-            entry.update(verdict="reference", detail="every reference is all zero: it cannot tell a kernel that does nothing")
-    passed = not faults and bool(cases) and all(case["verdict"] == "pass" for case in cases)
-    return {
-        "passed": passed,
-        "seed": seed,
-        "chip": options.chip.name,
-        "lnc": lnc,
-        "cases": cases,
-        "faults": faults,
-        "inferred": inferred,
-        "capacity": capacity,
-        "warnings": sorted(unsure),
-    }
-
-
-def _observed(events: Sequence[Event], options: SimOptions) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-    """Races, pairs whose order no public source promises, undefined accumulation, and the memory's high-water marks."""
-    certain = [race.record().to_dict() for race in races(events)]
-    inferred: list[dict[str, Any]] = []
-    if not options.third_party:
-        every = (race.record().to_dict() for race in races(events, trust=_PROVEN))
-        inferred = [record for record in every if record not in certain]
-    accumulated = [record.to_dict() for record in foreign_accumulation(events, options.chip)]
-    return certain, inferred, accumulated, capacity_report(events, options.chip)
-
-
-def _ahead(subject: AttentionSubject | ArraySubject, distributions: Sequence[str], seed: int) -> Iterator[tuple[str, Case]]:
-    """Each distribution with its case; our own reference makes the next one while the kernel runs on this one."""
-    if subject.reference is not None:  # a user's code stays in this thread
-        yield from ((distribution, subject.case(distribution, seed)) for distribution in distributions)
-        return
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        coming = [pool.submit(subject.case, distribution, seed) for distribution in distributions[:1]]
-        for distribution, following in zip(distributions, (*distributions[1:], ""), strict=True):
-            case = coming.pop().result()
-            if following:
-                coming.append(pool.submit(subject.case, following, seed))
-            yield distribution, case
-
-
-def _failed_tiles(result: LaunchResult, case: Case) -> tuple[tuple[int, ...], ...]:
-    """Batch, query head and number of each query tile that the kernel says is not right."""
-    if not case.certifies:
-        return ()
-    return tuple(tuple(map(int, place)) for place in np.argwhere(np.asarray(result.outputs[-1])))
-
-
-def arrays_of(arguments: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays among a kernel's arguments."""
-    return {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
-
-
-def _judge_case(distribution: str, result: LaunchResult, case: Case, unwritten: Sequence[Array | None]) -> dict[str, Any]:
-    outputs = []
-    returned, wanted = len(result.outputs) - case.certifies, len(case.expected)
-    if not wanted - case.optional <= returned <= wanted:
-        fewest = f"{wanted - case.optional} or " if case.optional else ""
-        detail = f"the kernel returns {returned} outputs, {fewest}{wanted} are expected"
-        outputs.append(("outputs", Judgement(verdict="outputs", detail=detail)))
-    for i, (item, output) in enumerate(zip(case.expected, result.outputs, strict=False)):
-        found = judge(
-            output, item.reference, tolerance=item.tolerance, unwritten=unwritten[i], scale=item.scale, dtype=item.dtype
-        )
-        outputs.append((item.name, found))
-    first = next((item for item in outputs if not item[1].passed), outputs[0])
-    return {
-        "distribution": distribution,
-        "verdict": first[1].verdict,
-        "detail": f"{first[0]}: {first[1].detail}",
-        "outputs": [{"name": name, **judgement.to_dict()} for name, judgement in outputs],
-    }
-
-
-def never_written(result: LaunchResult) -> list[Array | None]:
-    """For each output, which elements no instruction wrote; None where that cannot be told from the events."""
-    buffers = [buffer for buffer in result.run.buffers if buffer.role == "output"]
-    flags: dict[int, Array | None] = {buffer.number: np.zeros(buffer.elements, np.bool_) for buffer in buffers}
-    for event in result.events:
-        for region in event.writes:
-            known = flags.get(region.buffer.number)
-            if known is None:
-                continue
-            same = region.dtype.itemsize == region.buffer.dtype.itemsize
-            if region.indirect and same and region.reached is not None:
-                known[region.reached] = True
-                continue
-            if region.indirect or not same:
-                flags[region.buffer.number] = None
-                continue
-            np.ndarray(region.shape, np.bool_, buffer=known, offset=region.offset, strides=region.strides)[...] = True
-    found: list[Array | None] = []
-    for number, output in zip(result.run.returned, result.outputs, strict=True):
-        known = flags.get(number)
-        found.append(None if known is None or known.size != output.size else ~known.reshape(output.shape))
-    return found
 
 
 def command(
@@ -362,7 +169,7 @@ def command(
                 }
             )
         with working(f"nki_hf verify of {kernel}", len(DISTRIBUTIONS)) as work, never_ending():
-            with uncollected():
+            with uncollected(), two_processes(given is None):  # a reference is the user's code, which may run threads
                 judged = run(subject, options=options, lnc=lnc, seed=seed, work=work)
         found = {"kernel": kernel, "reference": reference or "oracle", **judged}
     except (UsageError, ValueError) as error:

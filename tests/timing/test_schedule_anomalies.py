@@ -12,8 +12,9 @@ from nki_hf.chips import get_chip
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.stream.events import Buffer, Event, Region
 from nki_hf.sim.tensors.strides import row_major
+from nki_hf.timing.banks import fewer_banks
 from nki_hf.timing.lookahead import Lookahead
-from nki_hf.timing.schedule import _fewer_banks, schedule
+from nki_hf.timing.schedule import schedule
 from nki_hf.timing.window_order import run_in_window
 from nki_hf.tools.subjects import attention_events, causal, events_of
 
@@ -90,7 +91,7 @@ def test_the_schedule_is_the_best_of_all_numbers_of_banks(name):
     """Numbers of banks that lead nowhere are given up early; what is found is what trying each to its end finds."""
     chip = get_chip("trn2")
     scheduled = schedule(events_of_kernel(name, 1024, chip), chip)
-    choices = (None, *_fewer_banks(scheduled.work))
+    choices = (None, *fewer_banks(scheduled.work))
     ends = [float(run_in_window(Lookahead(scheduled.work, 64), banks).done.max()) for banks in choices]
     assert len(choices) > 1
     assert scheduled.banks == choices[ends.index(min(ends))]

@@ -16,9 +16,10 @@ from nki_hf.observers.timing import critical_path, engine_times, floors_ns, gain
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
+from nki_hf.timing.banks import fewer_banks
 from nki_hf.timing.excerpt import excerpt
 from nki_hf.timing.lookahead import Lookahead
-from nki_hf.timing.schedule import _fewer_banks, schedule
+from nki_hf.timing.schedule import schedule
 from nki_hf.timing.window_order import run_in_window
 from nki_hf.timing.workload import prepare
 from nki_hf.tools.bench_rows import modelled_rows, run
@@ -157,7 +158,7 @@ def test_a_gain_is_that_of_the_plans_own_banks_and_none_is_lost_by_it(name):
     chip = get_chip("trn2")
     scheduled = schedule(events_of(name, 1024, chip), chip)
     found = gains(scheduled)
-    sizes = [None, *_fewer_banks(scheduled.work)]
+    sizes = [None, *fewer_banks(scheduled.work)]
     assert scheduled.banks in sizes
     assert len(sizes) > 1
     _, examples = np.unique(scheduled.work.kind, return_index=True)

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from nki_hf.chips import get_chip
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions
-from nki_hf.tools.verify import run
+from nki_hf.tools.verify_cases import run
 from nki_hf.tools.verify_subject import AttentionSubject, load_callable
 from tools.mutation.mutants import CLASSES, Mutant, mutants
 from tools.mutation.replacing import replaced_once

@@ -11,7 +11,7 @@ from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.tensors.tensor import NkiTensor
 
-__all__ = ["RULES", "Operands", "Rule", "Violation", "check", "rule"]
+__all__ = ["RULES", "Operands", "Rule", "Violation", "check", "first_place", "rule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +176,27 @@ def _check_enumerations(opcode: str, arguments: Mapping[str, Any], *, third_part
             )
 
 
+def first_place(tensor: NkiTensor) -> int:
+    """Of an on-chip view, what of its offset rules may look at: in SBUF the first partition, in PSUM the first element too."""
+    storage, offset = tensor.storage, tensor.offset
+    if not offset or storage.in_psum or tensor.free_start is not None:
+        return offset
+    row = storage.buffer.bytes_per_partition // tensor.dtype.itemsize
+    return offset // row if row else 0
+
+
 def _signature(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> Any:
-    """All that rules may look at (`stateful` ones aside), or None if that cannot be remembered."""
+    """All that rules may look at (`stateful` ones aside), or None if that cannot be remembered.
+
+    Where in its partitions of SBUF a view begins they may not look at: only PSUM has words and banks.
+    """
     parts: list[Any] = [opcode, machine.chip.name, machine.run.lnc]
     for value in arguments.values():
         if type(value) is NkiTensor:
             if value.indirection is not None:
                 return None
             buffer = value.storage.buffer
-            where = (value.offset, buffer.shape, buffer.dtype.itemsize, buffer.address) if buffer.on_chip else None
+            where = (first_place(value), buffer.shape, buffer.dtype.itemsize, buffer.address) if buffer.on_chip else None
             parts += (buffer.space, value.shape, value.strides, value.dtype.name, where)
         elif type(value) is tuple and any(type(item) is NkiTensor for item in value):
             return None  # what is remembered must not keep tiles alive

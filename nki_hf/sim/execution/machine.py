@@ -192,8 +192,10 @@ class Machine:
         role: str = "scratch",
         address: tuple[int, int] | None = None,
         data: np.ndarray[Any, Any] | None = None,
+        position: tuple[str, int] | None = None,
     ) -> Storage:
-        """New memory of `shape` in `space`, sentinel-filled unless `data` (raw `uint8` bytes) is given.
+        """New memory of `shape` in `space`, sentinel-filled unless `data` (raw `uint8` bytes) is given; `position` is the
+        kernel's file and line, if they are known.
 
         The n-th shared_hbm allocation of every core is the same memory. Capacity is judged from the event stream when
         the run ends (see sim/stream/memory.py), because only then is each tile's last reader known.
@@ -208,10 +210,10 @@ class Machine:
                 advice="Allocate it before the loop",
             )
         if shared:
-            position, self.shared_count = self.shared_count, self.shared_count + 1
-            if position < len(self.run.shared):
-                return self._again(self.run.shared[position], shape, dtype)
-        file, line = kernel_position(2)  # this, and what allocates
+            turn, self.shared_count = self.shared_count, self.shared_count + 1
+            if turn < len(self.run.shared):
+                return self._again(self.run.shared[turn], shape, dtype)
+        file, line = position or kernel_position(2)  # this, and what allocates
         number = len(self.run.buffers)
         buffer = Buffer(
             number=number,
@@ -247,6 +249,15 @@ class Machine:
         if shared:
             self.run.shared.append(storage)
         return storage
+
+    def allocate_again(self, like: Buffer) -> Storage:
+        """The same on shapes alone for a tile without a name, outside of loops: another of what `allocate` made for `like`."""
+        number, space = len(self.run.buffers), like.space
+        buffer = Buffer(
+            number, space, f"{space}{number}", like.shape, like.dtype, like.core, like.role, like.address, like.file, like.line
+        )
+        self.run.buffers.append(buffer)
+        return Storage(buffer, None, tracked=space == "psum")
 
     def issue(
         self,

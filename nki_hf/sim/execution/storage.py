@@ -79,7 +79,7 @@ class Storage:
       data: `uint8[bytes]`, or None when the run has no values.
       in_psum: True in PSUM.
       foreign: `bool[elements]`: which elements of PSUM another engine than Tensor wrote last; None if none.
-      written: `bool[elements]` of the buffer's own dtype; None = every element counts as written (inputs, constants).
+      tracked: False if every element counts as written (inputs, constants).
       whole: patterns (see `NkiTensor.pattern`) all of whose elements are known to have been written.
       untouched: True until an instruction has it among what it writes.
       seen: True once a computation holds the bytes themselves, so that they must be there.
@@ -89,8 +89,8 @@ class Storage:
     """
 
     __slots__ = (
-        "__weakref__", "_pool", "buffer", "data", "foreign", "in_psum", "lent", "on_chip", "origins", "refill", "seen",
-        "untouched", "version", "whole", "written",
+        "__weakref__", "_all", "_pool", "_written", "buffer", "data", "foreign", "in_psum", "lent", "on_chip", "origins",
+        "refill", "seen", "tracked", "untouched", "version", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -101,7 +101,9 @@ class Storage:
         self.in_psum = buffer.space == "psum"
         self.foreign: np.ndarray[Any, Any] | None = None
         self.data = data
-        self.written = np.zeros(buffer.elements, np.bool_) if tracked else None
+        self.tracked = tracked
+        self._written: np.ndarray[Any, Any] | None = None  # made when somebody asks: most tiles are written whole
+        self._all = False
         self.whole: set[tuple[object, ...]] = set()
         self.seen = False
         self.untouched = True
@@ -115,6 +117,19 @@ class Storage:
         pool = getattr(self, "_pool", None)  # an interrupt may have ended __init__ before it was set
         if pool is not None and self.data is not None:
             pool.give(self.data)
+
+    @property
+    def written(self) -> np.ndarray[Any, Any] | None:
+        """`bool[elements]` of the buffer's own dtype; None if it is not tracked."""
+        if self._written is None and self.tracked:
+            self._written = np.full(self.buffer.elements, self._all, np.bool_)
+        return self._written
+
+    def all_written(self) -> None:
+        """Note that each of its elements was written."""
+        self._all = True
+        if self._written is not None:
+            self._written[...] = True
 
     def fill_sentinel(self) -> None:
         """Fill with NaN (floats) or the integer sentinel."""

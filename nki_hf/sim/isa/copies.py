@@ -89,7 +89,7 @@ def _indirect_copy(dst: NkiTensor, src: NkiTensor, skip: bool | None) -> Action:
     source, write = access(src, skip=skip), access(dst, skip=skip).write
     read = source.read
     convert, shape = copy_cast(src.dtype.dtype, dst.dtype), dst.shape
-    if dst.indirection is None and src.dtype == dst.dtype and dst.dtype.name != "tfloat32" and dst.storage.written is None:
+    if dst.indirection is None and src.dtype == dst.dtype and dst.dtype.name != "tfloat32" and not dst.storage.tracked:
         bits = bit_type(dst)
         target = dst.array().view(bits)
         if isinstance(src.indirection, ScalarOffset) and skip:

@@ -110,7 +110,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             looked = zip_longest(reads, parts)
             check_written(self.opcode, [pair for pair in looked if not any(pair[0] is other for other in noted)])
         for tensor in writes if marked is None else marked:
-            if tensor.storage.written is not None:
+            if tensor.storage.tracked:
                 mark_written(tensor)
         if self.machine.options.record:
             self._note_refills(reads, writes, () if attrs.get("keeps_own") else attrs.get("keeps", ()))

@@ -137,7 +137,7 @@ def tensor_copy_predicated(
     this = begin("tensor_copy_predicated", dst=dst, src=src, predicate=predicate, reverse_pred=reverse_pred)
     action = None
     # which elements of a PSUM tile are written settles later products at trace time, so there all of them count as written
-    noted = this.values and dst.space != "psum" and dst.storage.written is not None
+    noted = this.values and dst.space != "psum" and dst.storage.tracked
     if this.values:
         store, test = storer(dst), native_reader(predicate)
         read = _source(dst, src)

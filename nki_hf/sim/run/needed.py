@@ -134,22 +134,23 @@ def unsettled(found: Needed, run: Run, settled: Collection[int]) -> list[Action]
     # Memory, not allocations: tiles that are alive one after the other may share it.
     moving = {memory[buffer.number] for buffer in run.buffers if buffer.role == "input" and buffer.number not in settled}
     moving |= {memory[number] for number in run.refills}
+    rows = [(access, [memory[n] for n in access.reads], [memory[n] for n in access.writes]) for _, access in pairs]
 
-    def moves(access: Access) -> bool:
-        return access.free or any(memory[number] in moving for number in (*access.reads, *access.writes))
+    def moves(access: Access, reads: list[int], writes: list[int]) -> bool:
+        return access.free or not moving.isdisjoint(reads) or not moving.isdisjoint(writes)
 
     before = -1
     while len(moving) != before:
         before = len(moving)
         read: set[int] = set()
-        wanted = {number for _, access in pairs if moves(access) for number in access.reads} & found.lost
-        for _, access in pairs:
-            written = {memory[number] for number in access.writes}
-            if moves(access):
-                moving |= written
-                read.update(memory[number] for number in access.reads)
+        wanted = {number for row in rows if moves(*row) for number in row[0].reads} & found.lost
+        for row in rows:
+            access, reads, writes = row
+            if moves(*row):
+                moving.update(writes)
+                read.update(reads)
             else:
                 # Two constants, one after the other, in memory that is read in between: only the later one would be left.
-                moving |= written & read
-                moving |= {memory[number] for number in access.writes if number in wanted}
-    return [action for action, access in pairs if moves(access)]
+                moving.update(read.intersection(writes))
+                moving.update(memory[number] for number in access.writes if number in wanted)
+    return [action for (action, _), row in zip(pairs, rows, strict=True) if moves(*row)]

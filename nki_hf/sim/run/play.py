@@ -18,6 +18,7 @@ from nki_hf.sim.execution.machine import Machine, current_machine
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.isa import enums
 from nki_hf.sim.isa.operators import OPERATORS
+from nki_hf.sim.run.alike import Alike
 from nki_hf.sim.run.launch import Kernel
 from nki_hf.sim.tensors import scalars
 from nki_hf.sim.tensors.offsets import ScalarOffset, TensorIndirection, VectorOffset
@@ -69,6 +70,8 @@ class _Player:
         self._results: dict[int, Any] = {}
         self._forms: dict[int, tuple[list[Any], dict[str, Any], list[Any]]] = {}
         self.watch: Watch | None = None
+        possible = Alike.possible(machine)
+        self._alike = Alike(machine, tape, self._storages, self._tensor) if possible else None
 
     def run(self) -> Any:
         """Everything, and what the kernel returned."""
@@ -81,33 +84,48 @@ class _Player:
             raise BadTape(f"{type(error).__name__}: {error}") from error
 
     def entries(self, entries: Sequence[Any]) -> None:
+        alike, watch = self._alike, self.watch
         for entry in entries:
-            kind, name, operands, place, in_order, number = entry[:6]
-            file, line = self.tape["places"][place]
-            self.machine.in_order = in_order
-            args, kwargs = self._operands(operands)
-            call = _at(file, line)
-            if kind == "isa":
+            kind, number = entry[0], entry[5]
+            self.machine.in_order = entry[4]
+            if kind == "isa" and watch is None and alike is not None:
+                result = alike.issued(entry, self._called)
+            elif kind == "isa":
                 before = len(self.machine.run.events)
-                result = call(_instruction(name), args, kwargs)
-                if self.watch is not None:
-                    self.watch(name, file, line, [*self._written(before)])
+                result = self._called(entry)
+                if watch is not None:
+                    file, line = self.tape["places"][entry[3]]
+                    watch(entry[1], file, line, [*self._written(before)])
             elif kind == "allocate":
-                if kwargs.get("data") is not None:
-                    kwargs["data"] = np.frombuffer(kwargs["data"], np.uint8).copy()
-                result = call(self.machine.allocate, args, kwargs)
+                result = None if alike is None else alike.allocated(entry)
+                if result is None:
+                    result = self._called(entry)
+                    if alike is not None:
+                        alike.note_allocated(entry, result)
                 self._storages[result.buffer.number] = result
-            elif kind == "combine":
-                result = call(scalars.combine, args, kwargs)
-            elif kind == "depends_on":
-                result = call(isa.NkiInstruction.depends_on, args, kwargs)
-            elif kind == "loop":
-                result = None
-                self._loop(call, entry, args, kwargs)
             else:
-                raise BadTape(f"an entry of the kind {kind!r}")
+                result = self._called(entry)
             if number >= 0 and kind != "loop":
                 self._results[number] = result
+
+    def _called(self, entry: Any) -> Any:
+        """What an entry stands for, done as if the kernel did it where it did."""
+        kind, name, operands, place = entry[:4]
+        args, kwargs = self._operands(operands)
+        call = _at(*self.tape["places"][place])
+        if kind == "isa":
+            return call(_instruction(name), args, kwargs)
+        if kind == "allocate":
+            if kwargs.get("data") is not None:
+                kwargs["data"] = np.frombuffer(kwargs["data"], np.uint8).copy()
+            return call(self.machine.allocate, args, kwargs)
+        if kind == "combine":
+            return call(scalars.combine, args, kwargs)
+        if kind == "depends_on":
+            return call(isa.NkiInstruction.depends_on, args, kwargs)
+        if kind == "loop":
+            return self._loop(call, entry, args, kwargs)
+        raise BadTape(f"an entry of the kind {kind!r}")
 
     def _written(self, before: int) -> Iterator[np.ndarray[Any, Any]]:
         """Views of what the events from a number on wrote."""

@@ -21,9 +21,11 @@ import numpy as np
 from nki_hf.sim import isa, language
 from nki_hf.sim.dtypes import DType, as_dtype
 from nki_hf.sim.execution.machine import Machine, running_machine
+from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.faults import kernel_position
 from nki_hf.sim.isa.instruction import NkiInstruction
 from nki_hf.sim.isa.operators import Operator
+from nki_hf.sim.run.alike import PURE
 from nki_hf.sim.tensors import scalars
 from nki_hf.sim.tensors.offsets import ScalarOffset, TensorIndirection, VectorOffset
 from nki_hf.sim.tensors.registers import RunTimeValue
@@ -35,6 +37,9 @@ _PLAIN = (type(None), bool, int, float, str)
 _PLACED = (ScalarOffset, TensorIndirection, VectorOffset)
 _SAME = (Operator, DType, Enum)
 """Types whose equal values are the same on a tape."""
+_ALLOCATED = ("name", "role", "address")
+_NAMED = (RunTimeValue, NkiInstruction)
+"""Types of results that later entries may name."""
 
 
 class Unwritable(TypeError):
@@ -58,10 +63,15 @@ class Recorder:
         self.places: list[tuple[str, int]] = []
         self.tensors: list[Any] = []
         self._formed: dict[Any, int] = {}
+        self._allocations: dict[Any, Any] = {}
         self._placed: dict[tuple[str, int], int] = {}
         self._open: dict[int, list[Any]] = {}
         self._inside: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
+        self._executed: set[tuple[Any, ...]] = set()
+        self._views: list[int] = []  # by tensor: a number for what it is but for its allocation; -1 = unknown
+        self._viewed: dict[Any, int] = {}
+        self._storages: list[Storage] = []  # by tensor
         self._kept: list[Any] = []  # what is named by its id must live
 
     def tape(self, outputs: dict[int, Any]) -> dict[str, Any]:
@@ -79,19 +89,49 @@ class Recorder:
         """True if what happens now is the kernel's own doing, not part of an instruction."""
         return not self._inside.get(machine.core)
 
-    def call(self, machine: Machine, kind: str, name: str, args: Any, kwargs: Any, function: Callable[[], Any]) -> Any:
-        """Write an entry and execute it."""
+    def call(self, machine: Machine, kind: str, name: str, args: Any, kwargs: Any, function: Callable[..., Any]) -> Any:
+        """Write an entry and execute it; on shapes alone an instruction that is like one before need not be executed."""
         core = machine.core
-        entry: list[Any] = [kind, name, self._operands(args, kwargs), self._place(kernel_position(2)), machine.in_order, -1]
-        self.entries(core).append(entry)
-        self._inside[core] = self._inside.get(core, 0) + 1
-        try:
-            result = function()
-        finally:
-            self._inside[core] -= 1
-        if isinstance(result, RunTimeValue | NkiInstruction):
+        operands = self._operands(args, kwargs)
+        entry: list[Any] = [kind, name, operands, self._place(kernel_position(2)), machine.in_order, -1]
+        entries = self._open.get(core)
+        (self.entries(core) if entries is None else entries).append(entry)
+        key = self._likeness(machine, name, operands) if kind == "isa" else None
+        if key is not None and key in self._executed:
+            result: Any = NkiInstruction(None)
+        else:
+            tiles = () if key is None else [self._storages[number] for number in operands[2:]]
+            psum = [storage for storage in tiles if storage.in_psum]
+            before = [storage.version for storage in psum]
+            self._inside[core] = self._inside.get(core, 0) + 1
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                self._inside[core] -= 1
+            if key is not None and type(result) is NkiInstruction and before == [storage.version for storage in psum]:
+                self._executed.add(key)
+        if isinstance(result, _NAMED):
             entry[5] = self.number(result)
         return result
+
+    def _likeness(self, machine: Machine, name: str, operands: Any) -> tuple[Any, ...] | None:
+        """What instructions have in common of which one must be executed to know that all raise nothing; None if that cannot be
+        told, or executing them has an effect (values, events).
+        """
+        options, run = machine.options, machine.run
+        if options.values or options.checks or options.events or machine.loops or run.closed or run.lnc > 1:
+            return None
+        if name not in PURE or operands[0] != "f":
+            return None
+        views = [self._views[number] for number in operands[2:]]
+        return None if min(views, default=0) < 0 else (name, operands[1], *views)
+
+    def allocated(self, machine: Machine, place: tuple[str, int], given: tuple[Any, ...]) -> None:
+        """Write the entry of an allocation without values; `given` are all of its arguments, in order."""
+        operands = self._allocations.get(given)
+        if operands is None:
+            operands = self._allocations[given] = self._operands(given[:3], dict(zip(_ALLOCATED, given[3:], strict=True)))
+        self.entries(machine.core).append(["allocate", "", operands, self._place(place), machine.in_order, -1])
 
     @contextmanager
     def body(self, machine: Machine, name: str, operands: Any, place: tuple[str, int]) -> Iterator[list[Any]]:
@@ -129,18 +169,17 @@ class Recorder:
     def _operands(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call's operands as a form and its tensors; written out where an operand is of no type that a form may hold."""
         tensors: list[int] = []
-        parts: list[Any] = [len(args), *kwargs]
+        numbers, parts = self._numbers, [len(args), *kwargs]
         for value in (*args, *kwargs.values()):
             kind = type(value)
             if kind is NkiTensor:
-                tensors.append(self._tensor(value))
+                number = numbers.get(id(value))
+                tensors.append(self._tensor(value) if number is None else number)
                 parts.append(NkiTensor)
-            elif kind is int or kind is str or kind is bool or value is None:
-                parts.append((kind, value))
+            elif kind is int or kind is str or kind is bool or value is None or isinstance(value, _SAME):
+                parts += (kind, value)
             elif kind is float or ((kind is tuple or kind is list) and _plain(value)):
-                parts.append((kind, repr(value)))  # 0.0 is -0.0, and (1,) is (True,), to a dict
-            elif isinstance(value, _SAME):
-                parts.append((kind, value))
+                parts += (kind, repr(value))  # 0.0 is -0.0, and (1,) is (True,), to a dict
             else:
                 return self.write((args, kwargs))
         key = tuple(parts)
@@ -215,7 +254,18 @@ class Recorder:
                 tensor.free_start,
                 tensor.name,
             )
+            self._storages.append(tensor.storage)
+            self._views.append(self._view(tensor))
         return number
+
+    def _view(self, tensor: NkiTensor) -> int:
+        buffer, machine = tensor.storage.buffer, running_machine()
+        direct = tensor.indirection is None and tensor.free_start is None and not tensor.compared
+        if not direct or machine is None or machine.run.buffers[buffer.number : buffer.number + 1] != [buffer]:
+            return -1  # or of another launch
+        row = self.tensors[-1]
+        key = row[0], row[1], row[3], row[4], buffer.space, buffer.shape, buffer.dtype.name, buffer.role, buffer.address
+        return self._viewed.setdefault(key, len(self._viewed))
 
 
 def _plain(values: Sequence[Any]) -> bool:
@@ -269,21 +319,38 @@ def _written(kind: str, name: str, function: Callable[..., Any]) -> Callable[...
         if active is None:
             return function(*args, **kwargs)
         recorder, machine = active
-        return recorder.call(machine, kind, name, args, kwargs, lambda: function(*args, **kwargs))
+        return recorder.call(machine, kind, name, args, kwargs, function)
 
     return written
 
 
 def _written_allocation(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def allocate(self: Machine, shape: Any, dtype: DType, space: str, **kwargs: Any) -> Any:
+    def allocate(
+        self: Machine,
+        shape: Any,
+        dtype: DType,
+        space: str,
+        *,
+        name: str = "",
+        role: str = "scratch",
+        address: Any = None,
+        data: Any = None,
+    ) -> Any:
         active = _active()
-        if active is None or kwargs.get("role") == "input":
-            return function(self, shape, dtype, space, **kwargs)
-        data = kwargs.get("data")
-        given = {**kwargs, "data": None if data is None else data.tobytes()}
-        args = (tuple([int(size) for size in shape]), dtype, space)
-        return active[0].call(self, "allocate", "", args, given, lambda: function(self, shape, dtype, space, **kwargs))
+        if active is None or role == "input":
+            return function(self, shape, dtype, space, name=name, role=role, address=address, data=data)
+        recorder, machine = active
+        args, position = (tuple([int(size) for size in shape]), dtype, space), kernel_position(2)
+        if data is None:
+            recorder.allocated(machine, position, (*args, name, role, address))
+            return function(self, shape, dtype, space, name=name, role=role, address=address, position=position)
+        given = {"name": name, "role": role, "address": address, "data": data.tobytes()}
+
+        def made(*_: Any, **__: Any) -> Any:
+            return function(self, shape, dtype, space, name=name, role=role, address=address, data=data, position=position)
+
+        return recorder.call(machine, "allocate", "", args, given, made)
 
     return allocate
 

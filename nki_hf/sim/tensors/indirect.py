@@ -60,7 +60,7 @@ def access(tensor: NkiTensor, *, skip: bool | None = None, group: int = 16) -> A
     """
     indirection = tensor.indirection
     if indirection is None:
-        array, noted = tensor.array(), tensor.written() if tensor.storage.written is not None else None
+        array, noted = tensor.array(), tensor.written() if tensor.storage.tracked else None
         unseen = tensor.storage.written if noted is None else None  # seen at another width: one element writes all
 
         def write_direct(values: Array, valid: Array | None) -> None:

@@ -168,10 +168,10 @@ class NkiTensor(AxisViews, PartViews, RawViews):
 
     def written(self) -> np.ndarray[Any, Any] | None:
         """`bool` view of which elements were written; None if the storage does not track it or the dtype was changed."""
-        flags = self.storage.written
-        if flags is None or self.dtype.itemsize != self.storage.buffer.dtype.itemsize:
+        storage = self.storage
+        if not storage.tracked or self.dtype.itemsize != storage.buffer.dtype.itemsize:
             return None
-        return self._strided(np.dtype(np.bool_), flags, 1)
+        return self._strided(np.dtype(np.bool_), storage.written, 1)
 
     def written_by_others(self) -> np.ndarray[Any, Any] | None:
         """`bool` view of which elements of PSUM another engine than Tensor wrote last, or all of the tile's; None if none."""

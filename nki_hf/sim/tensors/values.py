@@ -14,6 +14,7 @@ import numpy as np
 
 from nki_hf.sim.tensors.casts import cast, widen
 from nki_hf.sim.tensors.indirect import access
+from nki_hf.sim.tensors.strides import row_major
 from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = [
@@ -154,10 +155,15 @@ def mark_written(tensor: NkiTensor, where: Array | None = None) -> None:
     width than they are stored with count as written if any is.
     """
     storage = tensor.storage
-    flags = storage.written
-    if flags is None or tensor.indirection is not None or (pattern := tensor.pattern()) in storage.whole:
+    if not storage.tracked or tensor.indirection is not None or (pattern := tensor.pattern()) in storage.whole:
         return
-    view = tensor.written()
+    if where is None and _is_all(tensor):
+        storage.all_written()
+        storage.whole.add(pattern)
+        return
+    flags, view = storage.written, tensor.written()
+    if flags is None:
+        return
     if where is None:
         (flags if view is None else view)[...] = True
         storage.whole.add(pattern)
@@ -165,6 +171,12 @@ def mark_written(tensor: NkiTensor, where: Array | None = None) -> None:
         view |= np.broadcast_to(where, (tensor.partitions, tensor.free_size)).reshape(view.shape)
     elif where.any():
         flags[...] = True
+
+
+def _is_all(tensor: NkiTensor) -> bool:
+    """True for a view of all elements of its allocation, in their order."""
+    buffer = tensor.storage.buffer
+    return tensor.shape == buffer.shape and tensor.dtype is buffer.dtype and tensor.strides == row_major(tensor.shape)
 
 
 def note_writer(tensor: NkiTensor, engine: str) -> None:

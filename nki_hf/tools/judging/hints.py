@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.observers.timing import critical_path, engine_times, gains
+from nki_hf.observers.timing import critical_path, engine_times
 from nki_hf.observers.working_set import working_sets
 from nki_hf.timing.schedule import Schedule
 from nki_hf.timing.times import REASONS
 
-__all__ = ["Hint", "hints"]
+__all__ = ["Hint", "bounding", "hints", "proposals"]
 
 _ROW_BYTES = 512
 """Bytes of a DMA descriptor's row from which it moves at full rate (NKI's performance guide: 512 B or more)."""
@@ -46,36 +46,41 @@ class Hint:
 Lines = dict[tuple[str, int], list[int]]
 
 
-def hints(
-    scheduled: Schedule, events: Sequence[Any], *, most: int = 8, saved_ns: Mapping[str, float] | None = None
-) -> list[Hint]:
-    """The largest first; one per rule and line. `saved_ns` is what `gains` says of every engine, if it is known."""
+def proposals(scheduled: Schedule, events: Sequence[Any]) -> list[Hint]:
+    """What the rules find, each with what its instructions take of the critical path; `events` are those before any spill."""
     path: dict[tuple[str, int], float] = defaultdict(float)
     for step in critical_path(scheduled):
         path[step.file, step.line] += step.ns / 1e3
     found = [hint for rule in _RULES for hint in rule(scheduled, path)]
-    found += list(_spills(scheduled, events))
-    kept = _worth(scheduled, _bounded(scheduled, _worth(scheduled, found), saved_ns))
-    return sorted(kept, key=lambda hint: -hint.gain_us)[:most]
+    return _worth(scheduled, [*found, *_spills(scheduled, events)])
+
+
+def bounding(scheduled: Schedule, found: Sequence[Hint]) -> list[str | None]:
+    """The engine of each proposal whose work it is about; None where there is none."""
+    of_line = {(event.file, event.line): event.engine for event in scheduled.events}
+    return [of_line.get((hint.file, hint.line)) if hint.gain_us and hint.rule != "one semaphore" else None for hint in found]
+
+
+def hints(scheduled: Schedule, found: Sequence[Hint], *, saved_ns: Mapping[str, float], most: int = 8) -> list[Hint]:
+    """Proposals that are still worth it if none about an engine's work gains more than the latency would if that engine took no
+    time, the largest first; one per rule and line.
+
+    Args:
+      scheduled: the schedule.
+      found: what `proposals` gave.
+      saved_ns: what `gains` says of the engines that `bounding` names.
+      most: how many.
+    """
+    bounded = []
+    for hint, engine in zip(found, bounding(scheduled, found), strict=True):
+        if engine is not None:
+            hint = replace(hint, gain_us=min(hint.gain_us, max(saved_ns.get(engine, 0.0), 0.0) / 1e3))
+        bounded.append(hint)
+    return sorted(_worth(scheduled, bounded), key=lambda hint: -hint.gain_us)[:most]
 
 
 def _worth(scheduled: Schedule, found: Sequence[Hint]) -> list[Hint]:
     return [hint for hint in found if hint.gain_us >= _WORTH * scheduled.total_ns / 1e3 or hint.rule == "spills"]
-
-
-def _bounded(scheduled: Schedule, found: Sequence[Hint], saved_ns: Mapping[str, float] | None) -> list[Hint]:
-    """No hint about an engine's work gains more than the latency would if that engine took no time."""
-    of_line = {(event.file, event.line): event.engine for event in scheduled.events}
-    most = dict(saved_ns or {})
-    bounded = []
-    for hint in found:
-        engine = of_line.get((hint.file, hint.line))
-        if engine is not None and hint.gain_us and hint.rule != "one semaphore":
-            if engine not in most:
-                most[engine] = gains(scheduled, engine).get(engine, 0.0)
-            hint = replace(hint, gain_us=min(hint.gain_us, max(most[engine], 0.0) / 1e3))
-        bounded.append(hint)
-    return bounded
 
 
 def _by_line(scheduled: Schedule, wanted: Callable[[Any], bool]) -> Lines:

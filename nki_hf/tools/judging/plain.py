@@ -19,7 +19,7 @@ def dump(value: Any) -> bytes:
     Raises:
       TypeError: it holds something else.
     """
-    return json.dumps(value).encode()
+    return json.dumps(value, check_circular=False).encode()
 
 
 def load(data: bytes) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from nki_hf.observers.timing import critical_path, floors_ns, gains
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import Schedule
-from nki_hf.tools.judging.hints import hints
+from nki_hf.tools.judging.hints import bounding, hints, proposals
 
 __all__ = ["reasons", "sentence"]
 
@@ -26,10 +26,14 @@ def reasons(scheduled: Schedule, events: Sequence[Event], *, saved_ns: Mapping[s
     floors = {name: ns / 1e3 for name, ns in floors_ns(scheduled).items()}
     path = critical_path(scheduled)
     busiest = max(floors, key=lambda name: floors[name])
+    proposed = proposals(scheduled, events)
+    if not saved_ns:
+        engines = {busiest, *[engine for engine in bounding(scheduled, proposed) if engine is not None]}
+        saved_ns = gains(scheduled, *engines) if len(scheduled.events) else {}
     bottleneck = None
     if len(scheduled.events):
         top = next((step for step in path if step.engine == busiest), path[0])
-        saved = (saved_ns or gains(scheduled, busiest)).get(busiest, 0.0) / 1e3
+        saved = saved_ns.get(busiest, 0.0) / 1e3
         bottleneck = {
             "engine": busiest,
             "opcode": top.opcode,
@@ -59,7 +63,7 @@ def reasons(scheduled: Schedule, events: Sequence[Event], *, saved_ns: Mapping[s
         ],
         "hints": [
             {"rule": h.rule, "file": h.file, "line": h.line, "text": h.text, "gain_us": h.gain_us}
-            for h in hints(scheduled, events, saved_ns=saved_ns)
+            for h in hints(scheduled, proposed, saved_ns=saved_ns)
         ],
     }
 

@@ -16,13 +16,14 @@ import math
 import os
 import resource
 import secrets
+import select
 import shutil
 import signal
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -228,20 +229,35 @@ def _confine(folder: Path, name: str, memory: int, seconds: float) -> None:
 def _ended(process: int, seconds: float) -> dict[str, Any]:
     """How the process ended; after `seconds` it is killed, with what it started."""
     end, pause = time.monotonic() + seconds, 0.0005
-    while True:
-        done, status = os.waitpid(process, os.WNOHANG)
-        if done:
-            with contextlib.suppress(OSError):
-                os.killpg(process, signal.SIGKILL)
-            return {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
-        if time.monotonic() > end:
-            _killed(process)
-            return {"timeout": seconds}
-        if pause >= _PAUSE and _crowded(process):
-            _killed(process)
-            return {"crowd": _MOST_PROCESSES}
-        time.sleep(pause)
-        pause = min(pause * 1.5, _PAUSE)
+    with _watched(process) as watched:
+        while True:
+            done, status = os.waitpid(process, os.WNOHANG)
+            if done:
+                with contextlib.suppress(OSError):
+                    os.killpg(process, signal.SIGKILL)
+                return {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
+            if time.monotonic() > end:
+                _killed(process)
+                return {"timeout": seconds}
+            if pause >= _PAUSE and _crowded(process):
+                _killed(process)
+                return {"crowd": _MOST_PROCESSES}
+            select.select(watched, [], [], pause)
+            pause = min(pause * 1.5, _PAUSE)
+
+
+@contextlib.contextmanager
+def _watched(process: int) -> Iterator[list[int]]:
+    """What `select` wakes up from when the process ends, where the system has that."""
+    try:
+        watched = [os.pidfd_open(process)]
+    except (AttributeError, OSError):
+        watched = []
+    try:
+        yield watched
+    finally:
+        for descriptor in watched:
+            os.close(descriptor)
 
 
 def _crowded(process: int) -> bool:

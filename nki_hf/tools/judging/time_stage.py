@@ -11,8 +11,11 @@ from typing import Any
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.sim import LaunchResult
+from nki_hf.sim.beside import in_two, two_processes
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task, load_task
+from nki_hf.timing.banks import WORTH_A_PROCESS
+from nki_hf.tools.judging import plain
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, of_fault
 from nki_hf.tools.judging.immediates import Immediate, immediates, other_number
 from nki_hf.tools.judging.other_kinds import (
@@ -41,6 +44,11 @@ def time_rows(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
       progress: a file that holds the name of the stage under way.
     """
     progress.write_text("times")
+    with two_processes():
+        return _time_rows(request)
+
+
+def _time_rows(request: Mapping[str, Any]) -> dict[str, Any]:
     began = time.perf_counter()
     found: dict[str, Any] = {"rows": [], "warnings": [], "failed": None}
     try:
@@ -108,20 +116,25 @@ def _timed(
         there = with_values(request, task, trace, played, f"at size {size:,}")
         launched = (there[1], launched[1])
         found["warnings"].append(f"at size {size:,}: {TURNS_OF_INPUTS}")
-    row = _row(request, task, trace, played, launched)
     events = launched[0].events
-    words = missing_work(
-        [judged.work[key] for key in sorted(judged.work)],
-        work_of(events, size, task.flops(size), asked_outputs(launched[0], task)),
-    )
+    compared = trace["chip"] == request["chips"][0] and size not in judged.work
+
+    def other_program() -> bytes:
+        """What the launch leaves out and does otherwise, in words, and whether its values cost little."""
+        work = work_of(events, size, task.flops(size), asked_outputs(launched[0], task))
+        words = missing_work([judged.work[key] for key in sorted(judged.work)], work)
+        if not compared:
+            return plain.dump([words, None, False])
+        return plain.dump([words, judged.other(size, task, launched[0], played), cheap(task, trace, events)])
+
+    worth = len(events) >= WORTH_A_PROCESS
+    row, data = in_two(lambda: _row(request, task, trace, played, launched), other_program, worth=worth)
+    words, what, is_cheap = plain.load(data)
     if launched[0].run.short and not turns:
         found["warnings"].append(f"at size {size:,}: {ONE_TURN}. {COUNTED}")
     elif words:
         raise Failed("times", finding("times", {**_OTHER, "message": f"at size {size:,} the kernel {words}"}))
-    if trace["chip"] != request["chips"][0] or size in judged.work:
-        return row
-    what = judged.other(size, task, launched[0], played)
-    if what is None and not turns and not cheap(task, trace, events):
+    if not compared or (what is None and not turns and not is_cheap):
         return row
     there = there or with_values(request, task, trace, played, f"at size {size:,}")
     judge_there(request, task, trace, played, there, what)

@@ -18,7 +18,7 @@ from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.judging.layouts import layout_of, placed, returned
 from nki_hf.tools.judging.precision import Precision, precision
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
-from nki_hf.tools.verify import never_written
+from nki_hf.tools.verify_cases import never_written
 from nki_hf.tools.verify_inputs import array_inputs
 from nki_hf.tools.verify_judge import Judgement, judge, row_error, unit_roundoff
 
