@@ -16,7 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -37,7 +37,7 @@ from tools.conformance.compare import Mismatch, compare
 from tools.conformance.library_judged import judged
 from tools.conformance.packed_arrays import is_packed, packed, unpacked
 
-__all__ = ["SimulatingOrchestrator", "install", "library"]
+__all__ = ["SimulatingOrchestrator", "install", "install_for_good", "library"]
 
 _REPLACED = (
     "aws_embedded_metrics", "plotext", "boto3", "botocore", "paramiko", "fabric", "fabric2", "pandas", "matplotlib",
@@ -93,8 +93,17 @@ def _own_base() -> Any:
     return mock.patch.object(NkiTensor, "base_tensor", property(lambda tensor: tensor), create=True)
 
 
+def install_for_good(checkout: Path) -> None:
+    """What `library` does, without an end: for a process that runs one kernel; in `as_nki`."""
+    kept = ExitStack()
+    kept.enter_context(_quantize_mx_of_0_3())
+    kept.enter_context(_own_base())
+    kept.pop_all()
+    install(checkout)
+
+
 def install(checkout: Path) -> None:
-    """Let the checkout's kernels and tests be imported, for good; in `as_nki`."""
+    """Let the checkout's kernels and tests be imported; in `as_nki`."""
     sys.meta_path[:0] = [_Replacements(), _RepairedFiles()]
     sys.modules.pop("test", None)
     sys.modules["neuron_dtypes"] = _neuron_dtypes()

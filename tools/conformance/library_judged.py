@@ -65,7 +65,7 @@ def judged(
     called = source.named(inspect.unwrap(function))
     lines = [
         "import sys", f"sys.path.insert(0, {str(_ROOT)!r})", "from pathlib import Path",
-        "from tools.conformance.library_harness import install", f"install(Path({str(checkout)!r}))",
+        "from tools.conformance.library_harness import install_for_good", f"install_for_good(Path({str(checkout)!r}))",
         "import nki", "import nki.language as nl", "import numpy as np", *sorted(source.imports), "", "",
         "@nki.jit", f"def judged({', '.join(source.arrays)}):", f"    return {called}({given})", "",
     ]  # fmt: skip
