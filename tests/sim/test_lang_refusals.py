@@ -154,7 +154,7 @@ def test_a_step_of_the_views_own_free_size_is_refused_to_us_and_warned_of_to_oth
 
     with pytest.raises(KernelFault, match="the partition step is"):
         launch(kernel, (X,))
-    with pytest.warns(SimulatorWarning, match=r"the free size of .* itself"):
+    with pytest.warns(SimulatorWarning, match="the free size of "):
         result = launch(kernel, (X,), options=SimOptions(third_party=True))
     assert result.outputs[0].tobytes() == X[:, 2:4].tobytes()
     other = lambda x: (nl.load(x)[:, 2:4].ap([[3, 3], [1, 2]]), None)[1]  # noqa: E731

@@ -187,8 +187,9 @@ class Machine:
     ) -> Storage:
         """New memory of `shape` in `space`, sentinel-filled unless `data` (raw `uint8` bytes) is given.
 
-        The n-th shared_hbm allocation of every core is the same memory; one of a loop's body is a fault, unless it is a constant. Capacity is judged from the event stream when
-        the run ends (see sim/stream/memory.py), because only then is each tile's last reader known.
+        The n-th shared_hbm allocation of every core is the same memory; one of a loop's body is a fault, unless it is a
+        constant. Capacity is judged from the event stream when the run ends (see sim/stream/memory.py), because only then is
+        each tile's last reader known.
         """
         shared = space == "shared_hbm" and role != "input"
         if shared and self.loops and role != "constant":

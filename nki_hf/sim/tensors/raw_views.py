@@ -162,7 +162,9 @@ class RawViews(Viewed):
                 own = math.prod(self.shape[1:]) * self.dtype.itemsize // element.itemsize
                 if step != own or machine is None or not machine.options.third_party:
                     self._wrong("ap", text, limit)
-                warn_unsure("argument", "ap", f"{text}, the free size of {self!r} itself", limit=f"{limit}; it is taken so here")
+                warn_unsure(
+                    "argument", "ap", f"{text}, the free size of {self!r} itself", limit=f"{limit}; it is taken so here"
+                )
                 return row
         return pairs[0][0]
 
