@@ -51,7 +51,7 @@ CAUSES = (
     ),
     (
         "moe_cte unified", "failed", r"core_barrier: .* in sbuf",
-        "the kernel gives a tile in SBUF to core_barrier, whose docstring asks for shared HBM; with its output there, it passes",
+        "the kernel gives a tile in SBUF to core_barrier, whose docstring asks for shared HBM; with its output there it passes",
     ),
     (
         "moe_block_tkg", "failed", "has no attribute 'dtype'",
