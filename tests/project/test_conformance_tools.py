@@ -293,6 +293,9 @@ def test_a_kernel_that_writes_its_input_does_not_change_the_reference_made_from_
         assert orchestrator.share < 1
 
 
+TRACED = SimpleNamespace(name="trace_only")  # the library's mark of tests whose kernels assert what they are about
+
+
 def _marked(*marks):
     def mark(function):
         function.pytestmark = [pytest.mark.parametrize("n", [4096, 2048, 9000]).mark, *marks]
