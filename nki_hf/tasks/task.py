@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.from_source import spec_of
+
 __all__ = ["FLOAT", "Task", "load_task", "task_names"]
 
 Array = np.ndarray[Any, Any]
@@ -125,7 +127,7 @@ def _modules() -> list[Any]:
 def _from_file(path: Path, wanted: str) -> Task:
     if not path.is_file():
         raise ValueError(f"task={path} is not a file: give a .py file that says TASK = Task(...), or one of the names.")
-    spec = importlib.util.spec_from_file_location(f"nki_hf_task_{path.stem}", path)
+    spec = spec_of(f"nki_hf_task_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ValueError(f"task={path} cannot be loaded.")
     module = importlib.util.module_from_spec(spec)

@@ -20,6 +20,7 @@ import numpy as np
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason, UnsupportedProblem
+from nki_hf.from_source import spec_of
 from nki_hf.kernels.binding import TENSORS, Binding, Plan, Target
 from nki_hf.kernels.packing import packing
 from nki_hf.kernels.registry import binding_of, bindings
@@ -197,7 +198,7 @@ def _load_file(path: Path) -> Any:
     if not path.is_file():
         raise UsageError(f"{path} is not a file: give the path of a .py file.")
     name = f"nki_hf_verified_{path.stem}_{abs(hash(path.resolve()))}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = spec_of(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} cannot be loaded as a Python module.")
     module = importlib.util.module_from_spec(spec)

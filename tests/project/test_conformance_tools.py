@@ -293,6 +293,77 @@ def test_a_kernel_that_writes_its_input_does_not_change_the_reference_made_from_
         assert orchestrator.share < 1
 
 
+TRACED = SimpleNamespace(name="trace_only")  # the library's mark of tests whose kernels assert what they are about
+
+
+def _marked(*marks):
+    def mark(function):
+        function.pytestmark = [pytest.mark.parametrize("n", [4096, 2048, 9000]).mark, *marks]
+        return function
+
+    return mark
+
+
+def _launch_of(x, golden, **more):
+    """A launch of the library's tests that copies `x`."""
+
+    def copied(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=nl.load(x))
+        return out
+
+    compiler = SimpleNamespace(platform_target=SimpleNamespace(get_compile_target=lambda: "trn2"), logical_nc_config=1)
+    checks = SimpleNamespace(golden_output=SimpleNamespace(golden=golden), relative_accuracy=1e-6, absolute_accuracy=0.0)
+    return SimpleNamespace(kernel_func=copied, kernel_input={"x": x, **more}, compiler_input=compiler, validation_args=checks)
+
+
+@pytest.fixture
+def common(monkeypatch):
+    """The library's own names that its tests and the harness look at."""
+    names = SimpleNamespace(Platforms={"TRN2": "TRN2", "TRN3": "TRN3"}, TraceMode=SimpleNamespace(Simulator=1))
+    monkeypatch.setitem(sys.modules, "test.utils.common_dataclasses", names)
+    monkeypatch.setitem(library_cases.MODULES, "copied", ("none", 1024))
+
+
+def test_of_a_test_with_large_cases_only_the_two_smallest_are_taken(common):
+    class Group:
+        @_marked()
+        def test_copied(self, n, test_manager):
+            x = np.arange(n, dtype=np.float32).reshape(4, -1)
+            test_manager.execute(_launch_of(x, {"out": x}))
+
+    found = library_cases._cases_of_method("copied", Group, "test_copied", Group.test_copied, 6)
+    assert [case.option for case in found] == ["test_copied: n=2048", "test_copied: n=4096"]
+    assert [case.run() for case in found] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "marks", "verdict", "detail"),
+    [
+        (lambda x, manager: None, (), "not run", "before there is a launch"),
+        (lambda x, manager: manager.execute(_launch_of(x, None)), (), "not run", "the test compares nothing"),
+        (
+            lambda x, manager: manager.execute(_launch_of(x, None)),
+            (SimpleNamespace(name="trace_only"),),
+            "passed",
+            "assertions",
+        ),
+        (lambda x, manager: manager.execute(_launch_of(x, {"out": x + 1})), (), "failed", "Mismatch"),
+        (lambda x, manager: manager.execute(_launch_of(x, {"out": x}, swizzled=False)), (), "passed", "0.00"),
+        (lambda x, manager: manager.execute(_launch_of(x, {"out": x}, swizzled=True)), (), "not run", "passes swizzled, which"),
+    ],
+)
+def test_a_test_that_judges_nothing_has_not_passed(common, body, marks, verdict, detail):
+    class Group:
+        @_marked(*marks)
+        def test_copied(self, n, test_manager):
+            body(np.ones((4, 8), np.float32), test_manager)
+
+    case = library_cases._cases_of_method("copied", Group, "test_copied", Group.test_copied, 1)[0]
+    outcome = run_case(case, 60)
+    assert (outcome.verdict, detail in outcome.detail) == (verdict, True), outcome
+
+
 SUITES = ("nki-library", "autocomp", "docstrings", "guides", "tutorials", "attention-ladder")
 
 

@@ -214,25 +214,6 @@ def test_python_does_not_read_a_loaded_register_on_shapes_alone():
         launch(kernel, (np.array([[2]], np.int32),), options=SimOptions(values=False))
 
 
-@pytest.mark.parametrize("what", ["core_barrier", "sendrecv"])
-def test_cores_do_not_meet_inside_a_loop_of_run_time(what):
-    def kernel(x):
-        core = nl.program_id(0)
-        shared, tile, other = output((ROWS, WIDTH)), nl.load(x), nl.ndarray((ROWS, WIDTH), nl.float32)
-
-        def body(i):
-            if what == "core_barrier":
-                nisa.core_barrier(data=shared, cores=(0, 1))
-            else:
-                nisa.sendrecv(src=tile, dst=other, send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=0)
-
-        nl.fori_loop(0, 2, body)
-        return shared
-
-    with pytest.raises(KernelFault, match=f"{what}: in the body of the loop body"):
-        launch(kernel, (np.zeros((ROWS, WIDTH), np.float32),), lnc=2)
-
-
 @pytest.mark.parametrize(
     "use", [lambda t, r: t[r], lambda t, r: t[:, r, r], lambda t, r: t[:, nl.ds(r, 9)], lambda t, r: t[r:]]
 )

@@ -142,6 +142,44 @@ def test_other_integers_than_documented_are_refused_to_us_and_warned_of_to_other
         assert launch(kernel, (X, index)).outputs[0].tolist() == X[[1, 2]].tolist()
 
 
+@pytest.mark.parametrize("element", ["float32", "bfloat16"])
+def test_a_step_of_the_views_own_free_size_is_refused_to_us_and_warned_of_to_others(element):
+    def kernel(x):
+        tile = nl.load(x)
+        ratio = tile.dtype.itemsize // getattr(nl, element).itemsize
+        half = tile[:, 2:4].ap([[2 * ratio, 3], [1, 2 * ratio]], dtype=getattr(nl, element))
+        out = nl.ndarray(half.shape, half.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=half)
+        return out
+
+    with pytest.raises(KernelFault, match="the partition step is"):
+        launch(kernel, (X,))
+    with pytest.warns(SimulatorWarning, match="the free size of "):
+        result = launch(kernel, (X,), options=SimOptions(third_party=True))
+    assert result.outputs[0].tobytes() == X[:, 2:4].tobytes()
+    other = lambda x: (nl.load(x)[:, 2:4].ap([[3, 3], [1, 2]]), None)[1]  # noqa: E731
+    with pytest.raises(KernelFault, match="the partition step is 3"):
+        launch(other, (X,), options=SimOptions(third_party=True))
+
+
+def test_a_register_of_a_tensor_is_refused_to_us_and_loaded_for_others_with_a_warning():
+    def kernel(x):
+        turns, total = nisa.register_alloc(nl.load(x)[0, 0]), nl.zeros((1, 1), nl.int32)
+        for _ in nl.dynamic_range(turns):
+            nisa.tensor_scalar(dst=total, data=total, op0=nl.add, operand0=3)
+        out = nl.ndarray((1, 1), nl.int32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=total)
+        return out
+
+    with pytest.raises(KernelFault, match=r"must be an int or None .*Load tensors with register_load"):
+        launch(kernel, (np.array([[4]], np.int32),))
+    with pytest.warns(SimulatorWarning, match="register_alloc: x="):
+        result = launch(kernel, (np.array([[4]], np.int32),), options=SimOptions(third_party=True))
+    assert result.outputs[0].tolist() == [[12]]
+    with pytest.raises(KernelFault, match="exactly one element"), pytest.warns(SimulatorWarning):
+        launch(lambda x: (nisa.register_alloc(nl.load(x)), None)[1], (X,), options=SimOptions(third_party=True))
+
+
 def test_a_run_time_index_that_leaves_names_the_tensor_the_range_and_advice_only_where_there_is_a_mode():
     kernel, _ = gather("uint32")
     with pytest.raises(KernelFault, match=r"run-time index 7 \(entry 1\) leaves x\[3, 4\] .*must be 0 to 2") as caught:

@@ -2,9 +2,10 @@
 
 python tools/conformance/autocomp.py CHECKOUT [--task NAME ...] [--seconds S] [--no-report]
 
-A harness (harnesses/*-nki2/) holds the task's first kernel and a test that compares a solution with it, or with NumPy; the
-solution (sols/*-nki2/) is pasted where the harness says, as its own runner does. `torch_xla` is a stand-in whose device is the
-CPU. The chip is the one that the harness names, else trn2. With --task only the rows of those tasks are replaced.
+A harness (harnesses/, groups *-nki2 and trn-internal) holds the task's first kernel and a test that compares a solution with
+it, or with NumPy; the solution (sols/, the same group) is pasted where the harness says, as its own runner does. `torch_xla` is
+a stand-in whose device is the CPU. The chip is the one that the harness names, else trn2. With --task only the rows of those
+tasks are replaced.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tools.conformance.case import Case, run_case
 from tools.conformance.compare import Mismatch
 from tools.conformance.report import summary, update
 
+_GROUPS = ("*-nki2", "trn-internal")
 _PLACE = "# SUBSTITUTE HERE"
 _CHIP = re.compile(r'NEURON_PLATFORM_TARGET_OVERRIDE"\] = "(\w+)"')
 _CALL = re.compile(r"= test_nki\((\w+), (\w+)\)")
@@ -40,7 +42,7 @@ _MEMORY_BYTES = 8 << 30
 def cases(checkout: Path) -> list[Case]:
     """One case for each harness of the current language."""
     found = []
-    for harness in sorted((checkout / "harnesses").glob("*-nki2/*.py")):
+    for harness in [path for group in _GROUPS for path in sorted((checkout / "harnesses").glob(f"{group}/*.py"))]:
         stem = harness.stem.removesuffix("_test")
         solution = checkout / "sols" / harness.parent.name / f"{stem}_ref.py"
         found.append(Case(stem, harness.parent.name, _runner(harness, solution)))

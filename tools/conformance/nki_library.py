@@ -24,7 +24,7 @@ from tools.conformance.library_causes import explained
 from tools.conformance.library_harness import SimulatingOrchestrator, library
 from tools.conformance.report import summary, update
 
-_MEMORY_BYTES = 6 << 30
+_MEMORY_BYTES = 16 << 30
 
 
 def main() -> int:

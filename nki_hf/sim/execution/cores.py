@@ -7,6 +7,9 @@ their pipes in opposite orders (source: sendrecv's docstring). A barrier blocks.
 Core 0 runs in the caller's thread until it must wait for core 1 or ends; only then core 1 starts, in a thread of its own
 if core 0 waits. At any moment one core runs. Which one follows from the program alone, so every run of a launch executes
 the same instructions in the same order, and there is nothing to time out.
+
+In the bodies of loops of run time nobody waits while they are recorded. The two outermost loops then run together, turn by
+turn: each goes on to its next meeting, which must be the same one (sim/execution/loops.py).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nki_hf.sim.execution.machine import Machine, Run, entered
+from nki_hf.sim.execution.meetings import Meeting, Rendezvous
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.stream.events import Region
 from nki_hf.sim.stream.footprint import footprint_of, overlap
@@ -25,7 +29,7 @@ from nki_hf.sim.stream.footprint import footprint_of, overlap
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Alone", "Cooperation", "CoresMeet", "Meeting", "exchange", "meet"]
+__all__ = ["Alone", "Cooperation", "CoresMeet", "exchange", "meet"]
 
 
 class CoresMeet(Exception):
@@ -34,32 +38,6 @@ class CoresMeet(Exception):
 
 class _AbandonedRun(BaseException):
     """Unwinds a core whose partner failed; never leaves this module."""
-
-
-class Meeting:
-    """One occasion at which the cores waited for each other.
-
-    Attributes:
-      number: running number of the run; both cores' events carry it, so that observers can join them.
-      completed: place among the completed meetings of the run, counted from 1; 0 until every core arrived.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.completed = 0
-        self.form: object = None
-        self.where = ""
-        self._offers: dict[int, Callable[[], np.ndarray[Any, Any]] | None] = {}
-        self._staged: dict[int, Any] = {}
-
-    def received(self, core: int) -> Callable[[], Any]:
-        """Closure that gives the values that `core` offered, as they were when the cores met."""
-        return lambda: self._staged[core]
-
-    def _stage(self) -> None:
-        # all offers are copied before any core goes on: a destination may overlap what the other one sends
-        for core, read in self._offers.items():
-            self._staged[core] = None if read is None else read().copy()
 
 
 @dataclass(frozen=True)
@@ -86,6 +64,8 @@ def meet(machine: Machine, what: str, key: object) -> Meeting:
     """
     cooperation: Cooperation = machine.run.cooperation
     meeting, where = cooperation.arrive(machine, what, key, None, "")
+    if meeting.inside:
+        return meeting
     if not meeting.completed:
         cooperation.wait(machine.core, meeting, where)
     cooperation.settle(machine, before=meeting.completed)
@@ -119,6 +99,9 @@ def exchange(
     """
     cooperation: Cooperation = machine.run.cooperation
     meeting, where = cooperation.arrive(machine, what, key, offer, form)
+    if meeting.inside:
+        issue(meeting)
+        return
     if meeting.completed:
         cooperation.settle(machine, before=meeting.completed)
         issue(meeting)
@@ -185,14 +168,6 @@ class Cooperation:
         self, machine: Machine, what: str, key: object, offer: Callable[[], np.ndarray[Any, Any]] | None, form: str
     ) -> tuple[Meeting, str]:
         """The meeting of this arrival, complete if the other core was there before, and where it is, for messages."""
-        if machine.loops:
-            fault(
-                "unsupported",
-                what.split(" ")[0],
-                f"in the body of the loop {machine.loops[-1].name}",
-                limit="cores meet outside of loops of run time (their trip counts may differ)",
-                advice="Unroll the loop with nl.static_range",
-            )
         self._run.talks = True
         number = self._arrivals[machine.core, key] = self._arrivals.get((machine.core, key), 0) + 1
         meeting = self._open.pop((key, number), None)
@@ -201,7 +176,7 @@ class Cooperation:
             meeting = self._open[key, number] = Meeting(self._meetings)
             self._meetings += 1
             meeting._offers[machine.core] = offer
-            meeting.form, meeting.where = form, f"{file}:{line}"
+            meeting.form, meeting.where, meeting.inside = form, f"{file}:{line}", bool(machine.loops)
         else:
             if meeting.form != form:
                 fault(
@@ -211,11 +186,30 @@ class Cooperation:
                     f"{meeting.where}",
                     limit="what two cores exchange must agree in dtype and shape",
                 )
+            if meeting.inside != bool(machine.loops):
+                fault(
+                    "deadlock",
+                    what.split(" ")[0],
+                    f"core {machine.core} comes to it at {file}:{line} and core {1 - machine.core} at {meeting.where}, one of "
+                    "them in the body of a loop of run time",
+                    limit="both cores meet outside of such loops, or both inside",
+                )
             meeting._offers[machine.core] = offer
-            machine.action(meeting._stage)
-            self._completed += 1
-            meeting.completed = self._completed
+            if not meeting.inside:
+                machine.action(meeting.stage)
+                self._completed += 1
+                meeting.completed = self._completed
+        if meeting.inside:
+            for loop in machine.loops:
+                loop.meets = True
+            here = machine.loops[-1].meetings[meeting.number] = Rendezvous(meeting, f"{what} at {file}:{line}")
+            machine.loops[-1].actions.append(here)
         return meeting, f"{what} at {file}:{line}"
+
+    def number(self) -> int:
+        """A running number for one more meeting."""
+        self._meetings += 1
+        return self._meetings - 1
 
     def settle(self, machine: Machine, *, before: int | None = None) -> None:
         """Issue this core's exchanges that were completed (before the meeting completed as number `before`), in that order."""

@@ -6,6 +6,9 @@ executes that action again, so that trip counts and indices are what the registe
 kept, the outermost loop writes the events of every turn that ran into it: an entry, the body, and a barrier after each turn.
 On shapes alone the trip counts come from the options.
 
+Where the two cores of a launch meet in the bodies, their outermost loops are one action that runs both side by side, and
+their events are written so: no public source says that cores may not meet in a loop, and public kernels do.
+
 Memory. What a body allocates is allocated once and stays for all turns, and so does what it uses (NKI's page on dynamic
 loops, "Register Allocation Implications"): a tile lives from its first access in the first turn to its last in the last one.
 Capacity does not depend on the trip count: of loops that run less than twice, two turns of the body are judged.
@@ -13,11 +16,12 @@ Capacity does not depend on the trip count: of loops that run less than twice, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.errors import FaultRecord, KernelFault
+from nki_hf.sim.execution.meetings import Meeting, Rendezvous, side_by_side
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.stream.dependencies import MEETINGS
 from nki_hf.sim.stream.events import Buffer, Event
@@ -61,6 +65,8 @@ class Loop:
       ends: called when the body has been recorded.
       done: called when all turns of a first execution, of an outermost loop, are over.
       loads: numbers of the instructions that load what its turns follow from; empty if constants alone say them.
+      meets: whether the cores meet in its body.
+      meetings: those of its own body, loops within it aside, by the number that the recorded events have.
     """
 
     what: str
@@ -76,6 +82,8 @@ class Loop:
     ends: list[Callable[[], None]] = field(default_factory=list)
     done: list[Callable[[], None]] = field(default_factory=list)
     loads: frozenset[int] = frozenset()
+    meets: bool = False
+    meetings: dict[int, Any] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -115,44 +123,102 @@ def end_loop(machine: Machine, loop: Loop, turns: Callable[[], Iterator[None]], 
     machine.loops.pop()
     machine.run.named |= {loop.name, loop.place}
     machine.run.closed.update((buffer.number, loop.name) for buffer in loop.buffers)
-    if machine.options.values:
-        machine.action(_execution(loop, turns, machine.options.most_turns))
-    if machine.loops:
-        machine.loops[-1].nodes.append(loop)
-    else:
-        machine.pool.release()
-    if machine.options.values:
-        count = None
-    else:
+    count = None
+    if not machine.options.values:
         count = _given(machine, loop) if known is None else known
         check_turns(loop, count, machine.options.most_turns)
         loop.trips = [count]
+    execution = _Turns(loop, turns, machine.options.most_turns)
     if machine.loops:
+        machine.action(execution)
+        machine.loops[-1].nodes.append(loop)
         return
+    if loop.meets:
+        _together(machine, _Part(machine, loop, execution, count is not None))
+    else:
+        if machine.options.values:
+            machine.action(execution)
+        if machine.options.events:
+            for _ in _written(machine, loop, {}, constant=count is not None):
+                pass
+    machine.pool.release()
     machine.run.loops.append(loop)
-    if machine.options.events:
-        _write(machine, loop, {}, constant=count is not None)
     _forget(loop)
 
 
-def _execution(loop: Loop, turns: Callable[[], Iterator[None]], most: int) -> Action:
-    actions = loop.actions
+@dataclass(frozen=True)
+class _Turns:
+    """The action that stands for a loop: its turns, by one core or beside those of the other."""
 
-    def execute() -> None:
+    loop: Loop
+    turns: Callable[[], Iterator[None]]
+    most: int
+
+    def __call__(self) -> None:
+        loop, actions, most = self.loop, self.loop.actions, self.most
         loop.turn = 0
-        for _ in turns():
+        for _ in self.turns():
             if loop.turn == most:
                 check_turns(loop, loop.turn + 1, most)
             for action in actions:
                 action()
             loop.turn += 1
-        loop.turned += loop.turn
-        if loop.trips is not None:
-            loop.trips.append(loop.turn)
-            for done in loop.done:
+        self._count()
+
+    def steps(self) -> Generator[Rendezvous, int, None]:
+        """The same, with a stop at each meeting."""
+        loop = self.loop
+        loop.turn = 0
+        for _ in self.turns():
+            if loop.turn == self.most:
+                check_turns(loop, loop.turn + 1, self.most)
+            for action in loop.actions:
+                if isinstance(action, Rendezvous):
+                    yield action
+                elif isinstance(action, _Turns) and action.loop.meets:
+                    yield from action.steps()
+                else:
+                    action()
+            loop.turn += 1
+        self._count()
+
+    def _count(self) -> None:
+        self.loop.turned += self.loop.turn
+        if self.loop.trips is not None:
+            self.loop.trips.append(self.loop.turn)
+            for done in self.loop.done:
                 done()
 
-    return execute
+
+@dataclass(frozen=True)
+class _Part:
+    """What one core brings to a pair of loops in which the cores meet."""
+
+    machine: Machine
+    loop: Loop
+    execution: _Turns
+    constant: bool
+
+
+def _together(machine: Machine, part: _Part) -> None:
+    """Run this loop beside the one that the other core comes to; the core that comes last does it for both."""
+    cooperation = machine.run.cooperation
+    meeting, where = cooperation.arrive(machine, part.loop.what, "loop in which cores meet", None, "")
+    meeting.parts[machine.core] = part
+    if not meeting.completed:
+        cooperation.wait(machine.core, meeting, where)
+        return
+    parts = [meeting.parts[core] for core in sorted(meeting.parts)]
+    if machine.options.values:
+        machine.action(lambda: side_by_side([one.execution.steps() for one in parts], _staged))
+    if machine.options.events:
+        events = [_written(one.machine, one.loop, {}, constant=one.constant) for one in parts]
+        side_by_side(events, lambda _: cooperation.number())
+
+
+def _staged(meeting: Meeting) -> int:
+    meeting.stage()
+    return meeting.number
 
 
 def check_turns(loop: Loop, count: int, most: int) -> None:
@@ -194,8 +260,8 @@ def _forget(loop: Loop) -> None:
 # ---- the stream of events -------------------------------------------------------------------------------------------
 
 
-def _write(machine: Machine, loop: Loop, numbers: dict[int, int], *, constant: bool) -> None:
-    """Append the events of one execution of the loop to the run's stream.
+def _written(machine: Machine, loop: Loop, numbers: dict[int, int], *, constant: bool) -> Generator[Rendezvous, int, None]:
+    """Append the events of one execution of the loop to the run's stream; stops at each meeting and is sent its number.
 
     Args:
       numbers: index in the stream of each recorded event of the turns that are under way.
@@ -209,10 +275,13 @@ def _write(machine: Machine, loop: Loop, numbers: dict[int, int], *, constant: b
     for _ in range(count):
         for node in loop.nodes:
             if isinstance(node, Loop):
-                _write(machine, node, numbers, constant=constant)
+                yield from _written(machine, node, numbers, constant=constant)
                 continue
-            index = numbers[node.index] = len(machine.run.events)
             attrs = dict(node.attrs)
+            if "meeting" in attrs:
+                meeting = loop.meetings[attrs["meeting"]]
+                attrs["meeting"] = yield meeting
+            index = numbers[node.index] = len(machine.run.events)
             named = attrs.get("depends_on", ())
             attrs["depends_on"] = (*(numbers.get(item, item) for item in named), *machine.after_loop)
             machine.since_loop.append(index)

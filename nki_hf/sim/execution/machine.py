@@ -197,11 +197,12 @@ class Machine:
         """New memory of `shape` in `space`, sentinel-filled unless `data` (raw `uint8` bytes) is given; `position` is the
         kernel's file and line, if they are known.
 
-        The n-th shared_hbm allocation of every core is the same memory. Capacity is judged from the event stream when
-        the run ends (see sim/stream/memory.py), because only then is each tile's last reader known.
+        The n-th shared_hbm allocation of every core is the same memory; one of a loop's body is a fault, unless it is a
+        constant. Capacity is judged from the event stream when the run ends (see sim/stream/memory.py), because only then is
+        each tile's last reader known.
         """
         shared = space == "shared_hbm" and role != "input"
-        if shared and self.loops:
+        if shared and self.loops and role != "constant":
             fault(
                 "unsupported",
                 "ndarray",
@@ -228,7 +229,7 @@ class Machine:
             line=line,
         )
         self.run.buffers.append(buffer)
-        if self.loops:
+        if self.loops and role != "constant":  # a constant is there before the launch
             self.loops[-1].buffers.append(buffer)
         known = data is not None
         pool = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nki_hf.sim.execution.cores import Meeting, exchange, meet
+from nki_hf.sim.execution.cores import exchange, meet
+from nki_hf.sim.execution.meetings import Meeting
 from nki_hf.sim.faults import fault, kernel_position, warn_unsure
 from nki_hf.sim.isa.enums import dma_engine as DmaEngine
 from nki_hf.sim.isa.enums import engine as Engine

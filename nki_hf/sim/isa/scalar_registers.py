@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.execution.machine import current_machine
-from nki_hf.sim.faults import fault
+from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.tensors.casts import cast
 from nki_hf.sim.tensors.registers import RunTimeValue, VirtualRegister
@@ -20,9 +20,18 @@ __all__ = ["register_alloc", "register_load", "register_move", "register_store",
 _FOR_SCALARS = "Scalars of scalar_load are stored with scalar_store"
 
 
-def register_alloc(x: int | None = None) -> VirtualRegister:
-    """A new 32-bit register, holding `x` if that is given."""
+def register_alloc(x: int | NkiTensor | None = None) -> VirtualRegister:
+    """A new 32-bit register, holding `x` if that is given: an int.
+
+    The docstring speaks of three ways to a register that holds something and shows two; nki-library 2.29 uses a third one, a
+    tensor of one element, which is loaded: kernels written elsewhere are warned of it.
+    """
     machine = current_machine("nisa.register_alloc")
+    if isinstance(x, NkiTensor) and machine.options.third_party:
+        warn_unsure("argument", "register_alloc", f"x={x!r}", limit="the documents have an int or None; it is loaded here")
+        register = VirtualRegister()
+        register_load(register, x)
+        return register
     if x is not None and (isinstance(x, bool) or not isinstance(x, int | np.integer)):
         fault(
             "argument", "register_alloc", f"x={x!r}", limit="must be an int or None", advice="Load tensors with register_load"

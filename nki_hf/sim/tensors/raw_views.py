@@ -5,6 +5,7 @@ The constraints are those of the public stub (nki/api/nki/language/__init__.py: 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.sim.dtypes import DType, as_dtype
@@ -62,7 +63,7 @@ class RawViews(Viewed):
         moved = None
         if scalar_offset is not None or vector_offset is not None:
             moved = self._dynamic(scalar_offset, vector_offset, indirect_dim, element)
-        self._check_pattern(pairs, element)
+        strides = (self._partition_step(pairs, element), *strides[1:])
         view = self._view(shape, strides, start, element, moved)
         row = self.storage.buffer.bytes_per_partition // element.itemsize
         view.free_start = start % row if self._on_chip and row else 0
@@ -141,9 +142,15 @@ class RawViews(Viewed):
         check_index_dtype("ap", "vector_offset", vector)
         return VectorOffset(vector, self._rescaled(self.strides[0], element, "ap"), None)
 
-    def _check_pattern(self, pairs: list[tuple[int, int]], element: DType) -> None:
-        if any(count < 1 for _, count in pairs):
-            self._wrong("ap", f"pattern={[list(pair) for pair in pairs]}", "every count must be 1 or more")
+    def _partition_step(self, pairs: list[tuple[int, int]], element: DType) -> int:
+        """The step of the pattern's first pair, in the storage's elements per partition on chip.
+
+        The guide asks for "the number of elements in the free dimension of the tensor", which of a part of a tile can be read
+        as the part's own: kernels written elsewhere are warned of that reading.
+        """
+        if not pairs or any(count < 1 for _, count in pairs):
+            limit = "it has one pair or more, and every count is 1 or more"
+            self._wrong("ap", f"pattern={[list(pair) for pair in pairs]}", limit)
         buffer = self.storage.buffer
         row = buffer.bytes_per_partition // element.itemsize
         if buffer.on_chip:
@@ -151,7 +158,15 @@ class RawViews(Viewed):
             if step != row and count > 1:
                 text = f"the partition step is {step} in pattern={[list(pair) for pair in pairs]}"
                 limit = f"it must be the {row} elements per partition of {buffer.name}"
-                self._wrong("ap", text, limit)
+                machine = running_machine()
+                own = math.prod(self.shape[1:]) * self.dtype.itemsize // element.itemsize
+                if step != own or machine is None or not machine.options.third_party:
+                    self._wrong("ap", text, limit)
+                warn_unsure(
+                    "argument", "ap", f"{text}, the free size of {self!r} itself", limit=f"{limit}; it is taken so here"
+                )
+                return row
+        return pairs[0][0]
 
     def _reinterpreted(self, dtype: Any, what: str) -> DType:
         element = as_dtype(dtype)

@@ -18,6 +18,7 @@ import numpy as np
 
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
+from nki_hf.from_source import spec_of
 from nki_hf.sim import Kernel, SimOptions, as_nki, launch
 from nki_hf.sim.execution.machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
@@ -115,7 +116,7 @@ def module_of(file: str) -> Any:
         return importlib.import_module(file)
     path = Path(file)
     name = f"nki_hf_judged_{path.stem}" if path.stem.isidentifier() else "nki_hf_judged"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = spec_of(name, path)
     if spec is None or spec.loader is None:
         raise NoKernel(f"{path} cannot be loaded as a Python module: give a .py file.")
     module = importlib.util.module_from_spec(spec)
