@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fuzz_seeds import nothing_wrong
 
 import nki_hf
 from nki_hf.adapters import op_gradients
@@ -28,15 +29,6 @@ from tools.fuzz.search import KINDS, main, search, wrong_with
 from tools.fuzz.wide_programs import WIDE, draw_wide
 
 ROOT = Path(__file__).parents[2]
-
-
-def nothing_wrong(name, first, count):
-    kind = KINDS[name]
-    for seed in range(first, first + count):
-        case = kind.draw(seed)
-        if case is not None:
-            why = kind.check(case)
-            assert not why, f"seed {seed}: {why}\n{case}"
 
 
 @pytest.mark.parametrize("first", [0, 10, 20])
