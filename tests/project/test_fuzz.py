@@ -20,6 +20,7 @@ from nki_hf.kernels.flash_const_max.tuning import TABLE
 from nki_hf.kernels.flash_decode import plan as flash_decode_plan
 from nki_hf.sim.isa.operators import OPERATORS
 from tools.fuzz import attention_call, attention_check, attention_fronts, kernel_issue, kernel_programs
+from tools.fuzz.attention_extras import draw_extra
 from tools.fuzz.attention_forms import WAYS, draw_decode, draw_form, draw_way
 from tools.fuzz.attention_packs import draw_pack
 from tools.fuzz.attention_problems import PLAIN, draw_band, draw_learnt_bias, draw_problem, refused
@@ -45,7 +46,9 @@ def test_random_bands():
     nothing_wrong("bands", 4, 4)
 
 
-@pytest.mark.parametrize(("kind", "first", "count"), [("forms", 0, 15), ("packs", 0, 4), ("decodes", 0, 4), ("ways", 0, 4)])
+@pytest.mark.parametrize(
+    ("kind", "first", "count"), [("forms", 0, 15), ("packs", 0, 4), ("decodes", 0, 4), ("ways", 0, 4), ("extras", 0, 30)]
+)
 def test_random_problems_of_other_forms(kind, first, count):
     nothing_wrong(kind, first, count)
 
@@ -86,10 +89,11 @@ def test_many_random_bands(first):
         *(("packs", first) for first in range(0, 400, 50)),
         *(("decodes", first) for first in range(0, 400, 50)),
         *(("ways", first) for first in range(0, 200, 25)),
+        *(("extras", first) for first in range(0, 2000, 100)),
     ],
 )
 def test_many_random_problems_of_other_forms(kind, first):
-    nothing_wrong(kind, first, {"forms": 100, "ways": 25}.get(kind, 50))
+    nothing_wrong(kind, first, {"forms": 100, "extras": 100, "ways": 25}.get(kind, 50))
 
 
 @pytest.mark.slow
@@ -169,7 +173,7 @@ def test_equal_seeds_give_equal_problems_and_every_field_is_known():
     drawn = [draw_problem(seed) for seed in range(400)]
     assert 0 < sum(map(refused, drawn)) < 60
     others = []
-    for draw in (draw_band, draw_form, draw_pack, draw_decode, draw_way):
+    for draw in (draw_band, draw_form, draw_pack, draw_decode, draw_way, draw_extra):
         others += [draw(seed) for seed in range(100)]
         assert repr(draw(5)) == repr(draw(5))
         assert draw(5).keys() == {"seed", *PLAIN}

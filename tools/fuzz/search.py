@@ -6,7 +6,8 @@ python -m tools.fuzz.search --first 100 --count 50  the problems and kernels of 
 Attention goes through the front doors and is compared with two references in float64 (attention_check.py): `attention` draws
 sizes, masks and hostile scalars; in `biases` an additive bias has a gradient; `bands` are rows of many lengths that
 `flash_const_max` takes; `forms` has what else masks, sinks and arguments may be, and nothing at all; `packs` FlashAttention's
-functions, packed rows and merged parts; `decodes` few rows of many keys; `ways` graphs, transforms and contexts of torch.
+functions, packed rows and merged parts; `decodes` few rows of many keys; `ways` graphs, transforms and contexts of torch;
+`extras` dropout, gradients of gradients and blocks of keys.
 Kernels are judged instruction by instruction by a model in NumPy (kernel_check.py): `kernels`, `wide` with more
 instructions, functions, types, views and loops, and `rare` with the rest of the language. Exit code 1 if something was found.
 """
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.fuzz.attention_check import check_problem
+from tools.fuzz.attention_extras import draw_extra
 from tools.fuzz.attention_forms import draw_decode, draw_form, draw_way
 from tools.fuzz.attention_packs import draw_pack, simpler_packs
 from tools.fuzz.attention_problems import PLAIN, draw_band, draw_learnt_bias, draw_problem, simpler_problems
@@ -90,6 +92,7 @@ KINDS = {
     "packs": Kind(draw_pack, check_problem, simpler_packs, "tools.fuzz.attention_check", "check_problem"),
     "decodes": Kind(draw_decode, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "ways": Kind(draw_way, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
+    "extras": Kind(draw_extra, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "kernels": Kind(_drawn(draw_program), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
     "wide": Kind(_drawn(draw_wide), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
     "rare": Kind(_drawn(draw_rare), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
