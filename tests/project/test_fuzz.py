@@ -19,7 +19,7 @@ from nki_hf.kernels.flash_const_max import call
 from nki_hf.kernels.flash_const_max.tuning import TABLE
 from nki_hf.kernels.flash_decode import plan as flash_decode_plan
 from nki_hf.sim.isa.operators import OPERATORS
-from tools.fuzz import attention_call, attention_check, attention_fronts, kernel_issue, kernel_programs
+from tools.fuzz import attention_call, attention_check, attention_fronts, kernel_issue, kernel_programs, serving_problems
 from tools.fuzz.attention_extras import draw_extra
 from tools.fuzz.attention_forms import WAYS, draw_decode, draw_form, draw_way
 from tools.fuzz.attention_packs import draw_pack
@@ -482,3 +482,54 @@ def test_a_replay_that_differs_is_found(monkeypatch):
     right = Program.__call__
     monkeypatch.setattr(Program, "__call__", lambda self, inputs: [each + 1 for each in right(self, inputs)])
     assert "replay" in check_program(program)
+
+
+SERVED = pytest.mark.skipif(bool(serving_problems.unusable()), reason=serving_problems.unusable() or "-")
+
+
+@SERVED
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 48, 8))
+def test_many_random_requests_to_continuous_batching(first):
+    nothing_wrong("serving", first, 8)
+
+
+def test_random_requests_are_of_every_kind():
+    drawn = [serving_problems.draw_serving(seed) for seed in range(100)]
+    if drawn[0] is None:
+        assert serving_problems.unusable()
+        return
+    assert {case["model"] for case in drawn} == {*serving_problems.MODELS}
+    assert any(request[3] for case in drawn for request in case["requests"])
+    too_long = [request for case in drawn for request in case["requests"] if request[1] > case["page"] * case["blocks"]]
+    assert len(too_long) > 10
+    simpler = serving_problems.simpler_servings({**drawn[0], "requests": [[0, 1, 1, False]] * 2, "sharing": True})
+    assert len(simpler) == 3
+
+
+@pytest.mark.parametrize("instead", [float("inf"), float("nan"), -1e38, 0.0])
+def test_a_planted_lse_of_rows_without_keys_is_found(monkeypatch, instead):
+    case = {"seqlen_q": 9, "seqlen_kv": 40, "ahead": 1, "q_offset": -5, "lse": True}
+    right = attention_check.nki_hf.attention
+
+    def wrong(*given, **options):
+        out, lse = right(*given, **options)
+        return out, torch.where(lse == -torch.inf, instead, lse)
+
+    assert not attention_check.check_problem(case)
+    monkeypatch.setattr(attention_check.nki_hf, "attention", wrong)
+    assert attention_check.check_problem(case).startswith("lse is ")
+
+
+def test_a_planted_lse_of_flash_const_max_is_found(monkeypatch):
+    """Off by a thousandth, which is less than one weight of 16 bits is rounded by."""
+    case = {"dtype": "bfloat16", "kernel": "flash_const_max", "seqlen_q": 300, "seqlen_kv": 700, "lse": True, "scale": 0.1}
+    assert not attention_check.check_problem(case)
+    right = attention_check.nki_hf.attention
+
+    def wrong(*given, **options):
+        out, lse = right(*given, **options)
+        return out, lse + 1e-3
+
+    monkeypatch.setattr(attention_check.nki_hf, "attention", wrong)
+    assert attention_check.check_problem(case).startswith("lse errs by")

@@ -7,7 +7,8 @@ Attention goes through the front doors and is compared with two references in fl
 sizes, masks and hostile scalars; in `biases` an additive bias has a gradient; `bands` are rows of many lengths that
 `flash_const_max` takes; `forms` has what else masks, sinks and arguments may be, and nothing at all; `packs` FlashAttention's
 functions, packed rows and merged parts; `decodes` few rows of many keys; `ways` graphs, transforms and contexts of torch;
-`extras` dropout, gradients of gradients and blocks of keys.
+`extras` dropout, gradients of gradients and blocks of keys; `serving` requests to continuous batching, each against itself
+alone.
 Kernels are judged instruction by instruction by a model in NumPy (kernel_check.py): `kernels`, `wide` with more
 instructions, functions, types, views and loops, and `rare` with the rest of the language. Exit code 1 if something was found.
 """
@@ -36,6 +37,7 @@ from tools.fuzz.kernel_check import check_program, without_refused
 from tools.fuzz.kernel_issue import Refused
 from tools.fuzz.kernel_programs import draw_program, simpler_programs
 from tools.fuzz.rare_programs import draw_rare
+from tools.fuzz.serving_problems import check_serving, draw_serving, simpler_servings
 from tools.fuzz.wide_programs import draw_wide
 
 __all__ = ["KINDS", "Found", "Kind", "main", "search", "simplest", "written"]
@@ -95,6 +97,7 @@ KINDS = {
     "extras": Kind(draw_extra, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "kernels": Kind(_drawn(draw_program), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
     "wide": Kind(_drawn(draw_wide), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
+    "serving": Kind(draw_serving, check_serving, simpler_servings, "tools.fuzz.serving_problems", "check_serving"),
     "rare": Kind(_drawn(draw_rare), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
 }
 
