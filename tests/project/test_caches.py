@@ -355,10 +355,7 @@ def kernel(a):
 """
 
 
-def lints(tmp_path):
-    path = tmp_path / "kernel.py"
-    path.write_text(KERNEL)
-
+def lints():
     def forget():
         for module, name in (
             (parser_values, "_evaluated"), (parser_values, "_own_names"), (parser_values, "_own_strings"),
@@ -367,7 +364,7 @@ def lints(tmp_path):
             getattr(module, name).cache_clear()
 
     def call():
-        return [(each.rule, each.line) for each in lint_check.check_file(path)]
+        return [(each.rule, each.line) for each in lint_check.lint_source(KERNEL)]
 
     forget()
     once = call()
@@ -424,8 +421,8 @@ def test_an_interrupt_at_any_line_leaves_the_next_call_right(name, stride, recor
 
 
 @pytest.mark.slow
-def test_an_interrupt_at_any_line_of_the_lint_leaves_the_next_one_right(tmp_path):
-    forget, call, right = lints(tmp_path)
+def test_an_interrupt_at_any_line_of_the_lint_leaves_the_next_one_right():
+    forget, call, right = lints()
 
     def work():
         forget()

@@ -22,8 +22,9 @@ _INVALID = (-0.1, 1.5, math.nan, math.inf)
 def draw_extra(seed: int) -> Case:
     """A problem of that seed.
 
-    `dropout`: probability of dropping a weight; values are the unit matrix then, so that the output is the weights. `second`:
-    gradients of gradients are asked for. `chosen_blocks`: keys of a block, and how many of them each row names.
+    Some have rows without keys, whose lse is -inf or the sink, at scales that make scores vanish. `dropout`: probability of
+    dropping a weight; values are the unit matrix then, so that the output is the weights. `second`: gradients of gradients are
+    asked for. `chosen_blocks`: keys of a block, and how many of them each row names.
     """
     rng = np.random.default_rng([seed, 9])
 
@@ -33,7 +34,7 @@ def draw_extra(seed: int) -> Case:
     def rarely(share: float = 0.1) -> bool:
         return bool(rng.random() < share)
 
-    what = one_of("dropout", "second", "blocks")
+    what = one_of("dropout", "second", "blocks", "empty")
     case = {**PLAIN, "seed": seed, "dtype": one_of("float32", "float32", "bfloat16", "float16")}
     case["front"] = {"dropout": one_of("transformers", "flash"), "blocks": "transformers"}.get(what, "attention")
     case["batch_q"] = case["batch_kv"] = one_of(1, 1, 2)
@@ -59,6 +60,14 @@ def draw_extra(seed: int) -> Case:
         case["second"], case["gradients"], case["dtype"] = True, True, "float32"
         case["window"] = one_of(None, None, int(rng.integers(1, 40)))
         case["strict"] = False
+    elif what == "empty":  # the first rows see no key, and scores are of any size
+        case["lse"], case["causal"], case["ahead"], case["mask"] = True, False, int(rng.integers(1, 4)), None
+        case["q_offset"] = -int(rng.integers(1, 12))
+        case["kernel"] = one_of(None, "flash_prefill", "flash_decode", "flash_const_max")
+        case["scale"] = one_of(None, 1.0, 1e-20, 1e-10, -1e-20, 30.0)
+        case["softcap"] = one_of(None, None, 1e-20, 5.0)
+        case["sink"] = one_of(None, None, None, "normal", "minus_inf")
+        case["gradients"] = rarely(0.3)
     else:
         size = int(rng.integers(1, 9))
         case["chosen_blocks"] = (size, int(rng.integers(1, 5)))

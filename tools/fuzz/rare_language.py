@@ -390,7 +390,7 @@ def _model_told(seen: Seen) -> Result:
 
 def _draw_registers(draw: Draw) -> Step:
     whole = [int(draw.rng.integers(-50, 50)) for _ in range(3)]
-    return {"form": draw.pick("registers", "scalars", "scalars", "place"), "whole": whole, "divisor": draw.pick(1, 2, 3, 7, -3),
+    return {"form": draw.pick("registers", "scalars", "scalars", "place"), "whole": whole, "divisor": draw.pick(1, 2, 3, 7),
             "symbol": draw.pick("+", "-", "*", "//", "%", "n", "r-", "wide"), "at": int(draw.rng.integers(0, 8))}  # fmt: skip
 
 
@@ -437,9 +437,9 @@ def _combined(symbol: str, scalar: Any, whole: int, divisor: int) -> Any:
     if symbol == "*":
         return scalar * whole
     if symbol == "//":
-        return scalar // abs(divisor)
+        return scalar // divisor
     if symbol == "%":
-        return scalar % abs(divisor)
+        return scalar % divisor
     return -scalar
 
 

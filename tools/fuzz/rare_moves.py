@@ -23,16 +23,20 @@ Result = tuple[Array, Any]
 
 def _draw_indexed(draw: Draw) -> Step:
     count = int(draw.rng.integers(1, draw.program["shape"][0] + 1))
-    return {"form": draw.pick("gather", "scatter", "skip", "skip scatter", "add", "gather add", "skip add"), "count": count,
-            "mode": draw.pick(None, "unknown", "swdge"), "other": draw.reading()}  # fmt: skip
+    return {"form": draw.pick("gather", "scatter", "skip", "skip scatter", "add", "gather add", "skip add", "skip gather add"),
+            "count": count, "mode": draw.pick(None, "unknown", "swdge"), "other": draw.reading()}  # fmt: skip
+
+
+_READ = ("gather", "skip", "gather add", "skip gather add")
+"""Forms that read by indices; the others write."""
 
 
 def _rows_of(site: Site) -> Any:
     """A permutation of the first rows, some of them beyond the last where it skips: `(row * 7 + noise) % ...` has no twins."""
     p, count = site.p, site.step["count"]
     index = site.fresh(count, 1, dtype=nl.int32)
-    if site.step["form"] in ("gather", "skip", "gather add"):
-        below = p + 3 if site.step["form"] == "skip" else p
+    if site.step["form"] in _READ:
+        below = p + 3 if site.step["form"].startswith("skip") else p
         nisa.tensor_scalar(dst=index, data=site.tiles["noise"][0:count, 0:1], op0=nl.mod, operand0=float(below))
         return index
     last = p - 1 + (2 if site.step["form"].startswith("skip") else 0)
@@ -42,8 +46,8 @@ def _rows_of(site: Site) -> Any:
 
 def _chosen(seen: Seen) -> Array:
     p, count = seen.p, min(seen.step["count"], seen.p)
-    if seen.step["form"] in ("gather", "skip", "gather add"):
-        return seen.ints(count, 1, p + 3 if seen.step["form"] == "skip" else p)[:, 0]
+    if seen.step["form"] in _READ:
+        return seen.ints(count, 1, p + 3 if seen.step["form"].startswith("skip") else p)[:, 0]
     return p - 1 + (2 if seen.step["form"].startswith("skip") else 0) - np.arange(count)
 
 
@@ -60,9 +64,10 @@ def _issue_indexed(site: Site) -> Any:
         nisa.memset(dst=found, value=-5.0)
         nisa.dma_copy(dst=found, src=chosen, **(skip or {"oob_mode": nisa.oob_mode.error}), **mode)
         return found
-    if form == "gather add":
+    if form.endswith("gather add"):
         found = site.fresh(count, site.n)
-        nisa.dma_compute(dst=found, srcs=[chosen, site.flat("other")[0:count]], reduce_op=nl.add)
+        nisa.memset(dst=found, value=-5.0)
+        nisa.dma_compute(dst=found, srcs=[chosen, site.flat("other")[0:count]], reduce_op=nl.add, **skip)
         return found
     if form in ("scatter", "skip scatter"):
         nisa.dma_copy(dst=chosen, src=site.flat("other")[0:count], **skip, **mode)
@@ -84,8 +89,10 @@ def _model_indexed(seen: Seen) -> Result:
         found[inside] = data[rows[inside]]
         return found, 0
     other = seen.wide("other")[: len(rows)].astype(np.float32)
-    if form == "gather add":
-        return data.astype(np.float32)[rows] + other, 0
+    if form.endswith("gather add"):
+        sums = np.full((len(rows), seen.n), -5.0, np.float32)
+        sums[inside] = data.astype(np.float32)[rows[inside]] + other[inside]
+        return sums, 0
     found = data.astype(np.float32)
     if form in ("scatter", "skip scatter"):
         found[rows[inside]] = other[inside]
