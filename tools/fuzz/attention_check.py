@@ -74,7 +74,8 @@ def check_problem(case: Case) -> str:
     if 0 in (case["batch_q"], case["seqlen_q"], case["seqlen_kv"]):
         return _empty(case, given, found)
     rounded = any(row.first.kernel == "flash_const_max" for row in report.rows)
-    return _compared({**case, "lse": found["lse"] is not None}, given, found, rounded_sums=rounded)
+    by_kernels = bool(report.rows) and not report.fallbacks
+    return _compared({**case, "lse": found["lse"] is not None}, given, found, rounded_sums=rounded, by_kernels=by_kernels)
 
 
 def _calling(case: Case, given: Given) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
@@ -133,8 +134,10 @@ def _empty(case: Case, given: Given, found: dict[str, Any]) -> str:
 # ---- comparison ---------------------------------------------------------------------------------------------------------
 
 
-def _compared(case: Case, given: Given, found: dict[str, Any], *, rounded_sums: bool) -> str:
-    """What differs from float64; with `rounded_sums` the lse is that of weights rounded to the dtype, each by half a step."""
+def _compared(case: Case, given: Given, found: dict[str, Any], *, rounded_sums: bool, by_kernels: bool) -> str:
+    """What differs from float64; with `rounded_sums` the lse is that of weights rounded to the dtype, each by half a step. That
+    of kernels, whose scores are float32, may not err as a plain run's does.
+    """
     dtype = getattr(torch, case["dtype"])
     exact = formulas(case, given, torch.float64)
     if found["out"].dtype != dtype:
@@ -193,7 +196,8 @@ def _compared(case: Case, given: Given, found: dict[str, Any], *, rounded_sums: 
         apart = (low[decided] - want[decided]).abs()
         apart = apart[torch.isfinite(apart)]
         largest = float(want[decided].abs().max())
-        allowed = 2 * float(apart.max() if apart.numel() else 0.0) + step * (largest if name != "lse" else 0.0)
+        plainly = 0.0 if name == "lse" and by_kernels else 2 * float(apart.max() if apart.numel() else 0.0)
+        allowed = plainly + step * (largest if name != "lse" else 0.0)
         allowed += rounding
         if name == "lse" and rounded_sums:
             allowed += float(_rounded_sums(case, exact["probs"], step).max())
