@@ -45,7 +45,7 @@ __all__ = ["KINDS", "Found", "Kind", "main", "search", "simplest", "written"]
 _PATIENCE_S = 60.0
 """Spent on making one failure smaller."""
 _ENOUGH = 20
-"""Failures of a kind after which the search goes on with the other kind only."""
+"""Failures of a kind after which the search goes on with the other kinds only."""
 
 
 @dataclass(frozen=True)
@@ -111,25 +111,26 @@ def search(
     count: int | None = None,
     say: Callable[[str], None] = print,
 ) -> Found:
-    """Try seeds from `first` on, until the time or the count is used up.
+    """Try seeds from `first` on, until the time or the count is used up. Kinds get equal shares of the time, not of the seeds.
 
     Args:
-      kinds: of `KINDS`; each seed is a case of each.
-      first: the first seed.
+      kinds: of `KINDS`; each goes through its own seeds.
+      first: the first seed of each.
       folder: where failures are written.
-      seconds, count: the end of the search; one of them.
+      seconds, count: the end of the search; one of them. `count` seeds of each kind.
       say: takes lines for the user.
     """
     found, start, failures = Found(), time.monotonic(), Counter[str]()
-    seed, told = first, start
-    while (count is None or seed < first + count) and (seconds is None or time.monotonic() - start < seconds):
-        for name in kinds:
-            if failures[name] >= _ENOUGH:
-                continue
-            kind = KINDS[name]
-            case = kind.draw(seed)
-            if case is None:
-                continue
+    seeds, spent, told = dict.fromkeys(kinds, first), dict.fromkeys(kinds, 0.0), start
+    while seconds is None or time.monotonic() - start < seconds:
+        left = [name for name in kinds if failures[name] < _ENOUGH and (count is None or seeds[name] < first + count)]
+        if not left:
+            break
+        name = min(left, key=lambda each: spent[each])
+        began, kind, seed = time.monotonic(), KINDS[name], seeds[name]
+        seeds[name] += 1
+        case = kind.draw(seed)
+        if case is not None:
             found.tried[name] += 1
             why = wrong_with(kind, case)
             if why:
@@ -137,10 +138,10 @@ def search(
                 path = written(kind, simplest(kind, case, why), why, folder / f"{name}_{seed}.py")
                 found.files.append(path)
                 say(f"{name}, seed {seed}: {why}\n  reproduced by {path}")
-        seed += 1
+        spent[name] += time.monotonic() - began
         if time.monotonic() - told > 60:
             told = time.monotonic()
-            say(f"{_counts(found)}, seeds {first} to {seed - 1}")
+            say(f"{_counts(found)}, seeds from {first} on")
     return found
 
 
