@@ -89,9 +89,11 @@ def forget_decisions():
 
 
 PLANS = (
-    (backward_plan, "plan_backward"), (const_max_plan, "plan_const_max"), (decode_plan, "plan_decode"),
+    (backward_plan, "plan_backward"),
+    (const_max_plan, "plan_const_max"),
+    (decode_plan, "plan_decode"),
     (prefill_plan, "plan_prefill"),
-)  # fmt: skip
+)
 
 
 # ---- what is asked, and what is right -----------------------------------------------------------------------------------
@@ -280,9 +282,13 @@ def _kernel(a):
     place = nl.ndarray(a.shape, nl.int32)
     nisa.iota(dst=place, pattern=[[1, a.shape[1]]], offset=3, channel_multiplier=2)
     nisa.affine_select(
-        dst=tile, pattern=[[1, a.shape[1]]], channel_multiplier=-1, on_true_tile=tile, on_false_value=0.5,
+        dst=tile,
+        pattern=[[1, a.shape[1]]],
+        channel_multiplier=-1,
+        on_true_tile=tile,
+        on_false_value=0.5,
         cmp_op=nl.greater_equal,
-    )  # fmt: skip
+    )
     nisa.tensor_tensor(dst=tile, data1=tile, data2=place, op=nl.add)
     small = nl.ndarray(a.shape, nl.float8_e5m2)
     nisa.tensor_copy(dst=small, src=tile)
@@ -358,9 +364,14 @@ def kernel(a):
 def lints():
     def forget():
         for module, name in (
-            (parser_values, "_evaluated"), (parser_values, "_own_names"), (parser_values, "_own_strings"),
-            (lint_signatures, "_parameters"), (source, "own_nodes"), (source, "string_constants"), (statements, "_stored"),
-        ):  # fmt: skip
+            (parser_values, "_evaluated"),
+            (parser_values, "_own_names"),
+            (parser_values, "_own_strings"),
+            (lint_signatures, "_parameters"),
+            (source, "own_nodes"),
+            (source, "string_constants"),
+            (statements, "_stored"),
+        ):
             getattr(module, name).cache_clear()
 
     def call():

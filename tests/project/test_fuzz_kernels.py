@@ -72,22 +72,31 @@ def test_most_rare_steps_are_taken_by_the_rules_and_equal_seeds_give_equal_progr
 
 PLANTED = {
     "a scale of MX that is a power too small": (
-        "nki_hf.sim.isa.microscaling", "_MAX_EXPONENT", lambda right: {**right, "float8_e4m3fn_x4": 9}),
-    "scales of MX in other rows": (
-        "nki_hf.sim.isa.microscaling", "_scale_rows", lambda right: lambda rows: right(rows)[::-1]),
+        "nki_hf.sim.isa.microscaling",
+        "_MAX_EXPONENT",
+        lambda right: {**right, "float8_e4m3fn_x4": 9},
+    ),
+    "scales of MX in other rows": ("nki_hf.sim.isa.microscaling", "_scale_rows", lambda right: lambda rows: right(rows)[::-1]),
     "a generator with another counter": ("nki_hf.sim.isa.random_state", "_WEYL", lambda right: right + np.uint32(2)),
     "dropout with the other chance": (
-        "nki_hf.sim.isa.random_numbers", "column", lambda right: lambda given: lambda: 1 - right(given)()),
+        "nki_hf.sim.isa.random_numbers",
+        "column",
+        lambda right: lambda given: lambda: 1 - right(given)(),
+    ),
     "groups of topk": ("nki_hf.sim.isa.gpsimd_search", "GPSIMD_GROUP", lambda right: 8),
     "types of mixed tiles": ("nki_hf.sim.language.tile_math", "promote", lambda right: lambda one, two: two),
     "groups of an index": (
-        "nki_hf.sim.tensors.indirect", "locator",
-        lambda right: lambda tensor, moved, skip, group: right(tensor, moved, skip, 32 if group == 16 else 16)),
+        "nki_hf.sim.tensors.indirect",
+        "locator",
+        lambda right: lambda tensor, moved, skip, group: right(tensor, moved, skip, 32 if group == 16 else 16),
+    ),
     "turns of an angle": ("nki_hf.sim.language.tile_math", "_TWO_PI_LOW", lambda right: 2 * right),
     "a norm in 16 bits": (
-        "nki_hf.sim.language.composites", "sbuf_tile",
-        lambda right: lambda shape, dtype, *more: right(shape, "bfloat16" if dtype == "float32" else dtype, *more)),
-}  # fmt: skip
+        "nki_hf.sim.language.composites",
+        "sbuf_tile",
+        lambda right: lambda shape, dtype, *more: right(shape, "bfloat16" if dtype == "float32" else dtype, *more),
+    ),
+}
 """Module, name, and what is put in its place."""
 
 

@@ -34,10 +34,19 @@ BASES = {
 }
 """What each path takes, and a request of it that is good."""
 BODIES = (
-    b"", b"{", b"null", b"[]", b"\xff\xfe\x00", b'{"messages": [', b'{"a": NaN}', b"[" * 5000, b'"' + b"x" * 10_000,
-    b'{"messages": [{"role": "user"}]}', b'{"messages": [{"role": "nobody", "content": "a"}]}',
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"\xff\xfe\x00",
+    b'{"messages": [',
+    b'{"a": NaN}',
+    b"[" * 5000,
+    b'"' + b"x" * 10_000,
+    b'{"messages": [{"role": "user"}]}',
+    b'{"messages": [{"role": "nobody", "content": "a"}]}',
     b'{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "nowhere"}}]}]}',
-)  # fmt: skip
+)
 
 
 def request(path, body, *, method="POST", headers=(), length=None):
@@ -59,18 +68,23 @@ def odd_requests(model, count):
         for number, body in enumerate(BODIES)
     ]
     found += [
-        ("no such path", request("/nowhere", good)), ("a path of bytes", request("/%00%ff/../..", good)),
-        ("GET", request(CHAT, b"", method="GET")), ("DELETE", request(CHAT, good, method="DELETE")),
-        ("no method", request(CHAT, good, method="JUNK")), ("no HTTP", b"hello\r\n\r\n"), ("bytes", bytes(range(256)) * 8),
+        ("no such path", request("/nowhere", good)),
+        ("a path of bytes", request("/%00%ff/../..", good)),
+        ("GET", request(CHAT, b"", method="GET")),
+        ("DELETE", request(CHAT, good, method="DELETE")),
+        ("no method", request(CHAT, good, method="JUNK")),
+        ("no HTTP", b"hello\r\n\r\n"),
+        ("bytes", bytes(range(256)) * 8),
         ("another type", request(CHAT, good, headers=["Content-Type: text/plain"])),
         ("another charset", request(CHAT, good, headers=["Content-Type: application/json; charset=utf-16"])),
         ("a long header", request(CHAT, good, headers=["X-Long: " + "x" * 100_000])),
         ("many headers", request(CHAT, good, headers=[f"X-{n}: {n}" for n in range(3000)])),
-        ("no length", request(CHAT, good, length="junk")), ("a negative length", request(CHAT, good, length=-5)),
+        ("no length", request(CHAT, good, length="junk")),
+        ("a negative length", request(CHAT, good, length=-5)),
         ("a length that is too small", request(CHAT, good, length=10)),
         ("chunks that are none", request(CHAT, b"zz\r\n" + good, headers=["Transfer-Encoding: chunked"])),
         ("a name of a file", request(CHAT, json.dumps({**GOOD, "model": "../../etc/passwd"}).encode())),
-    ]  # fmt: skip
+    ]
     rng = random.Random(0)
     for number in range(count):
         path = rng.choice((CHAT, TEXTS, ANSWERS))

@@ -58,9 +58,13 @@ def _folded(alu: str, values: Array, slack: Any = 0.0) -> Result:
 
 
 _PAIRS = (
-    ("multiply", "add"), ("multiply", "subtract"), ("multiply", "bypass"), ("add", "bypass"), ("subtract", "bypass"),
+    ("multiply", "add"),
+    ("multiply", "subtract"),
+    ("multiply", "bypass"),
+    ("add", "bypass"),
+    ("subtract", "bypass"),
     ("bypass", "bypass"),
-)  # fmt: skip
+)
 """Of activate2."""
 
 
@@ -72,12 +76,16 @@ def _draw_activate2(draw: Draw) -> Step | None:
         return None
     columns, pair = draw.flag(), draw.pick(*_PAIRS)
     return {
-        "alu": pair[0], "alu1": pair[1], "function": draw.pick("prelu", "prelu", *_FUNCTIONS),
-        "operand": "c0" if columns else draw.number(), "operand1": "c1" if columns else draw.number(),
-        "reverse": draw.flag() and pair[0] != "bypass", "reverse1": draw.flag() and pair[1] != "bypass",
+        "alu": pair[0],
+        "alu1": pair[1],
+        "function": draw.pick("prelu", "prelu", *_FUNCTIONS),
+        "operand": "c0" if columns else draw.number(),
+        "operand1": "c1" if columns else draw.number(),
+        "reverse": draw.flag() and pair[0] != "bypass",
+        "reverse1": draw.flag() and pair[1] != "bypass",
         "slope": draw.pick(0.0, 0.25, -2.0, "c0"),
         "reduced": draw.pick(None, "add", "maximum", "minimum", "abs_max", "abs_min"),
-    }  # fmt: skip
+    }
 
 
 def _issue_activate2(site: Site) -> Any:
@@ -118,9 +126,11 @@ def _model_activate2(seen: Seen) -> Result:
 
 def _draw_activation_reduce(draw: Draw) -> Step:
     return {
-        "function": draw.pick(*_FUNCTIONS), "alu": draw.pick("add", "add", "maximum", "minimum"),
-        "scale": draw.pick(1.0, -0.5, "c0"), "bias": draw.pick(None, "c1"),
-    }  # fmt: skip
+        "function": draw.pick(*_FUNCTIONS),
+        "alu": draw.pick("add", "add", "maximum", "minimum"),
+        "scale": draw.pick(1.0, -0.5, "c0"),
+        "bias": draw.pick(None, "c1"),
+    }
 
 
 def _issue_activation_reduce(site: Site) -> Any:
@@ -188,9 +198,14 @@ def _model_activation_chain(seen: Seen) -> Result:
 
 
 def _draw_placed(draw: Draw) -> Step:
-    return {"form": draw.pick("scalar", "tensor", "memset", "vector", "rsqrt"), "engine": draw.pick("vector", "gpsimd"),
-            "other": draw.reading(), "alu": draw.pick("add", "multiply", "subtract", "maximum"), "operand": draw.number(),
-            "operand1": draw.number()}  # fmt: skip
+    return {
+        "form": draw.pick("scalar", "tensor", "memset", "vector", "rsqrt"),
+        "engine": draw.pick("vector", "gpsimd"),
+        "other": draw.reading(),
+        "alu": draw.pick("add", "multiply", "subtract", "maximum"),
+        "operand": draw.number(),
+        "operand1": draw.number(),
+    }
 
 
 def _issue_placed(site: Site) -> Any:
@@ -208,9 +223,14 @@ def _issue_placed(site: Site) -> Any:
     else:
         engine = nisa.engine.scalar if step["form"] == "scalar" else nisa.engine.vector
         nisa.tensor_scalar(
-            dst=found, data=site.data, op0=nl.multiply, operand0=step["operand"], op1=nl.add, operand1=step["operand1"],
+            dst=found,
+            data=site.data,
+            op0=nl.multiply,
+            operand0=step["operand"],
+            op1=nl.add,
+            operand1=step["operand1"],
             engine=engine,
-        )  # fmt: skip
+        )
     return found
 
 
@@ -228,8 +248,12 @@ def _model_placed(seen: Seen) -> Result:
 
 
 def _draw_reduced(draw: Draw) -> Step:
-    return {"alu": draw.pick("add", "multiply", "maximum", "minimum"), "axes": draw.pick("last", "both", "negative"),
-            "negate": draw.flag(), "kept": draw.flag()}  # fmt: skip
+    return {
+        "alu": draw.pick("add", "multiply", "maximum", "minimum"),
+        "axes": draw.pick("last", "both", "negative"),
+        "negate": draw.flag(),
+        "kept": draw.flag(),
+    }
 
 
 def _issue_reduced(site: Site) -> Any:
@@ -261,8 +285,13 @@ def _model_reduced(seen: Seen) -> Result:
 
 
 def _draw_reversed(draw: Draw) -> Step:
-    return {"form": draw.pick("reduce", "scan"), "operand": draw.number(), "other": draw.reading(), "operand1": draw.number(),
-            "alu1": draw.pick("add", "maximum", "minimum")}  # fmt: skip
+    return {
+        "form": draw.pick("reduce", "scan"),
+        "operand": draw.number(),
+        "other": draw.reading(),
+        "operand1": draw.number(),
+        "alu1": draw.pick("add", "maximum", "minimum"),
+    }
 
 
 def _issue_reversed(site: Site) -> Any:
@@ -270,15 +299,25 @@ def _issue_reversed(site: Site) -> Any:
     if step["form"] == "reduce":
         total = site.fresh(site.p, 1)
         nisa.tensor_scalar_reduce(
-            dst=found, data=site.data, op0=nl.subtract, operand0=step["operand"],
-            reduce_op=getattr(nl, step["alu1"]), reduce_res=total, reduce_cmd=nisa.reduce_cmd.load_reduce,
+            dst=found,
+            data=site.data,
+            op0=nl.subtract,
+            operand0=step["operand"],
+            reduce_op=getattr(nl, step["alu1"]),
+            reduce_res=total,
+            reduce_cmd=nisa.reduce_cmd.load_reduce,
             reduce_init=step["operand1"],
-        )  # fmt: skip
+        )
         return total
     nisa.tensor_tensor_scan(
-        dst=found, data0=site.flat(), data1=site.flat("other"), initial=step["operand"], op0=nl.subtract,
-        op1=getattr(nl, step["alu1"]), reverse0=True,
-    )  # fmt: skip
+        dst=found,
+        data0=site.flat(),
+        data1=site.flat("other"),
+        initial=step["operand"],
+        op0=nl.subtract,
+        op1=getattr(nl, step["alu1"]),
+        reverse0=True,
+    )
     return found
 
 
@@ -298,27 +337,40 @@ def _draw_ranged(draw: Draw) -> Step | None:
     if draw.program["chip"] == "trn1":
         return None
     compare = ("equal", "less", "less_equal", "greater", "greater_equal")
-    return {"alu": draw.pick(*compare), "alu1": draw.pick(*compare), "first": int(draw.rng.integers(-3, 10)),
-            "command": draw.pick("reset_reduce", "reset_reduce", "reset")}  # fmt: skip
+    return {
+        "alu": draw.pick(*compare),
+        "alu1": draw.pick(*compare),
+        "first": int(draw.rng.integers(-3, 10)),
+        "command": draw.pick("reset_reduce", "reset_reduce", "reset"),
+    }
 
 
 def _issue_ranged(site: Site) -> Any:
     step, found = site.step, site.fresh(site.p, site.n + 1)
     nisa.memset(dst=found, value=-2.0)
     nisa.range_select(
-        dst=found[:, 0 : site.n], on_true_tile=site.flat(), comp_op0=getattr(nl, step["alu"]),
-        comp_op1=getattr(nl, step["alu1"]), bound0=site.operand("c0"), bound1=site.operand("c1"),
+        dst=found[:, 0 : site.n],
+        on_true_tile=site.flat(),
+        comp_op0=getattr(nl, step["alu"]),
+        comp_op1=getattr(nl, step["alu1"]),
+        bound0=site.operand("c0"),
+        bound1=site.operand("c1"),
         reduce_cmd=getattr(nisa.reduce_cmd, step["command"]),
         reduce_res=found[:, site.n : site.n + 1] if step["command"] != "reset" else None,
         range_start=step["first"],
-    )  # fmt: skip
+    )
     return found
 
 
 def _model_ranged(seen: Seen) -> Result:
     step, index = seen.step, np.float32(seen.step["first"]) + np.arange(seen.n, dtype=np.float32)
-    compare = {"equal": np.equal, "less": np.less, "less_equal": np.less_equal, "greater": np.greater,
-               "greater_equal": np.greater_equal}  # fmt: skip
+    compare = {
+        "equal": np.equal,
+        "less": np.less,
+        "less_equal": np.less_equal,
+        "greater": np.greater,
+        "greater_equal": np.greater_equal,
+    }
     inside = compare[step["alu"]](index, seen.operand("c0")) & compare[step["alu1"]](index, seen.operand("c1"))
     found = np.where(inside, seen.wide(), float(np.finfo(np.float32).min))
     last, apart = _folded("maximum", found) if step["command"] != "reset" else (np.full((seen.p, 1), -2.0), 0.0)
@@ -335,10 +387,13 @@ def _issue_selected(site: Site) -> Any:
     width = min(site.n, 64)
     nisa.memset(dst=found, value=0.5)
     nisa.select_reduce(
-        dst=found[:, 0:width], predicate=site.ints(site.p, width, step["below"], nl.uint8), on_true=site.flat()[:, 0:width],
-        on_false=site.operand(step["operand"]), reduce_res=found[:, site.n : site.n + 1],
+        dst=found[:, 0:width],
+        predicate=site.ints(site.p, width, step["below"], nl.uint8),
+        on_true=site.flat()[:, 0:width],
+        on_false=site.operand(step["operand"]),
+        reduce_res=found[:, site.n : site.n + 1],
         reduce_cmd=nisa.reduce_cmd.reset_reduce,
-    )  # fmt: skip
+    )
     return found
 
 
@@ -355,8 +410,13 @@ def _model_selected(seen: Seen) -> Result:
 
 
 def _draw_running(draw: Draw) -> Step:
-    return {"alu": draw.pick("add", "multiply", "maximum"), "operand": draw.number(), "operand1": draw.number(),
-            "alu1": draw.pick("add", "maximum", "minimum"), "again": draw.flag()}  # fmt: skip
+    return {
+        "alu": draw.pick("add", "multiply", "maximum"),
+        "operand": draw.number(),
+        "operand1": draw.number(),
+        "alu1": draw.pick("add", "maximum", "minimum"),
+        "again": draw.flag(),
+    }
 
 
 def _issue_running(site: Site) -> Any:
@@ -390,9 +450,13 @@ def _draw_powers(draw: Draw) -> Step | None:
 def _issue_powers(site: Site) -> Any:
     found, total = site.fresh(site.p, site.n), site.fresh(site.p, 1)
     nisa.exponential(
-        dst=found, src=site.flat(), max_value=site.step["operand"], reduce_res=total,
-        reduce_cmd=nisa.reduce_cmd.load_reduce, reduce_init=site.step["operand1"],
-    )  # fmt: skip
+        dst=found,
+        src=site.flat(),
+        max_value=site.step["operand"],
+        reduce_res=total,
+        reduce_cmd=nisa.reduce_cmd.load_reduce,
+        reduce_init=site.step["operand1"],
+    )
     return total
 
 

@@ -36,8 +36,13 @@ _BINARY: dict[str, Any] = {
     "abs_min": lambda x, y: np.where(np.abs(x) < np.abs(y), x, y),
 }  # fmt: skip
 _ROUNDED = ("power",)
-_BITS: dict[str, Any] = {"bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
-                         "left_shift": np.left_shift, "right_shift": np.right_shift}  # fmt: skip
+_BITS: dict[str, Any] = {
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "left_shift": np.left_shift,
+    "right_shift": np.right_shift,
+}
 
 
 def _phi(x: Array) -> Array:
@@ -68,9 +73,15 @@ _TYPES = (None, None, "bfloat16", "float16", "float32")
 
 
 def _draw_binary(draw: Draw) -> Step:
-    return {"form": draw.pick("tiles", "number", "reversed", "column", "bits", "mixed"), "alu": draw.pick(*_BINARY),
-            "bits": draw.pick(*_BITS), "operand": draw.number(), "other": draw.reading(), "kind": draw.pick(*_TYPES),
-            "kinds": [draw.pick("float32", "bfloat16", "float16", "int32", "uint8") for _ in range(2)]}  # fmt: skip
+    return {
+        "form": draw.pick("tiles", "number", "reversed", "column", "bits", "mixed"),
+        "alu": draw.pick(*_BINARY),
+        "bits": draw.pick(*_BITS),
+        "operand": draw.number(),
+        "other": draw.reading(),
+        "kind": draw.pick(*_TYPES),
+        "kinds": [draw.pick("float32", "bfloat16", "float16", "int32", "uint8") for _ in range(2)],
+    }
 
 
 def _issue_binary(site: Site) -> Any:
@@ -174,9 +185,16 @@ def _model_unary(seen: Seen) -> Result:
 
 
 def _draw_folded(draw: Draw) -> Step:
-    return {"function": draw.pick("sum", "prod", "max", "min", "mean", "var", "all", "softmax", "rms_norm", "where"),
-            "axis": draw.pick(2, -1, (1, 2), (-1, -2)), "kept": draw.flag(), "kind": draw.pick(*_TYPES), "number": draw.flag(),
-            "epsilon": draw.pick(1e-6, 0.5), "between": draw.pick(None, "bfloat16"), "operand": draw.number()}  # fmt: skip
+    return {
+        "function": draw.pick("sum", "prod", "max", "min", "mean", "var", "all", "softmax", "rms_norm", "where"),
+        "axis": draw.pick(2, -1, (1, 2), (-1, -2)),
+        "kept": draw.flag(),
+        "kind": draw.pick(*_TYPES),
+        "number": draw.flag(),
+        "epsilon": draw.pick(1e-6, 0.5),
+        "between": draw.pick(None, "bfloat16"),
+        "operand": draw.number(),
+    }
 
 
 def _issue_folded(site: Site) -> Any:
@@ -390,8 +408,13 @@ def _model_told(seen: Seen) -> Result:
 
 def _draw_registers(draw: Draw) -> Step:
     whole = [int(draw.rng.integers(-50, 50)) for _ in range(3)]
-    return {"form": draw.pick("registers", "scalars", "scalars", "place"), "whole": whole, "divisor": draw.pick(1, 2, 3, 7),
-            "symbol": draw.pick("+", "-", "*", "//", "%", "n", "r-", "wide"), "at": int(draw.rng.integers(0, 8))}  # fmt: skip
+    return {
+        "form": draw.pick("registers", "scalars", "scalars", "place"),
+        "whole": whole,
+        "divisor": draw.pick(1, 2, 3, 7),
+        "symbol": draw.pick("+", "-", "*", "//", "%", "n", "r-", "wide"),
+        "at": int(draw.rng.integers(0, 8)),
+    }
 
 
 def _issue_registers(site: Site) -> Any:

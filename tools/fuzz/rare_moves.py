@@ -23,8 +23,12 @@ Result = tuple[Array, Any]
 
 def _draw_indexed(draw: Draw) -> Step:
     count = int(draw.rng.integers(1, draw.program["shape"][0] + 1))
-    return {"form": draw.pick("gather", "scatter", "skip", "skip scatter", "add", "gather add", "skip add", "skip gather add"),
-            "count": count, "mode": draw.pick(None, "unknown", "swdge"), "other": draw.reading()}  # fmt: skip
+    return {
+        "form": draw.pick("gather", "scatter", "skip", "skip scatter", "add", "gather add", "skip add", "skip gather add"),
+        "count": count,
+        "mode": draw.pick(None, "unknown", "swdge"),
+        "other": draw.reading(),
+    }
 
 
 _READ = ("gather", "skip", "gather add", "skip gather add")
@@ -73,9 +77,13 @@ def _issue_indexed(site: Site) -> Any:
         nisa.dma_copy(dst=chosen, src=site.flat("other")[0:count], **skip, **mode)
     else:
         nisa.dma_compute(
-            dst=chosen, srcs=[site.flat("other")[0:count], hbm.vector_select(0, index)], reduce_op=nl.add, unique_indices=True,
-            scales=[1.0, 1.0], **skip,
-        )  # fmt: skip
+            dst=chosen,
+            srcs=[site.flat("other")[0:count], hbm.vector_select(0, index)],
+            reduce_op=nl.add,
+            unique_indices=True,
+            scales=[1.0, 1.0],
+            **skip,
+        )
     found = site.fresh(site.p, site.n)
     nisa.dma_copy(dst=found, src=hbm)
     return found
@@ -147,8 +155,13 @@ def _model_columns(seen: Seen) -> Result:
 def _draw_listed(draw: Draw) -> Step | None:
     if draw.program["shape"][0] % 16:
         return None
-    return {"count": int(draw.rng.integers(1, 3)), "valid": int(draw.rng.integers(1, 17)), "axis": draw.pick(0, -2, None),
-            "kind": draw.pick(None, "bfloat16", "int16"), "form": draw.pick("local", "flattened")}  # fmt: skip
+    return {
+        "count": int(draw.rng.integers(1, 3)),
+        "valid": int(draw.rng.integers(1, 17)),
+        "axis": draw.pick(0, -2, None),
+        "kind": draw.pick(None, "bfloat16", "int16"),
+        "form": draw.pick("local", "flattened"),
+    }
 
 
 def _issue_listed(site: Site) -> Any:
@@ -186,8 +199,12 @@ def _draw_topk(draw: Draw) -> Step | None:
     if draw.program["shape"][0] % 16:
         return None
     count = int(draw.rng.integers(8, 16 * 16))
-    return {"n": count, "k": int(draw.rng.integers(1, min(count, 40) + 1)), "shown": draw.pick("values", "indices"),
-            "below": draw.pick(9, 251)}  # fmt: skip
+    return {
+        "n": count,
+        "k": int(draw.rng.integers(1, min(count, 40) + 1)),
+        "shown": draw.pick("values", "indices"),
+        "below": draw.pick(9, 251),
+    }
 
 
 def _issue_topk(site: Site) -> Any:
@@ -214,8 +231,11 @@ def _model_topk(seen: Seen) -> Result:
 
 
 def _draw_turned(draw: Draw) -> Step:
-    return {"form": draw.pick("two", "three", "four", "hardware", "gather", "priority", "engine", "columns"),
-            "told": draw.flag(), "parts": draw.pick(1, 2, 4)}  # fmt: skip
+    return {
+        "form": draw.pick("two", "three", "four", "hardware", "gather", "priority", "engine", "columns"),
+        "told": draw.flag(),
+        "parts": draw.pick(1, 2, 4),
+    }
 
 
 _AXES = {"two": (1, 0), "three": (2, 1, 0), "four": (3, 1, 2, 0)}
@@ -302,9 +322,12 @@ def _model_turned(seen: Seen) -> Result:
 
 
 def _draw_named(draw: Draw) -> Step:
-    return {"form": draw.pick("rearrange", "merge", "bytes", "words", "pattern", "moved"),
-            "tile": draw.pick("t0", "t1", "t2", "t3"),
-            "cast": draw.flag(), "at": int(draw.rng.integers(0, 8))}  # fmt: skip
+    return {
+        "form": draw.pick("rearrange", "merge", "bytes", "words", "pattern", "moved"),
+        "tile": draw.pick("t0", "t1", "t2", "t3"),
+        "cast": draw.flag(),
+        "at": int(draw.rng.integers(0, 8)),
+    }
 
 
 def _issue_named(site: Site) -> Any:
@@ -364,9 +387,13 @@ def _model_named(seen: Seen) -> Result:
 
 
 def _draw_grid(draw: Draw) -> Step:
-    return {"form": draw.pick("tiles", "blocks", "slices", "made", "like", "block tiles", "made blocks", "facts"),
-            "hbm": draw.flag(), "tile": (draw.pick(1, 2, 5, 32), draw.pick(3, 4, 16)),
-            "at": (int(draw.rng.integers(0, 4)), int(draw.rng.integers(0, 4))), "more": draw.pick(1, 2)}  # fmt: skip
+    return {
+        "form": draw.pick("tiles", "blocks", "slices", "made", "like", "block tiles", "made blocks", "facts"),
+        "hbm": draw.flag(),
+        "tile": (draw.pick(1, 2, 5, 32), draw.pick(3, 4, 16)),
+        "at": (int(draw.rng.integers(0, 4)), int(draw.rng.integers(0, 4))),
+        "more": draw.pick(1, 2),
+    }
 
 
 _WIDTH = 30

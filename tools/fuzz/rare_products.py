@@ -104,9 +104,12 @@ def _issue_tiled(site: Site) -> Any:
     bank = _bank(site, 128, _WIDTH)
     part = bank[column : column + width]
     nisa.nc_matmul(
-        dst=part, stationary=room[row : row + count, 0:width], moving=other[row : row + count],
-        tile_position=(row, column), tile_size=(rows, columns),
-    )  # fmt: skip
+        dst=part,
+        stationary=room[row : row + count, 0:width],
+        moving=other[row : row + count],
+        tile_position=(row, column),
+        tile_size=(rows, columns),
+    )
     return _out(site, part)
 
 
@@ -194,9 +197,13 @@ def _quantized(x: Array, kind: str) -> tuple[Array, Array]:
 def _draw_quantized(draw: Draw) -> Step | None:
     if not _mx_room(draw):
         return None
-    return {"kind": draw.pick("float8_e4m3fn", "float8_e5m2"), "shown": draw.pick("codes", "scales"),
-            "source": draw.pick("bfloat16", "float16"), "spread": draw.pick(1.0, 1e-3, 300.0),
-            "codes": draw.flag()}  # fmt: skip
+    return {
+        "kind": draw.pick("float8_e4m3fn", "float8_e5m2"),
+        "shown": draw.pick("codes", "scales"),
+        "source": draw.pick("bfloat16", "float16"),
+        "spread": draw.pick(1.0, 1e-3, 300.0),
+        "codes": draw.flag(),
+    }
 
 
 def _issue_quantized(site: Site) -> Any:
@@ -248,9 +255,14 @@ def _model_quantized(seen: Seen) -> Result:
 def _draw_mx(draw: Draw) -> Step | None:
     if not _mx_room(draw):
         return None
-    return {"kind": draw.pick("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2"), "source": "bfloat16",
-            "codes": draw.flag(), "again": draw.pick(None, None, None, True, False),
-            "part": draw.flag(), "half": draw.flag()}  # fmt: skip
+    return {
+        "kind": draw.pick("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2"),
+        "source": "bfloat16",
+        "codes": draw.flag(),
+        "again": draw.pick(None, None, None, True, False),
+        "part": draw.flag(),
+        "half": draw.flag(),
+    }
 
 
 def _issue_mx(site: Site) -> Any:
@@ -270,9 +282,14 @@ def _issue_mx(site: Site) -> Any:
     for number in range(2 if step["again"] is not None else 1):
         told = {} if step["again"] is None else {"accumulate": step["again"] if number else False}
         nisa.nc_matmul_mx(
-            dst=bank, stationary=one[0:rows], moving=two[0:rows], stationary_scale=one_scales[0:rows],
-            moving_scale=two_scales[0:rows], **placed, **told,
-        )  # fmt: skip
+            dst=bank,
+            stationary=one[0:rows],
+            moving=two[0:rows],
+            stationary_scale=one_scales[0:rows],
+            moving_scale=two_scales[0:rows],
+            **placed,
+            **told,
+        )
     return _out(site, bank)
 
 

@@ -57,8 +57,12 @@ def _draw_drawn(draw: Draw) -> Step | None:
     if draw.program["chip"] == "trn1":
         return None
     engine = draw.pick("gpsimd", "vector") if draw.program["chip"] == "trn3" else "gpsimd"
-    return {"engine": engine, "kind": draw.pick("uint32", "int32", "uint16", "int16", "uint8", "int8"),
-            "shown": draw.pick("numbers", "state"), "turns": draw.pick(1, 2)}  # fmt: skip
+    return {
+        "engine": engine,
+        "kind": draw.pick("uint32", "int32", "uint16", "int16", "uint8", "int8"),
+        "shown": draw.pick("numbers", "state"),
+        "turns": draw.pick(1, 2),
+    }
 
 
 def _issue_drawn(site: Site) -> Any:
@@ -88,9 +92,12 @@ def _draw_between(draw: Draw) -> Step | None:
     if draw.program["chip"] != "trn3":
         return None
     ends = draw.pick((0.0, 1.0), (-3.5, 2.0), (1.0, 1.5), "columns")
-    return {"ends": ends, "kind": draw.pick("float32", "bfloat16", "int16"),
-            "form": draw.pick("between", "dropout", "language"),
-            "chance": draw.pick(0.0, 0.25, 0.5, 1.0)}  # fmt: skip
+    return {
+        "ends": ends,
+        "kind": draw.pick("float32", "bfloat16", "int16"),
+        "form": draw.pick("between", "dropout", "language"),
+        "chance": draw.pick(0.0, 0.25, 0.5, 1.0),
+    }
 
 
 def _issue_between(site: Site) -> Any:
@@ -163,8 +170,11 @@ def _model_seeded(seen: Seen) -> Result:
 
 
 def _draw_spread(draw: Draw) -> Step:
-    return {"memory": draw.pick("sbuf", "private_hbm"), "form": draw.pick("mean", "square", "dropped"),
-            "chance": draw.pick(0.0, 0.1, 0.5, 1.0)}  # fmt: skip
+    return {
+        "memory": draw.pick("sbuf", "private_hbm"),
+        "form": draw.pick("mean", "square", "dropped"),
+        "chance": draw.pick(0.0, 0.1, 0.5, 1.0),
+    }
 
 
 _DRAWN = 400

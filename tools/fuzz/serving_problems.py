@@ -57,10 +57,15 @@ def draw_serving(seed: int) -> Case | None:
     if rng.random() < 0.3:
         requests.insert(int(rng.integers(len(requests) + 1)), [0, page * blocks + 1, 3, False])
     return {
-        "seed": seed, "model": str(rng.choice(MODELS)), "page": page, "blocks": blocks,
-        "batch_tokens": int(rng.choice([8, 32, 64])), "sharing": bool(rng.integers(2)),
-        "scheduler": str(rng.choice(["fifo", "prefill_first"])), "requests": requests,
-    }  # fmt: skip
+        "seed": seed,
+        "model": str(rng.choice(MODELS)),
+        "page": page,
+        "blocks": blocks,
+        "batch_tokens": int(rng.choice([8, 32, 64])),
+        "sharing": bool(rng.integers(2)),
+        "scheduler": str(rng.choice(["fifo", "prefill_first"])),
+        "requests": requests,
+    }
 
 
 def simpler_servings(case: Case) -> list[Case]:

@@ -19,9 +19,15 @@ from nki_hf.adapters.hub_kernel import HUB_NAME
 __all__ = ["main", "wrong_with"]
 
 _SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 16, "intermediate_size": 64, "max_position_embeddings": 2048,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 64,
+    "max_position_embeddings": 2048,
+}
 _PATIENCE_S = 120.0
 
 
@@ -63,9 +69,12 @@ def wrong_with(case: dict[str, Any]) -> str:
     model.set_attn_implementation(HUB_NAME)
     nki_hf.explain(reset=True)
     config = ContinuousBatchingConfig(
-        page_size=case["page"], num_blocks=case["blocks"], max_batch_tokens=case["batch_tokens"],
-        allow_block_sharing=case["sharing"], scheduler_type=case["scheduler"],
-    )  # fmt: skip
+        page_size=case["page"],
+        num_blocks=case["blocks"],
+        max_batch_tokens=case["batch_tokens"],
+        allow_block_sharing=case["sharing"],
+        scheduler_type=case["scheduler"],
+    )
     generation = GenerationConfig(max_new_tokens=4, do_sample=False, eos_token_id=-1, pad_token_id=0)
     manager = model.init_continuous_batching(generation, checked_batching(config))
     manager.start()
