@@ -171,6 +171,8 @@ def written(any_versions=False):
 
 def main(parts):
     """Write the page, row by row, for the ways whose name holds one of `parts` (none: all; `--missing`: those it lacks)."""
+    if parts != ["--missing"] and parts and not any(part in way for _, way in cases() for part in parts):
+        sys.exit(f"{' '.join(parts)} is part of no way: {', '.join(sorted({way for _, way in cases()}))}.")
     rows = written()
     for model, way in cases():
         if (way, model) in rows if parts == ["--missing"] else parts and not any(part in way for part in parts):

@@ -42,4 +42,6 @@ def main(checkout: Path) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "src/nkilib_src/nkilib").is_dir():
+        sys.exit("usage: python tools/lint_public.py FOLDER, a checkout of nki-library with src/nkilib_src/nkilib.")
     sys.exit(main(Path(sys.argv[1])))

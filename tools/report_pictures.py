@@ -38,13 +38,18 @@ def main() -> int:
         draw_docs()
         return 0
     options.folder.mkdir(parents=True, exist_ok=True)
-    pages = {**PAGES, **({"own": tuple(own)} if own else {})}
+    pages = {**({"own": tuple(own)} if own else {}), **PAGES}
     wrong = 0
     with Browser() as browser:
         for name, words in pages.items():
             page = options.folder / f"{name}.html"
             began = time.perf_counter()
-            subprocess.run([sys.executable, "-m", "nki_hf", "report", *words, "-o", str(page)], check=True, capture_output=True)
+            done = subprocess.run(
+                [sys.executable, "-m", "nki_hf", "report", *words, "-o", str(page)], capture_output=True, text=True
+            )
+            if done.returncode:
+                print(done.stderr, end="", file=sys.stderr)
+                return 2
             print(f"{page}: {page.stat().st_size / 2**20:.2f} MiB, {time.perf_counter() - began:.1f} s")
             for width in WIDTHS:
                 for dark in (False, True):

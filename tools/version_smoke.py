@@ -265,6 +265,9 @@ def with_column(page, heading, cells):
 def main(arguments):
     """Run the cases whose name holds one of the arguments (none: all); 0 if all are ok."""
     parts = [each for each in arguments if each != "--page"]
+    if parts and not any(part in case for part in parts for case in CASES):
+        print(f"{' '.join(parts)} is part of no case: {', '.join(CASES)}.", file=sys.stderr)
+        return 2
     mine = versions()
     print(", ".join(f"{name} {number}" for name, number in mine.items()), flush=True)
     found = {}

@@ -139,7 +139,7 @@ def _unread(mask: torch.Tensor, q: torch.Tensor, seqlen_kv: int, *, cut: bool, l
         if bias is mask:
             bias = mask.view(mask.shape)  # what is kept with it goes with this pass
         keep_conversions(bias)
-        found = shared[where] = _Pass(mask._version, Keys(bias=bias), set())
+        found = shared[where] = _Pass(mask._version, Keys(bias=bias), {id(layer)})  # never without who asked for it
     found.layers.add(id(layer))
     return found.keys
 

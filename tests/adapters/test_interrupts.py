@@ -1,6 +1,5 @@
 """An interrupt (Ctrl-C) at any line: the next call is right, and nothing is counted twice, lost or left locked."""
 
-import linecache
 import random
 import sys
 import threading
@@ -8,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from interrupts import InterruptAt, every_line
 
 import nki_hf
 from nki_hf.adapters import call_log, masks
@@ -18,51 +18,6 @@ from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.execution import numerics, storage
 from nki_hf.sim.run import program, tape
 from nki_hf.sim.stream.events import Buffer
-
-
-class InterruptAt:
-    """Raise KeyboardInterrupt at the n-th line that runs in the given files, on this thread.
-
-    A line that begins a `with` block is left out: Python reports it a second time when the block ends, where a tracer can
-    raise before the exit is called, and an interrupt cannot.
-    """
-
-    def __init__(self, number, *modules):
-        self.number, self.seen, self.files = number, 0, {module.__file__ for module in modules}
-
-    def __enter__(self):
-        sys.settrace(self.on_call)
-        return self
-
-    def __exit__(self, kind, *rest):
-        sys.settrace(None)
-        return kind is KeyboardInterrupt
-
-    def on_call(self, frame, event, argument):
-        return self.on_line if frame.f_code.co_filename in self.files else None
-
-    def on_line(self, frame, event, argument):
-        if event == "line":
-            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            if not line.startswith(("with ", "finally", "stop.set", "for thread in others", "thread.join", "if thread.ident")):
-                self.seen += 1
-                if self.seen == self.number:
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-        return self.on_line
-
-
-def every_line(work, *modules, check, stride=1):
-    """Run `work` interrupted at its first line, its second, ... until none is left; `check` after each."""
-    number = 1 - stride
-    while True:
-        number += stride
-        with InterruptAt(number, *modules) as tracer:
-            work()
-        reached = tracer.seen >= number
-        check()
-        if not reached:
-            return number - 1
 
 
 def tensors(length=5):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fuzz_seeds import nothing_wrong
 
 import nki_hf
 from nki_hf.adapters import op_gradients
@@ -18,7 +19,8 @@ from nki_hf.kernels.flash_const_max import call
 from nki_hf.kernels.flash_const_max.tuning import TABLE
 from nki_hf.kernels.flash_decode import plan as flash_decode_plan
 from nki_hf.sim.isa.operators import OPERATORS
-from tools.fuzz import attention_call, attention_check, attention_fronts, kernel_issue, kernel_programs
+from tools.fuzz import attention_call, attention_check, attention_fronts, kernel_issue, kernel_programs, serving_problems
+from tools.fuzz.attention_extras import draw_extra
 from tools.fuzz.attention_forms import WAYS, draw_decode, draw_form, draw_way
 from tools.fuzz.attention_packs import draw_pack
 from tools.fuzz.attention_problems import PLAIN, draw_band, draw_learnt_bias, draw_problem, refused
@@ -28,15 +30,6 @@ from tools.fuzz.search import KINDS, main, search, wrong_with
 from tools.fuzz.wide_programs import WIDE, draw_wide
 
 ROOT = Path(__file__).parents[2]
-
-
-def nothing_wrong(name, first, count):
-    kind = KINDS[name]
-    for seed in range(first, first + count):
-        case = kind.draw(seed)
-        if case is not None:
-            why = kind.check(case)
-            assert not why, f"seed {seed}: {why}\n{case}"
 
 
 @pytest.mark.parametrize("first", [0, 10, 20])
@@ -53,7 +46,9 @@ def test_random_bands():
     nothing_wrong("bands", 4, 4)
 
 
-@pytest.mark.parametrize(("kind", "first", "count"), [("forms", 0, 15), ("packs", 0, 4), ("decodes", 0, 4), ("ways", 0, 4)])
+@pytest.mark.parametrize(
+    ("kind", "first", "count"), [("forms", 0, 15), ("packs", 0, 4), ("decodes", 0, 4), ("ways", 0, 4), ("extras", 0, 12)]
+)
 def test_random_problems_of_other_forms(kind, first, count):
     nothing_wrong(kind, first, count)
 
@@ -94,10 +89,11 @@ def test_many_random_bands(first):
         *(("packs", first) for first in range(0, 400, 50)),
         *(("decodes", first) for first in range(0, 400, 50)),
         *(("ways", first) for first in range(0, 200, 25)),
+        *(("extras", first) for first in range(0, 2000, 100)),
     ],
 )
 def test_many_random_problems_of_other_forms(kind, first):
-    nothing_wrong(kind, first, {"forms": 100, "ways": 25}.get(kind, 50))
+    nothing_wrong(kind, first, {"forms": 100, "extras": 100, "ways": 25}.get(kind, 50))
 
 
 @pytest.mark.slow
@@ -177,7 +173,7 @@ def test_equal_seeds_give_equal_problems_and_every_field_is_known():
     drawn = [draw_problem(seed) for seed in range(400)]
     assert 0 < sum(map(refused, drawn)) < 60
     others = []
-    for draw in (draw_band, draw_form, draw_pack, draw_decode, draw_way):
+    for draw in (draw_band, draw_form, draw_pack, draw_decode, draw_way, draw_extra):
         others += [draw(seed) for seed in range(100)]
         assert repr(draw(5)) == repr(draw(5))
         assert draw(5).keys() == {"seed", *PLAIN}
@@ -486,3 +482,54 @@ def test_a_replay_that_differs_is_found(monkeypatch):
     right = Program.__call__
     monkeypatch.setattr(Program, "__call__", lambda self, inputs: [each + 1 for each in right(self, inputs)])
     assert "replay" in check_program(program)
+
+
+SERVED = pytest.mark.skipif(bool(serving_problems.unusable()), reason=serving_problems.unusable() or "-")
+
+
+@SERVED
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 48, 8))
+def test_many_random_requests_to_continuous_batching(first):
+    nothing_wrong("serving", first, 8)
+
+
+def test_random_requests_are_of_every_kind():
+    drawn = [serving_problems.draw_serving(seed) for seed in range(100)]
+    if drawn[0] is None:
+        assert serving_problems.unusable()
+        return
+    assert {case["model"] for case in drawn} == {*serving_problems.MODELS}
+    assert any(request[3] for case in drawn for request in case["requests"])
+    too_long = [request for case in drawn for request in case["requests"] if request[1] > case["page"] * case["blocks"]]
+    assert len(too_long) > 10
+    simpler = serving_problems.simpler_servings({**drawn[0], "requests": [[0, 1, 1, False]] * 2, "sharing": True})
+    assert len(simpler) == 3
+
+
+@pytest.mark.parametrize("instead", [float("inf"), float("nan"), -1e38, 0.0])
+def test_a_planted_lse_of_rows_without_keys_is_found(monkeypatch, instead):
+    case = {"seqlen_q": 9, "seqlen_kv": 40, "ahead": 1, "q_offset": -5, "lse": True}
+    right = attention_check.nki_hf.attention
+
+    def wrong(*given, **options):
+        out, lse = right(*given, **options)
+        return out, torch.where(lse == -torch.inf, instead, lse)
+
+    assert not attention_check.check_problem(case)
+    monkeypatch.setattr(attention_check.nki_hf, "attention", wrong)
+    assert attention_check.check_problem(case).startswith("lse is ")
+
+
+def test_a_planted_lse_of_flash_const_max_is_found(monkeypatch):
+    """Off by a thousandth, which is less than one weight of 16 bits is rounded by."""
+    case = {"dtype": "bfloat16", "kernel": "flash_const_max", "seqlen_q": 300, "seqlen_kv": 700, "lse": True, "scale": 0.1}
+    assert not attention_check.check_problem(case)
+    right = attention_check.nki_hf.attention
+
+    def wrong(*given, **options):
+        out, lse = right(*given, **options)
+        return out, lse + 1e-3
+
+    monkeypatch.setattr(attention_check.nki_hf, "attention", wrong)
+    assert attention_check.check_problem(case).startswith("lse errs by")

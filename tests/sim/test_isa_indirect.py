@@ -103,7 +103,8 @@ def matmul(data):
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "count", "offered"), [(64, 1, None, 32), (32, 2, 33, 32), (8, 3, 25, 24), (32, 1, None, 16)]
+    ("rows", "columns", "count", "offered"),
+    [(64, 1, None, 32), (32, 2, 33, 32), (8, 3, 25, 8), (32, 1, None, 16), (40, 2, 9, 8), (19, 2, 4, 3), (8, 3, 24, 8)],
 )
 def test_more_elements_than_a_group_has_offsets_for_is_a_fault(rows, columns, count, offered):
     def kernel(a):

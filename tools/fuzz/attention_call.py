@@ -21,7 +21,7 @@ from tools.fuzz.attention_given import Given
 from tools.fuzz.attention_problems import VANISHING, Case
 from tools.fuzz.attention_ways import in_way
 
-__all__ = ["called", "differing"]
+__all__ = ["called", "called_with", "differing"]
 
 
 def called(case: Case, given: Given, *, twice: bool = False) -> dict[str, torch.Tensor | None]:
@@ -61,6 +61,13 @@ def called(case: Case, given: Given, *, twice: bool = False) -> dict[str, torch.
                 raise AssertionError(f"the gradient of {name} has other bits when it is taken again")
             found[f"d{name}"] = one
     return found
+
+
+def called_with(case: Case, given: Given, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The output alone, with some of the problem's tensors replaced."""
+    leaves = {name: getattr(given, name) for name in ("q", "k", "v", "sink", "mask", "position_bias")}
+    with _surroundings(case):
+        return FRONTS[case["front"]](case, given, {**leaves, **tensors}, _wrapped_scale(case))[0]
 
 
 def _learning(case: Case, leaves: dict[str, Any]) -> dict[str, torch.Tensor]:

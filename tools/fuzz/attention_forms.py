@@ -16,9 +16,19 @@ RUNS = ("band", "runs", "blocks", "left_padding")
 """Masks of which each row is one run of keys: on one band, anywhere, causal in blocks on the diagonal, causal behind padding.
 They hide keys, so they are passed as bool or as zeros and a lowest number.
 """
-WAYS = ("compiled", "compiled dynamic", "exported", "vmap", "autocast", "no_grad", "checkpoint")
+WAYS = (
+    "compiled",
+    "compiled dynamic",
+    "exported",
+    "vmap",
+    "autocast",
+    "no_grad",
+    "checkpoint",
+    "compiled in inference",
+    "inference of compiled",
+)
 """See attention_ways.py."""
-UNREAD = ("compiled", "compiled dynamic", "exported", "vmap")
+UNREAD = ("compiled", "compiled dynamic", "exported", "vmap", "compiled in inference", "inference of compiled")
 """Ways in which the values of a mask cannot be read (docs/support.md)."""
 _TYPES = (None, None, "float32", "bfloat16", "float16", "float64")
 
@@ -117,7 +127,7 @@ def draw_way(seed: int) -> Case:
     case["scale_as"] = "float" if case["scale_as"] != "learned" else "learned"
     if case["mask"] == "int64":  # it warns, which a graph cannot
         case["mask"] = "float"
-    if case["way"] in ("exported", "no_grad", "vmap"):
+    if case["way"] in ("exported", "no_grad", "vmap", "compiled in inference", "inference of compiled"):
         case.update(gradients=False, mask_learns=False)
     if case["way"] == "checkpoint":
         case.update(gradients=True)

@@ -24,10 +24,22 @@ Results = tuple[torch.Tensor, torch.Tensor | None]
 class _Layer(torch.nn.Module):  # type: ignore[misc,unused-ignore]
     """What Transformers' function reads of an attention layer."""
 
-    def __init__(self, *, is_causal: bool) -> None:
+    def __init__(self, *, is_causal: bool, training: bool = False, indexer: Any = None) -> None:
         super().__init__()
         self.is_causal = is_causal
-        self.train(False)
+        self.indexer = indexer
+        self.train(training)
+
+
+class _Indexer:
+    """A model's own: within the mask that it is given, the keys of the blocks that each row names; negative = none."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def build_block_mask(self, chosen: Any, mask: Any, seqlen_kv: int, dtype: Any, device: Any, positions: Any) -> Any:
+        block = torch.arange(seqlen_kv, device=device) // self.size
+        return mask & (chosen[..., None] == block).any(-2)
 
 
 def _attention(case: Case, given: Given, leaves: dict[str, Any], scale: Any) -> Results:
@@ -55,12 +67,18 @@ def _transformers(case: Case, given: Given, leaves: dict[str, Any], scale: Any) 
     options[case["sink_name"]] = leaves["sink"]
     if by_argument:
         options["is_causal"] = case["causal"]
-    further = {"position_bias": leaves["position_bias"], "sliding_window": case["hint"], "indices": given.indices}
+    further = {"position_bias": leaves["position_bias"], "sliding_window": case["hint"]}
+    further["indices"] = given.indices if case["chosen_blocks"] is None else None
     options.update({name: value for name, value in further.items() if value is not None})
     if case["lengths"] is not None:
         cu_q, cu_kv = starts(case)
         options.update(cu_seq_lens_q=cu_q, cu_seq_lens_k=cu_kv)
-    layer = _Layer(is_causal=case["causal"] != by_argument)
+    if case["dropout"] is not None:
+        options["dropout"] = case["dropout"]
+    indexer = None
+    if case["chosen_blocks"] is not None:
+        options["block_indices"], indexer = given.indices, _Indexer(case["chosen_blocks"][0])
+    layer = _Layer(is_causal=case["causal"] != by_argument, training=case["dropout"] is not None, indexer=indexer)
     out, _ = nki_attention(layer, leaves["q"], leaves["k"], leaves["v"], passed_mask(case, leaves["mask"]), **options)
     return out.transpose(1, 2), None
 
@@ -106,7 +124,9 @@ def _kvcache(case: Case, given: Given, leaves: dict[str, Any], scale: Any) -> Re
 
 def _flash_options(case: Case, leaves: dict[str, Any], scale: Any) -> dict[str, Any]:
     window, ahead = case["window"], case["ahead"]
+    dropout = {} if case["dropout"] is None else {"dropout_p": case["dropout"]}
     return {
+        **dropout,
         "softmax_scale": scale,
         "causal": case["causal"],
         "window_size": (-1 if window is None else window - 1, -1 if ahead is None else ahead - 1),

@@ -182,7 +182,16 @@ def _laid_mask(mask: torch.Tensor, case: Case) -> torch.Tensor:
 
 
 def _indices(case: Case, shape: tuple[int, int, int]) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Of `chosen_keys`: int64 `[batch, rows, count]`, and bool `[batch, 1, rows, keys]`, True = named."""
+    """Of `chosen_keys`: int64 `[batch, rows, count]`, and bool `[batch, 1, rows, keys]`, True = named; of `chosen_blocks` the
+    same with an axis of heads `[batch, 1, rows, count]`.
+    """
+    if case["chosen_blocks"] is not None:
+        apart = torch.Generator().manual_seed(case["seed"] + 2)
+        batch, rows, keys = shape
+        size, count = case["chosen_blocks"]
+        chosen = torch.randint(-1, -(-keys // size), (batch, 1, rows, count), generator=apart)
+        named = (chosen[..., None] == torch.arange(keys) // size).any(-2)
+        return chosen, named
     if case["chosen_keys"] is None:
         return None, torch.ones(1, dtype=torch.bool)
     apart = torch.Generator().manual_seed(case["seed"] + 2)

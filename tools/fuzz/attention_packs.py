@@ -109,6 +109,8 @@ def _draw_cache(case: Case, rng: np.random.Generator) -> None:
         "rows": case["pages"] is None and bool(rng.random() < 0.4),
         "one_length": bool(rng.random() < 0.2),
     }
+    if case["cache"]["rotary"] and rng.random() < 0.3:  # rows that nothing puts in an order all stand at one place
+        case.update(causal=False, window=None, ahead=None, seqlen_q=int(rng.choice([2, 5])))
 
 
 def simpler_packs(case: Case) -> list[Case]:

@@ -33,6 +33,7 @@ PLAIN: Case = {
     "kv_dtype": None, "mask_dtype": None, "mask_written": "copy_", "sink_axes": (1, 1, 1), "sink_name": "s_aux",
     "causal_by": "layer", "hint": None, "chosen_keys": None, "bias_spare": 0, "loss": "both", "way": None,
     "lengths": None, "spare": 0, "pages": None, "cache": None, "parts": None,
+    "dropout": None, "second": False, "chosen_blocks": None,
 }  # fmt: skip
 """Every field of a problem with its simplest value. A problem file names only what differs.
 
@@ -49,8 +50,8 @@ other values goes first, so that what is judged may be a replay of theirs.
 `mask_written`: with `recorded` = `mask`, how the mask's tensor got its values after a call with others. `sink_axes`: whether
 a sink per row has batches, heads and rows of its own. `sink_name`, `causal_by`, `hint` (sliding_window), `chosen_keys` (how
 many keys `indices` names for each row), `bias_spare` (keys of position_bias behind the last): arguments of Transformers'
-function. `loss`: of which results gradients are taken. `way`: how the call is run, see attention_ways.py. The last line: see
-attention_packs.py.
+function. `loss`: of which results gradients are taken. `way`: how the call is run, see attention_ways.py. The last lines: see
+attention_packs.py and attention_extras.py.
 """
 
 LEARNT = ("minus_inf", "float", "nan", "inf", "float64", "lowest")

@@ -11,7 +11,7 @@ from nki_hf.problem import Mask, Problem
 from tools.fuzz.attention_given import Given
 from tools.fuzz.attention_problems import VANISHING, Case
 
-__all__ = ["flushed", "formulas", "oracle", "sizes_of"]
+__all__ = ["flushed", "formulas", "oracle", "output", "sizes_of"]
 
 _INF = torch.inf
 
@@ -52,6 +52,22 @@ def formulas(case: Case, given: Given, dtype: torch.dtype) -> dict[str, Any]:
         for name, leaf in leaves.items():
             found[f"d{name}"] = None if leaf is None else torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
     return {name: None if each is None else each.double() for name, each in found.items()}
+
+
+def output(case: Case, given: Given, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The output in float64, of tensors in the place of the problem's q, k, v and sink; autograd follows it twice."""
+    q, k, v = (tensors.get(name, getattr(given, name)).double() for name in ("q", "k", "v"))
+    k, v = (each.repeat_interleave(case["group"], 1) for each in (k, v))
+    scores = q @ k.transpose(-1, -2) * (case["head_dim"] ** -0.5 if case["scale"] is None else case["scale"])
+    if case["softcap"] is not None:
+        scores = case["softcap"] * torch.tanh(scores / case["softcap"])
+    scores = scores + given.bias
+    sink = tensors.get("sink", given.sink)
+    if sink is not None:
+        scores = torch.cat([scores, sink.double().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    dead = (scores == -_INF).all(-1, keepdim=True)
+    probs = torch.softmax(scores.masked_fill(dead, 0.0), -1).masked_fill(dead, 0.0)
+    return probs[..., : case["seqlen_kv"]] @ v
 
 
 def _biases(given: Given) -> dict[str, torch.Tensor]:

@@ -31,6 +31,16 @@ def in_way(case: Case, function: Callable[[dict[str, Any]], Results], leaves: di
     def called(*tensors: torch.Tensor) -> Results:
         return function(dict(zip(names, tensors, strict=True)))
 
+    if way == "compiled in inference":  # the graph is made in inference mode
+        with torch.inference_mode():
+            return in_way({**case, "way": "compiled"}, function, leaves)
+    if way == "inference of compiled":  # it is made outside, and called again inside
+        torch._dynamo.reset()
+        torch._logging.set_logs(dynamo=logging.ERROR)
+        graph = torch.compile(called, backend="aot_eager", dynamic=False)
+        graph(*given.values())
+        with torch.inference_mode():
+            return graph(*given.values())
     if way.startswith("compiled"):
         torch._dynamo.reset()
         torch._logging.set_logs(dynamo=logging.ERROR)

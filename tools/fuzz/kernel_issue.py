@@ -15,6 +15,7 @@ from nki_hf.sim import language as nl
 from tools.fuzz.kernel_loops import loop
 from tools.fuzz.kernel_model import Array
 from tools.fuzz.kernel_programs import COLUMNS, NEW_TILES, TILES, Step, changed, ranges_of
+from tools.fuzz.rare_programs import issue_rare
 from tools.fuzz.wide_issue import issue_wide
 
 __all__ = ["Refused", "launched"]
@@ -28,8 +29,8 @@ class Refused(Exception):
         self.path = path
 
 
-def launched(program: Step, inputs: dict[str, Array], *, record: bool = False) -> Any:
-    """The program as a kernel, launched on its inputs; see `nki_hf.sim.launch` for what it gives.
+def launched(program: Step, inputs: dict[str, Array], **options: Any) -> Any:
+    """The program as a kernel, launched on its inputs with `SimOptions` of these `options`; see `nki_hf.sim.launch`.
 
     Raises:
       Refused: a step breaks a rule.
@@ -61,6 +62,10 @@ def launched(program: Step, inputs: dict[str, Array], *, record: bool = False) -
                 tile = issue_wide(step, tiles, lambda view: _view(tiles, view), register)
                 outputs.append(_stored(tile, core, program))
                 continue
+            if step["op"] == "rare":
+                tile = issue_rare(step, tiles, lambda view: _view(tiles, view), program, core)
+                outputs.append(_stored(tile, core, program))
+                continue
             if step["op"] != "loop":
                 outputs += [_stored(tile, core, program) for tile in _issue(step, tiles, core, program)]
                 continue
@@ -86,8 +91,9 @@ def launched(program: Step, inputs: dict[str, Array], *, record: bool = False) -
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            options = SimOptions(record=record, chip=get_chip(program.get("chip", "trn2")))
-            return launch(kernel, tuple(inputs.values()), options=options, lnc=program["cores"])
+            chip = get_chip(program.get("chip", "trn2"))
+            told = SimOptions(chip=chip, seed=program["seed"] % 3, **options)
+            return launch(kernel, tuple(inputs.values()), options=told, lnc=program["cores"])
         except KernelFault as fault:
             raise Refused(path, fault) from None
 
@@ -124,8 +130,14 @@ def _issue(step: Step, tiles: dict[str, Any], core: Any, program: Step) -> list[
     """Issue one instruction; the tiles that it wrote."""
     op = step["op"]
     if op == "sendrecv":
+        moved = {1: {"dma_engine": nisa.dma_engine.gpsimd_dma}, 2: {"dma_engine": nisa.dma_engine.dma}}
         nisa.sendrecv(
-            src=tiles[step["data"]], dst=tiles[step["dst"]], send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=0
+            src=tiles[step["data"]],
+            dst=tiles[step["dst"]],
+            send_to_rank=1 - core,
+            recv_from_rank=1 - core,
+            pipe_id=0,
+            **moved.get(program["seed"] % 3, {}),
         )
         return [tiles[step["dst"]]]
     if op == "meet":

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tools.fuzz.kernel_programs import Step
+from tools.fuzz.rare_programs import rare_result
 from tools.fuzz.wide_model import wide_result
 
 __all__ = ["Array", "State", "after", "rounded", "viewed"]
@@ -85,8 +86,9 @@ def after(step: Step, state: State, other: State | None = None, which: int = 0) 
 
     Views are flat, `[partitions, elements]`: only the number of elements of operands must agree.
     """
-    if step["op"] == "wide":
-        return [(state["result"], *wide_result(step, functools.partial(_raw, state), state, which))]
+    if step["op"] in ("wide", "rare"):
+        result = wide_result if step["op"] == "wide" else rare_result
+        return [(state["result"], *result(step, functools.partial(_raw, state), state, which))]
     found: Result = _STEPS[step["op"]](step, state) if step["op"] not in ("sendrecv", "meet") else []
     if other is not None:
         found = [(state[step["dst"]], other[step["data"]].copy(), 0)]

@@ -41,8 +41,8 @@ _BINARY = ("add", "subtract", "multiply", "maximum", "minimum", "equal", "not_eq
            "greater_equal", "logical_and", "logical_or", "logical_xor")  # fmt: skip
 RESULTS = ("matmul", "transpose", "max8", "bn_stats")
 """Instructions whose result has a shape of its own; it goes to a new tile. They stand outside of loops."""
-NEW_TILES = (*RESULTS, "wide")
-"""The same, with the steps of wide_programs.py."""
+NEW_TILES = (*RESULTS, "wide", "rare")
+"""The same, with the steps of wide_programs.py and rare_programs.py."""
 _ANY_TYPE = (
     "copy", "memset", "tensor_tensor", "tensor_tensor", "tensor_scalar", "tensor_scalar", "scalar_tensor_tensor", "iota",
     "reduce", "predicated", "affine_select", "dma", "partition_reduce",

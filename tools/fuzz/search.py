@@ -6,9 +6,11 @@ python -m tools.fuzz.search --first 100 --count 50  the problems and kernels of 
 Attention goes through the front doors and is compared with two references in float64 (attention_check.py): `attention` draws
 sizes, masks and hostile scalars; in `biases` an additive bias has a gradient; `bands` are rows of many lengths that
 `flash_const_max` takes; `forms` has what else masks, sinks and arguments may be, and nothing at all; `packs` FlashAttention's
-functions, packed rows and merged parts; `decodes` few rows of many keys; `ways` graphs, transforms and contexts of torch.
-Kernels are judged instruction by instruction by a model in NumPy (kernel_check.py): `kernels`, and `wide` with more
-instructions, functions, types, views and loops. Exit code 1 if something was found.
+functions, packed rows and merged parts; `decodes` few rows of many keys; `ways` graphs, transforms and contexts of torch;
+`extras` dropout, gradients of gradients and blocks of keys; `serving` requests to continuous batching, each against itself
+alone.
+Kernels are judged instruction by instruction by a model in NumPy (kernel_check.py): `kernels`, `wide` with more
+instructions, functions, types, views and loops, and `rare` with the rest of the language. Exit code 1 if something was found.
 """
 
 from __future__ import annotations
@@ -27,12 +29,15 @@ from pathlib import Path
 from typing import Any
 
 from tools.fuzz.attention_check import check_problem
+from tools.fuzz.attention_extras import draw_extra
 from tools.fuzz.attention_forms import draw_decode, draw_form, draw_way
 from tools.fuzz.attention_packs import draw_pack, simpler_packs
 from tools.fuzz.attention_problems import PLAIN, draw_band, draw_learnt_bias, draw_problem, simpler_problems
 from tools.fuzz.kernel_check import check_program, without_refused
 from tools.fuzz.kernel_issue import Refused
 from tools.fuzz.kernel_programs import draw_program, simpler_programs
+from tools.fuzz.rare_programs import draw_rare
+from tools.fuzz.serving_problems import check_serving, draw_serving, simpler_servings
 from tools.fuzz.wide_programs import draw_wide
 
 __all__ = ["KINDS", "Found", "Kind", "main", "search", "simplest", "written"]
@@ -40,7 +45,7 @@ __all__ = ["KINDS", "Found", "Kind", "main", "search", "simplest", "written"]
 _PATIENCE_S = 60.0
 """Spent on making one failure smaller."""
 _ENOUGH = 20
-"""Failures of a kind after which the search goes on with the other kind only."""
+"""Failures of a kind after which the search goes on with the other kinds only."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,11 @@ KINDS = {
     "packs": Kind(draw_pack, check_problem, simpler_packs, "tools.fuzz.attention_check", "check_problem"),
     "decodes": Kind(draw_decode, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "ways": Kind(draw_way, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
+    "extras": Kind(draw_extra, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "kernels": Kind(_drawn(draw_program), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
     "wide": Kind(_drawn(draw_wide), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
+    "serving": Kind(draw_serving, check_serving, simpler_servings, "tools.fuzz.serving_problems", "check_serving"),
+    "rare": Kind(_drawn(draw_rare), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
 }
 
 
@@ -103,25 +111,26 @@ def search(
     count: int | None = None,
     say: Callable[[str], None] = print,
 ) -> Found:
-    """Try seeds from `first` on, until the time or the count is used up.
+    """Try seeds from `first` on, until the time or the count is used up. Kinds get equal shares of the time, not of the seeds.
 
     Args:
-      kinds: of `KINDS`; each seed is a case of each.
-      first: the first seed.
+      kinds: of `KINDS`; each goes through its own seeds.
+      first: the first seed of each.
       folder: where failures are written.
-      seconds, count: the end of the search; one of them.
+      seconds, count: the end of the search; one of them. `count` seeds of each kind.
       say: takes lines for the user.
     """
     found, start, failures = Found(), time.monotonic(), Counter[str]()
-    seed, told = first, start
-    while (count is None or seed < first + count) and (seconds is None or time.monotonic() - start < seconds):
-        for name in kinds:
-            if failures[name] >= _ENOUGH:
-                continue
-            kind = KINDS[name]
-            case = kind.draw(seed)
-            if case is None:
-                continue
+    seeds, spent, told = dict.fromkeys(kinds, first), dict.fromkeys(kinds, 0.0), start
+    while seconds is None or time.monotonic() - start < seconds:
+        left = [name for name in kinds if failures[name] < _ENOUGH and (count is None or seeds[name] < first + count)]
+        if not left:
+            break
+        name = min(left, key=lambda each: spent[each])
+        began, kind, seed = time.monotonic(), KINDS[name], seeds[name]
+        seeds[name] += 1
+        case = kind.draw(seed)
+        if case is not None:
             found.tried[name] += 1
             why = wrong_with(kind, case)
             if why:
@@ -129,10 +138,10 @@ def search(
                 path = written(kind, simplest(kind, case, why), why, folder / f"{name}_{seed}.py")
                 found.files.append(path)
                 say(f"{name}, seed {seed}: {why}\n  reproduced by {path}")
-        seed += 1
+        spent[name] += time.monotonic() - began
         if time.monotonic() - told > 60:
             told = time.monotonic()
-            say(f"{_counts(found)}, seeds {first} to {seed - 1}")
+            say(f"{_counts(found)}, seeds from {first} on")
     return found
 
 

@@ -45,15 +45,18 @@ def warn_if_mixed(positions: object, keys: Keys, seqlen: int, layer: Callable[[]
         return
     for batch, row in _restarts(positions):
         if _mixed(keys, batch, row, seqlen):
-            _warned = True
-            warnings.warn(
+            told = (
                 f"position_ids start again at row {row:,}, as those of packed sequences do, and the mask lets that row see the "
                 f"rows before it, as in eager attention: sequences are mixed (first in {layer()}). Pass cu_seq_lens_q and "
                 "cu_seq_lens_k (DataCollatorWithFlattening(return_flash_attn_kwargs=True)), or leave out the attention_mask "
-                "and set use_cache=False; docs/serving.md says which models heed positions.",
-                MixedSequencesWarning,
-                stacklevel=4,
+                "and set use_cache=False; docs/serving.md says which models heed positions."
             )
+            try:
+                warnings.warn(told, MixedSequencesWarning, stacklevel=4)
+            except MixedSequencesWarning:  # where warnings are errors
+                _warned = True
+                raise
+            _warned = True  # and not before: an interrupt in between would lose it
             return
 
 

@@ -284,11 +284,11 @@ _current: list[Recorder] = []
 def recording() -> Iterator[Recorder]:
     """Block whose launch writes a tape; `install` must have been called in this process."""
     recorder = Recorder()
-    _current.append(recorder)
     try:
+        _current.append(recorder)
         yield recorder
     finally:
-        _current.pop()
+        _current[:] = [each for each in _current if each is not recorder]
 
 
 def _active() -> tuple[Recorder, Machine] | None:

@@ -38,9 +38,9 @@ def as_nki(options: SimOptions | None = None) -> Iterator[ModuleType]:
     """
     block = Block(options, outer=BLOCK.get())
     lent = _Lent(modules())
-    BLOCK.set(block)
-    _lend(lent)
     try:
+        BLOCK.set(block)
+        _lend(lent)
         yield lent.found["nki"]
     finally:
         _take_back(lent)
@@ -99,26 +99,33 @@ _LOCK = threading.RLock()
 
 
 def _lend(lent: _Lent) -> None:
-    with _LOCK:
-        lent.displaced = _exchange(lent.found)
+    with _LOCK:  # known before it is done, so that an interrupt on the way is taken back
+        lent.displaced = _standing()
         _OPEN.append(lent)
+        _exchange(lent.found)
 
 
 def _take_back(lent: _Lent) -> None:
     """Restore what the block displaced; blocks of other threads may have opened since and may close in any order."""
     with _LOCK:
+        if lent not in _OPEN:  # an interrupt came before it was lent
+            return
         position = _OPEN.index(lent)
-        del _OPEN[position]
-        if position == len(_OPEN):
+        if position == len(_OPEN) - 1:
             _exchange(lent.displaced)
         else:
-            _OPEN[position].displaced = lent.displaced
+            _OPEN[position + 1].displaced = lent.displaced
+        del _OPEN[position]
 
 
-def _exchange(found: dict[str, ModuleType]) -> dict[str, ModuleType]:
-    """Put `found` under the names `nki` and `nki.*`; what was there. No name of both is missing in between."""
-    before = {name: module for name, module in sys.modules.items() if name == "nki" or name.startswith("nki.")}
+def _standing() -> dict[str, ModuleType]:
+    """What is under the names `nki` and `nki.*`."""
+    return {name: module for name, module in sys.modules.items() if name == "nki" or name.startswith("nki.")}
+
+
+def _exchange(found: dict[str, ModuleType]) -> None:
+    """Put `found` under the names `nki` and `nki.*`. No name of both is missing in between."""
+    before = _standing()
     sys.modules.update(found)
     for name in before.keys() - found.keys():
         del sys.modules[name]
-    return before

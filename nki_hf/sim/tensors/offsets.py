@@ -11,10 +11,10 @@ from nki_hf.sim.faults import fault
 if TYPE_CHECKING:
     from nki_hf.sim.tensors.tensor import NkiTensor
 
-__all__ = ["LARGEST_GROUP", "ScalarOffset", "TensorIndirection", "VectorOffset", "check_offsets", "index_tensors"]
+__all__ = ["GROUPS", "ScalarOffset", "TensorIndirection", "VectorOffset", "check_offsets", "index_tensors"]
 
-LARGEST_GROUP = 32
-"""Partitions that share one list of offsets on the Tensor engine; 16 on the others."""
+GROUPS = (16, 32)
+"""Partitions that share one list of offsets: 32 on the Tensor engine, 16 on the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,15 +60,21 @@ def index_tensors(tensors: tuple[NkiTensor, ...]) -> tuple[NkiTensor, ...]:
     return tuple(item.index for item in indirect if hasattr(item.index, "storage"))
 
 
-def check_offsets(shape: tuple[int, ...], index: NkiTensor, group: int) -> None:
-    """A fault if a view `(P, num_elem)` takes more offsets than its index has for a group of so many partitions."""
-    offered = min(group, shape[0]) * math.prod(index.shape[1:])
+def check_offsets(shape: tuple[int, ...], index: NkiTensor, *groups: int) -> None:
+    """A fault if a view `(P, num_elem)` takes offsets that its index does not have, with groups of any of these sizes.
+
+    Element `i` of a group of G is at `index[i % G, i // G]`, so a last group that is cut to fewer partitions ends where the
+    first one that it lacks would be read.
+    """
+    columns = math.prod(index.shape[1:])
+    offers = [(shape[0] % group, shape[0] % group or group * columns, group) for group in groups]
+    cut, offered, group = max(offers, key=lambda offer: offer[1])
     if shape[1] > offered:
         fault(
             "bounds",
             "indirect",
             f"num_elem={shape[1]} of index {index!r}",
-            limit=f"a group of {min(group, shape[0])} partitions has {offered} offsets in it",
+            limit=f"a group of {cut or group} partitions has {offered} offsets in it",
             advice=f"Pass num_elem={offered} or less to indirect (left out it is all {math.prod(index.shape)} of the index)",
             num_elem=shape[1],
             offered=offered,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nki_hf.sim.execution.machine import running_machine
 from nki_hf.sim.faults import fault
-from nki_hf.sim.tensors.offsets import LARGEST_GROUP, ScalarOffset, TensorIndirection, VectorOffset, check_offsets
+from nki_hf.sim.tensors.offsets import GROUPS, ScalarOffset, TensorIndirection, VectorOffset, check_offsets
 from nki_hf.sim.tensors.registers import RunTimeValue
 from nki_hf.sim.tensors.strides import reshaped_strides
 from nki_hf.sim.tensors.viewed import Viewed, check_index_dtype, replaced
@@ -106,6 +106,6 @@ class PartViews(Viewed):
         free = reshaped_strides(self.shape[1:], self.strides[1:], (math.prod(self.shape[1:]),))
         if free is None:
             self._wrong("indirect", f"strides {self.strides}", "the free axes must be contiguous in memory")
-        check_offsets((self.shape[0], count), index, LARGEST_GROUP)
+        check_offsets((self.shape[0], count), index, *GROUPS)
         moved = TensorIndirection(index, free[0], math.prod(self.shape[1:]))
         return self._view((self.shape[0], count), (self.strides[0], free[0]), self.offset, indirection=moved)

@@ -108,9 +108,9 @@ def noticing(found: Noticed) -> Iterator[None]:
     wrapped += [(platform, name, _machine_noted) for name in ("uname", "platform")]  # which remember what os.uname said
     wrapped += [(environment, "__getitem__", _variable_noted), *((environment, name, _variables_noted) for name in _WHOLE)]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in wrapped]
-    _noticing.append(found)
-    sys.meta_path.insert(0, _Lookups)
     try:
+        _noticing.append(found)
+        sys.meta_path.insert(0, _Lookups)
         for (owner, name, noted), (*_, real) in zip(wrapped, before, strict=True):
             setattr(owner, name, noted(real))
         yield
@@ -119,7 +119,7 @@ def noticing(found: Noticed) -> Iterator[None]:
             setattr(owner, name, real)
         if _Lookups in sys.meta_path:
             sys.meta_path.remove(_Lookups)
-        _noticing.pop()
+        _noticing[:] = [each for each in _noticing if each is not found]
 
 
 class _Lookups:
