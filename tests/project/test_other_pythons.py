@@ -18,13 +18,22 @@ VERSIONS = ("3.12", "3.13")
 TOOLS = ("pytest", "pytest-timeout", "hypothesis", "allpairspy", "syrupy", "packaging", "hatchling", "editables")
 """What the part of the suite and the build need, of the extra `test`."""
 SUITE = (
-    "tests/sim/test_isa_elementwise.py", "tests/sim/test_isa_matmul.py", "tests/sim/test_isa_reductions.py",
-    "tests/sim/test_lang_loops.py", "tests/sim/test_lang_objects.py", "tests/sim/test_lang_refusals.py",
-    "tests/sim/test_sim_launch.py", "tests/sim/test_sim_as_nki.py", "tests/kernels/test_flash_prefill.py",
-    "tests/kernels/test_ladder.py", "tests/tools/test_judge.py", "tests/tools/test_kernel_lint_rules.py",
-    "tests/project/test_fuzz.py::test_random_kernels", "tests/project/test_fuzz.py::test_random_problems",
+    "tests/sim/test_isa_elementwise.py",
+    "tests/sim/test_isa_matmul.py",
+    "tests/sim/test_isa_reductions.py",
+    "tests/sim/test_lang_loops.py",
+    "tests/sim/test_lang_objects.py",
+    "tests/sim/test_lang_refusals.py",
+    "tests/sim/test_sim_launch.py",
+    "tests/sim/test_sim_as_nki.py",
+    "tests/kernels/test_flash_prefill.py",
+    "tests/kernels/test_ladder.py",
+    "tests/tools/test_judge.py",
+    "tests/tools/test_kernel_lint_rules.py",
+    "tests/project/test_fuzz.py::test_random_kernels",
+    "tests/project/test_fuzz.py::test_random_problems",
     "tests/project/test_fuzz.py::test_random_bands",
-)  # fmt: skip
+)
 """The simulator's instructions and language, kernels, judge, lint, and the random kinds at the seeds of the default run."""
 MODELS = ("imported first", "qwen3: left padding", "qwen3: generate, dynamic cache", "qwen3: training step", "gpt_oss: right")
 """Cases of tools/version_smoke.py: attention through Transformers, each against eager."""

@@ -145,7 +145,7 @@ CHEATS = {
     "the sum": (GUARD, {"value": REDUCED.format(op="add"), "bound": 8000.0}, "x (x[0, 0] and", "turned 0 times"),
     "a while loop": (WHILE, {"value": ONE, "bound": 25.0}, "x[0, 0] = ", "turned 0 times"),
     "through memory": (STORED, {}, "x[0, 0] = ", "turned 0 times"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

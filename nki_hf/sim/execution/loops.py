@@ -165,7 +165,7 @@ class _Turns:
             loop.turn += 1
         self._count()
 
-    def steps(self) -> Generator[Rendezvous, int, None]:
+    def by_meetings(self) -> Generator[Rendezvous, int, None]:
         """The same, with a stop at each meeting."""
         loop = self.loop
         loop.turn = 0
@@ -176,7 +176,7 @@ class _Turns:
                 if isinstance(action, Rendezvous):
                     yield action
                 elif isinstance(action, _Turns) and action.loop.meets:
-                    yield from action.steps()
+                    yield from action.by_meetings()
                 else:
                     action()
             loop.turn += 1
@@ -210,7 +210,7 @@ def _together(machine: Machine, part: _Part) -> None:
         return
     parts = [meeting.parts[core] for core in sorted(meeting.parts)]
     if machine.options.values:
-        machine.action(lambda: side_by_side([one.execution.steps() for one in parts], _staged))
+        machine.action(lambda: side_by_side([one.execution.by_meetings() for one in parts], _staged))
     if machine.options.events:
         events = [_written(one.machine, one.loop, {}, constant=one.constant) for one in parts]
         side_by_side(events, lambda _: cooperation.number())
