@@ -380,8 +380,12 @@ def test_the_documented_table_is_current():
 
 
 def _matmul_transpose(dtype):
-    return {"stationary": tile((32, 16), dtype), "moving": tile((32, 32), dtype), "dst": tile((16, 32), "float32", "psum"),
-            "is_transpose": True}  # fmt: skip
+    return {
+        "stationary": tile((32, 16), dtype),
+        "moving": tile((32, 32), dtype),
+        "dst": tile((16, 32), "float32", "psum"),
+        "is_transpose": True,
+    }
 
 
 def test_a_transposing_product_of_16_bit_data_writes_16_bit_from_neuroncore_v3_on():
