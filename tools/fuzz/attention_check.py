@@ -34,7 +34,9 @@ def check_problem(case: Case) -> str:
             return ""
         return "a call without a meaning was not refused"
     if case["dropout"]:
-        return wrong_dropout(case, _calling(case, given), given.v, formulas(case, given, torch.float64)["probs"], given.weight)
+        probs = formulas(case, given, torch.float64)["probs"]
+        rounding = _score_rounding(case, sizes_of(case, given, probs))
+        return wrong_dropout(case, _calling(case, given), given.v, probs, given.weight, rounding)
     if case["second"]:
         names = [name for name in ("q", "k", "v", "sink") if getattr(given, name) is not None]
         leaves = {name: getattr(given, name) for name in names}
@@ -114,6 +116,11 @@ def _rounded_sums(case: Case, probs: torch.Tensor, step: float) -> torch.Tensor:
     return step / 2 * (6 * spread).clamp(max=1.0)
 
 
+def _score_rounding(case: Case, sizes: dict[str, float]) -> float:
+    """What a score may err by: a float32 sum of n terms of one sign errs by some sqrt(n) units, whatever its order."""
+    return _UNIT * (8 + max(2.0, case["head_dim"] ** 0.5 / 2) * sizes["scores"])
+
+
 def _empty(case: Case, given: Given, found: dict[str, Any]) -> str:
     """What is wrong with results of no batch, no rows or no keys: zeros, and an lse that is the sink or -inf."""
     shape = (*given.bias.shape[:3], case["head_dim_v"])
@@ -155,10 +162,8 @@ def _compared(case: Case, given: Given, found: dict[str, Any], *, rounded_sums: 
                 return f"the references disagree about {name} by {(want - exact[name]).abs().max():.3g}"
     gradients = [each for name, each in exact.items() if name.startswith("d") and each is not None]
     smooth = finite and all(bool(torch.isfinite(each).all()) for each in gradients)
-    # A float32 sum of n terms of one sign errs by some sqrt(n) units, whatever its order.
-    units = max(2.0, case["head_dim"] ** 0.5 / 2)
     flush = flushed(case, given)
-    step, scores = torch.finfo(dtype).eps, _UNIT * (8 + units * sizes["scores"])
+    step, scores = torch.finfo(dtype).eps, _score_rounding(case, sizes)
     for name, have in found.items():
         want, low = exact.get(name), plain.get(name)
         if have is None or want is None or low is None or (name.startswith("d") and not smooth):
@@ -203,6 +208,8 @@ def _compared(case: Case, given: Given, found: dict[str, Any], *, rounded_sums: 
             allowed += float(_rounded_sums(case, exact["probs"], step).max())
         if case["parts"] and name == "out":  # each part was rounded
             allowed += step * sizes["out"]
+        if case["parts"] and name == "lse":  # and so were the lses, and their differences
+            allowed += 4 * _UNIT * largest
         # Results, and weights and their gradients on the way to them, are flushed to zero or rounded to the least number.
         allowed += torch.finfo(dtype).smallest_normal * step * (1 + flush.get(name, 0.0)) if name != "lse" else 0.0
         if not error <= allowed:

@@ -78,7 +78,9 @@ def draw_extra(seed: int) -> Case:
 # ---- dropout --------------------------------------------------------------------------------------------------------
 
 
-def wrong_dropout(case: Case, called: Called, v: torch.Tensor, probs: torch.Tensor, weight: torch.Tensor) -> str:
+def wrong_dropout(
+    case: Case, called: Called, v: torch.Tensor, probs: torch.Tensor, weight: torch.Tensor, rounding: float
+) -> str:
     """What is wrong with a call that drops weights.
 
     Args:
@@ -87,6 +89,7 @@ def wrong_dropout(case: Case, called: Called, v: torch.Tensor, probs: torch.Tens
       v: the problem's values, whose shape and dtype they have.
       probs: the weights `[batch, heads, seqlen_q, seqlen_kv]` in float64.
       weight: of the output in the loss.
+      rounding: what a score may err by in float32, by which a weight errs as a part of itself.
     """
     p = case["dropout"]
     if not 0 <= p <= 1:
@@ -106,7 +109,7 @@ def wrong_dropout(case: Case, called: Called, v: torch.Tensor, probs: torch.Tens
         return "the same seed drops other weights"
     out, kept = found.detach().double(), probs / (1 - p) if p < 1 else torch.zeros_like(probs)
     step = torch.finfo(v.dtype).eps
-    close = 64 * step * (kept.abs() + step) + 1e-6 * kept.abs()
+    close = 64 * step * (kept.abs() + step) + 2 * rounding * kept.abs()
     dropped = out.abs() <= 1e-12
     if bool((~dropped & ((out - kept).abs() > close + 0.02 * kept * (step > 1e-4))).any()):
         return "a weight is neither dropped nor scaled by what is kept"

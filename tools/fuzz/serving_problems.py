@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import importlib.metadata
-import importlib.util
 import json
 import os
 import subprocess
@@ -29,10 +28,15 @@ _TAKES = ((5, 23), (5, 24))
 _worker: subprocess.Popen[str] | None = None
 
 
+def _installed() -> bool:
+    """True if a distribution of that name is there; any folder `kernels` on the path could be imported."""
+    return any(True for _ in importlib.metadata.distributions(name="kernels"))
+
+
 def unusable() -> str:
     """Why no requests can be served here; empty = they can."""
     version = importlib.metadata.version("transformers")
-    if importlib.util.find_spec("kernels") is None and tuple(map(int, version.split(".")[:2])) not in _TAKES:
+    if not _installed() and tuple(map(int, version.split(".")[:2])) not in _TAKES:
         return f"no kernels package is installed, and the stand-in's is not what transformers {version} asks for"
     return ""
 
@@ -79,7 +83,7 @@ def check_serving(case: Case) -> str:
     """What is wrong with the answers to a case; empty = nothing."""
     global _worker
     if _worker is None or _worker.poll() is not None:
-        paths = [str(_ROOT)] if importlib.util.find_spec("kernels") else [str(_STAND_IN), str(_ROOT)]
+        paths = [str(_ROOT)] if _installed() else [str(_STAND_IN), str(_ROOT)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
         words = [sys.executable, "-m", "tools.fuzz.serving_worker"]
         _worker = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=_ROOT)
