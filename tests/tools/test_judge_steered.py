@@ -172,6 +172,13 @@ def test_a_loop_that_computes_only_for_some_values_fails_whatever_is_drawn(how, 
     assert turned in said, said
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_loop_that_some_draws_turn_is_named_whichever_draw_finds_it(seed, judged):
+    body, changes, _, _ = CHEATS["another argument"]
+    record = judged(body.format(**{**changes, "bound": 1.0}), seed=seed)
+    assert "the result depends on how often the loop at line" in record["sentence"], record["sentence"]
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_an_offset_that_a_register_takes_from_the_inputs_is_judged_elsewhere(seed, judged):
     said = judged(OFFSET, seed=seed)["sentence"]

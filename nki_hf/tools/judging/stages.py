@@ -123,7 +123,10 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         if found.count or found.depends_on_memory or any(o.wrong is not None for o in found.outcomes):
             break
         if not number and request.get("secret") is not None and not task.recorded:
-            _unforeseen(other_draw(run, trace, options, request["lnc"], request["secret"], first), task, run)
+            unseen = other_draw(run, trace, options, request["lnc"], request["secret"], first)
+            if unseen.wrong is not None:
+                steered[-1].judge(record)  # where inputs steer the kernel, that draw may have turned it: a truer cause
+            _unforeseen(unseen, task, run)
     judge_values(request, record, task, runs, checks, traces, chip, steered)
     for item in steered:
         item.judge(record)
