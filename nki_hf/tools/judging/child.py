@@ -23,10 +23,10 @@ from nki_hf.sim import Kernel, SimOptions, as_nki, launch
 from nki_hf.sim.execution.machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run import tape
-from nki_hf.tools.judging import plain
 from nki_hf.tools.judging.explain import explained, place, stated
 from nki_hf.tools.judging.kernel_choice import NoKernel, kernel_in
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
+from nki_hf.tools.judging.tape_difference import tape_difference
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
 __all__ = ["UnknownConstant", "answer", "bound_arguments", "check_constants", "module_of"]
@@ -70,44 +70,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     if request["traces"]:  # a program follows from its arguments: the same ones give the same program
         with contextlib.suppress(BaseException):
             again = _trace(kernel, name, request["traces"][0], int(request["lnc"]), ())
-            found["changed"] = _difference(found["traces"][0]["tape"], again["tape"])
+            found["changed"] = tape_difference(found["traces"][0]["tape"], again["tape"])
     return {**found, "stage": ""}
-
-
-def _difference(first: Any, second: Any) -> dict[str, Any] | None:
-    """File and line of the first entry in which two tapes differ, names apart; None if they are the same program."""
-    if plain.dump(first) == plain.dump(second):
-        return None
-    tapes = [plain.load(plain.dump(item)) for item in (first, second)]
-    for item in tapes:
-        item["tensors"] = [tensor[:-1] for tensor in item["tensors"]]
-    one, other = (_nameless(item) for item in tapes)
-    if one == other:
-        return None
-    for entry, changed in zip(_entries(one), _entries(other), strict=False):
-        if _said(one, entry) != _said(other, changed):
-            file, line = one["places"][entry[3]]
-            return {"file": file, "line": line}
-    return {"file": "", "line": 0}
-
-
-def _nameless(value: Any) -> Any:
-    """A tape without the names of tiles and instructions, which a module may count on over its launches."""
-    if isinstance(value, dict):
-        return {key: _nameless(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_nameless(item) for item in value if not (isinstance(item, list) and len(item) == 2 and item[0] == "name")]
-    return value
-
-
-def _said(tape_: Any, entry: Any) -> list[Any]:
-    """What an entry does, with its form in place of the form's number."""
-    kind, name, operands = entry[:3]
-    return [kind, name, [tape_["forms"][operands[1]], *operands[2:]] if operands[0] == "f" else operands]
-
-
-def _entries(tape_: Any) -> list[Any]:
-    return [entry for entries in tape_["cores"].values() for entry in entries]
 
 
 def module_of(file: str) -> Any:

@@ -78,7 +78,7 @@ def judge(
       check: sizes at which values are judged; one size is joined by its double (from 2,048 on by its half). Default: the
         task's.
       at: sizes that are timed. Default: the task's.
-      chip: chips; the first one checks values. Default: the setting.
+      chip: chips; the first one checks values, and each for which the kernel is another program. Default: the setting.
       lnc: cores of the launch.
       dtype: element type of the run. Default: the task's.
       constants: further keyword arguments of the kernel, by the names of its parameters.
@@ -135,10 +135,13 @@ def judge(
     timed = timed if until == "times" else []
     wanted = [(size, chips[0]) for size in dict.fromkeys(sizes)]
     wanted += [(size, item) for size in timed for item in chips if (size, item) not in wanted]
+    ours = bool(unreadable) or packed_by(file, kernel, found, get_chip(chips[0]), lnc) is not None
+    if timed and not ours:  # values are judged on each chip for which the kernel is another program
+        wanted += [(size, item) for item in chips[1:] for size in sizes if (size, item) not in wanted]
     launches = [] if unreadable else traces(found, element, own, wanted, constants, file, kernel, lnc)
     ragged = (
         0
-        if unreadable or until == "lint" or found.ragged in sizes or packed_by(file, kernel, found, get_chip(chips[0]), lnc)
+        if ours or until == "lint" or found.ragged in sizes
         else found.ragged
     )
     if ragged:

@@ -27,6 +27,7 @@ from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.ragged import judge_ragged
 from nki_hf.tools.judging.stage_names import STAGES
 from nki_hf.tools.judging.steered import Steered
+from nki_hf.tools.judging.tape_difference import tape_difference
 from nki_hf.tools.judging.value_stage import judge_values
 from nki_hf.tools.judging.values import (
     Checked,
@@ -94,6 +95,25 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         for size in dict.fromkeys(request["check"])
     ]
     traces = {(trace["size"], trace["chip"]): found for trace, found in zip(request["traces"], answer["traces"], strict=True)}
+    judged_runs = _on_chip(request, record, task, chip, runs, traces, stage)
+    record["right_at"] = [run.size for run in runs]
+    for name in request["chips"][1:]:
+        _on_other_chip(request, record, task, name, runs, traces, stage)
+    judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip, judged_runs[0].accepted)
+    judge_parent(request, record, task, judged_runs[0], chip)
+    stage("end")
+
+
+def _on_chip(
+    request: Mapping[str, Any],
+    record: dict[str, Any],
+    task: Task,
+    chip: Any,
+    runs: list[Run],
+    traces: Mapping[Any, Any],
+    stage: Callable[[str], None],
+) -> list[Run]:
+    """Limits, memory, races and values on one chip; the runs, with the rounding that is accepted."""
     options = SimOptions(chip=chip, third_party=True, record=True)
     checks: list[Checked] = []
     steered: list[Steered] = []
@@ -130,10 +150,35 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
     judge_values(request, record, task, runs, checks, traces, chip, steered)
     for item in steered:
         item.judge(record)
-    record["right_at"] = [run.size for run in runs]
-    judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip, runs[0].accepted)
-    judge_parent(request, record, task, runs[0], chip)
-    stage("end")
+    return runs
+
+
+def _on_other_chip(
+    request: Mapping[str, Any],
+    record: dict[str, Any],
+    task: Task,
+    name: str,
+    runs: list[Run],
+    traces: Mapping[Any, Any],
+    stage: Callable[[str], None],
+) -> None:
+    """The same on a chip that is only timed, at the sizes at which the kernel is another program there."""
+    first = request["chips"][0]
+    pairs = [(run, traces.get((run.size, name)), traces[run.size, first]) for run in runs]
+    other = [run for run, mine, usual in pairs if mine and tape_difference(usual["tape"], mine["tape"])]
+    if not other:
+        return
+    said = f"on {name}, where the kernel is another program than on {first}"
+    found = empty(request)
+    try:
+        _on_chip(request, found, task, get_chip(name), other, traces, stage)
+    except Failed as failed:
+        record["diagnosis"] = found["diagnosis"] and f"{said}: {found['diagnosis']}"
+        findings = [{**item, "message": f"{said}: {item['message']}"} for item in failed.findings]
+        raise Failed(failed.stage, *findings) from None
+    finally:
+        new = [item for item in found["warnings"] if item not in record["warnings"]]
+        record["warnings"] += [f"on {name}: {item}" for item in new]
 
 
 def _unforeseen(outcome: Outcome, task: Task, run: Run) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from nki_hf.tools.judging.other_kinds import (
     with_values,
 )
 from nki_hf.tools.judging.ours import packed_by
+from nki_hf.tools.judging.tape_difference import tape_difference
 from nki_hf.tools.judging.timed_work import Work, asked_outputs, cheap, missing_work, work_of
 from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, sentence, stream_of, timed
 
@@ -53,16 +54,20 @@ def _time_rows(request: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": [], "warnings": [], "failed": None}
     try:
         task = load_task(request["task"])
-        judged = _Judged()
         pairs = zip(request["traces"], request["answer"]["traces"], strict=True)
         launches = [pair for pair in pairs if not pair[0]["optional"]]
+        judged = _judged_by_chip(request["chips"], launches)
         for trace, played in sorted(launches, key=lambda pair: pair[0]["size"] not in request["check"]):
+            size, mine = trace["size"], judged[trace["chip"]]
+            checks = size in request["check"] and mine.chip == trace["chip"]
+            if not checks and size not in request["at"]:
+                continue
             with _at(trace):
                 launched = stream_of(trace, played, get_chip(trace["chip"]), request["lnc"])
-            if trace["size"] in request["check"]:
-                judged.add(trace["size"], task, launched[0], played)
-            if trace["size"] in request["at"]:
-                found["rows"].append(_timed(request, found, task, trace, played, launched, judged))
+            if checks:
+                mine.add(size, task, launched[0], played)
+            if size in request["at"]:
+                found["rows"].append(_timed(request, found, task, trace, played, launched, mine))
         found["rows"].sort(key=lambda row: (request["at"].index(row["size"]), request["chips"].index(row["chip"])))
         _against(request, found, task)
     except Failed as failed:
@@ -71,16 +76,17 @@ def _time_rows(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Judged:
-    """What the launches do whose values are judged, by size."""
+    """What the launches do whose values are judged, by size, on one chip."""
 
-    def __init__(self) -> None:
+    def __init__(self, chip: str) -> None:
+        self.chip = chip
         self.work: dict[int, Work] = {}
         self.kinds: dict[int, dict[Kind, Use]] = {}
         self.places: dict[int, set[Place]] = {}
         self.numbers: dict[int, dict[Immediate, tuple[str, int]]] = {}
 
     def add(self, size: int, task: Task, launched: LaunchResult, played: Mapping[str, Any]) -> None:
-        """Note a launch; of several chips the first counts."""
+        """Note a launch."""
         if size not in self.work:
             events, outputs = launched.events, asked_outputs(launched, task)
             self.work[size] = work_of(events, size, task.flops(size), outputs)
@@ -97,6 +103,19 @@ class _Judged:
             or other_number(self.numbers.values(), immediates(played["tape"]))
             or other_place(self.places.values(), places_of(launched.events))
         )
+
+
+def _judged_by_chip(chips: Sequence[str], launches: Sequence[Any]) -> dict[str, _Judged]:
+    """What timed launches are compared with, by chip: that of the first chip where the kernel is the same program at every
+    size.
+    """
+    tapes = {(trace["size"], trace["chip"]): played["tape"] for trace, played in launches}
+    found = {chips[0]: _Judged(chips[0])}
+    for chip in chips[1:]:
+        sizes = [size for size, at in tapes if at == chip and (size, chips[0]) in tapes]
+        same = all(tape_difference(tapes[size, chips[0]], tapes[size, chip]) is None for size in sizes)
+        found.setdefault(chip, found[chips[0]] if same else _Judged(chip))
+    return found
 
 
 def _timed(
@@ -117,7 +136,7 @@ def _timed(
         launched = (there[1], launched[1])
         found["warnings"].append(f"at size {size:,}: {TURNS_OF_INPUTS}")
     events = launched[0].events
-    compared = trace["chip"] == request["chips"][0] and size not in judged.work
+    compared = trace["chip"] == judged.chip and size not in judged.work
 
     def other_program() -> bytes:
         """What the launch leaves out and does otherwise, in words, and whether its values cost little."""
