@@ -254,3 +254,101 @@ def test_elements_are_named_in_the_layout_of_the_task():
     item = Steering(what="loop", file="", line=1, loops=(), elements={"queries": flags})
     found = task_elements(run, {"parameters": [("queries", "q")]}, item)
     assert np.argwhere(found["q"]).tolist() == [[5, 3]]
+
+
+ALONE = """nl.fori_loop(0, turns, add)
+        one, ones = sbuf((1, 1)), sbuf((1, width))
+        {make}
+        nisa.tensor_scalar(dst=total[0:1, :], data=total[0:1, :], op0=nl.multiply, operand0=one)"""
+FACTOR = "nisa.tensor_scalar(dst=one, data=one, op0=nl.multiply, operand0=0.5, op1=nl.add, operand1=1.0)"
+FROM_X = "nisa.tensor_scalar(dst=one, data=tile[0:1, 5:6], op0=nl.{0}, operand0={1}, op1=nl.{2}, operand1={3})"
+IN_DISGUISE = {
+    "a maximum": FROM_X.format("subtract", 28.0, "maximum", 0.0),
+    "a sigmoid": FROM_X.format("subtract", 28.0, "multiply", 50.0)
+    + "\n        nisa.activation(dst=one, op=nl.sigmoid, data=one)",
+    "an integer": FROM_X.format("multiply", 0.035, "maximum", 0.0)
+    + "\n        whole = sbuf((1, 1), nl.int32)\n        nisa.tensor_copy(dst=whole, src=one)"
+    "\n        nisa.tensor_copy(dst=one, src=whole)",
+    "an equality": FROM_X.format("equal", 3.0, "multiply", 1.0),
+    "a band": FROM_X.format("greater", 10.5, "multiply", 1.0)
+    + "\n        low = sbuf((1, 1))\n        nisa.tensor_scalar(dst=low, data=tile[0:1, 5:6], op0=nl.less, operand0=11.5)"
+    "\n        nisa.tensor_tensor(dst=one, data1=one, data2=low, op=nl.multiply)",
+    "two elements": "nisa.tensor_scalar(dst=one, data=tile[0:1, 6:7], op0=nl.add, operand0=25.0)"
+    "\n        nisa.tensor_tensor(dst=one, data1=tile[0:1, 5:6], data2=one, op=nl.greater)",
+    "of eight, each by itself": "eight = sbuf((1, 8))"
+    "\n        nisa.tensor_scalar(dst=eight, data=tile[0:1, 0:8], op0=nl.greater, operand0=25.0)"
+    "\n        nisa.tensor_copy(dst=one, src=eight[:, 5:6])",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", IN_DISGUISE)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_number_that_a_kernel_reads_by_itself_is_judged_with_other_values(how, seed, judged):
+    """Whatever is made of it: the kernel is right on what the usual distributions draw for x[0, 5]."""
+    record = judged(ALONE.format(make=f"{IN_DISGUISE[how]}\n        {FACTOR}"), seed=seed)
+    assert (record["passed"], record["stage"]) == (False, "values"), record["sentence"]
+    assert "the result depends on " in record["sentence"], record["sentence"]
+    said = "with x (x[0, 0] and 7 more" if "eight" in how else "with x[0, 5] = "
+    assert said in record["sentence"], record["sentence"]
+
+
+def test_a_number_that_is_read_by_itself_and_rightly_used_passes(judged):
+    """A factor of 1 + 0 * x[0, 5]."""
+    make = "nisa.tensor_scalar(dst=one, data=tile[0:1, 5:6], op0=nl.multiply, operand0=0.0)"
+    record = judged(ALONE.format(make=f"{make}\n        {FACTOR}"), seed=3)
+    assert record["passed"], record["sentence"]
+    assert any(case["distribution"] == "steered" for case in record["cases"])
+
+
+PREFIX_TASK = """
+import numpy as np
+
+from nki_hf.tasks import FLOAT, Task
+
+
+def inputs(size, distribution, rng):
+    return {"x": rng.standard_normal((128, size)), "keys": 128 * rng.integers(1, size // 128 + 1, (1, 1))}
+
+
+TASK = Task(
+    name="prefix_sum",
+    about="sum of the first keys columns, a multiple of 128",
+    arrays=lambda size: {"x": ((128, size), FLOAT), "keys": ((1, 1), "int32")},
+    inputs=inputs,
+    reference=lambda x, keys: x[:, : keys.flat[0]].sum(1, keepdims=True),
+    flops=lambda size: 128 * size,
+    check=(512, 1024),
+    at=(1024,),
+    dtype="float32",
+)
+"""
+PREFIX = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def prefix(x, keys):
+    out = nl.ndarray((128, 1), x.dtype, buffer=nl.shared_hbm)
+    total = nl.ndarray((128, 1), nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=total, value=0.0)
+    turns = nisa.register_alloc()
+    nisa.register_load(dst=turns, src=keys)
+    for start in nl.dynamic_range(0, turns, 128):
+        tile, part = nl.ndarray((128, 128), nl.float32, buffer=nl.sbuf), nl.ndarray((128, 1), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[:, nl.ds(start, 128)])
+        nisa.tensor_reduce(dst=part, op=nl.add, data=tile, axis=1)
+        nisa.tensor_tensor(dst=total, data1=total, data2=part, op=nl.add)
+    nisa.dma_copy(dst=out, src=total)
+    return out
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whole_numbers_that_steer_stay_among_those_that_a_task_draws(seed, tmp_path):
+    """192 keys are no case of a task whose counts are multiples of 128."""
+    (tmp_path / "task.py").write_text(PREFIX_TASK)
+    (tmp_path / "kernel.py").write_text(PREFIX)
+    record = nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"), seed=seed)
+    assert record["passed"], record["sentence"]

@@ -139,11 +139,7 @@ def judge(
     if timed and not ours:  # values are judged on each chip for which the kernel is another program
         wanted += [(size, item) for item in chips[1:] for size in sizes if (size, item) not in wanted]
     launches = [] if unreadable else traces(found, element, own, wanted, constants, file, kernel, lnc)
-    ragged = (
-        0
-        if ours or until == "lint" or found.ragged in sizes
-        else found.ragged
-    )
+    ragged = 0 if ours or until == "lint" or found.ragged in sizes else found.ragged
     if ragged:
         (one,) = traces(found, element, own, [(ragged, chips[0])], constants, file, kernel, lnc)
         launches.append({**one, "checked": False, "optional": True})

@@ -17,6 +17,7 @@ from nki_hf.sim import SimOptions
 from nki_hf.tasks import Task
 from nki_hf.tools.judging.cases import add_case
 from nki_hf.tools.judging.findings import Failed, finding
+from nki_hf.tools.judging.immediates import immediates
 from nki_hf.tools.judging.steered_inputs import named_elements, steered_inputs, task_elements
 from nki_hf.tools.judging.steering import Steering, all_loops, steering
 from nki_hf.tools.judging.values import Checked, Outcome, Run, distributions_of, drawn, judged_on, replayed
@@ -31,7 +32,7 @@ STEERED = "steered"
 """Name of these inputs among the distributions of a record's cases."""
 _SECONDS = 2.0
 """CPU time for one size."""
-_MOST = 6
+_MOST = 24
 """Inputs of one thing that is steered on which values are judged."""
 _DRAWS = 4
 """Draws of normal inputs that say, beside the other distributions, how large and small numbers are."""
@@ -106,7 +107,8 @@ class Steered:
         until: float,
     ) -> None:
         judged = 0
-        for words, arrays in steered_inputs(task_elements(self.run, self.trace, item), every):
+        numbers = {number for _, _, number in immediates(self.trace["tape"])}
+        for words, arrays in steered_inputs(task_elements(self.run, self.trace, item), every, sorted(numbers)):
             if judged == _MOST or time.thread_time() > until:
                 return
             try:
@@ -143,6 +145,7 @@ class Steered:
             "register": f"a number that line {item.line} loads from the inputs",
             "index": f"indices that line {item.line} reads from the inputs",
             "condition": f"a comparison at line {item.line} of a number of the inputs",
+            "number": f"single numbers of the inputs, which line {item.line} reads by themselves",
         }[item.what]
         record["diagnosis"] = f"the result depends on {said}: {what}"
         number = outcome.wrong or 0 if outcome is not None else 0

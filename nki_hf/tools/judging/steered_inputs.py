@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ _FEW = 16
 """Elements that steer up to which they are given one value; more are scaled, so that their spread stays."""
 _SPREAD = 0.02
 """What elements that are given about one value differ by, as a part of it."""
+_THRESHOLDS = 8
+"""Numbers of the program that are tried."""
 _HALVES = 5
 """Powers of two below the largest value that are tried on both sides of 0."""
 
@@ -49,26 +52,56 @@ def named_elements(name: str, flags: Array) -> str:
     return one if count == 1 else f"{name} ({one} and {count - 1:,} more of {flags.size:,} elements)"
 
 
-def steered_inputs(elements: Mapping[str, Array], drawn: Sequence[Arrays]) -> Iterator[tuple[str, Arrays]]:
+def steered_inputs(
+    elements: Mapping[str, Array], drawn: Sequence[Arrays], numbers: Sequence[float] = ()
+) -> Iterator[tuple[str, Arrays]]:
     """What is changed, in words, and all arrays: the first of those that were drawn, in which elements that steer are
-    others. Every array stays between the smallest and the largest number that any distribution drew for it.
+    others. Every array stays between the smallest and the largest number that any distribution drew for it; whole numbers
+    stay on the steps between those that were drawn (a count of keys in tiles of 128).
+
+    Args:
+      elements: those that steer, by the task's names.
+      drawn: arrays of all distributions; the first are changed.
+      numbers: what the program has in its instructions, sorted: a threshold may be among them.
     """
     for name, flags in elements.items():
         base = drawn[0][name]
         low, high = (float(pick([float(pick(arrays[name])) for arrays in drawn])) for pick in (np.min, np.max))
         whole = base.dtype.kind in "iub"
-        for words, values in _changes(name, flags, np.asarray(base, np.float64), low, high, whole=whole):
+        step = _step([arrays[name] for arrays in drawn]) if whole else 0
+        if whole and not step:
+            continue  # there is no other value
+        for words, values in _changes(name, flags, np.asarray(base, np.float64), low, high, step, numbers):
             changed = np.array(base)
-            limited = np.clip(values, low, high)
-            changed[flags] = (np.rint(limited) if whole else limited).astype(base.dtype)
+            changed[flags] = _placed(values, low, high, step).astype(base.dtype)
             yield words, {**drawn[0], name: changed}
 
 
-def _changes(name: str, flags: Array, base: Array, low: float, high: float, *, whole: bool) -> Iterator[tuple[str, Any]]:
+def _step(arrays: Sequence[Array]) -> int:
+    """The largest step by which all whole numbers that were drawn are apart; 0 = all are the same."""
+    values = np.unique(np.concatenate([np.unique(array) for array in arrays]).astype(np.int64))
+    return int(np.gcd.reduce(np.diff(values))) if len(values) > 1 else 0
+
+
+def _placed(values: Any, low: float, high: float, step: int) -> Array:
+    """Values within the ends, whole ones on their steps."""
+    limited = np.clip(values, low, high)
+    return low + np.rint((limited - low) / step) * step if step else limited
+
+
+def _changes(
+    name: str, flags: Array, base: Array, low: float, high: float, step: int, numbers: Sequence[float]
+) -> Iterator[tuple[str, Any]]:
     """Words, and values of the elements that steer."""
-    own, said = base[flags], named_elements(name, flags)
+    own, said, whole = base[flags], named_elements(name, flags), bool(step)
     if len(own) <= _FEW:
-        for value in _values(low, high, whole=whole):
+        places = np.argwhere(flags)
+        for place in {0, len(own) - 1} if len(own) > 1 else ():
+            for value in (high, low):
+                alone = own.copy()
+                alone[place] = value
+                yield f"{name}[{', '.join(str(int(i)) for i in places[place])}] = {value:.6g}", alone
+        for value in dict.fromkeys(float(item) for item in _placed(_values(low, high, numbers), low, high, step)):
             yield f"{said} = {value:.6g}", np.full(own.shape, value)
         if len(own) == 1:
             return
@@ -95,10 +128,11 @@ def _changes(name: str, flags: Array, base: Array, low: float, high: float, *, w
         yield f"{said} about {value:.6g}", value * (1 - _SPREAD * place)
 
 
-def _values(low: float, high: float, *, whole: bool) -> list[float]:
-    """The ends, the middle, 0, and powers of two between them and 0."""
+def _values(low: float, high: float, numbers: Sequence[float]) -> list[float]:
+    """The ends, numbers of the program and what lies between two of them, the middle, 0, and powers of two."""
+    inner = [number for number in numbers if low < number < high][:_THRESHOLDS]
+    between = [(one + other) / 2 for one, other in itertools.pairwise(inner)]
     most = max(abs(low), abs(high))
     powers = [sign * most * 0.5**power for power in range(1, _HALVES + 1) for sign in (1, -1)]
-    values = [high, low, *([0.0] if low <= 0 <= high else []), (low + high) / 2, *powers]
-    values = [value for value in values if low <= value <= high]
-    return list(dict.fromkeys(float(round(value)) for value in values)) if whole else list(dict.fromkeys(values))
+    values = [high, low, *inner, *between, *([0.0] if low <= 0 <= high else []), (low + high) / 2, *powers]
+    return [value for value in values if low <= value <= high]
