@@ -352,3 +352,49 @@ def test_whole_numbers_that_steer_stay_among_those_that_a_task_draws(seed, tmp_p
     (tmp_path / "kernel.py").write_text(PREFIX)
     record = nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"), seed=seed)
     assert record["passed"], record["sentence"]
+
+
+DIVIDED = """
+import numpy as np
+
+from nki_hf.tasks import FLOAT, Task
+
+TASK = Task(
+    name="divided",
+    about="x / t, t one number",
+    arrays=lambda size: {"x": ((size, 64), FLOAT), "t": ((1, 1), FLOAT)},
+    reference=lambda x, t: x / t,
+    flops=lambda size: 64 * size,
+    check=(128, 256),
+    at=(256,),
+    dtype="float32",
+)
+"""
+DIVISION = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def divided(x, t):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    one = nl.ndarray((128, 1), nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=one, src=t.ap(pattern=[[0, 128], [1, 1]]))
+    nisa.reciprocal(dst=one, data=one)
+    for row in range(0, x.shape[0], 128):
+        tile = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[row : row + 128, :])
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=one)
+        nisa.dma_copy(dst=out[row : row + 128, :], src=tile)
+    return out
+"""
+
+
+def test_a_value_for_which_the_task_itself_is_not_finite_is_no_case(tmp_path):
+    """t = 0 lies among the values that are tried."""
+    (tmp_path / "task.py").write_text(DIVIDED)
+    (tmp_path / "kernel.py").write_text(DIVISION)
+    record = nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"))
+    assert record["passed"], record["sentence"]
+    assert any(case["distribution"] == "steered" for case in record["cases"])

@@ -121,6 +121,8 @@ class Steered:
             seen.add(turns)
             judged += 1
             outcome = judged_on(self.run, STEERED, arrays, outputs)
+            if not all(np.isfinite(reference).all() for reference in outcome.references):
+                continue  # a divisor of 0, a root of a negative number: no input of the task
             add_case(outcome, self.run.size, self.run.task, record)
             if outcome.wrong is not None:
                 now = (
