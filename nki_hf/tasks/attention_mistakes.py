@@ -109,6 +109,12 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
         "the queries are rounded to bfloat16 once more after they are scaled (scale the scores instead)": (
             lambda q, k, v: of(scale=1.0)(bfloat16(q * root), k, v)
         ),
+        "the keys are rounded to bfloat16 once more after they are scaled (scale the scores instead)": (
+            lambda q, k, v: of(scale=1.0)(q, bfloat16(k * root), v)
+        ),
+        "queries and keys are rounded to bfloat16 once more after each is scaled by the root of the scale": (
+            lambda q, k, v: of(scale=1.0)(bfloat16(q * root**0.5), bfloat16(k * root**0.5), v)
+        ),
         "the scores are rounded to bfloat16 before they are scaled": (
             lambda q, k, v: from_scores(q, k, v, causal, bfloat16, q.shape[-1] ** -0.5)
         ),

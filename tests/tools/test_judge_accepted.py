@@ -73,6 +73,20 @@ def test_no_other_rounding_passes_with_it(judged, how):
     assert not record["passed"], (record["sentence"], _precision(record))
 
 
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("of k alone", "the keys are rounded to bfloat16 once more after they are scaled"),
+        ("of both by the root", "queries and keys are rounded to bfloat16 once more after each is scaled by the root"),
+    ],
+)
+@pytest.mark.parametrize("task", ["attention_causal"])
+def test_other_operands_that_are_scaled_and_rounded_are_named(judged, how, said, task):
+    """Not as rows that are off by factors of their own: those explain nothing of an error that is rounding."""
+    record = judged(INEXACT[how], task, **OPTIONS)
+    assert said in record["sentence"], record["sentence"]
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_variance_of_one_pass_passes_with_a_warning(judged, seed):
     record = judged(ONE_PASS, "layernorm", seed=seed)

@@ -10,7 +10,7 @@ import numpy as np
 
 from nki_hf.tasks import Task
 from nki_hf.tools.judging import traced
-from nki_hf.tools.judging.explaining import Mistake, best, compared_in, exact, result, wrong_part
+from nki_hf.tools.judging.explaining import Mistake, best, compared_in, exact, holds_most, result, wrong_part
 from nki_hf.tools.judging.input_mistakes import Misread, misread
 from nki_hf.tools.judging.patterns import added_up, everywhere, misplaced, off, permuted, rounded, where, wide
 from nki_hf.tools.judging.reference_mistakes import limited, mistakes
@@ -240,7 +240,7 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
         return f"{name} is {words}"
     if output.ndim >= 2 and output.shape[-1] > 1:  # one number of a row always is a factor of the right one
         own = (output * reference).sum(-1, keepdims=True) / np.maximum((reference * reference).sum(-1, keepdims=True), 1e-300)
-        if off(output, own * reference) < tolerance and np.ptp(own) > tolerance:
+        if off(output, own * reference) < near and np.ptp(own) > tolerance:
             low, high = float(own.min()), float(own.max())
             first = own.shape[-2] > _TILE and np.abs(own[..., :_TILE, :] - 1).max() < tolerance
             place = f" beyond the first {_TILE} (what an earlier tile left is used again)" if first else ""
@@ -251,7 +251,7 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
     if words := rounded(output, reference, outcome.outputs[number].dtype.itemsize):
         return f"{name}: {words}"
     wrong = np.abs(output - reference) > tolerance * np.abs(reference).mean() * 3
-    if 0 < wrong.mean() < 0.6:
+    if 0 < wrong.mean() < 0.6 and holds_most(output - reference, wrong):
         zero = "zero" if not output[wrong].any() else "wrong"
         return where(name, zero, wrong)
     return ""

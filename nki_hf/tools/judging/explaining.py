@@ -12,7 +12,7 @@ from nki_hf.tasks import Task
 from nki_hf.tools.judging.patterns import off, where, wide
 from nki_hf.tools.judging.values import Checked, Outcome
 
-__all__ = ["Mistake", "best", "compared_in", "exact", "result", "wrong_part"]
+__all__ = ["Mistake", "best", "compared_in", "exact", "holds_most", "result", "wrong_part"]
 
 Array = np.ndarray[Any, Any]
 
@@ -55,16 +55,30 @@ def _near(output: Array, reference: Array, tolerance: float) -> float:
     return min(max(5 * tolerance, 0.02), off(output, reference) / 4)
 
 
+_PLACE = 0.9
+"""Share of the error that a place holds if it is wrong and the rest right."""
+
+
 def wrong_part(output: Array, reference: Array, tolerance: float) -> tuple[Any, str]:
-    """The rows, columns and heads that are wrong, as an index and in words; all and no words if they are most of the output."""
+    """The rows, columns and heads that are wrong, as an index and in words; all and no words if they are most of the output, or
+    hold little of the error.
+    """
     wrong = np.abs(output - reference) > tolerance * np.abs(reference).mean() * 3
     if output.ndim < 2 or not 0 < wrong.mean() < 1:
         return ..., ""
     axes = [np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != axis))) for axis in range(wrong.ndim)]
     if np.prod([len(index) for index in axes]) > 0.8 * wrong.size:
         return ..., ""
+    part = np.ix_(*axes)
+    if not holds_most(output - reference, part):
+        return ..., ""
     words = where("", "", wrong).removeprefix(" is  in ")
-    return np.ix_(*axes), words.rpartition(" of ")[0]
+    return part, words.rpartition(" of ")[0]
+
+
+def holds_most(missing: Array, part: Any) -> bool:
+    """True if a part of the output holds most of the error; else it is but the tips of one that is everywhere."""
+    return not np.linalg.norm(missing[part]) < _PLACE * np.linalg.norm(missing)
 
 
 def compared_in(outcome: Outcome, number: int) -> Any:

@@ -30,7 +30,7 @@ from nki_hf.tools.judging.request import (
     split,
     traces,
 )
-from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
+from nki_hf.tools.judging.stage_names import TASK_FAILS, UNKNOWN_CONSTANT
 from nki_hf.tools.judging.verdict import broken, finite
 
 __all__ = ["judge"]
@@ -98,8 +98,8 @@ def judge(
       The record, plain JSON types; its schema is `nki_hf judge --schema`. `passed` and `sentence` say what it is.
 
     Raises:
-      ValueError: a task, chip, layout, size, file or other option is not allowed (wrong use; what the kernel does is in
-        the record).
+      ValueError: a task, chip, layout, size, file or other option is not allowed, or a function of the task raises (wrong
+        use; what the kernel does is in the record).
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(task, str | os.PathLike):
         raise ValueError(
@@ -186,7 +186,7 @@ def judge(
             {**request, "seed": seed or 0}, "load", _error("killed", f"{error}: a kernel must leave other processes alone")
         )
     for item in record["findings"]:
-        if constants and item["kind"] == UNKNOWN_CONSTANT:
+        if (constants and item["kind"] == UNKNOWN_CONSTANT) or (item["kind"] == TASK_FAILS and item["stage"] == "values"):
             raise ValueError(item["message"])
     if place.task and place.task != task and record["stage"] == "values":
         record["sentence"] += f" {place.label} is judged by --task {place.task}, whose function it computes."

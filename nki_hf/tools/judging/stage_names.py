@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SCHEMA_VERSION", "STAGES", "UNKNOWN_CONSTANT"]
+__all__ = ["SCHEMA_VERSION", "STAGES", "TASK_FAILS", "UNKNOWN_CONSTANT"]
 
 SCHEMA_VERSION = 1
 """Of the record; raised when a field changes its meaning or goes. New fields may come without."""
@@ -12,3 +12,6 @@ STAGES = ("load", "run", "lint", "limits", "memory", "races", "values", "times")
 
 UNKNOWN_CONSTANT = "unknown constant"
 """Kind of an error that is not the kernel's: a constant was named that it has not. No exception of a file is called so."""
+
+TASK_FAILS = "task fails"
+"""Kind of an error that is not the kernel's: the task's own function raised."""

@@ -1,0 +1,66 @@
+"""A task whose own functions raise is wrong use: the kernel is not to blame."""
+
+import pytest
+
+import nki_hf
+from tests.support.judged_tasks import RIGHT
+
+TASK = """
+import numpy as np
+
+from nki_hf.tasks import FLOAT, Task
+
+
+def inputs(size, distribution, rng):
+    return {"x": rng.%s((size, 1024))}
+
+
+def reference(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.%s(-1, keepdims=True)
+
+
+TASK = Task(
+    name="own_softmax",
+    about="softmax",
+    arrays=lambda size: {"x": ((size, 1024), FLOAT)},
+    inputs=inputs,
+    reference=reference,
+    flops=lambda size: 5 * size * 1024,
+    check=(128, 256),
+    at=(256,),
+    dtype="float32",
+)
+"""
+
+
+@pytest.fixture
+def judged(tmp_path):
+    def run(draw, add, kernel=RIGHT["softmax"]):
+        (tmp_path / "task.py").write_text(TASK % (draw, add))
+        (tmp_path / "kernel.py").write_text(kernel)
+        return nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"))
+
+    return run
+
+
+def test_a_task_of_ones_own_judges(judged):
+    assert judged("standard_normal", "sum")["passed"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("standard_normal", "summ"), "task own_softmax: its reference raises AttributeError at size 128"),
+        (("normally", "sum"), "task own_softmax: its inputs raises AttributeError at size 128"),
+    ],
+)
+def test_what_its_functions_raise_is_wrong_use(names, said, judged):
+    with pytest.raises(ValueError, match=said):
+        judged(*names)
+
+
+def test_a_kernel_cannot_say_so(judged):
+    """An exception of its own by the name of that kind is the kernel's."""
+    record = judged("standard_normal", "sum", RIGHT["softmax"] + "\n\nraise type('task fails', (Exception,), {})('no')\n")
+    assert (record["passed"], record["stage"]) == (False, "load")
