@@ -55,6 +55,9 @@ def scaled(
         x[...] = x[:1, :1]
     elif distribution == "negative":
         np.negative(np.abs(x), out=x)
+    elif distribution == "small_rows":  # eps of a norm is as large as the mean of squares
+        for name in first:
+            found[name] *= 1e-3
     return found
 
 
@@ -189,7 +192,7 @@ _NORM_WRONG: dict[str, Callable[..., Any]] = {
         f"eps is {eps} instead of 1e-6": lambda x, residual, weight, eps=eps: (
             rmsnorm(x + residual, np.ones((1, x.shape[1])), eps) @ weight
         )
-        for eps in (1e-3, 1e-2, 1e-1)
+        for eps in (0.0, 1e-5, 1e-3, 1e-2, 1e-1)
     },
     "the residual is subtracted": lambda x, residual, weight: _norm_matmul(x, -residual, weight),
     "the norm is missing": lambda x, residual, weight: (x + residual) @ weight,
@@ -265,6 +268,7 @@ TASKS = {
             check=(128, 256),
             ragged=200,
             at=(1024,),
+            distributions=("small_rows",),
             wrong=_NORM_WRONG,
         ),
     )

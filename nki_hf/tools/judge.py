@@ -23,7 +23,7 @@ def command(
     layout: Annotated[str, typer.Option(help="Axes as the kernel takes them, e.g. q=ds,k=ds,v=ds; default: the task's.")] = "",
     check: Annotated[str, typer.Option(help="Sizes whose values are judged, e.g. 512,1024; one is joined by another.")] = "",
     at: Annotated[str, typer.Option(help="Sizes that are timed, e.g. 4096.")] = "",
-    chip: Annotated[str, typer.Option(help="Chips, e.g. trn1,trn2; the first checks values. Default: the setting.")] = "",
+    chip: Annotated[str, typer.Option(help="Chips; values: on the first, on others if programs differ there.")] = "",
     lnc: Annotated[int, typer.Option(help="Cores of the launch, 1 or 2.")] = 1,
     dtype: Annotated[str, typer.Option(help="Element type of the run; default: the task's.")] = "",
     const: Annotated[list[str], typer.Option(help="A constant of the kernel: NAME=VALUE.")] = [],  # noqa: B006

@@ -279,6 +279,8 @@ def _when(checks: Sequence[Checked]) -> str:
             if large
             else ""
         )
+        if bad == {"negative"} and any("k" in check.outcomes[0].arrays for check in checks):
+            hint = ": scores are far below 0 there: a running maximum begins at 0, or hidden scores are not far enough below"
         if bad == {"equal"}:
             hint = ": nearly equal numbers are subtracted, as in a variance that is a mean of squares less a squared mean"
         if bad == {"uneven_rows"}:
