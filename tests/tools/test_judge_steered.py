@@ -278,7 +278,7 @@ IN_DISGUISE = {
     "of eight, each by itself": "eight = sbuf((1, 8))"
     "\n        nisa.tensor_scalar(dst=eight, data=tile[0:1, 0:8], op0=nl.greater, operand0=25.0)"
     "\n        nisa.tensor_copy(dst=one, src=eight[:, 5:6])",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", IN_DISGUISE)
