@@ -7,7 +7,7 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.run import alike
-from nki_hf.sim.run.play import played
+from nki_hf.sim.run.play import BadTape, played
 from nki_hf.tasks import load_task
 from nki_hf.tools.judging import client
 from nki_hf.tools.judging.programs import recorded
@@ -186,6 +186,34 @@ def test_the_first_partition_is_looked_at_in_every_turn(tmp_path):
             continue
         with pytest.raises(KernelFault, match="partition 16"):
             launch(played(trace["tape"], ["x"]), (), given, options=options)
+
+
+def test_a_tape_may_gather_more_rows_than_its_table_has(tmp_path):
+    """As embeddings do; the judge said of such a kernel that its tape was tampered with."""
+    body = """
+        index = nl.ndarray((128, 1), dtype=nl.int32, buffer=nl.sbuf)
+        nisa.memset(dst=index, value=3)
+        nisa.dma_copy(dst=tile, src=x[n - 16 : n].vector_select(0, index))
+"""
+    _, found = launches(tmp_path, body, (256,))
+    x = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+    result = launch(played(found.played[0]["tape"], ["x"]), (x,), options=SimOptions(chip=get_chip("trn2")))
+    np.testing.assert_array_equal(result.outputs[0], np.broadcast_to(x[243], (256, 256)))
+
+
+def test_a_tape_that_reaches_beyond_its_memory_beside_its_indices_is_none(tmp_path):
+    body = """
+        index = nl.ndarray((128, 1), dtype=nl.int32, buffer=nl.sbuf)
+        nisa.memset(dst=index, value=3)
+        nisa.dma_copy(dst=tile, src=x.vector_select(0, index))
+"""
+    _, found = launches(tmp_path, body, (256,))
+    tape = found.played[0]["tape"]
+    for number, row in enumerate(tape["tensors"]):
+        if row[5] is not None:
+            tape["tensors"][number] = [*row[:3], [row[3][0], 1 << 40], *row[4:]]
+    with pytest.raises(BadTape, match="outside of its allocation"):
+        launch(played(tape, ["x"]), (np.zeros((256, 256), np.float32),), options=SimOptions(chip=get_chip("trn2")))
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)

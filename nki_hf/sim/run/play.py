@@ -29,6 +29,8 @@ from nki_hf.sim.tensors.tensor import NkiTensor
 __all__ = ["BadTape", "played"]
 
 _PLACED = {item.__name__: item for item in (ScalarOffset, TensorIndirection, VectorOffset)}
+_CHOSEN = {VectorOffset: 0, TensorIndirection: 1}
+"""Axis of a view whose places indices choose, one by one."""
 _REGISTERS = {item.__name__: item for item in (VirtualRegister, NkiScalar, LoopIndex)}
 
 
@@ -226,9 +228,9 @@ class _Player:
             shape, dtype, storage, strides, offset, moved, compared, free_start, name = self.tape["tensors"][number]
             strides = tuple(strides)
             found = NkiTensor(tuple(shape), ALL_DTYPES[dtype], self._storages[storage], name=name)
+            found.indirection, found.compared = self.read(moved), compared
             _check_inside(found, strides, offset, free_start)
             found.strides, found.offset, found.free_start = strides, offset, free_start
-            found.indirection, found.compared = self.read(moved), compared
             self._tensors[number] = found
         return found
 
@@ -249,7 +251,10 @@ def _check_inside(tensor: NkiTensor, strides: tuple[int, ...], offset: int, free
     if free_start is not None or 0 in shape:
         return  # judged when an instruction uses it; empty
     low = high = offset
-    for size, stride in zip(shape, strides, strict=True):
+    chosen = _CHOSEN.get(type(tensor.indirection))
+    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        if axis == chosen:
+            continue  # by indices, which are judged when an instruction uses it; there may be more of them than elements
         if stride < 0:
             low += (size - 1) * stride
         else:
