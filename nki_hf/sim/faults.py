@@ -57,13 +57,15 @@ def fault(
     advice: str = "",
     operands: tuple[Any, ...] = (),
     raised: type[KernelFault] = KernelFault,
+    position: tuple[str, int] | None = None,
     **details: Any,
 ) -> NoReturn:
     """Raise a `KernelFault` that carries the kernel's file and line (see `FaultRecord` for the words).
 
-    `raised` is the kind of fault that is a TypeError or ValueError too, where the language documents one.
+    `raised` is the kind of fault that is a TypeError or ValueError too, where the language documents one; `position` the file
+    and line, if they are not those of the code that runs now.
     """
-    raise raised(_record(kind, instruction, message, limit, advice, operands, details))
+    raise raised(_record(kind, instruction, message, limit, advice, operands, details, position))
 
 
 def warn_unsure(kind: str, instruction: str, message: str, *, limit: str = "", operands: tuple[Any, ...] = ()) -> None:
@@ -74,9 +76,16 @@ def warn_unsure(kind: str, instruction: str, message: str, *, limit: str = "", o
 
 
 def _record(
-    kind: str, instruction: str, message: str, limit: str, advice: str, operands: tuple[Any, ...], details: dict[str, Any]
+    kind: str,
+    instruction: str,
+    message: str,
+    limit: str,
+    advice: str,
+    operands: tuple[Any, ...],
+    details: dict[str, Any],
+    position: tuple[str, int] | None = None,
 ) -> FaultRecord:
-    file, line = kernel_position()
+    file, line = position or kernel_position()
     if kind == "generation":
         advice = f"{advice}. {_CHOOSE_CHIP}" if advice else _CHOOSE_CHIP
     return FaultRecord(

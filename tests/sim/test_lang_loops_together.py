@@ -4,6 +4,7 @@ No public source forbids it, and public kernels do it (nki-library's blockwise m
 """
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,6 +105,38 @@ def test_barriers_of_every_turn_order_what_both_cores_write_and_read():
     alone = launch(_summing(True), (X, count), lnc=2, options=SimOptions(values=False, trip_counts=names))
     shown = [(e.core, e.opcode, e.attrs.get("meeting")) for e in alone.events]
     assert shown == [(e.core, e.opcode, e.attrs.get("meeting")) for e in result.events]
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_what_the_other_core_writes_in_its_body_counts_as_written(values):
+    """Its body is recorded after this one's: strict reads, which verify and judge ask for, refused right kernels."""
+    options = SimOptions(uninitialized="error", values=values, trip_counts=None if values else 2)
+    count = np.array([[2]], np.int32)
+    result = launch(_summing(True), (X, count), lnc=2, options=options)
+    if values:
+        np.testing.assert_array_equal(result.outputs[0], launch(_summing(True), (X, count), lnc=2).outputs[0])
+
+
+def test_what_no_core_writes_is_a_fault_with_its_place_after_a_meeting_in_a_loop():
+    def kernel(x, count):
+        core = nl.program_id(0)
+        shared, out = (nl.ndarray((2, 4), nl.float32, buffer=nl.shared_hbm) for _ in range(2))
+        tile = nl.ndarray((1, 4), nl.float32)
+
+        def body(_):
+            nisa.dma_copy(dst=shared[core : core + 1, 0:3], src=x[core : core + 1, 0:3])
+            nisa.core_barrier(data=shared[0:2, 0:3], cores=(0, 1))
+            nisa.dma_copy(dst=tile, src=shared[1 - core : 2 - core])  # its last column is nobody's
+
+        nl.fori_loop(0, loaded(count), body)
+        nl.store(out[core : core + 1], tile)
+        return out
+
+    with pytest.raises(KernelFault, match="1 of 4 elements") as caught:
+        launch(kernel, (X, np.array([[2]], np.int32)), lnc=2, options=SimOptions(uninitialized="error"))
+    record = caught.value.record
+    assert (record.kind, record.instruction) == ("uninitialized", "dma_copy")
+    assert "nobody's" in Path(record.file).read_text().splitlines()[record.line - 1]
 
 
 def test_a_constant_may_be_made_in_the_body_of_a_loop():

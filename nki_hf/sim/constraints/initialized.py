@@ -13,7 +13,7 @@ from nki_hf.sim.tensors.tensor import NkiTensor
 __all__ = ["check_written"]
 
 
-def check_written(opcode: str, reads: Iterable[tuple[NkiTensor, Any]]) -> None:
+def check_written(opcode: str, reads: Iterable[tuple[NkiTensor, Any]], position: tuple[str, int] | None = None) -> None:
     """Fault on the first operand with an element that no instruction has written, with the element's index.
 
     An operand whose elements are chosen at run time, or are seen at another width than they are stored with, is only
@@ -22,6 +22,7 @@ def check_written(opcode: str, reads: Iterable[tuple[NkiTensor, Any]]) -> None:
     Args:
       opcode: the instruction.
       reads: its operands, each with which of its elements the instruction looks at, a mask that broadcasts to it; None: all.
+      position: file and line of the kernel, if they are not those of the code that runs now.
     """
     for tensor, part in reads:
         flags = tensor.storage.written
@@ -42,5 +43,6 @@ def check_written(opcode: str, reads: Iterable[tuple[NkiTensor, Any]]) -> None:
                 f"the first at {list(index)} of the operand",
                 limit="every element that is read must have been written",
                 advice="Write or memset the tile first, or read only what was written",
+                position=position,
                 index=list(index),
             )

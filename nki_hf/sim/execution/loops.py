@@ -66,6 +66,7 @@ class Loop:
       done: called when all turns of a first execution, of an outermost loop, are over.
       loads: numbers of the instructions that load what its turns follow from; empty if constants alone say them.
       meets: whether the cores meet in its body.
+      unjudged: looks at what it reads of the other core's once the bodies of both are recorded.
       meetings: those of its own body, loops within it aside, by the number that the recorded events have.
     """
 
@@ -83,6 +84,7 @@ class Loop:
     done: list[Callable[[], None]] = field(default_factory=list)
     loads: frozenset[int] = frozenset()
     meets: bool = False
+    unjudged: list[Callable[[], None]] = field(default_factory=list)
     meetings: dict[int, Any] = field(default_factory=dict)
 
     @property
@@ -209,6 +211,9 @@ def _together(machine: Machine, part: _Part) -> None:
         cooperation.wait(machine.core, meeting, where)
         return
     parts = [meeting.parts[core] for core in sorted(meeting.parts)]
+    for one in parts:
+        for judge in one.loop.unjudged:
+            judge()
     if machine.options.values:
         machine.action(lambda: side_by_side([one.execution.by_meetings() for one in parts], _staged))
     if machine.options.events:

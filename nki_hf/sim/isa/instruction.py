@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -13,7 +14,7 @@ from nki_hf.sim.constraints import check, check_written
 from nki_hf.sim.execution.loops import check_edges
 from nki_hf.sim.execution.machine import Action, Machine, current_machine
 from nki_hf.sim.execution.storage import Storage
-from nki_hf.sim.faults import fault
+from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.isa.enums import engine as Engine
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.stream.events import Event, Region
@@ -108,7 +109,7 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
         if self.machine.options.uninitialized == "error":
             noted = () if marked is None else [item for item in writes if not any(item is other for other in marked)]
             looked = zip_longest(reads, parts)
-            check_written(self.opcode, [pair for pair in looked if not any(pair[0] is other for other in noted)])
+            self._check_written([pair for pair in looked if not any(pair[0] is other for other in noted)])
         for tensor in writes if marked is None else marked:
             if tensor.storage.tracked:
                 mark_written(tensor)
@@ -141,6 +142,14 @@ class begin:  # noqa: N801  (used like a function: `begin("nc_matmul", dst=..., 
             free=self.free,
         )
         return NkiInstruction(event)
+
+    def _check_written(self, reads: list[tuple[NkiTensor, Any]]) -> None:
+        loops = self.machine.loops
+        if loops and loops[0].meets:  # what both cores see, the other one may write in a body that is not recorded yet
+            later = [pair for pair in reads if pair[0].storage.buffer.core is None]
+            reads = [pair for pair in reads if pair[0].storage.buffer.core is not None]
+            loops[0].unjudged.append(functools.partial(check_written, self.opcode, later, kernel_position(3)))
+        check_written(self.opcode, reads)
 
     def _note_refills(self, reads: tuple[NkiTensor, ...], writes: tuple[NkiTensor, ...], keeps: Sequence[int]) -> None:
         """Note the allocations that a replay has to fill again (see sim/run/refills.py), before they count as touched."""
