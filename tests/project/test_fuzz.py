@@ -152,6 +152,14 @@ FOUND = {
         "seed": 10625, "dtype": "float16", "seqlen_kv": 9, "mask": "lowest", "mask_form": "one_key", "mask_learns": True,
         "gradients": True, "kernel": "flash_const_max",
     },
+    "lse of a score that is a sum of 64 products, term by term": {
+        "seed": 253230108103, "dtype": "float16", "seqlen_q": 35, "head_dim": 64, "scale": 1.0, "lse": True,
+    },
+    "the same of 16 products and a bias": {
+        "seed": 253230108023, "front": "merge", "dtype": "float16", "batch_q": 3, "batch_kv": 3, "group": 2, "seqlen_q": 187,
+        "seqlen_kv": 187, "head_dim": 16, "head_dim_v": 41, "values": "wide", "mask": "float", "mask_axes": (1, 1, 1),
+        "scale": -0.5, "parts": (),
+    },
     "lse of lowest scores alone, whose gradient is left open": {
         "seed": 11125, "seqlen_kv": 1, "mask": "lowest", "mask_learns": True, "lse": True, "gradients": True, "frozen": "q",
     },

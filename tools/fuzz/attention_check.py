@@ -117,8 +117,10 @@ def _rounded_sums(case: Case, probs: torch.Tensor, step: float) -> torch.Tensor:
 
 
 def _score_rounding(case: Case, sizes: dict[str, float]) -> float:
-    """What a score may err by: a float32 sum of n terms of one sign errs by some sqrt(n) units, whatever its order."""
-    return _UNIT * (8 + max(2.0, case["head_dim"] ** 0.5 / 2) * sizes["scores"])
+    """What a score may err by: a float32 sum of n terms errs by sqrt(n / 3) units in the mean square, if it is taken term by
+    term; the worst of many rows by four times that.
+    """
+    return _UNIT * (8 + max(4.0, 4 * (case["head_dim"] / 3) ** 0.5) * sizes["scores"])
 
 
 def _empty(case: Case, given: Given, found: dict[str, Any]) -> str:

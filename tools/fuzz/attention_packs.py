@@ -184,7 +184,7 @@ def paged(case: Case, generator: torch.Generator) -> dict[str, Any]:
         used += count
 
     def pages(tokens: torch.Tensor) -> torch.Tensor:
-        whole = torch.zeros((len(order), page, *tokens.shape[1:]), dtype=tokens.dtype)
+        whole = torch.full((len(order), page, *tokens.shape[1:]), nan, dtype=tokens.dtype)
         first = 0
         for n, (_, keys) in enumerate(case["lengths"]):
             for begin in range(0, keys, page):
@@ -235,7 +235,7 @@ def cached(case: Case, generator: torch.Generator, q: torch.Tensor, k: torch.Ten
         seen = seen & (slot > place[..., None] - window)
     if ahead is not None:
         seen = seen & (slot < place[..., None] + ahead)
-    caches, after = _caches(case, generator, (k, v), (meant_k, v), before, live, arguments)
+    caches, after = _caches(case, generator, (k, v), (meant_k, v), first, before, live, arguments)
     if options["leftpad"]:
         arguments["cache_leftpad"] = first.to(torch.int32)
     return {
@@ -248,8 +248,10 @@ def cached(case: Case, generator: torch.Generator, q: torch.Tensor, k: torch.Ten
     }
 
 
-def _caches(case: Case, generator: torch.Generator, given: Any, meant: Any, before: Any, live: Any, arguments: Any) -> Any:
-    """Caches before and after the call; slots that hold no key are NaN."""
+def _caches(
+    case: Case, generator: torch.Generator, given: Any, meant: Any, first: Any, before: Any, live: Any, arguments: Any
+) -> Any:
+    """Caches before and after the call; slots that hold no key, behind the last or before the first, are NaN."""
     batch, capacity, page = case["batch_q"], case["seqlen_kv"], case["pages"]
     rows = torch.randperm(batch + 2, generator=generator)[:batch] if case["cache"]["rows"] else torch.arange(batch)
     if case["cache"]["rows"]:
@@ -269,6 +271,7 @@ def _caches(case: Case, generator: torch.Generator, given: Any, meant: Any, befo
             for n in range(batch):
                 held = token_major[n].clone()
                 held[int(ends[n]) :] = nan
+                held[: int(first[n])] = nan
                 if page is None:
                     cache[rows[n]] = held
                 else:
