@@ -9,10 +9,10 @@ import numpy as np
 
 from tools.fuzz.kernel_issue import Refused, launched
 from tools.fuzz.kernel_model import Array, State, after, kind_of, rounded
-from tools.fuzz.kernel_programs import COLUMNS, INTEGERS, NEW_TILES, TILES, Step, changed, ranges_of, run_time_values
+from tools.fuzz.kernel_programs import COLUMNS, EXCHANGES, INTEGERS, NEW_TILES, TILES, Step, changed, ranges_of, run_time_values
 from tools.fuzz.wide_programs import NOISE
 
-__all__ = ["check_program", "without_refused"]
+__all__ = ["check_program", "inputs_of", "without_refused"]
 
 _OPTIONS: tuple[dict[str, Any], ...] = ({}, {"events": False}, {"checks": False}, {"uninitialized": "error"})
 """Of a launch; none of them may change a value."""
@@ -23,7 +23,7 @@ def without_refused(program: Step) -> tuple[Step | None, list[str]]:
     refused = []
     while program["steps"]:
         try:
-            launched(program, _inputs(program, 0))
+            launched(program, inputs_of(program, 0))
             return program, refused
         except Refused as stop:
             steps = [{**step, "body": list(step["body"])} if step["op"] == "loop" else step for step in program["steps"]]
@@ -39,7 +39,7 @@ def check_program(program: Step) -> str:
     Raises:
       Refused: a step breaks a rule.
     """
-    first, second = _inputs(program, 0), _inputs(program, 1)
+    first, second = inputs_of(program, 0), inputs_of(program, 1)
     traced = launched(program, first, record=True)
     wrong = _judged(program, first, traced.outputs, 0)
     if wrong:
@@ -55,7 +55,8 @@ def check_program(program: Step) -> str:
     return ""
 
 
-def _inputs(program: Step, which: int) -> dict[str, Array]:
+def inputs_of(program: Step, which: int) -> dict[str, Array]:
+    """The arguments of a program's kernel, of the recorded run (0) or the other one (1)."""
     rng = np.random.default_rng((program["seed"], which))
     cores, (partitions, rows, columns) = program["cores"], program["shape"]
     found: dict[str, Array] = {}
@@ -119,7 +120,7 @@ def _step(step: Step, states: list[State], results: list[Array], which: int) -> 
             before[core]["result"] = results[0][core].copy()
         judged = {name: results[position][core] for position, name in enumerate(names)}
         model = {name: array.copy() for name, array in before[core].items()}
-        exchange = before[1 - core] if step["op"] in ("sendrecv", "meet") else None
+        exchange = before[1 - core] if step["op"] in EXCHANGES else None
         written = after(step, model, exchange, which)
         actual = {**model, **{name: array.copy() for name, array in judged.items()}}
         for view, values, slack in written:

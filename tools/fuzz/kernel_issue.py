@@ -18,7 +18,11 @@ from tools.fuzz.kernel_programs import COLUMNS, NEW_TILES, TILES, Step, changed,
 from tools.fuzz.rare_programs import issue_rare
 from tools.fuzz.wide_issue import issue_wide
 
-__all__ = ["Refused", "launched"]
+__all__ = ["PARAMETERS", "Refused", "launched", "options_of"]
+
+
+PARAMETERS = (*TILES, *COLUMNS, "counts", "noise")
+"""Those of each program's kernel; `noise` may be missing."""
 
 
 class Refused(Exception):
@@ -29,11 +33,17 @@ class Refused(Exception):
         self.path = path
 
 
-def launched(program: Step, inputs: dict[str, Array], **options: Any) -> Any:
+def launched(
+    program: Step, inputs: dict[str, Array], *, returned: dict[int, tuple[Any, ...]] | None = None, **options: Any
+) -> Any:
     """The program as a kernel, launched on its inputs with `SimOptions` of these `options`; see `nki_hf.sim.launch`.
+
+    Args:
+      returned: takes what each core returned.
 
     Raises:
       Refused: a step breaks a rule.
+      KernelFault: the cores, which do the same, wait for each other.
     """
     path: tuple[int, ...] = ()
 
@@ -46,6 +56,12 @@ def launched(program: Step, inputs: dict[str, Array], **options: Any) -> Any:
                 tiles[name] = nl.ndarray(source.shape[1:], source.dtype)
                 nisa.dma_copy(dst=tiles[name], src=source[core])
         place = 0
+        late: list[tuple[int, str]] = []  # outputs that are not stored yet, and the tiles with their values
+
+        def store_late(names: Any) -> None:
+            for at, name in [each for each in late if each[1] in names]:
+                outputs[at] = _stored(tiles[name], core, program)
+                late.remove((at, name))
 
         def loaded() -> Any:
             register = nisa.register_alloc()
@@ -54,6 +70,12 @@ def launched(program: Step, inputs: dict[str, Array], **options: Any) -> Any:
 
         for index, step in enumerate(program["steps"]):
             path = (index,)
+            store_late(TILES if step["op"] == "loop" else changed(step))
+            if step.get("late"):
+                _issue(step, tiles, core, program)
+                late.append((len(outputs), step["dst"]))
+                outputs.append(None)
+                continue
             if step["op"] == "wide":
                 register = None
                 if step["what"] == "dynamic":
@@ -80,22 +102,32 @@ def launched(program: Step, inputs: dict[str, Array], **options: Any) -> Any:
                 bounds.append((*ends, both[0][2]))
             counter = counts[0:1, place - 1 : place]
 
-            def issue(inner: int, one: Step, index: int = index) -> None:
+            rooms = [_room(tiles[one["data"]]) if one["op"] == "meet" else None for one in step["body"]]
+
+            def issue(inner: int, one: Step, index: int = index, rooms: list[Any] = rooms) -> None:
                 nonlocal path
                 path = (index, inner)
-                _issue(one, tiles, core, program)
+                _issue(one, tiles, core, program, rooms[inner])
 
             outputs += loop(step, bounds, counter, tiles, core, program["cores"], issue)
+        store_late(TILES)
+        if returned is not None:
+            returned[int(core)] = tuple(outputs)
         return tuple(outputs)
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            chip = get_chip(program.get("chip", "trn2"))
-            told = SimOptions(chip=chip, seed=program["seed"] % 3, **options)
-            return launch(kernel, tuple(inputs.values()), options=told, lnc=program["cores"])
+            return launch(kernel, tuple(inputs.values()), options=options_of(program, **options), lnc=program["cores"])
         except KernelFault as fault:
+            if fault.record.kind == "deadlock":
+                raise
             raise Refused(path, fault) from None
+
+
+def options_of(program: Step, **options: Any) -> SimOptions:
+    """The options of a program's launches, with others."""
+    return SimOptions(chip=get_chip(program.get("chip", "trn2")), seed=program["seed"] % 3, **options)
 
 
 def _stored(tile: Any, core: Any, program: Step) -> Any:
@@ -126,8 +158,13 @@ def _view(tiles: dict[str, Any], view: Step) -> Any:
     return tile.expand_dim(1) if view["order"] == "expand" else tile
 
 
-def _issue(step: Step, tiles: dict[str, Any], core: Any, program: Step) -> list[Any]:
-    """Issue one instruction; the tiles that it wrote."""
+def _room(tile: Any) -> Any:
+    """Where both cores put a tile of theirs."""
+    return nl.ndarray((2, *tile.shape), tile.dtype, buffer=nl.shared_hbm)
+
+
+def _issue(step: Step, tiles: dict[str, Any], core: Any, program: Step, room: Any = None) -> list[Any]:
+    """Issue one instruction; the tiles that it wrote. `room`: where the cores meet in each turn of a loop."""
     op = step["op"]
     if op == "sendrecv":
         moved = {1: {"dma_engine": nisa.dma_engine.gpsimd_dma}, 2: {"dma_engine": nisa.dma_engine.dma}}
@@ -136,16 +173,18 @@ def _issue(step: Step, tiles: dict[str, Any], core: Any, program: Step) -> list[
             dst=tiles[step["dst"]],
             send_to_rank=1 - core,
             recv_from_rank=1 - core,
-            pipe_id=0,
+            pipe_id=step.get("pipe", 0),
             **moved.get(program["seed"] % 3, {}),
         )
         return [tiles[step["dst"]]]
     if op == "meet":
         tile = tiles[step["data"]]
-        shared = nl.ndarray((2, *tile.shape), tile.dtype, buffer=nl.shared_hbm)
+        shared = _room(tile) if room is None else room
         nisa.dma_copy(dst=shared[core], src=tile)
         nisa.core_barrier(data=shared, cores=(0, 1))
         nisa.dma_copy(dst=tiles[step["dst"]], src=shared[1 - core])
+        if room is not None:  # before the next turn writes what the other core reads
+            nisa.core_barrier(data=shared, cores=(0, 1))
         return [tiles[step["dst"]]]
     start, stop = step["dst"]["partitions"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tools.fuzz.kernel_programs import Step
+from tools.fuzz.kernel_programs import EXCHANGES, Step
 from tools.fuzz.rare_programs import rare_result
 from tools.fuzz.wide_model import wide_result
 
@@ -89,7 +89,7 @@ def after(step: Step, state: State, other: State | None = None, which: int = 0) 
     if step["op"] in ("wide", "rare"):
         result = wide_result if step["op"] == "wide" else rare_result
         return [(state["result"], *result(step, functools.partial(_raw, state), state, which))]
-    found: Result = _STEPS[step["op"]](step, state) if step["op"] not in ("sendrecv", "meet") else []
+    found: Result = _STEPS[step["op"]](step, state) if step["op"] not in EXCHANGES else []
     if other is not None:
         found = [(state[step["dst"]], other[step["data"]].copy(), 0)]
     return found

@@ -13,6 +13,7 @@ import numpy as np
 
 __all__ = [
     "COLUMNS",
+    "EXCHANGES",
     "FLOATS",
     "INTEGERS",
     "MOST_TURNS",
@@ -21,6 +22,7 @@ __all__ = [
     "TILES",
     "Step",
     "changed",
+    "draw_exchange",
     "draw_instruction",
     "draw_program",
     "draw_spot",
@@ -41,6 +43,8 @@ _BINARY = ("add", "subtract", "multiply", "maximum", "minimum", "equal", "not_eq
            "greater_equal", "logical_and", "logical_or", "logical_xor")  # fmt: skip
 RESULTS = ("matmul", "transpose", "max8", "bn_stats")
 """Instructions whose result has a shape of its own; it goes to a new tile. They stand outside of loops."""
+EXCHANGES = ("sendrecv", "meet")
+"""Instructions in which the cores of a launch meet."""
 NEW_TILES = (*RESULTS, "wide", "rare")
 """The same, with the steps of wide_programs.py and rare_programs.py."""
 _ANY_TYPE = (
@@ -73,7 +77,7 @@ def draw_program(seed: int) -> Step:
             turns = [int(rng.integers(0, MOST_TURNS + 1)) for _ in range(2)]
             steps.append({"op": "loop", "kind": kind, "turns": turns, "register": bool(rng.random() < 0.6), "body": body})
         elif program["cores"] == 2 and rng.random() < 0.3:
-            steps.append({"op": str(rng.choice(["sendrecv", "meet"])), **_two_tiles(rng, program)})
+            steps.append(draw_exchange(rng, program))
         else:
             steps.append(draw_instruction(rng, program))
     program["steps"] = steps
@@ -84,7 +88,7 @@ def changed(step: Step) -> list[str]:
     """The tiles that a step changes; `result` is one of its own."""
     if step["op"] in NEW_TILES:
         return ["result"]
-    if step["op"] in ("sendrecv", "meet"):
+    if step["op"] in EXCHANGES:
         return [step["dst"]]
     found = [] if step["op"] == "reduce" else [step["dst"]["tile"]]
     return found + ([step["column"]] if step.get("column") else [])
@@ -113,7 +117,8 @@ def simpler_programs(program: Step) -> list[Step]:
     steps = program["steps"]
     if program.get("chip", "trn2") != "trn2":
         found.append({**program, "chip": "trn2"})
-    if program["cores"] == 2 and not any(step["op"] in ("sendrecv", "meet") for step in steps):
+    every = [inner for step in steps for inner in (step, *step.get("body", []))]
+    if program["cores"] == 2 and not any(step["op"] in EXCHANGES for step in every):
         found.append({**program, "cores": 1})
     for index, step in enumerate(steps):
         found.append({**program, "steps": steps[:index] + steps[index + 1 :]})
@@ -126,10 +131,11 @@ def simpler_programs(program: Step) -> list[Step]:
     return [each for each in found if each["steps"]]
 
 
-def _two_tiles(rng: np.random.Generator, program: Step) -> Step:
-    dst = int(rng.integers(len(TILES)))
+def draw_exchange(rng: np.random.Generator, program: Step) -> Step:
+    """A step in which both cores take part: each gets a tile of the other one."""
+    op, dst = str(rng.choice(EXCHANGES)), int(rng.integers(len(TILES)))
     same = [index for index in range(len(TILES)) if program["types"][index] == program["types"][dst]]
-    return {"dst": TILES[dst], "data": TILES[int(rng.choice(same))]}
+    return {"op": op, "dst": TILES[dst], "data": TILES[int(rng.choice(same))]}
 
 
 def draw_instruction(rng: np.random.Generator, program: Step, left_out: tuple[str, ...] = ()) -> Step:

@@ -10,7 +10,9 @@ functions, packed rows and merged parts; `decodes` few rows of many keys; `ways`
 `extras` dropout, gradients of gradients and blocks of keys; `serving` requests to continuous batching, each against itself
 alone.
 Kernels are judged instruction by instruction by a model in NumPy (kernel_check.py): `kernels`, `wide` with more
-instructions, functions, types, views and loops, and `rare` with the rest of the language. Exit code 1 if something was found.
+instructions, functions, types, views and loops, `rare` with the rest of the language, and `pairs` of two cores that meet often,
+in loops of run time too. `tapes` are such kernels as the judge runs them: from a tape, with values and on shapes alone
+(tape_check.py). Exit code 1 if something was found.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ from tools.fuzz.attention_problems import PLAIN, draw_band, draw_learnt_bias, dr
 from tools.fuzz.kernel_check import check_program, without_refused
 from tools.fuzz.kernel_issue import Refused
 from tools.fuzz.kernel_programs import draw_program, simpler_programs
+from tools.fuzz.pair_programs import draw_pair
 from tools.fuzz.rare_programs import draw_rare
 from tools.fuzz.serving_problems import check_serving, draw_serving, simpler_servings
+from tools.fuzz.tape_check import check_tape, draw_taped
 from tools.fuzz.wide_programs import draw_wide
 
 __all__ = ["KINDS", "Found", "Kind", "main", "search", "simplest", "written"]
@@ -86,6 +90,13 @@ def _checked_program(program: Any) -> str:
         return ""
 
 
+def _checked_tape(program: Any) -> str:
+    try:
+        return check_tape(program)
+    except Refused:
+        return ""
+
+
 KINDS = {
     "attention": Kind(draw_problem, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "biases": Kind(draw_learnt_bias, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
@@ -97,6 +108,8 @@ KINDS = {
     "extras": Kind(draw_extra, check_problem, simpler_problems, "tools.fuzz.attention_check", "check_problem"),
     "kernels": Kind(_drawn(draw_program), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
     "wide": Kind(_drawn(draw_wide), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
+    "pairs": Kind(_drawn(draw_pair), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
+    "tapes": Kind(_drawn(draw_taped), _checked_tape, simpler_programs, "tools.fuzz.tape_check", "check_tape"),
     "serving": Kind(draw_serving, check_serving, simpler_servings, "tools.fuzz.serving_problems", "check_serving"),
     "rare": Kind(_drawn(draw_rare), _checked_program, simpler_programs, "tools.fuzz.kernel_check", "check_program"),
 }
