@@ -15,6 +15,7 @@ from fuzz_seeds import nothing_wrong
 
 import nki_hf
 from nki_hf.adapters import op_gradients
+from nki_hf.adapters.packed import pieces
 from nki_hf.kernels.flash_const_max import call
 from nki_hf.kernels.flash_const_max.tuning import TABLE
 from nki_hf.kernels.flash_decode import plan as flash_decode_plan
@@ -22,6 +23,7 @@ from nki_hf.sim.isa.operators import OPERATORS
 from tools.fuzz import attention_call, attention_check, attention_fronts, kernel_issue, kernel_programs, serving_problems
 from tools.fuzz.attention_extras import draw_extra
 from tools.fuzz.attention_forms import WAYS, draw_decode, draw_form, draw_way
+from tools.fuzz.attention_given import given_of
 from tools.fuzz.attention_packs import draw_pack
 from tools.fuzz.attention_problems import PLAIN, draw_band, draw_learnt_bias, draw_problem, refused
 from tools.fuzz.kernel_check import check_program, without_refused
@@ -541,3 +543,33 @@ def test_a_planted_lse_of_flash_const_max_is_found(monkeypatch):
 
     monkeypatch.setattr(attention_check.nki_hf, "attention", wrong)
     assert attention_check.check_problem(case).startswith("lse errs by")
+
+
+def test_a_sequence_whose_nan_reaches_another_of_its_pack_is_found(monkeypatch):
+    """Pieces that fill a launch had the first rows of the pack in the place of their own sequence's."""
+    case, right = draw_pack(777211), pieces._launch
+    assert not attention_check.check_problem(case)
+
+    def idle_ones_of_another(kind, group, lo, hi):
+        found = right(kind, group, lo, hi)
+        found.rows[len(group) :], found.keys[len(group) :] = 0, 0
+        return found
+
+    monkeypatch.setattr(pieces, "_launch", idle_ones_of_another)
+    pieces.cut.cache_clear()
+    try:
+        assert "of a sequence is another one" in attention_check.check_problem(case)
+    finally:
+        pieces.cut.cache_clear()
+
+
+def test_slots_of_a_cache_that_hold_no_key_are_nan():
+    drawn = [case for seed in range(150) if (case := draw_pack(seed))["cache"] and case["cache"]["leftpad"]]
+    padded = 0
+    for case in drawn:
+        extra = given_of(case).extra
+        rows = extra["arguments"].get("cache_batch_idx", range(case["batch_q"]))
+        for row, first in zip(rows, extra["arguments"]["cache_leftpad"].tolist(), strict=True):
+            padded += first > 0
+            assert all(bool(cache[int(row), :first].isnan().all()) for cache in extra["caches"])
+    assert padded > 3

@@ -13,6 +13,7 @@ import nki_hf
 from tools.fuzz.attention_call import called, called_with, differing
 from tools.fuzz.attention_extras import wrong_dropout, wrong_second
 from tools.fuzz.attention_given import Given, given_of
+from tools.fuzz.attention_packs import starts
 from tools.fuzz.attention_problems import PLAIN, VANISHING, Case, refused
 from tools.fuzz.attention_reference import flushed, formulas, oracle, output, sizes_of
 
@@ -67,8 +68,14 @@ def check_problem(case: Case) -> str:
     # The first call records the kernels' programs, unless they were recorded before; the second replays them.
     other = differing(found, called({**case, "strict": False}, given))
     nki_hf.explain(reset=True)
+    by_kernels = bool(report.rows) and not report.fallbacks
     if other:
         return f"{other} of a second call has other bits than that of the first"
+    if by_kernels and case["front"] == "varlen" and case["pages"] is None and case["seed"] % 2:
+        reached = _reached_by_nan(case, given, found)
+        nki_hf.explain(reset=True)
+        if reached:
+            return reached
     if report.fallbacks and case["mask"] == "inf":
         # torch's fused sdpa gives 0 in half precision where the softmax is NaN.
         undecided = (given.bias == _INF).any(-1, keepdim=True)
@@ -76,7 +83,6 @@ def check_problem(case: Case) -> str:
     if 0 in (case["batch_q"], case["seqlen_q"], case["seqlen_kv"]):
         return _empty(case, given, found)
     rounded = any(row.first.kernel == "flash_const_max" for row in report.rows)
-    by_kernels = bool(report.rows) and not report.fallbacks
     return _compared({**case, "lse": found["lse"] is not None}, given, found, rounded_sums=rounded, by_kernels=by_kernels)
 
 
@@ -104,6 +110,24 @@ def _mask_with_a_past(case: Case, given: Given) -> Given:
         words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[mask.element_size()]
         mask.view(words).numpy()[...] = given.mask.view(words).numpy()
     return replace(given, mask=mask)
+
+
+def _reached_by_nan(case: Case, given: Given, found: dict[str, Any]) -> str:
+    """What one sequence of a pack, made NaN, changes of the others; empty = nothing."""
+    rows, keys = starts(case)
+    which = case["seed"] // 2 % len(case["lengths"])
+    ranges = [range(int(each[which]), int(each[which + 1])) for each in (rows, keys)]
+    lost = {name: getattr(given, name).clone() for name in ("q", "k", "v")}
+    for name, tensor in lost.items():
+        tensor[:, :, ranges[name != "q"]] = torch.nan
+    other = called({**case, "strict": False}, replace(given, **lost))
+    for name, own in (("out", 0), ("lse", 0), ("dq", 0), ("dk", 1), ("dv", 1)):
+        have = found.get(name)
+        if have is not None:
+            kept = [place for place in range(have.shape[2]) if place not in ranges[own]]
+            if not torch.equal(have[:, :, kept], other[name][:, :, kept]):
+                return f"{name} of a sequence is another one if sequence {which} is NaN"
+    return ""
 
 
 def _rounded_sums(case: Case, probs: torch.Tensor, step: float) -> torch.Tensor:
