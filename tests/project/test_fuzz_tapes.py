@@ -45,15 +45,21 @@ def _seen_once(meeting):
 # By name: kind and seed of a program that finds it, and what it puts in the place of what.
 FAULTS = {
     "what cores send in a loop is that of its first turn": ("pairs", 1, loops, "_staged", _seen_once),
-    "what an exchange sends is overwritten while it is under way": ("pairs", 101, cores.Cooperation, "await_conflicts",
+    "what an exchange sends is overwritten while it is under way": (
+        "pairs",
+        101,
+        cores.Cooperation,
+        "await_conflicts",
         lambda self, machine, reads, writes: [
-            self._await(machine, item) for item in list(machine.pending)
+            self._await(machine, item)
+            for item in list(machine.pending)
             if item in machine.pending and cores._meet_any(item.writes, (*reads, *writes))
-        ]),
+        ],
+    ),
     "products do not ask who wrote their target": ("tapes", 67, alike.Alike, "_writer", lambda *_: alike._BY_PRODUCTS),
     "a tape knows one zero": ("tapes", 64, tape, "repr", lambda value: repr(0.0) if value == 0 else repr(value)),
     "a tape refuses more indices than there are elements": ("tapes", 777157, play, "_CHOSEN", {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTS)
