@@ -144,8 +144,8 @@ def _on_chip(
             break
         if not number and request.get("secret") is not None and not task.recorded:
             unseen = other_draw(run, trace, options, request["lnc"], request["secret"], first)
-            if unseen.wrong is not None:
-                steered[-1].judge(record)  # where inputs steer the kernel, that draw may have turned it: a truer cause
+            if unseen.wrong is not None and any(item.loops for item in steered[-1].items):
+                steered[-1].judge(record)  # that draw may have turned a loop that inputs steer: a truer cause
             _unforeseen(unseen, task, run)
     judge_values(request, record, task, runs, checks, traces, chip, steered)
     for item in steered:
