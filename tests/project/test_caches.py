@@ -529,7 +529,7 @@ REASONS = {
         "tools.kernel_lint.evaluation.operators._fresh",
     ),
     "stored after the op is registered with torch_neuronx, which is asked of devices only": ("backends.neuron_op._registered",),
-    "a context variable, which a token resets in `finally`": ("lang._language", "settings._block"),
+    "a context variable, which a token resets in `finally`": ("lang._language", "settings._block", "sim.beside._allowed"),
     "stored once a module is executed; one that is not is taken out of sys.modules again": ("lang._loaded",),
     "ends its process and starts a new one after an interrupt (tests/tools/test_judge.py)": ("tools.judging.client._server",),
     "of a process of its own, that the judge ends": ("tools.judging.traced._now",),
