@@ -180,14 +180,14 @@ def missing_work(checked: Sequence[Work], timed: Work) -> str:
         return f"writes {min(100 * timed.written, 99.9):.3g}% of an output, and {last.written:.0%} of it at size {last.size:,}"
     if timed.read < min(1.0, last.read) * _ROUNDING:
         return f"reads {timed.read:.0%} of an input, and {last.read:.0%} of it at size {last.size:,}"
-    if timed.used < min(1.0, *(item.used for item in checked)) * _ROUNDING:
-        return f"uses {timed.used:.0%} of what it loads of an input, and {last.used:.0%} at size {last.size:,}"
     exact = len(checked) > 1 and all(abs(item.useful - 1) < _EXACT for item in checked)
     if all(item.useful >= 1 - _EXACT for item in checked) and timed.useful < (1 - _EXACT if exact else _ROUNDING):
         return f"does {min(100 * timed.useful, 99.9):.3g}% of the operations that the task asks for in its matmuls"
     expected = expected_growth(checked[0].size, checked[0].elements, last.size, last.elements, timed.size)
     if timed.elements < _LEAST * expected:
         return f"computes {timed.elements:,} elements, and the smaller sizes lead to {expected:,.0f}"
+    if timed.used < min(1.0, *(item.used for item in checked)) * _ROUNDING:
+        return f"uses {timed.used:.0%} of what it loads of an input, and {last.used:.0%} at size {last.size:,}"
     return ""
 
 
