@@ -1,4 +1,4 @@
-"""At the timed size a kernel must use all that it loads, as it does where values are judged."""
+"""At the timed size a kernel must use all that it loads and computes, as it does where values are judged."""
 
 import pytest
 from judged_kernels import RIGHT
@@ -6,31 +6,63 @@ from judged_kernels import RIGHT
 import nki_hf
 
 KERNEL = RIGHT.replace("for j in range(i + 1):", "for j in range(tiles):").replace("if j == i:", "if False:")
-PLACES = {
-    "the first tile of values": ("vs[:, j, :]", "vs[:, 0 if s > 2048 else j, :]"),
-    "the first tile of queries": ("qs[:, i * T : (i + 1) * T]", "qs[:, 0:T] if s > 2048 else qs[:, i * T : (i + 1) * T]"),
+LOADS = {
+    "the first tile of values": ("vs[:, j, :]", "vs[:, 0 if s > 512 else j, :]"),
+    "the first tile of queries": ("qs[:, i * T : (i + 1) * T]", "qs[:, 0:T] if s > 512 else qs[:, i * T : (i + 1) * T]"),
     "the first half of the keys": (
         "for j in range(tiles):",
-        "for n in range(tiles):\n            j = n // 2 if s > 2048 else n",
+        "for n in range(tiles):\n            j = n // 2 if s > 512 else n",
+    ),
+}
+MADE = {
+    "probabilities of the first tile": (
+        "nisa.tensor_copy(dst=probs_t, src=turned)",
+        "nisa.tensor_copy(dst=probs_t, src=turned)\n            kept = probs_t if s <= 512 or j == 0 else kept",
+        "stationary=probs_t",
+        "stationary=kept",
+    ),
+    "the first of the tiles of one allocation": (
+        "probs_t = nl.ndarray((T, T), dtype=nl.bfloat16, buffer=nl.sbuf)",
+        "every = nl.ndarray((T, tiles, T), dtype=nl.bfloat16, buffer=nl.sbuf) if j == 0 else every\n"
+        "            probs_t = every[:, j, :]",
+        "stationary=probs_t",
+        "stationary=every[:, 0 if s > 512 else j, :]",
+    ),
+    "every eighth tile of probabilities for nothing": (
+        "nisa.tensor_copy(dst=probs_t, src=turned)",
+        "nisa.tensor_copy(dst=probs_t, src=turned)\n            kept = probs_t if s <= 512 or j % 8 < 7 else kept",
+        "stationary=probs_t",
+        "stationary=kept",
     ),
 }
 
 
-def _judged(folder, text):
+def _judged(folder, *changes):
+    text = KERNEL
+    for right, wrong in zip(changes[::2], changes[1::2], strict=True):
+        assert right in text
+        text = text.replace(right, wrong)
     file = folder / "kernel.py"
     file.write_text(text)
-    return nki_hf.judge(file, "attention", layout="q=ds,k=ds,v=sd", check=(256, 512), at=(4096,), chip=("trn2",))
+    return nki_hf.judge(file, "attention", layout="q=ds,k=ds,v=sd", check=(256, 512), at=(2048,), chip=("trn2",))
 
 
-def test_the_right_kernel_passes(tmp_path):
-    record = _judged(tmp_path, KERNEL)
+@pytest.mark.parametrize("how", [(), *([*change[:3], change[3].replace("512", "1 << 20")] for change in MADE.values())])
+def test_right_kernels_pass(how, tmp_path):
+    record = _judged(tmp_path, *[text.replace("512", f"{1 << 20}") for text in how])
     assert record["passed"], record["sentence"]
+    assert not any("judged there" in warning for warning in record["warnings"])
 
 
-@pytest.mark.parametrize("how", PLACES)
+@pytest.mark.parametrize("how", LOADS)
 def test_a_kernel_that_uses_a_part_of_what_it_loads_fails(how, tmp_path):
-    right, wrong = PLACES[how]
-    assert right in KERNEL
-    record = _judged(tmp_path, KERNEL.replace(right, wrong))
+    record = _judged(tmp_path, *LOADS[how])
     assert (record["passed"], record["stage"]) == (False, "times"), record["sentence"]
-    assert "of what it loads of an input, and 100% at size 512" in record["sentence"]
+    assert "at size 2,048 the kernel uses" in record["sentence"] and "and there out is wrong" in record["sentence"]
+
+
+@pytest.mark.parametrize("how", MADE)
+def test_a_kernel_that_uses_a_part_of_what_it_computes_fails(how, tmp_path):
+    record = _judged(tmp_path, *MADE[how])
+    assert (record["passed"], record["stage"]) == (False, "times"), record["sentence"]
+    assert "at size 2,048 the kernel" in record["sentence"] and "and there out is wrong" in record["sentence"]

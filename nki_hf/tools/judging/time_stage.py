@@ -34,6 +34,7 @@ from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.tape_difference import tape_difference
 from nki_hf.tools.judging.timed_work import Work, asked_outputs, cheap, missing_work, work_of
 from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, sentence, stream_of, timed
+from nki_hf.tools.judging.unused_work import Part, unused, used_parts
 
 __all__ = ["time_rows"]
 
@@ -86,6 +87,7 @@ class _Judged:
         self.work: dict[int, Work] = {}
         self.kinds: dict[int, dict[Kind, Use]] = {}
         self.places: dict[int, set[Place]] = {}
+        self.parts: dict[int, dict[Place, Part]] = {}
         self.numbers: dict[int, dict[Immediate, tuple[str, int]]] = {}
 
     def add(self, size: int, task: Task, launched: LaunchResult, played: Mapping[str, Any]) -> None:
@@ -95,16 +97,19 @@ class _Judged:
             self.work[size] = work_of(events, size, task.flops(size), outputs)
             self.kinds[size] = kinds_of(events, outputs)
             self.places[size] = places_of(events)
+            self.parts[size] = used_parts(events, outputs)
             self.numbers[size] = immediates(played["tape"])
 
     def other(self, size: int, task: Task, launched: LaunchResult, played: Mapping[str, Any]) -> tuple[str, str, int] | None:
         """What a timed launch does otherwise, as words, file and line; None if nothing."""
         if not self.work or size in self.work:
             return None
+        events, outputs = launched.events, asked_outputs(launched, task)
         return (
-            otherwise(self.kinds, kinds_of(launched.events, asked_outputs(launched, task)), size)
+            otherwise(self.kinds, kinds_of(events, outputs), size)
             or other_number(self.numbers.values(), immediates(played["tape"]))
-            or other_place(self.places.values(), places_of(launched.events))
+            or other_place(self.places.values(), places_of(events))
+            or unused(self.parts.values(), used_parts(events, outputs))
         )
 
 

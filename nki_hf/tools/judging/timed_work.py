@@ -38,7 +38,6 @@ class Work:
       useful: the task's floating-point operations over those of the launch's matmuls (transposes count nothing); 0 = none.
       elements: written by instructions of the engines.
       read: smallest share of an input's elements that is read.
-      used: smallest share of what is loaded of an input into on-chip tiles that an instruction reads there.
       written: smallest share of a returned output's elements that is written.
     """
 
@@ -46,7 +45,6 @@ class Work:
     useful: float
     elements: int
     read: float
-    used: float
     written: float
 
 
@@ -74,9 +72,7 @@ def work_of(events: Sequence[Event], size: int, flops: int, outputs: Collection[
     read: dict[int, _Marks] = {}
     written: dict[int, _Marks] = {number: _Marks(np.zeros(1, np.bool_)) for number in outputs}  # one that nobody writes
     made, elements = 0, 0
-    loads = _Loads()
     for event in events:
-        loads.add(event)
         if event.opcode == "nc_matmul" and not event.attrs.get("is_transpose") and len(event.reads) > 1:
             stationary, moving = event.reads[0], event.reads[-1]
             made += 2 * stationary.partitions * stationary.free_elements * moving.free_elements
@@ -93,61 +89,8 @@ def work_of(events: Sequence[Event], size: int, flops: int, outputs: Collection[
         useful=made / flops if flops else 0.0,
         elements=elements,
         read=min((marks.share for marks in read.values()), default=0.0),
-        used=loads.used(),
         written=min((marks.share for marks in written.values()), default=0.0),
     )
-
-
-class _Loads:
-    """Elements of on-chip tiles that are loaded from inputs, and whether anything reads them, at any time of the launch."""
-
-    def __init__(self) -> None:
-        self._inputs: dict[int, int] = {}  # of each tile that an input is loaded into
-        self._loaded: dict[int, dict[tuple[Any, ...], Region]] = {}
-        self._read: dict[int, dict[tuple[Any, ...], Region]] = {}
-
-    def add(self, event: Event) -> None:
-        """Note what an instruction loads, and what it reads of tiles that were loaded."""
-        for region in event.reads:
-            number = region.buffer.number
-            if number in self._inputs:
-                self._read[number].setdefault(_place(region), region)
-        if event.engine == "dma" and event.writes and event.reads and event.reads[0].buffer.role == "input":
-            target = event.writes[0]
-            number = target.buffer.number
-            if target.buffer.on_chip:
-                self._inputs.setdefault(number, event.reads[0].buffer.number)
-                self._loaded.setdefault(number, {}).setdefault(_place(target), target)
-                self._read.setdefault(number, {})
-
-    def used(self) -> float:
-        """Smallest share of an input's loaded elements that is read."""
-        counts: dict[int, list[int]] = {}
-        for number, source in self._inputs.items():
-            loaded, read = (_flags(regions.values()) for regions in (self._loaded[number], self._read[number]))
-            if loaded is None:
-                continue
-            both = loaded if read is None and self._read[number] else loaded & (False if read is None else read)
-            count = counts.setdefault(source, [0, 0])
-            count[0] += int(both.sum())
-            count[1] += int(loaded.sum())
-        return min((some / whole for some, whole in counts.values() if whole), default=1.0)
-
-
-def _place(region: Region) -> tuple[Any, ...]:
-    return region.offset, region.shape, region.strides, region.indirect, region.dtype.itemsize
-
-
-def _flags(regions: Collection[Region]) -> np.ndarray[Any, Any] | None:
-    """The elements of a tile that any of the regions has; None if that is not known, or if there is no region."""
-    flags = None
-    for region in regions:
-        if region.indirect or region.dtype.itemsize != region.buffer.dtype.itemsize:
-            return None
-        if flags is None:
-            flags = np.zeros(region.buffer.elements, np.bool_)
-        np.ndarray(region.shape, np.bool_, buffer=flags, offset=region.offset, strides=region.strides)[...] = True
-    return flags
 
 
 def _mark(marks: dict[int, _Marks], region: Region, *, counts: bool) -> None:
@@ -186,8 +129,6 @@ def missing_work(checked: Sequence[Work], timed: Work) -> str:
     expected = expected_growth(checked[0].size, checked[0].elements, last.size, last.elements, timed.size)
     if timed.elements < _LEAST * expected:
         return f"computes {timed.elements:,} elements, and the smaller sizes lead to {expected:,.0f}"
-    if timed.used < min(1.0, *(item.used for item in checked)) * _ROUNDING:
-        return f"uses {timed.used:.0%} of what it loads of an input, and {last.used:.0%} at size {last.size:,}"
     return ""
 
 

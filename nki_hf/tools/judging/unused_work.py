@@ -1,0 +1,134 @@
+"""Work whose results reach no output: a kernel that takes another tile at timed sizes alone leaves the right one unused.
+
+Found twice, since a tile may be written by one instruction and read in parts, or be written again before it is read:
+
+* an instruction is used if an output follows from what it writes, by the dependencies of the stream,
+* an allocation is used as far as used instructions read the elements that are written there, at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from nki_hf.sim.stream.access_table import AccessTable, Ints
+from nki_hf.sim.stream.conflicts import RAW, WAW, conflicts_of
+from nki_hf.sim.stream.events import Event, Region
+from nki_hf.sim.stream.live_ranges import covers
+from nki_hf.tools.judging.other_kinds import Place
+
+__all__ = ["Part", "unused", "used_parts"]
+
+_ALLOCATION = "allocation"
+"""In the place of an opcode."""
+_LESS = 0.98
+"""Share of the judged sizes' share: of two sizes, the first and last turns of loops are not the same part."""
+_Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+@dataclass
+class Part:
+    """Elements that a line writes, and how many of them an output follows from."""
+
+    written: int = 0
+    used: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of the written elements."""
+        return self.used / self.written
+
+
+def used_parts(events: Sequence[Event], outputs: Collection[int]) -> dict[Place, Part]:
+    """The part of what each line writes that reaches one of the buffers `outputs` (or an input that is written)."""
+    if not events:
+        return {}
+    table = AccessTable(events)
+    used = _used_events(events, table, set(outputs))
+    found: dict[Place, Part] = {}
+    for event, is_used in zip(events, used.tolist(), strict=True):
+        elements = sum(region.elements for region in event.writes)
+        if elements:
+            part = found.setdefault((event.file, event.line, event.opcode), Part())
+            part.written += elements
+            part.used += elements * is_used
+    _add_allocations(found, table, used)
+    return found
+
+
+def _used_events(events: Sequence[Event], table: AccessTable, outputs: set[int]) -> _Bools:
+    """True for each event whose results an output follows from; what writes no memory (a barrier, a register) is used."""
+    queues = np.zeros(len(table.heads), np.bool_)
+    found = conflicts_of(table, {}, None, queues)
+    keeps = np.array([not all(covers(event, region) for region in event.writes) for event in events], np.bool_)
+    follows = (found.kinds == RAW) | ((found.kinds == WAW) & keeps[found.consumers])
+    producers, consumers = found.producers[follows], found.consumers[follows]
+    used = np.array([_ends(event, outputs) for event in events], np.bool_)
+    starts = np.searchsorted(consumers, np.arange(len(events) + 1))
+    last, stops = len(events) - 1, starts.tolist()
+    for index in range(last, -1, -1):  # producers stand before their consumers
+        if used[index]:
+            used[producers[stops[index] : stops[index + 1]]] = True
+    return used
+
+
+def _ends(event: Event, outputs: set[int]) -> bool:
+    return not event.writes or any(region.buffer.number in outputs or region.buffer.role == "input" for region in event.writes)
+
+
+def _add_allocations(found: dict[Place, Part], table: AccessTable, used: _Bools) -> None:
+    """The parts of the allocations on chip."""
+    counts = table.writes | used[table.event]  # what reads for nothing does not count
+    forms = len(table.forms)
+    pairs = np.unique((table.buffer[counts] * forms + table.form[counts]) * 2 + table.writes[counts])
+    buffers, rest = np.divmod(pairs, 2 * forms)
+    firsts = np.flatnonzero(np.concatenate([[True], buffers[1:] != buffers[:-1]]))
+    bounds = [*firsts.tolist(), len(pairs)]
+    known: dict[bytes, tuple[int, int]] = {}  # fresh tiles of a loop are accessed alike
+    for begin, end in pairwise(bounds):
+        buffer = table.buffers[int(buffers[begin])]
+        if not buffer.on_chip:
+            continue
+        key = rest[begin:end].tobytes()
+        if key not in known:
+            known[key] = _counted(rest[begin:end], table)
+        written, read = known[key]
+        if written:
+            part = found.setdefault((buffer.file, buffer.line, _ALLOCATION), Part())
+            part.written += written
+            part.used += read
+
+
+def _counted(accesses: Ints, table: AccessTable) -> tuple[int, int]:
+    """Elements of a buffer that are written, and those of them that are read; all where that is not known."""
+    regions = [(table.forms[int(access) // 2], bool(access % 2)) for access in accesses]
+    buffer = regions[0][0].buffer
+    written, read = np.zeros(buffer.elements, np.bool_), np.zeros(buffer.elements, np.bool_)
+    for region, writes in regions:
+        if region.indirect or region.dtype.itemsize != buffer.dtype.itemsize:
+            return 1, 1
+        _view(written if writes else read, region)[...] = True
+    return int(written.sum()), int((written & read).sum())
+
+
+def _view(flags: _Bools, region: Region) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    return np.ndarray(region.shape, np.bool_, buffer=flags, offset=region.offset, strides=region.strides)
+
+
+def unused(judged: Iterable[Mapping[Place, Part]], timed: Mapping[Place, Part]) -> tuple[str, str, int] | None:
+    """A line of which a timed size uses less than every judged size, as words, file and line; None if there is none."""
+    sizes = list(judged)
+    worst: tuple[float, str, str, int] | None = None
+    for place, part in timed.items():
+        shares = [found[place].share for found in sizes if place in found]
+        if not shares or part.share >= min(shares) * _LESS:
+            continue
+        file, line, opcode = place
+        what = "the tile allocated" if opcode == _ALLOCATION else f"what {opcode} writes"
+        words = f"uses {part.share:.0%} of {what} at line {line}, and {min(shares):.0%} of it at the sizes of --check"
+        if worst is None or part.share / min(shares) < worst[0]:
+            worst = part.share / min(shares), words, file, line
+    return None if worst is None else worst[1:]
