@@ -5,7 +5,7 @@ Arrays are [heads, seqlen, head_dim]; one head has no axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -76,6 +76,13 @@ def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Calla
     def scaled(function: Callable[..., Any]) -> Callable[..., Any]:
         return function if factor == 1 else lambda q, k, v: function(q * np.asarray(factor, q.dtype), k, v)
 
+    def part(arrays: Mapping[str, Array], index: tuple[slice, ...]) -> dict[str, Array]:
+        *head, place = index
+        ahead = arrays["k"].shape[-2] - arrays["q"].shape[-2]
+        keys = slice(place.stop + ahead if causal else None)  # so that the last query sees the last key
+        group = [slice(one.start // (heads // kv_heads), one.start // (heads // kv_heads) + 1) for one in head]
+        return {"q": arrays["q"][index], **{name: arrays[name][(*group, keys)] for name in ("k", "v")}}
+
     wrong = {words: scaled(function) for words, function in mistakes(causal, heads > 1, head_dim, window).items()}
     return Task(
         name=name,
@@ -88,6 +95,7 @@ def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Calla
         inputs=lambda size, distribution, rng: _inputs({n: s for n, (s, _) in shapes(size).items()}, distribution, rng),
         wrong=wrong,
         accepted={SCALED_QUERIES: scaled_queries} if factor == 1 else {},
+        part=part,
         scale=scaled(lambda q, k, v: summed(q, k, v, causal, window)),
         mask={**({"ahead": 1} if causal else {}), **({"window": window} if window else {})},
         distributions=("uneven_rows",),

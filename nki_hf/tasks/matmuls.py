@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from nki_hf.tasks.norms import rmsnorm
-from nki_hf.tasks.task import FLOAT, Task
+from nki_hf.tasks.task import FLOAT, Task, rows_of
 
 __all__ = ["TASKS", "rounded", "scaled"]
 
@@ -242,6 +242,7 @@ TASKS = {
             ragged=200,
             at=(2048,),
             axes={"a": "mk", "b": "kn", "out": "mn"},
+            part=rows_of("a"),
             wrong=_MATMUL_WRONG,
         ),
         Task(
@@ -255,6 +256,7 @@ TASKS = {
             check=(128, 256),
             ragged=200,
             at=(1024,),
+            part=rows_of("x"),
             wrong=_SWIGLU_WRONG,
         ),
         Task(
@@ -269,6 +271,7 @@ TASKS = {
             ragged=200,
             at=(1024,),
             distributions=("small_rows",),
+            part=rows_of("x", "residual"),
             wrong=_NORM_WRONG,
         ),
     )

@@ -14,7 +14,7 @@ import numpy as np
 from nki_hf.tasks.attention import attention_task
 from nki_hf.tasks.matmuls import rounded, scaled
 from nki_hf.tasks.norms import rmsnorm
-from nki_hf.tasks.task import FLOAT, Task
+from nki_hf.tasks.task import FLOAT, Task, rows_of
 
 __all__ = ["TASKS"]
 
@@ -58,6 +58,16 @@ def _pooled(x: Array) -> Array:
 def _softmax(x: Array) -> Array:
     power = np.exp(x - x.max(-1, keepdims=True))
     return np.asarray(power / power.sum(-1, keepdims=True))
+
+
+def _entry(arrays: Mapping[str, Array], index: tuple[slice, ...]) -> dict[str, Array]:
+    """Rows of one entry of a batch; see `Task.part`."""
+    return {"lhs": arrays["lhs"][index], "rhs": arrays["rhs"][index[:1]]}
+
+
+def _columns(arrays: Mapping[str, Array], index: tuple[slice, ...]) -> dict[str, Array]:
+    """Rows of a product whose left operand is transposed; see `Task.part`."""
+    return {"lhs": arrays["lhs"][:, index[0]], "rhs": arrays["rhs"]}
 
 
 def _matmul_norm(x: Array, weight: Array, z: Array, g: Array) -> Array:
@@ -138,42 +148,44 @@ _NKIBENCH = (
           _mamba, _elements(96)),
     _task("nkibench_matmul", "a @ b, a [size, 5120], b [5120, 12288]", 4096,
           lambda n, full: {"a": (n, 5120), "b": (5120, 12_288)} if full else {"a": (n, 256), "b": (256, 1024)},
-          lambda a, b: a @ b, lambda s: _mm(s, ("a", "b")), weights=("b",)),
+          lambda a, b: a @ b, lambda s: _mm(s, ("a", "b")), weights=("b",), part=rows_of("a")),
     _task("nkibench_transpose_matmul", "lhs.T @ rhs, lhs [2048, size], rhs [2048, 10944]", 4096,
           lambda n, full: {"lhs": (2048, n), "rhs": (2048, 10_944)} if full else {"lhs": (256, n), "rhs": (256, 800)},
-          lambda lhs, rhs: lhs.T @ rhs, lambda s: 2 * s["lhs"][0] * s["lhs"][1] * s["rhs"][1], weights=("rhs",)),
+          lambda lhs, rhs: lhs.T @ rhs, lambda s: 2 * s["lhs"][0] * s["lhs"][1] * s["rhs"][1], weights=("rhs",), part=_columns),
     _task("nkibench_lora", "x @ w + (x @ a) @ b, x [size, 5120], w [5120, 12288], rank 128", 4096,
           lambda n, full: {"x": (n, 5120), "w": (5120, 12_288), "a": (5120, 128), "b": (128, 12_288)} if full else
           {"x": (n, 256), "w": (256, 1024), "a": (256, 128), "b": (128, 1024)},
           lambda x, w, a, b: x @ w + (x @ a) @ b, lambda s: _mm(s, ("x", "w"), ("x", "a")) + 2 * s["x"][0] * 128 * s["w"][1],
-          ideal=lambda x, w, a, b: x @ w + rounded(x @ a) @ b, weights=("w", "a", "b")),
+          ideal=lambda x, w, a, b: x @ w + rounded(x @ a) @ b, weights=("w", "a", "b"), part=rows_of("x")),
     _task("nkibench_bmm", "lhs @ rhs per entry of a batch of 16, lhs [size, 64], rhs [64, 4096]", 4096,
           lambda n, full: {"lhs": (16, n, 64), "rhs": (16, 64, 4096)} if full else {"lhs": (2, n, 64), "rhs": (2, 64, 1024)},
-          lambda lhs, rhs: lhs @ rhs, lambda s: s["lhs"][0] * _mm(s, ("lhs", "rhs")), weights=("rhs",)),
+          lambda lhs, rhs: lhs @ rhs, lambda s: s["lhs"][0] * _mm(s, ("lhs", "rhs")), weights=("rhs",), part=_entry),
     _task("nkibench_bmm_softmax", "softmax(lhs @ rhs) over the last axis, shapes as nkibench_bmm", 4096,
           lambda n, full: {"lhs": (16, n, 64), "rhs": (16, 64, 4096)} if full else {"lhs": (2, n, 64), "rhs": (2, 64, 1024)},
-          lambda lhs, rhs: _softmax(lhs @ rhs), lambda s: s["lhs"][0] * _mm(s, ("lhs", "rhs")), weights=("rhs",)),
+          lambda lhs, rhs: _softmax(lhs @ rhs), lambda s: s["lhs"][0] * _mm(s, ("lhs", "rhs")), weights=("rhs",), part=_entry),
     _task("nkibench_rmsnorm_matmul", "rmsnorm(x) @ weight, x [size, 1024], weight [1024, 2048], eps 1e-5", 4096,
           lambda n, full: {"x": (n, 1024), "weight": (1024, 2048)} if full else {"x": (n, 256), "weight": (256, 1024)},
           lambda x, weight: rmsnorm(x, np.ones((1, x.shape[1]), x.dtype), _EPS) @ weight, lambda s: _mm(s, ("x", "weight")),
-          ideal=lambda x, weight: rounded(rmsnorm(x, np.ones((1, x.shape[1]), x.dtype), _EPS)) @ weight, weights=("weight",)),
+          ideal=lambda x, weight: rounded(rmsnorm(x, np.ones((1, x.shape[1]), x.dtype), _EPS)) @ weight, weights=("weight",),
+          part=rows_of("x")),
     _task("nkibench_add_rmsnorm_matmul", "(rmsnorm(x + z) * g) @ weight, x, z [size, 1024], weight [1024, 2048], g [1, 1024]",
           4096,
           lambda n, full: {"x": (n, 1024), "weight": (1024, 2048), "z": (n, 1024), "g": (1, 1024)} if full else
           {"x": (n, 256), "weight": (256, 1024), "z": (n, 256), "g": (1, 256)},
           lambda x, weight, z, g: rmsnorm(x + z, g, _EPS) @ weight, lambda s: _mm(s, ("x", "weight")),
-          ideal=lambda x, weight, z, g: rounded(rmsnorm(x + z, g, _EPS)) @ weight, weights=("weight",)),
+          ideal=lambda x, weight, z, g: rounded(rmsnorm(x + z, g, _EPS)) @ weight, weights=("weight",), part=rows_of("x", "z")),
     _task("nkibench_matmul_add_rmsnorm", "rmsnorm(x @ weight + z) * g, x [size, 2048], weight [2048, 2048], z [size, 2048]",
           4096,
           lambda n, full: {"x": (n, 2048), "weight": (2048, 2048), "z": (n, 2048), "g": (1, 2048)} if full else
           {"x": (n, 256), "weight": (256, 512), "z": (n, 512), "g": (1, 512)}, _matmul_norm, lambda s: _mm(s, ("x", "weight")),
-          weights=("weight",)),
+          weights=("weight",), part=rows_of("x", "z")),
     _task("nkibench_swiglu", "(silu(x @ gate) * (x @ up)) @ down, x [size, 1024], gate and up [1024, 3072], down [3072, 1024]",
           4096,
           lambda n, full: {"x": (n, 1024), "gate": (1024, 3072), "up": (1024, 3072), "down": (3072, 1024)} if full else
           {"x": (n, 512), "gate": (512, 1024), "up": (512, 1024), "down": (1024, 512)}, _swiglu,
           lambda s: _mm(s, ("x", "gate"), ("x", "up")) + 2 * s["x"][0] * s["down"][0] * s["down"][1],
-          ideal=lambda x, gate, up, down: rounded(_silu(x @ gate) * (x @ up)) @ down, weights=("gate", "up", "down")),
+          ideal=lambda x, gate, up, down: rounded(_silu(x @ gate) * (x @ up)) @ down, weights=("gate", "up", "down"),
+          part=rows_of("x")),
     attention_task("nkibench_gqa_full", "attention, 16 query heads, 8 kv heads, head_dim 128", 16, 8, lambda n: n,
                    check=(128, 256), at=(4096,)),
 )  # fmt: skip
@@ -189,7 +201,7 @@ _AUTOCOMP = (
           lambda n, full: {"x": (n, 2048)}, lambda x: np.cumsum(x, -1), _elements(1), check=(128, 384)),
     _task("autocomp_gemm", "lhs.T @ rhs, lhs [8192, size], rhs [8192, 8192]", 4096,
           lambda n, full: {"lhs": (8192, n), "rhs": (8192, 8192)} if full else {"lhs": (256, n), "rhs": (256, 1024)},
-          lambda lhs, rhs: lhs.T @ rhs, lambda s: 2 * s["lhs"][0] * s["lhs"][1] * s["rhs"][1], weights=("rhs",)),
+          lambda lhs, rhs: lhs.T @ rhs, lambda s: 2 * s["lhs"][0] * s["lhs"][1] * s["rhs"][1], weights=("rhs",), part=_columns),
     _task("autocomp_maxpool", "maximum over windows of 3 x 3, x [size, size], out [size - 2, size - 2]", 4096,
           lambda n, full: {"x": (n, n)}, _pooled, _elements(4), check=(256, 384)),
     _task("autocomp_rope", "as nkibench_rope at 4,096 columns", 4096,

@@ -15,7 +15,7 @@ import numpy as np
 
 from nki_hf.from_source import spec_of
 
-__all__ = ["FLOAT", "Task", "load_task", "task_names"]
+__all__ = ["FLOAT", "Task", "load_task", "rows_of", "task_names"]
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
@@ -62,6 +62,9 @@ class Task:
         nothing has a smaller one.
       scale: arrays in float64 and constants, by name -> size of what each row of the first output sums, where much of it may
         cancel; a tuple for all outputs.
+      part: arrays by name and an index of the outputs (a slice of one for each axis but the last two, and some rows) -> arrays
+        for which the reference gives this part of the outputs. At timed sizes, where all values would take too long, those of
+        one tile of rows are judged; None = they are judged at `--check` alone.
       mask: of attention, `ahead` and `window` as in `nki_hf.problem.Mask`, where the last query sees the last key; kernels of
         this package are given it.
     """
@@ -87,6 +90,7 @@ class Task:
     wrong: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     accepted: Mapping[str, Callable[..., Mapping[str, Any]]] = field(default_factory=dict)
     scale: Callable[..., Any] | None = None
+    part: Callable[[Mapping[str, Array], tuple[slice, ...]], Mapping[str, Array]] | None = None
     family: str = ""
     least_rtol: float = 2e-5
     mask: Mapping[str, int] = field(default_factory=dict)
@@ -94,6 +98,11 @@ class Task:
     def shapes(self, size: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
         """`arrays` with the run's element type."""
         return {name: (shape, dtype if kind == FLOAT else kind) for name, (shape, kind) in self.arrays(size).items()}
+
+
+def rows_of(*names: str) -> Callable[[Mapping[str, Array], tuple[slice, ...]], dict[str, Array]]:
+    """`Task.part` of a task whose outputs have a row for each row of the arrays `names`, and need all of the others."""
+    return lambda arrays, index: {name: array[index] if name in names else array for name, array in arrays.items()}
 
 
 def task_names() -> list[str]:

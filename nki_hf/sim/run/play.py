@@ -7,6 +7,7 @@ import inspect
 import types
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from nki_hf.sim.tensors.registers import VirtualRegister
 from nki_hf.sim.tensors.scalars import LoopIndex, NkiScalar
 from nki_hf.sim.tensors.tensor import NkiTensor
 
-__all__ = ["BadTape", "played"]
+__all__ = ["BadTape", "Marks", "played"]
 
 _PLACED = {item.__name__: item for item in (ScalarOffset, TensorIndirection, VectorOffset)}
 _CHOSEN = {VectorOffset: 0, TensorIndirection: 1}
@@ -41,18 +42,39 @@ class BadTape(ValueError):
 Watch = Callable[[str, str, int, Sequence[np.ndarray[Any, Any]]], None]
 
 
-def played(tape: Mapping[str, Any], parameters: Sequence[str], watch: Watch | None = None) -> Kernel:
+@dataclass
+class Marks:
+    """What the entries of a tape made when one core played them.
+
+    Attributes:
+      events: number of the launch's events before each entry, and after the last.
+      buffers: number of each entry's allocation; -1 for other entries.
+    """
+
+    events: list[int] = field(default_factory=list)
+    buffers: list[int] = field(default_factory=list)
+
+
+def played(
+    tape: Mapping[str, Any],
+    parameters: Sequence[str],
+    watch: Watch | None = None,
+    marks: dict[int, Marks] | None = None,
+) -> Kernel:
     """The tape as a kernel of `parameters`, the array arguments in the order in which the recorded launch had them.
 
     Args:
       watch: called after each instruction outside of loops of run time, with its name, file, line, and views of what it wrote
         (in a launch with values); `current_machine` is that of the core which issued it.
+      marks: is given what each core's entries made.
     """
 
     def kernel(*inputs: Any) -> Any:
         machine = current_machine("play")
         player = _Player(machine, tape, inputs)
         player.watch = watch
+        if marks is not None:
+            player.marks = marks[machine.core] = Marks()
         return player.run()
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -72,28 +94,32 @@ class _Player:
         self._results: dict[int, Any] = {}
         self._forms: dict[int, tuple[list[Any], dict[str, Any], list[Any]]] = {}
         self.watch: Watch | None = None
+        self.marks: Marks | None = None
         possible = Alike.possible(machine)
         self._alike = Alike(machine, tape, self._storages, self._tensor) if possible else None
 
     def run(self) -> Any:
         """Everything, and what the kernel returned."""
         try:
-            self.entries(self.tape["cores"].get(str(self.machine.core), []))
+            self.entries(self.tape["cores"].get(str(self.machine.core), []), self.marks)
             return self.read(self.tape["returned"].get(str(self.machine.core)))
         except KernelFault:
             raise
         except (KeyError, IndexError, AttributeError, ValueError) as error:
             raise BadTape(f"{type(error).__name__}: {error}") from error
 
-    def entries(self, entries: Sequence[Any]) -> None:
-        alike, watch = self._alike, self.watch
+    def entries(self, entries: Sequence[Any], marks: Marks | None = None) -> None:
+        """Those of the tape, or of the body of a loop."""
+        alike, watch, events = self._alike, self.watch, self.machine.run.events
         for entry in entries:
             kind, number = entry[0], entry[5]
             self.machine.in_order = entry[4]
+            if marks is not None:
+                marks.events.append(len(events))
             if kind == "isa" and watch is None and alike is not None:
                 result = alike.issued(entry, self._called)
             elif kind == "isa":
-                before = len(self.machine.run.events)
+                before = len(events)
                 result = self._called(entry)
                 if watch is not None:
                     file, line = self.tape["places"][entry[3]]
@@ -104,11 +130,15 @@ class _Player:
                     result = self._called(entry)
                     if alike is not None:
                         alike.note_allocated(entry, result)
-                self._storages[result.buffer.number] = result
+                self._storages[result.buffer.number if number < 0 else number] = result
             else:
                 result = self._called(entry)
-            if number >= 0 and kind != "loop":
+            if marks is not None:
+                marks.buffers.append(result.buffer.number if kind == "allocate" else -1)
+            if number >= 0 and kind not in ("loop", "allocate"):
                 self._results[number] = result
+        if marks is not None:
+            marks.events.append(len(events))
 
     def _called(self, entry: Any) -> Any:
         """What an entry stands for, done as if the kernel did it where it did."""

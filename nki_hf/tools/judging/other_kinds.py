@@ -21,9 +21,22 @@ from nki_hf.tools.judging.findings import Failed, finding
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.precision import RATIOS
 from nki_hf.tools.judging.timed_work import expected_growth
-from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
+from nki_hf.tools.judging.values import Checked, Run, checked, distributions_of, drawn, run_tape, to_kernel
 
-__all__ = ["Kind", "Place", "Use", "judge_there", "kinds_of", "other_place", "otherwise", "places_of", "with_values"]
+__all__ = [
+    "Kind",
+    "Place",
+    "Use",
+    "failed",
+    "judge_there",
+    "kinds_of",
+    "other_place",
+    "otherwise",
+    "places_of",
+    "run_at",
+    "with_values",
+    "wrong_in",
+]
 
 Kind = tuple[str, ...]
 Place = tuple[str, int, str]
@@ -144,20 +157,24 @@ def judge_there(
     try:
         found = checked(run, trace, options, request["lnc"], request["seed"], distributions, first, arrays)
     except KernelFault as fault:
-        raise _failed(f"{said} {fault.record.instruction}: {fault.record.message}", file, line) from None
+        raise failed(f"{said} {fault.record.instruction}: {fault.record.message}", file, line) from None
     _, found = accepting(run, found, request)
+    if wrong := wrong_in(found, run, request):
+        raise failed(f"{said} {wrong}", file, line)
+    if found.count:
+        raise failed(f"{said} {found.count}", file, line)
+
+
+def wrong_in(found: Checked, run: Run, request: Mapping[str, Any]) -> str:
+    """The first wrong output of the first distribution that has one, in words; empty if all are right."""
     for outcome in found.outcomes:
-        imprecise = (
-            request["dtype"] != "float32" and not request["rtol"] and imprecision(outcome, RATIOS[task.ideal is not None])
-        )
-        if outcome.wrong is None and imprecise:
-            raise _failed(f"{said} out is wrong: {imprecise}", file, line)
         if outcome.wrong is not None:
             judgement = outcome.judgements[outcome.wrong]
-            name = task.outputs[outcome.wrong]
-            raise _failed(f"{said} {name} is wrong on {outcome.distribution} inputs: {judgement.detail}", file, line)
-    if found.count:
-        raise _failed(f"{said} {found.count}", file, line)
+            return f"{run.task.outputs[outcome.wrong]} is wrong on {outcome.distribution} inputs: {judgement.detail}"
+        exact = request["dtype"] == "float32" or request["rtol"]
+        if not exact and (imprecise := imprecision(outcome, RATIOS[run.task.ideal is not None])):
+            return f"out is wrong: {imprecise}"
+    return ""
 
 
 def with_values(
@@ -168,9 +185,22 @@ def with_values(
     Raises:
       Failed: with `said`, where it breaks a limit that only values show.
     """
+    run = run_at(request, task, asked)
+    options = SimOptions(chip=get_chip(asked["chip"]), third_party=True, record=True, checks=False)
+    arrays = drawn(run, "normal", request["seed"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SimulatorWarning)
+        try:
+            return run, run_tape(trace, to_kernel(run, arrays), options, request["lnc"]), arrays
+        except KernelFault as fault:
+            raise failed(f"{said} {fault.record.instruction}: {fault.record.message}") from None
+
+
+def run_at(request: Mapping[str, Any], task: Task, asked: Mapping[str, Any]) -> Run:
+    """What is judged at the size of a launch."""
     size, chip = asked["size"], get_chip(asked["chip"])
     packed = packed_by(request["file"], request["answer"]["name"], task, chip, request["lnc"])
-    run = Run(
+    return Run(
         task=task,
         size=size,
         dtype=request["dtype"],
@@ -178,17 +208,10 @@ def with_values(
         layout=request["layout"] if packed is None else {"out": packed.out},
         packed=None if packed is None else packed.arrays(size, request["dtype"]),
     )
-    options = SimOptions(chip=chip, third_party=True, record=True, checks=False)
-    arrays = drawn(run, "normal", request["seed"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SimulatorWarning)
-        try:
-            return run, run_tape(trace, to_kernel(run, arrays), options, request["lnc"]), arrays
-        except KernelFault as fault:
-            raise _failed(f"{said} {fault.record.instruction}: {fault.record.message}", "", 0) from None
 
 
-def _failed(message: str, file: str, line: int) -> Failed:
+def failed(message: str, file: str = "", line: int = 0) -> Failed:
+    """The error of a timed size that is wrong."""
     advice = "A kernel must be right at every size: judge it there with --check."
     return Failed(
         "times", finding("times", {"kind": "other program", "message": message, "advice": advice, "file": file, "line": line})

@@ -78,7 +78,9 @@ class Step(_Model):
 
 
 class Time(_Model):
-    """A simulated latency. `score` is `least_us / us`; `speedup` is over the kernel of `--against`."""
+    """A simulated latency. `score` is `least_us / us`; `speedup` is over the kernel of `--against`. `values` tells whether
+    those of this size were `judged`, a `part` (one tile of rows), or `not judged`.
+    """
 
     size: int
     chip: str
@@ -92,6 +94,7 @@ class Time(_Model):
     score: float
     against_us: float | None = None
     speedup: float | None = None
+    values: str = "not judged"
     bottleneck: Bottleneck | None = None
     spills: str = ""
     sentence: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,25 +14,29 @@ from nki_hf.errors import KernelFault
 from nki_hf.observers.races import races
 from nki_hf.sim import LaunchResult
 from nki_hf.sim.beside import in_two, two_processes
-from nki_hf.sim.run.play import BadTape
+from nki_hf.sim.run.play import BadTape, Marks
 from nki_hf.tasks import Task, load_task
 from nki_hf.timing.banks import WORTH_A_PROCESS
 from nki_hf.tools.judging import plain
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, of_fault
+from nki_hf.tools.judging.followed import Followed
 from nki_hf.tools.judging.immediates import Immediate, immediates, other_number
 from nki_hf.tools.judging.other_kinds import (
     Kind,
     Place,
     Use,
+    failed,
     judge_there,
     kinds_of,
     other_place,
     otherwise,
     places_of,
+    run_at,
     with_values,
 )
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.tape_difference import tape_difference
+from nki_hf.tools.judging.timed_part import part_is_wrong
 from nki_hf.tools.judging.timed_work import Work, asked_outputs, cheap, missing_work, work_of
 from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, sentence, stream_of, timed
 from nki_hf.tools.judging.unused_work import Part, unused, used_parts
@@ -64,14 +69,16 @@ def _time_rows(request: Mapping[str, Any]) -> dict[str, Any]:
             checks = size in request["check"] and mine.chip == trace["chip"]
             if not checks and size not in request["at"]:
                 continue
+            marks: dict[int, Marks] = {}
             with _at(trace):
-                launched = stream_of(trace, played, get_chip(trace["chip"]), request["lnc"])
+                launched = stream_of(trace, played, get_chip(trace["chip"]), request["lnc"], marks)
             if size not in request["check"] and not request.get("same_writes"):
                 _races(trace, launched[0])
             if checks:
                 mine.add(size, task, launched[0], played)
             if size in request["at"]:
-                found["rows"].append(_timed(request, found, task, trace, played, launched, mine))
+                found["rows"].append(_timed(request, found, task, trace, played, launched, marks, mine))
+        _as_elsewhere(found["rows"], judged)
         found["rows"].sort(key=lambda row: (request["at"].index(row["size"]), request["chips"].index(row["chip"])))
         _against(request, found, task)
     except Failed as failed:
@@ -97,11 +104,13 @@ class _Judged:
             self.work[size] = work_of(events, size, task.flops(size), outputs)
             self.kinds[size] = kinds_of(events, outputs)
             self.places[size] = places_of(events)
-            self.parts[size] = used_parts(events, outputs)
+            self.parts[size] = used_parts(Followed(events), outputs)
             self.numbers[size] = immediates(played["tape"])
 
-    def other(self, size: int, task: Task, launched: LaunchResult, played: Mapping[str, Any]) -> tuple[str, str, int] | None:
-        """What a timed launch does otherwise, as words, file and line; None if nothing."""
+    def other(
+        self, size: int, task: Task, launched: LaunchResult, played: Mapping[str, Any], followed: Followed
+    ) -> tuple[str, str, int] | None:
+        """What a timed launch does otherwise, as words, file and line; None if nothing. `followed` is of its events."""
         if not self.work or size in self.work:
             return None
         events, outputs = launched.events, asked_outputs(launched, task)
@@ -109,7 +118,7 @@ class _Judged:
             otherwise(self.kinds, kinds_of(events, outputs), size)
             or other_number(self.numbers.values(), immediates(played["tape"]))
             or other_place(self.places.values(), places_of(events))
-            or unused(self.parts.values(), used_parts(events, outputs))
+            or unused(self.parts.values(), used_parts(followed, outputs))
         )
 
 
@@ -126,6 +135,18 @@ def _judged_by_chip(chips: Sequence[str], launches: Sequence[Any]) -> dict[str, 
     return found
 
 
+_JUDGED, _PART, _NOT_JUDGED = "judged", "part", "not judged"
+"""Of the values of a timed size: all of them, those of one tile of rows, or none."""
+
+
+def _as_elsewhere(rows: Sequence[dict[str, Any]], judged: Mapping[str, _Judged]) -> None:
+    """Where the kernel is the same program as on another chip its values were judged there."""
+    for row in rows:
+        there = judged[row["chip"]].chip
+        if there != row["chip"]:
+            row["values"] = next((o["values"] for o in rows if (o["size"], o["chip"]) == (row["size"], there)), _NOT_JUDGED)
+
+
 def _timed(
     request: Mapping[str, Any],
     found: dict[str, Any],
@@ -133,6 +154,7 @@ def _timed(
     trace: Mapping[str, Any],
     played: Mapping[str, Any],
     launched: tuple[LaunchResult, str],
+    marks: Mapping[int, Marks],
     judged: _Judged,
 ) -> dict[str, Any]:
     """The row of one launch, after it has been compared with those whose values were judged; warnings go to `found`."""
@@ -147,22 +169,34 @@ def _timed(
     compared = trace["chip"] == judged.chip and size not in judged.work
 
     def other_program() -> bytes:
-        """What the launch leaves out and does otherwise, in words, and whether its values cost little."""
+        """What the launch leaves out and does otherwise, in words, whether its values cost little, and what is wrong with a
+        part of them if they do not.
+        """
         work = work_of(events, size, task.flops(size), asked_outputs(launched[0], task))
         words = missing_work([judged.work[key] for key in sorted(judged.work)], work)
-        if not compared:
-            return plain.dump([words, None, False])
-        return plain.dump([words, judged.other(size, task, launched[0], played), cheap(task, trace, events)])
+        if words or not compared:
+            return plain.dump([words, None, False, None])
+        followed = Followed(events)
+        what, is_cheap = judged.other(size, task, launched[0], played, followed), cheap(task, trace, events)
+        part = None
+        if what is None and not turns and not is_cheap:
+            run = run_at(request, task, trace)
+            part = part_is_wrong(request, run, trace, played, launched[0], followed, marks, secrets.randbits(31))
+        return plain.dump([words, what, is_cheap, part])
 
     worth = len(events) >= WORTH_A_PROCESS
     row, data = in_two(lambda: _row(request, task, trace, played, launched), other_program, worth=worth)
-    words, what, is_cheap = plain.load(data)
+    words, what, is_cheap, part = plain.load(data)
     if launched[0].run.short and not turns:
         found["warnings"].append(f"at size {size:,}: {ONE_TURN}. {COUNTED}")
     elif words:
         raise Failed("times", finding("times", {**_OTHER, "message": f"at size {size:,} the kernel {words}"}))
+    if part:
+        raise failed(part)
+    row["values"] = _JUDGED if size in judged.work else _NOT_JUDGED if part is None else _PART
     if not compared or (what is None and not turns and not is_cheap):
         return row
+    row["values"] = _JUDGED
     there = there or with_values(request, task, trace, played, f"at size {size:,}")
     judge_there(request, task, trace, played, there, what)
     if what is not None:

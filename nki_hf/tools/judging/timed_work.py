@@ -13,7 +13,7 @@ from nki_hf.sim import LaunchResult
 from nki_hf.sim.stream.events import Event, Region
 from nki_hf.tasks import Task
 
-__all__ = ["Work", "asked_outputs", "cheap", "expected_growth", "missing_work", "work_of"]
+__all__ = ["Work", "asked_outputs", "cheap", "expected_growth", "missing_work", "seconds_of", "work_of"]
 
 _LEAST = 0.5
 """Share of the elements that a kernel's growth leads one to expect; other blocks or another branch differ by less."""
@@ -140,14 +140,21 @@ def cheap(task: Task, asked: Mapping[str, Any], events: Sequence[Event]) -> bool
       asked: size and arrays of the launch.
       events: what it does.
     """
-    moved = sum(region.elements for event in events for region in (*event.reads, *event.writes))
     drawn = sum(math.prod(shape) for _, shape, _ in asked["arrays"])
     shapes = {name: shape for name, shape, _ in asked["arrays"]}
     operations = task.flops(asked["size"])
     if {"q", "k"} <= set(shapes) == set(task.arrays(asked["size"])):  # a reference makes all scores, hidden ones too
         operations = max(operations, 6 * math.prod(shapes["q"]) * max(shapes["k"]))
+    return seconds_of(events, drawn, operations) < _SECONDS
+
+
+def seconds_of(events: Sequence[Event], drawn: int, operations: float) -> float:
+    """About how long it takes to judge values once: to run `events`, to draw so many elements of inputs, and to compute a
+    reference with so many operations.
+    """
+    moved = sum(region.elements for event in events for region in (*event.reads, *event.writes))
     made = len(events) * _PER_INSTRUCTION + moved * _PER_ELEMENT + drawn * _PER_INPUT
-    return made + operations * _PER_OPERATION < _SECONDS
+    return made + operations * _PER_OPERATION
 
 
 def expected_growth(first: int, smaller: int, last: int, larger: int, size: int) -> float:

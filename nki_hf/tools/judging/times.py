@@ -14,7 +14,7 @@ from nki_hf.chips.measurements import error_band
 from nki_hf.errors import KernelFault
 from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
-from nki_hf.sim.run.play import played
+from nki_hf.sim.run.play import Marks, played
 from nki_hf.tasks import Task
 from nki_hf.timing.schedule import schedule
 from nki_hf.tools.judging.counters import counters
@@ -78,8 +78,11 @@ def timed(
     }
 
 
-def stream_of(asked: Mapping[str, Any], trace: Mapping[str, Any], chip: Chip, lnc: int) -> tuple[LaunchResult, str]:
-    """The launch of a tape, and the sentence about memory that overflows (and is spilled); arguments as for `timed`.
+def stream_of(
+    asked: Mapping[str, Any], trace: Mapping[str, Any], chip: Chip, lnc: int, marks: dict[int, Marks] | None = None
+) -> tuple[LaunchResult, str]:
+    """The launch of a tape, and the sentence about memory that overflows (and is spilled); arguments as for `timed`, and as for
+    `played`.
 
     Raises:
       KernelFault: the tape breaks another rule.
@@ -87,7 +90,7 @@ def stream_of(asked: Mapping[str, Any], trace: Mapping[str, Any], chip: Chip, ln
     """
     arrays = {name: (shape, NUMPY_DTYPES[dtype]) for name, shape, dtype in asked["arrays"]}
     arguments = {p: np.broadcast_to(np.zeros((), arrays[n][1]), arrays[n][0]) for p, n in trace["parameters"]}
-    kernel = played(trace["tape"], list(arguments))
+    kernel = played(trace["tape"], list(arguments), marks=marks)
 
     def run(checks: bool) -> LaunchResult:
         options = SimOptions(chip=chip, values=False, third_party=True, checks=checks, trip_counts=1)

@@ -8,16 +8,15 @@ Found twice, since a tile may be written by one instruction and read in parts, o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from nki_hf.sim.stream.access_table import AccessTable, Ints
-from nki_hf.sim.stream.conflicts import RAW, WAW, conflicts_of
-from nki_hf.sim.stream.events import Event, Region
-from nki_hf.sim.stream.live_ranges import covers
+from nki_hf.sim.stream.events import Region
+from nki_hf.tools.judging.followed import Bools, Followed
 from nki_hf.tools.judging.other_kinds import Place
 
 __all__ = ["Part", "unused", "used_parts"]
@@ -26,7 +25,6 @@ _ALLOCATION = "allocation"
 """In the place of an opcode."""
 _LESS = 0.98
 """Share of the judged sizes' share: of two sizes, the first and last turns of loops are not the same part."""
-_Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 @dataclass
@@ -42,15 +40,17 @@ class Part:
         return self.used / self.written
 
 
-def used_parts(events: Sequence[Event], outputs: Collection[int]) -> dict[Place, Part]:
+def used_parts(followed: Followed, outputs: Collection[int]) -> dict[Place, Part]:
     """The part of what each line writes that reaches one of the buffers `outputs` (or an input that is written)."""
-    if not events:
-        return {}
-    table = AccessTable(events)
-    used = _used_events(events, table, set(outputs))
     found: dict[Place, Part] = {}
-    for event, is_used in zip(events, used.tolist(), strict=True):
-        elements = sum(region.elements for region in event.writes)
+    if not followed.events:
+        return found
+    table = followed.table
+    ends = np.array([buffer.number in outputs or buffer.role == "input" for buffer in table.buffers], np.bool_)
+    used = followed.needed(table.event[table.writes & ends[table.buffer]])
+    size = np.array([region.elements for region in table.forms], np.int64)[table.form] * table.writes
+    written = np.add.reduceat(np.append(size, 0), table.starts[:-1]) * (np.diff(table.starts) > 0)
+    for event, elements, is_used in zip(followed.events, written.tolist(), used.tolist(), strict=True):
         if elements:
             part = found.setdefault((event.file, event.line, event.opcode), Part())
             part.written += elements
@@ -59,36 +59,15 @@ def used_parts(events: Sequence[Event], outputs: Collection[int]) -> dict[Place,
     return found
 
 
-def _used_events(events: Sequence[Event], table: AccessTable, outputs: set[int]) -> _Bools:
-    """True for each event whose results an output follows from; what writes no memory (a barrier, a register) is used."""
-    queues = np.zeros(len(table.heads), np.bool_)
-    found = conflicts_of(table, {}, None, queues)
-    keeps = np.array([not all(covers(event, region) for region in event.writes) for event in events], np.bool_)
-    follows = (found.kinds == RAW) | ((found.kinds == WAW) & keeps[found.consumers])
-    producers, consumers = found.producers[follows], found.consumers[follows]
-    used = np.array([_ends(event, outputs) for event in events], np.bool_)
-    starts = np.searchsorted(consumers, np.arange(len(events) + 1))
-    last, stops = len(events) - 1, starts.tolist()
-    for index in range(last, -1, -1):  # producers stand before their consumers
-        if used[index]:
-            used[producers[stops[index] : stops[index + 1]]] = True
-    return used
-
-
-def _ends(event: Event, outputs: set[int]) -> bool:
-    return not event.writes or any(region.buffer.number in outputs or region.buffer.role == "input" for region in event.writes)
-
-
-def _add_allocations(found: dict[Place, Part], table: AccessTable, used: _Bools) -> None:
+def _add_allocations(found: dict[Place, Part], table: AccessTable, used: Bools) -> None:
     """The parts of the allocations on chip."""
     counts = table.writes | used[table.event]  # what reads for nothing does not count
     forms = len(table.forms)
     pairs = np.unique((table.buffer[counts] * forms + table.form[counts]) * 2 + table.writes[counts])
     buffers, rest = np.divmod(pairs, 2 * forms)
     firsts = np.flatnonzero(np.concatenate([[True], buffers[1:] != buffers[:-1]]))
-    bounds = [*firsts.tolist(), len(pairs)]
     known: dict[bytes, tuple[int, int]] = {}  # fresh tiles of a loop are accessed alike
-    for begin, end in pairwise(bounds):
+    for begin, end in pairwise([*firsts.tolist(), len(pairs)]):
         buffer = table.buffers[int(buffers[begin])]
         if not buffer.on_chip:
             continue
@@ -114,7 +93,7 @@ def _counted(accesses: Ints, table: AccessTable) -> tuple[int, int]:
     return int(written.sum()), int((written & read).sum())
 
 
-def _view(flags: _Bools, region: Region) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _view(flags: Bools, region: Region) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
     return np.ndarray(region.shape, np.bool_, buffer=flags, offset=region.offset, strides=region.strides)
 
 

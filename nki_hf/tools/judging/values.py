@@ -32,6 +32,7 @@ __all__ = [
     "checked",
     "distributions_of",
     "drawn",
+    "in_layout",
     "judged_on",
     "other_draw",
     "replayed",
@@ -153,7 +154,7 @@ def checked(
 ) -> Checked:
     """Judge one size: `first` is the launch on `first_arrays`, the others are replays of it."""
     program = first.program
-    outcomes = [_outcome(run, distributions[0], first_arrays, _outputs(run, first.outputs), never_written(first))]
+    outcomes = [_outcome(run, distributions[0], first_arrays, in_layout(run, first.outputs), never_written(first))]
     wanted, given = len(run.task.outputs), len(first.outputs)
     if given < wanted:
         return Checked(
@@ -189,7 +190,7 @@ def replayed(
     run: Run, program: Any, trace: Mapping[str, Any], arrays: Mapping[str, Array], options: SimOptions, lnc: int
 ) -> list[Array]:
     """The outputs on these inputs, in the task's layout."""
-    return _outputs(run, _replayed(run, program, trace, arrays, options, lnc))
+    return in_layout(run, _replayed(run, program, trace, arrays, options, lnc))
 
 
 def _replayed(
@@ -203,7 +204,8 @@ def _replayed(
     return program({parameter: np.array(inputs[name]) for parameter, name in trace["parameters"]})
 
 
-def _outputs(run: Run, outputs: Sequence[Array]) -> list[Array]:
+def in_layout(run: Run, outputs: Sequence[Array]) -> list[Array]:
+    """What a kernel returned in the task's layout."""
     found = []
     for name, output in zip(run.task.outputs, outputs, strict=False):
         own, given = layout_of(run.task, run.layout, name)

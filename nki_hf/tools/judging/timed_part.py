@@ -1,0 +1,133 @@
+"""Values of a part of the output at a timed size: what it follows from runs on inputs, and all else is left out.
+
+All values of such a size would take longer than a round may. A part that nobody knew when the kernel was recorded shows a
+program that is another one for large sizes in most of its tiles, whatever it does there.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nki_hf.chips import get_chip
+from nki_hf.errors import KernelFault
+from nki_hf.sim import LaunchResult, SimOptions
+from nki_hf.sim.faults import SimulatorWarning
+from nki_hf.sim.run.play import Marks
+from nki_hf.sim.run.shortened import shortened, torn
+from nki_hf.sim.stream.events import Event, Region
+from nki_hf.tools.judging.accepted import accepting
+from nki_hf.tools.judging.followed import Bools, Followed
+from nki_hf.tools.judging.layouts import layout_of, placed
+from nki_hf.tools.judging.other_kinds import wrong_in
+from nki_hf.tools.judging.timed_work import asked_outputs, seconds_of
+from nki_hf.tools.judging.values import Checked, Run, drawn, in_layout, judged_on, run_tape, to_kernel
+
+__all__ = ["part_is_wrong"]
+
+Array = np.ndarray[Any, Any]
+Index = tuple[slice, ...]
+_ROWS = 128
+"""Rows of a part, as many as partitions."""
+_SECONDS = 2.0
+"""CPU time up to which a part is judged."""
+
+
+def part_is_wrong(
+    request: Mapping[str, Any],
+    run: Run,
+    asked: Mapping[str, Any],
+    trace: Mapping[str, Any],
+    launched: LaunchResult,
+    followed: Followed,
+    marks: Mapping[int, Marks],
+    secret: int,
+) -> str | None:
+    """What is wrong with a part of the output, in words; empty if nothing is. None if none is judged: the task says no part, it
+    takes long, or values say how often a loop turns.
+
+    Args:
+      request, run: of the judgement, at this size.
+      asked, trace: the launch, and what the kernel's process answered.
+      launched, followed, marks: the launch on shapes, its events, and what each entry of the tape made.
+      secret: chooses part and inputs.
+    """
+    task = run.task
+    if task.part is None or launched.run.short or len(asked_outputs(launched, task)) != len(task.outputs):
+        return None
+    rng = np.random.default_rng(secret)
+    own, given = layout_of(task, run.layout, task.outputs[0])
+    number = asked_outputs(launched, task)[0]
+    shape = _shape_of(launched.run.buffers[number].shape, own, given)
+    if shape is None:
+        return None
+    index = _index(shape, rng)
+    flags = np.zeros(shape, np.bool_)
+    flags[index] = True
+    wanted = _writers(launched.events, number, placed(flags, own, given) if own else flags, request["lnc"])
+    needed = followed.needed(wanted)
+    while len(more := torn(needed, followed.table, marks)):
+        needed = followed.needed(np.union1d(np.flatnonzero(needed), more))
+    share = flags.mean()
+    if _seconds(task.flops(run.size) * share, asked, launched.events, needed) > _SECONDS:
+        return None
+    arrays = drawn(run, "normal", secret)
+    options = SimOptions(chip=get_chip(asked["chip"]), third_party=True, checks=False, events=False)
+    words = f"at size {run.size:,}, of {_named(index)}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SimulatorWarning)
+        try:
+            tape = shortened(trace["tape"], needed, followed.table, marks)
+            result = run_tape({**trace, "tape": tape}, to_kernel(run, arrays), options, request["lnc"])
+        except KernelFault as fault:
+            return f"{words}: {fault.record.instruction}: {fault.record.message}"
+    outputs = [output[index] for output in in_layout(run, result.outputs)]
+    outcome = judged_on(run, "normal", task.part(arrays, index), outputs)
+    found = Checked(size=run.size, outcomes=[outcome], depends_on_memory=False, count="", result=result)
+    wrong = wrong_in(accepting(run, found, request)[1], run, request)
+    return f"{words}: {wrong}" if wrong else ""
+
+
+def _shape_of(shape: tuple[int, ...], own: str, given: str) -> tuple[int, ...] | None:
+    """The shape of an output in the task's order of axes; None where it is no such output."""
+    if not own:
+        return shape if len(shape) > 1 else None
+    if len(shape) != len(given) or len(own) < 2 or not set(own) <= set(given):
+        return None
+    return tuple(shape[given.index(letter)] for letter in own)
+
+
+def _index(shape: tuple[int, ...], rng: np.random.Generator) -> Index:
+    """One tile of rows of one head, or of one entry of a batch."""
+    first = int(rng.integers(-(-shape[-2] // _ROWS))) * _ROWS
+    outer = [int(rng.integers(size)) for size in shape[:-2]]
+    return (*(slice(place, place + 1) for place in outer), slice(first, min(first + _ROWS, shape[-2])))
+
+
+def _named(index: Index) -> str:
+    rows = f"rows {index[-1].start:,} to {index[-1].stop - 1:,}"
+    return rows if len(index) == 1 else f"{rows} in [{', '.join(str(place.start) for place in index[:-1])}]"
+
+
+def _writers(events: Sequence[Event], number: int, flags: Array, lnc: int) -> Array:
+    """The events that write some of the elements of an output, or what the other core may read."""
+    flat = flags.reshape(-1)
+
+    def writes(region: Region) -> bool:
+        buffer = region.buffer
+        if buffer.number != number:
+            return lnc > 1 and buffer.core is None and buffer.role == "scratch"
+        if region.indirect or region.dtype.itemsize != buffer.dtype.itemsize:
+            return True
+        return bool(np.ndarray(region.shape, np.bool_, buffer=flat, offset=region.offset, strides=region.strides).any())
+
+    return np.array([i for i, event in enumerate(events) if any(map(writes, event.writes))], np.int64)
+
+
+def _seconds(operations: float, asked: Mapping[str, Any], events: Sequence[Event], needed: Bools) -> float:
+    kept = [event for event, is_needed in zip(events, needed.tolist(), strict=True) if is_needed]
+    return seconds_of(kept, sum(math.prod(shape) for _, shape, _ in asked["arrays"]), 2 * operations)
