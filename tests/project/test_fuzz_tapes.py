@@ -7,6 +7,7 @@ from fuzz_seeds import nothing_wrong
 
 from nki_hf.sim.execution import cores, loops
 from nki_hf.sim.run import alike, play, tape
+from nki_hf.tools.judging import followed
 from tools.fuzz.kernel_programs import EXCHANGES
 from tools.fuzz.pair_programs import draw_pair
 from tools.fuzz.search import KINDS, wrong_with
@@ -58,6 +59,8 @@ FAULTS = {
     ),
     "products do not ask who wrote their target": ("tapes", 67, alike.Alike, "_writer", lambda *_: alike._BY_PRODUCTS),
     "a tape knows one zero": ("tapes", 64, tape, "repr", lambda value: repr(0.0) if value == 0 else repr(value)),
+    "a shortened tape leaves out what accumulating products add to": ("tapes", 102, followed, "keeps", lambda event: False),
+    "a shortened tape leaves out where cores meet": ("tapes", 0, followed, "_STATEFUL", ("no such instruction",)),
     "a tape refuses more indices than there are elements": ("tapes", 777157, play, "_CHOSEN", {}),
 }
 

@@ -2,7 +2,8 @@
 
 There is no model here, but laws: a played tape computes what the kernel does, bit by bit; its events on shapes alone are those
 of the kernel itself, and of a player that issues each instruction instead of following one that is alike; and the tape is the
-same whether each instruction was executed while it was written or not.
+same whether each instruction was executed while it was written or not; and a tape without what some rows of an output do not
+follow from gives these rows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -22,10 +23,13 @@ from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.isa.instruction import NkiInstruction
 from nki_hf.sim.run import tape
 from nki_hf.sim.run.alike import Alike
-from nki_hf.sim.run.play import played
+from nki_hf.sim.run.play import Marks, played
+from nki_hf.sim.run.shortened import shortened
 from nki_hf.sim.stream.events import Event
 from nki_hf.sim.tensors import scalars
 from nki_hf.tools.judging import plain
+from nki_hf.tools.judging.followed import Followed
+from nki_hf.tools.judging.timed_part import needed_for
 from tools.fuzz.kernel_check import inputs_of
 from tools.fuzz.kernel_issue import PARAMETERS, launched, options_of
 from tools.fuzz.kernel_programs import TILES, Step, draw_program
@@ -98,6 +102,8 @@ def check_tape(program: Step) -> str:
             if one.tobytes() != other.tobytes():
                 return f"output {index} of the played tape is not that of the kernel"
         short = play(second, **shapes).events
+        if wrong := _part_is_wrong(program, content, second, mine, {**shapes}):
+            return wrong
         with mock.patch.object(Alike, "possible", staticmethod(lambda machine: False)):
             whole = play(second, **shapes).events
     except KernelFault as fault:
@@ -105,6 +111,36 @@ def check_tape(program: Step) -> str:
     return _apart("a player that issues each", short, whole) or _apart(
         "the kernel", short, launched(program, second, **shapes).events
     )
+
+
+def _part_is_wrong(
+    program: Step, content: Any, inputs: dict[str, Any], whole: Sequence[np.ndarray[Any, Any]], shapes: dict[str, Any]
+) -> str:
+    """What is wrong with some rows of an output if the tape is shortened to what they follow from."""
+    marks: dict[int, Marks] = {}
+    names = [name for name in PARAMETERS if name in inputs]
+
+    def play(tape: Any, **options: Any) -> Any:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            kernel = played(tape, names, marks=None if options.get("values", True) else marks)
+            return launch(kernel, tuple(inputs.values()), options=options_of(program, **options), lnc=program["cores"])
+
+    shown = play(content, **shapes)
+    if shown.run.short or not shown.run.returned:
+        return ""
+    rng = np.random.default_rng((program["seed"], 4))
+    which = int(rng.integers(len(shown.run.returned)))
+    number = shown.run.returned[which]
+    flags = np.zeros(shown.run.buffers[number].shape, np.bool_)
+    first = int(rng.integers(len(flags)))
+    flags[first : first + int(rng.integers(1, 65))] = True
+    followed = Followed(shown.events)
+    needed = needed_for({number: flags}, shown, followed, marks)
+    part = play(shortened(content, needed, followed.table, marks)).outputs[which]
+    if part[flags].tobytes() != whole[which][flags].tobytes():
+        return f"rows from {first} of output {which} are others if the tape is shortened to what they follow from"
+    return ""
 
 
 def _apart(whose: str, events: Iterable[Event], others: Iterable[Event]) -> str:

@@ -18,7 +18,7 @@ from nki_hf.chips import Chip
 from nki_hf.sim.stream.events import Event, Region
 from nki_hf.sim.stream.memory import taken_bytes
 
-__all__ = ["covers", "in_place", "is_whole", "keeps", "least_bytes"]
+__all__ = ["covers", "in_place", "keeps", "least_bytes"]
 
 _ELEMENTWISE = frozenset(
     {
@@ -37,13 +37,13 @@ _ELEMENTWISE = frozenset(
 
 def covers(event: Event, region: Region) -> bool:
     """True if the event writes all of the region's tile and keeps nothing of what was there."""
-    return is_whole(region) and not keeps(event)
-
-
-def is_whole(region: Region) -> bool:
-    """True if the region is all of its tile."""
     whole = region.buffer
-    return not region.indirect and region.partitions == whole.shape[0] and region.contiguous_bytes >= whole.bytes_per_partition
+    return (
+        not region.indirect
+        and region.partitions == whole.shape[0]
+        and region.contiguous_bytes >= whole.bytes_per_partition
+        and not keeps(event)
+    )
 
 
 def keeps(event: Event) -> bool:

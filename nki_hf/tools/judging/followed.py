@@ -9,7 +9,7 @@ import numpy as np
 from nki_hf.sim.stream.access_table import AccessTable, Ints
 from nki_hf.sim.stream.conflicts import RAW, WAW, conflicts_of
 from nki_hf.sim.stream.events import Event
-from nki_hf.sim.stream.live_ranges import is_whole, keeps
+from nki_hf.sim.stream.live_ranges import keeps
 
 __all__ = ["Bools", "Followed"]
 
@@ -28,10 +28,7 @@ class Followed:
         self.events = events
         self.table = table = AccessTable(events)
         found = conflicts_of(table, {}, None, np.zeros(len(table.heads), np.bool_))
-        parts = np.array([not is_whole(form) for form in table.forms], np.bool_)[table.form] & table.writes
         keeping = np.array([keeps(event) for event in events], np.bool_)
-        keeping[table.event[parts]] = True
-        # What an instruction leaves there of what was before, its readers need as well.
         follows = (found.kinds == RAW) | ((found.kinds == WAW) & keeping[found.consumers])
         more = np.array([*_accumulated(events)], np.int64).reshape(-1, 2)
         producers, consumers = np.concatenate([np.stack([found.producers, found.consumers], 1)[follows], more]).T

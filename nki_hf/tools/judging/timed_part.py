@@ -27,7 +27,7 @@ from nki_hf.tools.judging.other_kinds import wrong_in
 from nki_hf.tools.judging.timed_work import asked_outputs, seconds_of
 from nki_hf.tools.judging.values import Checked, Run, drawn, in_layout, judged_on, run_tape, to_kernel
 
-__all__ = ["part_is_wrong"]
+__all__ = ["needed_for", "part_is_wrong"]
 
 Array = np.ndarray[Any, Any]
 Index = tuple[slice, ...]
@@ -68,10 +68,7 @@ def part_is_wrong(
     index = _index(shape, rng)
     flags = np.zeros(shape, np.bool_)
     flags[index] = True
-    wanted = _writers(launched.events, number, placed(flags, own, given) if own else flags, request["lnc"])
-    needed = followed.needed(wanted)
-    while len(more := torn(needed, followed.table, marks)):
-        needed = followed.needed(np.union1d(np.flatnonzero(needed), more))
+    needed = needed_for({number: placed(flags, own, given) if own else flags}, launched, followed, marks)
     share = flags.mean()
     if _seconds(task.flops(run.size) * share, asked, launched.events, needed) > _SECONDS:
         return None
@@ -113,19 +110,28 @@ def _named(index: Index) -> str:
     return rows if len(index) == 1 else f"{rows} in [{', '.join(str(place.start) for place in index[:-1])}]"
 
 
-def _writers(events: Sequence[Event], number: int, flags: Array, lnc: int) -> Array:
-    """The events that write some of the elements of an output, or what the other core may read."""
-    flat = flags.reshape(-1)
+def needed_for(elements: Mapping[int, Array], launched: LaunchResult, followed: Followed, marks: Mapping[int, Marks]) -> Bools:
+    """The events that some elements of buffers follow from, bool[events]: bool arrays in the shapes of the buffers, by number.
+
+    Where one event of an instruction or loop is needed, all of it is; of two cores, all that the other one may read.
+    """
+    flat = {number: flags.reshape(-1) for number, flags in elements.items()}
+    lnc = launched.run.lnc
 
     def writes(region: Region) -> bool:
         buffer = region.buffer
-        if buffer.number != number:
-            return lnc > 1 and buffer.core is None and buffer.role == "scratch"
+        if buffer.number not in flat:
+            return lnc > 1 and buffer.core is None and not buffer.on_chip
         if region.indirect or region.dtype.itemsize != buffer.dtype.itemsize:
             return True
-        return bool(np.ndarray(region.shape, np.bool_, buffer=flat, offset=region.offset, strides=region.strides).any())
+        view = np.ndarray(region.shape, np.bool_, buffer=flat[buffer.number], offset=region.offset, strides=region.strides)
+        return bool(view.any())
 
-    return np.array([i for i, event in enumerate(events) if any(map(writes, event.writes))], np.int64)
+    wanted = [event.index for event in launched.events if any(map(writes, event.writes))]
+    needed = followed.needed(np.array(wanted, np.int64))
+    while len(more := torn(needed, followed.table, marks)):
+        needed = followed.needed(np.union1d(np.flatnonzero(needed), more))
+    return needed
 
 
 def _seconds(operations: float, asked: Mapping[str, Any], events: Sequence[Event], needed: Bools) -> float:
