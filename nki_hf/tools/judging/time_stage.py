@@ -1,4 +1,4 @@
-"""The stage of times, in a clean process of its own: it needs no values, so it runs beside the stages that do."""
+"""The stage of times, in a clean process of its own, beside the stages that judge values: it needs none but those of timed sizes."""
 
 from __future__ import annotations
 
@@ -20,26 +20,17 @@ from nki_hf.timing.banks import WORTH_A_PROCESS
 from nki_hf.tools.judging import plain
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, of_fault
 from nki_hf.tools.judging.followed import Followed
-from nki_hf.tools.judging.immediates import Immediate, immediates, other_number
+from nki_hf.tools.judging.judged_programs import Judged, judged_by_chip
 from nki_hf.tools.judging.other_kinds import (
-    Kind,
-    Place,
-    Use,
     failed,
     judge_there,
-    kinds_of,
-    other_place,
-    otherwise,
-    places_of,
     run_at,
     with_values,
 )
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.tape_difference import tape_difference
 from nki_hf.tools.judging.timed_part import part_is_wrong
-from nki_hf.tools.judging.timed_work import Work, asked_outputs, cheap, missing_work, work_of
+from nki_hf.tools.judging.timed_work import asked_outputs, cheap, missing_work, work_of
 from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, sentence, stream_of, timed
-from nki_hf.tools.judging.unused_work import Part, unused, used_parts
 
 __all__ = ["time_rows"]
 
@@ -63,7 +54,7 @@ def _time_rows(request: Mapping[str, Any]) -> dict[str, Any]:
         task = load_task(request["task"])
         pairs = zip(request["traces"], request["answer"]["traces"], strict=True)
         launches = [pair for pair in pairs if not pair[0]["optional"]]
-        judged = _judged_by_chip(request["chips"], launches)
+        judged = judged_by_chip(request["chips"], launches)
         for trace, played in sorted(launches, key=lambda pair: pair[0]["size"] not in request["check"]):
             size, mine = trace["size"], judged[trace["chip"]]
             checks = size in request["check"] and mine.chip == trace["chip"]
@@ -86,60 +77,11 @@ def _time_rows(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "seconds": time.perf_counter() - began}
 
 
-class _Judged:
-    """What the launches do whose values are judged, by size, on one chip."""
-
-    def __init__(self, chip: str) -> None:
-        self.chip = chip
-        self.work: dict[int, Work] = {}
-        self.kinds: dict[int, dict[Kind, Use]] = {}
-        self.places: dict[int, set[Place]] = {}
-        self.parts: dict[int, dict[Place, Part]] = {}
-        self.numbers: dict[int, dict[Immediate, tuple[str, int]]] = {}
-
-    def add(self, size: int, task: Task, launched: LaunchResult, played: Mapping[str, Any]) -> None:
-        """Note a launch."""
-        if size not in self.work:
-            events, outputs = launched.events, asked_outputs(launched, task)
-            self.work[size] = work_of(events, size, task.flops(size), outputs)
-            self.kinds[size] = kinds_of(events, outputs)
-            self.places[size] = places_of(events)
-            self.parts[size] = used_parts(Followed(events), outputs)
-            self.numbers[size] = immediates(played["tape"])
-
-    def other(
-        self, size: int, task: Task, launched: LaunchResult, played: Mapping[str, Any], followed: Followed
-    ) -> tuple[str, str, int] | None:
-        """What a timed launch does otherwise, as words, file and line; None if nothing. `followed` is of its events."""
-        if not self.work or size in self.work:
-            return None
-        events, outputs = launched.events, asked_outputs(launched, task)
-        return (
-            otherwise(self.kinds, kinds_of(events, outputs), size)
-            or other_number(self.numbers.values(), immediates(played["tape"]))
-            or other_place(self.places.values(), places_of(events))
-            or unused(self.parts.values(), used_parts(followed, outputs))
-        )
-
-
-def _judged_by_chip(chips: Sequence[str], launches: Sequence[Any]) -> dict[str, _Judged]:
-    """What timed launches are compared with, by chip: that of the first chip where the kernel is the same program at every
-    size.
-    """
-    tapes = {(trace["size"], trace["chip"]): played["tape"] for trace, played in launches}
-    found = {chips[0]: _Judged(chips[0])}
-    for chip in chips[1:]:
-        sizes = [size for size, at in tapes if at == chip and (size, chips[0]) in tapes]
-        same = all(tape_difference(tapes[size, chips[0]], tapes[size, chip]) is None for size in sizes)
-        found.setdefault(chip, found[chips[0]] if same else _Judged(chip))
-    return found
-
-
 _JUDGED, _PART, _NOT_JUDGED = "judged", "part", "not judged"
 """Of the values of a timed size: all of them, those of one tile of rows, or none."""
 
 
-def _as_elsewhere(rows: Sequence[dict[str, Any]], judged: Mapping[str, _Judged]) -> None:
+def _as_elsewhere(rows: Sequence[dict[str, Any]], judged: Mapping[str, Judged]) -> None:
     """Where the kernel is the same program as on another chip its values were judged there."""
     for row in rows:
         there = judged[row["chip"]].chip
@@ -155,7 +97,7 @@ def _timed(
     played: Mapping[str, Any],
     launched: tuple[LaunchResult, str],
     marks: Mapping[int, Marks],
-    judged: _Judged,
+    judged: Judged,
 ) -> dict[str, Any]:
     """The row of one launch, after it has been compared with those whose values were judged; warnings go to `found`."""
     size, there = trace["size"], None
