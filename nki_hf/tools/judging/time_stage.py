@@ -1,4 +1,4 @@
-"""The stage of times, in a clean process of its own, beside the stages that judge values: it needs none but those of timed sizes."""
+"""The stage of times, in a clean process of its own, beside those that judge values: it needs none but at timed sizes."""
 
 from __future__ import annotations
 
