@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from importlib.abc import PathEntryFinder
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -51,7 +52,7 @@ def importable(folder: Path) -> None:
         (SourcelessFileLoader, BYTECODE_SUFFIXES),
     )
 
-    def hook(name: str) -> FileFinder:
+    def hook(name: str) -> PathEntryFinder:
         path = Path(name).resolve()
         if not path.is_relative_to(folder) or any(path.is_relative_to(other) for other in others):
             raise ImportError(f"{path} is no folder beside a kernel", path=name)
