@@ -219,6 +219,7 @@ TASKS = {
              wrong=_CONV_WRONG),
         Task(name="selective_scan", about="state = decay[:, t] * state + x[:, t], out[:, t] = state; all [128, size]",
              arrays=lambda n: dict.fromkeys(("decay", "x"), ((128, n), FLOAT)), reference=_scan, inputs=_decays,
-             flops=lambda n: 2 * 128 * n, check=(512, 1024), ragged=700, at=(4096,), dtype="float32", wrong=_SCAN_WRONG),
+             flops=lambda n: 2 * 128 * n, check=(512, 1024), ragged=700, at=(4096,), dtype="float32", wrong=_SCAN_WRONG,
+             step=lambda before, decay, x: decay[:, 1:] * before + x[:, 1:]),
     )
 }  # fmt: skip

@@ -62,6 +62,9 @@ class Task:
         nothing has a smaller one.
       scale: arrays in float64 and constants, by name -> size of what each row of the first output sums, where much of it may
         cancel; a tuple for all outputs.
+      step: of a recurrence along the last axis of the first output: what columns 1 to the last are, from columns 0 to the one
+        before the last (float64, the first argument) and the arrays by name; linear in the former. By it a wrong carry from
+        block to block is told from wrong blocks.
       mask: of attention, `ahead` and `window` as in `nki_hf.problem.Mask`, where the last query sees the last key; kernels of
         this package are given it.
     """
@@ -89,6 +92,7 @@ class Task:
     scale: Callable[..., Any] | None = None
     family: str = ""
     least_rtol: float = 2e-5
+    step: Callable[..., Array] | None = None
     mask: Mapping[str, int] = field(default_factory=dict)
 
     def shapes(self, size: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:

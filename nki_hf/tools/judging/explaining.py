@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -20,9 +19,11 @@ Mistake = tuple[str, Callable[..., Any]]
 """Words behind "if", and a reference with that mistake."""
 
 
-def best(mistakes: Iterable[Mistake], task: Task, check: Checked, outcome: Outcome, number: int, until: float) -> str:
+def best(
+    mistakes: Iterable[Mistake], task: Task, check: Checked, outcome: Outcome, number: int, over: Callable[[], bool]
+) -> str:
     """The mistake that comes nearest to the output, or to that part of it that is wrong, of those that are tried before the
-    thread has used `until` seconds of CPU time; 16-bit outputs are compared in float32.
+    time is `over`; 16-bit outputs are compared in float32.
     """
     output, reference = wide(outcome.outputs[number]), outcome.references[number]
     tolerance = outcome.judgements[number].tolerance
@@ -32,7 +33,7 @@ def best(mistakes: Iterable[Mistake], task: Task, check: Checked, outcome: Outco
     found_there, least_there = "", _near(output[part], reference[part], tolerance)
     arrays = exact(outcome.arrays, compared_in(outcome, number))
     for words, function in mistakes:
-        if time.thread_time() > until:
+        if over():
             break
         other = result(function, task, check, arrays, number)
         if other is None or other.shape != output.shape or not np.isfinite(other).all():
