@@ -5,7 +5,7 @@ Arrays are [heads, seqlen, head_dim]; one head has no axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -51,6 +51,18 @@ def _inputs(shapes: dict[str, tuple[int, ...]], distribution: str, rng: np.rando
     return found
 
 
+_PART_ROWS = 128
+
+
+def _last_rows(arrays: Mapping[str, Array]) -> tuple[Mapping[str, Array], Any]:
+    """The last query rows of the heads that read the first kv head; the last query always sees the last key."""
+    q, k, v = (arrays[name] for name in ("q", "k", "v"))
+    if q.ndim == 2:
+        return {**arrays, "q": q[-_PART_ROWS:]}, slice(-_PART_ROWS, None)
+    heads = slice(0, q.shape[0] // k.shape[0])
+    return {**arrays, "q": q[heads, -_PART_ROWS:], "k": k[:1], "v": v[:1]}, (heads, slice(-_PART_ROWS, None))
+
+
 def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Callable[[int], int], **words: Any) -> Task:
     """An attention task; `rows` gives the query rows of a size; `words` are `causal`, `window`, `factor`, `head_dim`, `ideal`,
     and fields of `Task`.
@@ -89,6 +101,7 @@ def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Calla
         wrong=wrong,
         accepted={SCALED_QUERIES: scaled_queries} if factor == 1 else {},
         scale=scaled(lambda q, k, v: summed(q, k, v, causal, window)),
+        part=_last_rows,
         mask={**({"ahead": 1} if causal else {}), **({"window": window} if window else {})},
         distributions=("uneven_rows",),
         family="decode attention" if name == "attention_decode" else "attention",

@@ -65,6 +65,8 @@ class Task:
       step: of a recurrence along the last axis of the first output: what columns 1 to the last are, from columns 0 to the one
         before the last (float64, the first argument) and the arrays by name; linear in the former. By it a wrong carry from
         block to block is told from wrong blocks.
+      part: arrays -> arrays of which the reference makes a part of the first output, much faster, and the index of that part:
+        mistakes are compared with it first. Mistakes that go across it are compared with all of the output afterwards.
       mask: of attention, `ahead` and `window` as in `nki_hf.problem.Mask`, where the last query sees the last key; kernels of
         this package are given it.
     """
@@ -93,6 +95,7 @@ class Task:
     family: str = ""
     least_rtol: float = 2e-5
     step: Callable[..., Array] | None = None
+    part: Callable[[Mapping[str, Array]], tuple[Mapping[str, Array], Any]] | None = None
     mask: Mapping[str, int] = field(default_factory=dict)
 
     def shapes(self, size: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:

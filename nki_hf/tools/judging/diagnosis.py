@@ -25,12 +25,13 @@ Array = np.ndarray[Any, Any]
 _TILE = 128
 
 
-def named(task: Task, checks: Sequence[Checked], budget: Budget) -> str:
+def named(task: Task, checks: Sequence[Checked], budget: Budget | None = None) -> str:
     """One sentence about the first wrong output of the simplest distribution; empty if nothing matches.
 
     Mistakes are tried on inputs of unit size first, where they differ most, and within the `budget`, which notes what was not.
     """
-    failing = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
+    budget = budget or Budget()
+    failing = _failing(checks)
     if not failing:
         return ""
     when = _when(checks)
@@ -49,17 +50,24 @@ def named(task: Task, checks: Sequence[Checked], budget: Budget) -> str:
     return same or general or when
 
 
-def matched(task: Task, checks: Sequence[Checked], budget: Budget) -> str:
+def _failing(checks: Sequence[Checked]) -> list[tuple[Checked, Outcome]]:
+    """What is wrong, size by size; inputs whose rows are all alike come last, since many mistakes look alike on them."""
+    found = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
+    return sorted(found, key=lambda item: item[1].distribution == "equal")
+
+
+def matched(task: Task, checks: Sequence[Checked], budget: Budget | None = None) -> str:
     """The task's mistake that explains a wrong output, if there is one."""
-    failing = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
-    for check, outcome in failing[:3]:
+    budget = budget or Budget()
+    for check, outcome in _failing(checks)[:3]:
         if words := _closest(task, check, outcome, outcome.wrong or 0, budget):
             return f"{task.outputs[outcome.wrong or 0]} equals what comes out if {words}"
     return ""
 
 
-def explained(task: Task, checks: Sequence[Checked], budget: Budget) -> str:
+def explained(task: Task, checks: Sequence[Checked], budget: Budget | None = None) -> str:
     """The task's mistake, or an operation of its reference done otherwise, that explains a small error."""
+    budget = budget or Budget()
     if words := matched(task, checks, budget):
         return words
     for check in checks:
@@ -85,9 +93,17 @@ def _misread(task: Task, check: Checked, outcome: Outcome, number: int, budget: 
 
     def of(change: Misread) -> Callable[..., Any]:
         constants = dict(task.constants(check.size))
-        return lambda **given: task.reference(
-            **change({name: item for name, item in given.items() if name not in constants}), **constants
-        )
+
+        def misreading(**given: Any) -> Any:
+            return task.reference(**change({name: item for name, item in given.items() if name not in constants}), **constants)
+
+        def of_part(function: Any, task: Task, arrays: Mapping[str, Array]) -> Array | None:
+            if task.part is None:
+                return None
+            return np.asarray(task.reference(**task.part(change(arrays))[0], **constants))  # a part of what is read wrongly
+
+        misreading.of_part = of_part  # type: ignore[attr-defined]
+        return misreading
 
     wrong = [(words, of(change)) for words, change in misread(outcome.arrays)]
     wrong[:0] = _late(task, outcome, number)
@@ -237,7 +253,7 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int, budget: 
         return f"{name} equals what comes out if {words}"
     if words := _otherwise(task, check, outcome, number, budget, limited):
         return f"{name} equals what comes out if {words}"
-    if words := related(output, reference, outcome.arrays, near):
+    if words := related(output, reference, outcome.arrays, min(near, off(output, reference) / 20)):
         return f"{name} is {words}"
     if output.ndim >= 2 and output.shape[-1] > 1:  # one number of a row always is a factor of the right one
         own = (output * reference).sum(-1, keepdims=True) / np.maximum((reference * reference).sum(-1, keepdims=True), 1e-300)
@@ -276,7 +292,7 @@ def _when(checks: Sequence[Checked]) -> str:
     if "normal" in good:
         large = bad & {"wide", "outlier_key", "late_maximum", "negative"}
         hint = (
-            ": a maximum is missing, taken from one tile only, or not followed by the sums, or large numbers are clamped"
+            ": a maximum is missing, another number, or that of one tile, or the sums do not follow it, or numbers are clamped"
             if large
             else ""
         )

@@ -22,7 +22,8 @@ def number(error: Error, guesses: Iterable[float], whole: float) -> float | None
     Between half and twice the best guess it is narrowed down (golden section), so that 0.044715 is found from 0.05; of numbers
     that leave no more error the one with the fewest digits is taken.
     """
-    least, best = min(((error(guess), guess) for guess in dict.fromkeys(guesses)), default=(math.inf, 0.0))
+    first = list(dict.fromkeys(guesses))
+    least, best = min(((error(guess), guess) for guess in first), default=(math.inf, 0.0))
     if not least < _PROMISING * whole:
         return None
     if not best or least < 1e-6 * whole:
@@ -44,6 +45,8 @@ def number(error: Error, guesses: Iterable[float], whole: float) -> float | None
     if off[at] >= least:
         return best
     found = best * 2.0**at
+    if 0.0 in first and error(0.0) <= _AS_GOOD * off[at]:
+        return 0.0
     for digits in range(1, _DIGITS + 1):  # what somebody wrote is a short number
         if error(short := float(f"{found:.{digits}g}")) <= _AS_GOOD * off[at]:
             return short
