@@ -73,6 +73,11 @@ def _last_rows(arrays: Mapping[str, Array]) -> tuple[Mapping[str, Array], Any]:
     return {**arrays, "x": arrays["x"][-32:]}, slice(-32, None)
 
 
+def _last_channels(arrays: Mapping[str, Array]) -> tuple[Mapping[str, Array], Any]:
+    """The last 32 channels of a scan."""
+    return {**arrays, **{name: arrays[name][-32:] for name in ("delta", "u", "a")}}, slice(-32, None)
+
+
 def _draw(
     shapes: Mapping[str, Shape], distribution: str, rng: np.random.Generator, weights: tuple[str, ...]
 ) -> dict[str, Array]:
@@ -142,7 +147,7 @@ _NKIBENCH = (
     _task("nkibench_mamba", "selective state space: sum over 16 states of c * scan(exp(delta * a), delta * u * b), delta and u "
           "[256, size], a [256, 16], b and c [16, size]", 7168,
           lambda n, full: {"delta": (256, n), "u": (256, n), "a": (256, 16), "b": (16, n), "c": (16, n)},
-          _mamba, _elements(96)),
+          _mamba, _elements(96), part=_last_channels),
     _task("nkibench_matmul", "a @ b, a [size, 5120], b [5120, 12288]", 4096,
           lambda n, full: {"a": (n, 5120), "b": (5120, 12_288)} if full else {"a": (n, 256), "b": (256, 1024)},
           lambda a, b: a @ b, lambda s: _mm(s, ("a", "b")), weights=("b",)),
@@ -207,7 +212,7 @@ _AUTOCOMP = (
           lambda n, full: {"x": (128, n), "cos": (64, n), "sin": (64, n)}, _rope, _elements(3), check=(512, 1024)),
     _task("autocomp_mamba", "as nkibench_mamba at 2,048", 2048,
           lambda n, full: {"delta": (256, n), "u": (256, n), "a": (256, 16), "b": (16, n), "c": (16, n)},
-          _mamba, _elements(96)),
+          _mamba, _elements(96), part=_last_channels),
     attention_task("autocomp_csa", "causal attention, one head, head_dim 128", 1, 1, lambda n: n, causal=True,
                    check=(512, 1024), at=(2048, 16_384)),
 )  # fmt: skip

@@ -95,9 +95,9 @@ def _of_part(function: Callable[..., Any], task: Task, arrays: Mapping[str, Arra
 
 
 def _near(output: Array, reference: Array, tolerance: float) -> float:
-    """How much an explanation may leave: rounding, and of the error a hundredth in exact types, at most a tenth in others."""
+    """How much an explanation may leave: rounding, and of the error a hundredth in float32, a quarter in 16 bits."""
     whole = off(output, reference)
-    return min(max(5 * tolerance, 0.02), max(whole * min(max(20 * tolerance, 0.01), 0.1), min(tolerance, whole / 4)))
+    return min(max(5 * tolerance, 0.02), max(whole * min(max(20 * tolerance, 0.01), 0.25), min(tolerance, whole / 4)))
 
 
 _PLACE = 0.9
