@@ -52,7 +52,8 @@ def _adamw(
 
 
 def _moments(size: int, distribution: str, rng: np.random.Generator) -> Mapping[str, Array]:
-    wide, small = 10 if distribution == "wide" else 1, 1e-8 if distribution == "small" else 1.0
+    wide = 10 if distribution == "wide" else 1
+    small: Any = 10.0 ** rng.uniform(-9, -7, (size, 1)) if distribution == "small" else 1.0  # each row by itself near eps
     found = {name: rng.standard_normal((size, 512)) * wide for name in ("param", "grad", "exp_avg")}
     found["grad"] *= small
     found["exp_avg"] *= small
@@ -94,7 +95,10 @@ _ADAMW_WRONG: dict[str, Callable[..., Any]] = {
     "the step is divided by the gradient's own square, not by exp_avg_sq": lambda **a: _adamw(**a, update="g2"),
     "exp_avg alone is corrected for its bias (as in the first step)": lambda **a: _adamw(**a, corrections=(True, False)),
     "exp_avg_sq alone is corrected for its bias (as in the first step)": lambda **a: _adamw(**a, corrections=(False, True)),
-    **{f"eps is {eps} instead of 1e-8": lambda eps=eps, **a: _adamw(**a, eps=eps) for eps in (1e-6, 1e-5, 1e-3)},
+    **{
+        f"eps is {eps} instead of 1e-8": lambda eps=eps, **a: _adamw(**a, eps=eps)
+        for eps in (1e-10, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+    },
     **{
         f"the learning rate is {words}": lambda rate=rate, **a: _adamw(**a, lr=rate, weight_decay=1e-5 / rate)
         for words, rate in (("ten times as large", 1e-2), ("a tenth", 1e-4), ("squared", 1e-6))

@@ -102,6 +102,13 @@ _WRONG: dict[str, Callable[..., Any]] = {
     },
     "the mask is strict: a row does not see its own key": _of(seen=lambda rows, keys: (keys < rows) | (rows == 0)),
     "the mask is one ahead: a row sees the key after its own": _of(ahead=2),
+    **{f"the mask is {n} keys ahead (whole tiles)": _of(ahead=1 + n) for n in (128, 256, 512)},
+    **{
+        f"the mask is {n} keys behind (whole tiles), where a row has as many": _of(
+            masked=False, seen=lambda rows, keys, n=n: keys <= np.where(rows < n, rows, rows - n)
+        )
+        for n in (128, 256, 512)
+    },
     **{
         f"the mask lets a row see its whole block of {n} keys": _of(
             masked=False, seen=lambda rows, keys, n=n: keys // n <= rows // n
@@ -129,6 +136,9 @@ _WRONG: dict[str, Callable[..., Any]] = {
     ),
     "the row means of dout * out are subtracted, not the sums": _of(
         changed=lambda p, dp: p * (dp - (p * dp).mean(-1, keepdims=True))
+    ),
+    "the row means of dout * out over the keys up to the end of a row's block of 128 are subtracted, not the sums": _of(
+        changed=lambda p, dp: p * (dp - (p * dp).sum(-1, keepdims=True) / (np.arange(len(p)) // 128 * 128 + 128)[:, None])
     ),
     "the row sums are those of the squared probabilities, not of dout * out": _of(
         changed=lambda p, dp: p * (dp - (p * p).sum(-1, keepdims=True))

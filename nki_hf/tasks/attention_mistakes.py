@@ -216,6 +216,19 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             "the mask is transposed: a row sees its own key and those after it": lambda q, k, v: anti_causal(q, k, v),
             "the mask is moved by a tile of 128 keys": of(ahead=1 + _TILE),
             **{
+                f"the mask is {n} keys {what}": of(
+                    causal=False, keys=lambda rows, keys, n=sign * n: keys <= np.where(rows + n < 0, rows, rows + n)
+                )
+                for n in (_TILE, 256, 512)
+                for what, sign in (("ahead (whole tiles)", 1), ("behind (whole tiles), where a row has as many", -1))
+            },
+            **{
+                f"only the keys from a row's own to the end of its block of {n} are seen": of(
+                    causal=False, keys=lambda rows, keys, n=n: (keys >= rows) & (keys // n <= rows // n)
+                )
+                for n in (_TILE, 512)
+            },
+            **{
                 f"the mask is transposed within a row's own {size} keys: it sees its own and those after it": of(
                     causal=False,
                     keys=lambda rows, keys, n=size: (keys // n < rows // n) | (_last(rows, keys, n) & (keys >= rows)),

@@ -40,6 +40,10 @@ def of_probabilities(causal: bool) -> dict[str, Callable[..., Any]]:
         return p * (np.arange(columns) < np.arange(rows)[:, None] + columns - rows + 1)
 
     found: dict[str, Callable[..., Any]] = {
+        "the sums are subtracted from the exponentials, not divided by": lambda q, k, v: _subtracted(
+            q, k, v, causal, np.asarray
+        ),
+        "the logarithms of the sums are subtracted from the exponentials": lambda q, k, v: _subtracted(q, k, v, causal, np.log),
         "the probabilities are squared": of(np.square),
         "the square roots of the probabilities are used": of(np.sqrt),
         "the probabilities are divided by their sums twice (the softmax runs over probabilities)": of(_softmax),
@@ -104,6 +108,17 @@ def _from_weights(q: Array, k: Array, v: Array, causal: bool, weight: Callable[[
     scores, v = _scores(q, k, v, causal)
     found = np.where(np.isfinite(scores), weight(scores), 0)
     return np.asarray(found / found.sum(-1, keepdims=True) @ v)
+
+
+def _subtracted(q: Array, k: Array, v: Array, causal: bool, of_sums: Callable[[Array], Array]) -> Array:
+    """The exponentials less what `of_sums` makes of their sums, with hidden keys up to the end of a row's block of 128."""
+    scores, v = _scores(q, k, v, causal)
+    power = np.exp(scores - scores.max(-1, keepdims=True))
+    found = power - of_sums(power.sum(-1, keepdims=True))
+    if causal:
+        rows, columns = scores.shape[-2:]
+        found = found * (np.arange(columns) // _TILE <= (np.arange(rows)[:, None] + columns - rows) // _TILE)
+    return np.asarray(found @ v)
 
 
 def _late_mask(q: Array, k: Array, v: Array, size: int, sums: bool = False) -> Array:

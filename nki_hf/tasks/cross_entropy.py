@@ -49,6 +49,12 @@ def _coarse(logits: Array, labels: Array, also: bool) -> Array:
     return np.asarray((logits * (columns == wanted)).sum(-1, keepdims=True))
 
 
+def _masked(logits: Array, labels: Array, compare: Callable[..., Array], shifted: bool) -> Array:
+    """What a mask over the columns sums, of the logits or of the logits less their maximum, which is added to the sum."""
+    top = logits.max(-1, keepdims=True) if shifted else 0.0
+    return np.asarray(((logits - top) * compare(np.arange(WIDTH), labels)).sum(-1, keepdims=True) + top)
+
+
 def _at(logits: Array, columns: Array, shifted: bool) -> Array:
     """The logit of a column; beyond the first and the last 0, or what 0 is once the maximum has been added."""
     beyond = logits.max(-1, keepdims=True) if shifted else 0.0
@@ -132,6 +138,33 @@ _ENTROPY_WRONG: dict[str, Callable[..., Any]] = {
         )
         for also in ("", "and the labels ")
     },
+    **{
+        f"the logits {which} are summed{words}: {name} stands in place of equal": (
+            lambda logits, labels, name=name, shifted=shifted: (
+                _lse(logits) - _masked(logits, labels, getattr(np, name), shifted)
+            )
+        )
+        for words, shifted in (("", False), (" (less their maximum)", True))
+        for which, name in (
+            ("from the label's on", "greater_equal"),
+            ("behind the label's", "greater"),
+            ("up to the label's", "less_equal"),
+            ("before the label's", "less"),
+            ("but for the label's", "not_equal"),
+        )
+    },
+    **{
+        f"the label is found in the {which} {n} columns only": (
+            lambda logits, labels, first=first, last=last: (
+                _lse(logits) - np.where((labels >= first) & (labels < last), _picked(logits, labels), 0)
+            )
+        )
+        for n in (128, 256, 512)
+        for which, first, last in (("first", 0, n), ("last", WIDTH - n, WIDTH))
+    },
+    "the masked logits' maximum is taken, not their sum (0 where the label's logit is below)": lambda logits, labels: (
+        _lse(logits) - np.maximum(_picked(logits, labels), 0)
+    ),
     "the logarithm has base 2 instead of e": lambda logits, labels: (
         np.log2(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
         + logits.max(-1, keepdims=True)

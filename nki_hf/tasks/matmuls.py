@@ -55,9 +55,11 @@ def scaled(
         x[...] = x[:1, :1]
     elif distribution == "negative":
         np.negative(np.abs(x), out=x)
-    elif distribution == "small_rows":  # eps of a norm is as large as the mean of squares
+    elif distribution == "small_rows":  # eps of a norm is as large as the mean of squares, and each row has a size of its own
+        sizes = 10.0 ** rng.uniform(-4, -2, (x.shape[0], 1))
         for name in first:
-            found[name] *= 1e-3
+            if found[name].shape[0] == len(sizes):  # a gain or a bias is one row, and stays
+                found[name] *= sizes
     return found
 
 
@@ -192,7 +194,7 @@ _NORM_WRONG: dict[str, Callable[..., Any]] = {
         f"eps is {eps} instead of 1e-6": lambda x, residual, weight, eps=eps: (
             rmsnorm(x + residual, np.ones((1, x.shape[1])), eps) @ weight
         )
-        for eps in (0.0, 1e-5, 1e-3, 1e-2, 1e-1)
+        for eps in (0.0, 1e-12, 1e-8, 1e-7, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
     },
     "the residual is subtracted": lambda x, residual, weight: _norm_matmul(x, -residual, weight),
     "the norm is missing": lambda x, residual, weight: (x + residual) @ weight,

@@ -10,7 +10,7 @@ import numpy as np
 from nki_hf.tasks.row_parts import WIDTH, kept, levels, narrow, other_rows, row_arrays
 from nki_hf.tasks.task import FLOAT, Task
 
-__all__ = ["TASKS", "rmsnorm"]
+__all__ = ["LAYER_WRONG", "RMS_WRONG", "TASKS", "rmsnorm"]
 
 Array = np.ndarray[Any, Any]
 _EPS = 1e-6
@@ -56,14 +56,16 @@ def _layernorm_of(x: Array, mean: Array, weight: Array, bias: Array, eps: float)
 
 
 def _normed(*names: str) -> Callable[[int, str, np.random.Generator], Mapping[str, Array]]:
-    """Inputs of a norm: the usual ones, `small`, where eps is as large as the mean of squares, and `uneven_rows`, each
-    of a size of its own.
+    """Inputs of a norm: the usual ones, `small`, where eps is as large as the mean of squares (rows of different sizes),
+    and `uneven_rows`, each of a size of its own.
     """
 
     def inputs(size: int, distribution: str, rng: np.random.Generator) -> Mapping[str, Array]:
-        x = rng.standard_normal((size, WIDTH)) * {"wide": 10.0, "small": 1e-3}.get(distribution, 1.0)
+        x = rng.standard_normal((size, WIDTH)) * (10.0 if distribution == "wide" else 1.0)
         if distribution == "outlier_key":
             x[size // 3] *= 100
+        elif distribution == "small":
+            x *= 10.0 ** rng.uniform(-4, -2, (size, 1))
         elif distribution == "uneven_rows":
             x *= 2 ** levels(size, rng)
         elif distribution == "equal":
@@ -79,7 +81,7 @@ def _weighted(size: int) -> dict[str, Any]:
     return {**row_arrays(size), "weight": ((1, WIDTH), FLOAT)}
 
 
-_RMS_WRONG: dict[str, Callable[..., Any]] = {
+RMS_WRONG: dict[str, Callable[..., Any]] = {
     "the weight is missing": lambda x, weight, eps=_EPS: rmsnorm(x, np.ones_like(weight), eps),
     "the weight is applied twice": lambda x, weight, eps=_EPS: rmsnorm(x, weight * weight, eps),
     "the weight is added, not multiplied": lambda x, weight, eps=_EPS: rmsnorm(x, np.ones_like(weight), eps) + weight,
@@ -119,10 +121,13 @@ _RMS_WRONG: dict[str, Callable[..., Any]] = {
     "eps is subtracted": lambda x, weight, eps=_EPS: _scaled(x, np.maximum(_squares(x) - eps, 1e-12), weight, 0.0),
     "one is added to the weight": lambda x, weight, eps=_EPS: rmsnorm(x, 1 + weight, eps),
     "eps is missing": lambda x, weight, eps=_EPS: rmsnorm(x, weight, 0.0),
+    "eps is added to the sum of squares, before it is divided by the width": lambda x, weight, eps=_EPS: rmsnorm(
+        x, weight, eps / x.shape[-1]
+    ),
     "eps is added after the root": lambda x, weight, eps=_EPS: x / (np.sqrt((x * x).mean(-1, keepdims=True)) + eps) * weight,
     **{
-        f"eps is {large} instead of 1e-6": lambda x, weight, eps=_EPS, large=large: rmsnorm(x, weight, large)
-        for large in (1e-3, 1e-2, 1e-1)
+        f"eps is {other} instead of 1e-6": lambda x, weight, eps=_EPS, other=other: rmsnorm(x, weight, other)
+        for other in (1e-12, 1e-8, 1e-7, 1e-4, 1e-3, 1e-2, 1e-1)
     },
     "eps is that of LayerNorm, 1e-5": lambda x, weight, eps=_EPS: rmsnorm(x, weight, _LAYER_EPS),
     "absolute values are averaged, not squares": lambda x, weight, eps=_EPS: (
@@ -145,7 +150,7 @@ _RMS_WRONG: dict[str, Callable[..., Any]] = {
 }
 
 
-_LAYER_WRONG: dict[str, Callable[..., Any]] = {
+LAYER_WRONG: dict[str, Callable[..., Any]] = {
     "the mean is not subtracted": lambda x, weight, bias, eps=_LAYER_EPS: rmsnorm(x, weight, eps) + bias,
     "the mean is subtracted, but the variance is the mean of squares": lambda x, weight, bias, eps=_LAYER_EPS: (
         (x - x.mean(-1, keepdims=True)) / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight + bias
@@ -170,6 +175,9 @@ _LAYER_WRONG: dict[str, Callable[..., Any]] = {
     "the variance is missing (nothing is divided)": lambda x, weight, bias, eps=_LAYER_EPS: (x - _mean(x)) * weight + bias,
     "the standard deviation multiplies, not divides": lambda x, weight, bias, eps=_LAYER_EPS: (
         (x - _mean(x)) * np.sqrt(_variance(x) + eps) * weight + bias
+    ),
+    "eps is added to the sum of squares, before it is divided by the width": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(
+        x, weight, bias, eps / x.shape[-1]
     ),
     "eps is added after the root": lambda x, weight, bias, eps=_LAYER_EPS: (
         (x - _mean(x)) / (np.sqrt(_variance(x)) + eps) * weight + bias
@@ -226,10 +234,10 @@ _LAYER_WRONG: dict[str, Callable[..., Any]] = {
     "weight and bias are exchanged": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, bias, weight, eps),
     "eps is missing": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias, 0.0),
     **{
-        f"eps is {large} instead of 1e-5": lambda x, weight, bias, eps=_LAYER_EPS, large=large: _layernorm(
-            x, weight, bias, large
+        f"eps is {other} instead of 1e-5": lambda x, weight, bias, eps=_LAYER_EPS, other=other: _layernorm(
+            x, weight, bias, other
         )
-        for large in (1e-3, 1e-2, 1e-1)
+        for other in (1e-12, 1e-8, 1e-7, 1e-4, 1e-3, 1e-2, 1e-1)
     },
     "eps is that of RMSNorm, 1e-6": lambda x, weight, bias, eps=_LAYER_EPS: _layernorm(x, weight, bias, _EPS),
     "the variance is not under a root": lambda x, weight, bias, eps=_LAYER_EPS: (
@@ -269,12 +277,12 @@ TASKS = {
              about="x / sqrt(mean(x ** 2) + 1e-6) * weight, x [size, 1024], weight [1, 1024]",
              arrays=_weighted, reference=rmsnorm, flops=lambda n: 4 * n * WIDTH, check=(128, 384), ragged=200, at=(4096,),
              dtype="float32", constants=lambda n: {"eps": _EPS}, inputs=_normed("weight"),
-             distributions=("small", "uneven_rows"), wrong=_RMS_WRONG),
+             distributions=("small", "uneven_rows"), wrong=RMS_WRONG),
         Task(name="layernorm", family="normalisation",
              about="(x - mean) / sqrt(variance + 1e-5) * weight + bias, x [size, 1024], weight and bias [1, 1024]",
              arrays=lambda n: {**_weighted(n), "bias": ((1, WIDTH), FLOAT)}, reference=_layernorm,
              flops=lambda n: 7 * n * WIDTH, check=(128, 384), ragged=200, at=(4096,), dtype="float32",
              constants=lambda n: {"eps": _LAYER_EPS}, inputs=_normed("weight", "bias"),
-             distributions=("small", "uneven_rows"), wrong=_LAYER_WRONG, accepted={_ONE_PASS: _one_pass}),
+             distributions=("small", "uneven_rows"), wrong=LAYER_WRONG, accepted={_ONE_PASS: _one_pass}),
     )
 }  # fmt: skip

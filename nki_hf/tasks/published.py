@@ -13,7 +13,7 @@ import numpy as np
 
 from nki_hf.tasks.attention import attention_task
 from nki_hf.tasks.matmuls import rounded, scaled
-from nki_hf.tasks.norms import rmsnorm
+from nki_hf.tasks.norms import LAYER_WRONG, RMS_WRONG, rmsnorm
 from nki_hf.tasks.task import FLOAT, Task, rows_of
 
 __all__ = ["TASKS"]
@@ -87,8 +87,10 @@ def _draw(
         found["v"] = np.abs(found["v"]) + 1e-3
         if distribution == "small":  # where the root of v is as small as a wrong eps
             found["g"], found["m"], found["v"] = 1e-4 * found["g"], 1e-4 * found["m"], 1e-9 * found["v"]
-        if distribution == "new":  # a parameter that begins at 0: the step alone is seen
-            found["theta"] = np.zeros_like(found["theta"])
+        if distribution == "new":  # a parameter that begins at 0: the step alone is seen, with roots from near eps to 1
+            sizes = 10.0 ** rng.uniform(-17, -3, (found["v"].shape[0], 1))
+            found["theta"], found["v"] = np.zeros_like(found["theta"]), sizes * found["v"]
+            found["g"], found["m"] = np.sqrt(sizes) * found["g"], np.sqrt(sizes) * found["m"]
     for name in ("delta", "a"):
         if name in found and "delta" in found:
             found[name] = -np.abs(found[name]) * 0.5 if name == "a" else np.abs(found[name]) * 0.5
@@ -145,7 +147,7 @@ _NKIBENCH = (
     _task("nkibench_mamba", "selective state space: sum over 16 states of c * scan(exp(delta * a), delta * u * b), delta and u "
           "[256, size], a [256, 16], b and c [16, size]", 7168,
           lambda n, full: {"delta": (256, n), "u": (256, n), "a": (256, 16), "b": (16, n), "c": (16, n)},
-          _mamba, _elements(96)),
+          _mamba, _elements(96), part=rows_of("delta", "u", "a")),
     _task("nkibench_matmul", "a @ b, a [size, 5120], b [5120, 12288]", 4096,
           lambda n, full: {"a": (n, 5120), "b": (5120, 12_288)} if full else {"a": (n, 256), "b": (256, 1024)},
           lambda a, b: a @ b, lambda s: _mm(s, ("a", "b")), weights=("b",), part=rows_of("a")),
@@ -167,18 +169,19 @@ _NKIBENCH = (
           lambda n, full: {"x": (n, 1024), "weight": (1024, 2048)} if full else {"x": (n, 256), "weight": (256, 1024)},
           lambda x, weight: rmsnorm(x, np.ones((1, x.shape[1]), x.dtype), _EPS) @ weight, lambda s: _mm(s, ("x", "weight")),
           ideal=lambda x, weight: rounded(rmsnorm(x, np.ones((1, x.shape[1]), x.dtype), _EPS)) @ weight, weights=("weight",),
-          part=rows_of("x")),
+          part=rows_of("x"), distributions=("small_rows",)),
     _task("nkibench_add_rmsnorm_matmul", "(rmsnorm(x + z) * g) @ weight, x, z [size, 1024], weight [1024, 2048], g [1, 1024]",
           4096,
           lambda n, full: {"x": (n, 1024), "weight": (1024, 2048), "z": (n, 1024), "g": (1, 1024)} if full else
           {"x": (n, 256), "weight": (256, 1024), "z": (n, 256), "g": (1, 256)},
           lambda x, weight, z, g: rmsnorm(x + z, g, _EPS) @ weight, lambda s: _mm(s, ("x", "weight")),
-          ideal=lambda x, weight, z, g: rounded(rmsnorm(x + z, g, _EPS)) @ weight, weights=("weight",), part=rows_of("x", "z")),
+          ideal=lambda x, weight, z, g: rounded(rmsnorm(x + z, g, _EPS)) @ weight, weights=("weight",),
+          part=rows_of("x", "z"), distributions=("small_rows",)),
     _task("nkibench_matmul_add_rmsnorm", "rmsnorm(x @ weight + z) * g, x [size, 2048], weight [2048, 2048], z [size, 2048]",
           4096,
           lambda n, full: {"x": (n, 2048), "weight": (2048, 2048), "z": (n, 2048), "g": (1, 2048)} if full else
           {"x": (n, 256), "weight": (256, 512), "z": (n, 512), "g": (1, 512)}, _matmul_norm, lambda s: _mm(s, ("x", "weight")),
-          weights=("weight",), part=rows_of("x", "z")),
+          weights=("weight",), part=rows_of("x", "z"), distributions=("small_rows",)),
     _task("nkibench_swiglu", "(silu(x @ gate) * (x @ up)) @ down, x [size, 1024], gate and up [1024, 3072], down [3072, 1024]",
           4096,
           lambda n, full: {"x": (n, 1024), "gate": (1024, 3072), "up": (1024, 3072), "down": (3072, 1024)} if full else
@@ -193,12 +196,14 @@ _NKIBENCH = (
 _AUTOCOMP = (
     _task("autocomp_rmsnorm", "x / sqrt(mean(x ** 2) + 1e-6) * weight, x [size, 4096], weight [1, 4096]", 512,
           lambda n, full: {"x": (n, 4096), "weight": (1, 4096)}, lambda x, weight: rmsnorm(x, weight, 1e-6), _elements(4),
-          check=(128, 384), family="normalisation"),
+          check=(128, 384), family="normalisation", distributions=("small_rows",), wrong=RMS_WRONG, part=rows_of("x")),
     _task("autocomp_layernorm", "(x - mean) / sqrt(variance + 1e-5) * weight + bias, x [size, 8192], weight and bias [1, 8192]",
           4096, lambda n, full: {"x": (n, 8192), "weight": (1, 8192), "bias": (1, 8192)}, _layernorm, _elements(7),
-          check=(128, 384), family="normalisation"),
+          check=(128, 384), family="normalisation", distributions=("small_rows",), wrong=LAYER_WRONG,
+          part=rows_of("x")),
     _task("autocomp_cumsum", "cumulative sum along the last axis of x [size, 2048]", 2048,
-          lambda n, full: {"x": (n, 2048)}, lambda x: np.cumsum(x, -1), _elements(1), check=(128, 384)),
+          lambda n, full: {"x": (n, 2048)}, lambda x: np.cumsum(x, -1), _elements(1), check=(128, 384),
+          step=lambda before, x: before + x[:, 1:]),
     _task("autocomp_gemm", "lhs.T @ rhs, lhs [8192, size], rhs [8192, 8192]", 4096,
           lambda n, full: {"lhs": (8192, n), "rhs": (8192, 8192)} if full else {"lhs": (256, n), "rhs": (256, 1024)},
           lambda lhs, rhs: lhs.T @ rhs, lambda s: 2 * s["lhs"][0] * s["lhs"][1] * s["rhs"][1], weights=("rhs",), part=_columns),
@@ -208,7 +213,7 @@ _AUTOCOMP = (
           lambda n, full: {"x": (128, n), "cos": (64, n), "sin": (64, n)}, _rope, _elements(3), check=(512, 1024)),
     _task("autocomp_mamba", "as nkibench_mamba at 2,048", 2048,
           lambda n, full: {"delta": (256, n), "u": (256, n), "a": (256, 16), "b": (16, n), "c": (16, n)},
-          _mamba, _elements(96)),
+          _mamba, _elements(96), part=rows_of("delta", "u", "a")),
     attention_task("autocomp_csa", "causal attention, one head, head_dim 128", 1, 1, lambda n: n, causal=True,
                    check=(512, 1024), at=(2048, 16_384)),
 )  # fmt: skip

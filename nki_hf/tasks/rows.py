@@ -59,6 +59,13 @@ _SOFTMAX_WRONG: dict[str, Callable[..., Any]] = {
     "the rows are divided by the square root of their sums": lambda x: (
         shifted_exp(x) / np.sqrt(shifted_exp(x).sum(-1, keepdims=True))
     ),
+    "the sums are subtracted, not divided by": lambda x: shifted_exp(x) - shifted_exp(x).sum(-1, keepdims=True),
+    "the logarithm of the sums is subtracted from the exponentials": lambda x: (
+        shifted_exp(x) - np.log(shifted_exp(x).sum(-1, keepdims=True))
+    ),
+    "the smallest element stands in place of the maximum": lambda x: (
+        np.exp(x - x.min(-1, keepdims=True)) / np.exp(x - x.min(-1, keepdims=True)).sum(-1, keepdims=True)
+    ),
     "the rows are divided by their length (a norm), not by their sums": lambda x: (
         shifted_exp(x) / np.linalg.norm(shifted_exp(x), axis=-1, keepdims=True)
     ),
@@ -93,10 +100,11 @@ _SOFTMAX_WRONG: dict[str, Callable[..., Any]] = {
 }
 
 
-def _exchanged(x: Array) -> Array:
+def _exchanged(x: Array, *, after: bool = False) -> Array:
+    """The scan `(sum + 1) * x`, or `sum * x + 1`."""
     state, out = np.zeros_like(x[:, 0]), np.empty_like(x)
     for t in range(x.shape[1]):
-        out[:, t] = state = (state + 1) * x[:, t]
+        out[:, t] = state = state * x[:, t] + 1 if after else (state + 1) * x[:, t]
     return out
 
 
@@ -113,6 +121,13 @@ _CUMSUM_WRONG: dict[str, Callable[..., Any]] = {
         np.cumsum(x, -1) + kept(x.sum(-1, keepdims=True)) - x.sum(-1, keepdims=True)
     ),
     "the operators of the scan are exchanged: (sum + 1) * x": lambda x: _exchanged(x),
+    "x and 1 are exchanged in the scan: sum * x + 1": lambda x: _exchanged(x, after=True),
+    **{
+        f"only the last {n} columns are summed (a step of doubling is missing, or a window)": (
+            lambda x, n=n: np.cumsum(x, -1) - np.pad(np.cumsum(x, -1), ((0, 0), (n, 0)))[:, : x.shape[1]]
+        )
+        for n in (64, 128, 256, 512)
+    },
     "the sums are squared": lambda x: np.cumsum(x, -1) ** 2,
     "squares are summed": lambda x: np.cumsum(x * x, -1),
     **{
@@ -153,8 +168,7 @@ TASKS = {
              distributions=("late_maximum", "uneven_rows")),
         Task(name="cumsum", about="cumulative sum along the last axis of x [size, 1024]", arrays=row_arrays,
              reference=lambda x: np.cumsum(x, -1), flops=lambda n: n * WIDTH, check=(128, 384), ragged=200, at=(4096,),
-             dtype="float32",
-             wrong=_CUMSUM_WRONG),
+             dtype="float32", step=lambda before, x: before + x[:, 1:], wrong=_CUMSUM_WRONG),
         Task(name="transpose", about="x.T of x [size, 1024]", arrays=row_arrays, reference=lambda x: x.T, flops=lambda n: 0,
              check=(128, 384), ragged=200, at=(4096,),
              wrong={"the tiles are placed, but not transposed": _in_tiles,

@@ -37,6 +37,14 @@ def _scan(decay: Array, x: Array, *, first: Array | float = 0.0, narrow: bool = 
     return out
 
 
+def _folded(decay: Array, x: Array, function: Callable[[Array, Array], Array]) -> Array:
+    """The scan with another function in place of the sum."""
+    state, out = np.zeros_like(x[:, 0]), np.empty_like(x)
+    for t in range(x.shape[1]):
+        out[:, t] = state = function(decay[:, t] * state, x[:, t])
+    return out
+
+
 def _carried(decay: Array, x: Array, n: int, carry: Callable[[Array, Array, int, int], Array]) -> Array:
     """Blocks of `n` columns that begin with what `carry` makes of the states so far, x, the block's first column and n."""
     out = np.empty_like(x)
@@ -121,6 +129,9 @@ _CONV_WRONG: dict[str, Callable[..., Any]] = {
     "the taps are averaged, not summed": lambda x, weight: _conv1d(x, weight) / 4,
     "x is added to the output": lambda x, weight: _conv1d(x, weight) + x,
     "silu is applied to the output": lambda x, weight: _conv1d(x, weight) / (1 + np.exp(-_conv1d(x, weight))),
+    "each tap's product is subtracted from by the next (the signs of the taps alternate)": lambda x, weight: _conv1d(
+        x, weight * (-1.0) ** np.arange(3, -1, -1)
+    ),
     "channels are mixed: every channel sums the outputs of all": lambda x, weight: (
         np.zeros_like(x) + _conv1d(x, weight).sum(0, keepdims=True)
     ),
@@ -129,7 +140,12 @@ _CONV_WRONG: dict[str, Callable[..., Any]] = {
             lambda x, weight, n=n, by=by: _tiled_conv(x, weight, n, by)
         )
         for n in (128, 256, 512)
-        for words, by in (("one too far back", -1), ("one too far on", 1))
+        for words, by in (
+            ("one too far back", -1),
+            ("one too far on", 1),
+            ("two too far back", -2),
+            ("three too far on (the block's own first columns)", 3),
+        )
     },
     "the output sees the future: tap j meets x[t + j]": lambda x, weight: _conv1d(np.pad(x, ((0, 0), (0, 3))), weight)[:, 3:],
     "the taps are reversed and see the future": lambda x, weight: _conv1d(x[:, ::-1], weight)[:, ::-1],
@@ -164,6 +180,9 @@ _SCAN_WRONG: dict[str, Callable[..., Any]] = {
     "the output is the state before its step": lambda decay, x: _shifted(_scan(decay, x), 1),
     "decay and x are exchanged": lambda decay, x: _scan(x, decay),
     "the scan runs from the end": lambda decay, x: _scan(decay[:, ::-1], x[:, ::-1])[:, ::-1],
+    "the operators of the scan are exchanged: (decay + state) * x": lambda decay, x: _scan(x, decay * x),
+    "the larger of decay * state and x is taken, not their sum": lambda decay, x: _folded(decay, x, np.maximum),
+    "the smaller of decay * state and x is taken, not their sum": lambda decay, x: _folded(decay, x, np.minimum),
     "x is weighted by 1 - decay": lambda decay, x: _scan(decay, x * (1 - decay)),
     "x is weighted by decay": lambda decay, x: _scan(decay, x * decay),
     "the output lacks the step's own x": lambda decay, x: _scan(decay, x) - x,
@@ -219,6 +238,7 @@ TASKS = {
              wrong=_CONV_WRONG),
         Task(name="selective_scan", about="state = decay[:, t] * state + x[:, t], out[:, t] = state; all [128, size]",
              arrays=lambda n: dict.fromkeys(("decay", "x"), ((128, n), FLOAT)), reference=_scan, inputs=_decays,
-             flops=lambda n: 2 * 128 * n, check=(512, 1024), ragged=700, at=(4096,), dtype="float32", wrong=_SCAN_WRONG),
+             flops=lambda n: 2 * 128 * n, check=(512, 1024), ragged=700, at=(4096,), dtype="float32", wrong=_SCAN_WRONG,
+             step=lambda before, decay, x: decay[:, 1:] * before + x[:, 1:]),
     )
 }  # fmt: skip

@@ -64,7 +64,11 @@ class Task:
         cancel; a tuple for all outputs.
       part: arrays by name and an index of the outputs (a slice of one for each axis but the last two, and some rows) -> arrays
         for which the reference gives this part of the outputs. At timed sizes, where all values would take too long, those of
-        one tile of rows are judged; None = they are judged at `--check` alone.
+        one tile of rows are judged (None = values are judged at `--check` alone), and mistakes are compared with the last rows
+        before they are with all of the output.
+      step: of a recurrence along the last axis of the first output: what columns 1 to the last are, from columns 0 to the one
+        before the last (float64, the first argument) and the arrays by name; linear in the former. By it a wrong carry from
+        block to block is told from wrong blocks.
       mask: of attention, `ahead` and `window` as in `nki_hf.problem.Mask`, where the last query sees the last key; kernels of
         this package are given it.
     """
@@ -93,6 +97,7 @@ class Task:
     part: Callable[[Mapping[str, Array], tuple[slice, ...]], Mapping[str, Array]] | None = None
     family: str = ""
     least_rtol: float = 2e-5
+    step: Callable[..., Array] | None = None
     mask: Mapping[str, int] = field(default_factory=dict)
 
     def shapes(self, size: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:

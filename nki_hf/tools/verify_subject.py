@@ -20,7 +20,7 @@ import numpy as np
 
 from nki_hf.chips import Chip
 from nki_hf.errors import Reason, UnsupportedProblem
-from nki_hf.from_source import spec_of
+from nki_hf.from_source import importable, spec_of
 from nki_hf.kernels.binding import TENSORS, Binding, Plan, Target
 from nki_hf.kernels.packing import packing
 from nki_hf.kernels.registry import binding_of, bindings
@@ -203,13 +203,13 @@ def _load_file(path: Path) -> Any:
         raise UsageError(f"{path} cannot be loaded as a Python module.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that inspect finds the source of the kernel's functions
-    sys.path.insert(0, str(path.parent))  # files beside it are importable, as if it were run
+    importable(path.parent)  # files beside it are importable, as if it were run
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever the file's own code raises
         raise _not_imported(str(path), error) from error
     finally:
-        sys.path.remove(str(path.parent))
+        sys.path.remove(str(path.parent.resolve()))
     return module
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pickle
 import signal
 import subprocess
@@ -20,7 +19,6 @@ from nki_hf.cli import app
 from nki_hf.kernels import reference
 from nki_hf.problem import Mask, Problem
 from nki_hf.tasks import load_task, task_names
-from nki_hf.tools.judging.child import module_of
 from nki_hf.tools.judging.output import show
 from nki_hf.tools.judging.record import Record, schema
 from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
@@ -361,16 +359,6 @@ def test_the_lines_of_a_record_that_passed(judged):
     lines = stream.getvalue().splitlines()
     assert "us simulated on trn2 at size 256" in lines[0]
     assert lines[-1] == "PASS"
-
-
-def test_bytecode_of_an_earlier_kernel_of_the_same_size_and_second_is_not_judged(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    file = tmp_path / "kernel.py"
-    for value in (2.0, 3.0):
-        file.write_text(f"VALUE = {value}\n")
-        os.utime(file, (1_000_000_000, 1_000_000_000))
-        assert module_of(str(file)).VALUE == value
-    assert not (tmp_path / "__pycache__").exists()
 
 
 def test_a_task_of_ones_own(judged, tmp_path):

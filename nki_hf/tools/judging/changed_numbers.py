@@ -24,13 +24,16 @@ _LIKELY = 0.2
 
 @dataclass
 class _Number:
-    """Words with `{c}` and what it may be (`{known}`), changes by a number, first guesses, and one for a trial."""
+    """Words with `{c}` and what it may be (`{known}`), changes by a number, first guesses, and one for a trial; `written` if
+    the reference has a number there.
+    """
 
     words: str
     make: Callable[[float], Changes]
     guesses: Sequence[float]
     trial: float
     lengths: Sequence[int] = ()
+    written: bool = False
 
 
 def numbers(
@@ -39,6 +42,8 @@ def numbers(
     toward: Callable[[Changes], float],
     whole: float,
     enough: float,
+    *,
+    written: bool,
 ) -> Iterator[tuple[str, Changes]]:
     """Mistakes by a number, those first whose small changes go where the error is.
 
@@ -48,8 +53,10 @@ def numbers(
       toward: the cosine between what changes do and the error.
       whole: the error of the right reference.
       enough: what a number may leave of it: with a number of its own, much is explained a little.
+      written: numbers that the reference has, or else all others: factors and addends that it has not.
     """
     found = [item for site, calls in seen.items() for item in _of_call(site, calls[0])] + _shared(seen)
+    found = [item for item in found if item.written is written]
     ranked = sorted(((toward(item.make(item.trial)), i) for i, item in enumerate(found)), reverse=True)
     for likely, i in ranked:
         if likely < _LIKELY:
@@ -79,10 +86,17 @@ def _of_call(site: Site, call: Call) -> Iterator[_Number]:
             value = call.inputs[place]
             if not np.ndim(value) and np.isfinite(value):
                 words = f"{said}{{c}} in place of {float(value):.5g}"
-                yield _Number(words, _at(site, _constant, place), _guesses(float(value)), _beside(float(value), arrays[0]))
+                yield _Number(
+                    words, _at(site, _constant, place), _guesses(float(value)), _beside(float(value), arrays[0]), written=True
+                )
             elif np.ndim(value) and site.name in ("add", "subtract") and len(arrays) == 2:
                 words = f"{said}its {which} operand times {{c}}{{known}}"
                 yield _Number(words, _at(site, _operand_times, place), _factors(lengths), 1 + _TRIAL, lengths)
+    if site.name == "divide" and site.method == "__call__" and len(arrays) == 2:
+        beside = _beside(0.0, 1 / np.where(arrays[1] == 0, 1, arrays[1]))
+        yield _Number(
+            f"{said}{{c}} added to the reciprocal of its second operand", _at(site, _reciprocal_plus), _ADDENDS, beside
+        )
     nonlinear = site.method == "__call__" and len(call.inputs) == 1 and site.name in FUNCTIONS
     if nonlinear:
         yield _Number(
@@ -110,7 +124,9 @@ def _shared(seen: Mapping[Site, Sequence[Call]]) -> list[_Number]:
         return lambda number: {site: _constant(place, number) for site, place in found}
 
     return [
-        _Number(f"every {value:.5g} of the reference is {{c}}", make(found), _guesses(value), value * (1 + _TRIAL))
+        _Number(
+            f"every {value:.5g} of the reference is {{c}}", make(found), _guesses(value), value * (1 + _TRIAL), written=True
+        )
         for value, found in places.items()
         if len({site for site, _ in found}) > 1
     ]
@@ -135,6 +151,10 @@ def _argument_times(factor: float) -> Change:
 
 def _operand_times(place: int, factor: float) -> Change:
     return lambda call: call.result(*[factor * item if i == place else item for i, item in enumerate(call.inputs)])
+
+
+def _reciprocal_plus(addend: float) -> Change:
+    return lambda call: call.inputs[0] * (1 / call.inputs[1] + addend)
 
 
 def _result_plus(addend: float) -> Change:

@@ -10,7 +10,7 @@ import numpy as np
 from nki_hf.tools.judging.changed_reductions import accumulations, reductions
 from nki_hf.tools.judging.traced import Call, Change, Site
 
-__all__ = ["BINARY", "COMPARISONS", "FUNCTIONS", "alternatives", "blocks", "earlier", "of_ufunc", "rolled"]
+__all__ = ["BINARY", "COMPARISONS", "FUNCTIONS", "alternatives", "blocks", "earlier", "exchanged", "of_ufunc", "rolled"]
 
 Array = np.ndarray[Any, Any]
 _TILE = 128
@@ -38,6 +38,13 @@ _QUOTIENTS: dict[str, Callable[[Any], Any]] = {
     "gelu (by tanh)": lambda x: 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3))),
 }
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
+_BESIDE = {
+    "greater_equal": "all from its index on",
+    "greater": "all behind its index",
+    "less_equal": "all up to its index",
+    "less": "all before its index",
+    "not_equal": "all but the one at its index",
+}
 COMPARISONS = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal")
 
 
@@ -91,6 +98,31 @@ def alternatives(call: Call, inputs: Mapping[str, Array]) -> Iterator[tuple[str,
     elif name == "take_along_axis":
         for by in (1, -1):
             yield f"has indices {by:+d}", _other_index(by)
+        for other, which in _BESIDE.items():
+            words = f"sums {which}: a mask by {other} in place of equal"
+            yield words, _compared(getattr(np, other))
+        for n in (_TILE, 2 * _TILE, 4 * _TILE):
+            yield f"finds its indices in the last {n} only, elsewhere 0", _found_in(slice(-n, None))
+            yield f"finds its indices in the first {n} only, elsewhere 0", _found_in(slice(0, n))
+
+
+def _compared(compare: Any) -> Change:
+    """The sum of all elements whose number compares so with the index, as a mask gives it."""
+
+    def change(call: Call) -> Any:
+        array, index = call.inputs[:2]
+        return np.where(compare(np.arange(array.shape[-1]), index), array, 0).sum(-1, keepdims=True)
+
+    return change
+
+
+def _found_in(part: slice) -> Change:
+    def change(call: Call) -> Any:
+        array, index = call.inputs[:2]
+        there = np.isin(index, np.arange(array.shape[-1])[part])
+        return np.where(there, call.result(), 0)
+
+    return change
 
 
 def _other_index(by: int) -> Change:
@@ -119,6 +151,17 @@ def _axes(array: Array, index: Any) -> list[Any]:
     items = [item for item in (index if type(index) is tuple else (index,)) if item is not None and item is not Ellipsis]
     whole = slice(None)
     return [item if isinstance(item, int | slice) and item != whole else None for item in items][: array.ndim]
+
+
+def exchanged(first: Call, second: Call) -> Iterator[tuple[str, dict[Site, Change]]]:
+    """The operators of two operations, the second of which takes the result of the first: `a * b + c` as `(a + b) * c`."""
+    one, other = first.site, second.site
+    if one.name == other.name or not {one.name, other.name} <= set(BINARY) or one.method != "__call__" != other.method:
+        return
+    if not (one.text and one.text in other.text):
+        return
+    words = f"`{other.text}` of the reference has its two operators exchanged ({one.name} and {other.name})"
+    yield words, {one: of_ufunc(other.name), other: of_ufunc(one.name)}
 
 
 def _operands(call: Call, inputs: Mapping[str, Array]) -> Iterator[tuple[str, Change]]:
@@ -183,6 +226,8 @@ def _binary(call: Call, inputs: Mapping[str, Array]) -> Iterator[tuple[str, Chan
     for other in BINARY:
         if other != name:
             yield f"has {other} in place of {name}", of_ufunc(other)
+    if name == "add":
+        yield "has its first operand subtracted from its second", lambda c: c.result(*c.inputs[::-1], function=np.subtract)
     if name == "power" and numbers[1]:
         for exponent in (1, 2, 3, 4, 0.5, -0.5, -1):
             if exponent != call.inputs[1]:

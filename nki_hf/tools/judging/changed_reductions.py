@@ -44,6 +44,8 @@ def reductions(call: Call) -> Iterator[tuple[str, Change]]:
             return found * (x.size / max(np.size(found), 1)) if mean and what != "0" else found
 
         yield f"is {what}", other
+    if call.site.name == "add" and not mean and isinstance(axis, int) and axis % array.ndim == array.ndim - 1:
+        yield from _online(array, kept)
     if array.ndim > 1:
         yield "runs over everything", _along(None)
     if array.ndim > 2 and isinstance(axis, int) and axis % array.ndim == array.ndim - 1:
@@ -60,6 +62,49 @@ def reductions(call: Call) -> Iterator[tuple[str, Change]]:
         for width in _TILES if axis % array.ndim == array.ndim - 1 else ():
             if array.shape[-1] > width and not array.shape[-1] % width:
                 yield f"is that of each {width} columns by themselves", _by_blocks(width)
+
+
+_RUNNING = {
+    "none": "not corrected when the maximum moves",
+    "both": "what a block adds is corrected as well, not only what was there before",
+    "both, first lost": "what a block adds is corrected as well, which leaves nothing of the first",
+    "inverse": "the correction is the wrong way round (old and new maximum)",
+    "late": "each correction comes a block late",
+    "last": "the running maximum is that of the last block",
+}
+
+
+def _online(powers: Array, kept: bool) -> Iterator[tuple[str, Change]]:
+    """Sums of exponentials (whose largest is 1) that are made block by block below a running maximum, with a mistake."""
+    if not kept or (powers < 0).any() or not np.allclose(powers.max(-1), 1):
+        return
+    for width in _TILES:
+        if powers.shape[-1] <= width or powers.shape[-1] % width:
+            continue
+        said = f"is made block by block of {width}, and "
+        for mistake, what in _RUNNING.items():
+            yield said + what, _by_running_maximum(width, mistake)
+
+
+def _by_running_maximum(width: int, mistake: str) -> Change:
+    def change(call: Call) -> Any:
+        x = call.inputs[0]
+        blocks = x.reshape(*x.shape[:-1], x.shape[-1] // width, width)
+        tops, sums = blocks.max(-1), blocks.sum(-1)  # relative to the largest of all, which is 1
+        total, old, before = np.zeros_like(tops[..., 0]), np.zeros_like(tops[..., 0]), np.ones_like(tops[..., 0])
+        for i in range(blocks.shape[-2]):
+            new = tops[..., i] if mistake == "last" else np.maximum(old, tops[..., i])
+            now = old / new
+            part = sums[..., i] / new
+            if mistake.startswith("both"):
+                total = (total + part) * (now if i or mistake != "both" else 1)
+            else:
+                factor = {"none": np.ones_like(now), "inverse": 1 / np.where(now, now, 1), "late": before}.get(mistake, now)
+                total = total * factor + part
+            old, before = new, now if i else before
+        return total[..., None]
+
+    return change
 
 
 def _row_before(by: int) -> Change:

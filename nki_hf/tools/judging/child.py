@@ -18,7 +18,7 @@ import numpy as np
 
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
-from nki_hf.from_source import spec_of
+from nki_hf.from_source import importable, spec_of
 from nki_hf.sim import Kernel, SimOptions, as_nki, launch
 from nki_hf.sim.execution.machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
@@ -85,7 +85,7 @@ def module_of(file: str) -> Any:
         raise NoKernel(f"{path} cannot be loaded as a Python module: give a .py file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))
+    importable(path.parent)
     spec.loader.exec_module(module)
     return module
 

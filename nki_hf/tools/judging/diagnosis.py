@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 
 from nki_hf.tasks import Task
 from nki_hf.tools.judging import traced
+from nki_hf.tools.judging.budget import INPUTS, OPERATIONS, RESULTS, TASK, Budget
+from nki_hf.tools.judging.carries import carried
 from nki_hf.tools.judging.explaining import Mistake, best, compared_in, exact, holds_most, result, wrong_part
 from nki_hf.tools.judging.input_mistakes import Misread, misread
 from nki_hf.tools.judging.patterns import added_up, everywhere, misplaced, off, permuted, rounded, where, wide
@@ -23,74 +25,89 @@ Array = np.ndarray[Any, Any]
 _TILE = 128
 
 
-def named(task: Task, checks: Sequence[Checked]) -> str:
+def named(task: Task, checks: Sequence[Checked], budget: Budget | None = None) -> str:
     """One sentence about the first wrong output of the simplest distribution; empty if nothing matches.
 
-    Mistakes are tried on inputs of unit size first: there they differ most.
+    Mistakes are tried on inputs of unit size first, where they differ most, and within the `budget`, which notes what was not.
     """
-    failing = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
+    budget = budget or Budget()
+    failing = _failing(checks)
     if not failing:
         return ""
     when = _when(checks)
     if when.startswith("it is right on") and all(not np.isfinite(wide(o.outputs[o.wrong or 0])).all() for _, o in failing):
         return when  # what overflows has no other pattern
-    if words := matched(task, checks):
+    if words := matched(task, checks, budget):
         return words
     # outliers hide in other inputs what is wrong everywhere: only the simplest say where it is
     check, outcome = failing[0]
     wrong = [number for number, judgement in enumerate(outcome.judgements) if not judgement.passed]
     for number in wrong[1:_OUTPUTS]:  # the first may follow from another
-        if words := _closest(task, check, outcome, number, time.thread_time() + _SECONDS):
+        if words := _closest(task, check, outcome, number, budget):
             return f"{task.outputs[number]} equals what comes out if {words}"
-    general = _general(task, check, outcome, outcome.wrong or 0)
+    general = _general(task, check, outcome, outcome.wrong or 0, budget)
     same = "" if "what comes out if" in general else constant(task.outputs[wrong[0]], check, wrong[0])
     return same or general or when
 
 
-def matched(task: Task, checks: Sequence[Checked]) -> str:
+def _failing(checks: Sequence[Checked]) -> list[tuple[Checked, Outcome]]:
+    """What is wrong, size by size; inputs whose rows are all alike come last, since many mistakes look alike on them."""
+    found = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
+    return sorted(found, key=lambda item: item[1].distribution == "equal")
+
+
+def matched(task: Task, checks: Sequence[Checked], budget: Budget | None = None) -> str:
     """The task's mistake that explains a wrong output, if there is one."""
-    failing = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
-    until = time.thread_time() + _SECONDS
-    for check, outcome in failing[:3]:
-        if words := _closest(task, check, outcome, outcome.wrong or 0, until):
+    budget = budget or Budget()
+    for check, outcome in _failing(checks)[:3]:
+        if words := _closest(task, check, outcome, outcome.wrong or 0, budget):
             return f"{task.outputs[outcome.wrong or 0]} equals what comes out if {words}"
     return ""
 
 
-def explained(task: Task, checks: Sequence[Checked]) -> str:
+def explained(task: Task, checks: Sequence[Checked], budget: Budget | None = None) -> str:
     """The task's mistake, or an operation of its reference done otherwise, that explains a small error."""
-    if words := matched(task, checks):
+    budget = budget or Budget()
+    if words := matched(task, checks, budget):
         return words
     for check in checks:
         for outcome in check.outcomes:
             if outcome.wrong is not None:
-                words = _otherwise(task, check, outcome, outcome.wrong) or _otherwise(
-                    task, check, outcome, outcome.wrong, limited
+                words = _otherwise(task, check, outcome, outcome.wrong, budget) or _otherwise(
+                    task, check, outcome, outcome.wrong, budget, limited
                 )
                 return words and f"{task.outputs[outcome.wrong]} equals what comes out if {words}"
     return ""
 
 
-def _closest(task: Task, check: Checked, outcome: Outcome, number: int, until: float) -> str:
+def _closest(task: Task, check: Checked, outcome: Outcome, number: int, budget: Budget) -> str:
     """The task's mistake that explains the output best, if one does: it leaves at most a quarter of the error."""
     output, reference = wide(outcome.outputs[number]), outcome.references[number]
     if output.shape != reference.shape or not np.isfinite(output).all() or not output.any():
         return ""
-    return best(task.wrong.items(), task, check, outcome, number, until)
+    return best(task.wrong.items(), task, check, outcome, number, functools.partial(budget.over, TASK))
 
 
-def _misread(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
+def _misread(task: Task, check: Checked, outcome: Outcome, number: int, budget: Budget) -> str:
     """What of the inputs is read wrongly, if that explains the output."""
 
     def of(change: Misread) -> Callable[..., Any]:
         constants = dict(task.constants(check.size))
-        return lambda **given: task.reference(
-            **change({name: item for name, item in given.items() if name not in constants}), **constants
-        )
+
+        def misreading(**given: Any) -> Any:
+            return task.reference(**change({name: item for name, item in given.items() if name not in constants}), **constants)
+
+        def of_part(function: Any, task: Task, arrays: Mapping[str, Array], index: Any) -> Array | None:
+            if task.part is None:
+                return None
+            return np.asarray(task.reference(**task.part(change(arrays), index), **constants))  # a part of what is read wrongly
+
+        misreading.of_part = of_part  # type: ignore[attr-defined]
+        return misreading
 
     wrong = [(words, of(change)) for words, change in misread(outcome.arrays)]
     wrong[:0] = _late(task, outcome, number)
-    return best(wrong, task, check, outcome, number, time.thread_time() + _SECONDS)
+    return best(wrong, task, check, outcome, number, functools.partial(budget.over, INPUTS))
 
 
 def _late(task: Task, outcome: Outcome, number: int) -> list[Mistake]:
@@ -111,13 +128,13 @@ def _late(task: Task, outcome: Outcome, number: int) -> list[Mistake]:
     return found
 
 
-def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int, what: Any = mistakes) -> str:
+def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int, budget: Budget, what: Any = mistakes) -> str:
     """What operation of the reference is done otherwise, or with `what=limited` what result of one is rounded or clamped, if
     that explains the output.
     """
     arrays, output = exact(outcome.arrays, compared_in(outcome, number)), wide(outcome.outputs[number])
     given = {**arrays, **dict(task.constants(check.size))}
-    until = time.thread_time() + _SECONDS
+    over = functools.partial(budget.over, OPERATIONS if what is mistakes else RESULTS)
     tolerance = max(3 * outcome.judgements[number].tolerance, 0.02)
     part, _ = wrong_part(output, outcome.references[number], tolerance)
 
@@ -125,7 +142,7 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int, what: 
         return lambda **items: traced.run(task.reference, items, changes)
 
     def other(changes: Mapping[traced.Site, traced.Change]) -> Array | None:
-        found = None if time.thread_time() > until else result(of(changes), task, check, arrays, number)
+        found = None if over() else result(of(changes), task, check, arrays, number)
         return None if found is None or found.shape != output.shape or not np.isfinite(found).all() else found[part]
 
     def error(changes: Mapping[traced.Site, traced.Change]) -> float:
@@ -149,7 +166,7 @@ def _otherwise(task: Task, check: Checked, outcome: Outcome, number: int, what: 
             yield words, of(changes)
 
     try:
-        return best(wrong(), task, check, outcome, number, until)
+        return best(wrong(), task, check, outcome, number, over)
     except Exception:  # a reference may do with its arrays what a class of arrays does not support
         return ""
 
@@ -171,11 +188,9 @@ _OUTPUTS = 3
 """Wrong outputs of which the task's mistakes are compared with one."""
 _SURE = 200.0
 """Part of the error that a mistake with a number of its own leaves at most."""
-_SECONDS = 2.0
-"""CPU time for the mistakes of a task, for inputs that are read wrongly, and for operations of the reference, each."""
 
 
-def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
+def _general(task: Task, check: Checked, outcome: Outcome, number: int, budget: Budget) -> str:
     """Mistakes that any kernel can make."""
     output, reference = wide(outcome.outputs[number]), outcome.references[number]
     name = task.outputs[number]
@@ -228,15 +243,17 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int) -> str:
             for shift in (1, -1, _TILE, -_TILE):
                 if abs(shift) < output.shape[axis] and off(output, np.roll(reference, shift, axis)) < tolerance:
                     return f"the {what} of {name} are shifted by {shift}"
+    if words := carried(task, outcome, number):
+        return f"{name}: {words}"
     if output.ndim >= 2 and (words := added_up(output, reference, near) or misplaced(output, reference, near)):
         return f"{name}: {words}"
-    if words := _misread(task, check, outcome, number):
+    if words := _misread(task, check, outcome, number, budget):
         return f"{name} equals what comes out if {words}"
-    if words := _otherwise(task, check, outcome, number):
+    if words := _otherwise(task, check, outcome, number, budget):
         return f"{name} equals what comes out if {words}"
-    if words := _otherwise(task, check, outcome, number, limited):
+    if words := _otherwise(task, check, outcome, number, budget, limited):
         return f"{name} equals what comes out if {words}"
-    if words := related(output, reference, outcome.arrays, near):
+    if words := related(output, reference, outcome.arrays, min(near, off(output, reference) / 20)):
         return f"{name} is {words}"
     if output.ndim >= 2 and output.shape[-1] > 1:  # one number of a row always is a factor of the right one
         own = (output * reference).sum(-1, keepdims=True) / np.maximum((reference * reference).sum(-1, keepdims=True), 1e-300)
@@ -275,7 +292,7 @@ def _when(checks: Sequence[Checked]) -> str:
     if "normal" in good:
         large = bad & {"wide", "outlier_key", "late_maximum", "negative"}
         hint = (
-            ": a maximum is missing, taken from one tile only, or not followed by the sums, or large numbers are clamped"
+            ": a maximum is missing, another number, or that of one tile, or the sums do not follow it, or numbers are clamped"
             if large
             else ""
         )

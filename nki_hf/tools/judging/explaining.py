@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from nki_hf.tasks import Task
-from nki_hf.tools.judging.patterns import off, where, wide
+from nki_hf.tools.judging.patterns import off, parts, wide
 from nki_hf.tools.judging.values import Checked, Outcome
 
 __all__ = ["Mistake", "best", "compared_in", "exact", "holds_most", "result", "wrong_part"]
@@ -20,39 +19,97 @@ Mistake = tuple[str, Callable[..., Any]]
 """Words behind "if", and a reference with that mistake."""
 
 
-def best(mistakes: Iterable[Mistake], task: Task, check: Checked, outcome: Outcome, number: int, until: float) -> str:
+def best(
+    mistakes: Iterable[Mistake], task: Task, check: Checked, outcome: Outcome, number: int, over: Callable[[], bool]
+) -> str:
     """The mistake that comes nearest to the output, or to that part of it that is wrong, of those that are tried before the
-    thread has used `until` seconds of CPU time; 16-bit outputs are compared in float32.
+    time is `over`; 16-bit outputs are compared in float32.
     """
     output, reference = wide(outcome.outputs[number]), outcome.references[number]
     tolerance = outcome.judgements[number].tolerance
     part, place = wrong_part(output, reference, max(3 * tolerance, 0.02))
     least = _near(output, reference, tolerance)
-    found, share = "", 0.0
+    found, share, worst = "", 0.0, np.inf
     found_there, least_there = "", _near(output[part], reference[part], tolerance)
     arrays = exact(outcome.arrays, compared_in(outcome, number))
-    for words, function in mistakes:
-        if time.thread_time() > until:
+    for words, function in _likely_first(mistakes, task, arrays, outcome, number, over):
+        if over():
             break
         other = result(function, task, check, arrays, number)
         if other is None or other.shape != output.shape or not np.isfinite(other).all():
             continue
         left = off(output, other)
-        same = share < 1 and left < tolerance / 4  # as good here: then the one that explains more of the inputs
-        if (left < least or same) and (more := _agreeing(function, task, check, number, ...)):
-            if more > share or left < least:
-                found, share, least = words, more, min(least, left / 2)  # a later one must be clearly better
-            if left < tolerance / 4 and share == 1:
+        same = left < tolerance / 4  # as good here: then the one that explains more of the inputs, or them better
+        more, most = _agreeing(function, task, check, number, ...) if left < least or same else (0.0, np.inf)
+        if more:
+            if more > share or left < least or (more == share and most < worst / 2):
+                found, share, worst, least = words, more, most, min(least, left / 2)  # a later one must be clearly better
+            if same and share == 1 and worst < 1:
                 break
         elif place and not found and (left := off(output[part], other[part])) < least_there:
-            if _agreeing(function, task, check, number, part):
+            if _agreeing(function, task, check, number, part)[0]:
                 found_there, least_there = words, left / 2
     return found or (f"in {place} {found_there}" if found_there else "")
 
 
+def _likely_first(
+    mistakes: Iterable[Mistake],
+    task: Task,
+    arrays: Mapping[str, Array],
+    outcome: Outcome,
+    number: int,
+    over: Callable[[], bool],
+) -> Iterator[Mistake]:
+    """The mistakes that agree with a part of the output (`Task.part`) at once, the others after them; those of heads as they
+    come, since the part has but some of them.
+    """
+    index = _last_rows(outcome.references[0].shape)
+    if task.part is None or number or index is None:
+        yield from mistakes
+        return
+    output, reference = wide(outcome.outputs[0])[index], outcome.references[0][index]
+    near = max(2 * _near(output, reference, outcome.judgements[0].tolerance), 8 * outcome.judgements[0].tolerance)
+    others = list[Mistake]()
+    for words, function in mistakes:
+        if over():
+            return
+        if "head" not in words:
+            try:
+                with np.errstate(all="ignore"):
+                    found = getattr(function, "of_part", _of_part)(function, task, arrays, index)
+            except Exception:  # a mistake need not take a part
+                found = None
+            if found is None or found.shape != output.shape or not off(output, found) < near:
+                others.append((words, function))
+                continue
+        yield words, function
+    yield from others
+
+
+_ROWS, _ELEMENTS = 128, 1 << 17
+
+
+def _last_rows(shape: tuple[int, ...]) -> tuple[slice, ...] | None:
+    """Of the first head, fewer where they are wide: the last query sees the last key. None where that is all of the output."""
+    if len(shape) < 2:
+        return None
+    rows = min(_ROWS, max(1, _ELEMENTS // max(shape[-1], 1)), shape[-2])
+    index = (*(slice(0, 1) for _ in shape[:-2]), slice(shape[-2] - rows, shape[-2]))
+    return index if rows < shape[-2] or max(shape[:-2], default=1) > 1 else None
+
+
+def _of_part(function: Callable[..., Any], task: Task, arrays: Mapping[str, Array], index: tuple[slice, ...]) -> Array | None:
+    """What a mistake makes of the arrays of a part."""
+    if task.part is None:
+        return None
+    found = function(**task.part(arrays, index))
+    return np.asarray(found[0] if isinstance(found, tuple) else found)
+
+
 def _near(output: Array, reference: Array, tolerance: float) -> float:
-    """How much an explanation may leave: it must explain most of the error."""
-    return min(max(5 * tolerance, 0.02), off(output, reference) / 4)
+    """How much an explanation may leave: rounding, and of the error a hundredth in float32, a quarter in 16 bits."""
+    whole = off(output, reference)
+    return min(max(5 * tolerance, 0.02), max(whole * min(max(20 * tolerance, 0.01), 0.25), min(tolerance, whole / 4)))
 
 
 _PLACE = 0.9
@@ -72,8 +129,7 @@ def wrong_part(output: Array, reference: Array, tolerance: float) -> tuple[Any, 
     part = np.ix_(*axes)
     if not holds_most(output - reference, part):
         return ..., ""
-    words = where("", "", wrong).removeprefix(" is  in ")
-    return part, words.rpartition(" of ")[0]
+    return part, " and ".join(parts(wrong))
 
 
 def holds_most(missing: Array, part: Any) -> bool:
@@ -101,22 +157,24 @@ def result(function: Callable[..., Any], task: Task, check: Checked, arrays: Map
     return np.asarray(found[number] if isinstance(found, tuple) else found)
 
 
-def _agreeing(function: Callable[..., Any], task: Task, check: Checked, number: int, part: Any) -> float:
-    """The share of the inputs with a wrong output that the mistake explains; 0 if that is less than half, or if the mistake
-    changes inputs for which the output is right.
+def _agreeing(function: Callable[..., Any], task: Task, check: Checked, number: int, part: Any) -> tuple[float, float]:
+    """The share of the inputs with a wrong output that the mistake explains, 0 if that is less than half, or if the mistake
+    changes inputs for which the output is right; and the most that it leaves of one of them, in tolerances.
     """
     explained = wrong = 0
+    most = 0.0
     for outcome in check.outcomes:
         output, reference = wide(outcome.outputs[number]), outcome.references[number]
         if output.shape != reference.shape or not np.isfinite(output).all():
             continue
         other = result(function, task, check, exact(outcome.arrays), number)
         if other is None or other.shape != output.shape or not np.isfinite(other).all():
-            return 0.0
+            return 0.0, np.inf
         judgement, left = outcome.judgements[number], off(output[part], other[part])
         if judgement.passed and left > max(8 * judgement.tolerance, 1e-3):
-            return 0.0
+            return 0.0, np.inf
         if not judgement.passed:
             wrong += 1
+            most = max(most, left / judgement.tolerance)
             explained += left < 2 * _near(output[part], reference[part], judgement.tolerance)
-    return explained / wrong if wrong and 2 * explained >= wrong else float(not wrong)
+    return (explained / wrong if wrong and 2 * explained >= wrong else float(not wrong)), most

@@ -20,13 +20,14 @@ def number(error: Error, guesses: Iterable[float], whole: float) -> float | None
     """The number with the least error, from the best of the guesses on; None if no guess leaves less than most of `whole`.
 
     Between half and twice the best guess it is narrowed down (golden section), so that 0.044715 is found from 0.05; of numbers
-    that leave no more error the one with the fewest digits is taken.
+    that leave no more error 0 is taken, or the one with the fewest digits.
     """
-    least, best = min(((error(guess), guess) for guess in dict.fromkeys(guesses)), default=(math.inf, 0.0))
+    first = list(dict.fromkeys(guesses))
+    least, best = min(((error(guess), guess) for guess in first), default=(math.inf, 0.0))
     if not least < _PROMISING * whole:
         return None
     if not best or least < 1e-6 * whole:
-        return best
+        return 0.0 if 0.0 in first and error(0.0) < 1e-6 * whole else best
     share = (5**0.5 - 1) / 2
     low, high = -1.0, 1.0
     left, right = high - share * (high - low), low + share * (high - low)
@@ -41,6 +42,8 @@ def number(error: Error, guesses: Iterable[float], whole: float) -> float | None
             right = low + share * (high - low)
             off[right] = error(best * 2.0**right)
     at = min(off, key=lambda item: off[item])
+    if 0.0 in first and error(0.0) <= _AS_GOOD * min(off[at], least):
+        return 0.0
     if off[at] >= least:
         return best
     found = best * 2.0**at

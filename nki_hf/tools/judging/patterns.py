@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["added_up", "everywhere", "misplaced", "off", "permuted", "rounded", "where", "wide"]
+__all__ = ["added_up", "everywhere", "misplaced", "off", "parts", "permuted", "rounded", "where", "wide"]
 
 Array = np.ndarray[Any, Any]
 _TILE = 128
@@ -99,24 +99,44 @@ def where(name: str, what: str, wrong: Array) -> str:
     """Which rows and columns are wrong, if they are a block."""
     if wrong.ndim < 2:
         return ""
-    parts = _parts(wrong)
-    if not parts and (right := _parts(~wrong)):
+    if words := _beginnings(wrong):
+        return f"{name} is {what} in {words} of {list(wrong.shape)}"
+    wrongs = parts(wrong)
+    if not wrongs and (right := parts(~wrong)):
         return f"{name} is {what} except in {' and '.join(right)} of {list(wrong.shape)}"
-    return f"{name} is {what} in {' and '.join(parts)} of {list(wrong.shape)}" if parts else ""
+    return f"{name} is {what} in {' and '.join(wrongs)} of {list(wrong.shape)}" if wrongs else ""
 
 
-def _parts(wrong: Array) -> list[str]:
+def _beginnings(wrong: Array) -> str:
+    """The first columns or rows of each block but the first, where nothing else is wrong; empty otherwise."""
+    for axis, what in ((-1, "columns"), (-2, "rows")):
+        index = np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != axis % wrong.ndim)))
+        for size in (512, 256, 128, 64):
+            if not len(index) or index[0] < size or wrong.shape[axis] <= size:
+                continue
+            width = int((index % size).max()) + 1
+            starts = len(np.unique(index // size))
+            if index[0] % size or width > size // 4 or len(index) < width or starts < min(2, wrong.shape[axis] // size - 1):
+                continue
+            return (
+                f"the first {width} {what} of blocks of {size}, but for the first block (what comes before a block is not "
+                "taken along, or from a wrong place),"
+            )
+    return ""
+
+
+def parts(wrong: Array) -> list[str]:
     """Heads, rows and columns outside of which nothing is wrong; empty if that is everywhere, or nothing."""
-    parts: list[str] = []
+    found: list[str] = []
     if not wrong.any():
-        return parts
+        return found
     rows = np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != wrong.ndim - 2)))
     columns = np.flatnonzero(wrong.any(tuple(range(wrong.ndim - 1))))
     for index, size, word in ((rows, wrong.shape[-2], "rows"), (columns, wrong.shape[-1], "columns")):
         if len(index) < size:
             dense = len(index) == index[-1] - index[0] + 1
-            parts.append(f"{word} {index[0]} to {index[-1]}" + ("" if dense else f" ({len(index)} of them)"))
+            found.append(f"{word} {index[0]} to {index[-1]}" + ("" if dense else f" ({len(index)} of them)"))
     heads = wrong.any((-1, -2))
     if heads.ndim and not heads.all():
-        parts.insert(0, f"heads {np.flatnonzero(heads).tolist()[:8]}")
-    return parts
+        found.insert(0, f"heads {np.flatnonzero(heads).tolist()[:8]}")
+    return found

@@ -19,6 +19,7 @@ from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task
 from nki_hf.tools.judging import diagnosis
 from nki_hf.tools.judging.accepted import accepting
+from nki_hf.tools.judging.budget import Budget
 from nki_hf.tools.judging.findings import Failed, finding
 from nki_hf.tools.judging.timed_work import asked_outputs, work_of
 from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
@@ -100,7 +101,9 @@ def judge_ragged(
     if request["asked"]:
         record["warnings"].append(message)
         return
-    words = diagnosis.named(task, [found]) or said
+    budget = Budget()
+    words = diagnosis.named(task, [found], budget) or said
+    record["warnings"] += [budget.untried] if budget.untried else []
     record["diagnosis"] = f"at size {size}, which no tile divides, the last tile is wrong: {words}"
     raise Failed("values", finding("values", {"kind": "ragged", "message": message, "advice": _ADVICE}))
 

@@ -7,6 +7,7 @@ some columns, a number is another; a result is rounded or clamped. Numbers, boun
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,15 @@ import numpy as np
 from nki_hf.tools.judging import traced
 from nki_hf.tools.judging.changed_counts import with_count
 from nki_hf.tools.judging.changed_numbers import Changes, numbers
-from nki_hf.tools.judging.changed_operations import BINARY, alternatives, blocks, earlier, of_ufunc, rolled
+from nki_hf.tools.judging.changed_operations import (
+    BINARY,
+    alternatives,
+    blocks,
+    earlier,
+    exchanged,
+    of_ufunc,
+    rolled,
+)
 from nki_hf.tools.judging.changed_results import clamps, narrowed
 from nki_hf.tools.judging.traced import Call, Change, Site
 
@@ -34,7 +43,8 @@ def mistakes(
     whole: float,
     enough: float,
 ) -> Iterator[Found]:
-    """Words behind "if", and the operations that are done otherwise; plain alternatives first, then those with a number.
+    """Words behind "if", and the operations that are done otherwise; first other numbers where it has some, then
+    plain alternatives, then those with a number of their own.
 
     Args:
       function: the reference.
@@ -46,15 +56,18 @@ def mistakes(
     """
     seen = traced.sites(function, given)
     inputs = {name: item for name, item in given.items() if isinstance(item, np.ndarray)}
+    yield from numbers(seen, error, toward, whole, enough, written=True)
     for site, calls in seen.items():
         for what, change in alternatives(calls[0], inputs):
             yield _said(site, what), {site: change}
     for site, calls in seen.items():
         for what, change in (*_in_turns(calls), *earlier(calls[0], seen), *blocks(calls[0])):
             yield _said(site, what), {site: change}
+    for first, second in itertools.pairwise(calls[0] for calls in seen.values() if calls[0].site.method == "__call__"):
+        yield from exchanged(first, second)
     yield from _everywhere(seen)
     yield from _alike(seen, inputs)
-    yield from numbers(seen, error, toward, whole, enough)
+    yield from numbers(seen, error, toward, whole, enough, written=False)
     for site, calls in seen.items():
         for what, change in with_count(site, calls[0], error, whole, enough):
             yield _said(site, what), {site: change}

@@ -11,6 +11,7 @@ from nki_hf.chips import Chip
 from nki_hf.sim import SimOptions
 from nki_hf.tasks import Task
 from nki_hf.tools.judging import against, diagnosis
+from nki_hf.tools.judging.budget import Budget
 from nki_hf.tools.judging.findings import Failed, finding, of_fault
 from nki_hf.tools.judging.not_finite import first_not_finite
 from nki_hf.tools.judging.precision import RATIOS
@@ -67,15 +68,17 @@ def judge_values(
                 )
             )
         record["diagnosis"] = turned or record["diagnosis"]
+        budget = Budget()
         slight = bad and all(
             o.judgements[o.wrong or 0].row_error < 16 * o.judgements[o.wrong or 0].tolerance for _, o in bad[:1]
         )
         if not record["diagnosis"] and bad and slight and request["dtype"] != "float32":
             found_words = [diagnosis.imprecision(o, RATIOS[task.ideal is not None]) for item in checks for o in item.outcomes]
             inexact = next(filter(None, found_words), "")
-            record["diagnosis"] = inexact and (diagnosis.explained(task, checks) or inexact)
+            record["diagnosis"] = inexact and (diagnosis.explained(task, checks, budget) or inexact)
         if not record["diagnosis"] and bad:
-            record["diagnosis"] = diagnosis.named(task, checks)
+            record["diagnosis"] = diagnosis.named(task, checks, budget)
+        record["warnings"] += [budget.untried] if budget.untried else []
         if not turned and unfinished and not found and (words := _holes(check, record["warnings"])):
             record["diagnosis"] = words
         elif bad and fault is None and (not record["diagnosis"] or "not finite" in record["diagnosis"]):
