@@ -6,7 +6,8 @@ import pytest
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
-from nki_hf.sim.execution.products import Product, joined, multiplied
+from nki_hf.sim.execution import products
+from nki_hf.sim.execution.products import Product, joined, multiplied, sums_alike_everywhere
 from nki_hf.sim.isa.tensor_engine import nc_matmul
 
 TILES = 6
@@ -130,14 +131,23 @@ def _lies(values, how):
     return np.array(values, order=how)
 
 
+@pytest.fixture(params=["as this processor sums", "in float64"])
+def sums(request, monkeypatch):
+    """How products are summed: as the library of this processor needs it, and as others need it."""
+    if request.param == "in float64":
+        monkeypatch.setattr(products, "sums_alike", lambda: False)
+
+
 @pytest.mark.parametrize("right_lies", ["C", "F", "gaps"])
 @pytest.mark.parametrize("left_lies", ["C", "F", "gaps"])
-def test_an_element_has_the_same_bits_however_wide_its_tile_is_and_its_operands_lie(left_lies, right_lies):
+def test_an_element_has_the_same_bits_however_wide_its_tile_is_and_its_operands_lie(left_lies, right_lies, sums):
     # NumPy multiplies a matrix by a vector, and small matrices of which the left one lies row by row, in other orders of sums.
     rng = np.random.default_rng(3)
     for depth in (1, 2, 7, 16, 64, 100, 128):
         left, right = (rng.standard_normal((depth, width)).astype(np.float32) for width in (128, 512))
-        wide = left.T @ right
+        wide = multiplied(left.T, right)
+        exact = left.T.astype(np.float64) @ right
+        assert np.abs(wide - exact).max() <= depth * 2.0**-24 * (np.abs(left).T.astype(np.float64) @ np.abs(right)).max()
         for rows in (1, 2, 3, 17, 33, 128):
             for columns in (1, 2, 3, 5, 17, 64, 500):
                 one, other = _lies(left[:, :rows].T, left_lies), _lies(right[:, :columns], right_lies)
@@ -147,3 +157,25 @@ def test_an_element_has_the_same_bits_however_wide_its_tile_is_and_its_operands_
                 assert (out == wide[:rows, :columns]).all()
                 stack = np.stack([_lies(one.T, left_lies)] * 3).swapaxes(-1, -2)
                 assert (multiplied(stack, np.stack([other] * 3)) == wide[:rows, :columns]).all()
+
+
+def _in_halves(left, right, where):
+    """Elements for which `where` is true are summed in two halves, as some processors' routines do."""
+    half = left.shape[1] // 2
+    row, column = np.ogrid[: left.shape[0], : right.shape[1]]
+    exact = left.astype(np.float64), right.astype(np.float64)
+    plain, first, second = (
+        (exact[0][:, part] @ exact[1][part]).astype(np.float32) for part in (slice(None), slice(half), slice(half, None))
+    )
+    return np.where(where(row, column), first + second, plain)
+
+
+@pytest.mark.parametrize("width", [8, 12, 16, 48])
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_a_library_that_sums_otherwise_at_some_places_is_noticed(width, of_rows):
+    def where(row, column):
+        return (row if of_rows else column) % width >= width - 4
+
+    assert not sums_alike_everywhere(lambda left, right: _in_halves(left, right, where))
+    for alike in (True, False):
+        assert sums_alike_everywhere(lambda left, right, alike=alike: _in_halves(left, right, lambda *_: np.array(alike)))

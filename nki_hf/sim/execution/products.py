@@ -4,19 +4,22 @@ NumPy multiplies a stack item by item, with the same call of the same library. S
 order. An element has the same bits however wide its tile is and however its operands lie, as on the chip: kernels that multiply
 the same rows in tiles of their own must find the same scores (at scores of 1e8 the last bit is a weight). So the library's two
 other routines are avoided: that for matrix times vector by computing one row or one column as two, that for small matrices,
-which runs where the left operand lies row by row, by laying it column by column or by exchanging the operands.
+which runs where the left operand lies row by row, by laying it column by column or by exchanging the operands. On some
+processors (OpenBLAS for Haswell and Zen) the routine itself sums in another order at other places of a tile: there sums are
+taken in float64, which holds those of products of 16-bit numbers exactly, and rounded once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from nki_hf.sim.execution.machine import Action
 
-__all__ = ["Product", "joined", "multiplied"]
+__all__ = ["Product", "joined", "multiplied", "sums_alike"]
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +32,13 @@ _BYTES = 1 << 18
 
 def multiplied(left: Array, right: Array, out: Array | None = None) -> Array:
     """`left @ right`, float32 [..., M, K] and [..., K, N], whose elements have the same bits at any M, N and layout."""
+    if not sums_alike():
+        with np.errstate(over="ignore", invalid="ignore"):
+            wide = np.matmul(left.astype(np.float64), right.astype(np.float64))
+            if out is None:
+                return wide.astype(np.float32)
+            out[...] = wide
+            return out
     rows, columns = left.shape[-2], right.shape[-1]
     if rows > 1 and columns > 1 and left.strides[-2] == left.itemsize and right.itemsize in right.strides[-2:]:
         return np.matmul(left, right) if out is None else np.matmul(left, right, out=out)
@@ -47,6 +57,32 @@ def multiplied(left: Array, right: Array, out: Array | None = None) -> Array:
         return found
     out[...] = found
     return out
+
+
+@functools.cache
+def sums_alike() -> bool:
+    """True if the library's float32 product sums alike on this processor, which is asked once: that takes a millisecond."""
+    return sums_alike_everywhere(np.matmul)
+
+
+def sums_alike_everywhere(product: Callable[[Array, Array], Array]) -> bool:
+    """True if a product sums an element in the same order wherever it is.
+
+    Operands are moved by the widths that such routines go by, and cut.
+    """
+    rng = np.random.default_rng(0)
+    left, right = (rng.standard_normal((_DEPTH, width)).astype(np.float32) for width in (64, 160))
+    whole = product(left.T, right)
+    for step in (1, 4, 6, 8, 12, 24):
+        moved = product(np.roll(left, step, 1).T, np.roll(right, step, 1))
+        if not np.array_equal(moved, np.roll(whole, (step, step), (0, 1))):
+            return False
+    cuts = ((2, 160), (3, 7), (17, 33), (64, 5), (33, 24))
+    return all(np.array_equal(product(left[:, :m].T, right[:, :n]), whole[:m, :n]) for m, n in cuts)
+
+
+_DEPTH = 96
+"""Of the products by which a library is asked: orders of sums differ from a few terms on."""
 
 
 def _at_least_two(values: Array) -> Array:
