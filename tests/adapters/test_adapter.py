@@ -1,73 +1,21 @@
 """Transformers' signature and keyword arguments: each one honoured, refused by name, or known to be harmless."""
 
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import model_arguments
 import pytest
 import torch
+from adapter_calls import check, eager, layer, tensors, triangle
 from tiny import build, logits, tiny_qwen3, token_ids, worst
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    GraniteSWAConfig,
-    GraniteSWAForCausalLM,
-    Llama4ForCausalLM,
-    Llama4TextConfig,
-    OlmoeConfig,
-    OlmoeForCausalLM,
-    Pix2StructVisionConfig,
-    Pix2StructVisionModel,
-)
+from transformers import OlmoeConfig, OlmoeForCausalLM
 
 import nki_hf
 from nki_hf import UnsupportedProblem
 from nki_hf.adapters.call_log import FallbackWarning
 from nki_hf.adapters.model_arguments import MEANINGFUL, PASSED_ALONG
 from nki_hf.adapters.transformers import HARMLESS, HONOURED, nki_attention
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-import model_arguments
-
-
-def layer(**attributes):
-    return SimpleNamespace(training=False, **attributes)
-
-
-def tensors(batch=2, heads=4, heads_kv=2, seqlen_q=6, seqlen_kv=6, head_dim=8, head_dim_v=8):
-    generator = torch.Generator().manual_seed(0)
-    shapes = (
-        (batch, heads, seqlen_q, head_dim),
-        (batch, heads_kv, seqlen_kv, head_dim),
-        (batch, heads_kv, seqlen_kv, head_dim_v),
-    )
-    return [torch.randn(shape, generator=generator) for shape in shapes]
-
-
-def eager(query, key, value, mask=None, scaling=None, softcap=None, sink=None, bias=None):
-    """Eager's formulas in float64, `[batch, seqlen_q, heads, head_dim_v]`; masks are float or bool, sinks `[..., 1]`."""
-    query, key, value = (tensor.double() for tensor in (query, key, value))
-    group = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-    scores = query @ key.transpose(2, 3) * (query.shape[3] ** -0.5 if scaling is None else scaling)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if bias is not None:
-        scores = scores + bias
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    if sink is not None:
-        scores = torch.cat([scores, sink.double().expand(*scores.shape[:3], 1)], -1)
-    return (torch.softmax(scores, -1)[..., : key.shape[2]] @ value).transpose(1, 2)
-
-
-def triangle(seqlen_q, seqlen_kv):
-    return (torch.arange(seqlen_kv) <= torch.arange(seqlen_q)[:, None] + seqlen_kv - seqlen_q)[None, None]
-
-
-def check(out, expected, tolerance=2e-6):
-    torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.fixture(autouse=True)
@@ -179,39 +127,6 @@ def test_indices_restrict_the_keys():
     check(out, eager(query, key, value, keep & triangle(6, 6)))
 
 
-def test_packed_sequences_by_cumulative_lengths_are_separate():
-    query, key, value = tensors(batch=1)
-    cu = torch.tensor([0, 2, 6], dtype=torch.int32)
-    out, _ = nki_attention(layer(), query, key, value, None, cu_seq_lens_q=cu, cu_seq_lens_k=cu, max_length_q=4, max_length_k=4)
-    for start, stop in ((0, 2), (2, 6)):
-        part = [tensor[:, :, start:stop] for tensor in (query, key, value)]
-        check(out[:, start:stop], eager(*part, triangle(stop - start, stop - start)))
-
-
-def test_packed_sequences_in_a_batch_are_refused_by_name():
-    query, key, value = tensors()
-    cu = torch.tensor([0, 2, 6], dtype=torch.int32)
-    with pytest.raises(UnsupportedProblem, match=r"cu_seq_lens_q.*batch of 1"):
-        nki_attention(layer(), query, key, value, None, cu_seq_lens_q=cu, cu_seq_lens_k=cu)
-
-
-@pytest.mark.parametrize("name", ["cu_seq_lens_q", "cu_seq_lens_k"])
-def test_cumulative_lengths_of_one_side_stand_for_both(name):
-    query, key, value = tensors(batch=1)
-    out, _ = nki_attention(layer(), query, key, value, None, **{name: torch.tensor([0, 2, 6], dtype=torch.int32)})
-    for start, stop in ((0, 2), (2, 6)):
-        part = [tensor[:, :, start:stop] for tensor in (query, key, value)]
-        check(out[:, start:stop], eager(*part, triangle(stop - start, stop - start)))
-
-
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(("given", "missing"), [("cu_seq_lens_q", "cu_seq_lens_k"), ("cu_seq_lens_k", "cu_seq_lens_q")])
-def test_cumulative_lengths_of_one_side_are_refused_where_the_other_has_another_length(given, missing, strict):
-    query, key, value = tensors(batch=1, seqlen_kv=9)
-    with nki_hf.using(strict=strict), pytest.raises(UnsupportedProblem, match=f"{missing}=None.*seqlen_q=6 and seqlen_kv=9"):
-        nki_attention(layer(), query, key, value, None, **{given: torch.tensor([0, 2, 6], dtype=torch.int32)})
-
-
 def test_indices_restrict_the_keys_of_an_integer_mask():
     query, key, value = tensors(batch=1)
     indices = torch.tensor([[[0, 1], [0, 1], [2, 1], [0, 3], [4, 2], [5, 0]]])
@@ -294,31 +209,6 @@ def test_an_argument_that_changes_values_and_that_torch_has_no_place_for_is_refu
         nki_attention(layer(), query, key, value, None, **{name: torch.ones(4)})
 
 
-def test_packed_chunked_attention_keeps_sequences_apart_with_a_cache():
-    """Llama 4: each sequence alone, in eager, is what it is in the pack."""
-    config = Llama4TextConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=32, intermediate_size_mlp=32, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=8, attention_chunk_size=4, num_local_experts=2,
-        interleave_moe_layer_step=1, layer_types=["chunked_attention", "full_attention"], no_rope_layers=[1, 0],
-        attn_temperature_tuning=False, pad_token_id=0, eos_token_id=None, bos_token_id=None,
-    )  # fmt: skip
-    model, ids = build(Llama4ForCausalLM, config), token_ids(1, 13)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.dim() > 1:
-                weight.normal_(std=0.3, generator=torch.Generator().manual_seed(len(name)))
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        alone = torch.cat([model(ids[:, :6]).logits, model(ids[:, 6:]).logits], 1)
-        model.set_attn_implementation("nki")
-        cu = torch.tensor([0, 6, 13], dtype=torch.int32)
-        places = torch.cat([torch.arange(6), torch.arange(7)])[None]
-        packed = {"position_ids": places, "cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": 7, "max_length_k": 7}
-        for use_cache in (True, False):
-            found = model(ids, use_cache=use_cache, **packed).logits
-            torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-4)
-
-
 def test_a_window_without_a_mask_hides_nothing_as_in_eager():
     """OLMoE passes a window that its mask never had."""
     config = OlmoeConfig(
@@ -377,50 +267,6 @@ def test_continuous_batching_is_refused_by_transformers_with_the_name():
         model.generate_batch([[1, 2, 3]], generation_config=model.generation_config)
 
 
-def test_output_attentions_are_eagers():
-    model, ids = tiny_qwen3(), token_ids()
-    found = {}
-    for name in ("eager", "nki"):
-        model.set_attn_implementation(name)
-        with nki_hf.using(strict=False), torch.no_grad():
-            found[name] = model(ids, output_attentions=True).attentions
-    assert len(found["nki"]) == len(found["eager"]) == 2
-    for ours, theirs in zip(found["nki"], found["eager"], strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def _weights(model, implementation, *arguments):
-    model.set_attn_implementation(implementation)
-    with nki_hf.using(strict=False), torch.no_grad():
-        return model(*arguments, output_attentions=True).attentions
-
-
-def test_weights_that_a_model_collects_itself_are_eagers():
-    sizes = {"hidden_size": 32, "patch_embed_hidden_size": 16, "d_ff": 32, "d_kv": 8, "num_hidden_layers": 2}
-    config = Pix2StructVisionConfig(num_attention_heads=4, seq_len=8, **sizes)
-    model = Pix2StructVisionModel._from_config(config, attn_implementation="eager").eval()
-    patches = torch.randn(1, 6, 18)
-    patches[..., :2] = torch.arange(6.0)[None, :, None] % 4
-    for ours, theirs in zip(_weights(model, "nki", patches), _weights(model, "eager", patches), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_weights_of_a_compiled_model_are_eagers():
-    model = build(GPT2LMHeadModel, GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32))
-    theirs = _weights(model, "eager", token_ids(1, 5))
-    ours = _weights(torch.compile(model, backend="eager"), "nki", token_ids(1, 5))
-    assert len(ours) == 2
-    for mine, its in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
-
-
-def test_weights_beside_a_sink_are_those_of_the_models_own_eager():
-    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = build(GraniteSWAForCausalLM, GraniteSWAConfig(num_key_value_heads=2, pad_token_id=0, **sizes))
-    for ours, theirs in zip(_weights(model, "nki", token_ids(1, 6)), _weights(model, "eager", token_ids(1, 6)), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", ["k", "v"])
 def test_a_tensor_subclass_in_any_place_is_refused(name):
     class Subclass(torch.Tensor):
@@ -436,10 +282,3 @@ def test_a_tensor_subclass_in_any_place_is_refused(name):
 def test_a_window_that_counts_no_keys_is_refused_with_a_mask_too(window):
     with pytest.raises(ValueError, match=f"window={window}"):
         nki_hf.attention(*tensors(), torch.ones(6, 6, dtype=torch.bool), window=window)
-
-
-def test_output_attentions_are_refused_in_strict():
-    model = tiny_qwen3()
-    model.set_attn_implementation("nki")
-    with pytest.raises(UnsupportedProblem, match="output_attentions=True"):
-        model(token_ids(), output_attentions=True)

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from test_adapter import layer
+from adapter_calls import layer
 
 import nki_hf
 from nki_hf import UnsupportedProblem

@@ -1,10 +1,8 @@
-"""The conformance runners' own logic: extraction of examples, choice of cases, comparison, the table."""
+"""The conformance runners' own logic: extraction of examples, choice of cases, comparison and verdicts."""
 
-import re
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -15,20 +13,14 @@ from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.sim import launch
 from nki_hf.sim.dtypes import as_dtype
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from nki_hf.sim.surface.entry import UNLISTED, exact  # noqa: E402
-from tools.conformance import library_cases, library_harness, report  # noqa: E402
-from tools.conformance.case import Case, Outcome, Skipped, run_case  # noqa: E402
-from tools.conformance.compare import Mismatch, compare  # noqa: E402
-from tools.conformance.examples import examples_of, with_shape_checks  # noqa: E402
-from tools.conformance.library_causes import explained  # noqa: E402
-from tools.conformance.library_extra import EXTRA  # noqa: E402
-from tools.conformance.library_harness import SimulatingOrchestrator  # noqa: E402
-from tools.conformance.packed_arrays import is_packed, packed, unpacked  # noqa: E402
-from tools.conformance.stub_names import differences, names_of  # noqa: E402
+from tools.conformance import library_cases, library_harness
+from tools.conformance.case import Case, Outcome, Skipped, run_case
+from tools.conformance.compare import Mismatch, compare
+from tools.conformance.examples import examples_of, with_shape_checks
+from tools.conformance.library_causes import explained
+from tools.conformance.library_extra import EXTRA
+from tools.conformance.library_harness import SimulatingOrchestrator
+from tools.conformance.packed_arrays import is_packed, packed, unpacked
 
 STUB = '''
 def add(x, y):
@@ -172,62 +164,6 @@ def test_refusals_of_the_simulator_are_told_from_failures():
         assert run_case(Case("k", "o", lambda kind=kind: fault(kind, "op", "no")), 5).verdict == verdict
 
 
-def test_the_page_gets_a_suites_block_and_keeps_the_rest(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- begin x -->\nold\n<!-- end x -->\nafter\n")
-    outcomes = [Outcome("k", "a|b", "passed", "error 0.25 of the tolerance"), Outcome("k", "c|d", "failed", "why")]
-    report.update("x", outcomes, "run it", page)
-    text = page.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("<!-- end x -->\nafter\n")
-    assert "old" not in text
-    assert "1 passed, 1 failed, 0 refused, 0 not run. Command: `run it`" in text
-    assert "| k | 1 | 1 | 0 | 0 | 0.25 |" in text
-    assert "| k | 1 | c\\|d | failed | why |" in text
-    assert "a\\|b" not in text
-    with pytest.raises(ValueError, match="no block"):
-        report.update("y", outcomes, "run it", page)
-
-
-OUTCOMES = [
-    Outcome("k", "t: a|b", "passed", ""),
-    Outcome("l", "t: c", "failed", "why | how"),
-    Outcome("l", "t: d", "not run", "inputs of 12 elements"),
-    Outcome("l", "t: e", "not run", "inputs of 34,567 elements"),
-    Outcome("l", "u: e", "not run", "inputs of 12 elements"),
-    Outcome("l", "t: f", "passed", "error 0.50 of the tolerance"),
-]
-
-
-def test_cases_of_one_test_with_one_reason_share_a_row():
-    rows = report.tallies(OUTCOMES)["l"].rows
-    assert rows == (
-        ("1", "t: c", "failed", "why | how"),
-        ("2", "t: d", "not run", "inputs of 12 elements"),
-        ("1", "u: e", "not run", "inputs of 12 elements"),
-    )
-
-
-def test_what_the_page_holds_can_be_read_back_and_a_kernel_be_run_again(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("<!-- begin x --><!-- end x -->\n")
-    report.update("x", OUTCOMES, "run it", page)
-    found, command = report.recorded("x", page)
-    assert (found, command) == (report.tallies(OUTCOMES), "run it")
-    again = [Outcome("m", "t", "passed", "error 0.10 of the tolerance"), Outcome("k", "t: a", "refused", "no")]
-    report.update("x", again, "run part", page, order=["m", "l", "k"])
-    found, command = report.recorded("x", page)
-    assert list(found) == ["m", "l", "k"]
-    assert found == {**report.tallies(OUTCOMES), **report.tallies(again)}
-    assert command == "run it"
-
-
-def test_the_documented_page_has_a_block_for_every_suite():
-    text = report.PAGE.read_text()
-    for suite in SUITES:
-        assert f"<!-- begin {suite} -->" in text
-
-
 @pytest.mark.parametrize("name", ["float8_e4m3fn_x4", "float8_e5m2_x4", "float4_e2m1fn_x4"])
 def test_packed_host_arrays_hold_four_numbers_lowest_bits_first_and_keep_their_type_in_a_kernel(name, rng):
     single = getattr(ml_dtypes, name.removesuffix("_x4"))
@@ -364,33 +300,6 @@ def test_a_test_that_judges_nothing_has_not_passed(common, body, marks, verdict,
     assert (outcome.verdict, detail in outcome.detail) == (verdict, True), outcome
 
 
-SUITES = ("nki-library", "autocomp", "docstrings", "guides", "tutorials", "attention-ladder")
-
-
-@pytest.mark.parametrize("suite", SUITES)
-def test_the_counts_and_the_table_of_a_suite_are_those_of_its_rows(suite):
-    text = report.PAGE.read_text(encoding="utf-8")
-    block = text.partition(f"<!-- begin {suite} -->\n")[2].partition(f"\n<!-- end {suite} -->")[0]
-    found, command = report.recorded(suite)
-    assert block == report.render(found, command)
-    assert sum(sum(part.counts) for part in found.values()) >= 15
-    assert (Path(report.PAGE).parents[1] / command.split()[1]).is_file()
-    for part in found.values():
-        for verdict, count in zip(report.VERDICTS[1:], part.counts[1:], strict=True):
-            rows = [row for row in part.rows if row[2] == verdict]
-            assert sum(int(row[0]) for row in rows) == count
-            assert all(row[3] for row in rows)
-        assert float(part.largest or 0) <= 1.0
-
-
-def test_the_page_has_every_test_module_of_the_library():
-    assert list(report.recorded("nki-library")[0]) == list(library_cases.MODULES)
-
-
-def test_every_block_of_the_page_is_known():
-    assert tuple(re.findall(r"<!-- begin (\S+) -->", report.PAGE.read_text(encoding="utf-8"))) == SUITES
-
-
 def test_outputs_of_packed_types_are_compared_by_their_numbers_and_places_never_written_count_as_zeros():
     numbers = np.array([[1.0, -2.0, 0.5, 448.0]], np.float32)
     have = packed(numbers, as_dtype("float8_e4m3fn_x4"))
@@ -429,60 +338,3 @@ def test_a_known_cause_is_told_of_the_case_that_has_it_and_of_no_other():
     assert explained(case).detail.startswith("Mismatch: inf: the test's values leave float16's range")
     for other in (replace(case, option="test_moe_tkg_sweep: dtype=float16"), replace(case, verdict="passed")):
         assert explained(other) is other
-
-
-NAMES = '''
-DType = str
-wide: DType = ...
-limits: _Limits = ...
-class Kind(Enum):
-    r"""Doc."""
-    b = 2
-    a = 'one'
-class Tensor:
-    shape: tuple[int, ...] = ...
-    def __init__(self, shape, space=Kind.a, name=''):
-        ...
-    def view(self, dtype, *, copy=False): ...
-    @property
-    def size(self) -> int: ...
-    def _hidden(self): ...
-class _Limits:
-    most: int = ...
-class Failed(Exception): ...
-def move(dst, *rest, count=[0], fill=..., name=None): ...
-def _hidden(): ...
-'''
-
-
-def test_the_names_of_a_stub_are_those_that_it_defines_with_constructors_members_and_aliases():
-    assert names_of(NAMES) == {
-        "DType": "",
-        "wide": "",
-        "limits": "",
-        "limits.most": "",
-        "Kind": '{b=2, a="one"}',
-        "Tensor": '(shape, space=a, name="")',
-        "Tensor.shape": "",
-        "Tensor.view": "(dtype, *, copy=False)",
-        "Tensor.size": "",
-        "Failed": "",
-        "move": "(dst, *rest, count=[0], fill=..., name=None)",
-    }
-
-
-def test_names_that_a_list_lacks_or_signs_otherwise_are_told():
-    stub = {"DType": "", "Kind": "{b=2, a=1}", "move": "(dst, count=[0], fill=..., name=None)", "jit": "(fn=None, **kwargs)"}
-    listed = {
-        "DType": exact(),
-        "Kind": exact("{a=1, b=2}"),
-        "move": exact("(dst, count=(0,), fill=9, name=None)"),
-        "jit": exact("(fn=None, target=None, **kwargs)"),
-        "new": exact(since="0.7"),
-    }
-    assert differences("m", stub, listed) == []
-    assert differences("m", stub, {key: item for key, item in listed.items() if key != "DType"}) == ["m.DType: not listed"]
-    assert differences("m", stub, {**listed, "more": exact("", UNLISTED + "kernels use it")}) == []
-    assert differences("m", stub, {**listed, "more": exact()}) == ["m.more: listed, but not in the stub"]
-    wrong = {**listed, "move": exact("(dst, fill=9, name=None)"), "Kind": exact("{a=1}"), "jit": exact()}
-    assert [line.split(":")[0] for line in differences("m", stub, wrong)] == ["m.Kind", "m.move", "m.jit"]

@@ -33,6 +33,8 @@ SUITE = (
     "tests/project/test_fuzz.py::test_random_kernels",
     "tests/project/test_fuzz.py::test_random_problems",
     "tests/project/test_fuzz.py::test_random_bands",
+    "tests/project/test_fuzz_kernels.py::test_random_kernels_of_the_rest_of_the_language",
+    "tests/project/test_fuzz_tapes.py::test_random_kernels_of_two_cores_and_of_tapes",
 )
 """The simulator's instructions and language, kernels, judge, lint, and the random kinds at the seeds of the default run."""
 MODELS = ("imported first", "qwen3: left padding", "qwen3: generate, dynamic cache", "qwen3: training step", "gpt_oss: right")

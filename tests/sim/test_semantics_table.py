@@ -38,27 +38,27 @@ HELD = {
         "is_transpose passes bits through": "test_isa_matmul.test_transpose_mode_passes_bits_through_a_permutation",
     },
     "casts and integers": {
-        "computed in float32, rounded once when written": "test_isa_semantics.test_results_round_once_from_float32",
+        "computed in float32, rounded once when written": "test_isa_rounding.test_results_round_once_from_float32",
         "float to integer: nearest even, saturating; NaN is 0":
-            "test_isa_semantics.test_float_to_integer_rounds_to_even_and_saturates "
-            "test_isa_semantics.test_nan_becomes_the_integer_zero",
-        "float32 to bfloat16: nearest even": "test_isa_semantics.test_float32_to_bfloat16_rounds_to_nearest_even",
+            "test_isa_rounding.test_float_to_integer_rounds_to_even_and_saturates "
+            "test_isa_rounding.test_nan_becomes_the_integer_zero",
+        "float32 to bfloat16: nearest even": "test_isa_rounding.test_float32_to_bfloat16_rounds_to_nearest_even",
         "bitwise and shift operators work on raw bits":
-            "test_isa_semantics.test_bitwise_operators_work_on_bit_patterns "
-            "test_isa_semantics.test_bitwise_not_and_reduction",
+            "test_isa_rounding.test_bitwise_operators_work_on_bit_patterns "
+            "test_isa_rounding.test_bitwise_not_and_reduction",
         "int32 and uint32 tiles are exact on GpSimd and float32 on the Vector engine":
-            "test_isa_semantics.test_integers_above_2_to_24_are_exact_only_on_gpsimd",
+            "test_isa_rounding.test_integers_above_2_to_24_are_exact_only_on_gpsimd",
         "tensor_scalar computes integers in float32": "test_lang_semantics.test_tensor_scalar_computes_integers_in_float32",
         "copies in one type keep every bit, NaN payloads too; dma_copy casts":
             "test_isa_moves.test_copies_and_transposes_keep_every_bit equals_numpy[dma_copy]",
-        "float8 types have their own largest numbers": "test_isa_semantics.test_float8_ranges_and_what_lies_beyond",
+        "float8 types have their own largest numbers": "test_isa_rounding.test_float8_ranges_and_what_lies_beyond",
         "comparisons and logic give ones and zeros":
             "test_lang_semantics.test_comparisons_and_logic_give_ones_and_zeros_in_any_type",
         "dtypes are names, keys and NumPy types":
             "test_lang_semantics.test_a_dtype_is_its_name_a_dictionary_key_and_a_numpy_type "
             "test_lang_semantics.test_the_printed_names_of_float8_types_are_names_too",
         "NKI_PRECISE_FP=0 keeps low-precision tiles in float32":
-            "test_isa_semantics.test_high_precision_mode_keeps_low_precision_tiles_in_float32 "
+            "test_isa_rounding.test_high_precision_mode_keeps_low_precision_tiles_in_float32 "
             "test_lang_launch.test_high_precision_mode_keeps_low_precision_tiles_in_float32 "
             "test_lang_launch.test_high_precision_mode_refuses_bit_tricks_on_what_it_widened",
     },
@@ -90,14 +90,14 @@ HELD = {
         "activation: func(data * scale + bias)":
             "test_isa_semantics.test_scale_comes_before_bias_and_function equals_numpy[activation]",
         "Scalar and Vector engine keep a register per lane of their own; Vector instructions share theirs":
-            "test_isa_semantics.test_scalar_and_vector_engines_keep_separate_registers "
-            "test_isa_semantics.test_vector_instructions_share_their_registers "
-            "test_isa_semantics.test_registers_belong_to_the_lane_of_the_partition",
+            "test_isa_reduction_registers.test_scalar_and_vector_engines_keep_separate_registers "
+            "test_isa_reduction_registers.test_vector_instructions_share_their_registers "
+            "test_isa_reduction_registers.test_registers_belong_to_the_lane_of_the_partition",
         "reduce_cmd: reset, reduce, read; without reduce_res the value stays in the register":
-            "test_isa_semantics.test_reset_only_clears_the_registers equals_numpy[activation_reduce]",
+            "test_isa_reduction_registers.test_reset_only_clears_the_registers equals_numpy[activation_reduce]",
         "reduce_res may alias dst; reductions see values before rounding":
-            "test_isa_semantics.test_reduce_res_may_alias_dst "
-            "test_isa_semantics.test_reductions_take_values_before_they_are_rounded",
+            "test_isa_reduction_registers.test_reduce_res_may_alias_dst "
+            "test_isa_reduction_registers.test_reductions_take_values_before_they_are_rounded",
         "sin on the Scalar engine has no range reduction":
             "test_isa_semantics.test_the_sine_of_the_scalar_engine_extrapolates_beyond_pi",
         "tensor_scalar: op0 then op1, each reversible; tensor_reduce: trailing axes, negate after reducing":
@@ -129,7 +129,7 @@ HELD = {
             "test_lang_semantics.test_unwritten_memory_is_nan_or_four_and_moving_it_raises_nothing "
             "test_isa_matmul.test_nan_outside_of_the_operands_does_not_reach_the_product",
         "tiles may share addresses; reading one that another overwrote is a fault":
-            "test_memory.test_sharing_an_address_is_a_fault_only_if_the_overwritten_tile_is_read",
+            "test_memory_addresses.test_sharing_an_address_is_a_fault_only_if_the_overwritten_tile_is_read",
         "outputs may be read back, inputs written in place are visible and may be returned":
             "test_lang_semantics.test_an_output_may_be_read_back_and_an_input_written_in_place_is_returned_as_itself "
             "test_lang_launch.test_inputs_written_in_place_are_visible_to_the_caller",
@@ -140,13 +140,13 @@ HELD = {
             "test_lang_semantics.test_each_core_has_private_memory_and_the_nth_shared_tensor_is_one "
             "test_lang_cores.test_shared_tensors_must_match_on_both_cores",
         "what sendrecv exchanges agrees in shape and dtype on both cores":
-            "test_lang_cores.test_what_two_cores_exchange_must_agree_and_the_fault_names_both_positions",
+            "test_lang_cores_exchanges.test_what_two_cores_exchange_must_agree_and_the_fault_names_both_positions",
         "sendrecv pairs by pipe and order, also if one core does more":
             "test_lang_semantics.test_exchanges_pair_by_pipe_and_within_a_pipe_by_order_also_if_a_core_does_more_work",
-        "core_barrier waits for all": "test_lang_cores.test_barrier_makes_shared_memory_visible_to_both",
+        "core_barrier waits for all": "test_lang_cores_exchanges.test_barrier_makes_shared_memory_visible_to_both",
         "a deadlock names both positions":
-            "test_lang_cores.test_cores_that_wait_at_different_places_are_a_deadlock_with_both_positions "
-            "test_lang_cores.test_a_core_that_waits_for_one_that_returned_is_a_deadlock",
+            "test_lang_cores_exchanges.test_cores_that_wait_at_different_places_are_a_deadlock_with_both_positions "
+            "test_lang_cores_exchanges.test_a_core_that_waits_for_one_that_returned_is_a_deadlock",
         "the return value is that of core 0": "test_lang_semantics.test_the_return_value_is_that_of_core_0",
     },
     "values of run time": {

@@ -16,26 +16,13 @@ from nki_hf.kernels.flash_backward.kernel import flash_backward
 from nki_hf.kernels.flash_backward.plan import backward_reasons, plan_backward
 from nki_hf.kernels.flash_const_max.kernel import flash_const_max_loop
 from nki_hf.kernels.flash_prefill.kernel import flash_prefill
-from nki_hf.problem import Problem
 from nki_hf.sim import SimOptions, launch
 from nki_hf.testing import attention_inputs
 
 
 def problem(**changes):
     """A problem whose forward pass hands on what gradients start from."""
-    sizes = {
-        "batch": 1,
-        "num_heads_q": 2,
-        "num_heads_kv": 1,
-        "seqlen_q": 200,
-        "seqlen_kv": 200,
-        "head_dim": 64,
-        "head_dim_v": 64,
-        "dtype": "float32",
-        "row_statistics": True,
-        "out_rest": True,
-    }
-    return Problem(**{**sizes, **changes})
+    return prefill_cases.problem(**{"row_statistics": True, "out_rest": True, **changes})
 
 
 def kernel_arguments(inputs, plan, dout, dlse, forward_results=None):

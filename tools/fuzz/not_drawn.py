@@ -1,4 +1,4 @@
-"""What no search of kernels draws, and why; test_fuzz.py holds that it is complete, and that nothing in it is drawn."""
+"""What no search of kernels draws, and why; tests/project/test_fuzz_kernels.py holds that it is just what is not drawn."""
 
 from __future__ import annotations
 

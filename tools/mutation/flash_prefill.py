@@ -53,7 +53,15 @@ def _problem(**changes: Any) -> Problem:
     return Problem(**{**sizes, **changes})
 
 
-_PARTS = ("hidden", "flash_prefill.row_statistics", "flash_prefill.loads", "flash_prefill.finish", "flash_prefill.stages")
+_PARTS = (
+    "hidden",
+    "block_scores",
+    "turned",
+    "flash_prefill.row_statistics",
+    "flash_prefill.loads",
+    "flash_prefill.finish",
+    "flash_prefill.stages",
+)
 """Modules whose functions the kernel calls, each after those that it calls itself."""
 
 

@@ -1,12 +1,12 @@
 """Scores and probabilities of one step of `flash_backward`, by the arithmetic of the forward kernel, and the row statistics."""
 
+from nki_hf.kernels.block_scores import load_bias, next_shift, scale_or_cap, with_bias
 from nki_hf.kernels.flash_backward.tiles import add_share
-from nki_hf.kernels.hidden import select, select_between
+from nki_hf.kernels.hidden import select_between
 from nki_hf.lang import nisa, nl
 
 TILE = 128
 FP32_MAX = 3.4028235e38
-FP32_MIN = -3.4028235e38
 
 
 def products(env, step, tile, run, block):
@@ -23,17 +23,9 @@ def products(env, step, tile, run, block):
     rows, width = step_shape(step, tile)
     work["scores"] = _product(run["q_turned"], block["k_turned"], tile["slot"] * TILE, rows, step["place"], width)
     work["dprobs"] = _product(run["dout_turned"], block["v_turned"], tile["slot"] * TILE, rows, step["place"], width)
-    bias = env["bias"]
-    if bias != None:  # noqa: E711  (NKI's front end knows no `is`)
-        shape = bias.shape
-        batch, head = min(tile["batch"], shape[0] - 1), min(tile["head"], shape[1] - 1)
-        stride, row = shape[3], tile["row"]
-        if shape[2] == 1:
-            stride, row = 0, 0
-        offset = ((batch * shape[1] + head) * shape[2] + row) * shape[3] + step["key"]
-        loaded = nl.ndarray((rows, width), dtype=bias.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=loaded, src=bias.ap(pattern=[[stride, rows], [1, width]], offset=offset))
-        work["bias"] = loaded
+    if env["bias"] != None:  # noqa: E711  (NKI's front end knows no `is`)
+        place = (tile["batch"], tile["head"], tile["row"], step["key"])
+        work["bias"] = load_bias(env["bias"], place, rows, width)
     return work
 
 
@@ -56,30 +48,16 @@ def mask_scores(env, step, tile, work):
     also find 1 - tanh^2. Returns their row maximum [rows, 1], which holds something if there is a mask or the step `gathers`.
     """
     rows, width = step_shape(step, tile)
-    scores, bias, factor = work["scores"], work["bias"], env["scale"]
-    if env["softcap"] != None:  # noqa: E711
-        capped = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=capped, op=nl.tanh, data=scores, scale=env["scale"] / env["softcap"])
-        scores, factor = capped, env["softcap"]
-        if not step["statistics"]:
-            slope = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_tensor(dst=slope, data1=capped, data2=capped, op=nl.multiply)
-            nisa.tensor_scalar(dst=slope, data=slope, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=1.0)
-            work["slope"] = slope
-    elif env["scaled"] and not env["additive"]:
-        scaled = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=scaled, op=nl.copy, data=scores, scale=env["scale"])
-        scores = scaled
-    predicate = bias
-    if env["additive"]:
-        biased = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.scalar_tensor_tensor(dst=biased, data=scores, op0=nl.multiply, operand0=factor, op1=nl.add, operand1=bias)
-        scores = biased
-        predicate = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
-        nisa.tensor_scalar(dst=predicate, data=bias, op0=nl.not_equal, operand0=FP32_MIN)
+    bias = work["bias"]
+    scores, factor = scale_or_cap(env, work["scores"])
+    if env["softcap"] != None and not step["statistics"]:  # noqa: E711
+        slope = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=slope, data1=scores, data2=scores, op=nl.multiply)
+        nisa.tensor_scalar(dst=slope, data=slope, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=1.0)
+        work["slope"] = slope
     top = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     if bias != None:  # noqa: E711
-        scores = select(predicate, scores, top)
+        scores = with_bias(env, scores, factor, bias, top)
     if step["edge"]:
         lower, upper = tile["lower"], tile["upper"]
         scores = select_between(scores, step["key"], lower, upper, top, env["has_ranges"])
@@ -137,12 +115,8 @@ def gather_statistics(env, step, tile, work):
     rows, width = step_shape(step, tile)
     top = mask_scores(env, step, tile, work)
     scores, before = work["scores"], tile["shift"]
-    shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     slope = env["slope"]
-    if before == None:  # noqa: E711
-        nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=FP32_MAX)
-    else:
-        nisa.scalar_tensor_tensor(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=before)
+    shift = next_shift(top, slope, before)
     weights = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
     total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(

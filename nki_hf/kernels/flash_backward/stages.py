@@ -1,6 +1,7 @@
 """Stages of a step of `flash_backward` after its products: gradients of the scores, of keys and values, and of queries."""
 
 from nki_hf.kernels.flash_backward.scores import probabilities, score_gradients, step_shape
+from nki_hf.kernels.turned import copy_turned, turn
 from nki_hf.lang import nisa, nl
 
 TILE = 128
@@ -33,7 +34,7 @@ def key_stage(step, tile, run, block, work):
     """Stage 3: dv += P^T dout and dk += dS^T q of the step's key tiles, and dS with keys on partitions."""
     rows, width = step_shape(step, tile)
     queries, grads, probs, dscores, slot = run["q"], run["dout"], work["probs"], work["dscores"], tile["slot"]
-    even, head_dim, width_v = dscores.shape[0], queries.shape[2], grads.shape[2]
+    head_dim, width_v = queries.shape[2], grads.shape[2]
     if block["dk"] == None:  # noqa: E711
         tiles = (block["keys"] + TILE - 1) // TILE
         block["dk"] = nl.ndarray((TILE, tiles, head_dim), dtype=nl.float32, buffer=nl.psum)
@@ -41,7 +42,7 @@ def key_stage(step, tile, run, block, work):
         block["begun"] = [False] * tiles
     dk, dv, begun = block["dk"], block["dv"], block["begun"]
     count, first = (width + TILE - 1) // TILE, step["place"] // TILE
-    bank = nl.ndarray((TILE, count, even), dtype=dscores.dtype, buffer=nl.psum)
+    # Two loops alike but for their operands: reports tell the products by their lines.
     for c in range(count):
         keys = min(TILE, width - c * TILE)
         nisa.nc_matmul(
@@ -50,11 +51,7 @@ def key_stage(step, tile, run, block, work):
             moving=grads[0:rows, slot, 0:width_v],
             accumulate=begun[first + c],
         )
-    for c in range(count):
-        keys = min(TILE, width - c * TILE)
-        nisa.nc_transpose(
-            dst=bank[0:keys, c, 0:even], data=dscores[0:even, c * TILE : c * TILE + keys], engine=nisa.engine.tensor
-        )
+    bank = turn(dscores, width)
     for c in range(count):
         keys = min(TILE, width - c * TILE)
         nisa.nc_matmul(
@@ -64,13 +61,7 @@ def key_stage(step, tile, run, block, work):
             accumulate=begun[first + c],
         )
         begun[first + c] = True
-    turned = nl.ndarray((TILE, count, even), dtype=dscores.dtype, buffer=nl.sbuf)
-    full, rest = width // TILE, width % TILE
-    if full > 0:
-        nisa.activation(dst=turned[0:TILE, 0:full, 0:even], op=nl.copy, data=bank[0:TILE, 0:full, 0:even])
-    if rest > 0:
-        nisa.activation(dst=turned[0:rest, full, 0:even], op=nl.copy, data=bank[0:rest, full, 0:even])
-    work["turned"] = turned
+    work["turned"] = copy_turned(bank, width)
     work["probs"] = None
     work["dscores"] = None
 

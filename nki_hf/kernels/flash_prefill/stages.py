@@ -1,13 +1,13 @@
 """The five stages of a step of `flash_prefill`, one score block of a query tile: scores, shift, exp, turn, output."""
 
+from nki_hf.kernels.block_scores import load_bias, next_shift, scale_or_cap, with_bias
 from nki_hf.kernels.flash_prefill.finish import finish_row
 from nki_hf.kernels.flash_prefill.loads import chunk_of
-from nki_hf.kernels.hidden import select, select_between
+from nki_hf.kernels.hidden import select_between
+from nki_hf.kernels.turned import copy_turned, turn
 from nki_hf.lang import nisa, nl
 
 TILE = 128
-FP32_MAX = 3.4028235e38
-FP32_MIN = -3.4028235e38
 
 
 def score_stage(env, step, block, section):
@@ -39,35 +39,22 @@ def score_stage(env, step, block, section):
             moving=keys[0:depth, place : place + width],
         )
     work["scores"] = scores
-    bias = env["bias"]
-    if bias != None:  # noqa: E711
-        shape = bias.shape
-        batch, head = min(block["batch"], shape[0] - 1), min(block["head"] + step["g"], shape[1] - 1)
-        stride, row = shape[3], step["row"]
-        if shape[2] == 1:
-            stride, row = 0, 0
-        offset = ((batch * shape[1] + head) * shape[2] + row) * shape[3] + step["key"]
-        tile = nl.ndarray((rows, width), dtype=bias.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=tile, src=bias.ap(pattern=[[stride, rows], [1, width]], offset=offset))
-        work["bias"] = tile
+    if env["bias"] != None:  # noqa: E711  (NKI's front end knows no `is`)
+        place = (block["batch"], block["head"] + step["g"], step["row"], step["key"])
+        work["bias"] = load_bias(env["bias"], place, rows, width)
     return work
 
 
 def shift_stage(env, step, work, block):
     """Stage 2: the mask, and what the exponentials are relative to: shift = -slope * running maximum."""
-    rows, slot, slope = step["rows"], step["slot"], env["slope"]
+    slot, shifts, before = step["slot"], block["shift"], None
     if step["width"] == 0:
         return
     scores, top = _masked(env, step, work, block)
     work["scores"] = scores
-    # Clamped, so that a row without visible keys so far keeps it finite.
-    shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    shifts = block["shift"]
-    before = shifts[slot]
-    if step["first"]:
-        nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=FP32_MAX)
-    else:
-        nisa.scalar_tensor_tensor(dst=shift, data=top, op0=nl.multiply, operand0=-slope, op1=nl.minimum, operand1=before)
+    if not step["first"]:
+        before = shifts[slot]
+    shift = next_shift(top, env["slope"], before)
     shifts[slot] = shift
     work["before"] = before
     work["shift"] = shift
@@ -106,27 +93,11 @@ def exp_stage(env, step, work):
 
 def _masked(env, step, work, block):
     """The scores that the softmax sees (times `slope`) and their row maximum [rows, 1]."""
-    rows, width, scores, bias = step["rows"], step["width"], work["scores"], work["bias"]
-    top = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    factor = env["scale"]
-    if env["softcap"] != None:  # noqa: E711
-        capped = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=capped, op=nl.tanh, data=scores, scale=env["scale"] / env["softcap"])
-        scores, factor = capped, env["softcap"]
-    elif env["scaled"] and not env["additive"]:
-        scaled = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=scaled, op=nl.copy, data=scores, scale=env["scale"])
-        scores = scaled
-    predicate = bias
-    if env["additive"]:
-        biased = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.scalar_tensor_tensor(dst=biased, data=scores, op0=nl.multiply, operand0=factor, op1=nl.add, operand1=bias)
-        scores = biased
-        # Hidden keys are selected away as well, so that a NaN under a hidden key stays there. A NaN in the bias hides nothing.
-        predicate = nl.ndarray((rows, width), dtype=nl.uint8, buffer=nl.sbuf)
-        nisa.tensor_scalar(dst=predicate, data=bias, op0=nl.not_equal, operand0=FP32_MIN)
+    bias = work["bias"]
+    top = nl.ndarray((step["rows"], 1), dtype=nl.float32, buffer=nl.sbuf)
+    scores, factor = scale_or_cap(env, work["scores"])
     if bias != None:  # noqa: E711
-        scores = select(predicate, scores, top)
+        scores = with_bias(env, scores, factor, bias, top)
     if step["edge"]:
         bounds = block["bounds"]
         lower, upper = bounds[step["t"]]
@@ -138,22 +109,10 @@ def _masked(env, step, work, block):
 
 def turn_stage(step, work):
     """Stage 4: the probabilities with keys on partitions, [TILE, key tiles, rows made even]."""
-    width, probabilities = step["width"], work["probabilities"]
+    width = step["width"]
     if width == 0:
         return
-    rows, tiles = probabilities.shape[0], (width + TILE - 1) // TILE
-    bank = nl.ndarray((TILE, tiles, rows), dtype=probabilities.dtype, buffer=nl.psum)
-    for c in range(tiles):
-        keys = min(TILE, width - c * TILE)
-        source = probabilities[0:rows, c * TILE : c * TILE + keys]
-        nisa.nc_transpose(dst=bank[0:keys, c, 0:rows], data=source, engine=nisa.engine.tensor)
-    turned = nl.ndarray((TILE, tiles, rows), dtype=probabilities.dtype, buffer=nl.sbuf)
-    full, rest = width // TILE, width % TILE
-    if full > 0:
-        nisa.activation(dst=turned[0:TILE, 0:full, 0:rows], op=nl.copy, data=bank[0:TILE, 0:full, 0:rows])
-    if rest > 0:
-        nisa.activation(dst=turned[0:rest, full, 0:rows], op=nl.copy, data=bank[0:rest, full, 0:rows])
-    work["turned"] = turned
+    work["turned"] = copy_turned(turn(work["probabilities"], width), width)
     work["probabilities"] = None
 
 

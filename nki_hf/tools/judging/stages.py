@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,23 @@ from nki_hf.tools.judging.verdict import empty, fails, passes
 from nki_hf.tools.kernel_lint import RULES, lint
 
 __all__ = ["judged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What a kernel is judged with on every chip.
+
+    Attributes:
+      request: as of `judged`.
+      task: what the kernel computes.
+      traces: what was recorded of the kernel, by size and name of the chip.
+      stage: says which stage is under way.
+    """
+
+    request: Mapping[str, Any]
+    task: Task
+    traces: Mapping[tuple[int, str], Any]
+    stage: Callable[[str], None]
 
 
 def judged(request: Mapping[str, Any], progress: Path) -> dict[str, Any]:
@@ -95,25 +112,19 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
         for size in dict.fromkeys(request["check"])
     ]
     traces = {(trace["size"], trace["chip"]): found for trace, found in zip(request["traces"], answer["traces"], strict=True)}
-    judged_runs = _on_chip(request, record, task, chip, runs, traces, stage)
+    asked = _Asked(request=request, task=task, traces=traces, stage=stage)
+    judged_runs = _on_chip(asked, record, chip, runs)
     record["right_at"] = [run.size for run in runs]
     for name in request["chips"][1:]:
-        _on_other_chip(request, record, task, name, runs, traces, stage)
+        _on_other_chip(asked, record, name, runs)
     judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip, judged_runs[0].accepted)
     judge_parent(request, record, task, judged_runs[0], chip)
     stage("end")
 
 
-def _on_chip(
-    request: Mapping[str, Any],
-    record: dict[str, Any],
-    task: Task,
-    chip: Any,
-    runs: list[Run],
-    traces: Mapping[Any, Any],
-    stage: Callable[[str], None],
-) -> list[Run]:
+def _on_chip(asked: _Asked, record: dict[str, Any], chip: Any, runs: list[Run]) -> list[Run]:
     """Limits, memory, races and values on one chip; the runs, with the rounding that is accepted."""
+    request, task, traces, stage = asked.request, asked.task, asked.traces, asked.stage
     options = SimOptions(chip=chip, third_party=True, record=True)
     checks: list[Checked] = []
     steered: list[Steered] = []
@@ -153,25 +164,17 @@ def _on_chip(
     return runs
 
 
-def _on_other_chip(
-    request: Mapping[str, Any],
-    record: dict[str, Any],
-    task: Task,
-    name: str,
-    runs: list[Run],
-    traces: Mapping[Any, Any],
-    stage: Callable[[str], None],
-) -> None:
+def _on_other_chip(asked: _Asked, record: dict[str, Any], name: str, runs: list[Run]) -> None:
     """The same on a chip that is only timed, at the sizes at which the kernel is another program there."""
-    first = request["chips"][0]
-    pairs = [(run, traces.get((run.size, name)), traces[run.size, first]) for run in runs]
+    first = asked.request["chips"][0]
+    pairs = [(run, asked.traces.get((run.size, name)), asked.traces[run.size, first]) for run in runs]
     other = [run for run, mine, usual in pairs if mine and tape_difference(usual["tape"], mine["tape"])]
     if not other:
         return
     said = f"on {name}, where the kernel is another program than on {first}"
-    found = empty(request)
+    found = empty(asked.request)
     try:
-        _on_chip(request, found, task, get_chip(name), other, traces, stage)
+        _on_chip(asked, found, get_chip(name), other)
     except Failed as failed:
         record["diagnosis"] = found["diagnosis"] and f"{said}: {found['diagnosis']}"
         findings = [{**item, "message": f"{said}: {item['message']}"} for item in failed.findings]
