@@ -505,7 +505,8 @@ INJECTED = {
     ),
     "blocks": ("sim.run.tape._current", "sim.sdk.as_nki._OPEN", "sim.options.BLOCK", "tools.tuning.noticing._noticing"),
     "tests/adapters/test_interrupts.py": (
-        "adapters.call_log._rows", "adapters.call_log._warned", "sim.execution.machine._thread", "sim.execution.numerics._lock",
+        "adapters.call_log._rows", "adapters.call_log._warned", "sim.execution.current_machine._thread",
+        "sim.execution.numerics._lock",
         "sim.execution.numerics._thread", "sim.execution.numerics._before", "sim.execution.numerics._limited",
         "sim.execution.numerics._open", "sim.execution.numerics._openblas", "backends.simulator._backends",
         "backends.simulator.simulator_backend", "backends.simulator._kernel",

@@ -20,8 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from nki_hf.sim.execution.machine import Machine, Run, entered
+from nki_hf.sim.execution.current_machine import entered
+from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.execution.meetings import Meeting, Rendezvous
+from nki_hf.sim.execution.run import Run
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.stream.events import Region
 from nki_hf.sim.stream.footprint import footprint_of, overlap

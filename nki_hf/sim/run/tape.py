@@ -20,7 +20,8 @@ import numpy as np
 
 from nki_hf.sim import isa, language
 from nki_hf.sim.dtypes import DType, as_dtype
-from nki_hf.sim.execution.machine import Machine, running_machine
+from nki_hf.sim.execution.current_machine import running_machine
+from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.faults import kernel_position
 from nki_hf.sim.isa.instruction import NkiInstruction

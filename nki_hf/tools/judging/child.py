@@ -20,7 +20,7 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.from_source import spec_of
 from nki_hf.sim import Kernel, SimOptions, as_nki, launch
-from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run import tape
 from nki_hf.tools.judging.explain import explained, place, stated
