@@ -22,8 +22,8 @@ from nki_hf.backends.base import KernelCall
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
 from nki_hf.dispatch import candidates, decide
-from nki_hf.kernels.binding import Target
 from nki_hf.kernels.flash_prefill.plan import plan_prefill
+from nki_hf.kernels.plan import Target
 from nki_hf.lang import features
 from nki_hf.problem import Mask
 from nki_hf.sim.run.program import fill

@@ -14,7 +14,7 @@ from typing import Any
 
 import nki_hf
 from nki_hf.chips import CHIPS
-from nki_hf.kernels.binding import Tuned
+from nki_hf.kernels.plan import Tuned
 from nki_hf.tools.searching.workers import Workers
 from nki_hf.tools.tuning.cases import own_cases
 from nki_hf.tools.tuning.own import tuned_of
