@@ -37,7 +37,7 @@ from nki_hf.sim.tensors import casts
 from nki_hf.tasks import attention_reference
 from nki_hf.timing import workload
 from nki_hf.tools.kernel_lint import check as lint_check
-from nki_hf.tools.kernel_lint import parser_values, source
+from nki_hf.tools.kernel_lint import evaluated_nodes, parser_values, source
 from nki_hf.tools.kernel_lint import signatures as lint_signatures
 from nki_hf.tools.kernel_lint.evaluation import statements
 from nki_hf.tools.tuning import noticing
@@ -364,9 +364,9 @@ def kernel(a):
 def lints():
     def forget():
         for module, name in (
-            (parser_values, "_evaluated"),
-            (parser_values, "_own_names"),
-            (parser_values, "_own_strings"),
+            (evaluated_nodes, "_evaluated"),
+            (evaluated_nodes, "own_names"),
+            (evaluated_nodes, "_own_strings"),
             (lint_signatures, "_parameters"),
             (source, "own_nodes"),
             (source, "string_constants"),
@@ -439,7 +439,7 @@ def test_an_interrupt_at_any_line_of_the_lint_leaves_the_next_one_right():
         forget()
         call()
 
-    modules = (parser_values, lint_signatures, source, statements)
+    modules = (parser_values, evaluated_nodes, lint_signatures, source, statements)
     assert every_line(work, *modules, check=lambda: right(call()), stride=5) > 100
 
 
@@ -500,8 +500,8 @@ INJECTED = {
     "references": ("tasks.attention_reference._LAST",),
     "lint": tuple(
         f"tools.kernel_lint.{name}"
-        for name in ("evaluation.statements._stored", "parser_values._evaluated", "parser_values._own_names",
-                     "parser_values._own_strings", "signatures._parameters", "source.own_nodes", "source.string_constants")
+        for name in ("evaluation.statements._stored", "evaluated_nodes._evaluated", "evaluated_nodes.own_names",
+                     "evaluated_nodes._own_strings", "signatures._parameters", "source.own_nodes", "source.string_constants")
     ),
     "blocks": ("sim.run.tape._current", "sim.sdk.as_nki._OPEN", "sim.options.BLOCK", "tools.tuning.noticing._noticing"),
     "tests/adapters/test_interrupts.py": (
