@@ -35,7 +35,7 @@ from nki_hf.sim.sdk import as_nki
 from nki_hf.sim.stream import conflicts, footprint
 from nki_hf.sim.tensors import casts
 from nki_hf.tasks import attention_reference
-from nki_hf.timing import workload
+from nki_hf.timing import instruction_kinds, workload
 from nki_hf.tools.kernel_lint import check as lint_check
 from nki_hf.tools.kernel_lint import evaluated_nodes, parser_values, source
 from nki_hf.tools.kernel_lint import signatures as lint_signatures
@@ -314,7 +314,7 @@ def launches():
         rule._passed.clear()
         rule._stateful.clear()
         faults._is_simulator.clear()
-        for each in (conflicts._FOOTPRINTS, footprint._verdicts, workload._COSTS):
+        for each in (conflicts._FOOTPRINTS, footprint._verdicts, instruction_kinds._COSTS):
             each.clear()
         for each in (casts._narrow_table, casts._wide_table, play._at, microscaling._nibbles):
             each.cache_clear()
@@ -407,7 +407,7 @@ WORKS = {
     "restarts": (restarts, (mixed,)),
     "classes": (classes, (model_classes,)),
     "stacks": (stacks, (recorded_weights,)),
-    "launches": (launches, (rule, faults, conflicts, footprint, workload, affine, casts, play)),
+    "launches": (launches, (rule, faults, conflicts, footprint, workload, instruction_kinds, affine, casts, play)),
     "references": (references, (attention_reference,)),
 }
 
@@ -495,7 +495,7 @@ INJECTED = {
         "sim.constraints.rule._passed", "sim.constraints.rule._stateful", "sim.faults._is_simulator", "sim.isa.affine._affine",
         "sim.isa.affine._cast_pattern", "sim.isa.affine._rejected", "sim.run.play._at", "sim.stream.conflicts._FOOTPRINTS",
         "sim.stream.footprint._verdicts", "sim.tensors.casts._narrow_table", "sim.tensors.casts._wide_table",
-        "timing.workload._COSTS", "sim.isa.microscaling._nibbles",
+        "timing.instruction_kinds._COSTS", "sim.isa.microscaling._nibbles",
     ),
     "references": ("tasks.attention_reference._LAST",),
     "lint": tuple(

@@ -9,7 +9,7 @@ if core 0 waits. At any moment one core runs. Which one follows from the program
 the same instructions in the same order, and there is nothing to time out.
 
 In the bodies of loops of run time nobody waits while they are recorded. The two outermost loops then run together, turn by
-turn: each goes on to its next meeting, which must be the same one (sim/execution/loops.py).
+turn: each goes on to its next meeting, which must be the same one (sim/execution/loop_execution.py).
 """
 
 from __future__ import annotations
