@@ -11,7 +11,6 @@ from nki_hf.sim.execution.numerics import engine_numerics
 
 __all__ = ["parallel_for", "usable_processors"]
 
-
 _Item = TypeVar("_Item")
 
 

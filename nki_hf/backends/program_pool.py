@@ -12,7 +12,6 @@ from nki_hf.sim import Program
 
 __all__ = ["Key", "ProgramPool"]
 
-
 Key = tuple[Any, ...]
 
 

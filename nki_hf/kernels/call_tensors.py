@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 __all__ = ["HIDDEN", "LOWEST", "TENSORS"]
 
-
 _Q = ("batch", "num_heads_q", "seqlen_q")
 
 

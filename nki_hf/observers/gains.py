@@ -16,7 +16,6 @@ from nki_hf.timing.schedule import Schedule, of_pieces, reschedule
 
 __all__ = ["ESTIMATED_FROM", "gains", "quick_gains"]
 
-
 ESTIMATED_FROM = 40_000
 """Instructions from which `quick_gains` estimates."""
 

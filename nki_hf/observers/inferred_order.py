@@ -1,4 +1,4 @@
-"""Inferred order: dependencies within a core of which only public kernels say that the compiler tracks them (see races.py)."""
+"""Inferred order: dependencies within a core of which no page says that the compiler tracks them (see races.py)."""
 
 from __future__ import annotations
 

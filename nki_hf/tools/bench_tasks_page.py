@@ -9,7 +9,6 @@ from nki_hf.tools.screen import Screen
 
 __all__ = ["page", "show"]
 
-
 _ABOUT = (
     "Every task of `nki_hf judge`, with a plain kernel (baseline), the fastest of ours (best), and the least possible "
     "time: useful operations at peak, each input read once, the fixed cost of a launch. One core, the default order; "

@@ -10,7 +10,6 @@ import numpy as np
 
 __all__ = ["Array", "Case", "Expected"]
 
-
 Array = np.ndarray[Any, Any]
 
 

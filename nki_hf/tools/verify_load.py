@@ -20,7 +20,6 @@ from nki_hf.tools.judging.kernel_choice import kernel_in
 
 __all__ = ["UsageError", "check_call", "describe", "load_callable", "never_ending", "parameters", "place_of", "position"]
 
-
 _MACHINERY = tuple(str(Path(__file__).resolve().parents[1] / part) for part in ("sim/", "tools/verify", "observers/"))
 
 

@@ -16,7 +16,6 @@ from tools.conformance.packed_arrays import is_packed
 
 __all__ = ["ALIASED", "accept_aliased_inputs", "hand_over_packed_inputs"]
 
-
 ALIASED = ".must_alias_input"
 """Ends the name of an input that a kernel writes in place."""
 

@@ -19,7 +19,6 @@ from tools.conformance.packed_arrays import is_packed, packed, unpacked
 
 __all__ = ["install", "uninstall"]
 
-
 _REPLACED = (
     "aws_embedded_metrics", "plotext", "boto3", "botocore", "paramiko", "fabric", "fabric2", "pandas", "matplotlib",
     "test.utils.test_orchestrator", "test.utils.metrics_collector", "test.utils.metrics_emitter",

@@ -9,7 +9,6 @@ from nki_hf.sim.execution.numerics import engine_numerics
 
 __all__ = ["current_machine", "entered", "running_machine"]
 
-
 _thread = threading.local()
 
 

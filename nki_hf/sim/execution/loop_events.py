@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ENTRY", "TURN", "turns_of", "written"]
 
-
 ENTRY, TURN = "loop_entry", "loop_turn"
 """Events of a loop: its counter is set, and every engine has ended a turn."""
 

@@ -9,7 +9,6 @@ from nki_hf.timing.costs.operands import any_psum, dynamic_cycles, free_elements
 
 __all__ = ["scalar_cost"]
 
-
 _ANY_TABLE = frozenset("copy identity abs square add multiply subtract relu prelu maximum minimum bypass".split())
 _AS_SLOW_AS_A_TABLE = frozenset(("square",))  # measured with the table functions, though every table has it
 

@@ -17,7 +17,6 @@ from nki_hf.tools.judging import plain
 
 __all__ = ["answer_of", "bury", "ended", "error_of", "killed", "started"]
 
-
 _FILE_BYTES = 1 << 28
 
 

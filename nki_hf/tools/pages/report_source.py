@@ -11,7 +11,6 @@ from nki_hf.timing.schedule import Schedule
 
 __all__ = ["source_section"]
 
-
 _OPEN = 1
 """Source files that are unfolded at first."""
 

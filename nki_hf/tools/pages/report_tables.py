@@ -12,7 +12,6 @@ from nki_hf.tools.pages.shell import long_cell
 
 __all__ = ["source_name", "table", "tables_sections"]
 
-
 _DMA_COLUMNS = ("core", "transfers", "MiB", "GB/s", "of GB/s", "engines busy", "µs less if free")
 
 
