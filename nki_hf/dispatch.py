@@ -15,8 +15,10 @@ from typing import Any
 from nki_hf.backends.base import KernelCall
 from nki_hf.chips import get_chip
 from nki_hf.errors import Reason
-from nki_hf.kernels.binding import TENSORS, Binding, Cost, Plan, Target
+from nki_hf.kernels.binding import Binding
+from nki_hf.kernels.call_tensors import TENSORS
 from nki_hf.kernels.packing import Packing, packing
+from nki_hf.kernels.plan import Cost, Plan, Target
 from nki_hf.kernels.registry import bindings
 from nki_hf.lang import features
 from nki_hf.problem import Problem

@@ -161,7 +161,7 @@ class Problem:
       sink: True if the call passes one logit per query head, `[num_heads_q]`, that joins the softmax denominator only.
       bias_gradient: of the gradients of a call: True if that of its additive bias is wanted.
       row_statistics: of a forward call: True if the kernel also returns `row_shift` and `row_sum` (see
-        `kernels.binding.TENSORS`); of its gradients: True if the kernel gets them.
+        `call_tensors.TENSORS`); of its gradients: True if the kernel gets them.
       out_rest: of a forward call: True if the kernel also returns `out_rest`; of its gradients: True if the kernel gets it.
       row_part: of the gradients of a call: True if its keys are a part of those of its rows; out, lse and the row statistics
         that the kernel gets are those of the whole rows.

@@ -28,7 +28,8 @@ from nki_hf.timing.schedule import schedule
 from nki_hf.tools.decode_latency import bandwidth_us, decode_step
 from nki_hf.tools.program import finished
 from tools.page_block import TIMING, replace_block
-from tools.public_kernels import flat_tkg, placed
+from tools.public_cases import flat_tkg
+from tools.public_kernels import placed
 
 GROUPS = (1, 2, 4, 8)
 CASES = ((1, 1025), (1, 4096), (1, 4097), (1, 5000), (1, 16_384), (1, 17_000), (8, 4096), (8, 16_384))

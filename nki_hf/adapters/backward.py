@@ -22,7 +22,7 @@ import torch
 
 from nki_hf.adapters.call import Call
 from nki_hf.adapters.keys import Keys
-from nki_hf.kernels.binding import LOWEST
+from nki_hf.kernels.call_tensors import LOWEST
 
 __all__ = ["Gradients", "attention_gradients"]
 

@@ -50,7 +50,7 @@ class Call:
       weights: True if the caller wants the attention weights as well.
       refused: what the adapter could not express; any entry sends the call to the fallback.
       segments: the packed sequences of a batch of one, which `keys` says too: the call then runs in pieces. None = one launch.
-      row_statistics: True if row_shift and row_sum are wanted (see `kernels.binding.TENSORS`): gradients start from them, or
+      row_statistics: True if row_shift and row_sum are wanted (see `call_tensors.TENSORS`): gradients start from them, or
         the rows are parts of rows.
       out_rest: True if out_rest is wanted as well, which gradients start from.
       row_part: of gradients: True if the keys are a part of the rows' (see `Problem.row_part`).

@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from nki_hf.adapters.keys import Keys
 from nki_hf.backends.base import KernelCall, RunResult
 from nki_hf.dispatch import Decision, kernel_call
-from nki_hf.kernels.binding import TENSORS
+from nki_hf.kernels.call_tensors import TENSORS
 from nki_hf.problem import Band, Problem
 
 __all__ = ["TorchArrays", "keep_conversions", "named_outputs", "outputs_of", "packed_call", "result_of", "trivial_result"]

@@ -1,7 +1,7 @@
 """Rows whose softmax was computed in parts: of their keys, or of their keys and a sink. What share each part has.
 
 A part's share is exp(lse) over the sum of those of all parts. At scores of 1e6 lse has steps of 0.06, at 1e8 of 8, as every
-float32: shares would be off by such factors, outputs as well as gradients. row_shift and row_sum (`kernels.binding.TENSORS`)
+float32: shares would be off by such factors, outputs as well as gradients. row_shift and row_sum (`call_tensors.TENSORS`)
 say the same without the steps. Only lse has a gradient, so shares have the values of the two and the gradient of lse.
 """
 

@@ -111,7 +111,7 @@ def attention_with_statistics(
     out_rest: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """`attention` of a call with `row_statistics`: row_shift and row_sum as well, like lse, and out_rest, like out in float32
-    (`kernels.binding.TENSORS`), which the gradients of this op need; without elements if it is not wanted, or out is float32.
+    (`call_tensors.TENSORS`), which the gradients of this op need; without elements if it is not wanted, or out is float32.
     """
     keys = Keys(q_offset=q_offset, window=window, ahead=ahead, lo=lo, hi=hi, bias=bias)
     wanted = out_rest and q.dtype != torch.float32

@@ -8,37 +8,34 @@ values are those of the undivided launch, bit by bit, but for sums over parts: t
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
 import hashlib
 import inspect
 import os
 import threading
 import weakref
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from nki_hf.backends.base import KernelCall, RunResult
+from nki_hf.backends.parallel_for import parallel_for, usable_processors
+from nki_hf.backends.program_pool import Key, ProgramPool
 from nki_hf.chips import Chip, get_chip
 from nki_hf.kernels import registry
 from nki_hf.kernels.binding import Binding
 from nki_hf.kernels.division import Part, axis_sizes, parts, whole_shape, worth_threads
 from nki_hf.lang import load
-from nki_hf.sim import LaunchResult, Program, SimOptions, launch
-from nki_hf.sim.execution.numerics import engine_numerics
+from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.host import as_numpy, as_torch, is_torch
 from nki_hf.sim.run.program import fill
 
 __all__ = ["SimulatorBackend", "simulator_backend"]
 
 Array = np.ndarray[Any, Any]
-Key = tuple[Any, ...]
-_Item = TypeVar("_Item")
 
 
 class SimulatorBackend:
@@ -60,8 +57,8 @@ class SimulatorBackend:
           pool_bytes: how much memory idle recordings may hold; the least recently used ones go first.
         """
         self.chip = chip
-        self._threads = threads or _processors()
-        self._pool = _ProgramPool(pool_bytes)
+        self._threads = threads or usable_processors()
+        self._pool = ProgramPool(pool_bytes)
         self._replayed = 0
         self._recorded = 0
         self._lock = threading.Lock()
@@ -156,7 +153,7 @@ class SimulatorBackend:
                 if not (item.summed or item.broadcast):
                     output[index] = result
 
-        _for_each(run_part, tuple(enumerate(found)), threads)
+        parallel_for(run_part, tuple(enumerate(found)), threads)
         return outputs, turns
 
     def _execute(
@@ -196,98 +193,6 @@ def simulator_backend(chip: str) -> SimulatorBackend:
     return SimulatorBackend(get_chip(chip))
 
 
-class _ProgramPool:
-    """Idle recordings by key, the least recently used key first. A recording is out of the pool while a thread replays it.
-
-    `_idle` alone says what is held. An interrupt (Ctrl-C) may end a change of it anywhere: the byte count is then made again
-    from it.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
-        self._idle: OrderedDict[Key, list[tuple[Program, int]]] = OrderedDict()
-        self._used = 0
-        self._counted = True  # False while `_used` may differ from `_idle`
-        self._dropped = 0  # bytes dropped and not yet given back to the system
-        self._lock = threading.Lock()
-
-    def take(self, key: Key) -> Program | None:
-        """An idle recording of that key, or None."""
-        with self._lock:
-            self._count()
-            entries = self._idle.get(key)
-            if not entries:
-                return None
-            self._counted = False
-            program, size = entries.pop()
-            self._used -= size
-            self._counted = True
-            return program
-
-    def give(self, key: Key, program: Program) -> None:
-        """Put a recording back; beyond the limit the longest unused ones are dropped."""
-        size = program.nbytes + _BYTES_PER_INSTRUCTION * program.instructions
-        with self._lock:
-            self._count()
-            self._counted = False
-            self._idle.setdefault(key, []).append((program, size))
-            self._used += size
-            self._idle.move_to_end(key)
-            self._drop()
-            self._counted = True
-            give_back, self._dropped = self._dropped >= _GIVE_BACK, self._dropped % _GIVE_BACK
-        if give_back:
-            _trim()
-
-    def _drop(self) -> None:
-        """Drop the longest unused recordings beyond the limit."""
-        while self._used > self._limit:
-            oldest, entries = next(iter(self._idle.items()))
-            if not entries:  # all in use, or dropped
-                if len(self._idle) == 1:
-                    break
-                del self._idle[oldest]
-                continue
-            if len(self._idle) == len(entries) == 1:
-                break
-            dropped, size = entries.pop(0)
-            self._used -= size
-            self._dropped += size
-            dropped.release()
-
-    def clear(self) -> None:
-        with self._lock:
-            self._counted = False
-            for entries in self._idle.values():
-                for program, _ in entries:
-                    program.release()
-            self._idle.clear()
-            self._used = self._dropped = 0
-            self._counted = True
-        _trim()
-
-    def after_fork(self) -> None:
-        self._lock = threading.Lock()
-
-    def _count(self) -> None:
-        if not self._counted:
-            self._used = sum(size for entries in self._idle.values() for _, size in entries)
-            self._counted = True
-
-
-_GIVE_BACK = 64 << 20
-"""Bytes of dropped recordings after which freed memory is returned to the system: the C library keeps it otherwise."""
-
-
-def _trim() -> None:
-    """Return freed memory to the system, where the C library has a way to (glibc)."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-_BYTES_PER_INSTRUCTION = 4500
-"""Closure, array views and buffer record of a recorded instruction: measured with tracemalloc on flash_prefill."""
-
 _WORTH_THREADS = 1 << 21
 """Bytes that a part of few rows must read for threads to pay: below, its NumPy calls are too short to run side by side."""
 
@@ -301,10 +206,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache
@@ -339,42 +240,3 @@ def _key(call: KernelCall, arrays: Mapping[str, Array | None], chip: Chip) -> Ke
         chip.name,
         call.lnc,
     )
-
-
-def _for_each(work: Callable[[_Item], None], items: tuple[_Item, ...], threads: int) -> None:
-    """Call `work` on every item, on up to `threads` threads, this one included; the first exception is raised here."""
-    queue, failures, lock = iter(items), [], threading.Lock()
-    stop = threading.Event()
-
-    def take_turns() -> None:
-        while not stop.is_set():
-            with lock:
-                item = next(queue, None)
-            if item is None:
-                return
-            work(item)
-
-    def worker() -> None:
-        with engine_numerics():  # once for all parts
-            take_turns()
-
-    def guarded() -> None:
-        try:
-            worker()
-        except BaseException as error:  # handed to the calling thread, which raises it
-            failures.append(error)
-            stop.set()
-
-    others: list[threading.Thread] = []
-    try:
-        for _ in range(min(threads, len(items)) - 1):
-            others.append(threading.Thread(target=guarded, daemon=True))
-            others[-1].start()
-        worker()
-    finally:
-        stop.set()
-        for thread in others:
-            if thread.ident is not None:  # started
-                thread.join()
-    if failures:
-        raise failures[0]

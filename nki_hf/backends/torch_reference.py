@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from nki_hf.backends.base import KernelCall, RunResult
 from nki_hf.errors import BackendUnavailable
-from nki_hf.kernels.binding import TENSORS, Binding
+from nki_hf.kernels.binding import Binding
+from nki_hf.kernels.call_tensors import TENSORS
 from nki_hf.kernels.registry import find
 from nki_hf.problem import Band
 

@@ -47,56 +47,15 @@ and an output that lacks a divided axis (`dsink` lacks `batch`) names it in `sum
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from nki_hf.chips import Chip
 from nki_hf.errors import Reason
+from nki_hf.kernels.call_tensors import TENSORS
+from nki_hf.kernels.plan import Cost, Plan, Target, Tuned
 from nki_hf.problem import Problem
 
-__all__ = [
-    "HIDDEN", "LOWEST", "TENSORS", "Argument", "Binding", "Cost", "Division", "Output", "Plan", "Rows", "Target", "Tuned",
-]  # fmt: skip
-
-_Q = ("batch", "num_heads_q", "seqlen_q")
-_KV = ("batch", "num_heads_kv", "seqlen_kv")
-
-TENSORS: Mapping[str, tuple[str, ...]] = {
-    "q": (*_Q, "head_dim"),
-    "k": (*_KV, "head_dim"),
-    "v": (*_KV, "head_dim_v"),
-    "lo": ("batch", "seqlen_q"),
-    "hi": ("batch", "seqlen_q"),
-    "bias": (*_Q, "seqlen_kv"),
-    "sink": ("num_heads_q",),
-    "out": ("batch", "seqlen_q", "num_heads_q", "head_dim_v"),
-    "out_rest": ("batch", "seqlen_q", "num_heads_q", "head_dim_v"),
-    "lse": _Q,
-    "row_shift": _Q,
-    "row_sum": _Q,
-    "dout": ("batch", "seqlen_q", "num_heads_q", "head_dim_v"),
-    "dlse": _Q,
-    "dq": (*_Q, "head_dim"),
-    "dk": (*_KV, "head_dim"),
-    "dv": (*_KV, "head_dim_v"),
-    "dbias": (*_Q, "seqlen_kv"),
-    "dsink": ("num_heads_q",),
-}
-"""Axes of the tensors that a call has and gets, as the adapters hold them. Each axis is a size of `Problem`.
-
-`row_shift` and `row_sum` say what lse says, and what one float32 cannot hold of it where scores are large:
-`probs = exp(scores - row_shift) / row_sum`, so `lse = row_shift + log(row_sum)`. A kernel that looks for the largest score of a
-row returns that, or the sink above it, as `row_shift`; another may return what it subtracted instead. Rows that see no key have
-a `row_shift` of -inf (with a sink: the sink), and any positive `row_sum`.
-
-`out_rest` is what 16 bits do not hold of out: the output in float32 minus out, in float32.
-"""
-
-
-HIDDEN = -3.4028234663852886e38
-"""What a bias holds where a key is hidden, for kernels that know no -inf: float32's lowest value."""
-LOWEST = -1e38
-"""What finite biases are raised to, so that a row of finfo.min stays a row of (equal) scores and is not taken as empty."""
+__all__ = ["Argument", "Binding", "Division", "Output", "Rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,88 +140,6 @@ class Division:
     group: bool = False
     rows: Rows | None = None
     worth: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """What a kernel is planned for.
-
-    Attributes:
-      chip: the chip.
-      lnc: logical-core degree of the launch.
-      features: what the front end has beyond straight-line code: `loops` = loops at run time.
-    """
-
-    chip: Chip
-    lnc: int = 1
-    features: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How a kernel runs one problem; equal plans run the same program.
-
-    Attributes:
-      constants: compile-time arguments by parameter name, in the kernel's order: None, bool, int, float, str, or tuples.
-      sizes: sizes of axes that differ from the problem's (a padded length) or that it does not have.
-      passed: names of the optional arguments that the kernel gets, and of the optional outputs that it returns.
-      tiles: what `nki_hf explain` shows.
-      entry: the function of the kernel's module; empty = the kernel's name.
-      instructions: about how many instructions the launch has; decides how many launches one call is.
-      trip_counts: turns of the kernel's loops of run time that its times are told for, where values decide: none are known
-        then (see `SimOptions.trip_counts`); None = it has no such loop.
-      most_turns: of each loop of run time that repeats what values demand, by its name, the most turns of a launch.
-      detail: the kernel's own record, for its tests and tools.
-    """
-
-    constants: Mapping[str, Any]
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    passed: frozenset[str] = frozenset()
-    tiles: Mapping[str, Any] = field(default_factory=dict)
-    entry: str = ""
-    instructions: int = 0
-    trip_counts: int | None = None
-    most_turns: Mapping[str, int] = field(default_factory=dict)
-    detail: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What a kernel costs on a problem: of several that take it, the cheapest runs.
-
-    Attributes:
-      us: microseconds, by a formula or a table; only the order counts.
-      why: where the number comes from, a few words for `nki_hf explain`.
-    """
-
-    us: float
-    why: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuned:
-    """Plan constants of a kernel that a tuner may choose.
-
-    Attributes:
-      record: a frozen dataclass of them, each a whole number with its default.
-      rule: `(problem, target) -> record` that is used where nobody chooses, or why the kernel cannot take the problem.
-      plan: `(problem, target, record) -> Plan`, or why these constants are not possible.
-      least: the least value of a constant that may be less than 1.
-      cases: shapes by kind for which a table of them is made, on one core.
-      spaces: what is tried, by kind.
-    """
-
-    record: type
-    rule: Callable[[Problem, Target], Any]
-    plan: Callable[[Problem, Target, Any], Plan | tuple[Reason, ...]]
-    least: Mapping[str, int] = field(default_factory=dict)
-    cases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    spaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def constants(self) -> tuple[str, ...]:
-        """Their names."""
-        return tuple(item.name for item in fields(self.record))
 
 
 def _no_cost(problem: Problem, plan: Plan, target: Target) -> Cost:

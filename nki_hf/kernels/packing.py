@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from nki_hf.kernels.binding import TENSORS, Argument, Binding, Plan
+from nki_hf.kernels.binding import Argument, Binding
+from nki_hf.kernels.call_tensors import TENSORS
+from nki_hf.kernels.plan import Plan
 from nki_hf.problem import Band, Problem
 
 __all__ = ["Arrays", "Packing", "packing"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from nki_hf.observers.timing import Roofline, critical_path, engine_times, gains, roofline, traffic
+from nki_hf.observers.gains import gains
+from nki_hf.observers.timing import Roofline, critical_path, engine_times, roofline, traffic
 from nki_hf.observers.working_set import working_sets
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import Schedule

@@ -23,40 +23,12 @@ from nki_hf.tasks.attention_tiles import (
     transposed_probs,
     turned,
 )
+from nki_hf.tasks.key_mistakes import KEYS, TILE, in_own_block, windowed
 
 __all__ = ["mistakes"]
 
 Array = np.ndarray[Any, Any]
 _D = 128
-_TILE = 128
-
-
-def _last(rows: Array, keys: Array, size: int) -> Array:
-    return keys // size == rows // size
-
-
-_KEYS: dict[str, Callable[[int], Callable[[Array, Array], Array]]] = {
-    "the first block of {size} keys is missing": lambda n: lambda rows, keys: keys >= n,
-    "the last block of {size} keys is missing": lambda n: lambda rows, keys: keys < len(keys) - n,
-    "the first block of {size} keys is missing where there are more": lambda n: lambda rows, keys: (keys >= n) | (rows < n),
-    "the last block of {size} keys that a row sees is missing where there are more": (
-        lambda n: lambda rows, keys: ~_last(rows, keys, n) | (rows < n)
-    ),
-    "the block of {size} keys before the last that a row sees is missing": (
-        lambda n: lambda rows, keys: keys // n != rows // n - 1
-    ),
-    "only the first block of {size} keys is seen": lambda n: lambda rows, keys: keys < n,
-    "only the last block of {size} keys is seen": lambda n: lambda rows, keys: keys >= len(keys) - n,
-    "only the last block of {size} keys that a row may see is seen": lambda n: lambda rows, keys: _last(rows, keys, n),
-    "only the last two blocks of {size} keys that a row may see are seen": lambda n: (
-        lambda rows, keys: keys // n >= rows // n - 1
-    ),
-    "only the first and the last block of {size} keys that a row may see are seen": (
-        lambda n: lambda rows, keys: _last(rows, keys, n) | (keys < n)
-    ),
-    "only every second block of {size} keys is seen": lambda n: lambda rows, keys: keys // n % 2 == 0,
-}
-"""What a kernel forgets of its keys; a name holds the size of a block."""
 
 
 _ONLINE = {
@@ -90,7 +62,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
 
     root = head_dim**-0.5
     if window:
-        return _windowed(of, with_v, root, head_dim, window)
+        return windowed(of, with_v, root, head_dim, window)
     found: dict[str, Callable[..., Any]] = {
         "the scale is missing": of(scale=1.0),
         "the scale is applied twice": of(scale=root * root),
@@ -102,7 +74,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
         ),
         "the rows are not divided by their sums": of(divide=False),
         "the maximum is not subtracted and the rows are not divided": of(divide=False, shift=False),
-        **{words.format(size=size): of(keys=function(size)) for words, function in _KEYS.items() for size in (_TILE, 512)},
+        **{words.format(size=size): of(keys=function(size)) for words, function in KEYS.items() for size in (TILE, 512)},
         "the maximum is that of one tile, and the rows overflow": of(shift=False),
         "the exponential has base 2 instead of e": of(scale=root * np.log(2)),
         "the scores are rounded to bfloat16 before the exponential": (lambda q, k, v: from_scores(q, k, v, causal, bfloat16)),
@@ -123,13 +95,13 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                 lambda q, k, v, size=size, mistake=mistake: online(q, k, v, causal, size, mistake)
             )
             for words, mistake in _ONLINE.items()
-            for size in (_TILE, 512)
+            for size in (TILE, 512)
         },
         "the probabilities are used untransposed within their tiles (P is not transposed before PV)": (
             lambda q, k, v: transposed_probs(q, k, v, causal)
         ),
         "V is permuted by tiles (its rows are not rearranged: row t * 128 + p taken from p * tiles + t)": with_v(
-            lambda v: tiles(v, -2, lambda index: index.reshape(-1).reshape(_TILE, -1).T)
+            lambda v: tiles(v, -2, lambda index: index.reshape(-1).reshape(TILE, -1).T)
         ),
         "V is permuted by tiles (row p * tiles + t taken from t * 128 + p)": with_v(
             lambda v: tiles(v, -2, lambda index: index.T)
@@ -147,7 +119,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                 )
             )
             for what in "KV"
-            for size in (_TILE, 512)
+            for size in (TILE, 512)
             for by in (1, 2)
         },
         **{
@@ -157,7 +129,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                 )
             )
             for what in "KV"
-            for size in (_TILE, 512)
+            for size in (TILE, 512)
         },
         "the scale is seqlen ** -0.5": lambda q, k, v: attention(q, k, v, causal=causal, scale=k.shape[-2] ** -0.5),
         "the scale is heads ** -0.5": lambda q, k, v: attention(q, k, v, causal=causal, scale=q.shape[0] ** -0.5),
@@ -182,7 +154,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
     if not causal:
         found |= {
             f"what fills up the last block of {size} keys counts, with scores of 0": functools.partial(filled, size=size)
-            for size in (_TILE, 512)
+            for size in (TILE, 512)
         }
     if causal:
         found |= {
@@ -194,7 +166,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             **{
                 f"hidden scores {where}are 0 instead of the lowest number": functools.partial(zero_hidden, size=size)
                 for where, size in (
-                    ("of a row's own 128 keys ", _TILE),
+                    ("of a row's own 128 keys ", TILE),
                     ("of a row's own 512 keys ", 512),
                     ("", 1 << 30),
                 )
@@ -204,46 +176,46 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                     zero_hidden, size=size, value=float(value)
                 )
                 for value in (-1, -2, -5, -10, -20, -50, -100)
-                for where, size in (("of a row's own 128 keys ", _TILE), ("of a row's own 512 keys ", 512), ("", 1 << 30))
+                for where, size in (("of a row's own 128 keys ", TILE), ("of a row's own 512 keys ", 512), ("", 1 << 30))
             },
             **{
                 f"every block of {size} keys is masked as the one on the diagonal (the mask starts anew in each block)": of(
                     causal=False,
                     keys=lambda rows, keys, n=size, m=tile: (keys // n <= rows // n) & (keys % n <= rows % m),
                 )
-                for tile, size in ((_TILE, _TILE), (512, 512), (_TILE, 512), (64, _TILE))
+                for tile, size in ((TILE, TILE), (512, 512), (TILE, 512), (64, TILE))
             },
             "the mask is transposed: a row sees its own key and those after it": lambda q, k, v: anti_causal(q, k, v),
-            "the mask is moved by a tile of 128 keys": of(ahead=1 + _TILE),
+            "the mask is moved by a tile of 128 keys": of(ahead=1 + TILE),
             **{
                 f"the mask is {n} keys {what}": of(
                     causal=False, keys=lambda rows, keys, n=sign * n: keys <= np.where(rows + n < 0, rows, rows + n)
                 )
-                for n in (_TILE, 256, 512)
+                for n in (TILE, 256, 512)
                 for what, sign in (("ahead (whole tiles)", 1), ("behind (whole tiles), where a row has as many", -1))
             },
             **{
                 f"only the keys from a row's own to the end of its block of {n} are seen": of(
                     causal=False, keys=lambda rows, keys, n=n: (keys >= rows) & (keys // n <= rows // n)
                 )
-                for n in (_TILE, 512)
+                for n in (TILE, 512)
             },
             **{
                 f"the mask is transposed within a row's own {size} keys: it sees its own and those after it": of(
                     causal=False,
-                    keys=lambda rows, keys, n=size: (keys // n < rows // n) | (_last(rows, keys, n) & (keys >= rows)),
+                    keys=lambda rows, keys, n=size: (keys // n < rows // n) | (in_own_block(rows, keys, n) & (keys >= rows)),
                 )
-                for size in (_TILE, 512)
+                for size in (TILE, 512)
             },
             **{
                 f"there is a window: a row sees its last {n} keys only": of(keys=lambda rows, keys, n=n: keys > rows - n)
-                for n in (64, _TILE, 256, 512)
+                for n in (64, TILE, 256, 512)
             },
             **{
                 f"every block of {size} keys of K that a row sees is the row's own": functools.partial(own_keys, size=size)
-                for size in (_TILE, 512)
+                for size in (TILE, 512)
             },
-            "the mask lets a row see its whole tile of 128": lambda q, k, v: by_tiles(q, k, v, _TILE),
+            "the mask lets a row see its whole tile of 128": lambda q, k, v: by_tiles(q, k, v, TILE),
             "the mask lets a row see its whole block of 512": lambda q, k, v: by_tiles(q, k, v, 512),
         }
     if heads:
@@ -260,78 +232,4 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
             "another head's values, with its own keys": lambda q, k, v: attention(q, k, np.roll(v, 1, 0), causal=causal),
             **found,
         }
-    return found
-
-
-_EDGES: dict[str, Callable[..., Array]] = {
-    "the window begins with the whole block of {size} keys in which it begins": (
-        lambda rows, keys, window, size: keys >= np.maximum(rows - window + 1, 0) // size * size
-    ),
-    "the window is that of the first row of each {size} rows": (
-        lambda rows, keys, window, size: keys > rows // size * size - window
-    ),
-    "the window is that of the last row of each {size} rows": (
-        lambda rows, keys, window, size: (keys > rows // size * size + size - 1 - window) | (keys == rows)
-    ),
-    "the block of {size} keys in which the window begins is missing": (
-        lambda rows, keys, window, size: (keys > rows - window) & (keys // size > np.maximum(rows - window, -1) // size)
-    ),
-}
-"""Mistakes at the lower edge of a window, by blocks of keys or of rows."""
-
-
-def _after(rows: Array, keys: Array, start: int) -> Array:
-    return keys > rows - start
-
-
-def _windowed(of: Any, with_v: Any, root: float, head_dim: int, window: int) -> dict[str, Callable[..., Any]]:
-    """Mistakes of causal attention in which a row sees the last `window` keys."""
-
-    def seen(keys: Callable[[Array, Array], Array]) -> Callable[..., Any]:
-        return lambda q, k, v: attention(q, k, v, causal=True, keys=keys)
-
-    found = {
-        "the scale is missing": of(scale=1.0),
-        "the scale is applied twice": of(scale=root * root),
-        "the scale is 1 / head_dim": of(scale=1 / head_dim),
-        "the exponential has base 2 instead of e": of(scale=root * np.log(2)),
-        "the rows are not divided by their sums": of(divide=False),
-        "the maximum is not subtracted and the rows are not divided": of(divide=False, shift=False),
-        "the maximum is that of one tile, and the rows overflow": of(shift=False),
-        "the mask is strict: a row does not see its own key": of(ahead=0),
-        "the mask is one ahead: a row sees the key after its own": of(ahead=2),
-        "there is no causal mask: a row sees all later keys": of(causal=False),
-        "there is no window: a row sees all earlier keys": seen(lambda rows, keys: keys >= 0),
-        "the window is one key too long": seen(lambda rows, keys: keys >= rows - window),
-        "the window is one key too short": seen(lambda rows, keys: keys > rows - window + 1),
-        **{
-            f"the window is {n} keys too {what}": seen(functools.partial(_after, start=window + sign * n))
-            for n in (_TILE, 512)
-            for what, sign in (("long", 1), ("short", -1))
-        },
-        "the window is twice as long": seen(lambda rows, keys: keys > rows - 2 * window),
-        "the window is half as long": seen(lambda rows, keys: keys > rows - window // 2),
-        "there is neither a mask nor a window": lambda q, k, v: attention(q, k, v),
-        "the window begins with the first key of all": seen(lambda rows, keys: keys < np.maximum(window, 1)),
-        "V's tiles are in reverse order": with_v(lambda v: tiles(v, -2, lambda index: index[::-1])),
-        "every tile of V is the first one": with_v(lambda v: tiles(v, -2, lambda index: np.repeat(index[:1], len(index), 0))),
-        "V's tiles of 128 x 128 are transposed": with_v(turned),
-        **{words.format(size=size): of(keys=function(size)) for words, function in _KEYS.items() for size in (_TILE, 512)},
-    }
-    found |= {
-        f"the window is {n} keys {what}": seen(functools.partial(_after, start=window + sign * n))
-        for n in (2, 64, 256)
-        for what, sign in (("too long", 1), ("too short", -1))
-        if window + sign * n > 0
-    }
-    found["the window has as many keys before a row as after it"] = lambda q, k, v: attention(
-        q, k, v, keys=lambda rows, keys: np.abs(keys - rows) <= window // 2
-    )
-    found["the window reaches as far after a row as before it (there is no causal mask)"] = lambda q, k, v: attention(
-        q, k, v, keys=lambda rows, keys: np.abs(keys - rows) < window
-    )
-    found["the window is turned round: only keys outside of it are seen"] = seen(lambda rows, keys: keys <= rows - window)
-    for size in (_TILE, 512):
-        for words, keys in _EDGES.items():
-            found[words.format(size=size)] = seen(functools.partial(keys, window=window, size=size))
     return found

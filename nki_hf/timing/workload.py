@@ -15,7 +15,8 @@ from nki_hf.sim.stream.dependencies import RAW, WAR, Dependencies, Queue, depend
 from nki_hf.sim.stream.events import Event, Region
 from nki_hf.sim.stream.footprint import footprint_of, overlap
 from nki_hf.sim.stream.memory import placement
-from nki_hf.timing.costs import Cost, cost_of
+from nki_hf.timing.costs import Cost
+from nki_hf.timing.instruction_kinds import costs_of, kinds_of
 from nki_hf.timing.tiles import Tiles
 
 __all__ = ["OUTPUT", "Workload", "prepare"]
@@ -23,11 +24,6 @@ __all__ = ["OUTPUT", "Workload", "prepare"]
 OUTPUT = -1
 """An edge kind beside those of sim/stream/dependencies.py: RAW on the first destination of an instruction whose accumulator is
 usable later (`Cost.output_ns`)."""
-
-_Form = tuple[object, ...]
-_COSTS: dict[int, tuple[object, dict[_Form, Cost]]] = {}
-"""Costs by the id of a chip's numbers (held here, so that the id stays theirs) and the form of an instruction."""
-_ATTRS = ("op", "perf_mode", "is_transpose", "onezero", "zero", "no_reorder")
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class Workload:
     def costs_on(self, chip: Chip) -> list[Cost]:
         """The cost of each form on another chip."""
         examples = [self.events[i] for i in np.unique(self.kind, return_index=True)[1].tolist()]
-        return _costs(examples, chip, self.cores)
+        return costs_of(examples, chip, self.cores)
 
     def cost(self, name: str) -> np.ndarray[tuple[int], np.dtype[Any]]:
         """One attribute of `Cost`, per event."""
@@ -118,9 +114,9 @@ def prepare(
       stack: SBUF tiles have the bytes that a stack allocator gives them, see `_stacked`.
     """
     table = AccessTable(events) if table is None else table
-    kind, examples = _instructions(events, table)
+    kind, examples = kinds_of(events, table)
     cores = len({core for core, _, _, _ in table.heads}) if cores is None else cores
-    cost_of_kind = _costs(examples, chip, cores)
+    cost_of_kind = costs_of(examples, chip, cores)
     latency, addresses = _latency(kind, examples, cost_of_kind), _stacked(events, table, chip) if stack else None
     edges = dependencies(events, placement=addresses, reorder=reorder, table=table, latency=latency)
     pinned = [bool(event.attrs) and bool(event.attrs.get("no_reorder")) for event in examples]
@@ -158,18 +154,6 @@ def _stacked(events: Sequence[Event], table: AccessTable, chip: Chip) -> dict[in
     return {number: place for number, place in placement(events, chip).items() if number in inside}
 
 
-def _instructions(events: Sequence[Event], table: AccessTable) -> tuple[Ints, list[Event]]:
-    """The kind of each event, and one event of each kind: alike in opcode, attributes and the forms of their operands."""
-    position = np.arange(len(table.event)) - table.starts[table.event]
-    alike = np.full((len(events), int(position.max(initial=-1)) + 3), -1, np.int32)
-    alike[:, 0], alike[:, 1] = table.head, _attribute_ids(events)
-    alike[table.event, position + 2] = table.form
-    kinds: dict[bytes, int] = {}
-    rows = alike.view(f"V{alike.shape[1] * alike.itemsize}").reshape(-1).tolist()
-    found: Ints = np.array([kinds.setdefault(row, len(kinds)) for row in rows], np.int64)
-    return found, [events[i] for i in np.unique(found, return_index=True)[1].tolist()]
-
-
 def _latency(kind: Ints, examples: Sequence[Event], costs: Sequence[Cost]) -> Ints:
     """The `latency` of `dependencies`: 0 where the result is there before that of any later instruction of the engine.
 
@@ -188,12 +172,6 @@ def _latency(kind: Ints, examples: Sequence[Event], costs: Sequence[Cost]) -> In
         else:
             found.append(numbers.setdefault((behind, place if cost.output_ns else -1), len(numbers) + 1))
     return np.array(found, np.int64)[kind]
-
-
-def _attribute_ids(events: Sequence[Event]) -> list[int]:
-    """An integer id per distinct set of cost-relevant attributes, -1 if there are no attributes."""
-    ids: dict[tuple[object, ...], int] = {}
-    return [ids.setdefault(tuple(map(event.attrs.get, _ATTRS)), len(ids)) if event.attrs else -1 for event in events]
 
 
 def _mark_outputs(edges: Dependencies, events: Sequence[Event], late: np.ndarray[Any, np.dtype[np.bool_]], kinds: Ints) -> None:
@@ -255,39 +233,6 @@ def _banks(
     tile = table.buffer[table.starts[mine] + np.array(access, np.int64)[kind[mine]]]
     found[mine] = tile * int(chip.psum_banks) + of_kind[mine]
     return found.tolist(), np.array(span, np.int64)[kind].tolist()
-
-
-def _costs(examples: Sequence[Event], chip: Chip, cores: int) -> list[Cost]:
-    """The cost of every event; what was found for one form in an earlier call is not worked out again."""
-    if id(chip.params) not in _COSTS and len(_COSTS) > 64:
-        _COSTS.clear()
-    known = _COSTS.setdefault(id(chip.params), (chip.params, {}))[1]
-    if len(known) > 100_000:
-        known.clear()
-    costs = []
-    for event in examples:
-        form = (cores, *_form(event))
-        found = known.get(form)
-        if found is None:
-            found = known[form] = cost_of(event, chip, cores)
-        costs.append(found)
-    return costs
-
-
-def _form(event: Event) -> _Form:
-    attrs = event.attrs
-    dma = event.engine == "dma"
-    return (
-        event.opcode,
-        event.engine,
-        len(event.reads),
-        *[attrs.get(name) for name in _ATTRS],
-        *[
-            (r.shape, r.strides, r.dtype.name, r.buffer.space, r.indirect, r.partition_start if dma else 0)
-            for regions in (event.reads, event.writes)
-            for r in regions
-        ],
-    )
 
 
 def _meet(edges: Dependencies, starts: Ints, producers: Ints, kinds: Ints) -> tuple[Ints, Ints, Ints]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from nki_hf.chips import CHIPS, get_chip
 from nki_hf.kernels.registry import bindings
 from nki_hf.problem import Problem
 from nki_hf.tasks import Task, load_task, task_names
+from nki_hf.tools.bench_tasks_page import page, show
 from nki_hf.tools.error_bands import task_band
 from nki_hf.tools.judging.named_kernels import Named, named
 from nki_hf.tools.judging.ours import Packed
@@ -81,22 +81,6 @@ KERNELS: Mapping[str, tuple[str, str]] = {
 empty where there is none yet."""
 
 
-_ABOUT = (
-    "Every task of `nki_hf judge`, with a plain kernel (baseline), the fastest of ours (best), and the least possible "
-    "time: useful operations at peak, each input read once, the fixed cost of a launch. One core, the default order; "
-    "all times are simulated and no figure here was measured ([how sure they are](timing.md)). `nki_hf bench-tasks -o "
-    "docs/bench_tasks.md` makes this page. A program that writes kernels is compared with both columns by `nki_hf "
-    "judge FILE.py --task NAME --json -`.",
-    "`nkibench_*` are the 14 functions and shapes of AccelOpt's NKIBench, `autocomp_*` those of Autocomp's tasks in "
-    "the current language that the other tasks do not have. Its attention and sdattention are `attention` and "
-    "`attention_diffusion` at 4,096; its transpose, conv1d, conv2d and multi-head attention have more axes and are "
-    "not here. Functions and shapes are theirs, kernels and element types ours: products take bfloat16, the rest is "
-    "float32.",
-    "`flash_const_max` computes rows beyond its shift again in a loop of run time, which the judge replays; its time is that "
-    "of a call that has no such row.",
-)
-
-
 def command(
     tasks: Annotated[str, typer.Option(help="Tasks, e.g. softmax,matmul; default: all.")] = "",
     chip: Annotated[str, typer.Option(help="Chips, e.g. trn1,trn2; default: all.")] = "",
@@ -125,11 +109,11 @@ def command(
     rows = rows_of(names, chips, processes_of(processes), folder, small=small)
     if output is not None:
         with writing(output), whole_file(output) as file:
-            file.write(_page(rows, chips).encode())
+            file.write(page(rows, chips).encode())
     if as_json:
         print(json.dumps(rows, indent=1))
     else:
-        _show(rows, Screen())
+        show(rows, Screen())
     raise typer.Exit(0 if all(row["passed"] for row in rows) else 1)
 
 
@@ -266,56 +250,3 @@ def _problem(task: Task, size: int, chip: str) -> Problem:
 def _dispatched(task: Task, size: int, chip: str) -> str:
     """The kernel of ours that dispatch picks for the task at a size, one core."""
     return attention_candidate(_problem(task, size, chip), get_chip(chip)).binding.name
-
-
-def _show(rows: list[dict[str, Any]], screen: Screen) -> None:
-    head = ["task", "size", "chip", "least us", "baseline us (sim)", "best us (sim)", "best kernel", "of the least"]
-    screen.table(head, _beside(rows), title="simulated, not measured", left=(0, 2, 6))
-    for band in _bands(rows):
-        screen.say(band)
-    for row in rows:
-        if not row["passed"]:
-            screen.say(f"{row['task']} {row['which']}: {row['sentence']}")
-
-
-def _bands(rows: list[dict[str, Any]]) -> list[str]:
-    """The error bands of the times, each once; families and chips without measured rows in one sentence."""
-    found = sorted({row["band"] for row in rows if row["us"] is not None})
-    known = [band for band in found if not band.endswith("no measured rows")]
-    rest = ["No row of any other family and chip above was ever measured."] if len(known) < len(found) else []
-    return [*known, *rest]
-
-
-def _beside(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Cells of a line per task, size and chip."""
-    cases: dict[tuple[str, int, str], dict[str, dict[str, Any]]] = {}
-    for found in rows:
-        if found["us"] is not None:
-            cases.setdefault((found["task"], found["size"], found["chip"]), {})[found["which"]] = found
-    lines: list[tuple[str, ...]] = []
-    for (task, size, chip), both in cases.items():
-        any_of = next(iter(both.values()))
-        us = [f"{both[which]['us']:,.1f}" if which in both else "" for which in ("baseline", "best")]
-        best = both.get("best")
-        cells = (best["kernel"], f"{best['score']:.0%}") if best else ("none yet", "")
-        lines.append((task, f"{size:,}", chip, f"{any_of['least_us']:,.1f}", us[0], us[1], *cells))
-    return lines
-
-
-def _page(rows: list[dict[str, Any]], chips: list[str]) -> str:
-    """The page docs/bench_tasks.md."""
-    failed = [f"* {row['task']}, {row['which']}: {row['sentence']}" for row in rows if not row["passed"]]
-    lines = [
-        "# A bench of tasks",
-        "",
-        *(line for text in _ABOUT for line in (*textwrap.wrap(text, 125), "")),
-        f"Kernels: `nki_hf/tasks/kernels`, the ladder, and those that dispatch picks (flash_*). Chips: {', '.join(chips)}.",
-        "",
-        "| task | size | chip | least us | baseline us (sim) | best us (sim) | best kernel | of the least |",
-        "|---|---:|---|---:|---:|---:|---|---:|",
-        *(f"| {' | '.join(cells)} |" for cells in _beside(rows)),
-        "",
-        *(f"* {band}" for band in _bands(rows)),
-        *(["", "Failed:", "", *failed] if failed else []),
-    ]
-    return "\n".join(lines) + "\n"

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from nki_hf.chips import get_chip
+from nki_hf.observers.gains import quick_gains
 from nki_hf.observers.report import ESTIMATED, LONGER, facts, gain_text
-from nki_hf.observers.timing import quick_gains
 from nki_hf.sim.uncollected import uncollected
 from nki_hf.tasks import load_task
 from nki_hf.timing.schedule import Schedule

@@ -15,7 +15,8 @@ import numpy as np
 from nki_hf.chips import Chip
 from nki_hf.dispatch import Candidate, candidates
 from nki_hf.errors import UnsupportedProblem
-from nki_hf.kernels.binding import Binding, Plan, Target
+from nki_hf.kernels.binding import Binding
+from nki_hf.kernels.plan import Plan, Target
 from nki_hf.kernels.registry import binding, bindings
 from nki_hf.lang import features
 from nki_hf.problem import Mask, Problem

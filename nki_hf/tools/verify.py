@@ -27,17 +27,8 @@ from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.shape import LARGEST, SHAPE_HELP, problem_of
 from nki_hf.tools.verify_cases import run
-from nki_hf.tools.verify_subject import (
-    DTYPES,
-    LAYOUT,
-    ArraySubject,
-    AttentionSubject,
-    UsageError,
-    load_callable,
-    never_ending,
-    parameters,
-    place_of,
-)
+from nki_hf.tools.verify_load import UsageError, load_callable, never_ending, parameters, place_of
+from nki_hf.tools.verify_subject import DTYPES, LAYOUT, ArraySubject, AttentionSubject
 
 __all__ = ["command"]
 

@@ -21,8 +21,10 @@ from nki_hf.sim.run.program import Program
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.judging import plain
 from nki_hf.tools.progress import Work
+from nki_hf.tools.verify_case import Case
 from nki_hf.tools.verify_judge import Judgement, judge
-from nki_hf.tools.verify_subject import ArraySubject, AttentionSubject, Case, check_call, describe, position
+from nki_hf.tools.verify_load import check_call, describe, position
+from nki_hf.tools.verify_subject import ArraySubject, AttentionSubject
 
 __all__ = ["never_written", "run"]
 

@@ -51,7 +51,7 @@ def test_one_band_within_another_is_what_both_show_and_stays_a_band_at_one_offse
 OWN_FORMULA = {
     "adapters/paged.py",  # says a window in FlashAttention's words
     "tasks/attention_backward.py",
-    "tasks/attention_mistakes.py",
+    "tasks/key_mistakes.py",
     "tasks/attention_reference.py",  # independent references
 }
 

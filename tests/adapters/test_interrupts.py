@@ -11,7 +11,7 @@ from interrupts import InterruptAt, every_line
 
 import nki_hf
 from nki_hf.adapters import call_log, masks
-from nki_hf.backends import simulator
+from nki_hf.backends import parallel_for, program_pool, simulator
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
 from nki_hf.sim.dtypes import as_dtype
@@ -43,7 +43,7 @@ def test_an_interrupt_at_any_line_of_the_pool(small):
         def release(self):
             pass
 
-    pool = simulator._ProgramPool(2500 if small else 1 << 20)
+    pool = program_pool.ProgramPool(2500 if small else 1 << 20)
     keys = [("a",), ("b",), ("c",), ("d",)]
 
     def work():
@@ -66,7 +66,7 @@ def test_an_interrupt_at_any_line_of_the_pool(small):
         assert pool._used == held(pool)
         assert not small or pool._used <= 2500
 
-    assert every_line(work, simulator, check=check) > 50
+    assert every_line(work, program_pool, check=check) > 50
 
 
 def test_an_interrupt_at_any_line_of_the_back_end_and_of_a_replay(monkeypatch):
@@ -84,7 +84,10 @@ def test_an_interrupt_at_any_line_of_the_back_end_and_of_a_replay(monkeypatch):
         assert (numerics._openblas() and numerics._openblas()[0]()) == before
 
     check()
-    assert every_line(lambda: nki_hf.attention(q, k, v), simulator, program, numerics, check=check) > 50
+    assert (
+        every_line(lambda: nki_hf.attention(q, k, v), simulator, parallel_for, program_pool, program, numerics, check=check)
+        > 50
+    )
 
 
 def test_an_interrupt_at_any_line_of_the_mask_cache():
@@ -154,7 +157,7 @@ def test_an_interrupt_at_any_line_leaves_no_thread_at_work(monkeypatch):
     def check():
         assert threading.active_count() == threads
 
-    every_line(lambda: nki_hf.attention(q, k, v), simulator, check=check, stride=5)
+    every_line(lambda: nki_hf.attention(q, k, v), simulator, parallel_for, program_pool, check=check, stride=5)
     torch.testing.assert_close(nki_hf.attention(q, k, v).double(), expected, rtol=2e-5, atol=2e-5)
     assert back_end._pool._used == held(back_end._pool)
     assert simulator_backend("trn2") is not back_end

@@ -22,10 +22,11 @@ from nki_hf.backends.base import KernelCall
 from nki_hf.backends.simulator import SimulatorBackend, simulator_backend
 from nki_hf.chips import get_chip
 from nki_hf.dispatch import candidates, decide
-from nki_hf.kernels.binding import Target
 from nki_hf.kernels.flash_prefill.plan import plan_prefill
+from nki_hf.kernels.plan import Target
 from nki_hf.lang import features
 from nki_hf.problem import Mask
+from nki_hf.sim import Program
 from nki_hf.sim.run.program import fill
 from nki_hf.testing import assert_matches_reference, attention_inputs
 
@@ -272,7 +273,7 @@ def test_an_interrupt_leaves_the_back_end_usable(during, threads, monkeypatch):
     target, inputs = backend(threads=threads), attention_inputs(case_of())
     if during == "replay":
         target.run(call_of(inputs))
-    real, calls = simulator.Program.__call__ if during == "replay" else simulator.launch, []
+    real, calls = Program.__call__ if during == "replay" else simulator.launch, []
 
     def interrupted(*args, **kwargs):
         result = real(*args, **kwargs)
@@ -283,7 +284,7 @@ def test_an_interrupt_leaves_the_back_end_usable(during, threads, monkeypatch):
 
     with monkeypatch.context() as patch:
         if during == "replay":
-            patch.setattr(simulator.Program, "__call__", interrupted)
+            patch.setattr(Program, "__call__", interrupted)
         else:
             patch.setattr(simulator, "launch", interrupted)
         with pytest.raises(KeyboardInterrupt):

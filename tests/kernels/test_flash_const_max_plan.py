@@ -9,11 +9,11 @@ from const_max_cases import kernel_arguments, outputs
 
 from nki_hf.chips import CHIPS, get_chip
 from nki_hf.dispatch import decide
-from nki_hf.kernels.binding import Plan, Target
 from nki_hf.kernels.flash_const_max.call import BINDING
 from nki_hf.kernels.flash_const_max.kernel import flash_const_max, flash_const_max_loop
 from nki_hf.kernels.flash_const_max.plan import estimated_us, plan_const_max
 from nki_hf.kernels.flash_const_max.tuning import KINDS, LAWS, TABLE
+from nki_hf.kernels.plan import Plan, Target
 from nki_hf.lang import features
 from nki_hf.observers.races import races
 from nki_hf.observers.working_set import working_sets

@@ -62,17 +62,18 @@ INJECTED = {
         "sim.constraints.rule._passed", "sim.constraints.rule._stateful", "sim.faults._is_simulator", "sim.isa.affine._affine",
         "sim.isa.affine._cast_pattern", "sim.isa.affine._rejected", "sim.run.play._at", "sim.stream.conflicts._FOOTPRINTS",
         "sim.stream.footprint._verdicts", "sim.tensors.casts._narrow_table", "sim.tensors.casts._wide_table",
-        "timing.workload._COSTS", "sim.isa.microscaling._nibbles",
+        "timing.instruction_kinds._COSTS", "sim.isa.microscaling._nibbles",
     ),
     "references": ("tasks.attention_reference._LAST",),
     "lint": tuple(
         f"tools.kernel_lint.{name}"
-        for name in ("evaluation.statements._stored", "parser_values._evaluated", "parser_values._own_names",
-                     "parser_values._own_strings", "signatures._parameters", "source.own_nodes", "source.string_constants")
+        for name in ("evaluation.statements._stored", "evaluated_nodes._evaluated", "evaluated_nodes.own_names",
+                     "evaluated_nodes._own_strings", "signatures._parameters", "source.own_nodes", "source.string_constants")
     ),
     "blocks": ("sim.run.tape._current", "sim.sdk.as_nki._OPEN", "sim.options.BLOCK", "tools.tuning.noticing._noticing"),
     "tests/adapters/test_interrupts.py": (
-        "adapters.call_log._rows", "adapters.call_log._warned", "sim.execution.machine._thread", "sim.execution.numerics._lock",
+        "adapters.call_log._rows", "adapters.call_log._warned", "sim.execution.current_machine._thread",
+        "sim.execution.numerics._lock",
         "sim.execution.numerics._thread", "sim.execution.numerics._before", "sim.execution.numerics._limited",
         "sim.execution.numerics._open", "sim.execution.numerics._openblas", "backends.simulator._backends",
         "backends.simulator.simulator_backend", "backends.simulator._kernel",
@@ -92,7 +93,7 @@ _ONE_STORE = "one assignment, of a value that is complete"
 REASONS = {
     _PURE: (
         "backends.neuron.neuron_backend", "backends.neuron_sources.digest", "backends.simulator._source_hash",
-        "chips.measurements.simulated_rows", "chips.prices.instances", "chips.prices.economics", "chips.prices._file",
+        "chips.measurements.simulated_rows", "chips.prices.instances", "chips.prices.economics", "chips.prices._file", "sim.execution.products.sums_alike",
         "lang.features", "lang._speaks", "tools.bench_tasks._tasks_digest", "tools.correlate.variable_us",
         "tools.judging.traced._uses", "tools.latency._eager_head_us", "tools.model_bench.rank_interval._counts",
         "tools.subjects.events_of", "tools.tuning.study.laws", "tools.verify_oracle._code",

@@ -18,8 +18,8 @@ from nki_hf.sim.sdk import as_nki
 from nki_hf.sim.stream import conflicts, footprint
 from nki_hf.sim.tensors import casts
 from nki_hf.tasks import attention_reference
-from nki_hf.timing import workload
-from nki_hf.tools.kernel_lint import parser_values, source
+from nki_hf.timing import instruction_kinds, workload
+from nki_hf.tools.kernel_lint import evaluated_nodes, parser_values, source
 from nki_hf.tools.kernel_lint import signatures as lint_signatures
 from nki_hf.tools.kernel_lint.evaluation import statements
 from nki_hf.tools.tuning import noticing
@@ -33,7 +33,7 @@ WORKS = {
     "restarts": (restarts, (mixed,)),
     "classes": (classes, (model_classes,)),
     "stacks": (stacks, (recorded_weights,)),
-    "launches": (launches, (rule, faults, conflicts, footprint, workload, affine, casts, play)),
+    "launches": (launches, (rule, faults, conflicts, footprint, workload, instruction_kinds, affine, casts, play)),
     "references": (references, (attention_reference,)),
 }
 
@@ -65,7 +65,7 @@ def test_an_interrupt_at_any_line_of_the_lint_leaves_the_next_one_right():
         forget()
         call()
 
-    modules = (parser_values, lint_signatures, source, statements)
+    modules = (parser_values, evaluated_nodes, lint_signatures, source, statements)
     assert every_line(work, *modules, check=lambda: right(call()), stride=5) > 100
 
 

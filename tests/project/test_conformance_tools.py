@@ -13,7 +13,7 @@ from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from nki_hf.sim import launch
 from nki_hf.sim.dtypes import as_dtype
-from tools.conformance import library_cases, library_harness
+from tools.conformance import library_cases, library_harness, library_parameters
 from tools.conformance.case import Case, Outcome, Skipped, run_case
 from tools.conformance.compare import Mismatch, compare
 from tools.conformance.examples import examples_of, with_shape_checks
@@ -109,7 +109,7 @@ def test_own_cases_are_of_the_kernel_that_they_are_listed_under():
 
 def test_cases_are_chosen_small_first_and_spread_over_options():
     candidates = [{"n": n, "flag": flag} for n in (512, 64, 4096) for flag in (False, True)]
-    chosen = library_cases.choose(candidates, 3, 1024)
+    chosen = library_parameters.choose(candidates, 3, 1024)
     assert chosen == [{"n": 64, "flag": False}, {"n": 64, "flag": True}, {"n": 512, "flag": False}]
 
 
@@ -191,8 +191,8 @@ class _Sweep:
 def test_a_sweep_counts_every_size_of_its_case_and_names_them():
     case = {"range_test_options": _Sweep(B=4, T=4096, V=32128, dtype="bfloat16")}
     small = {"range_test_options": _Sweep(B=1, T=3, V=5, dtype="bfloat16")}
-    assert library_cases.choose([case, small], 1, largest=1 << 18) == [small]
-    assert library_cases.choose([case, small], 2, largest=5000) == [small]
+    assert library_parameters.choose([case, small], 1, largest=1 << 18) == [small]
+    assert library_parameters.choose([case, small], 2, largest=5000) == [small]
 
 
 class _Golden:
@@ -328,9 +328,9 @@ def test_outputs_are_told_by_the_names_that_the_test_declares():
 )
 def test_a_sweep_has_the_refusals_that_it_asks_for(switch, wanted):
     accept = lambda n: SimpleNamespace(name="VALID" if n % 2 else "INVALID")  # noqa: E731
-    rows = library_cases._coverage({"n": [1, 2], "filter": accept, **switch}, 10)
+    rows = library_parameters._coverage({"n": [1, 2], "filter": accept, **switch}, 10)
     assert {"INVALID" if row["is_negative_test_case"] else "VALID" for row in rows} == wanted
-    assert len(library_cases._coverage({"n": [1, 2], "filter": lambda n: None}, 10)) == 2
+    assert len(library_parameters._coverage({"n": [1, 2], "filter": lambda n: None}, 10)) == 2
 
 
 def test_a_known_cause_is_told_of_the_case_that_has_it_and_of_no_other():

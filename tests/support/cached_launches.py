@@ -15,9 +15,9 @@ from nki_hf.sim.run import play
 from nki_hf.sim.stream import conflicts, footprint
 from nki_hf.sim.tensors import casts
 from nki_hf.tasks import attention_reference
-from nki_hf.timing import workload
+from nki_hf.timing import instruction_kinds, workload
 from nki_hf.tools.kernel_lint import check as lint_check
-from nki_hf.tools.kernel_lint import parser_values, source
+from nki_hf.tools.kernel_lint import evaluated_nodes, source
 from nki_hf.tools.kernel_lint import signatures as lint_signatures
 from nki_hf.tools.kernel_lint.evaluation import statements
 
@@ -64,7 +64,7 @@ def launches():
         rule._passed.clear()
         rule._stateful.clear()
         faults._is_simulator.clear()
-        for each in (conflicts._FOOTPRINTS, footprint._verdicts, workload._COSTS):
+        for each in (conflicts._FOOTPRINTS, footprint._verdicts, instruction_kinds._COSTS):
             each.clear()
         for each in (casts._narrow_table, casts._wide_table, play._at, microscaling._nibbles):
             each.cache_clear()
@@ -114,9 +114,9 @@ def kernel(a):
 def lints():
     def forget():
         for module, name in (
-            (parser_values, "_evaluated"),
-            (parser_values, "_own_names"),
-            (parser_values, "_own_strings"),
+            (evaluated_nodes, "_evaluated"),
+            (evaluated_nodes, "own_names"),
+            (evaluated_nodes, "_own_strings"),
             (lint_signatures, "_parameters"),
             (source, "own_nodes"),
             (source, "string_constants"),

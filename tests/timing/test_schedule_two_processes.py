@@ -9,7 +9,7 @@ import pytest
 from test_schedule_anomalies import events_of_kernel
 
 from nki_hf.chips import get_chip
-from nki_hf.observers import timing
+from nki_hf.observers import gains
 from nki_hf.sim.beside import two_processes
 from nki_hf.timing import banks
 from nki_hf.timing.schedule import schedule
@@ -30,7 +30,7 @@ def forks(monkeypatch):
     monkeypatch.setattr(os, "fork", counted)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr(banks, "WORTH_A_PROCESS", 0)
-    monkeypatch.setattr(timing, "WORTH_A_PROCESS", 0)
+    monkeypatch.setattr(gains, "WORTH_A_PROCESS", 0)
     return made
 
 
@@ -39,13 +39,13 @@ def test_schedules_and_gains_of_two_processes_are_those_of_one(forks, name, chip
     chip = get_chip(chip)
     events = events_of_kernel(name, 1024, chip)
     alone = schedule(events, chip)
-    saved = timing.gains(alone)
+    saved = gains.gains(alone)
     assert not forks
     with two_processes():
         found = schedule(events, chip)
-        assert timing.gains(found) == saved
-        assert list(timing.gains(found)) == list(saved)
-        assert timing.gains(found, "scalar", "tensor") == {
+        assert gains.gains(found) == saved
+        assert list(gains.gains(found)) == list(saved)
+        assert gains.gains(found, "scalar", "tensor") == {
             name: saved[name] for name in ("tensor", "scalar", "sync") if name in saved
         }
     assert forks

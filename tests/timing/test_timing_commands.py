@@ -351,7 +351,7 @@ def test_a_negative_gain_is_printed_as_it_is(saved, monkeypatch):
 def test_estimated_gains_are_marked_wherever_they_are_shown(monkeypatch, tmp_path):
     done = invoke("report", *SMALL, "-o", str(tmp_path / "exact.html"))
     assert "~ is an estimate" not in done.stdout + (tmp_path / "exact.html").read_text()
-    monkeypatch.setattr("nki_hf.observers.timing.ESTIMATED_FROM", 0)
+    monkeypatch.setattr("nki_hf.observers.gains.ESTIMATED_FROM", 0)
     done, page = invoke("report", *SMALL, "-o", str(tmp_path / "page.html")), tmp_path / "page.html"
     rows = json.loads(invoke("report", *SMALL, "--json").stdout)
     marked = [row["gain_us"] for row in (*rows["engines"], *rows["dma"]) if row["gain_estimated"]]

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from nki_hf.chips import get_chip
 from nki_hf.chips.measurements import error_band
 from nki_hf.cli import app
-from nki_hf.observers import timing
+from nki_hf.observers.gains import gains, quick_gains
 from nki_hf.observers.report import facts
-from nki_hf.observers.timing import critical_path, engine_times, floors_ns, gains, quick_gains, roofline, traffic
+from nki_hf.observers.timing import critical_path, engine_times, floors_ns, roofline, traffic
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
@@ -365,7 +365,7 @@ def test_gains_of_a_long_kernel_are_exact_for_its_limit_and_near_for_the_others(
     scheduled = schedule(events, numbers)
     exact = gains(scheduled)
     assert quick_gains(scheduled) == (exact, frozenset())  # a short one has no estimates
-    monkeypatch.setattr(timing, "ESTIMATED_FROM", 0)
+    monkeypatch.setattr("nki_hf.observers.gains.ESTIMATED_FROM", 0)
     found, estimated = quick_gains(scheduled)
     limit = max(floors_ns(scheduled), key=floors_ns(scheduled).get)
     assert estimated
@@ -397,7 +397,7 @@ def test_what_happens_outside_the_pieces_is_not_estimated(monkeypatch):
     chip = get_chip("trn2")
     run = launch(kernel, (np.zeros((128, 512), np.float32),), options=SimOptions(chip=chip, values=False))
     scheduled = schedule(run.events, chip)
-    monkeypatch.setattr(timing, "ESTIMATED_FROM", 0)
+    monkeypatch.setattr("nki_hf.observers.gains.ESTIMATED_FROM", 0)
     found, estimated = quick_gains(scheduled)
     assert not {"gpsimd", "dma"} & estimated
     assert found["gpsimd"] == gains(scheduled, "gpsimd")["gpsimd"] > 0.05 * scheduled.total_ns

@@ -3,7 +3,7 @@
 import pytest
 
 from nki_hf.chips import get_chip
-from nki_hf.observers.timing import gains
+from nki_hf.observers.gains import gains
 from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.stream.events import Buffer, Event, Region
 from nki_hf.timing.costs import cost_of

@@ -69,7 +69,7 @@ def test_the_printed_command_repeats_the_run(bench, small, tmp_path):
 
 @pytest.mark.parametrize(("below", "shown"), [(True, ".venv/bin/python"), (False, "/opt/venv/bin/python")])
 def test_the_interpreter_is_the_one_that_ran_as_one_types_it(monkeypatch, below, shown):
-    from nki_hf.tools.model_bench.run import _interpreter
+    from nki_hf.tools.model_bench.header import interpreter as _interpreter
 
     monkeypatch.setattr(sys, "executable", str(Path.cwd() / ".venv/bin/python") if below else shown)
     assert _interpreter() == shown

@@ -8,7 +8,7 @@ import pytest
 
 import nki_hf
 from nki_hf.sim.beside import in_two, two_processes
-from nki_hf.tools.judging import server
+from nki_hf.tools.judging import limited_process
 from tests.support.judged_kernels import OPTIONS, RIGHT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are made on Linux alone")
@@ -21,9 +21,9 @@ def two_processors(monkeypatch):
 
 def ended(tmp_path, body, seconds):
     """How a process of the judge's ends that runs `body`, and what the server makes of it."""
-    process = server._started(body, tmp_path, "times", seconds, 8 << 30)
-    how = server._ended(process, seconds)
-    return how, server._answer(tmp_path, "times", how)
+    process = limited_process.started(body, tmp_path, "times", seconds, 8 << 30)
+    how = limited_process.ended(process, seconds)
+    return how, limited_process.answer_of(tmp_path, "times", how)
 
 
 def test_a_copy_ends_with_the_process_whose_time_is_over(tmp_path):

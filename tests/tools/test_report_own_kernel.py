@@ -73,7 +73,7 @@ def test_a_line_of_the_source_is_one_line_however_long_it_and_its_figures_are(br
     kernel = tmp_path / "kernel.py"
     kernel.write_text(re.sub(r"\bpower\b", "a_name_that_goes_on_" * 6, OWN))
     side = side_of(ModelRequest(kernel=str(kernel), seqlen=1024, chip="trn2", task="softmax"), window=64)
-    monkeypatch.setattr("nki_hf.tools.pages.report_page.source_files", slow)
+    monkeypatch.setattr("nki_hf.tools.pages.report_source.source_files", slow)
     (tmp_path / "page.html").write_text(report_page(side))
     browser.open(tmp_path / "page.html", width=width, ready=DRAWN)
     assert (browser.overflowing(), browser.complaints) == ([], [])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import importlib.util
 import inspect
 import itertools
-import math
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,9 +18,10 @@ import numpy as np
 from nki_hf.errors import KernelFault
 from tools.conformance.case import Case, Skipped
 from tools.conformance.library_extra import EXTRA
-from tools.conformance.library_harness import MAX_ELEMENTS, SimulatingOrchestrator
+from tools.conformance.library_harness import SimulatingOrchestrator
+from tools.conformance.library_parameters import choose, largest_of, parameters_of, required, swept
 
-__all__ = ["MODULES", "cases_of", "choose", "load"]
+__all__ = ["MODULES", "cases_of", "load"]
 
 _PREFIX = "test.integration.nkilib"
 MODULES = {
@@ -81,11 +80,8 @@ MODULES = {
 Larger cases are left out, unless a method has no other: the simulator is not the place for 36,864 tokens.
 """
 
-_DRAWS = 300
 _LARGE = 2
 """Cases of a method whose smallest case is larger than what `MODULES` has: of its smallest ones that many."""
-_CORES = 2
-"""Of a launch of a sweep: fewer positions than `PB` for each would leave batches in part empty, which no case of it does."""
 _FIXTURES = ("self", "test_manager", "collector", "platform_target", "request")
 
 
@@ -104,21 +100,6 @@ def cases_of(kernel: str, limit: int) -> list[Case]:
     return found + (EXTRA[kernel]() if kernel in EXTRA else [])
 
 
-def choose(candidates: Iterable[dict[str, Any]], limit: int, largest: int) -> list[dict[str, Any]]:
-    """At most `limit` of the parameter sets: small ones first, those that bring an option value not seen before leading.
-
-    Sets with a number above `largest` are left out. Sizes are ints above 2; everything else is an option value.
-    """
-    ordered = sorted((item for item in candidates if _largest(item) <= largest), key=_size)
-    seen: set[tuple[str, str]] = set()
-    chosen, rest = [], []
-    for item in ordered:
-        values = {(key, str(value)) for key, value in item.items() if not (_is_size(value) or hasattr(value, "tensors"))}
-        (chosen if values - seen else rest).append(item)
-        seen |= values
-    return (chosen + rest)[:limit]
-
-
 def _cases_of_method(kernel: str, group: type, method: str, function: Callable[..., Any], limit: int) -> list[Case]:
     marks = getattr(function, "pytestmark", [])
     platforms = _platforms(marks)
@@ -128,14 +109,14 @@ def _cases_of_method(kernel: str, group: type, method: str, function: Callable[.
     np.random.seed(0)  # noqa: NPY002  (the library's generators draw from the global state)
     names = [name for name in inspect.signature(function).parameters if name not in _FIXTURES]
     largest = MODULES[kernel][1]
-    pairs = itertools.product(_sweep(function) or [{}], _parameters(marks, largest))
+    pairs = itertools.product(swept(function) or [{}], parameters_of(marks, largest))
     candidates = [{**sweep, **given} for sweep, given in pairs]
     chosen = choose(candidates, limit, largest)
     result = []
     if candidates and not chosen:
-        chosen = choose(candidates, limit, sorted(map(_largest, candidates))[:_LARGE][-1])[:_LARGE]
+        chosen = choose(candidates, limit, sorted(map(largest_of, candidates))[:_LARGE][-1])[:_LARGE]
     for values in chosen:
-        missing = [name for name in names if name not in values and _required(function, name)]
+        missing = [name for name in names if name not in values and required(function, name)]
         told = {key: value for key, value in values.items() if f"{key}_name" not in values}
         option = f"{method}: " + ", ".join(f"{key}={_text(value)}" for key, value in told.items())
         if missing:
@@ -203,80 +184,6 @@ class _Collector:
         return lambda *args, **kwargs: None
 
 
-def _parameters(marks: list[Any], largest: int) -> list[dict[str, Any]]:
-    axes: list[list[dict[str, Any]]] = []
-    for mark in marks:
-        if mark.name == "parametrize":
-            names, values = mark.args[0], list(mark.args[1])
-            keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-            rows = []
-            for value in values:
-                plain = value.values if hasattr(value, "marks") else value
-                if hasattr(value, "marks") and any(item.name in ("skip", "xfail") for item in value.marks):
-                    continue
-                row = tuple(plain) if len(keys) > 1 or hasattr(value, "marks") else (plain,)
-                rows.append(dict(zip(keys, row, strict=True)))
-            axes.append(rows)
-        elif mark.name == "coverage_parametrize":
-            axes.append(_coverage(dict(mark.kwargs), largest))
-    if not axes:
-        return [{}]
-    return [{key: value for part in combination for key, value in part.items()} for combination in itertools.product(*axes)]
-
-
-def _coverage(arguments: dict[str, Any], largest: int) -> list[dict[str, Any]]:
-    """Random draws from a sweep's value lists, judged by the sweep's own filter: valid ones, and refusals it expects.
-
-    The library's generator (all pairs) takes minutes for one sweep; a seeded draw of small values does for a sample.
-    """
-    accept = arguments.pop("filter", None) or arguments.pop("filter_func", None)
-    wanted = ("VALID", "INVALID") if arguments.pop("enable_invalid_combination_tests", True) else ("VALID",)
-    lists: dict[str, list[Any]] = {}
-    for name, values in arguments.items():
-        plain = getattr(values, "values", values)
-        if isinstance(plain, list | np.ndarray):
-            listed = plain.tolist() if isinstance(plain, np.ndarray) else plain
-            lists[name] = [value for value in listed if not _is_size(value) or value <= largest] or listed[:1]
-    draw = random.Random(0)
-    rows: dict[str, dict[str, Any]] = {}
-    for _ in range(_DRAWS):
-        item = {name: draw.choice(values) for name, values in lists.items()}
-        verdict = getattr(accept and accept(**_accepted(accept, item)), "name", "VALID")  # a filter that says nothing accepts
-        if verdict in wanted:
-            rows.setdefault(str(item), {**item, "is_negative_test_case": verdict == "INVALID"})
-    return list(rows.values())
-
-
-def _sweep(function: Callable[..., Any]) -> list[dict[str, Any]]:
-    """The cases of a sweep of the library's older framework (`@range_test_config`); empty for other tests."""
-    config = getattr(function, "range_test_config", None)
-    if config is None:
-        return []
-    ranges = config.global_tensor_configs
-    found: list[Any] = []
-    for generator in ranges.custom_generators:
-        found += generator.generate_ranges(ranges, config.additional_params)
-    fitting = {str(case.tensors): case for case in map(_fitting, found)}  # what was cut may have become equal
-    return [{"range_test_options": case} for case in fitting.values()]
-
-
-def _fitting(case: Any) -> Any:
-    """The case itself, or, where its logits `[B * T, V]` are too many to simulate, with `PB` positions a core, or `PB`."""
-    changed = {}
-    for name, sizes in case.tensors.items():
-        if {"B", "T", "V", "PB"} <= set(sizes) and sizes["B"] * sizes["T"] * sizes["V"] > MAX_ELEMENTS:
-            cores = _CORES if _CORES * sizes["PB"] * sizes["V"] <= MAX_ELEMENTS else 1
-            changed[name] = {**sizes, "B": 1, "T": cores * sizes["PB"]}
-    return dataclasses.replace(case, tensors={**case.tensors, **changed}, test_type="cut") if changed else case
-
-
-def _accepted(function: Callable[..., Any], item: dict[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return item
-    return {parameter.name: item.get(parameter.name) for parameter in parameters}
-
-
 def _platforms(marks: list[Any]) -> list[str]:
     """The generations that a test is for, trn2 before trn3."""
     allowed = ["TRN2", "TRN3"]
@@ -318,33 +225,6 @@ def _skip(reason: str) -> Callable[[], float | None]:
         raise Skipped(reason)
 
     return run
-
-
-def _required(function: Callable[..., Any], name: str) -> bool:
-    return inspect.signature(function).parameters[name].default is inspect.Parameter.empty
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and abs(int(value)) > 2
-
-
-def _sizes(item: Any) -> list[int]:
-    """Every size among the parameters of a case, at whatever depth."""
-    if isinstance(item, dict | tuple | list):
-        return [number for part in (item.values() if isinstance(item, dict) else item) for number in _sizes(part)]
-    if hasattr(item, "tensors"):
-        return _sizes(item.tensors)
-    if hasattr(item, "__dict__") and not isinstance(item, type | Enum):
-        return [abs(int(value)) for value in vars(item).values() if _is_size(value)]
-    return [abs(int(item))] if _is_size(item) else []
-
-
-def _size(item: dict[str, Any]) -> float:
-    return sum(math.log(number) for number in _sizes(item))
-
-
-def _largest(item: dict[str, Any]) -> int:
-    return max(_sizes(item), default=0)
 
 
 def _text(value: Any) -> str:

@@ -2,23 +2,20 @@
 
 Its tests describe a launch (`KernelArgs`: kernel, inputs, golden output, tolerances) and hand it to an orchestrator that
 compiles for hardware. Here the orchestrator simulates. Packages that the harness needs and that are not public or not
-relevant (metrics, remote hosts, `neuron_dtypes`) are replaced by small modules of our own.
+relevant (metrics, remote hosts, `neuron_dtypes`) are replaced by small modules of our own (library_stand_ins.py).
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.abc
 import importlib.machinery
 import inspect
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -27,25 +24,18 @@ import numpy as np
 
 from nki_hf import sim
 from nki_hf.chips import get_chip
-from nki_hf.sim.dtypes import as_dtype
 from nki_hf.sim.execution.storage import INTEGER_SENTINEL
 from nki_hf.sim.isa import microscaling
-from nki_hf.sim.sdk import typing as nki_typing
 from nki_hf.sim.tensors.tensor import NkiTensor
 from tools.conformance.case import Skipped
 from tools.conformance.compare import Mismatch, compare
+from tools.conformance.library_framework import ALIASED, accept_aliased_inputs, hand_over_packed_inputs
 from tools.conformance.library_judged import judged
-from tools.conformance.packed_arrays import is_packed, packed, unpacked
+from tools.conformance.library_stand_ins import install, uninstall
+from tools.conformance.packed_arrays import is_packed, unpacked
 
-__all__ = ["SimulatingOrchestrator", "install", "install_for_good", "library"]
+__all__ = ["SimulatingOrchestrator", "install_for_good", "library"]
 
-_REPLACED = (
-    "aws_embedded_metrics", "plotext", "boto3", "botocore", "paramiko", "fabric", "fabric2", "pandas", "matplotlib",
-    "test.utils.test_orchestrator", "test.utils.metrics_collector", "test.utils.metrics_emitter",
-    "test.utils.tensor_histogram", "test.utils.host_management", "test.utils.perf_analysis_private",
-)  # fmt: skip
-_ALIASED = ".must_alias_input"
-"""Ends the name of an input that a kernel writes in place."""
 MAX_ELEMENTS = 1 << 28
 """Largest number of elements of all inputs together that is simulated; larger cases are not run, and say so."""
 
@@ -59,13 +49,12 @@ def library(checkout: Path) -> Iterator[None]:
     try:
         with sim.as_nki(), _quantize_mx_of_0_3(), _own_base():
             install(checkout)
-            _accept_aliased_inputs()
-            _hand_over_packed_inputs()
+            accept_aliased_inputs()
+            hand_over_packed_inputs()
             SimulatingOrchestrator.checkout = checkout
             yield
     finally:
-        sys.path[:2] = []
-        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Replacements | _RepairedFiles)]
+        uninstall()
         for name in set(sys.modules) - before:
             if name.split(".")[0] in ("test", "nkilib_src", "nkilib", "neuron_dtypes", "neuronxcc"):
                 del sys.modules[name]
@@ -100,21 +89,6 @@ def install_for_good(checkout: Path) -> None:
     kept.enter_context(_own_base())
     kept.pop_all()
     install(checkout)
-
-
-def install(checkout: Path) -> None:
-    """Let the checkout's kernels and tests be imported; in `as_nki`."""
-    sys.meta_path[:0] = [_Replacements(), _RepairedFiles()]
-    sys.modules.pop("test", None)
-    sys.modules["neuron_dtypes"] = _neuron_dtypes()
-    for name in ("neuronxcc", "neuronxcc.nki", "neuronxcc.starfish", "neuronxcc.starfish.support"):
-        sys.modules[name] = ModuleType(name)
-        sys.modules[name].__path__ = []
-    sys.modules["neuronxcc.nki.typing"] = sys.modules["neuronxcc.nki"].typing = nki_typing  # type: ignore[attr-defined]
-    sys.modules["neuronxcc.starfish.support.dtype"] = sys.modules["neuron_dtypes"]
-    sys.path[:0] = [str(checkout / "src"), str(checkout)]
-    _repair_call()
-    _repair_name()
 
 
 class SimulatingOrchestrator:
@@ -158,7 +132,7 @@ class SimulatingOrchestrator:
         if not hasattr(launch.kernel_input, "items"):
             raise Skipped("its ranks exchange data; a simulated launch has one device")
         inputs = {
-            name.removesuffix(_ALIASED): value.copy() if isinstance(value, np.ndarray) else value
+            name.removesuffix(ALIASED): value.copy() if isinstance(value, np.ndarray) else value
             for name, value in launch.kernel_input.items()
         }
         total = sum(value.size for value in inputs.values() if isinstance(value, np.ndarray))
@@ -201,8 +175,8 @@ class SimulatingOrchestrator:
         judged(
             self.checkout,
             launch.kernel_func,
-            {name.removesuffix(_ALIASED): value for name, value in given},
-            [name.removesuffix(_ALIASED) for name, _ in given if name.endswith(_ALIASED) or name in written],
+            {name.removesuffix(ALIASED): value for name, value in given},
+            [name.removesuffix(ALIASED) for name, _ in given if name.endswith(ALIASED) or name in written],
             wanted,
             outputs[: len(wanted)],
             (checks.relative_accuracy, checks.absolute_accuracy),
@@ -279,136 +253,3 @@ def _scaled(value: Any, factor: float) -> Any:
     if factor == 1.0 or value.dtype.kind in "iub":
         return value.copy()
     return (value.astype(np.float32) * np.float32(factor)).astype(value.dtype)
-
-
-def _accept_aliased_inputs() -> None:
-    """Let a test's output descriptor find an input that is written in place under its plain name too."""
-    framework = importlib.import_module("test.utils.unit_test_framework").UnitTestFramework
-    original = framework.__init__
-
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        describe = self.output_tensor_descriptor
-        self.output_tensor_descriptor = lambda given: describe(
-            {**{name.removesuffix(_ALIASED): value for name, value in given.items()}, **given}
-        )
-
-    framework.__init__ = initialize
-
-
-def _hand_over_packed_inputs() -> None:
-    """Let a test's reference get arrays of packed types as they are: only a type's name tells them from whole numbers there."""
-    framework = importlib.import_module("test.utils.unit_test_framework")
-    original = framework.torch_ref_wrapper
-
-    def wrapper(reference: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        @functools.wraps(reference)
-        def opened(**given: Any) -> Any:
-            opened = {name: value.array if isinstance(value, _Packed) else value for name, value in given.items()}
-            return reference(**opened)
-
-        wrapped = original(opened, *args, **kwargs)
-
-        @functools.wraps(reference)
-        def closed(**given: Any) -> Any:
-            return wrapped(
-                **{
-                    name: _Packed(value) if isinstance(value, np.ndarray) and is_packed(value) else value
-                    for name, value in given.items()
-                }
-            )
-
-        return closed
-
-    framework.torch_ref_wrapper = wrapper
-
-
-class _Packed:
-    """An array of a packed type that no test takes for one of whole numbers, and what it is for a reference.
-
-    Attributes:
-      array: the array, whose `dtype` has the name of its type.
-    """
-
-    def __init__(self, array: Any) -> None:
-        named = type("Named", (np.ndarray,), {"dtype": as_dtype(array.dtype)})
-        self.array = array.view(named)
-
-
-def _repair_name() -> None:
-    """test_topk_reduce.py of April 2026 imports its kernel from a package that the tree does not have: let it."""
-    root = "nkilib_src.nkilib.experimental"
-    package = sys.modules[f"{root}.subkernels"] = ModuleType(f"{root}.subkernels")
-    package.__path__ = list(importlib.import_module(f"{root}.collectives").__path__)
-
-
-def _repair_call() -> None:
-    """qkv_cte.py of April 2026 imports the module stream_shuffle_broadcast and calls it as its function: let it."""
-    module = importlib.import_module("nkilib_src.nkilib.core.utils.stream_shuffle_broadcast")
-    function = module.stream_shuffle_broadcast
-    call = {"__call__": lambda self, *args, **kwargs: function(*args, **kwargs)}
-    module.__class__ = type("CallableModule", (ModuleType,), call)
-
-
-class _Replacements(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives an empty, permissive module for every name in `_REPLACED` and below."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if any(name == item or name.startswith(item + ".") for item in _REPLACED):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return _Permissive(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        return None
-
-
-class _RepairedFiles(importlib.abc.MetaPathFinder):
-    """Finds mlp.py of April 2026, which no Python compiles: the end of its docstring stands there twice."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(name, path) if name.endswith("nkilib.core.mlp.mlp") else None
-        if spec is not None and spec.origin is not None:
-            spec.loader = _OneDocstring(name, spec.origin)
-        return spec
-
-
-class _OneDocstring(importlib.machinery.SourceFileLoader):
-    _TWICE = re.compile(rb'(?<=\n    """\n)\n        TKG mode supports:.*?\n    """\n', re.DOTALL)
-
-    def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:
-        """The file without the second end, its lines numbered as before."""
-        blank = self._TWICE.sub(lambda found: b"\n" * found[0].count(b"\n"), bytes(data))
-        return super().source_to_code(blank, path, **options)
-
-
-class _Permissive(ModuleType):
-    """A module whose every attribute is a class that does nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {"__init__": lambda self, *a, **k: None, "__getattr__": lambda self, _: lambda *a, **k: None})
-
-
-def _neuron_dtypes() -> ModuleType:
-    """`neuron_dtypes`, reduced to what the tests call: casts and sizes."""
-    module = ModuleType("neuron_dtypes")
-
-    def static_cast(array: Any, dtype: Any) -> Any:
-        source, target = np.asarray(array), as_dtype(dtype)
-        if is_packed(source):
-            source = unpacked(source)
-        return packed(source, target) if target.family == "packed" else source.astype(target.dtype)
-
-    module.static_cast = static_cast  # type: ignore[attr-defined]
-    module.sizeinbytes = lambda dtype: as_dtype(dtype).itemsize  # type: ignore[attr-defined]
-    module.finfo = lambda dtype: SimpleNamespace(dtype=as_dtype(dtype).dtype)  # type: ignore[attr-defined]
-    module.is_float_type = lambda dtype: as_dtype(dtype).is_float  # type: ignore[attr-defined]
-    for name in ("bfloat16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float16", "float32"):
-        setattr(module, name, as_dtype(name).dtype.type)
-    for name in ("float8_e4m3fn_x4", "float8_e5m2_x4", "float4_e2m1fn_x4"):
-        setattr(module, name, as_dtype(name))
-    return module

@@ -1,4 +1,4 @@
-"""Arguments of the compute instructions that other searches leave at their defaults, and activate2."""
+"""Arguments of the instructions of Vector and GpSimd that other searches leave at their defaults."""
 
 from __future__ import annotations
 
@@ -9,192 +9,10 @@ import numpy as np
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from tools.fuzz.kernel_programs import Step
-from tools.fuzz.rare_site import UNIT, Array, Draw, Rare, Seen, Site, flat_of
+from tools.fuzz.rare_alu import ALU, Result, combined, folded
+from tools.fuzz.rare_site import UNIT, Draw, Rare, Seen, Site
 
 __all__ = ["ENGINES"]
-
-Result = tuple[Array, Any]
-_ALU: dict[str, Any] = {
-    "bypass": lambda x, y: x,
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-}
-_FUNCTIONS: dict[str, Any] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "exp": np.exp,
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "square": np.square,
-    "abs": np.abs,
-    "copy": lambda x: x,
-}
-
-
-def _combined(alu: str, one: Any, two: Any, reverse: bool = False) -> Array:
-    found: Array = _ALU[alu](*((two, one) if reverse else (one, two)))
-    return found
-
-
-def _folded(alu: str, values: Array, slack: Any = 0.0) -> Result:
-    """The reduction of float64 rows, each element of which may be off by `slack`."""
-    slack = np.broadcast_to(slack, values.shape)
-    if alu == "add":
-        sums = np.abs(values).sum(1, keepdims=True)
-        return values.sum(1, keepdims=True), UNIT * values.shape[1] * sums + slack.sum(1, keepdims=True) + 2.0**-126
-    if alu in ("abs_max", "abs_min"):
-        size = np.abs(values)
-        place = (size.argmax(1) if alu == "abs_max" else size.argmin(1))[:, None]
-        chosen = np.take_along_axis(values, place, 1)
-        both = (np.abs(values + chosen) <= 2 * slack).any(1, keepdims=True)  # which sign such a tie has no document says
-        return chosen, np.where(both, np.inf, slack.max(1, keepdims=True))
-    if alu == "multiply":
-        found = np.prod(values, 1, keepdims=True)
-        far = np.abs(np.log2(np.where(values == 0, 1.0, np.abs(values)))).sum(1, keepdims=True) > 120
-        return found, np.where(far, np.inf, UNIT * values.shape[1] * np.abs(found) + 2.0**-126)
-    return _ALU[alu].reduce(values, axis=1, keepdims=True), slack.max(1, keepdims=True)
-
-
-_PAIRS = (
-    ("multiply", "add"),
-    ("multiply", "subtract"),
-    ("multiply", "bypass"),
-    ("add", "bypass"),
-    ("subtract", "bypass"),
-    ("bypass", "bypass"),
-)
-"""Of activate2."""
-
-
-# ---- the Scalar engine ----------------------------------------------------------------------------------------------
-
-
-def _draw_activate2(draw: Draw) -> Step | None:
-    if draw.program["chip"] != "trn3":
-        return None
-    columns, pair = draw.flag(), draw.pick(*_PAIRS)
-    return {
-        "alu": pair[0],
-        "alu1": pair[1],
-        "function": draw.pick("prelu", "prelu", *_FUNCTIONS),
-        "operand": "c0" if columns else draw.number(),
-        "operand1": "c1" if columns else draw.number(),
-        "reverse": draw.flag() and pair[0] != "bypass",
-        "reverse1": draw.flag() and pair[1] != "bypass",
-        "slope": draw.pick(0.0, 0.25, -2.0, "c0"),
-        "reduced": draw.pick(None, "add", "maximum", "minimum", "abs_max", "abs_min"),
-    }
-
-
-def _issue_activate2(site: Site) -> Any:
-    step, found = site.step, site.fresh(site.p, site.n, dtype=getattr(nl, site.step["type"]))
-    more: dict[str, Any] = {}
-    if step["function"] == "prelu":
-        more["relu_param"] = site.operand(step["slope"])
-    if step["reduced"] is not None:
-        more["reduce_res"], more["reduce_op"] = site.fresh(site.p, 1), getattr(nl, step["reduced"])
-        more["reduce_cmd"] = nisa.reduce_cmd.reset_reduce
-    nisa.activate2(
-        dst=found,
-        op=getattr(nl, step["function"]),
-        data=site.data,
-        imm0=site.operand(step["operand"]),
-        imm1=site.operand(step["operand1"]),
-        op0=getattr(nl, step["alu"]),
-        op1=getattr(nl, step["alu1"]),
-        reverse0=step["reverse"],
-        reverse1=step["reverse1"],
-        **more,
-    )
-    return more.get("reduce_res", found)
-
-
-def _model_activate2(seen: Seen) -> Result:
-    step, x = seen.step, seen.data.astype(np.float32)
-    x = _combined(step["alu"], x, seen.operand(step["operand"]), step["reverse"])
-    x = _combined(step["alu1"], x, seen.operand(step["operand1"]), step["reverse1"])
-    wide = np.broadcast_to(x, seen.data.shape).astype(np.float64)
-    if step["function"] == "prelu":
-        found = np.where(wide > 0, wide, np.where(wide == 0, 0.0, wide) * seen.operand(step["slope"]))
-    else:
-        found = _FUNCTIONS[step["function"]](wide)
-    slack = 8 * UNIT * np.abs(found) + 2.0**-126
-    return (found, slack) if step["reduced"] is None else _folded(step["reduced"], found, slack)
-
-
-def _draw_activation_reduce(draw: Draw) -> Step:
-    return {
-        "function": draw.pick(*_FUNCTIONS),
-        "alu": draw.pick("add", "add", "maximum", "minimum"),
-        "scale": draw.pick(1.0, -0.5, "c0"),
-        "bias": draw.pick(None, "c1"),
-    }
-
-
-def _issue_activation_reduce(site: Site) -> Any:
-    step, found = site.step, site.fresh(site.p, site.n + 1)
-    more = {} if step["bias"] is None else {"bias": site.operand(step["bias"])}
-    nisa.activation_reduce(
-        dst=found[:, 0 : site.n],
-        op=getattr(nl, step["function"]),
-        data=flat_of(site.data),
-        reduce_op=getattr(nl, step["alu"]),
-        reduce_res=found[:, site.n : site.n + 1],
-        scale=site.operand(step["scale"]),
-        **more,
-    )
-    return found
-
-
-def _scaled(seen: Seen) -> Array:
-    x = seen.data.astype(np.float32) * seen.operand(seen.step["scale"])
-    return x if seen.step["bias"] is None else x + seen.operand(seen.step["bias"])
-
-
-def _model_activation_reduce(seen: Seen) -> Result:
-    found = _FUNCTIONS[seen.step["function"]](_scaled(seen).astype(np.float64))
-    slack = 8 * UNIT * np.abs(found) + 2.0**-126
-    total, apart = _folded(seen.step["alu"], found, slack)
-    return np.concatenate([found, total], 1), np.concatenate([slack, np.broadcast_to(apart, total.shape)], 1)
-
-
-def _draw_activation_chain(draw: Draw) -> Step:
-    commands = [draw.pick("reset", "reset_reduce"), *(draw.pick("reduce", "idle", "reset_reduce") for _ in range(2)), "reduce"]
-    return {"commands": commands, "scales": [draw.number() for _ in commands]}
-
-
-def _issue_activation_chain(site: Site) -> Any:
-    """The registers of the Scalar engine over several instructions; the last of them stores."""
-    found, total = site.fresh(site.p, site.n), site.fresh(site.p, 1)
-    for number, (command, scale) in enumerate(zip(site.step["commands"], site.step["scales"], strict=True)):
-        more = {"reduce_res": total} if number == len(site.step["commands"]) - 1 else {}
-        nisa.activation(
-            dst=found,
-            op=nl.copy,
-            data=site.data,
-            scale=scale,
-            reduce_op=nl.add,
-            reduce_cmd=getattr(nisa.reduce_cmd, command),
-            **more,
-        )
-    return total
-
-
-def _model_activation_chain(seen: Seen) -> Result:
-    total, size = np.zeros((seen.p, 1)), np.zeros((seen.p, 1))
-    for command, scale in zip(seen.step["commands"], seen.step["scales"], strict=True):
-        values = (seen.data.astype(np.float32) * np.float32(scale)).astype(np.float64)
-        if command.startswith("reset"):
-            total, size = 0 * total, 0 * size
-        if command.endswith("reduce"):
-            total = total + values.sum(1, keepdims=True)
-            size = size + np.abs(values).sum(1, keepdims=True)
-    return total, UNIT * (4 * seen.n + 4) * size + 2.0**-126
-
-
-# ---- the Vector engine and GpSimd -----------------------------------------------------------------------------------
 
 
 def _draw_placed(draw: Draw) -> Step:
@@ -237,7 +55,7 @@ def _issue_placed(site: Site) -> Any:
 def _model_placed(seen: Seen) -> Result:
     step, x = seen.step, seen.data.astype(np.float32)
     if step["form"] == "tensor":
-        return _combined(step["alu"], x, seen.raw("other").astype(np.float32)), 0
+        return combined(step["alu"], x, seen.raw("other").astype(np.float32)), 0
     if step["form"] == "memset":
         return np.full((seen.p, seen.n), step["operand"]), 0
     if step["form"] == "rsqrt":
@@ -278,7 +96,7 @@ def _model_reduced(seen: Seen) -> Result:
     x = seen.wide()
     x = np.stack([x, 2 * x], 1)
     rows = x.reshape(seen.p, -1)[:, None] if seen.step["axes"] == "both" else x
-    both = [_folded(seen.step["alu"], rows[:, n]) for n in range(rows.shape[1])]
+    both = [folded(seen.step["alu"], rows[:, n]) for n in range(rows.shape[1])]
     found = np.concatenate([value for value, _ in both], 1)
     slack = np.concatenate([np.broadcast_to(apart, value.shape) for value, apart in both], 1)
     return -found if seen.step["negate"] else found, slack
@@ -325,10 +143,10 @@ def _model_reversed(seen: Seen) -> Result:
     step, x = seen.step, seen.data.astype(np.float32)
     if step["form"] == "reduce":
         values = np.concatenate([np.full((seen.p, 1), step["operand1"]), x - np.float32(step["operand"])], 1)
-        return _folded(step["alu1"], values.astype(np.float64))
+        return folded(step["alu1"], values.astype(np.float64))
     other, running, columns = seen.raw("other").astype(np.float32), np.full(seen.p, step["operand"], np.float32), []
     for place in range(seen.n):
-        running = _combined(step["alu1"], running - x[:, place], other[:, place])
+        running = combined(step["alu1"], running - x[:, place], other[:, place])
         columns.append(running)
     return np.stack(columns, 1), 0
 
@@ -373,7 +191,7 @@ def _model_ranged(seen: Seen) -> Result:
     }
     inside = compare[step["alu"]](index, seen.operand("c0")) & compare[step["alu1"]](index, seen.operand("c1"))
     found = np.where(inside, seen.wide(), float(np.finfo(np.float32).min))
-    last, apart = _folded("maximum", found) if step["command"] != "reset" else (np.full((seen.p, 1), -2.0), 0.0)
+    last, apart = folded("maximum", found) if step["command"] != "reset" else (np.full((seen.p, 1), -2.0), 0.0)
     slack = np.concatenate([np.zeros(found.shape), np.broadcast_to(apart, last.shape)], 1)
     return np.concatenate([found, last], 1), slack
 
@@ -401,7 +219,7 @@ def _model_selected(seen: Seen) -> Result:
     width = min(seen.n, 64)
     chosen = seen.ints(seen.p, width, seen.step["below"]) != 0
     values = np.where(chosen, seen.wide()[:, :width], seen.operand(seen.step["operand"])).astype(np.float64)
-    total, apart = _folded("maximum", values)
+    total, apart = folded("maximum", values)
     found = np.full((seen.p, seen.n + 1), 0.5)
     found[:, :width], found[:, seen.n :] = values, total
     slack = np.zeros(found.shape)
@@ -434,11 +252,11 @@ def _issue_running(site: Site) -> Any:
 
 def _model_running(seen: Seen) -> Result:
     step = seen.step
-    values = _combined(step["alu"], seen.data.astype(np.float32), np.float32(step["operand"])).astype(np.float64)
+    values = combined(step["alu"], seen.data.astype(np.float32), np.float32(step["operand"])).astype(np.float64)
     running, size = np.full((seen.p, 1), step["operand1"]), np.full((seen.p, 1), abs(step["operand1"]))
     for _ in range(1 + step["again"]):
         whole = np.concatenate([running[:, -1:], values], 1)
-        running = _ALU[step["alu1"]].accumulate(whole, axis=1)[:, 1:]
+        running = ALU[step["alu1"]].accumulate(whole, axis=1)[:, 1:]
         size = np.abs(np.concatenate([size[:, -1:], values], 1)).cumsum(1)[:, 1:]
     return running, UNIT * 2 * (seen.n + 1) * size if step["alu1"] == "add" else 0.0
 
@@ -463,13 +281,10 @@ def _issue_powers(site: Site) -> Any:
 def _model_powers(seen: Seen) -> Result:
     inner = (seen.data.astype(np.float32) - np.float32(seen.step["operand"])).astype(np.float64)
     found = np.concatenate([np.full((seen.p, 1), seen.step["operand1"]), np.exp(inner)], 1)
-    return _folded("add", found, 8 * UNIT * np.abs(found) + 2.0**-126)
+    return folded("add", found, 8 * UNIT * np.abs(found) + 2.0**-126)
 
 
 ENGINES = {
-    "activate2": Rare(_draw_activate2, _issue_activate2, _model_activate2),
-    "activation_reduce": Rare(_draw_activation_reduce, _issue_activation_reduce, _model_activation_reduce),
-    "activation_chain": Rare(_draw_activation_chain, _issue_activation_chain, _model_activation_chain),
     "placed": Rare(_draw_placed, _issue_placed, _model_placed),
     "reduced": Rare(_draw_reduced, _issue_reduced, _model_reduced),
     "reversed": Rare(_draw_reversed, _issue_reversed, _model_reversed),

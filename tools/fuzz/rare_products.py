@@ -1,4 +1,4 @@
-"""The Tensor engine's rarer products: 0/1 operands, transposes by a permutation, parts of the array, two rows of fp8, MX."""
+"""The Tensor engine's rarer products: 0/1 operands, transposes by a permutation, parts of the array and of a bank."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import numpy as np
 from nki_hf.sim import isa as nisa
 from nki_hf.sim import language as nl
 from tools.fuzz.kernel_programs import Step
-from tools.fuzz.rare_site import UNIT, Array, Draw, Rare, Seen, Site, as_type, flat_of, typed
+from tools.fuzz.rare_site import UNIT, Array, Draw, Rare, Seen, Site, flat_of, typed
 
-__all__ = ["PRODUCTS"]
+__all__ = ["PRODUCTS", "WIDTH", "bank_of", "copied_out", "product"]
 
 Result = tuple[Array, Any]
-_WIDTH = 8
+WIDTH = 8
 """Columns of the operand of random whole numbers."""
 
 
-def _product(one: Array, two: Array) -> Result:
+def product(one: Array, two: Array) -> Result:
+    """`one.T @ two` in float64, and how far a float32 sum may be off."""
     size = np.abs(one).T @ np.abs(two)
     return one.T @ two, np.where(size < 1e36, UNIT * (len(one) + 2) * size + 2.0**-126, np.inf)  # partial sums may overflow
 
 
-def _out(site: Site, bank: Any) -> Any:
+def copied_out(site: Site, bank: Any) -> Any:
+    """A copy in SBUF of what a bank holds."""
     found = site.fresh(*bank.shape, dtype=bank.dtype)
     nisa.tensor_copy(dst=found, src=bank)
     return found
 
 
-def _bank(site: Site, rows: int, columns: int, dtype: Any = nl.float32) -> Any:
+def bank_of(site: Site, rows: int, columns: int, dtype: Any = nl.float32) -> Any:
+    """A tile in PSUM."""
     return site.fresh(rows, columns, dtype=dtype, buffer=nl.psum)
-
-
-# ---- operands of zeros and ones, and permutations -------------------------------------------------------------------
 
 
 def _draw_bits(draw: Draw) -> Step:
@@ -42,18 +42,18 @@ def _draw_bits(draw: Draw) -> Step:
 
 def _issue_bits(site: Site) -> Any:
     kind = getattr(nl, site.step["kind"])
-    bits, data = flat_of(site.ints(site.p, _WIDTH, 2), kind), site.flat(dtype=kind)
+    bits, data = flat_of(site.ints(site.p, WIDTH, 2), kind), site.flat(dtype=kind)
     half = nl.bfloat16 if site.step["half"] and site.program["chip"] == "trn3" else nl.float32
     pair = (bits, data) if site.step["stationary"] else (data, bits)
-    bank = _bank(site, pair[0].shape[1], pair[1].shape[1], half)
+    bank = bank_of(site, pair[0].shape[1], pair[1].shape[1], half)
     told = {"is_stationary_onezero" if site.step["stationary"] else "is_moving_onezero": True}
     nisa.nc_matmul(dst=bank, stationary=pair[0], moving=pair[1], perf_mode=nisa.matmul_perf_mode.none, **told)
-    return _out(site, bank)
+    return copied_out(site, bank)
 
 
 def _model_bits(seen: Seen) -> Result:
-    bits, data = seen.ints(seen.p, _WIDTH, 2).astype(np.float64), seen.wide(dtype=seen.step["kind"])
-    return _product(bits, data) if seen.step["stationary"] else _product(data, bits)
+    bits, data = seen.ints(seen.p, WIDTH, 2).astype(np.float64), seen.wide(dtype=seen.step["kind"])
+    return product(bits, data) if seen.step["stationary"] else product(data, bits)
 
 
 def _draw_moved(draw: Draw) -> Step:
@@ -67,18 +67,15 @@ def _issue_moved(site: Site) -> Any:
     nisa.iota(dst=place, pattern=[[1, p]], offset=site.step["by"] % p, channel_multiplier=-1)
     nisa.tensor_scalar(dst=place, data=place, op0=nl.add, operand0=float(p), op1=nl.mod, operand1=float(p))
     nisa.tensor_scalar(dst=matrix, data=place, op0=nl.equal, operand0=0.0)
-    bank = _bank(site, site.n, p, kind)
+    bank = bank_of(site, site.n, p, kind)
     nisa.nc_matmul(dst=bank, stationary=site.flat(dtype=kind), moving=matrix, is_transpose=True)
-    return _out(site, bank)
+    return copied_out(site, bank)
 
 
 def _model_moved(seen: Seen) -> Result:
     # column m has its one in row k where m + by - k is a multiple of p
     rows = (np.arange(seen.p) + seen.step["by"] % seen.p) % seen.p
     return typed(seen.data, seen.step["kind"])[rows].T, 0
-
-
-# ---- parts of the array, parts of a bank ----------------------------------------------------------------------------
 
 
 def _draw_tiled(draw: Draw) -> Step:
@@ -96,12 +93,12 @@ def _issue_tiled(site: Site) -> Any:
     data, count = site.flat(dtype=kind), min(site.p, rows)
     row, count = (0, min(count, 128)) if row + count > 128 else (row, count)
     # Operands lie on the partitions of the part's rows, and results on those of its columns.
-    room, other = site.fresh(128, site.n, dtype=kind), site.fresh(128, _WIDTH, dtype=kind)
+    room, other = site.fresh(128, site.n, dtype=kind), site.fresh(128, WIDTH, dtype=kind)
     nisa.dma_copy(dst=room[row : row + count], src=data[0:count])
-    numbers = flat_of(site.ints(site.p, _WIDTH, 9, least=-4), kind)
+    numbers = flat_of(site.ints(site.p, WIDTH, 9, least=-4), kind)
     nisa.dma_copy(dst=other[row : row + count], src=numbers[0:count])
     width = min(site.n, columns)
-    bank = _bank(site, 128, _WIDTH)
+    bank = bank_of(site, 128, WIDTH)
     part = bank[column : column + width]
     nisa.nc_matmul(
         dst=part,
@@ -110,225 +107,36 @@ def _issue_tiled(site: Site) -> Any:
         tile_position=(row, column),
         tile_size=(rows, columns),
     )
-    return _out(site, part)
+    return copied_out(site, part)
 
 
 def _model_tiled(seen: Seen) -> Result:
     rows, columns = seen.step["size"]
     count, width = min(seen.p, rows), min(seen.n, columns)
-    numbers = seen.ints(seen.p, _WIDTH, 9, least=-4).astype(np.float64)
-    return _product(seen.wide(dtype=seen.step["kind"])[:count, :width], numbers[:count])
+    numbers = seen.ints(seen.p, WIDTH, 9, least=-4).astype(np.float64)
+    return product(seen.wide(dtype=seen.step["kind"])[:count, :width], numbers[:count])
 
 
 def _draw_partly(draw: Draw) -> Step:
-    return {"first": int(draw.rng.integers(1, _WIDTH + 1)), "then": draw.pick(None, None, True, False)}
+    return {"first": int(draw.rng.integers(1, WIDTH + 1)), "then": draw.pick(None, None, True, False)}
 
 
 def _issue_partly(site: Site) -> Any:
     """A product into some columns of a bank, and then one into all of them."""
-    data, numbers = site.flat(), flat_of(site.ints(site.p, _WIDTH, 9, least=-4))
-    bank, first = _bank(site, site.n, _WIDTH), site.step["first"]
+    data, numbers = site.flat(), flat_of(site.ints(site.p, WIDTH, 9, least=-4))
+    bank, first = bank_of(site, site.n, WIDTH), site.step["first"]
     if site.step["then"] is True:  # all that is added to must have been written
-        first = _WIDTH
+        first = WIDTH
     nisa.nc_matmul(dst=bank[:, 0:first], stationary=data, moving=numbers[:, 0:first])
     nisa.nc_matmul(dst=bank, stationary=data, moving=numbers, accumulate=site.step["then"])
-    return _out(site, bank)
+    return copied_out(site, bank)
 
 
 def _model_partly(seen: Seen) -> Result:
-    found, slack = _product(seen.wide(), seen.ints(seen.p, _WIDTH, 9, least=-4).astype(np.float64))
-    first = _WIDTH if seen.step["then"] is True else seen.step["first"]
-    times = np.where((np.arange(_WIDTH) < first) & (seen.step["then"] is not False), 2.0, 1.0)
+    found, slack = product(seen.wide(), seen.ints(seen.p, WIDTH, 9, least=-4).astype(np.float64))
+    first = WIDTH if seen.step["then"] is True else seen.step["first"]
+    times = np.where((np.arange(WIDTH) < first) & (seen.step["then"] is not False), 2.0, 1.0)
     return times * found, 4 * slack
-
-
-# ---- fp8 and MX -----------------------------------------------------------------------------------------------------
-
-
-def _draw_rows(draw: Draw) -> Step | None:
-    if draw.program["chip"] == "trn1":
-        return None
-    ours = ("float8_e5m2", "float8_e4m3fn") if draw.program["chip"] == "trn3" else ("float8_e5m2",)
-    return {"kind": draw.pick(*ours), "by_name": draw.flag()}
-
-
-def _issue_rows(site: Site) -> Any:
-    """`double_row`: the contraction runs over partitions and pairs of rows."""
-    kind = getattr(nl, site.step["kind"])
-    one, two = site.fresh(site.p, 2, site.n, dtype=kind), site.fresh(site.p, 2, _WIDTH, dtype=kind)
-    nisa.tensor_scalar(dst=one[:, 0], data=site.flat(), op0=nl.minimum, operand0=8.0, op1=nl.maximum, operand1=-8.0)
-    nisa.tensor_scalar(dst=one[:, 1], data=one[:, 0], op0=nl.multiply, operand0=0.5)
-    nisa.tensor_copy(dst=two, src=site.ints(site.p, 2 * _WIDTH, 9, least=-4))
-    bank = _bank(site, site.n, _WIDTH)
-    mode: Any = "double_row" if site.step["by_name"] else nisa.matmul_perf_mode.double_row
-    nisa.nc_matmul(dst=bank, stationary=one, moving=two, perf_mode=mode)
-    return _out(site, bank)
-
-
-def _model_rows(seen: Seen) -> Result:
-    kind = seen.step["kind"]
-    first = typed(np.clip(seen.data.astype(np.float32), -8, 8), kind)
-    second = typed(first.astype(np.float32) * np.float32(0.5), kind)
-    two = seen.ints(seen.p, 2 * _WIDTH, 9, least=-4).astype(np.float64)
-    one = np.concatenate([first.astype(np.float64), second.astype(np.float64)])
-    return _product(one, np.concatenate([two[:, :_WIDTH], two[:, _WIDTH:]]))
-
-
-_LARGEST = {"float8_e4m3fn": 8, "float8_e5m2": 15}
-"""Exponents of the largest numbers (OCP Microscaling Formats 1.0, table 1)."""
-_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-"""Of float4_e2m1, without its sign."""
-
-
-def _mx_room(draw: Draw) -> bool:
-    return draw.program["chip"] == "trn3" and draw.program["shape"][0] % 32 == 0
-
-
-def _quantized(x: Array, kind: str) -> tuple[Array, Array]:
-    """Codes uint8 `[p, n]` and scale exponents int `[p / 8, n / 4]`: a group is 8 partitions of 4 elements."""
-    groups = x.reshape(len(x) // 8, 8, -1, 4)
-    largest = np.abs(groups).max((1, 3))
-    exponent = np.floor(np.log2(np.where(largest > 0, largest, 1.0))) - (_LARGEST[kind] - 1)
-    exponent = np.where(largest > 0, exponent, -127).clip(-127, 127)
-    scaled = groups / 2.0 ** exponent[:, None, :, None]
-    return typed(scaled, kind).view(np.uint8).reshape(x.shape), exponent.astype(np.int64)
-
-
-def _draw_quantized(draw: Draw) -> Step | None:
-    if not _mx_room(draw):
-        return None
-    return {
-        "kind": draw.pick("float8_e4m3fn", "float8_e5m2"),
-        "shown": draw.pick("codes", "scales"),
-        "source": draw.pick("bfloat16", "float16"),
-        "spread": draw.pick(1.0, 1e-3, 300.0),
-        "codes": draw.flag(),
-    }
-
-
-def _issue_quantized(site: Site) -> Any:
-    codes, scales = _mx_of(site, site.step["kind"], site.step["spread"])
-    if site.step["shown"] == "codes":
-        return flat_words(site, codes)
-    return scales
-
-
-def flat_words(site: Site, codes: Any) -> Any:
-    """Packed elements as words of 32 bits."""
-    found = site.fresh(*codes.shape, dtype=nl.uint32)
-    nisa.dma_copy(dst=found, src=codes.view(nl.uint32))
-    return found
-
-
-def _mx_of(site: Site, kind: str, spread: float) -> tuple[Any, Any]:
-    """Codes and scales of whole numbers and the data, `[128 or less, 16]`; rows of the scales that no group has hold 7."""
-    p, columns = site.program["shape"][0], 4 * (_WIDTH // 2)
-    source = site.fresh(p, columns, dtype=getattr(nl, site.step["source"]))
-    numbers = site.ints(p, columns, 401, least=-200)
-    nisa.tensor_scalar(dst=source, data=numbers, op0=nl.multiply, operand0=spread)
-    codes = site.fresh(p, columns // 4, dtype=getattr(nl, f"{kind}_x4"))
-    scales = site.fresh(p, columns // 4, dtype=nl.uint8)
-    nisa.memset(dst=scales, value=7)
-    if site.step["codes"]:
-        nisa.quantize_mx(dst=codes, src=source, dst_scale=scales)
-    else:
-        nisa.quantize_mx(dst=codes, src=source, dst_scale=scales.view(nl.float8_e8m0fnu))
-    return codes, scales
-
-
-def _mx_source(seen: Seen, spread: float) -> Array:
-    p = len(seen.state["noise"])
-    numbers = seen.ints(p, 4 * (_WIDTH // 2), 401, least=-200).astype(np.float32) * np.float32(spread)
-    return typed(numbers, seen.step["source"]).astype(np.float64)
-
-
-def _model_quantized(seen: Seen) -> Result:
-    codes, exponent = _quantized(_mx_source(seen, seen.step["spread"]), seen.step["kind"])
-    if seen.step["shown"] == "codes":
-        return codes.view(np.uint32), 0
-    found = np.full((len(codes), codes.shape[1] // 4), 7)
-    for group, row in enumerate(exponent):
-        found[group // 4 * 32 + group % 4] = row + 127
-    return found, 0
-
-
-def _draw_mx(draw: Draw) -> Step | None:
-    if not _mx_room(draw):
-        return None
-    return {
-        "kind": draw.pick("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2"),
-        "source": "bfloat16",
-        "codes": draw.flag(),
-        "again": draw.pick(None, None, None, True, False),
-        "part": draw.flag(),
-        "half": draw.flag(),
-    }
-
-
-def _issue_mx(site: Site) -> Any:
-    """A product of quantised numbers, or of any codes of 4 bits, and any of those; the scales of the second are drawn too."""
-    p, step = site.program["shape"][0], site.step
-    two, two_scales = _any_codes(site, p, 6)
-    if step["kind"] == "float4_e2m1fn":
-        one, one_scales = _any_codes(site, p, 4)
-    else:
-        one, one_scales = _mx_of(site, step["kind"], 1.0)
-    rows = p
-    placed: dict[str, Any] = {}
-    if step["part"] and p >= 64:
-        rows = 32
-        placed = {"tile_position": (0, 0), "tile_size": (32, 128)}
-    bank = _bank(site, one.shape[1], two.shape[1], nl.bfloat16 if step["half"] else nl.float32)
-    for number in range(2 if step["again"] is not None else 1):
-        told = {} if step["again"] is None else {"accumulate": step["again"] if number else False}
-        nisa.nc_matmul_mx(
-            dst=bank,
-            stationary=one[0:rows],
-            moving=two[0:rows],
-            stationary_scale=one_scales[0:rows],
-            moving_scale=two_scales[0:rows],
-            **placed,
-            **told,
-        )
-    return _out(site, bank)
-
-
-def _any_codes(site: Site, p: int, columns: int) -> tuple[Any, Any]:
-    words = site.fresh(p, columns, dtype=nl.uint16)
-    nisa.tensor_copy(dst=words, src=site.tiles["noise"][0:p, 0:columns])
-    return words.view(nl.float4_e2m1fn_x4), site.ints(p, columns, 9, nl.uint8, least=123)
-
-
-def _codes_meant(seen: Seen, columns: int) -> Array:
-    """Elements `[p, columns, 4]`, the first in the lowest bits, times their scales."""
-    words = seen.state["noise"][:, :columns].astype(np.int64)
-    codes = words[:, :, None] >> np.arange(0, 16, 4) & 15
-    values = np.where(codes & 8, -1.0, 1.0) * _FP4[codes & 7]
-    return values * 2.0 ** (_spread(seen.ints(len(words), columns, 9, least=123)) - 127.0)[:, :, None]
-
-
-def _spread(scales: Array) -> Array:
-    """Of each partition the scale of its group, which lies in one of the first four rows of its 32."""
-    p = np.arange(len(scales))
-    return scales[p // 32 * 32 + p % 32 // 8]
-
-
-def _model_mx(seen: Seen) -> Result:
-    step, two = seen.step, _codes_meant(seen, 6)
-    if step["kind"] == "float4_e2m1fn":
-        one = _codes_meant(seen, 4)
-    else:
-        codes, exponent = _quantized(_mx_source(seen, 1.0), step["kind"])
-        one = codes.view(as_type(step["kind"])).astype(np.float64).reshape(len(codes), -1, 4)
-        one = one * 2.0 ** np.repeat(exponent, 8, 0)[:, :, None]
-    if step["part"] and len(one) >= 64:
-        one, two = one[:32], two[:32]
-    pair = [each.transpose(0, 2, 1).reshape(-1, each.shape[1]) for each in (one, two)]
-    found, slack = _product(*pair)
-    if step["again"] is True:
-        found, slack = 2 * found, 4 * slack
-    # A sum in bfloat16 is rounded each time.
-    return found, slack + (2.0**-8 * np.abs(found) if step["half"] and step["again"] else 0.0)
 
 
 PRODUCTS = {
@@ -336,7 +144,4 @@ PRODUCTS = {
     "moved": Rare(_draw_moved, _issue_moved, _model_moved),
     "tiled": Rare(_draw_tiled, _issue_tiled, _model_tiled),
     "partly": Rare(_draw_partly, _issue_partly, _model_partly),
-    "double rows": Rare(_draw_rows, _issue_rows, _model_rows),
-    "quantized": Rare(_draw_quantized, _issue_quantized, _model_quantized),
-    "mx": Rare(_draw_mx, _issue_mx, _model_mx),
 }

@@ -8,17 +8,36 @@ from typing import Any
 import numpy as np
 
 from tools.fuzz.kernel_programs import TILES, Step, draw_instruction, draw_spot, draw_view
+from tools.fuzz.rare_activations import ACTIVATIONS
+from tools.fuzz.rare_control import CONTROL
 from tools.fuzz.rare_engines import ENGINES
+from tools.fuzz.rare_indexed import INDEXED
 from tools.fuzz.rare_language import LANGUAGE
+from tools.fuzz.rare_low_precision import LOW_PRECISION
 from tools.fuzz.rare_moves import MOVES
+from tools.fuzz.rare_operators import OPERATORS
 from tools.fuzz.rare_products import PRODUCTS
 from tools.fuzz.rare_random import RANDOM
 from tools.fuzz.rare_site import Array, Draw, Rare, Seen, Site, as_type
+from tools.fuzz.rare_views import VIEWS
 from tools.fuzz.wide_programs import draw_wide
 
 __all__ = ["RARE", "draw_rare", "issue_rare", "rare_result"]
 
-RARE: dict[str, Rare] = {**ENGINES, **PRODUCTS, **RANDOM, **MOVES, **LANGUAGE}
+RARE: dict[str, Rare] = {
+    **ACTIVATIONS,
+    **ENGINES,
+    **PRODUCTS,
+    **LOW_PRECISION,
+    **RANDOM,
+    **INDEXED,
+    **MOVES,
+    **VIEWS,
+    **OPERATORS,
+    **LANGUAGE,
+    **CONTROL,
+}
+"""By name, in the order from which a seed draws."""
 
 _DRAWN = [*RARE, *["called", "called alone"] * 3, *["made", "indexed", "turned", "folded"]]
 """Those with many names or forms more often."""

@@ -21,7 +21,7 @@ from nki_hf.errors import KernelFault
 from nki_hf.sim import isa, language, launch
 from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.isa.instruction import NkiInstruction
-from nki_hf.sim.run import tape
+from nki_hf.sim.run import instrumentation, tape
 from nki_hf.sim.run.alike import Alike
 from nki_hf.sim.run.play import Marks, played
 from nki_hf.sim.run.shortened import shortened
@@ -180,7 +180,7 @@ def _installed() -> Iterator[None]:
     changed += [(language, name) for name in ("fori_loop", "while_loop", "dynamic_range")]
     before = [(owner, name, getattr(owner, name)) for owner, name in changed]
     try:
-        tape.install()
+        instrumentation.install()
         yield
     finally:
         for owner, name, value in before:

@@ -27,7 +27,8 @@ from nki_hf.chips import get_chip
 from nki_hf.problem import Mask, Problem
 from nki_hf.sim import SimOptions
 from nki_hf.tools.verify_cases import run
-from nki_hf.tools.verify_subject import AttentionSubject, load_callable
+from nki_hf.tools.verify_load import load_callable
+from nki_hf.tools.verify_subject import AttentionSubject
 from tools.mutation.mutants import CLASSES, Mutant, mutants
 from tools.mutation.replacing import replaced_once
 from tools.page_block import replace_block

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from nki_hf.errors import Reason
-from nki_hf.kernels.binding import HIDDEN, LOWEST, Argument, Binding, Division, Output, Plan, Target
+from nki_hf.kernels.binding import Argument, Binding, Division, Output
+from nki_hf.kernels.call_tensors import HIDDEN, LOWEST
 from nki_hf.kernels.flash_backward.plan import backward_reasons, plan_backward
+from nki_hf.kernels.plan import Plan, Target
 from nki_hf.problem import Problem
 
 __all__ = ["BINDING", "PER_BLOCK"]

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from nki_hf.errors import Reason
-from nki_hf.kernels.binding import HIDDEN, LOWEST, Argument, Binding, Cost, Division, Output, Plan, Rows, Target, Tuned
+from nki_hf.kernels.binding import Argument, Binding, Division, Output, Rows
+from nki_hf.kernels.call_tensors import HIDDEN, LOWEST
 from nki_hf.kernels.flash_const_max.plan import ConstMaxPlan, const_max_reasons, estimated_us, plan_const_max
 from nki_hf.kernels.flash_const_max.tuning import CASES, SPACES, Tuning, tuning_of
 from nki_hf.kernels.limits import sbuf_limit
+from nki_hf.kernels.plan import Cost, Plan, Target, Tuned
 from nki_hf.kernels.spans import TILE, half_of
 from nki_hf.problem import Problem
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from nki_hf.errors import Reason
-from nki_hf.kernels.binding import Argument, Binding, Division, Output, Plan, Target
+from nki_hf.kernels.binding import Argument, Binding, Division, Output
 from nki_hf.kernels.flash_decode.cost import cost
 from nki_hf.kernels.flash_decode.live import live_events
 from nki_hf.kernels.flash_decode.plan import decode_reasons, plan_decode
+from nki_hf.kernels.plan import Plan, Target
 from nki_hf.problem import Problem
 
 __all__ = ["BINDING"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nki_hf.kernels.binding import Plan
+from nki_hf.kernels.plan import Plan
 from nki_hf.kernels.spans import TILE
 from nki_hf.problem import Problem
 

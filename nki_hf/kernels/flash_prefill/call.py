@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nki_hf.errors import Reason
-from nki_hf.kernels.binding import HIDDEN, LOWEST, Argument, Binding, Division, Output, Plan, Rows, Target
+from nki_hf.kernels.binding import Argument, Binding, Division, Output, Rows
+from nki_hf.kernels.call_tensors import HIDDEN, LOWEST
 from nki_hf.kernels.flash_prefill.cost import cost
 from nki_hf.kernels.flash_prefill.plan import estimated_blocks, plan_prefill, prefill_reasons
+from nki_hf.kernels.plan import Plan, Target
 from nki_hf.kernels.spans import TILE, blocks_of, half_of
 from nki_hf.problem import Problem
 

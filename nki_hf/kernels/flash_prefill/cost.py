@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nki_hf.chips import Chip
-from nki_hf.kernels.binding import Cost, Plan, Target
 from nki_hf.kernels.flash_prefill.plan import PrefillPlan
+from nki_hf.kernels.plan import Cost, Plan, Target
 from nki_hf.kernels.pricing import ITEMSIZE, Prices, launch_us, loads_us, prices_of
 from nki_hf.kernels.spans import BLOCK
 from nki_hf.problem import Problem

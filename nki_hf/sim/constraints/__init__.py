@@ -18,5 +18,6 @@ from nki_hf.sim.constraints import (  # noqa: F401  (they fill RULES)
     scalar_engine,
     searches,
     tensor_engine,
+    transposes,
     vector_engine,
 )

@@ -21,7 +21,7 @@ What all checks cost, on against off: `python tools/cost_of_checks.py`.
 This file is generated: `python -m nki_hf.sim.constraints.table > docs/constraints.md`.
 
 Judged elsewhere: indices and slices (in sim/tensors/: indexing.py, views, chosen_elements.py), capacity, addresses, tiles that
-overwrite each other (sim/run/memory_use.py), outputs (sim/run/outputs.py), reads of never-written memory
+overwrite each other (sim/run/overwritten.py), outputs (sim/run/outputs.py), reads of never-written memory
 (sim/constraints/initialized.py), races (observers/races.py), registers and scalars (sim/tensors/registers.py and scalars.py).
 Limits that an instruction needs for its own definition (axes of `tensor_reduce` and `dma_transpose`) are faults raised by it.
 

@@ -9,7 +9,7 @@ if core 0 waits. At any moment one core runs. Which one follows from the program
 the same instructions in the same order, and there is nothing to time out.
 
 In the bodies of loops of run time nobody waits while they are recorded. The two outermost loops then run together, turn by
-turn: each goes on to its next meeting, which must be the same one (sim/execution/loops.py).
+turn: each goes on to its next meeting, which must be the same one (sim/execution/loop_execution.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from nki_hf.sim.execution.machine import Machine, Run, entered
+from nki_hf.sim.execution.current_machine import entered
+from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.execution.meetings import Meeting, Rendezvous
+from nki_hf.sim.execution.run import Run
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.stream.events import Region
 from nki_hf.sim.stream.footprint import footprint_of, overlap

@@ -2,151 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nki_hf.sim.dtypes import DType, as_dtype, widen
-from nki_hf.sim.execution.loops import Loop, leaves
-from nki_hf.sim.execution.numerics import engine_numerics
-from nki_hf.sim.execution.storage import BytePool, Storage, fill_sentinel
+from nki_hf.sim.execution.actions import Access, Action, access_of
+from nki_hf.sim.execution.loop_rules import leaves
+from nki_hf.sim.execution.loops import Loop
+from nki_hf.sim.execution.storage import BytePool, Refill, Storage, fill_sentinel
 from nki_hf.sim.faults import fault, kernel_position
-from nki_hf.sim.options import SimOptions
 from nki_hf.sim.stream.events import Buffer, Event, Region
 
-__all__ = ["Access", "Machine", "Refill", "Run", "current_machine", "running_machine"]
+if TYPE_CHECKING:
+    from nki_hf.sim.execution.run import Run
 
-Action = Callable[[], object]
-"""One instruction's computation, bound to its operands' memory."""
-
-_thread = threading.local()
-
-_PURE = frozenset(
-    "iota memset affine_select tensor_copy tensor_tensor tensor_scalar scalar_tensor_tensor tensor_reduce activation "
-    "nc_transpose nc_matmul dma_copy".split()
-)
-"""Instructions that compute the same again from the same operands, unless an operand is a run-time scalar or an accumulator."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What a recorded computation touches.
-
-    Attributes:
-      reads, writes: numbers of the buffers whose values it takes and changes.
-      free: True if it may give something else from the same values (registers, random numbers): it always counts as new.
-      takes, changes: names of what it takes and changes that no buffer holds: the accumulators of an engine. (What draws random
-        numbers is in no recording that leaves anything out.)
-    """
-
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    free: bool
-    takes: frozenset[str] = frozenset()
-    changes: frozenset[str] = frozenset()
-
-
-_NOTHING: frozenset[str] = frozenset()
-
-
-def _state_of(engine: str, attrs: Mapping[str, Any], results: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Which accumulators an instruction with so many results takes, and which it changes."""
-    command = attrs.get("reduce_cmd")
-    if command is None:
-        return _NOTHING, _NOTHING
-    registers = frozenset([f"{engine}.registers"])
-    if command == "idle":  # the second result is what they hold
-        return registers if results > 1 else _NOTHING, _NOTHING
-    return registers if command == "reduce" else _NOTHING, registers
-
-
-class Refill(NamedTuple):
-    """An allocation of which another replay may write more or less (see sim/run/refills.py).
-
-    Attributes:
-      buffer, data: what it is, and its bytes.
-      place, place_in_order: how many actions its core, and all cores, had when it was made.
-    """
-
-    buffer: Buffer
-    data: np.ndarray[Any, Any]
-    place: int
-    place_in_order: int
-
-
-class Run:
-    """One launch of one kernel: what its cores share.
-
-    Attributes:
-      options: the options of the launch.
-      lnc: number of cores, 1 or 2.
-      grid: True if the kernel was launched with a grid, `kernel[lnc](...)`.
-      events: the event stream so far, in order of execution over all cores.
-      buffers: every allocation of the run, in order.
-      cores: the machines.
-      order: recorded computations of all cores in order of execution (only if `options.record`).
-      talks: True once the cores exchanged data or met at a barrier; then a replay must follow `order`.
-      modified: numbers of the input buffers that an instruction wrote.
-      cooperation: what switches between the cores of a launch on two (see sim/execution/cores.py), else None.
-      closed: name of the loop whose body allocated a buffer, by its number, of loops that have ended.
-      named: names and places of loops that have ended, as `SimOptions.trip_counts` may have them.
-      short: loops that ran less than two turns, whose memory the events do not show.
-      returned: numbers of the buffers that the kernel returned, in order.
-      loops: loops that have ended, of those in no other.
-      loaded: registers into which instructions load elements of tensors, one for each instruction, in program order.
-      templates: number of events that were recorded in bodies of loops.
-      homes: the loop of each of them, by its index (below 0).
-      memory: which memory a buffer has, by its number; buffers that are alive one after the other may share it (recorded runs).
-      refills: what a replay fills again, by the buffer's number (recorded runs).
-      replayable: False once an instruction's computation depended on run-time values in a way that a replay would miss
-        (data-dependent control flow); `why_not_replayable` says which.
-    """
-
-    def __init__(self, options: SimOptions, lnc: int = 1, *, grid: bool = False) -> None:
-        self.options = options
-        self.lnc = lnc
-        self.grid = grid
-        self.events: list[Event] = []
-        self.buffers: list[Buffer] = []
-        self.replayable = True
-        self.why_not_replayable = ""
-        self.shared: list[Storage] = []
-        self.order: list[Action] = []
-        self.talks = False
-        self.modified: set[int] = set()
-        self.cooperation: Any = None
-        self.closed: dict[int, str] = {}
-        self.named: set[str] = set()
-        self.short: list[Loop] = []
-        self.returned: tuple[int, ...] = ()
-        self.loops: list[Loop] = []
-        self.loaded: list[Any] = []
-        self.templates = 0
-        self.homes: dict[int, Loop] = {}
-        self.memory: dict[int, int] = {}
-        self.refills: dict[int, Refill] = {}
-        self.cores = [Machine(self, core) for core in range(lnc)]
-
-    def turns(self) -> dict[str, int]:
-        """Turns of each outermost loop of run time in the last execution, by its name, over all cores."""
-        found: dict[str, int] = {}
-        for loop in self.loops:
-            found[loop.name] = found.get(loop.name, 0) + loop.turn
-        return found
-
-    def note_load(self, register: Any) -> int:
-        """Note that an instruction loads a register; the instruction's number among those."""
-        self.loaded.append(register)
-        register.follows(frozenset([len(self.loaded) - 1]))
-        return len(self.loaded) - 1
-
-    def not_replayable(self, why: str) -> None:
-        """Note that the recorded actions of this run do not stand for another run with other values."""
-        if self.replayable:
-            self.replayable, self.why_not_replayable = False, why
+__all__ = ["Machine"]
 
 
 class Machine:
@@ -327,12 +199,8 @@ class Machine:
             access = None
             if self.options.record and not self.loops:
                 sources = [item.buffer for item in taken] if taken is not None else [region.buffer for region in reads]
-                access = Access(
-                    tuple([buffer.number for buffer in sources]),
-                    tuple([region.buffer.number for region in writes]),
-                    free or opcode not in _PURE or bool((attrs or {}).get("reduce")) or not writes,
-                    *_state_of(engine, attrs or {}, len(writes)),
-                )
+                targets = [region.buffer for region in writes]
+                access = access_of(opcode, engine, sources, targets, attrs or {}, free=free)
             self.action(action, access)
         return event
 
@@ -373,37 +241,3 @@ class Machine:
                 limit="both cores must allocate the same shared_hbm tensors in the same order",
             )
         return storage
-
-
-def running_machine() -> Machine | None:
-    """The machine whose kernel runs in this thread, or None."""
-    return getattr(_thread, "machine", None)
-
-
-def current_machine(what: str = "this operation") -> Machine:
-    """The machine whose kernel runs in this thread; a RuntimeError names `what` was tried outside of one."""
-    machine = running_machine()
-    if machine is None:
-        raise RuntimeError(f"{what} was called outside a running kernel: call it from a function launched with nki.jit.")
-    return machine
-
-
-class entered:  # noqa: N801  (a context manager used like a function)
-    """Make `machine` the current one of this thread for a block of code, even if it raises.
-
-    NumPy behaves as sim/execution/numerics.py says inside.
-    """
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._numerics = engine_numerics()
-
-    def __enter__(self) -> Machine:
-        self._numerics.__enter__()
-        self._previous = running_machine()
-        _thread.machine = self._machine
-        return self._machine
-
-    def __exit__(self, *exc: object) -> None:
-        _thread.machine = self._previous
-        self._numerics.__exit__(None, None, None)

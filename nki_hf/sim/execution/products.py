@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Action
+from nki_hf.sim.execution.actions import Action
 
 __all__ = ["Product", "joined", "multiplied", "sums_alike"]
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nki_hf.sim.dtypes import DType
 from nki_hf.sim.stream.events import Buffer
 
-__all__ = ["BytePool", "Storage", "fill_sentinel"]
+__all__ = ["BytePool", "Refill", "Storage", "fill_sentinel"]
 
 INTEGER_SENTINEL = 4
 """Fill of never-written integer memory, as in the SDK's own simulator; floats are filled with NaN."""
@@ -70,6 +70,20 @@ class BytePool:
             self.give(block)
 
 
+class Refill(NamedTuple):
+    """An allocation of which another replay may write more or less (see sim/run/refills.py).
+
+    Attributes:
+      buffer, data: what it is, and its bytes.
+      place, place_in_order: how many actions its core, and all cores, had when it was made.
+    """
+
+    buffer: Buffer
+    data: np.ndarray[Any, Any]
+    place: int
+    place_in_order: int
+
+
 class Storage:
     """Bytes of one buffer, flattened, and which elements have been written.
 
@@ -107,7 +121,7 @@ class Storage:
         self.whole: set[tuple[object, ...]] = set()
         self.seen = False
         self.untouched = True
-        self.refill: Any = None
+        self.refill: Refill | None = None
         self.lent: np.ndarray[Any, Any] | None = None
         self.version = 0
         self.origins: list[Any] = []

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Action
+from nki_hf.sim.execution.actions import Action
 from nki_hf.sim.isa.alu import stage
 from nki_hf.sim.isa.copies import copy_action
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.dtypes import as_dtype
-from nki_hf.sim.execution.machine import Action
+from nki_hf.sim.execution.actions import Action
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.isa.operators import OPERATORS, as_operator
 from nki_hf.sim.tensors.casts import cast, copy_cast

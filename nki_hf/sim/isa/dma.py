@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Action
+from nki_hf.sim.execution.actions import Action
 from nki_hf.sim.isa.copies import copy_action
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine

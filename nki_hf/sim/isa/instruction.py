@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.constraints import check, check_written
-from nki_hf.sim.execution.loops import check_edges
-from nki_hf.sim.execution.machine import Action, Machine, current_machine
+from nki_hf.sim.execution.actions import Action
+from nki_hf.sim.execution.current_machine import current_machine
+from nki_hf.sim.execution.loop_rules import check_edges
+from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.isa.enums import engine as Engine

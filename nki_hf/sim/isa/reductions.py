@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.constraints import refuse_non_tensors
-from nki_hf.sim.execution.machine import Action
+from nki_hf.sim.execution.actions import Action
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.alu import stage
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Action, Machine
+from nki_hf.sim.execution.actions import Action
+from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import reduce_cmd as ReduceCmd
 from nki_hf.sim.isa.operators import Operator

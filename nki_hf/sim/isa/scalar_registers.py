@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import current_machine
+from nki_hf.sim.execution.current_machine import current_machine
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.isa.instruction import NkiInstruction, begin
 from nki_hf.sim.tensors.casts import cast

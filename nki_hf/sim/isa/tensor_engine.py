@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from nki_hf.sim.execution.actions import Action
+from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.execution.loops import persisting
-from nki_hf.sim.execution.machine import Action, running_machine
 from nki_hf.sim.execution.products import Product, multiplied
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.faults import fault, warn_unsure

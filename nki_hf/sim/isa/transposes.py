@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nki_hf.sim.constraints import refuse_non_tensors
-from nki_hf.sim.execution.machine import Action
+from nki_hf.sim.execution.actions import Action
 from nki_hf.sim.faults import fault
 from nki_hf.sim.isa.enums import dge_mode as DgeMode
 from nki_hf.sim.isa.enums import engine as Engine

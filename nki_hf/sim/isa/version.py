@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.isa.enums import nc_version
 from nki_hf.sim.options import default_chip
 

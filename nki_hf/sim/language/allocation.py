@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim import isa as nisa
-from nki_hf.sim.execution.machine import Machine, current_machine
+from nki_hf.sim.execution.current_machine import current_machine
+from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.language.movement import fill
 from nki_hf.sim.tensors.regions import MemoryRegion, as_region

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from nki_hf.errors import KernelTypeFault
-from nki_hf.sim.execution.machine import current_machine
+from nki_hf.sim.execution.current_machine import current_machine
 from nki_hf.sim.faults import fault
 from nki_hf.sim.language.allocation import ndarray
 from nki_hf.sim.tensors.grid_axes import Backing, axes_over

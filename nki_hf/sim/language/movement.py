@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from nki_hf.sim import isa as nisa
-from nki_hf.sim.execution.machine import current_machine
+from nki_hf.sim.execution.current_machine import current_machine
 from nki_hf.sim.tensors.tensor import NkiTensor
 
 __all__ = ["assign", "fill", "sbuf_tile"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import current_machine
+from nki_hf.sim.execution.current_machine import current_machine
 from nki_hf.sim.faults import fault
 from nki_hf.sim.tensors.indirect import gather
 from nki_hf.sim.tensors.tensor import NkiTensor

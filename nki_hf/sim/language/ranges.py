@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.loops import Loop, begin_loop, check_turns, end_loop
-from nki_hf.sim.execution.machine import current_machine
+from nki_hf.sim.execution.current_machine import current_machine
+from nki_hf.sim.execution.loop_execution import end_loop
+from nki_hf.sim.execution.loop_rules import check_turns
+from nki_hf.sim.execution.loops import Loop, begin_loop
 from nki_hf.sim.faults import fault
 from nki_hf.sim.tensors.registers import RunTimeValue, VirtualRegister
 from nki_hf.sim.tensors.scalars import LoopIndex, NkiScalar

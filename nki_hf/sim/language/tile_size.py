@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.options import default_chip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nki_hf.sim import isa as nisa
-from nki_hf.sim.execution.machine import current_machine
+from nki_hf.sim.execution.current_machine import current_machine
 from nki_hf.sim.faults import fault
 from nki_hf.sim.language.movement import sbuf_tile
 from nki_hf.sim.tensors.tensor import NkiTensor

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.execution.cores import Alone, Cooperation
-from nki_hf.sim.execution.loops import check_closed, check_trip_counts, leaves, turns_of
-from nki_hf.sim.execution.machine import Run, entered, running_machine
+from nki_hf.sim.execution.current_machine import entered, running_machine
+from nki_hf.sim.execution.loop_events import turns_of
+from nki_hf.sim.execution.loop_rules import check_closed, check_trip_counts, leaves
+from nki_hf.sim.execution.run import Run
 from nki_hf.sim.options import BLOCK, Block, SimOptions, target_chip
 from nki_hf.sim.run.arguments import Arguments, returned_tensors
 from nki_hf.sim.run.memory_use import check_memory

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Access, Action, Run
+from nki_hf.sim.execution.actions import Access, Action
 from nki_hf.sim.execution.moves import Clear, Load, LoadOrClear, LoadOrZero
+from nki_hf.sim.execution.run import Run
 
 __all__ = ["needed", "unsettled"]
 

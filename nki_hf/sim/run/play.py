@@ -15,7 +15,8 @@ import numpy as np
 from nki_hf.errors import KernelFault
 from nki_hf.sim import isa, language
 from nki_hf.sim.dtypes import ALL_DTYPES
-from nki_hf.sim.execution.machine import Machine, current_machine
+from nki_hf.sim.execution.current_machine import current_machine
+from nki_hf.sim.execution.machine import Machine
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.isa import enums
 from nki_hf.sim.isa.operators import OPERATORS

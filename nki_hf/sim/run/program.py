@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import Action, Run
+from nki_hf.sim.execution.actions import Action
 from nki_hf.sim.execution.numerics import engine_numerics
 from nki_hf.sim.execution.products import joined
+from nki_hf.sim.execution.run import Run
 from nki_hf.sim.run.needed import needed, unsettled
 from nki_hf.sim.run.refills import refilled
 from nki_hf.sim.tensors.tensor import NkiTensor

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 
-from nki_hf.sim.execution.machine import Access, Action, Run
+from nki_hf.sim.execution.actions import Access, Action
+from nki_hf.sim.execution.run import Run
 from nki_hf.sim.execution.storage import fill_sentinel
 
 __all__ = ["refilled"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.tensors.tensor import NkiTensor
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.faults import fault
 from nki_hf.sim.tensors.offsets import GROUPS, ScalarOffset, TensorIndirection, VectorOffset, check_offsets
 from nki_hf.sim.tensors.registers import RunTimeValue

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.sim.dtypes import DType, as_dtype
-from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.tensors.offsets import ScalarOffset, VectorOffset
 from nki_hf.sim.tensors.viewed import Viewed, check_index_dtype

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.dtypes import DType, as_dtype
-from nki_hf.sim.execution.loops import leaves
-from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.execution.current_machine import running_machine
+from nki_hf.sim.execution.loop_rules import leaves
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.objects import NKIObject
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from nki_hf.sim.execution.machine import current_machine
+from nki_hf.sim.execution.current_machine import current_machine
 from nki_hf.sim.faults import fault
 from nki_hf.sim.tensors.registers import AS_CONDITION, RunTimeValue, VirtualRegister
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from nki_hf.errors import KernelTypeFault
 from nki_hf.sim.dtypes import DType, as_dtype
+from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.execution.issued import ISSUED
-from nki_hf.sim.execution.machine import running_machine
 from nki_hf.sim.execution.storage import Storage
 from nki_hf.sim.faults import fault, kernel_position
 from nki_hf.sim.stream.events import Region

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nki_hf.sim.dtypes import DType
-from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.faults import fault, warn_unsure
 from nki_hf.sim.objects import NKIObject
 from nki_hf.sim.tensors.no_operators import NoOperators

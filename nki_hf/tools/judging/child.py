@@ -20,9 +20,9 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.from_source import importable, spec_of
 from nki_hf.sim import Kernel, SimOptions, as_nki, launch
-from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
-from nki_hf.sim.run import tape
+from nki_hf.sim.run import instrumentation, tape
 from nki_hf.tools.judging.explain import explained, place, stated
 from nki_hf.tools.judging.kernel_choice import NoKernel, kernel_in
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
@@ -48,7 +48,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         when the kernel itself runs), and `traces`: each with `chip`, `size`, `arrays` (name, shape, dtype; in order),
         `constants`, `checked` (limits are checked here too) and `optional` (an error is noted as `refused`, with `crashed`).
     """
-    tape.install()
+    instrumentation.install()
     found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": [], "changed": None}
     with as_nki():
         try:

@@ -13,7 +13,7 @@ from nki_hf.errors import KernelFault
 from nki_hf.observers.races import Race
 from nki_hf.observers.written_twice import elements_of
 from nki_hf.sim import LaunchResult, SimOptions, launch
-from nki_hf.sim.execution.machine import current_machine
+from nki_hf.sim.execution.current_machine import current_machine
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import BadTape, played
 from nki_hf.sim.stream.events import Event, Region

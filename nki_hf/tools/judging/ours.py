@@ -11,8 +11,10 @@ import numpy as np
 
 from nki_hf.chips import Chip
 from nki_hf.errors import UnsupportedProblem
-from nki_hf.kernels.binding import TENSORS, Binding, Plan, Target
+from nki_hf.kernels.binding import Binding
+from nki_hf.kernels.call_tensors import TENSORS
 from nki_hf.kernels.packing import packing
+from nki_hf.kernels.plan import Plan, Target
 from nki_hf.kernels.registry import bindings
 from nki_hf.lang import features
 from nki_hf.problem import Mask, Problem

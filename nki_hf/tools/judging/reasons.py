@@ -6,7 +6,8 @@ import linecache
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nki_hf.observers.timing import critical_path, floors_ns, gains
+from nki_hf.observers.gains import gains
+from nki_hf.observers.timing import critical_path, floors_ns
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import Schedule
 from nki_hf.tools.judging.hints import bounding, hints, proposals

@@ -14,30 +14,24 @@ import ctypes
 import gc
 import math
 import os
-import resource
 import secrets
-import select
 import shutil
-import signal
 import stat
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nki_hf.tools.judging import child, plain, stages, time_stage, verdict
 from nki_hf.tools.judging.findings import finding
+from nki_hf.tools.judging.limited_process import answer_of, bury, ended, error_of, killed, started
 
 __all__ = ["clear_left_folders", "main"]
 
 _SHOWN = 4000
 """Characters of a kernel's own output that are kept of its beginning and of its end."""
-_FILE_BYTES = 1 << 28
 _SUBREAPER = 36
-_PAUSE = 0.02
-_MOST_PROCESSES = 64
 _FOLDER = "nki_hf_judge_"
 
 
@@ -130,11 +124,11 @@ def _kernel(asked: Mapping[str, Any], folder: Path, name: str, limit: _Limits, m
     """The answer of a kernel's own process."""
     began = folder / f"{name}.began"
     seconds = limit.seconds()
-    process = _started(lambda: plain.dump(child.answer({**asked, "progress": str(began)})), folder, name, seconds, memory)
-    answer = _answer(folder, name, _ended(process, seconds))
-    _bury()
+    process = started(lambda: plain.dump(child.answer({**asked, "progress": str(began)})), folder, name, seconds, memory)
+    answer = answer_of(folder, name, ended(process, seconds))
+    bury()
     if not _complete(answer):
-        answer = _error("damaged", "what its process wrote is no tape: a kernel leaves the modules that it is run by alone")
+        answer = error_of("damaged", "what its process wrote is no tape: a kernel leaves the modules that it is run by alone")
     if answer["error"] is not None and answer["stage"] == "load" and began.exists():
         answer["stage"] = "run"
     return answer
@@ -160,179 +154,24 @@ def _judged(whole: Mapping[str, Any], folder: Path, limit: _Limits, memory: int)
     seconds = limit.seconds()
     if whole["until"] == "times" and whole["answer"]["error"] is None:
         late = folder / "times.stage"
-        times = _started(lambda: plain.dump(time_stage.time_rows(whole, late)), folder, "times", seconds, memory)
-    process = _started(lambda: plain.dump(stages.judged(whole, at)), folder, "judge", seconds, memory)
-    record = _answer(folder, "judge", _ended(process, seconds))
+        times = started(lambda: plain.dump(time_stage.time_rows(whole, late)), folder, "times", seconds, memory)
+    process = started(lambda: plain.dump(stages.judged(whole, at)), folder, "judge", seconds, memory)
+    record = answer_of(folder, "judge", ended(process, seconds))
     if "verdict" not in record:
         record = verdict.broken(whole, at.read_text() if at.is_file() else "load", record["error"])
     if times is not None and record["passed"]:
-        found = _answer(folder, "times", _ended(times, limit.seconds()))
+        found = answer_of(folder, "times", ended(times, limit.seconds()))
         if "rows" not in found:
             found = {"rows": [], "warnings": [], "seconds": 0.0, "failed": _unfinished("times", found["error"])}
         record = verdict.timed_too(record, found)
     elif times is not None:
-        _killed(times)
-    _bury()
+        killed(times)
+    bury()
     return record
 
 
 def _unfinished(stage: str, error: Mapping[str, Any]) -> dict[str, Any]:
     return {"stage": stage, "findings": [finding(stage, error)]}
-
-
-def _started(body: Callable[[], bytes], folder: Path, name: str, seconds: float, memory: int) -> int:
-    """Fork a process that lets `body` write its bytes to a file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    process = os.fork()
-    if process == 0:
-        code = 70
-        try:
-            _confine(folder, name, memory, seconds)
-            data = body()
-            (folder / name).write_bytes(data)
-            code = 0
-        except BaseException as error:
-            with contextlib.suppress(BaseException):
-                (folder / f"{name}.error").write_text(f"{type(error).__name__}: {error}"[:2000])
-        finally:
-            with contextlib.suppress(BaseException):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
-    return process
-
-
-def _confine(folder: Path, name: str, memory: int, seconds: float) -> None:
-    os.setsid()
-    out = os.open(folder / f"{name}.out", os.O_WRONLY | os.O_CREAT, 0o600)
-    err = os.open(folder / f"{name}.err", os.O_WRONLY | os.O_CREAT, 0o600)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    os.closerange(3, 256)  # nothing to write answers to
-    sys.stdin, sys.stdout, sys.stderr = (
-        open(0, closefd=False),
-        open(1, "w", closefd=False),
-        open(2, "w", closefd=False),
-    )
-    for what, limit in (
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_FSIZE, _FILE_BYTES),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, int(seconds) + 5),
-    ):
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(what, (limit, limit))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too large raises instead
-
-
-def _ended(process: int, seconds: float) -> dict[str, Any]:
-    """How the process ended; after `seconds` it is killed, with what it started."""
-    end, pause = time.monotonic() + seconds, 0.0005
-    with _watched(process) as watched:
-        while True:
-            done, status = os.waitpid(process, os.WNOHANG)
-            if done:
-                with contextlib.suppress(OSError):
-                    os.killpg(process, signal.SIGKILL)
-                return {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
-            if time.monotonic() > end:
-                _killed(process)
-                return {"timeout": seconds}
-            if pause >= _PAUSE and _crowded(process):
-                _killed(process)
-                return {"crowd": _MOST_PROCESSES}
-            select.select(watched, [], [], pause)
-            pause = min(pause * 1.5, _PAUSE)
-
-
-@contextlib.contextmanager
-def _watched(process: int) -> Iterator[list[int]]:
-    """What `select` wakes up from when the process ends, where the system has that."""
-    try:
-        watched = [os.pidfd_open(process)]
-    except (AttributeError, OSError):
-        watched = []
-    try:
-        yield watched
-    finally:
-        for descriptor in watched:
-            os.close(descriptor)
-
-
-def _crowded(process: int) -> bool:
-    """True if the session of a process has more members than a kernel needs: it forks without end."""
-    count = 0
-    with contextlib.suppress(OSError):  # no /proc: the time limit remains
-        for name in os.listdir("/proc"):
-            if name.isdigit():
-                with contextlib.suppress(OSError):
-                    count += os.getsid(int(name)) == process
-    return count > _MOST_PROCESSES
-
-
-def _killed(process: int) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(process, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-
-
-def _bury() -> None:
-    """Kill what the process started and left behind; orphans are children of this process now."""
-    for _ in range(200):
-        found = _children()
-        for process in found:
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        if not found:
-            return
-        time.sleep(0.005)
-
-
-def _children() -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(word) for word in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-    return []
-
-
-def _answer(folder: Path, name: str, ended: Mapping[str, Any]) -> dict[str, Any]:
-    """What the process wrote, or an error that says how it ended."""
-    at = folder / name
-    if ended.get("code") == 0 and at.is_file():
-        try:
-            found = plain.load(at.read_bytes())
-            if isinstance(found, dict):
-                return found
-        except Exception as error:
-            return _error("damaged", f"what the process wrote cannot be read ({error})")
-    if "crowd" in ended:
-        return _error("crowd", f"it started more than {ended['crowd']} processes: a kernel starts none")
-    if "timeout" in ended:
-        return _error("timeout", f"it was still running after {ended['timeout']:.4g} s")
-    if "signal" in ended:
-        number = int(ended["signal"])
-        word = signal.Signals(number).name if number in set(signal.Signals) else str(number)
-        return _error("killed", f"the process was ended by the signal {word}")
-    note = folder / f"{name}.error"
-    if note.is_file() and note.read_text().startswith("MemoryError"):
-        return _error("memory", "the process needs more memory than it may take: give a larger --memory, or allocate less")
-    if note.is_file():
-        return _error("crashed", note.read_text() or "the process could not write its answer: the file changed its own limits")
-    return _error("exit", f"the process ended itself with exit code {ended.get('code')} before the kernel had returned")
-
-
-def _error(kind: str, message: str) -> dict[str, Any]:
-    return {
-        "stage": "load",
-        "name": "",
-        "traces": [],
-        "error": {"kind": kind, "message": message, "limit": "", "advice": "", "file": "", "line": 0, "fault": False},
-    }
 
 
 def _printed(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim import LaunchResult
-from nki_hf.sim.execution.loops import Loop, turns_of
+from nki_hf.sim.execution.loop_events import turns_of
+from nki_hf.sim.execution.loops import Loop
 from nki_hf.sim.stream.events import Event, Region
 from nki_hf.tools.judging.backwards import hit_of, mark, mark_reads
 from nki_hf.tools.judging.single_numbers import single_numbers

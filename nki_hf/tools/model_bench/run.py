@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import os
-import platform
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-import transformers
 
 import nki_hf
 from nki_hf.adapters import call_log
 from nki_hf.adapters.call_log import CallLogRow
 from nki_hf.adapters.explain import explain
 from nki_hf.dispatch import Decision
-from nki_hf.tools.model_bench import eager_in_rows
-from nki_hf.tools.model_bench.accuracy import MAX_RMS_RATIO, MAX_WORST_ROW_RATIO, Baseline, baseline, compare
+from nki_hf.tools.model_bench.accuracy import MAX_RMS_RATIO, MAX_WORST_ROW_RATIO, compare
 from nki_hf.tools.model_bench.device.plan import check
 from nki_hf.tools.model_bench.generation import generate
+from nki_hf.tools.model_bench.header import header, interpreter
 from nki_hf.tools.model_bench.layer_share import linear_work
 from nki_hf.tools.model_bench.measure import measure
 from nki_hf.tools.model_bench.memory import available_bytes, eager_skip_reason
@@ -35,46 +23,10 @@ from nki_hf.tools.model_bench.options import BenchOptions
 from nki_hf.tools.model_bench.profile import write_events
 from nki_hf.tools.model_bench.published import published_for
 from nki_hf.tools.model_bench.record import BenchResult, DecodeTimes, Ran, Row
-from nki_hf.tools.model_bench.reference_cache import cached_array
+from nki_hf.tools.model_bench.references import References, Say
 from nki_hf.tools.model_bench.worlds import Prepared, choose_device, device_notes, prepare
 
 __all__ = ["compile_only", "run"]
-
-Array = np.ndarray[Any, Any]
-Say = Callable[[str], None]
-
-
-class _References:
-    """The reference, eager's output in the run's dtype, and which rows count."""
-
-    def __init__(self, subject: Subject, options: BenchOptions, say: Say, step: Say) -> None:
-        step("fingerprint of weights and input")
-        fingerprint = subject.fingerprint()
-        self.valid = subject.prompt.valid.numpy()
-        self.hits: list[bool] = []
-
-        def cached(dtype: str) -> Array:
-            step(f"CPU reference, eager in {dtype}")
-            key = {**fingerprint, "dtype": dtype, "torch": torch.__version__, "transformers": transformers.__version__}
-            found = cached_array(options.reference_dir, key, lambda: _eager_on_cpu(subject, dtype), say=say)
-            self.hits.append(found.hit)
-            return found.array
-
-        self.reference = cached(options.reference_dtype)
-        self.baseline = cached(options.torch_dtype)
-        self.dtype = options.reference_dtype
-
-    def of_eager(self, rows: slice) -> Baseline:
-        """Eager's own errors over some token positions."""
-        return baseline(self.baseline[:, rows], self.reference[:, rows], valid=self.valid[:, rows])
-
-    def describe(self, options: BenchOptions) -> dict[str, str]:
-        """For the record."""
-        return {
-            "what": f"eager in {self.dtype} on CPU, same weights",
-            "from_cache": "yes" if all(self.hits) else "no",
-            "folder": str(options.reference_dir),
-        }
 
 
 def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None, limit_s: float = math.inf) -> BenchResult:
@@ -96,7 +48,7 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None, limit_s:
     limit_s = limit_s if device == "cpu" else math.inf
     step("loading the model")
     subject = load_subject(options)
-    references = _References(subject, options, say, step)
+    references = References(subject, options, say, step)
     rows: list[Row] = []
     for attn in options.attn:
         reason = eager_skip_reason(subject, device, available_bytes(device)) if attn == "eager" else ""
@@ -118,8 +70,8 @@ def run(options: BenchOptions, *, say: Say, step: Say = lambda _: None, limit_s:
     rows = _against_eager(rows)
     passed, verdict = _verdict(rows)
     return BenchResult(
-        command=options.command(_interpreter()),
-        header={**_header(options, device, subject, limit_s), **device_notes(device)},
+        command=options.command(interpreter()),
+        header={**header(options, device, subject, limit_s), **device_notes(device)},
         reference=references.describe(options),
         baseline_rms=references.of_eager(slice(None)).rms_error,
         rows=tuple(rows),
@@ -152,7 +104,7 @@ def _run_row(
     attn: str,
     device: str,
     subject: Subject,
-    references: _References,
+    references: References,
     options: BenchOptions,
     say: Say,
     step: Say,
@@ -226,7 +178,7 @@ def _launches() -> list[Decision]:
 
 
 def _decode(
-    attn: str, subject: Subject, references: _References, options: BenchOptions, ready: Prepared, step: Say
+    attn: str, subject: Subject, references: References, options: BenchOptions, ready: Prepared, step: Say
 ) -> DecodeTimes:
     made = generate(
         subject.model,
@@ -246,26 +198,6 @@ def _decode(
     )
     tokens = options.batch_size / made.step.mean_s
     return DecodeTimes(prefill=made.prefill, step=made.step, tokens_per_s=tokens, accuracy=accuracy)
-
-
-def _eager_on_cpu(subject: Subject, dtype: str) -> Array:
-    """Eager's last hidden state `[batch, seqlen, hidden]` on CPU, the weights converted to `dtype` (exactly, upwards)."""
-    wanted = getattr(torch, dtype)
-    model = subject.model if subject.model.dtype == wanted else copy.deepcopy(subject.model).to(wanted)
-    with _attention(model, eager_in_rows.register()), torch.inference_mode():
-        out = model(input_ids=subject.prompt.input_ids, attention_mask=subject.prompt.attention_mask, use_cache=False)
-    hidden = out.last_hidden_state
-    return (hidden if dtype == "float64" else hidden.float()).numpy()
-
-
-@contextmanager
-def _attention(model: Any, name: str) -> Iterator[None]:
-    before = model.config._attn_implementation
-    model.set_attn_implementation(name)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
 
 
 def _against_eager(rows: list[Row]) -> list[Row]:
@@ -297,47 +229,3 @@ def _problems(row: Row) -> list[str]:
     if row.kernel_calls == 0:
         found.append(f"{row.attn}: no call reached a kernel")
     return found
-
-
-def _header(options: BenchOptions, device: str, subject: Subject, limit_s: float) -> dict[str, str]:
-    config, prompt = subject.text_config, subject.prompt
-    batch, seqlen = prompt.input_ids.shape
-    times = {
-        "cpu": "wall clock of this CPU (the nki row runs the simulator: its time says nothing about Trainium)",
-        "neuron": "measured on the Neuron device, inputs and outputs resident there",
-        "xla": "measured on the Neuron device, copies from and to the host included",
-    }[device]
-    settings = nki_hf.settings.settings()
-    kernels = f"simulator (CPU), standing for {settings.chip}" if device == "cpu" else "the installed nki"
-    return {
-        "nki_hf": f"{nki_hf.__version__}, Python {sys.version.split()[0]}, torch {torch.__version__}, "
-        f"transformers {transformers.__version__}, numpy {np.__version__}",
-        "machine": f"{platform.machine()}, {_cpu_name()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
-        "device": device,
-        "nki kernels": kernels,
-        "times": times,
-        "model": f"{options.model}, {_layers(config.num_hidden_layers)}, {config.num_attention_heads}/"
-        f"{config.num_key_value_heads} heads, head_dim {getattr(config, 'head_dim', None) or '?'}, {options.dtype}",
-        "input": f"{batch} x {seqlen:,} tokens, {prompt.tokens:,} of them real; {prompt.source}",
-        "calls": f"first call apart, {options.warmup} warm-up, {options.iters} timed"
-        + ("" if math.isinf(limit_s) else f"; fewer where they take more than {limit_s:.0f} s"),
-    }
-
-
-def _layers(count: int) -> str:
-    return "1 layer" if count == 1 else f"{count} layers"
-
-
-def _interpreter() -> str:
-    """The interpreter that runs this, as one types it: relative to the working directory where it lies below that."""
-    path = Path(sys.executable)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or "unknown CPU"

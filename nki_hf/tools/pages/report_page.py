@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from nki_hf.observers.instruction_kinds import WORDS, word_of
-from nki_hf.observers.report import ESTIMATED, LONGER, gain_text
 from nki_hf.observers.short_path import short_path
-from nki_hf.observers.source_lines import SourceFile, source_files
 from nki_hf.observers.timing import WAITS
 from nki_hf.timing.schedule import Schedule
 from nki_hf.tools.judging.reasons import sentence
-from nki_hf.tools.pages.shell import D3_ZOOM, long_cell, page
+from nki_hf.tools.pages.report_source import source_section
+from nki_hf.tools.pages.report_tables import source_name, table, tables_sections
+from nki_hf.tools.pages.shell import D3_ZOOM, page
 from nki_hf.tools.pages.timeline_data import timeline_data
 
 __all__ = ["Side", "report_page"]
@@ -27,10 +27,6 @@ _WAIT_WORDS = {
     "memory": "on-chip memory",
     "table": "an activation table",
 }
-_DMA_COLUMNS = ("core", "transfers", "MiB", "GB/s", "of GB/s", "engines busy", "µs less if free")
-_TILE_COLUMNS = ("tile", "memory", "line", "B a partition", "live at once", "total B", "of capacity")
-_OPEN = 1
-"""Source files that are unfolded at first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +64,8 @@ def report_page(side: Side, against: Side | None = None, *, notes: Sequence[str]
     else:
         columns.insert(0, _floors(sides))
     parts += ['<div class="columns">', *columns, "</div>"]
-    parts += [_source(item, named) for item in sides] + [_tables(item, named) for item in sides] + [_foot(notes)]
+    parts += [source_section(item.scheduled, _of(item, named)) for item in sides]
+    parts += [tables_sections(item.facts, _of(item, named)) for item in sides] + [_foot(notes)]
     return page(
         f"{title} (simulated)",
         "".join(parts),
@@ -77,6 +74,11 @@ def report_page(side: Side, against: Side | None = None, *, notes: Sequence[str]
         scripts=(D3_ZOOM, "timeline.js"),
         data={"timelines": [timeline_data(item.scheduled, item.title) for item in sides]},
     )
+
+
+def _of(side: Side, named: bool) -> str:
+    """Whose a section is, for its title."""
+    return f" of {escape(side.title)}" if named else ""
 
 
 def _verdict(side: Side, against: Side | None) -> str:
@@ -193,149 +195,17 @@ def _path(side: Side, named: bool) -> str:
     rows = [
         [
             f"{row['engine']} {row['opcode']}".strip(),
-            _source_name(row["source"]),
+            source_name(row["source"]),
             f"{row['count']:,}",
             f"{row['us']:,.1f}",
             f"{row['share']:.1%}",
         ]
         for row in side.facts["path"][:8]
     ]
-    of = f" of {escape(side.title)}" if named else ""
     return (
-        f'<section><h2>Critical path{of} by kernel line</h2><div class="wide">'
-        f"{_table(['instruction', 'line', 'times', 'µs', 'share'], rows)}</div></section>"
+        f'<section><h2>Critical path{_of(side, named)} by kernel line</h2><div class="wide">'
+        f"{table(['instruction', 'line', 'times', 'µs', 'share'], rows)}</div></section>"
     )
-
-
-def _source(side: Side, named: bool) -> str:
-    files = source_files(side.scheduled)
-    if not files:
-        return ""
-    most = max((line.path_us for item in files for line in item.lines), default=0.0)
-    parts = "".join(_file(item, most, number < _OPEN) for number, item in enumerate(files))
-    title = f"Source of {escape(side.title)}" if named else "Source"
-    return (
-        f'<section class="source"><h2>{title}</h2><p class="quiet small">µs of the critical path by line, and µs that its '
-        f"instructions keep engines and queues. A click shows a line's instructions in the timeline.</p>{parts}</section>"
-    )
-
-
-def _file(item: SourceFile, most: float, unfolded: bool) -> str:
-    rows = [
-        '<div class="head"><span class="n">line</span><span class="us">path µs</span><span class="us busy">busy µs</span>'
-        '<span class="t"></span></div>'
-    ]
-    rows += list(_lines(item, most))
-    name = short_path(item.file)
-    figures = (us for line in item.lines for us in (line.path_us, sum(line.busy_us.values())))
-    wide = max((len(f"{us:,.1f}") for us in figures), default=0)
-    return (
-        f'<details{" open" if unfolded else ""}><summary><b>{escape(name)}</b> <span class="quiet">'
-        f"{item.path_us:,.1f} µs of the critical path</span></summary>"
-        f'<div class="code" style="--us:{0.62 * wide:.2f}em">{"".join(rows)}</div></details>'
-    )
-
-
-def _lines(item: SourceFile, most: float) -> Iterator[str]:
-    before, name = None, escape(short_path(item.file))
-    for line in item.lines:
-        if before is not None and line.number != before + 1:
-            yield '<div class="cut">⋯</div>'
-        before = line.number
-        busy = sum(line.busy_us.values())
-        heat = line.path_us / most if most else 0.0
-        shade = f' style="background:rgba(var(--heat),{0.06 + 0.6 * heat:.3f})"' if line.path_us > 0 else ""
-        engines = ", ".join(f"{engine} {us:,.1f} µs" for engine, us in line.busy_us.items())
-        told = f' data-line="{name}:{line.number}" title="{line.instructions:,} instructions: {escape(engines)}"'
-        yield (
-            f'<div{told if line.instructions else ""}><span class="n">{line.number}</span>'
-            f'<span class="us"{shade}>{f"{line.path_us:,.1f}" if line.path_us else ""}</span>'
-            f'<span class="us busy quiet">{f"{busy:,.1f}" if line.instructions else ""}</span>'
-            f'<span class="t">{escape(line.text)}</span></div>'
-        )
-
-
-def _tables(side: Side, named: bool) -> str:
-    found = side.facts
-    if not found["instructions"]:
-        return ""
-    head = ["engine", "instructions", "active", *[f"waits: {wait}" for wait in WAITS], "idle", "µs less if free"]
-    rows = [
-        [
-            _core(row, found, row["engine"]),
-            f"{row['instructions']:,}",
-            f"{row['active']:.1%}",
-            *[f"{row['waiting'][wait]:.1%}" if row["waiting"][wait] else "" for wait in WAITS],
-            f"{row['idle']:.1%}",
-            gain_text(row),
-        ]
-        for row in found["engines"]
-    ]
-    dma = [
-        [
-            _core(row, found, "dma"),
-            f"{row['transfers']:,}",
-            f"{row['mib']:,.2f}",
-            f"{row['gb_per_s']:,.1f}",
-            f"{row['peak_gb_per_s']:,.0f}",
-            f"{row['active']:.1%}",
-            gain_text(row),
-        ]
-        for row in found["dma"]
-    ]
-    tiles: list[list[str]] = []
-    for item in found["working_set"]:
-        for tile in item["tiles"]:
-            tiles.append(
-                [
-                    tile["name"],
-                    _core(item, found, item["space"]),
-                    _source_name(tile["source"]),
-                    f"{tile['bytes']:,}",
-                    f"{tile['live']:,}",
-                    f"{tile['total_bytes']:,}",
-                    f"{tile['total_bytes'] / item['capacity_bytes']:.1%}",
-                ]
-            )
-        high, capacity = item["high_water_bytes"], item["capacity_bytes"]
-        tiles.append(
-            ["all", _core(item, found, item["space"]), "", "", "", f"{high:,} of {capacity:,}", f"{high / capacity:.1%}"]
-        )
-    gains = (*found["engines"], *found["dma"])
-    said = [LONGER] if any(row["gain_us"] < 0 for row in gains) else []
-    said += [ESTIMATED] if any(row["gain_estimated"] for row in gains) else []
-    longer = "".join(f'<p class="quiet small">{escape(text)}</p>' for text in said)
-    achieved = f"{_capital(found['achieved'])}."
-    of = f" of {escape(side.title)}" if named else ""
-    return (
-        f'<section><h2>Engines{of}, % of the time</h2><div class="wide">{_table(head, rows)}</div>{longer}</section>'
-        f"{_folded(f'DMA{of}', _table(_DMA_COLUMNS, dma), achieved)}"
-        f"{_folded(f'Working set{of} where each memory is fullest, before spills', _table(_TILE_COLUMNS, tiles))}"
-    )
-
-
-def _folded(title: str, table: str, note: str = "") -> str:
-    said = f'<p class="quiet small">{escape(note)}</p>' if note else ""
-    return f'<section><details><summary><b>{title}</b></summary><div class="wide">{table}</div>{said}</details></section>'
-
-
-def _core(row: Mapping[str, Any], found: Mapping[str, Any], name: str) -> str:
-    cores = {item["core"] for item in found["engines"]}
-    return f"{row['core']}: {name}" if len(cores) > 1 else name
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table that a narrow screen shows as one block per row."""
-    top = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td data-name="{escape(name)}"{long_cell(cell)}>{escape(cell)}</td>' for name, cell in zip(head, row, strict=True)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return f'<table class="stack"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def _foot(notes: Sequence[str]) -> str:
@@ -350,17 +220,9 @@ def _place(file: str, line: int) -> str:
     return f"{short_path(file).rsplit('/', 1)[-1]}:{line}"
 
 
-def _source_name(source: str) -> str:
-    return source.rsplit("/", 1)[-1]
-
-
 def _said(row: Mapping[str, Any]) -> str:
     return _micro(sentence(row))
 
 
 def _micro(text: str) -> str:
     return re.sub(r"(?<=\d) us\b", " µs", text)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

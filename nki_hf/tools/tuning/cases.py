@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nki_hf.chips import get_chip
-from nki_hf.kernels.binding import Target
+from nki_hf.kernels.plan import Target
 from nki_hf.kernels.registry import binding
 from nki_hf.tasks import load_task
 from nki_hf.tools.cores import check_cores

@@ -8,7 +8,7 @@ from typing import Any
 
 from nki_hf.chips import Chip
 from nki_hf.errors import UnsupportedProblem
-from nki_hf.kernels.binding import Plan, Target, Tuned
+from nki_hf.kernels.plan import Plan, Target, Tuned
 from nki_hf.kernels.registry import binding, bindings
 from nki_hf.problem import Problem
 from nki_hf.sim.stream.events import Event

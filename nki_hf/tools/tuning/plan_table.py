@@ -14,7 +14,7 @@ from typing import Any
 
 import nki_hf
 from nki_hf.chips import CHIPS
-from nki_hf.kernels.binding import Tuned
+from nki_hf.kernels.plan import Tuned
 from nki_hf.tools.searching.workers import Workers
 from nki_hf.tools.tuning.cases import own_cases
 from nki_hf.tools.tuning.own import tuned_of
@@ -23,14 +23,15 @@ from nki_hf.tools.tuning.space import combinations, key_of, space_of
 
 __all__ = ["laws", "made", "replaced"]
 
-_SOURCES = ("chips/common.py", "chips/trn1.py", "chips/trn2.py", "chips/trn3.py", "timing/costs.py", "timing/resources.py")
+_SOURCES = ("chips/common.py", "chips/trn1.py", "chips/trn2.py", "chips/trn3.py", "timing/costs/*.py", "timing/resources.py")
 _SECONDS = 120.0
 
 
 def laws() -> str:
     """Digest of the sources that times follow from."""
     root = Path(nki_hf.__file__).parent
-    return hashlib.sha256(b"".join((root / name).read_bytes() for name in _SOURCES)).hexdigest()[:16]
+    files = [path for name in _SOURCES for path in sorted(root.glob(name))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def made(kernel: str, workers: Workers, folder: Path | None) -> str:

@@ -1,7 +1,8 @@
 """The calling contract of `flash_small`: keys with the heads outermost, output with the heads before the rows."""
 
 from nki_hf.errors import Reason
-from nki_hf.kernels.binding import Argument, Binding, Cost, Division, Output, Plan
+from nki_hf.kernels.binding import Argument, Binding, Division, Output
+from nki_hf.kernels.plan import Cost, Plan
 from nki_hf.problem import DTYPES, Mask
 
 LIMITS = {"seqlen_q": 128, "seqlen_kv": 512, "head_dim": 128, "head_dim_v": 512}

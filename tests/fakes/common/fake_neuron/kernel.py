@@ -16,7 +16,7 @@ from nki_hf import sim
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions
-from nki_hf.sim.execution.machine import running_machine
+from nki_hf.sim.execution.current_machine import running_machine
 
 __all__ = ["FakeKernel", "NkiValidationError"]
 
