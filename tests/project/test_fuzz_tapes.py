@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from fuzz_seeds import nothing_wrong
 
-from nki_hf.sim.execution import cores, loops
-from nki_hf.sim.run import alike, play, tape
+from nki_hf.sim.execution import cores, loop_execution
+from nki_hf.sim.run import alike, play, tape_operands
 from nki_hf.tools.judging import followed
 from tools.fuzz.kernel_programs import EXCHANGES
 from tools.fuzz.pair_programs import draw_pair
@@ -45,7 +45,7 @@ def _seen_once(meeting):
 
 # By name: kind and seed of a program that finds it, and what it puts in the place of what.
 FAULTS = {
-    "what cores send in a loop is that of its first turn": ("pairs", 1, loops, "_staged", _seen_once),
+    "what cores send in a loop is that of its first turn": ("pairs", 1, loop_execution, "_staged", _seen_once),
     "what an exchange sends is overwritten while it is under way": (
         "pairs",
         101,
@@ -58,7 +58,7 @@ FAULTS = {
         ],
     ),
     "products do not ask who wrote their target": ("tapes", 67, alike.Alike, "_writer", lambda *_: alike._BY_PRODUCTS),
-    "a tape knows one zero": ("tapes", 64, tape, "repr", lambda value: repr(0.0) if value == 0 else repr(value)),
+    "a tape knows one zero": ("tapes", 64, tape_operands, "repr", lambda value: repr(0.0) if value == 0 else repr(value)),
     "a shortened tape leaves out what accumulating products add to": ("tapes", 102, followed, "keeps", lambda event: False),
     "a shortened tape leaves out where cores meet": ("tapes", 0, followed, "_STATEFUL", ("no such instruction",)),
     "a tape refuses more indices than there are elements": ("tapes", 777157, play, "_CHOSEN", {}),

@@ -73,9 +73,9 @@ def sums_alike_everywhere(product: Callable[[Array, Array], Array]) -> bool:
     rng = np.random.default_rng(0)
     left, right = (rng.standard_normal((_DEPTH, width)).astype(np.float32) for width in (64, 160))
     whole = product(left.T, right)
-    for step in (1, 4, 6, 8, 12, 24):
-        moved = product(np.roll(left, step, 1).T, np.roll(right, step, 1))
-        if not np.array_equal(moved, np.roll(whole, (step, step), (0, 1))):
+    for width in (1, 4, 6, 8, 12, 24):
+        moved = product(np.roll(left, width, 1).T, np.roll(right, width, 1))
+        if not np.array_equal(moved, np.roll(whole, (width, width), (0, 1))):
             return False
     cuts = ((2, 160), (3, 7), (17, 33), (64, 5), (33, 24))
     return all(np.array_equal(product(left[:, :m].T, right[:, :n]), whole[:m, :n]) for m, n in cuts)
