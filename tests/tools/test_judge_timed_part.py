@@ -26,7 +26,7 @@ from nki_hf.tasks import FLOAT, Task
 
 TASK = Task(
     name="product", about="a @ b", arrays=lambda n: {{"a": ((n, 512), FLOAT), "b": ((512, 2048), FLOAT)}},
-    reference=lambda a, b: a @ b, flops=lambda n: 2 * n * 512 * 2048, check=(128, 256), at=(4096,){part},
+    reference=lambda a, b: a @ b, flops=lambda n: 2 * n * 512 * 2048, check=(128, 256), at=(16384,){part},
 )
 """
 
@@ -181,7 +181,7 @@ def test_a_task_of_a_user_has_parts_where_it_says_so(tmp_path):
         task = tmp_path / "product.py"
         task.write_text(ROWS_TASK.format(part=part))
         for text in (MATMUL, wrong):
-            record = _judged(tmp_path, text, str(task), 4096, layout="", check=(128, 256))
+            record = _judged(tmp_path, text, str(task), 16384, layout="", check=(128, 256))
             found.append((record["passed"], record["times"][0]["values"] if record["passed"] else record["stage"]))
     assert found == [(True, "not judged"), (True, "not judged"), (True, "part"), (False, "times")]
 
@@ -191,3 +191,10 @@ def test_cheap_sizes_are_judged_whole(tmp_path):
         "nki_hf/tasks/kernels/rows.py:softmax_best", "softmax", check=(128,), at=(1024,), chip=("trn2", "trn1")
     )
     assert [row["values"] for row in record["times"]] == ["judged", "judged"]
+
+
+def test_gradients_are_judged_whole_at_the_size_that_is_timed():
+    kernel = "nki_hf/tasks/kernels/attention.py:backward_best"
+    record = nki_hf.judge(kernel, "attention_backward", check=(256,), at=(2048,), chip=("trn2",))
+    assert record["passed"], record["sentence"]
+    assert record["times"][0]["values"] == "judged"

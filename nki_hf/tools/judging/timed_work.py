@@ -18,8 +18,8 @@ __all__ = ["Work", "asked_outputs", "cheap", "expected_growth", "missing_work", 
 _LEAST = 0.5
 """Share of the elements that a kernel's growth leads one to expect; other blocks or another branch differ by less."""
 _NOTHING = 1e-9
-_SECONDS = 0.6
-"""CPU time for which values of a timed size are judged although nothing speaks against them."""
+_SECONDS, _SECONDS_WITHOUT_PART = 0.6, 2.0
+"""CPU time for which values of a timed size are judged although nothing speaks against them; more where a task has no part."""
 _PER_INSTRUCTION, _PER_ELEMENT, _PER_INPUT, _PER_OPERATION = 5e-5, 1.5e-9, 1e-7, 1.5e-10
 """Seconds, measured on one core of a server: a replayed instruction, an element that it reads or writes, an element of an input
 (drawn, and what row functions do with it in the reference), and an operation of a matmul in the reference and the ideal one."""
@@ -133,7 +133,7 @@ def missing_work(checked: Sequence[Work], timed: Work) -> str:
 
 
 def cheap(task: Task, asked: Mapping[str, Any], events: Sequence[Event]) -> bool:
-    """True if the values of a launch can be judged once in less than about `_SECONDS`.
+    """True if all values of a launch can be judged once in little time.
 
     Args:
       task: its operations at the size are those of the reference as well.
@@ -145,7 +145,7 @@ def cheap(task: Task, asked: Mapping[str, Any], events: Sequence[Event]) -> bool
     operations = task.flops(asked["size"])
     if {"q", "k"} <= set(shapes) == set(task.arrays(asked["size"])):  # a reference makes all scores, hidden ones too
         operations = max(operations, 6 * math.prod(shapes["q"]) * max(shapes["k"]))
-    return seconds_of(events, drawn, operations) < _SECONDS
+    return seconds_of(events, drawn, operations) < (_SECONDS_WITHOUT_PART if task.part is None else _SECONDS)
 
 
 def seconds_of(events: Sequence[Event], drawn: int, operations: float) -> float:
