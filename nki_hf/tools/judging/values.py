@@ -121,7 +121,11 @@ def distributions_of(task: Task, number: int) -> tuple[str, ...]:
     if task.recorded:
         return ("normal",)
     names = (*DISTRIBUTIONS, *(("late_maximum",) if "k" in task.axes else ()), *task.distributions)
-    return names if not number else tuple(name for name in names if name in ("normal", "wide", "late_maximum"))
+    return names if not number else tuple(name for name in names if name in _FIND_MOST)
+
+
+_FIND_MOST = ("normal", "wide", "late_maximum", "uneven_rows")
+"""`uneven_rows` shows what rows take from another tile of rows: the first size may have but one."""
 
 
 def to_kernel(run: Run, arrays: Mapping[str, Array]) -> dict[str, Array]:
