@@ -78,8 +78,8 @@ def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Calla
 
     def part(arrays: Mapping[str, Array], index: tuple[slice, ...]) -> dict[str, Array]:
         *head, place = index
-        ahead = arrays["k"].shape[-2] - arrays["q"].shape[-2]
-        keys = slice(place.stop + ahead if causal else None)  # so that the last query sees the last key
+        q_offset = arrays["k"].shape[-2] - arrays["q"].shape[-2]
+        keys = slice(place.stop + q_offset if causal else None)  # so that the last query sees the last key
         group = [slice(one.start // (heads // kv_heads), one.start // (heads // kv_heads) + 1) for one in head]
         return {"q": arrays["q"][index], **{name: arrays[name][(*group, keys)] for name in ("k", "v")}}
 
