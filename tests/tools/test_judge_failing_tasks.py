@@ -64,3 +64,12 @@ def test_a_kernel_cannot_say_so(judged):
     """An exception of its own by the name of that kind is the kernel's."""
     record = judged("standard_normal", "sum", RIGHT["softmax"] + "\n\nraise type('task fails', (Exception,), {})('no')\n")
     assert (record["passed"], record["stage"]) == (False, "load")
+
+
+@pytest.mark.parametrize("function", ["scale", "ideal"])
+def test_what_optional_functions_raise_is_wrong_use(function, tmp_path):
+    text = TASK % ("standard_normal", "sum")
+    (tmp_path / "task.py").write_text(text.replace('dtype="float32",', f'dtype="float32", {function}=lambda **arrays: 1 / 0,'))
+    (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
+    with pytest.raises(ValueError, match=f"its {function} raises ZeroDivisionError at size 128"):
+        nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"))
