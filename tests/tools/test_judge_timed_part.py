@@ -43,12 +43,17 @@ def test_a_part_of_a_task_is_that_of_the_whole(name):
         ("flash_prefill", "attention_causal", 1),
         ("flash_prefill", "attention_gqa", 2),
         ("v11", "attention_unscaled", 1),
-        *((f"nki_hf/tasks/kernels/products.py:{name}", task, 1) for name, task in (
-            ("swiglu_best", "swiglu"), ("bmm_softmax_best", "nkibench_bmm_softmax"), ("lora_best", "nkibench_lora"),
-            ("transpose_matmul_best", "nkibench_transpose_matmul"),
-        )),
+        *(
+            (f"nki_hf/tasks/kernels/products.py:{name}", task, 1)
+            for name, task in (
+                ("swiglu_best", "swiglu"),
+                ("bmm_softmax_best", "nkibench_bmm_softmax"),
+                ("lora_best", "nkibench_lora"),
+                ("transpose_matmul_best", "nkibench_transpose_matmul"),
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_rows_of_a_shortened_program_are_those_of_the_whole(kernel, task, lnc):
     task, chip = load_task(task), get_chip("trn2")
     size = task.check[-1]
@@ -82,9 +87,13 @@ def test_accumulators_hold_what_follows_from_earlier_instructions():
         total = nl.ndarray((8, 1), dtype=nl.float32, buffer=nl.sbuf)
         for command in ("reset_reduce", "reset_reduce", "reduce"):
             isa.activation(
-                dst=lost, op=nl.copy, data=x, reduce_op=nl.add, reduce_cmd=isa.reduce_cmd[command],
+                dst=lost,
+                op=nl.copy,
+                data=x,
+                reduce_op=nl.add,
+                reduce_cmd=isa.reduce_cmd[command],
                 **({"reduce_res": total} if command == "reduce" else {}),
-            )  # fmt: skip
+            )
         isa.dma_copy(dst=out, src=total)
         return out
 
