@@ -27,8 +27,18 @@ class _FromSource(SourceFileLoader):
     """Python takes kept bytecode for that of a file of the same size and second: of another kernel of a search, then."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """The file's text, compiled now."""
-        return self.source_to_code(self.get_data(self.path), self.path)
+        """The file's text, compiled now.
+
+        Raises:
+          SyntaxError: it is no Python; the error names the file, as Python's own do not where it holds a null byte.
+        """
+        text = self.get_data(self.path)
+        try:
+            return self.source_to_code(text, self.path)
+        except SyntaxError as error:
+            if not error.filename:
+                error.filename, error.lineno = self.path, text.partition(b"\0")[0].count(b"\n") + 1
+            raise
 
 
 def spec_of(name: str, path: Path) -> ModuleSpec | None:

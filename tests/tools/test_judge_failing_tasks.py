@@ -64,3 +64,31 @@ def test_a_kernel_cannot_say_so(judged):
     """An exception of its own by the name of that kind is the kernel's."""
     record = judged("standard_normal", "sum", RIGHT["softmax"] + "\n\nraise type('task fails', (Exception,), {})('no')\n")
     assert (record["passed"], record["stage"]) == (False, "load")
+
+
+@pytest.mark.parametrize("function", ["scale", "ideal"])
+def test_what_optional_functions_raise_is_wrong_use(function, tmp_path):
+    text = TASK % ("standard_normal", "sum")
+    (tmp_path / "task.py").write_text(text.replace('dtype="float32",', f'dtype="float32", {function}=lambda **arrays: 1 / 0,'))
+    (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
+    with pytest.raises(ValueError, match=f"its {function} raises ZeroDivisionError at size 128"):
+        nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("outputs", "()", r"outputs=\(\) must be a tuple of one or more"),
+        ("check", "()", r"check=\(\) must be a tuple of one or more"),
+        ("flops", "lambda size: 1 / 0", "its flops raises ZeroDivisionError at size 128"),
+        ("flops", "lambda size: -1", "its flops gives -1 at size 128: it must be 0 or more"),
+        ("arrays", "lambda size: 1 / 0", "its arrays raises ZeroDivisionError at size 128"),
+        ("constants", "lambda size: 1 / 0", "its constants raises ZeroDivisionError at size 128"),
+    ],
+)
+def test_a_task_that_judges_nothing_or_raises_is_wrong_use(field, value, said, tmp_path):
+    changed = f"\nimport dataclasses\n\nTASK = dataclasses.replace(TASK, {field}={value})\n"
+    (tmp_path / "task.py").write_text(TASK % ("standard_normal", "sum") + changed)
+    (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
+    with pytest.raises(ValueError, match="task own_softmax: " + said):
+        nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"))

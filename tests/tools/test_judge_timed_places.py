@@ -2,6 +2,7 @@
 
 import pytest
 from judged_kernels import RIGHT
+from judged_products import MATMUL, ROWS_TASK
 
 import nki_hf
 
@@ -68,3 +69,33 @@ def test_a_kernel_that_uses_a_part_of_what_it_computes_fails(how, tmp_path):
     assert (record["passed"], record["stage"]) == (False, "times"), record["sentence"]
     assert "at size 2,048 the kernel" in record["sentence"]
     assert "and there out is wrong" in record["sentence"]
+
+
+HELPER = """def tile(*shape):
+    return nl.ndarray(shape, dtype=nl.bfloat16, buffer=nl.sbuf)
+
+
+@nki.jit"""
+SPARE = """        squares = tile(128, 2048)
+        nisa.activation(dst=squares, op=nl.square, data=done)
+        nisa.dma_copy(dst=out"""
+
+
+def _with_a_helper(folder, *change):
+    """The product whose tiles one line allocates, of which more are for nothing the more rows there are."""
+    text = MATMUL.replace("@nki.jit", HELPER).replace("        nisa.dma_copy(dst=out", SPARE)
+    for shape, dtype in (("128, 4, 2048", "b.dtype"), ("128, 4, 128", "a.dtype"), ("128, 2048", "a.dtype")):
+        text = text.replace(f"nl.ndarray(({shape}), dtype={dtype}, buffer=nl.sbuf)", f"tile({shape})")
+    assert text.count("nl.sbuf") == 1
+    (folder / "kernel.py").write_text(text.replace(*change) if change else text)
+    (folder / "task.py").write_text(ROWS_TASK.format(part=""))
+    return nki_hf.judge(folder / "kernel.py", str(folder / "task.py"), check=(128, 256), at=(4096,), chip=("trn2",))
+
+
+def test_tiles_that_one_line_allocates_are_compared_by_shape(tmp_path):
+    record = _with_a_helper(tmp_path)
+    assert record["passed"], record["sentence"]
+    assert not any("judged there" in warning for warning in record["warnings"])
+    wrong = _with_a_helper(tmp_path, "right[:, k, j * 512", "right[:, k if n < 4096 else 0, j * 512")
+    assert (wrong["passed"], wrong["stage"]) == (False, "times"), wrong["sentence"]
+    assert "at size 4,096 the kernel uses 25% of" in wrong["sentence"]

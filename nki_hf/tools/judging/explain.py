@@ -16,7 +16,7 @@ from nki_hf.tools.kernel_lint.instead import instead
 __all__ = ["explained", "place", "stated"]
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
-_OURS = tuple(f"{_PACKAGE}/{part}" for part in ("sim/", "tools/", "observers/", "timing/"))
+_OURS = tuple(f"{_PACKAGE}/{part}" for part in ("sim/", "tools/", "observers/", "timing/", "from_source.py"))
 
 _OLD = (
     "neuronxcc.nki is the language before NKI 0.3, which is gone: write `import nki`, `import nki.language as nl`, "

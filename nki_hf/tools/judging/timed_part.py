@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from nki_hf.tools.judging.accepted import accepting
 from nki_hf.tools.judging.followed import Bools, Followed
 from nki_hf.tools.judging.layouts import layout_of, placed
 from nki_hf.tools.judging.other_kinds import wrong_in
+from nki_hf.tools.judging.task_functions import check_part, part_of
 from nki_hf.tools.judging.timed_work import asked_outputs, seconds_of
 from nki_hf.tools.judging.values import Checked, Run, drawn, in_layout, judged_on, run_tape, to_kernel
 
@@ -55,6 +57,9 @@ def part_is_wrong(
       asked, trace: the launch, and what the kernel's process answered.
       launched, followed, marks: the launch on shapes, its events, and what each entry of the tape made.
       secret: chooses part and inputs.
+
+    Raises:
+      Failed: the task's own functions raise, or its part is none of the whole (see `check_part`).
     """
     task = run.task
     if task.part is None or launched.run.short or len(asked_outputs(launched, task)) != len(task.outputs):
@@ -72,6 +77,8 @@ def part_is_wrong(
     share = flags.mean()
     if _seconds(task.flops(run.size) * share, asked, launched.events, needed) > _SECONDS:
         return None
+    small = replace(run, size=max(task.check))
+    check_part(small, drawn(small, "normal", secret))
     arrays = drawn(run, "normal", secret)
     options = SimOptions(chip=get_chip(asked["chip"]), third_party=True, checks=False, events=False)
     words = f"at size {run.size:,}, of {_named(index)}"
@@ -83,7 +90,7 @@ def part_is_wrong(
         except KernelFault as fault:
             return f"{words}: {fault.record.instruction}: {fault.record.message}"
     outputs = [output[index] for output in in_layout(run, result.outputs)]
-    outcome = judged_on(run, "normal", task.part(arrays, index), outputs)
+    outcome = judged_on(run, "normal", part_of(run, arrays, index), outputs)
     found = Checked(size=run.size, outcomes=[outcome], depends_on_memory=False, count="", result=result)
     wrong = wrong_in(accepting(run, found, request)[1], run, request)
     return f"{words}: {wrong}" if wrong else ""

@@ -3,7 +3,8 @@
 Found twice, since a tile may be written by one instruction and read in parts, or be written again before it is read:
 
 * an instruction is used if an output follows from what it writes, by the dependencies of the stream,
-* an allocation is used as far as used instructions read the elements that are written there, at any time.
+* an allocation is used as far as used instructions read the elements that are written there, at any time. One line may
+  allocate for a whole kernel (`def tile(*shape)`): tiles of one shape are compared with each other.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nki_hf.tools.judging.other_kinds import Place
 __all__ = ["Part", "unused", "used_parts"]
 
 _ALLOCATION = "allocation"
-"""In the place of an opcode."""
+"""In the place of an opcode, followed by the shape for tiles of one shape alone."""
 _LESS = 0.98
 """Share of the judged sizes' share: of two sizes, the first and last turns of loops are not the same part."""
 
@@ -76,9 +77,10 @@ def _add_allocations(found: dict[Place, Part], table: AccessTable, used: Bools) 
             known[key] = _counted(rest[begin:end], table)
         written, read = known[key]
         if written:
-            part = found.setdefault((buffer.file, buffer.line, _ALLOCATION), Part())
-            part.written += written
-            part.used += read
+            for what in (_ALLOCATION, f"{_ALLOCATION} {tuple(buffer.shape)}"):
+                part = found.setdefault((buffer.file, buffer.line, what), Part())
+                part.written += written
+                part.used += read
 
 
 def _counted(accesses: Ints, table: AccessTable) -> tuple[int, int]:
@@ -100,14 +102,25 @@ def _view(flags: Bools, region: Region) -> np.ndarray[tuple[int, ...], np.dtype[
 def unused(judged: Iterable[Mapping[Place, Part]], timed: Mapping[Place, Part]) -> tuple[str, str, int] | None:
     """A line of which a timed size uses less than every judged size, as words, file and line; None if there is none."""
     sizes = list(judged)
+    mixed = _mixed(sizes, timed)
     worst: tuple[float, str, str, int] | None = None
     for place, part in timed.items():
         shares = [found[place].share for found in sizes if place in found]
-        if not shares or part.share >= min(shares) * _LESS:
+        if place in mixed or not shares or part.share >= min(shares) * _LESS:
             continue
         file, line, opcode = place
-        what = "the tile allocated" if opcode == _ALLOCATION else f"what {opcode} writes"
+        what = "the tile allocated" if opcode.startswith(_ALLOCATION) else f"what {opcode} writes"
         words = f"uses {part.share:.0%} of {what} at line {line}, and {min(shares):.0%} of it at the sizes of --check"
         if worst is None or part.share / min(shares) < worst[0]:
             worst = part.share / min(shares), words, file, line
     return None if worst is None else worst[1:]
+
+
+def _mixed(sizes: list[Mapping[Place, Part]], timed: Mapping[Place, Part]) -> set[Place]:
+    """The lines that allocate tiles of known shapes alone: in the sum of them other shapes are more at another size."""
+    known, new = set[Place](), set[Place]()
+    for place in timed:
+        file, line, opcode = place
+        if opcode.startswith(f"{_ALLOCATION} "):
+            (known if any(place in found for found in sizes) else new).add((file, line, _ALLOCATION))
+    return known - new

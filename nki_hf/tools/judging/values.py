@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +15,9 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import played
 from nki_hf.tasks import FLOAT, Task
 from nki_hf.testing import DISTRIBUTIONS
-from nki_hf.tools.judging.findings import Failed, finding
 from nki_hf.tools.judging.layouts import layout_of, placed, returned
 from nki_hf.tools.judging.precision import Precision, precision
-from nki_hf.tools.judging.stage_names import TASK_FAILS
+from nki_hf.tools.judging.task_functions import of_the_task
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.verify_cases import never_written
 from nki_hf.tools.verify_inputs import array_inputs
@@ -98,22 +96,12 @@ def drawn(run: Run, distribution: str, seed: int) -> dict[str, Array]:
     shapes = run.task.shapes(run.size, run.dtype)
     rng = np.random.default_rng([seed, run.size, *distribution.encode()])
     if run.task.inputs is not None:
-        with _of_the_task(run, "inputs"):
+        with of_the_task(run, "inputs"):
             made = run.task.inputs(run.size, distribution, rng)
     else:
         usual = distribution if distribution in DISTRIBUTIONS else "normal"
         made = array_inputs({name: shape for name, (shape, _) in shapes.items()}, usual, int(rng.integers(1 << 31)))
     return {name: np.asarray(made[name]).astype(NUMPY_DTYPES[dtype]) for name, (_, dtype) in shapes.items()}
-
-
-@contextlib.contextmanager
-def _of_the_task(run: Run, function: str) -> Iterator[None]:
-    """Block that runs a function of the task: what it raises is no fault of the kernel."""
-    try:
-        yield
-    except Exception as error:
-        message = f"task {run.task.name}: its {function} raises {type(error).__name__} at size {run.size:,}: {error}"
-        raise Failed("values", finding("values", {"kind": TASK_FAILS, "message": message})) from None
 
 
 def distributions_of(task: Task, number: int) -> tuple[str, ...]:
@@ -226,13 +214,16 @@ def _outcome(
     with np.errstate(all="ignore"):
         other: Mapping[str, Any] = {}
         if run.accepted:
-            other = task.accepted[run.accepted](np.asarray(outputs[0], np.float64), run.dtype, **exact, **constants)
-        with _of_the_task(run, "reference"):
+            with of_the_task(run, "accepted"):
+                other = task.accepted[run.accepted](np.asarray(outputs[0], np.float64), run.dtype, **exact, **constants)
+        with of_the_task(run, "reference"):
             references = _tuple(task.reference(**{**exact, **constants, **other}))
-        scale = None if task.scale is None else task.scale(**exact, **constants)
+        with of_the_task(run, "scale"):
+            scale = None if task.scale is None else task.scale(**exact, **constants)
         plain = {name: _wide(array, np.float32) for name, array in arrays.items()}
         narrow = {name: _wide(np.asarray(array), np.float32) for name, array in other.items()}
-        ideal = _tuple((task.ideal or task.reference)(**{**plain, **constants, **narrow}))
+        with of_the_task(run, "ideal" if task.ideal else "reference"):
+            ideal = _tuple((task.ideal or task.reference)(**{**plain, **constants, **narrow}))
     found, shown = [], None
     for i, (output, reference) in enumerate(zip(outputs, references, strict=False)):
         dtype = _dtype(run, i)
