@@ -1,5 +1,7 @@
 """At the timed size the tiles whose program is unlike that of the others are judged: what errs in one tile alone is seen."""
 
+from pathlib import Path
+
 import pytest
 from judged_kernels import RIGHT, SOFTMAX_OF_ROWS
 
@@ -37,6 +39,23 @@ def test_a_tile_that_is_unlike_the_others_is_judged(tmp_path, place, wrong, rows
     record = _judged(tmp_path, KERNEL.replace(place, wrong), **given)
     assert (record["passed"], record["stage"]) == (False, "times"), record["sentence"]
     assert any(f"of rows {first:,} to" in record["sentence"] for first in rows), record["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        ("_added(total[:, t, :], bank, t == i)", "(i, t) == (9, 4) or _added(total[:, t, :], bank, t == i)"),
+        ("moving=k_rows[:, t, :]", "moving=k_rows[:, t - ((i, t) == (10, 5)), :]"),
+        ("dst=outs[0][i * P : (i + 1) * P, :]", "dst=outs[0][(o := {8: 9, 9: 8}.get(i, i)) * P : (o + 1) * P, :]"),
+    ],
+)
+def test_gradients_are_judged_whole_where_a_tile_stands_out(tmp_path, place, wrong):
+    text = (Path(nki_hf.__file__).parent / "tasks" / "kernels" / "attention.py").read_text()
+    assert text.count(place) == 1
+    given = {"check": (256, 512), "at": (2048,), "name": "backward_baseline"}
+    record = _judged(tmp_path, text.replace(place, wrong), "attention_backward", **given)
+    assert (record["passed"], record["stage"]) == (False, "times"), record["sentence"]
+    assert "at size 2,048 d" in record["sentence"]
 
 
 def test_a_maximum_of_another_tile_at_a_large_size_is_seen(tmp_path):

@@ -51,12 +51,17 @@ def test_a_part_of_a_task_is_that_of_the_whole(name):
         ("flash_prefill", "attention_causal", 1),
         ("flash_prefill", "attention_gqa", 2),
         ("v11", "attention_unscaled", 1),
-        *((f"nki_hf/tasks/kernels/products.py:{name}", task, 1) for name, task in (
-            ("swiglu_best", "swiglu"), ("bmm_softmax_best", "nkibench_bmm_softmax"), ("lora_best", "nkibench_lora"),
-            ("transpose_matmul_best", "nkibench_transpose_matmul"),
-        )),
+        *(
+            (f"nki_hf/tasks/kernels/products.py:{name}", task, 1)
+            for name, task in (
+                ("swiglu_best", "swiglu"),
+                ("bmm_softmax_best", "nkibench_bmm_softmax"),
+                ("lora_best", "nkibench_lora"),
+                ("transpose_matmul_best", "nkibench_transpose_matmul"),
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_rows_of_a_shortened_program_are_those_of_the_whole(kernel, task, lnc):
     task, chip = load_task(task), get_chip("trn2")
     size = task.check[-1]

@@ -28,7 +28,7 @@ from nki_hf.tools.judging.other_kinds import (
     with_values,
 )
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.timed_part import part_is_wrong
+from nki_hf.tools.judging.timed_part import part_is_wrong, stands_out
 from nki_hf.tools.judging.timed_work import asked_outputs, cheap, missing_work, work_of
 from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, sentence, stream_of, timed
 
@@ -77,6 +77,8 @@ def _time_rows(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "seconds": time.perf_counter() - began}
 
 
+_WHOLE = 2.0
+"""Seconds in which all values are judged of a task without parts, where a tile is unlike the others."""
 _JUDGED, _PART, _NOT_JUDGED = "judged", "part", "not judged"
 """Of the values of a timed size: all of them, those of one tile of rows, or none."""
 
@@ -121,6 +123,8 @@ def _timed(
         followed = Followed(events)
         what, is_cheap = judged.other(size, task, launched[0], played, followed), cheap(task, trace, events)
         part = None
+        if what is None and not turns and task.part is None and not is_cheap and cheap(task, trace, events, _WHOLE):
+            is_cheap = stands_out(task, request["layout"], launched[0], played, followed, marks)
         if what is None and not turns and not is_cheap:
             run = run_at(request, task, trace)
             part = part_is_wrong(request, run, trace, played, launched[0], followed, marks, secrets.randbits(31))

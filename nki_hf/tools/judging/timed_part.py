@@ -20,6 +20,7 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import Marks
 from nki_hf.sim.run.shortened import shortened, torn
 from nki_hf.sim.stream.events import Event, Region
+from nki_hf.tasks import Task
 from nki_hf.tools.judging.accepted import accepting
 from nki_hf.tools.judging.followed import Bools, Followed
 from nki_hf.tools.judging.layouts import layout_of, placed
@@ -28,7 +29,7 @@ from nki_hf.tools.judging.other_kinds import wrong_in
 from nki_hf.tools.judging.timed_work import asked_outputs, seconds_of
 from nki_hf.tools.judging.values import Checked, Run, drawn, in_layout, judged_on, run_tape, to_kernel
 
-__all__ = ["needed_for", "part_is_wrong"]
+__all__ = ["needed_for", "part_is_wrong", "stands_out"]
 
 Array = np.ndarray[Any, Any]
 Index = tuple[slice, ...]
@@ -67,11 +68,7 @@ def part_is_wrong(
     if shape is None:
         return None
     tiles = [_index(shape, int(rng.integers(_count(shape))))]
-    owner = _owners(shape)
-    placed_owner = placed(owner, own, given) if own else owner
-    tiles += [
-        _index(shape, tile) for tile in odd_tiles(placed_owner, number, trace["tape"], followed, marks, -(-shape[-2] // _ROWS))
-    ]
+    tiles += [_index(shape, tile) for tile in _odd(shape, own, given, number, trace, followed, marks)]
     found, left = "", _SECONDS
     for place, index in enumerate(tiles):
         flags = np.zeros(shape, np.bool_)
@@ -86,6 +83,38 @@ def part_is_wrong(
         if found := _wrong_tile(request, run, asked, trace, followed, marks, secret, needed, index):
             break
     return found
+
+
+def stands_out(
+    task: Task,
+    layout: Mapping[str, str],
+    launched: LaunchResult,
+    trace: Mapping[str, Any],
+    followed: Followed,
+    marks: Mapping[int, Marks],
+) -> bool:
+    """True if a tile of an output is unlike the others of it."""
+    for name, number in zip(task.outputs, asked_outputs(launched, task), strict=False):
+        own, given = layout_of(task, layout, name)
+        shape = _shape_of(launched.run.buffers[number].shape, own, given)
+        if shape is not None and _odd(shape, own, given, number, trace, followed, marks):
+            return True
+    return False
+
+
+def _odd(
+    shape: tuple[int, ...],
+    own: str,
+    given: str,
+    number: int,
+    trace: Mapping[str, Any],
+    followed: Followed,
+    marks: Mapping[int, Marks],
+) -> list[int]:
+    """The odd tiles of an output of a shape in the task's order of axes."""
+    owner = _owners(shape)
+    owner = placed(owner, own, given) if own else owner
+    return odd_tiles(owner, number, trace["tape"], followed, marks, -(-shape[-2] // _ROWS))
 
 
 def _wrong_tile(

@@ -132,8 +132,8 @@ def missing_work(checked: Sequence[Work], timed: Work) -> str:
     return ""
 
 
-def cheap(task: Task, asked: Mapping[str, Any], events: Sequence[Event]) -> bool:
-    """True if the values of a launch can be judged once in less than about `_SECONDS`.
+def cheap(task: Task, asked: Mapping[str, Any], events: Sequence[Event], most: float = _SECONDS) -> bool:
+    """True if the values of a launch can be judged once in less than about `most` seconds.
 
     Args:
       task: its operations at the size are those of the reference as well.
@@ -145,7 +145,7 @@ def cheap(task: Task, asked: Mapping[str, Any], events: Sequence[Event]) -> bool
     operations = task.flops(asked["size"])
     if {"q", "k"} <= set(shapes) == set(task.arrays(asked["size"])):  # a reference makes all scores, hidden ones too
         operations = max(operations, 6 * math.prod(shapes["q"]) * max(shapes["k"]))
-    return seconds_of(events, drawn, operations) < _SECONDS
+    return seconds_of(events, drawn, operations) < most
 
 
 def seconds_of(events: Sequence[Event], drawn: int, operations: float) -> float:
