@@ -175,7 +175,7 @@ def wrong_in(found: Checked, run: Run, request: Mapping[str, Any]) -> str:
             return f"{run.task.outputs[outcome.wrong]} is wrong on {outcome.distribution} inputs: {judgement.detail}"
         exact = request["dtype"] == "float32" or request["rtol"]
         if not exact and (imprecise := imprecision(outcome, RATIOS[run.task.ideal is not None])):
-            return f"out is wrong: {imprecise}"
+            return f"{run.task.outputs[outcome.least_exact]} is wrong: {imprecise}"
     return ""
 
 
