@@ -95,9 +95,13 @@ def test_accumulators_hold_what_follows_from_earlier_instructions():
         total = nl.ndarray((8, 1), dtype=nl.float32, buffer=nl.sbuf)
         for command in ("reset_reduce", "reset_reduce", "reduce"):
             isa.activation(
-                dst=lost, op=nl.copy, data=x, reduce_op=nl.add, reduce_cmd=isa.reduce_cmd[command],
+                dst=lost,
+                op=nl.copy,
+                data=x,
+                reduce_op=nl.add,
+                reduce_cmd=isa.reduce_cmd[command],
                 **({"reduce_res": total} if command == "reduce" else {}),
-            )  # fmt: skip
+            )
         isa.dma_copy(dst=out, src=total)
         return out
 
