@@ -166,6 +166,11 @@ _WRONG: dict[str, Callable[..., Any]] = {
     ),
     "dv takes dP in place of P": _of(left=("ds", "ds.T", "dp.T")),
     "dk takes P in place of dS": _of(left=("ds", "p.T", "p.T")),
+    "dk takes P in place of the scaled dS": lambda **a: (
+        _backward(**a)[0],
+        _D**0.5 * _of(left=("ds", "p.T", "p.T"))(**a)[1],
+        _backward(**a)[2],
+    ),
     "dq takes P in place of dS": _of(left=("p", "ds.T", "p.T")),
     "dk takes dP in place of dS": _of(left=("ds", "dp.T", "p.T")),
     "dq takes dP in place of dS": _of(left=("dp", "ds.T", "p.T")),

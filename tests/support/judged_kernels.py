@@ -68,6 +68,29 @@ def attention(q, k, v):
     return out
 '''
 
+SOFTMAX_OF_ROWS = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def softmax(x):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    for start in range(0, x.shape[0], 128):
+        tile = nl.ndarray((128, x.shape[1]), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[start : start + 128, :])
+        top = nl.ndarray((128, 1), nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=top, op=nl.maximum, data=tile, axis=1, negate=True)
+        first = top if start == 0 else first
+        total = nl.ndarray((128, 1), nl.float32, buffer=nl.sbuf)
+        nisa.activation_reduce(dst=tile, op=nl.exp, data=tile, bias=top, reduce_op=nl.add, reduce_res=total)
+        nisa.reciprocal(dst=total, data=total)
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=total)
+        nisa.dma_copy(dst=out[start : start + 128, :], src=tile)
+    return out
+"""
+
 OPTIONS = {"layout": "q=ds,k=ds", "check": (256,), "at": (256,), "seed": 7}
 
 _WHOLE = "for j in range(i + 1):"

@@ -92,7 +92,7 @@ def told(task, mistake, *scales):
                 outputs=outputs,
                 references=references,
                 judgements=judgements,
-                precision=None,
+                precisions=[],
             )
         )
     return named(task, [Checked(size=size, outcomes=outcomes, depends_on_memory=False, count="", result=None)])

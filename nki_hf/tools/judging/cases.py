@@ -12,9 +12,8 @@ __all__ = ["add_case"]
 
 def add_case(outcome: Outcome, size: int, task: Task, record: dict[str, Any]) -> None:
     """One entry for each output."""
-    for name, item in zip(task.outputs, outcome.judgements, strict=False):
+    for name, item, shown in zip(task.outputs, outcome.judgements, outcome.precisions, strict=False):
         plain = item.to_dict()
-        shown = outcome.precision if name == task.outputs[0] else None
         record["cases"].append(
             {
                 "size": size,

@@ -24,6 +24,7 @@ from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run import instrumentation, tape
 from nki_hf.tools.judging.explain import explained, place, stated
+from nki_hf.tools.judging.impure import Impurity, another_process
 from nki_hf.tools.judging.kernel_choice import NoKernel, kernel_in
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.judging.tape_difference import tape_difference
@@ -50,6 +51,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     instrumentation.install()
     found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": [], "changed": None}
+    impurity = Impurity(str(request["file"]))
     with as_nki():
         try:
             module = module_of(str(request["file"]))
@@ -68,9 +70,11 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
                     continue
                 return {**found, "error": {**_described(error), "size": trace["size"]}}
     if request["traces"]:  # a program follows from its arguments: the same ones give the same program
-        with contextlib.suppress(BaseException):
+        with contextlib.suppress(BaseException), another_process():
             again = _trace(kernel, name, request["traces"][0], int(request["lnc"]), ())
             found["changed"] = tape_difference(found["traces"][0]["tape"], again["tape"])
+    if found["changed"] is None and (words := impurity.words()):
+        found["changed"] = {"file": "", "line": 0, "message": words}
     return {**found, "stage": ""}
 
 

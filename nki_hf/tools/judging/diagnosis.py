@@ -316,7 +316,7 @@ coarsely as bfloat16."""
 
 def imprecision(outcome: Outcome, limit: float) -> str:
     """What the error ratios say, empty if they are as they should be."""
-    found = outcome.precision
+    found = outcome.precisions[outcome.least_exact] if outcome.precisions else None
     if found is None or (found.ratio <= limit and found.factor_ratio <= 2 * limit):
         return ""
     if found.ratio > _NARROW:

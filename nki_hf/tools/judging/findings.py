@@ -63,7 +63,7 @@ def _impure(changed: Mapping[str, Any] | None) -> Failed | None:
         "or what an earlier launch left"
     )
     advice = "A kernel is a pure function of its arguments (language guide, kernel caching)."
-    return Failed("run", finding("run", {**changed, "kind": "not a function", "message": message, "advice": advice}))
+    return Failed("run", finding("run", {"message": message, **changed, "kind": "not a function", "advice": advice}))
 
 
 class KernelFailed(ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -53,6 +53,19 @@ class Followed:
                 for producer in producers[starts[index] : starts[index + 1]]:
                     found[producer] = True
         return np.array(found, np.bool_)
+
+    def producers(self, index: int) -> Sequence[int]:
+        """The events whose results an event takes."""
+        return self._producers[self._starts[index] : self._starts[index + 1]]
+
+    def sources(self, wanted: Collection[int]) -> list[int]:
+        """The events that the events `wanted` follow from, and these, in any order; nothing beyond memory counts."""
+        found, ahead = set(wanted), list(wanted)
+        while ahead:
+            fresh = {producer for producer in self.producers(ahead.pop()) if producer not in found}
+            found.update(fresh)
+            ahead += fresh
+        return list(found)
 
 
 _STATEFUL = ("rng", "set_rng", "rand", "dropout", "sendrecv", "core_barrier")

@@ -103,7 +103,7 @@ def judge_values(
                 words = diagnosis.imprecision(outcome, RATIOS[task.ideal is not None])
                 if words:
                     record["diagnosis"] = words
-                    message = f"{task.outputs[0]} at size {check.size}: {words}"
+                    message = f"{task.outputs[outcome.least_exact]} at size {check.size}: {words}"
                     advice = "Keep sums in float32, or allow the error with --rtol."
                     imprecise = finding("values", {"kind": "precision", "message": message, "advice": advice})
                     raise Failed("values", imprecise, *_first_difference(request, record, task, runs, traces, chip))

@@ -72,7 +72,13 @@ class Outcome:
     outputs: Sequence[Array]
     references: Sequence[Array]
     judgements: Sequence[Judgement]
-    precision: Precision | None
+    precisions: Sequence[Precision | None]
+
+    @property
+    def least_exact(self) -> int:
+        """The output whose error is the largest beside that of an ideal kernel."""
+        ratios = [0.0 if item is None else item.ratio for item in self.precisions]
+        return ratios.index(max(ratios, default=0.0)) if ratios else 0
 
     @property
     def wrong(self) -> int | None:
@@ -224,7 +230,7 @@ def _outcome(
         narrow = {name: _wide(np.asarray(array), np.float32) for name, array in other.items()}
         with of_the_task(run, "ideal" if task.ideal else "reference"):
             ideal = _tuple((task.ideal or task.reference)(**{**plain, **constants, **narrow}))
-    found, shown = [], None
+    found, shown = [], list[Precision | None]()
     for i, (output, reference) in enumerate(zip(outputs, references, strict=False)):
         dtype = _dtype(run, i)
         best = np.asarray(ideal[i]).astype(NUMPY_DTYPES[dtype]).astype(np.float64)
@@ -233,15 +239,11 @@ def _outcome(
         written = unwritten[i] if unwritten is not None and i < len(unwritten) else None
         written = None if written is None or written.shape != reference.shape else written
         found.append(judge(output, reference, tolerance=tolerance, unwritten=written, scale=size, dtype=NUMPY_DTYPES[dtype]))
-        if (
-            i == 0
-            and distribution == "normal"
-            and output.shape == reference.shape
-            and np.isfinite(_wide(output, np.float64)).all()
-        ):
-            shown = precision(_wide(output, np.float64), best, reference)
+        normal = distribution == "normal" and output.shape == reference.shape
+        finite = normal and np.isfinite(_wide(output, np.float64)).all()
+        shown.append(precision(_wide(output, np.float64), best, reference) if finite else None)
     return Outcome(
-        distribution=distribution, arrays=arrays, outputs=outputs, references=references, judgements=found, precision=shown
+        distribution=distribution, arrays=arrays, outputs=outputs, references=references, judgements=found, precisions=shown
     )
 
 
