@@ -189,7 +189,7 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                 f"the mask forgets where a block of {n} keys begins, and a row sees up to the end of its {tile}": of(
                     causal=False, keys=lambda rows, keys, n=n, m=tile: (keys // m <= rows // m) & (keys % n <= rows)
                 )
-                for tile, n in ((_TILE, 512), (512, 512))
+                for tile, n in ((TILE, 512), (512, 512))
             },
             "the mask is transposed: a row sees its own key and those after it": lambda q, k, v: anti_causal(q, k, v),
             "the mask is moved by a tile of 128 keys": of(ahead=1 + TILE),

@@ -119,7 +119,6 @@ def _wrong_tile(
     index: Index,
 ) -> str:
     """What is wrong with one tile, which follows from the events `needed`, in words; empty if nothing is."""
-    task = run.task
     arrays = drawn(run, "normal", secret)
     options = SimOptions(chip=get_chip(asked["chip"]), third_party=True, checks=False, events=False)
     words = f"at size {run.size:,}, of {_named(index)}"
