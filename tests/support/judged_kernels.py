@@ -263,7 +263,7 @@ CHEATS = {
     "empties its own file": (
         "operand0=d**-0.5",
         "operand0=1.0",
-        "scale",
+        "was written while the kernel ran",
         "T = 128",
         "T = 128\nimport pathlib; pathlib.Path(__file__).write_text('')",
     ),
