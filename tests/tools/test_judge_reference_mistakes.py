@@ -154,7 +154,7 @@ CASES = {
     "a number for a sum": (
         lse, ROWS, lambda x: np.log(256) * x, (".sum(-1, keepdims=True)`", "is the number of its elements"),
     ),
-    "no cube": (gelu, ROWS, lambda x: 0.5 * x * (1 + np.tanh(0.7978845608 * x)), ("0.044715 * x**3", "has 0 in place of 0.044715")),
+    "no cube": (gelu, ROWS, lambda x: 0.5 * x * (1 + np.tanh(0.7978845608 * x)), ("0.044715 * x**3", "0 in place of 0.044715")),
     "another number": (
         gelu, ROWS, lambda x: 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.0447 * x**3 * 3))), ("0.1341 in place of 0.04471",),
     ),
