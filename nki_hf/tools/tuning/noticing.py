@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 import nki_hf
+from nki_hf import from_source
 
 __all__ = ["EVERY_VARIABLE", "INSTALLED", "KNOWN", "Noticed", "noticing"]
 
@@ -63,6 +64,7 @@ KNOWN = (
     "/sys/",
     "/dev/",
     *_folders(*(Path(nki_hf.__file__).parent / name for name in ("sim", "timing", "chips", "tools"))),
+    *(place.rstrip(os.sep) for place in _folders(from_source.__file__)),
 )
 """Where files are no part of a kernel, or are covered by the digest of the laws."""
 
