@@ -91,7 +91,7 @@ def _execute(module: str, language: str) -> ModuleType:
     sys.modules[name] = loaded  # so that inspect finds the source of the kernel's functions
     try:
         spec.loader.exec_module(loaded)
-    except BaseException:
+    except BaseException:  # an interrupt too: a module that is half executed is taken out again
         del sys.modules[name]
         raise
     finally:

@@ -47,7 +47,7 @@ def in_two(mine: Callable[[], _Mine], other: Callable[[], bytes], *, worth: bool
         done = mine()
         with os.fdopen(answer, "rb", closefd=False) as stream:
             data = stream.read()
-    except BaseException:
+    except BaseException:  # an interrupt too: the copy ends with this process's half
         with contextlib.suppress(OSError):
             os.kill(process, 9)
         raise

@@ -167,7 +167,7 @@ def _check(task: Task) -> None:
             try:
                 value = getattr(task, name)(size)
                 right = value >= 0 if name == "flops" else dict(value) is not None
-            except Exception as error:
+            except Exception as error:  # whatever the task's own code raises
                 raise ValueError(
                     f"task {task.name}: its {name} raises {type(error).__name__} at size {size!r}: {error}"
                 ) from error

@@ -66,7 +66,7 @@ def finished(call: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         _say("interrupted.")
         return 130
-    except Exception as error:
+    except Exception as error:  # a command ends with one sentence, not a traceback
         if os.environ.get("NKI_HF_TRACEBACK", "") not in ("", "0"):
             traceback.print_exc()
         if hasattr(error, "show") and type(error).__name__ == "NoArgsIsHelpError":

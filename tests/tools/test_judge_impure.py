@@ -16,6 +16,10 @@ import nki_hf
             "programs",
         ),
         ("    import helper", "helper.py was written"),
+        (
+            "    import os; assert globals().setdefault('PID', os.getpid()) == os.getpid()",
+            "raises AssertionError when it is launched again with the same arguments",
+        ),
     ],
 )
 def test_what_is_no_function_of_its_arguments_fails(tmp_path, line, words):

@@ -77,7 +77,7 @@ def _drawn(draw: Callable[[int], Any]) -> Callable[[int], Any]:
     def drawn(seed: int) -> Any:
         try:
             return without_refused(draw(seed))[0]
-        except Exception:
+        except Exception:  # a fault that drawing met: the check meets it again, and reports it
             return draw(seed)
 
     return drawn
@@ -162,7 +162,7 @@ def wrong_with(kind: Kind, case: Any) -> str:
     """What is wrong with a case, an exception included."""
     try:
         return kind.check(case)
-    except Exception as error:
+    except Exception as error:  # any exception of a case is a finding
         frames = traceback.extract_tb(error.__traceback__)
         return f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {error}"
 

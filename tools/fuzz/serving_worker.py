@@ -136,7 +136,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             why = wrong_with(json.loads(line))
-        except Exception as error:
+        except Exception as error:  # any exception of a case is a finding
             why = f"{type(error).__name__}: {error}"
         answers.write(json.dumps(why) + "\n")
         answers.flush()

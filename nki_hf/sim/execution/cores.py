@@ -151,7 +151,7 @@ class Cooperation:
                 self.await_all(self._run.cores[0])
         except _AbandonedRun:
             pass
-        except BaseException as error:
+        except BaseException as error:  # an interrupt too: the other core must not wait for this one
             self._fail(error)
             raise
         finally:

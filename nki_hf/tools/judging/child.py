@@ -56,23 +56,29 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             module = module_of(str(request["file"]))
             kernel, name = kernel_in(module, str(request["file"]), str(request["name"]))
-        except BaseException as error:
+        except BaseException as error:  # whatever the file raises, SystemExit among it
             return {**found, "error": _described(error)}
         found.update(name=name, stage="run")
         Path(request["progress"]).write_text("run")
         for trace in request["traces"]:
             try:
                 found["traces"].append(_trace(kernel, name, trace, int(request["lnc"]), request["named"]))
-            except BaseException as error:
+            except BaseException as error:  # whatever the kernel raises
                 if trace["optional"] and isinstance(error, Exception):
                     words = stated(error, Path(request["file"]))
                     found["traces"].append({"refused": words or _described(error)["message"], "crashed": not words})
                     continue
                 return {**found, "error": {**_described(error), "size": trace["size"]}}
-    if request["traces"]:  # a program follows from its arguments: the same ones give the same program
-        with contextlib.suppress(BaseException), another_process():
-            again = _trace(kernel, name, request["traces"][0], int(request["lnc"]), ())
+    if found["traces"] and "tape" in found["traces"][0]:
+        try:  # a program follows from its arguments: the same ones give the same program
+            with another_process():
+                again = _trace(kernel, name, request["traces"][0], int(request["lnc"]), ())
             found["changed"] = tape_difference(found["traces"][0]["tape"], again["tape"])
+        except MemoryError:
+            pass  # two tapes at once are more than one launch needs
+        except BaseException as error:  # whatever the kernel raises
+            words = f"the kernel raises {type(error).__name__} when it is launched again with the same arguments"
+            found["changed"] = {"file": "", "line": 0, "message": words}
     if found["changed"] is None and (words := impurity.words()):
         found["changed"] = {"file": "", "line": 0, "message": words}
     return {**found, "stage": ""}

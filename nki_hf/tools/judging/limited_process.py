@@ -38,7 +38,7 @@ def started(body: Callable[[], bytes], folder: Path, name: str, seconds: float, 
             data = body()
             (folder / name).write_bytes(data)
             code = 0
-        except BaseException as error:
+        except BaseException as error:  # what runs here is a stranger's: nothing of it may go on in the server's code
             with contextlib.suppress(BaseException):
                 (folder / f"{name}.error").write_text(f"{type(error).__name__}: {error}"[:2000])
         finally:
@@ -155,7 +155,7 @@ def answer_of(folder: Path, name: str, ended: Mapping[str, Any]) -> dict[str, An
             found = plain.load(at.read_bytes())
             if isinstance(found, dict):
                 return found
-        except Exception as error:
+        except Exception as error:  # a stranger's process may have written anything
             return error_of("damaged", f"what the process wrote cannot be read ({error})")
     if "crowd" in ended:
         return error_of("crowd", f"it started more than {ended['crowd']} processes: a kernel starts none")

@@ -92,7 +92,7 @@ def hosted(machine: Machine, name: str, given: list[Any], words: dict[str, Any])
         function = getattr(__import__(module), short, None)
         try:
             return function(*given, **words) if callable(function) else function
-        except Exception as error:
+        except Exception as error:  # as the kernel's line would raise it
             raise Ended(repr(error)) from error
     elif module == "itertools" and not words and all(isinstance(each, list | tuple | range) for each in given):
         function = getattr(itertools, short, None)

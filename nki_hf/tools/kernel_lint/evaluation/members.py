@@ -229,7 +229,7 @@ def method(machine: Machine, bound: Bound, given: list[Any], words: dict[str, An
         return unknown(f"{key_of(owner)}.{name}({', '.join(map(key_of, given))})")
     try:
         return getattr(owner, name)(*given, **words)
-    except Exception as error:
+    except Exception as error:  # as the kernel's line would raise it
         raise Ended(repr(error)) from error
 
 
@@ -276,7 +276,7 @@ def _container_method(machine: Machine, owner: Any, name: str, given: list[Any])
             return None
         try:
             made = getattr(owner, name)(*given)
-        except Exception as error:
+        except Exception as error:  # as the kernel's line would raise it
             if loose:
                 return any_item(machine, owner) if name == "pop" else unknown(f"<{id(owner)}>.{name}")
             raise Ended(repr(error)) from error

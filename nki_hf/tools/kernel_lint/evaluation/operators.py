@@ -93,7 +93,7 @@ def computed(path: Path, op: ast.operator, left: Any, right: Any) -> Any:
         return unknown(f"({key_of(left)} {sign} {key_of(right)})")
     try:
         made = function(left, right)
-    except Exception as error:
+    except Exception as error:  # as the kernel's line would raise it
         raise Ended(repr(error)) from error
     return Listed(made) if isinstance(made, list) else made
 
@@ -151,7 +151,7 @@ def compared(path: Path, op: ast.cmpop, left: Any, right: Any) -> Any:
         return Unknown(made.key, test=(sign, _asked(left), _asked(right)))
     try:
         return bool(function(left, right))
-    except Exception as error:
+    except Exception as error:  # as the kernel's line would raise it
         raise Ended(repr(error)) from error
 
 
