@@ -76,7 +76,7 @@ def part_is_wrong(
         check_part(small, drawn(small, "normal", secret))
     tiles = [_index(shape, int(rng.integers(_count(shape))))]
     tiles += [_index(shape, tile) for tile in _odd(shape, own, given, number, trace, followed, marks)]
-    found, left = "", _SECONDS
+    found, left, arrays = "", _SECONDS, dict[str, Array]()
     for place, index in enumerate(tiles):
         flags = np.zeros(shape, np.bool_)
         flags[index] = True
@@ -87,7 +87,9 @@ def part_is_wrong(
         left -= seconds * (place > 0)  # the odd ones have as much time together
         if left < 0:
             break
-        if found := _wrong_tile(request, run, asked, trace, followed, marks, secret, needed, index):
+        arrays = arrays or drawn(run, "normal", secret)
+        tape = shortened(trace["tape"], needed, followed.table, marks)
+        if found := _wrong_tile(request, run, asked, {**trace, "tape": tape}, arrays, index):
             break
     return found
 
@@ -112,21 +114,16 @@ def _wrong_tile(
     run: Run,
     asked: Mapping[str, Any],
     trace: Mapping[str, Any],
-    followed: Followed,
-    marks: Mapping[int, Marks],
-    secret: int,
-    needed: Bools,
+    arrays: Mapping[str, Array],
     index: Index,
 ) -> str:
-    """What is wrong with one tile, which follows from the events `needed`, in words; empty if nothing is."""
-    arrays = drawn(run, "normal", secret)
+    """What is wrong with one tile, in words; empty if nothing is. `trace` has the tape of what it follows from."""
     options = SimOptions(chip=get_chip(asked["chip"]), third_party=True, checks=False, events=False)
     words = f"at size {run.size:,}, of {_named(index)}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SimulatorWarning)
         try:
-            tape = shortened(trace["tape"], needed, followed.table, marks)
-            result = run_tape({**trace, "tape": tape}, to_kernel(run, arrays), options, request["lnc"])
+            result = run_tape(trace, to_kernel(run, arrays), options, request["lnc"])
         except KernelFault as fault:
             return f"{words}: {fault.record.instruction}: {fault.record.message}"
     outputs = [output[index] for output in in_layout(run, result.outputs)]
