@@ -18,6 +18,7 @@ from nki_hf.sim import LaunchResult, SimOptions, launch
 from nki_hf.sim.beside import in_two
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.program import Program
+from nki_hf.sim.stream.region_elements import elements_of
 from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.judging import plain
 from nki_hf.tools.progress import Work
@@ -242,10 +243,11 @@ def never_written(result: LaunchResult) -> list[Array | None]:
             if region.indirect and same and region.reached is not None:
                 known[region.reached] = True
                 continue
-            if region.indirect or not same:
+            there = elements_of(known, region)
+            if there is None:
                 flags[region.buffer.number] = None
-                continue
-            np.ndarray(region.shape, np.bool_, buffer=known, offset=region.offset, strides=region.strides)[...] = True
+            else:
+                there[...] = True
     found: list[Array | None] = []
     for number, output in zip(result.run.returned, result.outputs, strict=True):
         known = flags.get(number)

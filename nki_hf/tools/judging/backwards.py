@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.sim.stream.events import Event, Region
+from nki_hf.sim.stream.region_elements import elements_of
 
 __all__ = ["hit_of", "mark", "mark_reads"]
 
@@ -22,19 +23,12 @@ _BY_ROW = _BY_ELEMENT | frozenset(
 )
 
 
-def _view(flags: Array, region: Region) -> Array | None:
-    """The region's elements in an array of flags over its buffer; None where they are not elements of the buffer's type."""
-    if region.indirect or region.dtype.itemsize != region.buffer.dtype.itemsize:
-        return None
-    return np.ndarray(region.shape, np.bool_, buffer=flags, offset=region.offset, strides=region.strides)
-
-
 def hit_of(live: dict[int, Array], region: Region) -> Array | None:
     """Which elements of a written region are live; None if none is."""
     flags = live.get(region.buffer.number)
     if flags is None:
         return None
-    view = _view(flags, region)
+    view = elements_of(flags, region)
     if view is None:
         return np.ones(region.shape, np.bool_) if flags.any() else None
     return view.copy() if view.any() else None
@@ -45,7 +39,7 @@ def mark(live: dict[int, Array], found: dict[int, Any], region: Region, which: A
     number = region.buffer.number
     if number not in live:
         live[number], found[number] = np.zeros(region.buffer.elements, np.bool_), region.buffer
-    view = _view(live[number], region)
+    view = elements_of(live[number], region)
     if view is None:
         live[number][:] |= value  # of another type: none of them is known to be over
     elif which is None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from nki_hf.sim.run.play import Marks
 from nki_hf.sim.stream.events import Event
+from nki_hf.sim.stream.region_elements import elements_of
 from nki_hf.tools.judging.followed import Followed
 
 __all__ = ["odd_tiles"]
@@ -74,11 +75,8 @@ def _writers(owner: Array, number: int, events: Sequence[Event], count: int) -> 
     found: list[list[int]] = [[] for _ in range(count)]
     for event in events:
         for region in event.writes:
-            if region.buffer.number != number or region.indirect or region.dtype.itemsize != region.buffer.dtype.itemsize:
-                continue
-            strides = tuple(step * owner.itemsize for step in region.strides)
-            view = np.ndarray(region.shape, owner.dtype, buffer=owner, offset=region.offset * owner.itemsize, strides=strides)
-            for tile in np.unique(view).tolist():
+            tiles = elements_of(owner, region) if region.buffer.number == number else None
+            for tile in () if tiles is None else np.unique(tiles).tolist():
                 found[tile].append(event.index)
     return found
 

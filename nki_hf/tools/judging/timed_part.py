@@ -21,6 +21,7 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import Marks
 from nki_hf.sim.run.shortened import shortened, torn
 from nki_hf.sim.stream.events import Event, Region
+from nki_hf.sim.stream.region_elements import elements_of
 from nki_hf.tools.judging.accepted import accepting
 from nki_hf.tools.judging.followed import Bools, Followed
 from nki_hf.tools.judging.layouts import layout_of, placed
@@ -178,10 +179,8 @@ def needed_for(elements: Mapping[int, Array], launched: LaunchResult, followed: 
         buffer = region.buffer
         if buffer.number not in flat:
             return lnc > 1 and buffer.core is None and not buffer.on_chip
-        if region.indirect or region.dtype.itemsize != buffer.dtype.itemsize:
-            return True
-        view = np.ndarray(region.shape, np.bool_, buffer=flat[buffer.number], offset=region.offset, strides=region.strides)
-        return bool(view.any())
+        flags = elements_of(flat[buffer.number], region)
+        return flags is None or bool(flags.any())
 
     wanted = [event.index for event in launched.events if any(map(writes, event.writes))]
     needed = followed.needed(np.array(wanted, np.int64))

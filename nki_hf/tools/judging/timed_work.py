@@ -11,6 +11,7 @@ import numpy as np
 
 from nki_hf.sim import LaunchResult
 from nki_hf.sim.stream.events import Event, Region
+from nki_hf.sim.stream.region_elements import elements_of
 from nki_hf.tasks import Task
 
 __all__ = ["Work", "asked_outputs", "cheap", "expected_growth", "missing_work", "seconds_of", "work_of"]
@@ -99,14 +100,15 @@ def _mark(marks: dict[int, _Marks], region: Region, *, counts: bool) -> None:
     if found is None or found.flags.size != buffer.elements:
         found = marks[buffer.number] = _Marks(np.zeros(buffer.elements, np.bool_))
     same = region.dtype.itemsize == buffer.dtype.itemsize
-    if region.indirect and same and region.reached is not None:
+    flags = elements_of(found.flags, region)
+    if flags is not None:
+        flags[...] = True
+    elif region.indirect and same and region.reached is not None:
         found.flags[region.reached] = True
     elif region.indirect and same and counts:
         found.counted += region.elements
-    elif region.indirect or not same:
-        found.unknown = True  # indices that nobody knows or another type: it counts as all of it
     else:
-        np.ndarray(region.shape, np.bool_, buffer=found.flags, offset=region.offset, strides=region.strides)[...] = True
+        found.unknown = True  # indices that nobody knows or another type: it counts as all of it
 
 
 def missing_work(checked: Sequence[Work], timed: Work) -> str:

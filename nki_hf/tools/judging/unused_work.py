@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from nki_hf.sim.stream.access_table import AccessTable, Ints
-from nki_hf.sim.stream.events import Region
+from nki_hf.sim.stream.region_elements import elements_of
 from nki_hf.tools.judging.followed import Bools, Followed
 from nki_hf.tools.judging.other_kinds import Place
 
@@ -89,14 +89,11 @@ def _counted(accesses: Ints, table: AccessTable) -> tuple[int, int]:
     buffer = regions[0][0].buffer
     written, read = np.zeros(buffer.elements, np.bool_), np.zeros(buffer.elements, np.bool_)
     for region, writes in regions:
-        if region.indirect or region.dtype.itemsize != buffer.dtype.itemsize:
+        flags = elements_of(written if writes else read, region)
+        if flags is None:
             return 1, 1
-        _view(written if writes else read, region)[...] = True
+        flags[...] = True
     return int(written.sum()), int((written & read).sum())
-
-
-def _view(flags: Bools, region: Region) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    return np.ndarray(region.shape, np.bool_, buffer=flags, offset=region.offset, strides=region.strides)
 
 
 def unused(judged: Iterable[Mapping[Place, Part]], timed: Mapping[Place, Part]) -> tuple[str, str, int] | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from nki_hf.chips import Chip
 from nki_hf.sim import SimOptions
+from nki_hf.sim.stream.region_elements import elements_of
 from nki_hf.tasks import Task
 from nki_hf.tools.judging import against, diagnosis
 from nki_hf.tools.judging.budget import Budget
@@ -125,13 +126,13 @@ def _holes(check: Checked, warnings: list[str]) -> str:
             for region in event.writes:
                 if region.buffer is not buffer:
                     continue
-                if region.dtype.itemsize != buffer.dtype.itemsize or (region.indirect and region.reached is None):
-                    written[:] = True  # nobody knows
-                elif region.indirect:
+                flags = elements_of(written, region)
+                if flags is not None:
+                    flags[...] = True
+                elif region.reached is not None and region.dtype.itemsize == buffer.dtype.itemsize:
                     written[region.reached] = True
                 else:
-                    flags = np.ndarray(region.shape, np.bool_, buffer=written, offset=region.offset, strides=region.strides)
-                    flags[...] = True
+                    written[:] = True  # nobody knows
         if not written.all():
             first = [int(i) for i in np.unravel_index(int(written.argmin()), buffer.shape)]
             count = f"{int((~written).sum()):,} of {buffer.elements:,} elements"
