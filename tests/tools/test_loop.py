@@ -64,8 +64,8 @@ FAULTS = {
     "half a block": ("print('```python\\n' + KERNEL[:300])", "no Python"),
     "deep": ("print('x = ' + '(' * 5000)", "no Python"),
     "no kernel": ("print('x = 1')", "no kernel"),
-    "wrong kernel": ("say(KERNEL.replace('op0=nl.multiply', 'op0=nl.add'))", "stage values"),
     "kernel that hangs": ("say('while True: pass')", "still running"),
+    "wrong kernel": ("say(KERNEL.replace('op0=nl.multiply', 'op0=nl.add'))", "stage values"),
 }
 
 
@@ -73,8 +73,11 @@ def test_a_round_that_goes_wrong_costs_itself_alone(tmp_path):
     lines = "".join(f"if number == {n}:\n    {body}\n    sys.exit(0)\n" for n, (body, _) in enumerate(FAULTS.values(), 1))
     command = agent(tmp_path, lines + "say(KERNEL, 'at last')\n")
     began = time.monotonic()
-    rounds = looped(tmp_path / "run", command, "--rounds", str(len(FAULTS) + 1), "--timeout", "2", "--judge-timeout", "2")
+    limits = ["--timeout", "2", "--judge-timeout", "2"]
+    looped(tmp_path / "run", command, "--rounds", str(len(FAULTS) - 1), *limits, code=1)
     assert time.monotonic() - began < 120
+    # These two are judged to their end, which a short limit must not decide.
+    rounds = looped(tmp_path / "run", command, "--rounds", str(len(FAULTS) + 1), "--timeout", "60", "--judge-timeout", "60")
     assert [r["round"] for r in rounds] == list(range(1, len(FAULTS) + 2))
     for item, (name, (_, words)) in zip(rounds, FAULTS.items(), strict=False):
         assert not item["passed"], name

@@ -27,7 +27,8 @@ def test_a_judgement_that_ran_out_of_time_is_made_again(tmp_path):
     mark = str(tmp_path / "mark")
     hangs = f"import os, time\nif not os.path.exists({mark!r}):\n    open({mark!r}, 'w').close()\n    time.sleep(60)\n"
     command = agent(tmp_path, f"say({hangs!r} + KERNEL)")
-    rounds = looped(tmp_path / "run", command, "--rounds", "3", "--judge-timeout", "3")
+    looped(tmp_path / "run", command, "--rounds", "1", "--judge-timeout", "3", code=1)
+    rounds = looped(tmp_path / "run", command, "--rounds", "3", "--judge-timeout", "60")
     assert "still running after 3 s" in rounds[0]["sentence"]
     assert [r["same_as"] for r in rounds] == [None, None, 2]
     assert [r["passed"] for r in rounds] == [False, True, True]
