@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from nki_hf.tasks.task import FLOAT, Task, load_task, task_names
+from nki_hf.tasks.task import Task, load_task, task_names
+from nki_hf.tasks.task_fields import FLOAT, RUN_DTYPES
 
-__all__ = ["FLOAT", "Task", "load_task", "task_names"]
+__all__ = ["FLOAT", "RUN_DTYPES", "Task", "load_task", "task_names"]

@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 
 from nki_hf.from_source import spec_of
+from nki_hf.tasks.task_fields import FLOAT, check_fields
 
 __all__ = ["FLOAT", "Task", "load_task", "rows_of", "task_names"]
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
-
-FLOAT = "float"
-"""The element type of an array that takes the one of the run (`Task.dtype`, or `--dtype`)."""
 
 
 def _nothing(size: int) -> dict[str, Any]:
@@ -153,23 +151,5 @@ def _from_file(path: Path, wanted: str) -> Task:
     found = getattr(module, wanted, None)
     if not isinstance(found, Task):
         raise ValueError(f"task={path} has no {wanted} = Task(...): see docs/writing_kernels.md.")
-    _check(found)
+    check_fields(found)
     return found
-
-
-def _check(task: Task) -> None:
-    """Raise what a task of a user says that would be taken for a fault of a kernel, or would judge none."""
-    for name in ("check", "at", "outputs"):
-        if not isinstance(getattr(task, name), tuple | list) or not getattr(task, name):
-            raise ValueError(f"task {task.name}: {name}={getattr(task, name)!r} must be a tuple of one or more.")
-    for size in (*task.check, *task.at):
-        for name in ("arrays", "flops", "constants"):
-            try:
-                value = getattr(task, name)(size)
-                right = value >= 0 if name == "flops" else dict(value) is not None
-            except Exception as error:  # whatever the task's own code raises
-                raise ValueError(
-                    f"task {task.name}: its {name} raises {type(error).__name__} at size {size!r}: {error}"
-                ) from error
-            if not right:
-                raise ValueError(f"task {task.name}: its {name} gives {value!r} at size {size!r}: it must be 0 or more.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from nki_hf.chips import get_chip
 from nki_hf.settings import settings
-from nki_hf.tasks import load_task
+from nki_hf.tasks import RUN_DTYPES, load_task
 from nki_hf.timing.schedule import DEFAULT_WINDOW
 from nki_hf.tools.cores import check_cores
 from nki_hf.tools.judging import client
@@ -17,7 +17,6 @@ from nki_hf.tools.judging.layouts import parsed
 from nki_hf.tools.judging.named_kernels import located
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.request import (
-    ELEMENTS,
     GIB,
     as_text,
     check_number,
@@ -111,7 +110,7 @@ def judge(
     unreadable = no_file(file) if file.endswith(".py") or "/" in file else None
     found = load_task(task)
     element = dtype or found.dtype
-    if element not in ELEMENTS:
+    if element not in RUN_DTYPES:
         raise ValueError(f"dtype={element!r} is not an element type of a run: it is bfloat16, float16 or float32.")
     for option, given in (("timeout", timeout), ("memory_gib", memory_gib), ("rtol", rtol), ("lnc", lnc)):
         check_number(option, given)

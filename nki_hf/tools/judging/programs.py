@@ -14,14 +14,14 @@ from nki_hf.errors import KernelFault
 from nki_hf.sim import LaunchResult
 from nki_hf.sim.run.play import BadTape
 from nki_hf.sim.stream.events import Event
-from nki_hf.tasks import Task, load_task
+from nki_hf.tasks import RUN_DTYPES, Task, load_task
 from nki_hf.tools.judging import client
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, KernelFailed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.layouts import parsed
 from nki_hf.tools.judging.named_kernels import located
 from nki_hf.tools.judging.other_kinds import with_values
 from nki_hf.tools.judging.ours import packed_by
-from nki_hf.tools.judging.request import ELEMENTS, GIB, child, no_file, size_of, split, traces
+from nki_hf.tools.judging.request import GIB, child, no_file, size_of, split, traces
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
 from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, stream_of
 from nki_hf.tools.judging.verdict import failure_sentence
@@ -79,8 +79,8 @@ def recorded(
     unreadable = no_file(file)
     found = load_task(task)
     element = dtype or found.dtype
-    if element not in ELEMENTS:
-        raise ValueError(f"dtype={element!r} is not an element type of a run: it is {', '.join(ELEMENTS)}.")
+    if element not in RUN_DTYPES:
+        raise ValueError(f"dtype={element!r} is not an element type of a run: it is {', '.join(RUN_DTYPES)}.")
     wanted = [(size_of(size), chip.name) for size in (sizes or found.at) for chip in chips]
     if unreadable is not None:
         raise KernelFailed(failure_sentence("load", [finding("load", unreadable)]))

@@ -20,7 +20,6 @@ from nki_hf.tools.option_values import sizes_of
 
 __all__ = [
     "GIB",
-    "ELEMENTS",
     "as_text",
     "check_number",
     "child",
@@ -34,8 +33,6 @@ __all__ = [
     "traces",
 ]
 
-ELEMENTS = ("bfloat16", "float16", "float32")
-"""Element types of a run."""
 GIB = 1 << 30
 
 
