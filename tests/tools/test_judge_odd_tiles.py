@@ -8,6 +8,8 @@ from judged_kernels import RIGHT, SOFTMAX_OF_ROWS
 import nki_hf
 
 KERNEL = RIGHT.replace("for j in range(i + 1):", "for j in range(tiles):").replace("if j == i:", "if False:")
+CAUSAL = RIGHT.replace("if j == i:", "if True:").replace("offset=0", "offset=(i - j) * T")
+"""Each block of keys is masked, by a number that grows from tile to tile."""
 
 
 def _judged(folder, text, task="attention", **options):
@@ -31,6 +33,10 @@ def _judged(folder, text, task="attention", **options):
             "operand0=here if (s, i, j) == (2048, 11, 4) else correction,",
             (1408,),
         ),
+        # Of the same program as the other tiles, but for one place, operand or number:
+        ("moving=vs[:, j, :]", "moving=vs[:, j ^ 1 if (s, i, j) == (2048, 9, 4) else j, :]", (1152,)),
+        ("moving=vs[:, j, :]", "moving=vs[:, (j, j ^ 1)[(s, i) == (2048, 9)], :]", (1152,)),
+        ("moving=ks[:, j * T : (j + 1) * T]", "moving=ks[:, (o := j ^ ((s, i) == (2048, 14))) * T : (o + 1) * T]", (1792,)),
     ],
 )
 def test_a_tile_that_is_unlike_the_others_is_judged(tmp_path, place, wrong, rows):
@@ -39,6 +45,17 @@ def test_a_tile_that_is_unlike_the_others_is_judged(tmp_path, place, wrong, rows
     record = _judged(tmp_path, KERNEL.replace(place, wrong), **given)
     assert (record["passed"], record["stage"]) == (False, "times"), record["sentence"]
     assert any(f"of rows {first:,} to" in record["sentence"] for first in rows), record["sentence"]
+
+
+@pytest.mark.parametrize("tile", [3, 9, 14])
+def test_a_causal_mask_that_is_off_by_one_in_one_tile_is_seen(tmp_path, tile):
+    masked = CAUSAL.replace("offset=(i - j) * T", f"offset=(i - j) * T + ((s, i) == (2048, {tile}))")
+    assert masked != CAUSAL
+    given = {"layout": "q=ds,k=ds,v=sd", "check": (256, 512), "at": (2048,)}
+    assert _judged(tmp_path, CAUSAL, "attention_causal", **given)["passed"]
+    record = _judged(tmp_path, masked, "attention_causal", **given)
+    assert (record["passed"], record["stage"]) == (False, "times"), record["sentence"]
+    assert f"of rows {tile * 128:,} to" in record["sentence"], record["sentence"]
 
 
 @pytest.mark.parametrize(

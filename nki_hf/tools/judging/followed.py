@@ -33,8 +33,9 @@ class Followed:
         more = np.array([*_accumulated(events)], np.int64).reshape(-1, 2)
         producers, consumers = np.concatenate([np.stack([found.producers, found.consumers], 1)[follows], more]).T
         order = np.argsort(consumers, kind="stable")
-        self._producers: list[int] = producers[order].tolist()
-        self._starts: list[int] = np.searchsorted(consumers[order], np.arange(len(events) + 1)).tolist()
+        self._pairs = producers[order], np.searchsorted(consumers[order], np.arange(len(events) + 1))
+        self._producers: list[int] = self._pairs[0].tolist()
+        self._starts: list[int] = self._pairs[1].tolist()
         self._always = np.array([event.opcode.startswith(_STATEFUL) for event in events], np.bool_)
         writes = np.zeros(len(events), np.bool_)
         writes[table.event[table.writes]] = True
@@ -57,6 +58,10 @@ class Followed:
     def producers(self, index: int) -> Sequence[int]:
         """The events whose results an event takes."""
         return self._producers[self._starts[index] : self._starts[index + 1]]
+
+    def pairs(self) -> tuple[Ints, Ints]:
+        """The producers of all events, one event's after the other's, and where those of each begin (and the last ones end)."""
+        return self._pairs
 
     def sources(self, wanted: Collection[int]) -> list[int]:
         """The events that the events `wanted` follow from, and these, in any order; nothing beyond memory counts."""

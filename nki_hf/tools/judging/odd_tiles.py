@@ -1,8 +1,9 @@
 """The tiles of an output whose program is most unlike that of the others: a kernel that errs in few tiles errs there.
 
 Each tile of 128 rows has some numbers: how many instructions of a kind feed others, with which numbers in them, where memory
-is read. Tiles of a loop agree in most of them, so a number that few tiles have is odd where most have another one. What is
-odd need not be wrong (a first or last tile may be another branch): it only says where values are worth a run.
+is read, how often it leaves the steps of the others (tile_steps.py). Tiles of a loop agree in most of them, so a number that
+few tiles have is odd where most have another one. What is odd need not be wrong (a first or last tile may be another branch):
+it only says where values are worth a run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from nki_hf.sim.run.play import Marks
 from nki_hf.sim.stream.events import Event
 from nki_hf.sim.stream.region_elements import elements_of
 from nki_hf.tools.judging.followed import Followed
+from nki_hf.tools.judging.tile_steps import left_steps
 
 __all__ = ["odd_tiles"]
 
@@ -29,6 +31,8 @@ _ODD = math.log(2)
 """Least oddness; that of a number is the logarithm of how much rarer it is than the commonest."""
 _TILES, _EVENTS = 1024, 3_000_000
 """Tiles, and events of all tiles together, up to which they are compared."""
+_LEFT = 8.0
+"""Weight of the steps beside the other numbers: tiles of right kernels hardly ever leave them."""
 _CHOSEN = 4
 """Odd tiles at most."""
 _OPERATORS = ("op", "op0", "op1", "reduce", "perf_mode", "is_transpose")
@@ -59,6 +63,9 @@ def odd_tiles(
         values = np.array([features[name] for features in found], np.int64)
         if (rarity := _oddness(values, name, per_head)) is not None:
             rarities.append(rarity)
+    for _, left in left_steps(tiles, followed, labels, numbers, tape["forms"], per_head):
+        if (rarity := _rarity(left)) is not None:
+            rarities.append(_LEFT * rarity * np.log1p(left))
     if not rarities:
         return []
     by_tile = np.round(np.stack(rarities, 1), 6)
