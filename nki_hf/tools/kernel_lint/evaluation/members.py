@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.tools.kernel_lint.evaluation import running, scopes
@@ -70,12 +71,13 @@ def _of_tile(tile: Tile, name: str) -> Any:
     if name == "shape":
         return unknown(f"{tile.key}.shape") if tile.shape is None or _open(tile) else tile.shape
     if name == "dtype":
-        return Language(f"nl.{tile.dtype}") if tile.dtype else unknown(f"{tile.key}.dtype")
+        read_anew = ".view(" in tile.view or ".ap(" in tile.view
+        return Language(f"nl.{tile.dtype}") if tile.dtype else unknown(f"{tile.key if read_anew else tile.whole}.dtype")
     if name == "buffer":
         told = tile.buffer and not tile.argument
-        return Language(f"nl.{tile.buffer}") if told else unknown(f"{tile.key}.buffer")
+        return Language(f"nl.{tile.buffer}") if told else unknown(f"{tile.whole}.buffer")
     if name == "ndim":
-        return unknown(f"{tile.key}.ndim", low=1) if tile.shape is None else len(tile.shape)
+        return unknown(f"{tile.key}.ndim", low=1) if tile.shape is None or _open(tile) else len(tile.shape)
     if tile.argument and not tile.sure and name not in ("reshape", "ap", "view", "permute", *_SAME_SHAPE):
         return unknown(f"{tile.key}.{name}")
     return Bound(tile, name)
@@ -118,7 +120,7 @@ def item(machine: Machine, owner: Any, index: Any, place: ast.AST) -> Any:
             raise Ended("more indices than axes")
         if owner.argument and not owner.sure:
             _reached(machine, owner, index)
-        return part
+        return replace(part, view=f"{owner.view}[{key_of(index)}]")
     if isinstance(owner, Function | Class):
         return owner  # kernel[grid], list[int]
     if isinstance(owner, Instance):
@@ -145,8 +147,10 @@ def item(machine: Machine, owner: Any, index: Any, place: ast.AST) -> Any:
 
 
 def _reached(machine: Machine, owner: Tile, index: Any) -> None:
-    """What is sliced of an argument tells how long its axes are at least."""
+    """What is sliced of an argument tells how long its axes are at least, up to `...` and new axes."""
     for axis, each in enumerate(index if isinstance(index, tuple) else (index,)):
+        if each is None or each is ...:
+            return
         stop = each.stop if isinstance(each, slice) else each + 1 if isinstance(each, int) else None
         if isinstance(stop, int) and stop > 0:
             machine.path.at_least(f"{owner.key}.shape[{axis}]", stop)
@@ -219,7 +223,9 @@ def method(machine: Machine, bound: Bound, given: list[Any], words: dict[str, An
     """`owner.name(...)` of a tile, a list, a dictionary or a text."""
     owner, name = bound.owner, bound.name
     if isinstance(owner, Tile):
-        return _tile_method(owner, name, given, words)
+        made = _tile_method(owner, name, given, words)
+        said = ", ".join([*map(key_of, given), *(f"{word}={key_of(each)}" for word, each in words.items())])
+        return replace(made, view=f"{owner.view}.{name}({said})") if isinstance(made, Tile) else made
     if isinstance(owner, Instance):  # _replace
         return Instance(owner.kind, {**owner.fields, **words})
     if isinstance(owner, list | dict):
@@ -248,7 +254,7 @@ def _tile_method(tile: Tile, name: str, given: list[Any], words: dict[str, Any])
         return unlaid(tile, None, kind) if open_ended else patterned(tile, words.get("pattern", first), words.get("offset", 0))
     if name in ("permute", "broadcast_to", *_SAME_SHAPE) or tile.sure:
         return unlaid(tile)
-    return unknown(f"{tile.key}.{name}()")
+    return unknown(f"{tile.key}.{name}({', '.join(map(key_of, given))})@{id(given)}")
 
 
 def _container_method(machine: Machine, owner: Any, name: str, given: list[Any]) -> Any:

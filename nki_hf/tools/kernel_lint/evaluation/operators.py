@@ -8,7 +8,7 @@ from typing import Any
 
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended, Path
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile
-from nki_hf.tools.kernel_lint.evaluation.values import Dictionary, Instance, Language, Listed, Member, Unknown
+from nki_hf.tools.kernel_lint.evaluation.values import Cut, Dictionary, Instance, Language, Listed, Member, Unknown
 
 __all__ = ["compared", "computed", "contains_unknown", "key_of", "unknown"]
 
@@ -49,10 +49,16 @@ def key_of(value: Any, depth: int = 3) -> str:
         return value.key
     if isinstance(value, Language):
         return value.text
-    if value is None or isinstance(value, int | float | str | bool):
+    if value is None or value is ... or isinstance(value, int | float | str | bool):
         return repr(value)
     if isinstance(value, tuple) and len(value) < 6 and depth:
         return f"({', '.join(key_of(each, depth - 1) for each in value)})"
+    if isinstance(value, list) and len(value) < 6 and depth and not getattr(value, "loose", False):
+        return f"[{', '.join(key_of(each, depth - 1) for each in value)}]"
+    if isinstance(value, slice) and depth:
+        return ":".join("" if each is None else key_of(each, depth - 1) for each in (value.start, value.stop, value.step))
+    if isinstance(value, Cut) and depth:
+        return f"ds({key_of(value.start, depth - 1)}, {key_of(value.size, depth - 1)})"
     if isinstance(value, Member):
         return f"{value.kind}.{value.name}"
     return f"<{id(value)}>"
