@@ -208,7 +208,7 @@ def _lint(request: Mapping[str, Any], record: dict[str, Any]) -> None:
         for found in sorted({item for items in row.findings.values() for item in items}):
             versions = [version for version, items in row.findings.items() if found in items]
             record["warnings"].append(f"lint: {found.rule}: {found.message} (line {found.line}), NKI {', '.join(versions)}")
-            if len(versions) == len(row.findings) and RULES[found.rule].word == "refused":
+            if len(versions) == len(row.findings) and RULES[found.rule].word == "refused" and found.sure:
                 refused.append(
                     finding(
                         "lint",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.tools.kernel_lint.evaluation import running, scopes
-from nki_hf.tools.kernel_lint.evaluation.operators import contains_unknown, key_of, unknown
+from nki_hf.tools.kernel_lint.evaluation.operators import contains_unknown, fresh, key_of, marked, unknown
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile, indexed, patterned, read_as, reshaped, unlaid
 from nki_hf.tools.kernel_lint.evaluation.values import (
@@ -61,7 +61,7 @@ def attribute(machine: Machine, owner: Any, name: str) -> Any:
     if isinstance(owner, slice) and name in ("start", "stop", "step"):
         return getattr(owner, name)
     if isinstance(owner, Function):
-        return unknown(f"<{id(owner)}>.{name}")
+        return unknown(f"{marked(owner)}.{name}")
     if owner is None:
         raise Ended(f"None has no {name}")
     return Bound(owner, name)
@@ -95,7 +95,7 @@ def _of_object(machine: Machine, owner: Instance, name: str) -> Any:
     except KeyError:
         if name == "__dict__":
             return Dictionary(owner.fields)
-        return Bound(owner, name) if name == "_replace" else unknown(f"<{id(owner)}>.{name}")
+        return Bound(owner, name) if name == "_replace" else unknown(f"{marked(owner)}.{name}")
     way = owner.kind.way(name)
     if isinstance(found, Function) and way == "property":
         return running.run(machine, found.of(owner, owner.kind), [], {})
@@ -188,7 +188,7 @@ def any_item(machine: Machine, owner: Any) -> Any:
     items = list(owner.values()) if isinstance(owner, dict) else list(owner) if isinstance(owner, list | tuple) else []
     if items and all(_alike(each, items[0]) for each in items):
         return items[-1]
-    return unknown(f"<{id(owner)}>[?]")
+    return fresh(f"{marked(owner)}[?]")
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -210,7 +210,7 @@ def put(owner: Any, index: Any, value: Any) -> None:
         owner.loose = True
         for key in list(owner) if isinstance(owner, Dictionary) else range(len(owner)):
             if not _alike(owner[key], value):
-                owner[key] = unknown(f"<{id(owner)}>[{key_of(key)}]")
+                owner[key] = fresh(f"{marked(owner)}[{key_of(key)}]")
     elif isinstance(owner, dict | list):
         try:
             owner[index] = value
@@ -254,7 +254,7 @@ def _tile_method(tile: Tile, name: str, given: list[Any], words: dict[str, Any])
         return unlaid(tile, None, kind) if open_ended else patterned(tile, words.get("pattern", first), words.get("offset", 0))
     if name in ("permute", "broadcast_to", *_SAME_SHAPE) or tile.sure:
         return unlaid(tile)
-    return unknown(f"{tile.key}.{name}({', '.join(map(key_of, given))})@{id(given)}")
+    return fresh(f"{tile.key}.{name}()")
 
 
 def _container_method(machine: Machine, owner: Any, name: str, given: list[Any]) -> Any:
@@ -262,9 +262,9 @@ def _container_method(machine: Machine, owner: Any, name: str, given: list[Any])
     if isinstance(owner, dict) and name in ("get", "pop", "setdefault") and given:
         key, other = given[0], given[1] if len(given) > 1 else None
         if isinstance(key, Unknown):
-            return any_item(machine, owner) if not loose else unknown(f"<{id(owner)}>.get")
+            return any_item(machine, owner) if not loose else fresh(f"{marked(owner)}.get")
         if key not in owner and loose:
-            return unknown(f"<{id(owner)}>[{key_of(key)}]")
+            return fresh(f"{marked(owner)}[{key_of(key)}]")
         return getattr(owner, name)(key, other)
     if isinstance(owner, dict) and name in ("items", "keys", "values"):
         made = Listed([(key, value) for key, value in owner.items()] if name == "items" else getattr(owner, name)())
@@ -284,9 +284,9 @@ def _container_method(machine: Machine, owner: Any, name: str, given: list[Any])
             made = getattr(owner, name)(*given)
         except Exception as error:  # as the kernel's line would raise it
             if loose:
-                return any_item(machine, owner) if name == "pop" else unknown(f"<{id(owner)}>.{name}")
+                return any_item(machine, owner) if name == "pop" else fresh(f"{marked(owner)}.{name}")
             raise Ended(repr(error)) from error
         if isinstance(made, list):
             return Listed(made)
         return Dictionary(made) if isinstance(made, dict) else made
-    return unknown(f"<{id(owner)}>.{name}()")
+    return fresh(f"{marked(owner)}.{name}()")
