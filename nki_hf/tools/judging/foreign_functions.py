@@ -10,10 +10,16 @@ from nki_hf.sim.isa.operators import Operator
 __all__ = ["foreign"]
 
 _SPACES = {
-    "numpy": "a NumPy function", "math": "a function of Python's math", "cmath": "a function of Python's cmath",
-    "operator": "a function of Python's operator", "_operator": "a function of Python's operator",
-    "builtins": "a function of Python", "torch": "a torch function", "jax": "a JAX function", "scipy": "a SciPy function",
-}  # fmt: skip
+    "numpy": "a NumPy function",
+    "math": "a function of Python's math",
+    "cmath": "a function of Python's cmath",
+    "operator": "a function of Python's operator",
+    "_operator": "a function of Python's operator",
+    "builtins": "a function of Python",
+    "torch": "a torch function",
+    "jax": "a JAX function",
+    "scipy": "a SciPy function",
+}
 _CALLED = {
     "max": "maximum", "min": "minimum", "amax": "maximum", "amin": "minimum", "fmax": "maximum", "fmin": "minimum",
     "sum": "add", "fsum": "add", "prod": "multiply", "mul": "multiply", "sub": "subtract", "div": "divide",
