@@ -84,6 +84,19 @@ _ADAMW_WRONG: dict[str, Callable[..., Any]] = {
         f"the gradient is clipped to {most:g}": lambda most=most, **a: _adamw(**{**a, "grad": np.clip(a["grad"], -most, most)})
         for most in (0.5, 1.0, 2.0, 5.0)
     },
+    "the gradient is multiplied by 1 - beta1 before it is squared in exp_avg_sq": lambda **a: _adamw(
+        **a, power=lambda g: ((1 - _BETAS[0]) * g) ** 2
+    ),
+    "the gradient is multiplied by 1 - beta2 before it is squared in exp_avg_sq, not after": lambda **a: _adamw(
+        **a, power=lambda g: ((1 - _BETAS[1]) * g) ** 2, shares=(1 - _BETAS[0], 1.0)
+    ),
+    "the squared gradient is multiplied by 1 - beta2 twice": lambda **a: _adamw(**a, power=lambda g: (1 - _BETAS[1]) * g * g),
+    "the gradient is divided by 1 - beta1 before it is squared in exp_avg_sq": lambda **a: _adamw(
+        **a, power=lambda g: (g / (1 - _BETAS[0])) ** 2
+    ),
+    "the gradient is multiplied by the learning rate before it is squared in exp_avg_sq": lambda **a: _adamw(
+        **a, power=lambda g: (1e-3 * g) ** 2
+    ),
     "the gradient is squared twice in exp_avg_sq": lambda **a: _adamw(**a, power=lambda g: g**4),
     "exp_avg_sq is not under a root": lambda **a: _adamw(**a, root=1.0),
     "the fourth root of exp_avg_sq divides, not the square root": lambda **a: _adamw(**a, root=0.25),

@@ -23,6 +23,7 @@ from nki_hf.tasks.attention_tiles import (
     transposed_probs,
     turned,
 )
+from nki_hf.tasks.in_range import InRange
 from nki_hf.tasks.key_mistakes import KEYS, TILE, in_own_block, windowed
 
 __all__ = ["mistakes"]
@@ -172,8 +173,12 @@ def mistakes(causal: bool, heads: bool, head_dim: int = _D, window: int = 0) -> 
                 )
             },
             **{
-                f"hidden scores {where}are {value} instead of the lowest number": functools.partial(
-                    zero_hidden, size=size, value=float(value)
+                f"hidden scores {where}are {value} instead of the lowest number": InRange(
+                    functools.partial(zero_hidden, size=size),
+                    "value",
+                    float(value),
+                    (-1.0, -2.0, -5.0, -10.0, -20.0, -30.0, -50.0, -100.0, -200.0, -1000.0),
+                    f"hidden scores {where}are a number that is not low enough (it is {{}}) instead of the lowest number",
                 )
                 for value in (-1, -2, -5, -10, -20, -50, -100)
                 for where, size in (("of a row's own 128 keys ", TILE), ("of a row's own 512 keys ", 512), ("", 1 << 30))

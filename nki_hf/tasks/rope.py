@@ -53,6 +53,22 @@ def _in_place(x: Array, cos: Array, sin: Array) -> Array:
     return np.concatenate([first, x[:, half:] * cos[:, half:] + first * sin[:, half:]], -1)
 
 
+def _partly(x: Array, cos: Array, sin: Array, share: int, rest: str, angles: str) -> Array:
+    """Turned within the first of `share` parts of the columns, whose halves are pairs; of the others there is a `rest`.
+
+    Their angles are the first columns' (`own`), or one of every `share` (`all`), which go as far as those of the whole head.
+    """
+    width = x.shape[-1] // share
+    half, turns = width // 2, np.arange(width)
+    if angles == "all":
+        turns = np.concatenate([np.arange(half) * share] * 2)
+    elif angles == "first":
+        turns = np.concatenate([np.arange(half)] * 2)
+    first = _rope(x[:, :width], cos[:, turns], sin[:, turns])
+    others = x[:, width:] * cos[:, width:] if rest == "cos" else x[:, width:] if rest == "copied" else 0 * x[:, width:]
+    return np.concatenate([first, others], -1)
+
+
 _ROPE_WRONG: dict[str, Callable[..., Any]] = {
     "the rotated half has the other sign": lambda x, cos, sin: _rope(x, cos, -sin),
     "the halves are exchanged without the sign": lambda x, cos, sin: x * cos + _turned(x) * sin,
@@ -92,6 +108,18 @@ _ROPE_WRONG: dict[str, Callable[..., Any]] = {
     "every tile of 128 rows has the angles of the first": lambda x, cos, sin: _rope(
         x, *(np.resize(part[:128], part.shape) for part in (cos, sin))
     ),
+    **{
+        f"the first {x_words} of head_dim alone is turned (partial rotary), the rest is {rest_words}{angle_words}": (
+            lambda x, cos, sin, share=share, rest=rest, angles=angles: _partly(x, cos, sin, share, rest, angles)
+        )
+        for share, x_words in ((2, "half"), (4, "quarter"))
+        for rest, rest_words in (("copied", "copied"), ("cos", "multiplied by the cosine"), ("zero", "zero"))
+        for angles, angle_words in (
+            ("own", ""),
+            ("first", ", both halves of it by the first angles"),
+            ("all", f", by one of every {share} angles"),
+        )
+    },
     "only the first half is turned": lambda x, cos, sin: np.concatenate(
         [_rope(x, cos, sin)[:, : x.shape[1] // 2], x[:, x.shape[1] // 2 :]], -1
     ),

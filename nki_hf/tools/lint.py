@@ -79,7 +79,8 @@ def command(
         findings = sorted({finding for row in rows for group in row.findings.values() for finding in group})
         for found in findings:
             word = "" if RULES[found.rule].refused else f"{RULES[found.rule].word}, "
-            line = f"{found.file}:{found.line}: {word}{found.rule}: {found.message} ({RULES[found.rule].why})"
+            ways = "" if found.sure else ", by conditions that the source leaves open"
+            line = f"{found.file}:{found.line}: {word}{found.rule}: {found.message}{ways} ({RULES[found.rule].why})"
             screen.line(line)
         clean = sum(row.clean for row in rows)
         said = f"{clean} of {len(rows)} modules break none of {len(RULES)} rules"

@@ -30,7 +30,19 @@ _SAME = (Operator, DType, Enum)
 
 
 class Unwritable(TypeError):
-    """An operand of an instruction has no form on the tape."""
+    """An operand of an instruction has no form on the tape.
+
+    Attributes:
+      operand: what has none.
+      word: the parameter that it was given for; empty if that is not known.
+    """
+
+    def __init__(self, operand: Any) -> None:
+        """`operand`: what has no form."""
+        kind = type(operand).__name__
+        super().__init__(f"an operand of type {kind} cannot be written on a tape: {str(operand)[:80]}")
+        self.operand = operand
+        self.word = ""
 
 
 class Operands:
@@ -68,7 +80,7 @@ class Operands:
             elif kind is float or ((kind is tuple or kind is list) and _plain(value)):
                 parts += (kind, repr(value))  # 0.0 is -0.0, and (1,) is (True,), to a dict
             else:
-                return self.write((args, kwargs))
+                return self._written_out(args, kwargs)
         key = tuple(parts)
         number = self._formed.get(key)
         if number is None:
@@ -76,6 +88,13 @@ class Operands:
             gapped = [("g",) if type(value) is NkiTensor else self.write(value) for value in (*args, *kwargs.values())]
             self.forms.append((gapped[: len(args)], list(zip(kwargs, gapped[len(args) :], strict=True))))
         return ("f", number, *tensors)
+
+    def _written_out(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            return self.write((args, kwargs))
+        except Unwritable as error:
+            error.word = next((word for word, value in kwargs.items() if value is error.operand), "")
+            raise
 
     def write(self, value: Any) -> Any:
         """`value` as plain data; see `play.Reader` for the way back."""
@@ -122,7 +141,7 @@ class Operands:
         try:
             return ("d", as_dtype(value).name)
         except TypeError:
-            raise Unwritable(f"an operand of type {kind.__name__} cannot be written on a tape: {str(value)[:80]}") from None
+            raise Unwritable(value) from None
 
     def number(self, item: Any) -> int:
         """The number under which a register or an instruction is known from now on."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dis
 import errno
+import inspect
+import linecache
 import re
 import traceback
 from pathlib import Path
@@ -11,6 +13,8 @@ from types import ModuleType
 
 from nki_hf.errors import KernelFault
 from nki_hf.sim import isa, language
+from nki_hf.sim.run.tape_operands import Unwritable
+from nki_hf.tools.judging.foreign_functions import foreign
 from nki_hf.tools.kernel_lint.instead import instead
 
 __all__ = ["explained", "place", "stated"]
@@ -22,6 +26,7 @@ _OLD = (
     "neuronxcc.nki is the language before NKI 0.3, which is gone: write `import nki`, `import nki.language as nl`, "
     "`import nki.isa as nisa`; instructions write into dst= and return no tile, nl.load and nl.store are nisa.dma_copy."
 )
+_NO_TILE = "an instruction of this language returns no tile: it writes dst=, which is given, its first argument"
 _REGISTER = (
     "A register takes no arithmetic: let the loop count in elements, for i in nl.dynamic_range(0, rows, 128), and address with "
     "x[nl.ds(i, 128)] or x.ap(..., scalar_offset=i)."
@@ -80,8 +85,11 @@ def explained(error: BaseException) -> tuple[str, str]:
         return _attribute(error.obj, error.name)
     if isinstance(error, NameError) and error.name in ("nl", "nisa", "nki"):
         return f"{kind}: {text}", "Import it: import nki, import nki.language as nl, import nki.isa as nisa."
+    if isinstance(error, Unwritable) and (words := foreign(error.operand, error.word))[0]:
+        return words
     if isinstance(error, TypeError) and "argument" in text:
-        return f"{kind}: {text}", _call(text)
+        old = _lacks_operand(text) and "dst=" not in _written(error)
+        return f"{kind}: {text}{f' ({_NO_TILE})' if old else ''}", _call(text, old)
     if isinstance(error, TypeError) and "unsupported operand" in text and "VirtualRegister" in text:
         return f"{kind}: {text}", _REGISTER
     if isinstance(error, TypeError) and "NkiInstruction" in text:
@@ -97,18 +105,34 @@ def _attribute(module: ModuleType, name: str) -> tuple[str, str]:
     return f"{full} does not exist", instead(name, [module], full)
 
 
-def _call(text: str) -> str:
-    """Advice on a call whose arguments do not fit the instruction."""
+def _lacks_operand(text: str) -> bool:
+    """True if a call of an instruction that writes `dst` lacks an operand."""
+    name = (re.findall(r"(\w+)\(\)", text) or [""])[0]
+    function = getattr(isa, name, None)
+    if "missing" not in text or not inspect.isfunction(function):
+        return False
+    return "dst" in inspect.signature(function).parameters
+
+
+def _written(error: BaseException) -> str:
+    """The kernel's own lines that raised."""
+    frames = [item for item in traceback.extract_tb(error.__traceback__) if not item.filename.startswith((*_OURS, "<"))]
+    if not frames or not frames[-1].lineno:
+        return ""
+    last = frames[-1]
+    return "".join(linecache.getlines(last.filename)[(last.lineno or 1) - 1 : last.end_lineno or last.lineno])
+
+
+def _call(text: str, old: bool) -> str:
+    """Advice on a call whose arguments do not fit the instruction; `old`: it was written for one that returns a tile."""
     name = (re.findall(r"(\w+)\(\)", text) or [""])[0]
     function = getattr(isa, name, None) or getattr(language, name, None)
     if function is None:
         return ""
-    import inspect
-
     signature = ", ".join(inspect.signature(function).parameters)
     advice = f"{name} takes {signature}."
-    if "missing" in text and "'dst'" in text:
-        return f"Instructions write into dst= and return no tile. {advice}"
+    if old:
+        return f"Allocate a tile for the result and name each operand: nisa.{name}(dst=tile, ...). {advice}"
     if "'mask'" in text:
         return f"mask= is gone since NKI 0.3: slice the tile to what is valid. {advice}"
     return advice

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nki_hf.tasks import Task
+from nki_hf.tasks.in_range import InRange
 from nki_hf.tools.judging.patterns import off, parts, wide
 from nki_hf.tools.judging.values import Checked, Outcome
 
@@ -30,6 +31,7 @@ def best(
     part, place = wrong_part(output, reference, max(3 * tolerance, 0.02))
     least = _near(output, reference, tolerance)
     found, share, worst = "", 0.0, np.inf
+    which: Callable[..., Any] | None = None
     found_there, least_there = "", _near(output[part], reference[part], tolerance)
     arrays = exact(outcome.arrays, compared_in(outcome, number))
     for words, function in _likely_first(mistakes, task, arrays, outcome, number, over):
@@ -44,11 +46,17 @@ def best(
         if more:
             if more > share or left < least or (more == share and most < worst / 2):
                 found, share, worst, least = words, more, most, min(least, left / 2)  # a later one must be clearly better
+                which = function
             if same and share == 1 and worst < 1:
                 break
         elif place and not found and (left := off(output[part], other[part])) < least_there:
             if _agreeing(function, task, check, number, part)[0]:
                 found_there, least_there = words, left / 2
+    if isinstance(which, InRange) and not over():
+        tried = {value: _agreeing(which.instead(value), task, check, number, ...) for value in which.values}
+        best_left = min(left for _, left in tried.values())
+        alike = [value for value, (of, left) in tried.items() if of >= share and left < max(1.0, 2 * best_left)]
+        return which.said(alike, found)
     return found or (f"in {place} {found_there}" if found_there else "")
 
 

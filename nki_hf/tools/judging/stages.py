@@ -23,6 +23,7 @@ from nki_hf.tools.judging.against import judge_parent
 from nki_hf.tools.judging.cases import add_case
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.harmless_races import Repeated, harmless
+from nki_hf.tools.judging.kept_inputs import inputs_kept, outputs_written
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.ragged import judge_ragged
 from nki_hf.tools.judging.stage_names import STAGES
@@ -135,7 +136,8 @@ def _on_chip(asked: _Asked, record: dict[str, Any], chip: Any, runs: list[Run]) 
         if not number:
             _memory(first, chip, record, stage)
         _races(first, record, stage, Repeated(run, trace, options, request["lnc"], arrays), bool(request.get("same_writes")))
-        _inputs_kept(first, task, dict(trace["parameters"]))
+        inputs_kept(first, task, dict(trace["parameters"]))
+        outputs_written(first, task, dict(trace["parameters"]))
         stage("values")
         distributions = distributions_of(task, number)
         try:
@@ -208,7 +210,7 @@ def _lint(request: Mapping[str, Any], record: dict[str, Any]) -> None:
         for found in sorted({item for items in row.findings.values() for item in items}):
             versions = [version for version, items in row.findings.items() if found in items]
             record["warnings"].append(f"lint: {found.rule}: {found.message} (line {found.line}), NKI {', '.join(versions)}")
-            if len(versions) == len(row.findings) and RULES[found.rule].word == "refused":
+            if len(versions) == len(row.findings) and RULES[found.rule].word == "refused" and found.sure:
                 refused.append(
                     finding(
                         "lint",
@@ -280,20 +282,3 @@ def _races(first: LaunchResult, record: dict[str, Any], stage: Callable[[str], N
     record["warnings"] += [words for words in said if words not in record["warnings"]]
     if found and not said:
         raise Failed("races", *[of_fault("races", race.record()) for race in found[:5]])
-
-
-def _inputs_kept(first: LaunchResult, task: Task, names: Mapping[str, str]) -> None:
-    """A task's inputs are the caller's: a kernel that writes what it reads gives another result when it is called again."""
-    read = {region.buffer.number for event in first.events for region in event.reads if region.buffer.role == "input"}
-    for event in first.events:
-        for region in event.writes:
-            name = region.buffer.name
-            if region.buffer.role == "input" and region.buffer.number in read and names.get(name) not in task.in_place:
-                fault = {
-                    "kind": "input written",
-                    "message": f"{event.opcode} writes the input {name}, which is also read: an output is a tensor of its own",
-                    "advice": "Allocate it with nl.ndarray(..., buffer=nl.shared_hbm).",
-                    "file": event.file,
-                    "line": event.line,
-                }
-                raise Failed("values", finding("values", fault))

@@ -6,7 +6,7 @@ import ast
 import re
 import tokenize
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -214,12 +214,13 @@ def _broken(source: Source, file: str) -> list[Finding]:
 def _findings(module: Module, file: str) -> list[Finding]:
     """What the module breaks, once a place: what other turns of a loop say with other numbers is left out."""
     found: dict[tuple[str, int, str], Finding] = {}
+    surely = replace(module, uses=module.uses.sure())
     for rule in RULES.values():
-        for node, message in rule.find(module):
-            line = getattr(node, "lineno", 0)
-            found.setdefault(
-                (rule.name, line, re.sub(r"\d+", "", message)), Finding(file=file, line=line, rule=rule.name, message=message)
-            )
+        broken = [(getattr(node, "lineno", 0), message) for node, message in rule.find(module)]
+        sure = {(getattr(node, "lineno", 0), message) for node, message in rule.find(surely)} if broken else set()
+        for line, message in sorted(broken, key=lambda each: each not in sure):
+            made = Finding(file=file, line=line, rule=rule.name, message=message, sure=(line, message) in sure)
+            found.setdefault((rule.name, line, re.sub(r"\d+", "", message)), made)
     lines = {(rule, line) for rule, line, _ in found}
     for name, node in module.uses.told(module.functions):
         line = getattr(node, "lineno", 0)

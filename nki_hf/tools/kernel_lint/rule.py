@@ -101,12 +101,17 @@ class Rule:
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One broken rule: file, line, rule, and what is wrong."""
+    """One broken rule: file, line, rule, and what is wrong.
+
+    Attributes:
+      sure: False if it holds on some ways through the kernel only, by conditions that the source leaves open.
+    """
 
     file: str
     line: int
     rule: str
     message: str
+    sure: bool = True
 
 
 RULES: dict[str, Rule] = {}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.tools.kernel_lint.evaluation import running
-from nki_hf.tools.kernel_lint.evaluation.operators import contains_unknown, key_of, unknown
+from nki_hf.tools.kernel_lint.evaluation.operators import CHANGING, contains_unknown, fresh, key_of, unknown
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile, whole_steps
 from nki_hf.tools.kernel_lint.evaluation.values import (
@@ -98,8 +98,8 @@ def hosted(machine: Machine, name: str, given: list[Any], words: dict[str, Any])
         function = getattr(itertools, short, None)
         if short in ("product", "chain", "permutations", "combinations", "zip_longest") and function is not None:
             return Listed(itertools.islice(function(*given), 4096))
-    made = unknown(f"{name}({', '.join(map(key_of, given))})")
-    return made
+    key = f"{name}({', '.join(map(key_of, given))})"
+    return fresh(key) if short in CHANGING else unknown(key)
 
 
 def _least(most: bool) -> Callable[..., Any]:
@@ -133,7 +133,7 @@ def _least(most: bool) -> Callable[..., Any]:
 def _length(machine: Machine, given: list[Any], words: dict[str, Any]) -> Any:
     whole = given[0] if given else None
     if isinstance(whole, Tile) and whole.shape:
-        return whole.shape[0]
+        return whole.shape[0] if not isinstance(whole.shape[0], Unknown) else unknown(f"{whole.key}.shape[0]", low=0)
     if isinstance(whole, list | tuple | dict | str | range | set) and not getattr(whole, "loose", False):
         return len(whole)
     return unknown(f"len({key_of(whole)})", low=0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.tools.kernel_lint.evaluation import members, running, scopes, watch
-from nki_hf.tools.kernel_lint.evaluation.operators import compared, computed, key_of, negated, unknown
+from nki_hf.tools.kernel_lint.evaluation.operators import compared, computed, fresh, key_of, marked, negated, unknown
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile
 from nki_hf.tools.kernel_lint.evaluation.values import Dictionary, Frame, Listed, Unknown
@@ -21,7 +21,7 @@ __all__ = ["evaluated", "truth"]
 def evaluated(machine: Machine, frame: Frame, node: ast.expr) -> Any:
     """The value of an expression."""
     kind = _KINDS.get(type(node))
-    return unknown(f"{ast.unparse(node)[:80]}@{id(node)}") if kind is None else kind(machine, frame, node)
+    return fresh(ast.unparse(node)[:80]) if kind is None else kind(machine, frame, node)
 
 
 def truth(machine: Machine, value: Any, place: ast.AST) -> bool:
@@ -29,7 +29,7 @@ def truth(machine: Machine, value: Any, place: ast.AST) -> bool:
     if isinstance(value, Tile) and value.argument:
         value = Unknown(value.key)
     if isinstance(value, Listed | Dictionary) and value.loose and not value:
-        value = unknown(f"len(<{id(value)}>)")
+        value = unknown(f"len({marked(value)})")
     if not isinstance(value, Unknown):
         return bool(value) if isinstance(value, int | float | str | tuple | list | dict | set | range) else value is not None
     path = machine.path
@@ -62,7 +62,7 @@ def _items(machine: Machine, frame: Frame, nodes: list[ast.expr]) -> list[Any]:
     for node in nodes:
         if isinstance(node, ast.Starred):
             more = machine.items(evaluated(machine, frame, node.value))
-            found += [unknown(f"*{id(node)}")] if more is None else more
+            found += [fresh(f"*{id(node)}")] if more is None else more
         else:
             found.append(evaluated(machine, frame, node))
     return found
@@ -200,7 +200,7 @@ def _text(machine: Machine, frame: Frame, node: ast.JoinedStr) -> Any:
         if isinstance(each, ast.FormattedValue):
             value = evaluated(machine, frame, each.value)
             if not isinstance(value, int | float | str) or each.format_spec is not None:
-                return unknown(f"{ast.unparse(node)[:60]}@{key_of(value)}")
+                return fresh(ast.unparse(node)[:60])
             parts.append(str(value))
         else:
             parts.append(str(each.value) if isinstance(each, ast.Constant) else "")

@@ -60,6 +60,6 @@ def called(
         written |= {word.arg: word.value for word in node.keywords if word.arg}
         placed = zip(arguments_of(space, name, given), nodes, strict=False)
         written |= {key: each for key, each in placed if each is not None}
-        use = Use(frame.function, node, name, by_name, written, machine.path.doubtful, result)
+        use = Use(frame.function, node, name, by_name, written, machine.path.doubtful, result, machine.path.decided)
         machine.uses.append((space, use))
     return result

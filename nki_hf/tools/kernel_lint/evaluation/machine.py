@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path as File
 from typing import Any
 
+from nki_hf.tools.kernel_lint.evaluation.operators import forget_marked
 from nki_hf.tools.kernel_lint.evaluation.paths import Path
 from nki_hf.tools.kernel_lint.evaluation.values import Frame, Instance, ModuleValue
 from nki_hf.tools.kernel_lint.source import Source
@@ -27,6 +28,7 @@ class Use:
       nodes: where each is written; the call itself where that is not told (`*operands`).
       doubtful: True if the way has decided a condition that may tell where a tensor lies.
       result: what it gives, of an allocation.
+      decided: True if the way has decided any condition: that it can be gone is not sure then.
     """
 
     function: ast.FunctionDef
@@ -36,6 +38,7 @@ class Use:
     nodes: dict[str, ast.expr]
     doubtful: bool
     result: Any = None
+    decided: bool = True
 
 
 class Machine:
@@ -80,6 +83,7 @@ class Machine:
 
     def follow(self, path: Path) -> None:
         """Begins a way anew."""
+        forget_marked()
         self.path, self.depth, self.width, self.turns = path, 0, 1, 0
         self.uses, self.returned, self.told = [], [], []
 

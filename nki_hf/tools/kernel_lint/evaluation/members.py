@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.tools.kernel_lint.evaluation import running, scopes
-from nki_hf.tools.kernel_lint.evaluation.operators import contains_unknown, key_of, unknown
+from nki_hf.tools.kernel_lint.evaluation.operators import contains_unknown, fresh, key_of, marked, unknown
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile, indexed, patterned, read_as, reshaped, unlaid
 from nki_hf.tools.kernel_lint.evaluation.values import (
@@ -60,7 +61,7 @@ def attribute(machine: Machine, owner: Any, name: str) -> Any:
     if isinstance(owner, slice) and name in ("start", "stop", "step"):
         return getattr(owner, name)
     if isinstance(owner, Function):
-        return unknown(f"<{id(owner)}>.{name}")
+        return unknown(f"{marked(owner)}.{name}")
     if owner is None:
         raise Ended(f"None has no {name}")
     return Bound(owner, name)
@@ -70,12 +71,13 @@ def _of_tile(tile: Tile, name: str) -> Any:
     if name == "shape":
         return unknown(f"{tile.key}.shape") if tile.shape is None or _open(tile) else tile.shape
     if name == "dtype":
-        return Language(f"nl.{tile.dtype}") if tile.dtype else unknown(f"{tile.key}.dtype")
+        read_anew = ".view(" in tile.view or ".ap(" in tile.view
+        return Language(f"nl.{tile.dtype}") if tile.dtype else unknown(f"{tile.key if read_anew else tile.whole}.dtype")
     if name == "buffer":
         told = tile.buffer and not tile.argument
-        return Language(f"nl.{tile.buffer}") if told else unknown(f"{tile.key}.buffer")
+        return Language(f"nl.{tile.buffer}") if told else unknown(f"{tile.whole}.buffer")
     if name == "ndim":
-        return unknown(f"{tile.key}.ndim", low=1) if tile.shape is None else len(tile.shape)
+        return unknown(f"{tile.key}.ndim", low=1) if tile.shape is None or _open(tile) else len(tile.shape)
     if tile.argument and not tile.sure and name not in ("reshape", "ap", "view", "permute", *_SAME_SHAPE):
         return unknown(f"{tile.key}.{name}")
     return Bound(tile, name)
@@ -93,7 +95,7 @@ def _of_object(machine: Machine, owner: Instance, name: str) -> Any:
     except KeyError:
         if name == "__dict__":
             return Dictionary(owner.fields)
-        return Bound(owner, name) if name == "_replace" else unknown(f"<{id(owner)}>.{name}")
+        return Bound(owner, name) if name == "_replace" else unknown(f"{marked(owner)}.{name}")
     way = owner.kind.way(name)
     if isinstance(found, Function) and way == "property":
         return running.run(machine, found.of(owner, owner.kind), [], {})
@@ -118,7 +120,7 @@ def item(machine: Machine, owner: Any, index: Any, place: ast.AST) -> Any:
             raise Ended("more indices than axes")
         if owner.argument and not owner.sure:
             _reached(machine, owner, index)
-        return part
+        return replace(part, view=f"{owner.view}[{key_of(index)}]")
     if isinstance(owner, Function | Class):
         return owner  # kernel[grid], list[int]
     if isinstance(owner, Instance):
@@ -145,8 +147,10 @@ def item(machine: Machine, owner: Any, index: Any, place: ast.AST) -> Any:
 
 
 def _reached(machine: Machine, owner: Tile, index: Any) -> None:
-    """What is sliced of an argument tells how long its axes are at least."""
+    """What is sliced of an argument tells how long its axes are at least, up to `...` and new axes."""
     for axis, each in enumerate(index if isinstance(index, tuple) else (index,)):
+        if each is None or each is ...:
+            return
         stop = each.stop if isinstance(each, slice) else each + 1 if isinstance(each, int) else None
         if isinstance(stop, int) and stop > 0:
             machine.path.at_least(f"{owner.key}.shape[{axis}]", stop)
@@ -184,7 +188,7 @@ def any_item(machine: Machine, owner: Any) -> Any:
     items = list(owner.values()) if isinstance(owner, dict) else list(owner) if isinstance(owner, list | tuple) else []
     if items and all(_alike(each, items[0]) for each in items):
         return items[-1]
-    return unknown(f"<{id(owner)}>[?]")
+    return fresh(f"{marked(owner)}[?]")
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -206,7 +210,7 @@ def put(owner: Any, index: Any, value: Any) -> None:
         owner.loose = True
         for key in list(owner) if isinstance(owner, Dictionary) else range(len(owner)):
             if not _alike(owner[key], value):
-                owner[key] = unknown(f"<{id(owner)}>[{key_of(key)}]")
+                owner[key] = fresh(f"{marked(owner)}[{key_of(key)}]")
     elif isinstance(owner, dict | list):
         try:
             owner[index] = value
@@ -219,7 +223,9 @@ def method(machine: Machine, bound: Bound, given: list[Any], words: dict[str, An
     """`owner.name(...)` of a tile, a list, a dictionary or a text."""
     owner, name = bound.owner, bound.name
     if isinstance(owner, Tile):
-        return _tile_method(owner, name, given, words)
+        made = _tile_method(owner, name, given, words)
+        said = ", ".join([*map(key_of, given), *(f"{word}={key_of(each)}" for word, each in words.items())])
+        return replace(made, view=f"{owner.view}.{name}({said})") if isinstance(made, Tile) else made
     if isinstance(owner, Instance):  # _replace
         return Instance(owner.kind, {**owner.fields, **words})
     if isinstance(owner, list | dict):
@@ -248,7 +254,7 @@ def _tile_method(tile: Tile, name: str, given: list[Any], words: dict[str, Any])
         return unlaid(tile, None, kind) if open_ended else patterned(tile, words.get("pattern", first), words.get("offset", 0))
     if name in ("permute", "broadcast_to", *_SAME_SHAPE) or tile.sure:
         return unlaid(tile)
-    return unknown(f"{tile.key}.{name}()")
+    return fresh(f"{tile.key}.{name}()")
 
 
 def _container_method(machine: Machine, owner: Any, name: str, given: list[Any]) -> Any:
@@ -256,9 +262,9 @@ def _container_method(machine: Machine, owner: Any, name: str, given: list[Any])
     if isinstance(owner, dict) and name in ("get", "pop", "setdefault") and given:
         key, other = given[0], given[1] if len(given) > 1 else None
         if isinstance(key, Unknown):
-            return any_item(machine, owner) if not loose else unknown(f"<{id(owner)}>.get")
+            return any_item(machine, owner) if not loose else fresh(f"{marked(owner)}.get")
         if key not in owner and loose:
-            return unknown(f"<{id(owner)}>[{key_of(key)}]")
+            return fresh(f"{marked(owner)}[{key_of(key)}]")
         return getattr(owner, name)(key, other)
     if isinstance(owner, dict) and name in ("items", "keys", "values"):
         made = Listed([(key, value) for key, value in owner.items()] if name == "items" else getattr(owner, name)())
@@ -278,9 +284,9 @@ def _container_method(machine: Machine, owner: Any, name: str, given: list[Any])
             made = getattr(owner, name)(*given)
         except Exception as error:  # as the kernel's line would raise it
             if loose:
-                return any_item(machine, owner) if name == "pop" else unknown(f"<{id(owner)}>.{name}")
+                return any_item(machine, owner) if name == "pop" else fresh(f"{marked(owner)}.{name}")
             raise Ended(repr(error)) from error
         if isinstance(made, list):
             return Listed(made)
         return Dictionary(made) if isinstance(made, dict) else made
-    return unknown(f"<{id(owner)}>.{name}()")
+    return fresh(f"{marked(owner)}.{name}()")

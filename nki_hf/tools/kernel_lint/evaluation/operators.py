@@ -8,9 +8,9 @@ from typing import Any
 
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended, Path
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile
-from nki_hf.tools.kernel_lint.evaluation.values import Dictionary, Instance, Language, Listed, Member, Unknown
+from nki_hf.tools.kernel_lint.evaluation.values import Cut, Dictionary, Instance, Language, Listed, Member, Unknown
 
-__all__ = ["compared", "computed", "contains_unknown", "key_of", "unknown"]
+__all__ = ["CHANGING", "compared", "computed", "contains_unknown", "forget_marked", "fresh", "key_of", "marked", "unknown"]
 
 _ARITHMETIC = {
     ast.Add: ("+", operator.add),
@@ -37,10 +37,16 @@ _COMPARISONS = {
     ast.Is: ("==", operator.eq),
     ast.IsNot: ("!=", operator.ne),
 }
+CHANGING = (
+    "next", "__next__", "pop", "popleft", "popitem", "read", "readline", "get_nowait", "random", "randint", "randrange",
+    "choice", "time", "perf_counter", "monotonic",
+)  # fmt: skip
+"""Functions and methods that give another value from call to call with the same arguments."""
 _LONG = 160
 _DEEP = 6
 _MOST_BITS, _MOST_ITEMS = 4096, 1 << 16
 _fresh = 0
+_kept: dict[int, Any] = {}
 
 
 def key_of(value: Any, depth: int = 3) -> str:
@@ -49,13 +55,37 @@ def key_of(value: Any, depth: int = 3) -> str:
         return value.key
     if isinstance(value, Language):
         return value.text
-    if value is None or isinstance(value, int | float | str | bool):
+    if value is None or value is ... or isinstance(value, int | float | str | bool):
         return repr(value)
     if isinstance(value, tuple) and len(value) < 6 and depth:
         return f"({', '.join(key_of(each, depth - 1) for each in value)})"
+    if isinstance(value, list) and len(value) < 6 and depth and not getattr(value, "loose", False):
+        return f"[{', '.join(key_of(each, depth - 1) for each in value)}]"
+    if isinstance(value, slice) and depth:
+        return ":".join("" if each is None else key_of(each, depth - 1) for each in (value.start, value.stop, value.step))
+    if isinstance(value, Cut) and depth:
+        return f"ds({key_of(value.start, depth - 1)}, {key_of(value.size, depth - 1)})"
     if isinstance(value, Member):
         return f"{value.kind}.{value.name}"
+    return marked(value)
+
+
+def marked(value: Any) -> str:
+    """The text of what is told apart by being itself. It is kept as long as the way: no other may take its place in memory."""
+    _kept[id(value)] = value
     return f"<{id(value)}>"
+
+
+def forget_marked() -> None:
+    """Lets go of what `marked` keeps, as another way begins."""
+    _kept.clear()
+
+
+def fresh(key: str, *, low: int | None = None) -> Unknown:
+    """What is not known and may be another value each time the same line runs: never one value with anything before."""
+    global _fresh
+    _fresh += 1
+    return Unknown(f"{key[:_LONG]}#{_fresh}", low)
 
 
 def unknown(key: str, *, low: int | None = None, high: int | None = None) -> Unknown:

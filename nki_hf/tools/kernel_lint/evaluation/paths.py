@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable
 from typing import Any
 
 from nki_hf.tools.kernel_lint.evaluation.values import Unknown
@@ -44,6 +44,11 @@ class Path:
         self._low: dict[str, int] = {}
         self._high: dict[str, int] = {}
         self.doubtful = False
+
+    @property
+    def decided(self) -> bool:
+        """True if the way has taken a condition for one of two things that may both be so."""
+        return any(not (isinstance(place, tuple) and place[0] == "defaults") for place, _, _ in self.taken)
 
     def step(self) -> None:
         """One statement more."""
@@ -112,7 +117,9 @@ class Path:
         return None
 
     def assume(self, condition: Unknown, truth: bool) -> None:
-        """From here on the condition is taken for true, or for false."""
+        """From here on the condition is taken for true, or for false; of what has no name of its own nothing is kept."""
+        if "?" in condition.key:
+            return
         self.truths[condition.key] = truth
         self.doubtful |= _tells_memory(condition.key)
         if condition.test is None:
@@ -133,9 +140,14 @@ class Path:
             self.bound[value.key] = other
         low, high = self.range_of(other)
         if operator in ("<", "<=") and high is not None:
-            self._high[value.key] = min(self._high.get(value.key, high), high - (operator == "<"))
+            self._high[value.key] = min(self._high.get(value.key, high), high - (operator == "<" and _is_whole(value.key)))
         if operator in (">", ">=") and low is not None:
-            self._low[value.key] = max(self._low.get(value.key, low), low + (operator == ">"))
+            self._low[value.key] = max(self._low.get(value.key, low), low + (operator == ">" and _is_whole(value.key)))
+
+
+def _is_whole(key: str) -> bool:
+    """True for a size: below 1 it is 0, where `eps < 1` says nothing of `eps > 0`."""
+    return " / " not in key and any(word in key for word in (".shape", ".ndim", "len(", "range("))
 
 
 def _tells_memory(key: str) -> bool:
@@ -143,19 +155,23 @@ def _tells_memory(key: str) -> bool:
     return any(word in key.lower() for word in ("buffer", "sbuf", "psum", "hbm", "memory"))
 
 
-def paths(run: Callable[[Path], int], most: int, steps: int) -> Iterator[Path]:
+def paths(run: Callable[[Path], int], most: int, steps: int) -> Generator[Path, None, bool]:
     """Runs `run` along one way after the other, those first that take a condition as none has taken it yet.
 
     Args:
       run: follows a way; returns how many statements it ran.
       most: ways.
       steps: statements of all ways together.
+
+    Returns:
+      True if there is no other way.
     """
+    whole = True
     waiting: list[tuple[Hashable, int, tuple[int, ...]]] = [("", 0, ())]
     covered: set[tuple[Hashable, int]] = set()
     for _ in range(most):
         if not waiting or steps <= 0:
-            return
+            break
         at = next((place for place, (where, choice, _) in enumerate(waiting) if (where, choice) not in covered), 0)
         script = waiting.pop(at)[2]
         path = Path(script, steps)
@@ -163,6 +179,9 @@ def paths(run: Callable[[Path], int], most: int, steps: int) -> Iterator[Path]:
         choices = tuple(choice for _, _, choice in path.taken)
         for place, (where, count, choice) in enumerate(path.taken):
             covered.add((where, choice))
-            if place >= len(script) and len(waiting) < _WAITING:
+            if place >= len(script) and count > 1 and len(waiting) >= _WAITING:
+                whole = False
+            elif place >= len(script):
                 waiting += [(where, other, (*choices[:place], other)) for other in range(count) if other != choice]
         yield path
+    return whole and not waiting

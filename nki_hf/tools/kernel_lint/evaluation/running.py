@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nki_hf.tools.kernel_lint.evaluation import calls, expressions, language, members, statements
 from nki_hf.tools.kernel_lint.evaluation.machine import Use
-from nki_hf.tools.kernel_lint.evaluation.operators import key_of, unknown
+from nki_hf.tools.kernel_lint.evaluation.operators import CHANGING, fresh, key_of, marked, unknown
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended
 from nki_hf.tools.kernel_lint.evaluation.tile import Tile
 from nki_hf.tools.kernel_lint.evaluation.values import (
@@ -80,11 +80,12 @@ def run(machine: Machine, called: Any, given: list[Any], words: dict[str, Any], 
         try:
             return run(machine, called.kind.find("__call__").of(called, called.kind), given, words, place)
         except (KeyError, AttributeError):
-            return unknown(f"<{id(called)}>()")
+            return fresh(f"{marked(called)}()")
     for each in (*given, *words.values()):
         if isinstance(each, Listed | Dictionary):
             each.loose = True
-    return unknown(f"{key_of(called)}({', '.join(map(key_of, given))})")
+    key = f"{key_of(called)}({', '.join(map(key_of, given))})"
+    return fresh(key) if key.partition("(")[0].rpartition(".")[2] in CHANGING else unknown(key)
 
 
 def parent(machine: Machine, frame: Frame) -> Any:
@@ -94,12 +95,12 @@ def parent(machine: Machine, frame: Frame) -> Any:
     if isinstance(owner, Instance) and bases:
         parent = Instance(bases[0], owner.fields)
         return parent
-    return unknown(f"super@{id(frame)}")
+    return fresh("super")
 
 
 def _run_function(machine: Machine, called: Function, given: list[Any], words: dict[str, Any]) -> Any:
     if machine.depth >= machine.DEPTH:
-        return unknown(f"<{id(called)}>()@{machine.turns}")
+        return fresh(f"{marked(called)}()")
     node = called.node
     names = _arguments(machine, called, given, words)
     function = node if isinstance(node, ast.FunctionDef) else called.outer.function if called.outer else None
@@ -179,7 +180,7 @@ def _made(machine: Machine, kind: Class, given: list[Any], words: dict[str, Any]
             try:
                 made.fields[name] = kind.find(name)
             except KeyError:
-                made.fields[name] = unknown(f"{kind.node.name}.{name}")
+                made.fields[name] = fresh(f"{kind.node.name}.{name}")
     try:
         after = kind.find("__post_init__")
     except KeyError:
@@ -208,7 +209,7 @@ def call(
         return language.called(machine, frame, node, called.called.text, given, words, [None] * len(given), loose)
     if loose and isinstance(called, Function):
         names = [argument.arg for argument in called.node.args.args][called.owner is not None :]
-        given = given + [unknown(f"*{name}@{id(node)}") for name in names[len(given) :] if name not in words]
+        given = given + [fresh(f"*{name}") for name in names[len(given) :] if name not in words]
     if isinstance(called, Function) and getattr(called.node, "name", "").endswith("assert") and node.args:
         statements.assumed(machine, frame, node.args[0], True)
         return None

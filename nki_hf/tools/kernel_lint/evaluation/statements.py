@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.tools.kernel_lint.evaluation import expressions, members, running, scopes, watch
-from nki_hf.tools.kernel_lint.evaluation.operators import computed, key_of, unknown
+from nki_hf.tools.kernel_lint.evaluation.operators import computed, fresh, key_of, unknown
 from nki_hf.tools.kernel_lint.evaluation.paths import Ended
 from nki_hf.tools.kernel_lint.evaluation.values import Frame, Instance, Listed, Unknown
 
@@ -112,7 +112,7 @@ def _for(machine: Machine, frame: Frame, node: ast.For) -> None:
     try:
         for place, item in enumerate(turns):
             if skipped and place and place == len(turns) - 1:
-                _forget(frame, stored, node)
+                _forget(frame, stored)
             scopes.bind(machine, frame, node.target, item)
             if _turn(machine, frame, node.body):
                 break
@@ -121,7 +121,7 @@ def _for(machine: Machine, frame: Frame, node: ast.For) -> None:
     finally:
         machine.width = width
     if skipped:
-        _forget(frame, stored, node)
+        _forget(frame, stored)
 
 
 def _open_turns(machine: Machine, over: Any, node: ast.For) -> list[Any]:
@@ -133,7 +133,7 @@ def _open_turns(machine: Machine, over: Any, node: ast.For) -> list[Any]:
         low = machine.path.range_of(first)[0]
         later = None if low is None or not isinstance(step, int) or step < 0 else low + step
         machine.turns += 1
-        named = f"{ast.unparse(node.target)}#{machine.turns}"
+        named = f"range({ast.unparse(node.target)})#{machine.turns}"
         return [first, unknown(named, low=later)]
     machine.turns += 1
     return [unknown(f"{key_of(over)}[#{machine.turns}]")]
@@ -150,12 +150,12 @@ def _stored(node: ast.For | ast.While) -> list[str]:
     return names
 
 
-def _forget(frame: Frame, stored: list[str], node: ast.AST) -> None:
+def _forget(frame: Frame, stored: list[str]) -> None:
     """After turns that were left out: what a turn counts on is not known, and lists may hold more."""
     for name in stored:
         value = frame.names.get(name)
         if isinstance(value, int | float | str | Unknown) and not isinstance(value, bool):
-            frame.names[name] = unknown(f"{name}@{id(node)}")
+            frame.names[name] = fresh(name)
     for value in frame.names.values():
         if isinstance(value, Listed) and value:
             value.loose = True
@@ -168,7 +168,7 @@ def _while(machine: Machine, frame: Frame, node: ast.While) -> None:
         test = expressions.evaluated(machine, frame, node.test)
         open_ended = isinstance(test, Unknown)
         if open_ended and count > 0:
-            _forget(frame, _stored(node), node)
+            _forget(frame, _stored(node))
             return
         if not expressions.truth(machine, test, node.test):
             break
@@ -180,7 +180,7 @@ def _while(machine: Machine, frame: Frame, node: ast.While) -> None:
             machine.width = width
         count += 1
         if count >= most:
-            _forget(frame, _stored(node), node)
+            _forget(frame, _stored(node))
             return
     run(machine, frame, node.orelse)
 
@@ -228,7 +228,7 @@ def _try(machine: Machine, frame: Frame, node: ast.Try) -> None:
         if not node.handlers:
             raise
         if node.handlers[0].name:
-            frame.names[node.handlers[0].name] = unknown(f"error@{id(node)}")
+            frame.names[node.handlers[0].name] = fresh("error")
         run(machine, frame, node.handlers[0].body)
     run(machine, frame, node.finalbody)
 
@@ -237,9 +237,7 @@ def _with(machine: Machine, frame: Frame, node: ast.With) -> None:
     for each in node.items:
         value = expressions.evaluated(machine, frame, each.context_expr)
         if each.optional_vars is not None:
-            scopes.bind(
-                machine, frame, each.optional_vars, value if isinstance(value, Instance) else unknown(f"with@{id(each)}")
-            )
+            scopes.bind(machine, frame, each.optional_vars, value if isinstance(value, Instance) else fresh("with"))
     run(machine, frame, node.body)
 
 

@@ -36,6 +36,8 @@ class Tile:
       rows: True while the partitions are an axis of it.
       argument: the parameter of the kernel that it is, or is a part of.
       sure: True if that argument is surely a tensor, since it is sliced or reshaped.
+      view: how it was made of the whole tile, `[h]`; empty for the whole. A part has other axes than its whole: `q[h].shape[1]`
+        is not `q.shape[1]`.
     """
 
     name: str
@@ -48,10 +50,16 @@ class Tile:
     rows: bool = True
     argument: str = ""
     sure: bool = True
+    view: str = ""
 
     @property
     def key(self) -> str:
-        """Its text in the keys of what is unknown."""
+        """Its text in the keys of what is unknown; no other view of the same tile has it."""
+        return f"{self.whole}{self.view}"
+
+    @property
+    def whole(self) -> str:
+        """The text of the tile that it is a view of."""
         return self.argument or self.name
 
     @property
@@ -127,7 +135,7 @@ def reshaped(tile: Tile, shape: Any) -> Tile:
     """The same elements in order in axes of other sizes; partitions stay where the first axis does."""
     if not isinstance(shape, tuple | list):
         return unlaid(tile)
-    sizes = tuple(shape)
+    sizes = tuple(Unknown("?") if each == -1 else each for each in shape)
     in_order = tile.shape is not None and tile.steps == whole_steps(tile.shape)
     if in_order and tile.rows and sizes and tile.shape and sizes[0] == tile.shape[0]:
         return replace(tile, shape=sizes, steps=whole_steps(sizes), sure=True)
@@ -142,10 +150,11 @@ def indexed(tile: Tile, index: Any) -> Tile | None:
         simple = tile.rows and isinstance(first, slice | Cut) and not any(each is None or each is ... for each in items)
         start = _first(first) if simple and tile.start is not None else None
         rows = _extent(None, first) if simple else None
+        others = [Unknown("?")] * max(1, len(items) - 1)  # how many axes it has is not told
         return replace(
             unlaid(tile),
             start=None if start is None or tile.start is None else tile.start + start,
-            shape=None if rows is None else (rows, *([Unknown("?")] * (len(items) - 1))),
+            shape=None if rows is None else (rows, *others),
         )
     if ... in items:
         at = items.index(...)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
@@ -42,8 +43,11 @@ class Uses:
           load: reads a file that a module imports.
         """
         self._machine = Machine(load)
-        self._by_function: dict[int, list[tuple[str, Use]]] = {}
+        self._by_function: dict[int, list[tuple[str, Use, tuple[Any, ...]]]] = {}
         self._seen: set[tuple[Any, ...]] = set()
+        self._sure: set[tuple[Any, ...]] = set()
+        self._only_sure = False
+        self._kernels = bool(entries)
         self._reached: set[int] = set()
         self._told: dict[int, dict[tuple[str, int], ast.AST]] = {}
         self.returned: dict[int, list[tuple[ast.expr, Any]]] = {}
@@ -58,9 +62,17 @@ class Uses:
     def of(self, functions: Sequence[ast.FunctionDef], space: str) -> Iterator[Use]:
         """The calls of `nisa` or `nl` in some functions."""
         for function in functions:
-            for where, use in self._by_function.get(id(function), ()):
-                if where == space:
+            for where, use, sign in self._by_function.get(id(function), ()):
+                if where == space and (sign in self._sure or not self._only_sure):
                     yield use
+
+    def sure(self) -> Uses:
+        """The same with those calls alone that a kernel surely makes with these values: on each of its ways, or before the
+        first condition that the source leaves open. Two conditions together may leave no way that is ever gone.
+        """
+        found = copy.copy(self)
+        found._only_sure = True
+        return found
 
     def told(self, functions: Sequence[ast.FunctionDef]) -> Iterator[tuple[str, ast.AST]]:
         """(rule, place) of what values in some functions turned out to break."""
@@ -75,30 +87,34 @@ class Uses:
 
     def _follow(self, source: Source, function: ast.FunctionDef, ways: int, steps: int, *, entry: bool) -> None:
         machine = self._machine
+        ended: list[set[tuple[Any, ...]]] = []
 
         def run(path: Path) -> int:
             before = path.left
             machine.follow(path)
-            kept = True
+            kept, whole = True, True
             try:
                 self._run(source, function, entry=entry)
             except Ended:
                 kept = not path.taken
             except (Exhausted, Left, RecursionError):
-                pass
+                whole = False
             except UNFIT:
-                pass  # values of kinds that go together in no kernel: the way ends, what it called is judged
+                whole = False  # values of kinds that go together in no kernel: the way ends, what it called is judged
             self._reached |= {id(use.call) for _, use in machine.uses}
-            for space, use in machine.uses if kept else ():
-                self._keep(space, use)
+            signs = [(self._keep(space, use), use) for space, use in machine.uses if kept]
+            if entry or not self._kernels:
+                self._sure |= {sign for sign, use in signs if not use.decided}
+                if kept and whole:
+                    ended.append({sign for sign, _ in signs})
             for rule, where, node in machine.told:
                 self._told.setdefault(id(where), {})[rule, id(node)] = node
             if entry:
                 self.returned.setdefault(id(function), []).extend(machine.returned)
             return before - max(path.left, 0)
 
-        for _ in paths(run, ways, steps):
-            pass
+        if _all_gone(paths(run, ways, steps)) and ended:
+            self._sure |= set.intersection(*ended)
 
     def _run(self, source: Source, function: ast.FunctionDef, *, entry: bool) -> None:
         machine = self._machine
@@ -122,13 +138,23 @@ class Uses:
         except Returned:
             return
 
-    def _keep(self, space: str, use: Use) -> None:
-        """Keeps a call unless one with the same values was kept."""
+    def _keep(self, space: str, use: Use) -> tuple[Any, ...]:
+        """Keeps a call unless one with the same values was kept; what tells it apart."""
         values = tuple((key, _shown(value)) for key, value in use.given.items())
         sign = (id(use.call), use.name, use.doubtful, values, _shown(use.result))
         if sign not in self._seen:
             self._seen.add(sign)
-            self._by_function.setdefault(id(use.function), []).append((space, use))
+            self._by_function.setdefault(id(use.function), []).append((space, use, sign))
+        return sign
+
+
+def _all_gone(ways: Generator[Path, None, bool]) -> bool:
+    """Goes every way; True if none was left out."""
+    while True:
+        try:
+            next(ways)
+        except StopIteration as end:
+            return bool(end.value)
 
 
 def _shown(value: Any, depth: int = 6) -> Any:
