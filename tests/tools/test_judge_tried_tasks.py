@@ -72,7 +72,7 @@ def judged(tmp_path):
         ),
         ("lambda size, kind, rng: {'x': np.ones((size, 1024), complex)}", "gives x as complex128 at size 128"),
         ("lambda size, kind, rng: {'x': np.full((size, 1024), np.nan)}", "gives NaN in x at size 128"),
-        ("lambda size, kind, rng: {'x': 0 * np.ones((size, 1024 - (kind == 'wide')))}", "at size 128 on wide inputs"),
+        ("lambda size, kind, rng: {'x': 0 * np.ones((size, 1024 - (kind == 'wide')))}", ".* at size 128 on wide inputs"),
         ("lambda size, kind, rng: {'x': np.random.rand(size, 1024)}", "gives other arrays for the same generator at size 128"),
         ("lambda size: {}", "raises TypeError at size 128"),
         ("lambda size, kind, rng: inputs(size + size // 256, kind, rng)", r"gives x as \[257, 1024\] at size 256"),
