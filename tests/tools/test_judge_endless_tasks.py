@@ -40,7 +40,7 @@ def wrong_use(tmp_path):
     def run(text, timeout=60.0):
         (tmp_path / "task.py").write_text(text)
         (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
-        with pytest.raises(ValueError, match="^task") as raised:
+        with pytest.raises(ValueError, match=r"^task") as raised:
             nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"), until="values", timeout=timeout)
         return str(raised.value)
 
