@@ -14,8 +14,10 @@ __all__ = ["try_task"]
 
 _MOST = 256
 _fine: set[Any] = set()
-"""What was tried in this process and is fine, by the file's text: a search judges many kernels by one task. A module that the file
-imports may change meanwhile; the judge's own processes still name what then hangs or raises."""
+"""What was tried in this process and is fine, by the file's text: a search judges many kernels by one task.
+
+A module that the file imports may change meanwhile; the judge's own processes still name what then hangs or raises.
+"""
 
 
 def try_task(task: str, check: Sequence[int], at: Sequence[int], dtype: str, seconds: float, memory: int) -> None:
