@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import pkgutil
@@ -113,15 +114,22 @@ def task_names() -> list[str]:
     return sorted(found for module in _modules() for found in getattr(module, "TASKS", {}))
 
 
-def load_task(name: str) -> Task:
+def load_task(name: str, *, checked: bool = True) -> Task:
     """The task of a name, or of a file that says `TASK = Task(...)` (`FILE.py` or `FILE.py:NAME`).
+
+    Args:
+      name: of either.
+      checked: fields of a file's task are checked, too.
 
     Raises:
       ValueError: there is none.
     """
     file, _, wanted = name.partition(".py")
     if file != name:
-        return _from_file(Path(file + ".py"), wanted.removeprefix(":") or "TASK")
+        task = _from_file(Path(file + ".py"), wanted.removeprefix(":") or "TASK")
+        if checked:
+            check_fields(task)
+        return task
     for module in _modules():
         found = getattr(module, "TASKS", {}).get(name)
         if found is not None:
@@ -145,11 +153,13 @@ def _from_file(path: Path, wanted: str) -> Task:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever the file's own code raises
+        with contextlib.redirect_stdout(sys.stderr):  # a record may go to standard output, alone
+            spec.loader.exec_module(module)
+    except KeyboardInterrupt:  # the user's, most likely
+        raise
+    except BaseException as error:  # whatever the file's own code raises
         raise ValueError(f"task={path} cannot be imported: {type(error).__name__}: {error}.") from error
     found = getattr(module, wanted, None)
     if not isinstance(found, Task):
         raise ValueError(f"task={path} has no {wanted} = Task(...): see docs/writing_kernels.md.")
-    check_fields(found)
     return found

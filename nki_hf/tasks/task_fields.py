@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nki_hf.sim.dtypes import as_dtype
@@ -12,7 +12,7 @@ from nki_hf.sim.dtypes import as_dtype
 if TYPE_CHECKING:
     from nki_hf.tasks.task import Task
 
-__all__ = ["FLOAT", "RUN_DTYPES", "check_fields"]
+__all__ = ["FLOAT", "RUN_DTYPES", "check_fields", "check_sizes"]
 
 FLOAT = "float"
 """The element type of an array that takes the one of the run (`Task.dtype`, or `--dtype`)."""
@@ -97,9 +97,21 @@ def check_fields(task: Task) -> None:
             f"task {task.name}: out_dtypes={tuple(task.out_dtypes)} has {len(task.out_dtypes)} element types: "
             f"it must be one for each output, {', '.join(task.outputs)}."
         )
-    for size in dict.fromkeys((*task.check, *task.at, *([task.ragged] if task.ragged else ()))):
+    check_sizes(task, (*task.check, *task.at, *([task.ragged] if task.ragged else ())))
+
+
+def check_sizes(task: Task, sizes: Iterable[int]) -> None:
+    """Raise ValueError where a function of a size raises or gives none, or there are other arrays than at the first size."""
+    names: tuple[str, ...] = ()
+    for size in dict.fromkeys(sizes):
         shapes = _of_size(task, "arrays", size)
         _check_shapes(task, shapes, size)
+        names = names or tuple(shapes)
+        if tuple(shapes) != names:
+            raise ValueError(
+                f"task {task.name}: its arrays gives {', '.join(shapes)} at size {size!r}: they must be those of other sizes, "
+                f"{', '.join(names)}."
+            )
         operations = _of_size(task, "flops", size)
         if not _number(operations) or operations < 0:
             raise ValueError(f"task {task.name}: its flops gives {operations!r} at size {size!r}: it must be 0 or more.")
@@ -113,7 +125,9 @@ def check_fields(task: Task) -> None:
 def _of_size(task: Task, name: str, size: int) -> Any:
     try:
         return getattr(task, name)(size)
-    except (Exception, SystemExit) as error:  # whatever the task's own code raises
+    except KeyboardInterrupt:  # the user's, most likely
+        raise
+    except BaseException as error:  # whatever the task's own code raises
         raise ValueError(f"task {task.name}: its {name} raises {type(error).__name__} at size {size!r}: {error}") from error
 
 

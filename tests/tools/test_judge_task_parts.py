@@ -11,7 +11,7 @@ import nki_hf
     [
         ("lambda arrays, index: 1 / 0", "its part raises ZeroDivisionError at size 256"),
         ("lambda arrays, index: exit(3)", "its part raises SystemExit at size 256: 3"),
-        ("5", "its part raises TypeError at size 256: 'int' object is not callable"),
+        ("5", "part=5 must be a function or None"),
         ("lambda arrays, index: None", "its part gives NoneType at size 256: it must give arrays by name, a, b"),
         (
             "lambda arrays, index: {'a': arrays['a'][index]}",

@@ -17,6 +17,8 @@ import numpy as np
 from nki_hf.tasks import Task
 from nki_hf.tools.judging.explaining import exact
 from nki_hf.tools.judging.patterns import off, wide
+from nki_hf.tools.judging.task_functions import of_the_task
+from nki_hf.tools.judging.task_values import AtSize
 from nki_hf.tools.judging.values import Outcome
 from nki_hf.tools.verify_judge import unit_roundoff
 
@@ -29,7 +31,7 @@ _LEAST = 16
 """Columns of a block at least."""
 
 
-def carried(task: Task, outcome: Outcome, number: int) -> str:
+def carried(task: Task, size: int, outcome: Outcome, number: int) -> str:
     """Words behind the output's name about a wrong carry; empty if the task says no step, or steps within blocks are wrong."""
     output, reference = wide(outcome.outputs[number]), outcome.references[number]
     if task.step is None or number or output.shape != reference.shape or not np.isfinite(output).all():
@@ -39,8 +41,9 @@ def carried(task: Task, outcome: Outcome, number: int) -> str:
     if (np.abs(output - reference)[..., :1] > near).any():
         return ""
     before = output[..., :-1]
-    base = task.step(np.zeros_like(before), **arrays)
-    slope = task.step(np.ones_like(before), **arrays) - base
+    with of_the_task(AtSize(task, size), "step"):
+        base = task.step(np.zeros_like(before), **arrays)
+        slope = task.step(np.ones_like(before), **arrays) - base
     starts = np.flatnonzero((np.abs(output[..., 1:] - slope * before - base) > near).any(tuple(range(output.ndim - 1)))) + 1
     if not len(starts):
         return ""

@@ -243,7 +243,7 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int, budget: 
             for shift in (1, -1, _TILE, -_TILE):
                 if abs(shift) < output.shape[axis] and off(output, np.roll(reference, shift, axis)) < tolerance:
                     return f"the {what} of {name} are shifted by {shift}"
-    if words := carried(task, outcome, number):
+    if words := carried(task, check.size, outcome, number):
         return f"{name}: {words}"
     if output.ndim >= 2 and (words := added_up(output, reference, near) or misplaced(output, reference, near)):
         return f"{name}: {words}"

@@ -10,6 +10,7 @@ import numpy as np
 from nki_hf.tasks import Task
 from nki_hf.tasks.in_range import InRange
 from nki_hf.tools.judging.patterns import off, parts, wide
+from nki_hf.tools.judging.under_way import under_way
 from nki_hf.tools.judging.values import Checked, Outcome
 
 __all__ = ["Mistake", "best", "compared_in", "exact", "holds_most", "result", "wrong_part"]
@@ -110,7 +111,8 @@ def _of_part(function: Callable[..., Any], task: Task, arrays: Mapping[str, Arra
     """What a mistake makes of the arrays of a part."""
     if task.part is None:
         return None
-    found = function(**task.part(arrays, index))
+    with under_way(f"task {task.name}: its part, reference or one of its wrong"):
+        found = function(**task.part(arrays, index))
     return np.asarray(found[0] if isinstance(found, tuple) else found)
 
 
@@ -158,11 +160,14 @@ def exact(arrays: Mapping[str, Array], real: Any = np.float64) -> dict[str, Arra
 def result(function: Callable[..., Any], task: Task, check: Checked, arrays: Mapping[str, Array], number: int) -> Array | None:
     """An output of a reference with a mistake; None if it does not take these inputs."""
     try:
-        with np.errstate(all="ignore"):
+        with (
+            np.errstate(all="ignore"),
+            under_way(f"task {task.name}: its reference, or one of its wrong, at size {check.size:,}"),
+        ):
             found = function(**arrays, **dict(task.constants(check.size)))
-    except Exception:  # a reference need not take inputs that no task draws
+        return np.asarray(found[number] if isinstance(found, tuple) else found)
+    except Exception:  # a reference need not take inputs that no task draws, nor a wrong one give all outputs
         return None
-    return np.asarray(found[number] if isinstance(found, tuple) else found)
 
 
 def _agreeing(function: Callable[..., Any], task: Task, check: Checked, number: int, part: Any) -> tuple[float, float]:

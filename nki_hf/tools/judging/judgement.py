@@ -22,6 +22,7 @@ from nki_hf.tools.judging.request import (
     check_number,
     child,
     is_whole,
+    judged_sizes,
     listed,
     no_file,
     parent,
@@ -30,13 +31,12 @@ from nki_hf.tools.judging.request import (
     traces,
 )
 from nki_hf.tools.judging.stage_names import TASK_FAILS, UNKNOWN_CONSTANT
+from nki_hf.tools.judging.tried_task import try_task
 from nki_hf.tools.judging.verdict import broken, finite
 
 __all__ = ["judge"]
 
 _MOST_GIB = 1 << 20
-_HALVED = 2048
-"""Size from which the second size is the smaller one, so that it costs little."""
 
 
 def judge(
@@ -97,14 +97,22 @@ def judge(
       The record, plain JSON types; its schema is `nki_hf judge --schema`. `passed` and `sentence` say what it is.
 
     Raises:
-      ValueError: a task, chip, layout, size, file or other option is not allowed, or a function of the task raises (wrong
-        use; what the kernel does is in the record).
+      ValueError: a task, chip, layout, size, file or other option is not allowed, or the task itself is at fault (its
+        functions raise, hang, or give what is none: wrong use; what the kernel does is in the record).
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(task, str | os.PathLike):
         raise ValueError(
             f"path={path!r}, task={task!r}: both are names or files (a Task of your own stands in a file, TASK = Task(...))."
         )
     task = str(task)
+    for option, given in (("timeout", timeout), ("memory_gib", memory_gib), ("rtol", rtol), ("lnc", lnc)):
+        check_number(option, given)
+    if not 0 < timeout <= 3600:
+        raise ValueError(f"timeout={timeout} is no time: it is above 0 and at most 3,600 s.")
+    if not 0 < memory_gib <= _MOST_GIB:
+        raise ValueError(f"memory={memory_gib} is no size: it is above 0 and at most {_MOST_GIB:,} GiB.")
+    checked = sizes_given(check, "check")
+    try_task(task, checked, sizes_given(at, "at"), dtype, min(timeout, within or timeout), int(memory_gib * GIB))
     place = located(str(path), task, as_text(layout))
     file, kernel = split(place.path, name)
     unreadable = no_file(file) if file.endswith(".py") or "/" in file else None
@@ -112,21 +120,13 @@ def judge(
     element = dtype or found.dtype
     if element not in RUN_DTYPES:
         raise ValueError(f"dtype={element!r} is not an element type of a run: it is bfloat16, float16 or float32.")
-    for option, given in (("timeout", timeout), ("memory_gib", memory_gib), ("rtol", rtol), ("lnc", lnc)):
-        check_number(option, given)
-    if not 0 < timeout <= 3600:
-        raise ValueError(f"timeout={timeout} is no time: it is above 0 and at most 3,600 s.")
-    if not 0 < memory_gib <= _MOST_GIB:
-        raise ValueError(f"memory={memory_gib} is no size: it is above 0 and at most {_MOST_GIB:,} GiB.")
     if not 0 <= rtol < 1:
         raise ValueError(f"rtol={rtol} is no allowed error: it is at least 0 (= from an ideal kernel) and below 1, e.g. 0.01.")
     if seed is not None and not (is_whole(seed) and 0 <= seed < 1 << 63):
         raise ValueError(f"seed={seed} is no seed: it is 0 to 2 ** 63 - 1; -1 (None in Python) = a new one.")
     chips = [get_chip(item).name for item in (listed(chip) or (settings().chip,))]
     check_cores(lnc, chips)
-    sizes = sizes_given(check, "check") or list(found.check)
-    if len(sizes) == 1:  # a mistake that follows one size shows at another
-        sizes = sorted([sizes[0], 2 * sizes[0] if sizes[0] < _HALVED else sizes[0] // 2])
+    sizes = judged_sizes(checked, found)
     timed = sizes_given(at, "at") or list(found.at)
     own = parsed(place.layout, found)
     if until not in ("lint", "values", "times"):

@@ -22,8 +22,9 @@ from nki_hf.tools.judging.named_kernels import located
 from nki_hf.tools.judging.other_kinds import with_values
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.request import GIB, child, no_file, size_of, split, traces
-from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
+from nki_hf.tools.judging.stage_names import TASK_FAILS, UNKNOWN_CONSTANT
 from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, stream_of
+from nki_hf.tools.judging.tried_task import try_task
 from nki_hf.tools.judging.verdict import failure_sentence
 from nki_hf.tools.printable import printable
 
@@ -74,6 +75,8 @@ def recorded(
       ValueError: a task, a layout, a size, a constant or the file is none.
       KernelFailed: the file or the kernel's Python fails.
     """
+    asked = [size_of(size) for size in sizes]
+    try_task(task, (), asked, dtype, timeout, int(memory_gib * GIB))
     place = located(path, task, layout)
     file, name = split(place.path, "")
     unreadable = no_file(file)
@@ -81,7 +84,7 @@ def recorded(
     element = dtype or found.dtype
     if element not in RUN_DTYPES:
         raise ValueError(f"dtype={element!r} is not an element type of a run: it is {', '.join(RUN_DTYPES)}.")
-    wanted = [(size_of(size), chip.name) for size in (sizes or found.at) for chip in chips]
+    wanted = [(size, chip.name) for size in (asked or found.at) for chip in chips]
     if unreadable is not None:
         raise KernelFailed(failure_sentence("load", [finding("load", unreadable)]))
     launches = traces(found, element, parsed(place.layout, found), wanted, dict(constants or {}), file, name, lnc)
@@ -148,6 +151,8 @@ def launched(found: Recorded, asked: Mapping[str, Any], played: Mapping[str, Any
         try:
             launch = with_values(request, found.task, asked, played, f"at size {size:,}")[1], launch[1]
         except Failed as failed:
+            if failed.findings[0]["kind"] == TASK_FAILS:
+                raise ValueError(failed.findings[0]["message"]) from None
             raise KernelFailed(failure_sentence(failed.stage, list(failed.findings))) from None
         words = TURNS_OF_INPUTS
     print(printable(f"{Path(found.file).name} at size {size:,}: {words}"), file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import ast
 import numbers
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "check_number",
     "child",
     "is_whole",
+    "judged_sizes",
     "listed",
     "no_file",
     "parent",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 GIB = 1 << 30
+_HALVED = 2048
+"""Size from which the second size is the smaller one, so that it costs little."""
 
 
 def split(path: str, name: str) -> tuple[str, str]:
@@ -96,6 +99,14 @@ def sizes_given(value: Iterable[int] | int | str | None, what: str) -> list[int]
         return [size_of(item) for item in value or ()]
     except TypeError:
         raise ValueError(f"{what}={value!r} is no list of sizes: give one size or several, as in {what}=(512, 1024).") from None
+
+
+def judged_sizes(given: Sequence[int], task: Task) -> list[int]:
+    """Sizes whose values are judged: those that are given, else the task's; one is joined by another."""
+    sizes = list(given) or list(task.check)
+    if len(sizes) == 1:  # a mistake that follows one size shows at another
+        sizes = sorted([sizes[0], 2 * sizes[0] if sizes[0] < _HALVED else sizes[0] // 2])
+    return sizes
 
 
 def listed(value: Iterable[str] | str) -> list[str]:

@@ -19,13 +19,15 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nki_hf.tools.judging import child, plain, stages, time_stage, verdict
+from nki_hf.tools.judging import child, plain, stages, task_trial, time_stage, verdict
 from nki_hf.tools.judging.findings import finding
 from nki_hf.tools.judging.limited_process import answer_of, bury, ended, error_of, killed, started
+from nki_hf.tools.judging.stage_names import TASK_FAILS
+from nki_hf.tools.judging.under_way import blamed, noted_in
 
 __all__ = ["clear_left_folders", "main"]
 
@@ -96,6 +98,8 @@ def _alive(process: int) -> bool:
 
 
 def _served(request: Mapping[str, Any]) -> dict[str, Any]:
+    if "trial" in request:
+        return _tried(request)
     with tempfile.TemporaryDirectory(prefix=_prefix()) as name:
         folder = Path(name)
         limits = _Limits(float(request["seconds"]), request.get("within")), int(request["memory"])
@@ -118,6 +122,20 @@ def _served(request: Mapping[str, Any]) -> dict[str, Any]:
         }
     with tempfile.TemporaryDirectory(prefix=_prefix()) as name:  # another: the kernel's process may have left things
         return _judged(whole, Path(name), *limits)
+
+
+def _tried(request: Mapping[str, Any]) -> dict[str, Any]:
+    """`said`: what is wrong with a user's task (see task_trial.py)."""
+    with tempfile.TemporaryDirectory(prefix=_prefix()) as name:
+        folder, asked, seconds = Path(name), request["trial"], float(request["seconds"])
+        note = folder / "trial.task"
+        process = started(lambda: plain.dump(task_trial.trial(asked, note)), folder, "trial", seconds, int(request["memory"]))
+        how = ended(process, seconds)
+        answer = answer_of(folder, "trial", how)
+        bury()
+        if "said" in answer:
+            return answer
+        return {"said": blamed(note, how) or f"task={asked['task']}: when it was tried, {answer['error']['message']}"}
 
 
 def _kernel(asked: Mapping[str, Any], folder: Path, name: str, limit: _Limits, memory: int) -> dict[str, Any]:
@@ -151,23 +169,47 @@ def _judged(whole: Mapping[str, Any], folder: Path, limit: _Limits, memory: int)
     """The record, from two processes that run beside each other: what needs values, and the times."""
     at = folder / "stage"
     times = None
+    notes = {name: folder / f"{name}.task" for name in ("judge", "times")}
     seconds = limit.seconds()
     if whole["until"] == "times" and whole["answer"]["error"] is None:
         late = folder / "times.stage"
-        times = started(lambda: plain.dump(time_stage.time_rows(whole, late)), folder, "times", seconds, memory)
-    process = started(lambda: plain.dump(stages.judged(whole, at)), folder, "judge", seconds, memory)
-    record = answer_of(folder, "judge", ended(process, seconds))
+        times = started(
+            _noting(whole, notes["times"], lambda: time_stage.time_rows(whole, late)), folder, "times", seconds, memory
+        )
+    process = started(_noting(whole, notes["judge"], lambda: stages.judged(whole, at)), folder, "judge", seconds, memory)
+    how = ended(process, seconds)
+    record = answer_of(folder, "judge", how)
     if "verdict" not in record:
-        record = verdict.broken(whole, at.read_text() if at.is_file() else "load", record["error"])
+        stage, error = _blame(notes["judge"], how, at.read_text() if at.is_file() else "load", record["error"])
+        record = verdict.broken(whole, stage, error)
     if times is not None and record["passed"]:
-        found = answer_of(folder, "times", ended(times, limit.seconds()))
+        how = ended(times, limit.seconds())
+        found = answer_of(folder, "times", how)
         if "rows" not in found:
-            found = {"rows": [], "warnings": [], "seconds": 0.0, "failed": _unfinished("times", found["error"])}
+            failed = _unfinished(*_blame(notes["times"], how, "times", found["error"]))
+            found = {"rows": [], "warnings": [], "seconds": 0.0, "failed": failed}
         record = verdict.timed_too(record, found)
     elif times is not None:
         killed(times)
     bury()
     return record
+
+
+def _noting(whole: Mapping[str, Any], note: Path, body: Callable[[], dict[str, Any]]) -> Callable[[], bytes]:
+    """The body of a process that notes which function of a user's task is under way; those of the package are tested."""
+
+    def noting() -> bytes:
+        if ".py" in whole["task"]:
+            noted_in(note)
+        return plain.dump(body())
+
+    return noting
+
+
+def _blame(note: Path, how: Mapping[str, Any], stage: str, error: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Stage and error of a process that did not come to its end: the task's own where a function of it was under way."""
+    words = blamed(note, how)
+    return ("values", {"kind": TASK_FAILS, "message": words}) if words else (stage, error)
 
 
 def _unfinished(stage: str, error: Mapping[str, Any]) -> dict[str, Any]:

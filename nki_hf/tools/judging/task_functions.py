@@ -4,56 +4,46 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from nki_hf.tasks import Task
-from nki_hf.tools.judging.findings import Failed, finding
-from nki_hf.tools.judging.stage_names import TASK_FAILS
+from nki_hf.tools.judging.task_values import RunLike, fails
+from nki_hf.tools.judging.under_way import noted, under_way
 
-__all__ = ["check_part", "of_the_task", "part_of"]
+__all__ = ["SAME", "check_part", "of_the_task", "part_of"]
 
 Array = np.ndarray[Any, Any]
 _ROWS = 128
 """Of the tile by which a part is compared with the whole: a `Task.part` of yours may take nothing else."""
-_SAME = 1e-6
+SAME = 1e-6
 """Of the largest element, in float64: other orders of summation differ by less."""
 
 
-class _Run(Protocol):
-    @property
-    def task(self) -> Task: ...
-
-    @property
-    def size(self) -> int: ...
-
-
-def _fails(run: _Run, words: str) -> Failed:
-    return Failed("values", finding("values", {"kind": TASK_FAILS, "message": f"task {run.task.name}: its {words}"}))
-
-
 @contextlib.contextmanager
-def of_the_task(run: _Run, function: str) -> Iterator[None]:
-    """Block that runs a function of the task: what it raises is wrong use."""
+def of_the_task(run: RunLike, function: str) -> Iterator[None]:
+    """Block that runs a function of the task: what it raises is wrong use, and so is that it never ends."""
     try:
-        yield
-    except (Exception, SystemExit) as error:
-        raise _fails(run, f"{function} raises {type(error).__name__} at size {run.size:,}: {error}") from None
+        with under_way(f"task {run.task.name}: its {function} at size {run.size:,}"):
+            yield
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not noted():
+            raise
+        raise fails(run, f"{function} raises {type(error).__name__} at size {run.size:,}: {error}") from None
 
 
-def part_of(run: _Run, arrays: Mapping[str, Array], index: tuple[slice, ...]) -> dict[str, Array]:
+def part_of(run: RunLike, arrays: Mapping[str, Array], index: tuple[slice, ...]) -> dict[str, Array]:
     """`Task.part` of these arrays; the task has one."""
     part: Any = run.task.part
     with of_the_task(run, "part"):
         found = part(arrays, index)
     if not isinstance(found, Mapping):
         wanted = f"it must give arrays by name, {', '.join(arrays)}"
-        raise _fails(run, f"part gives {type(found).__name__} at size {run.size:,}: {wanted}")
+        raise fails(run, f"part gives {type(found).__name__} at size {run.size:,}: {wanted}")
     return {name: np.asarray(array) for name, array in found.items()}
 
 
-def check_part(run: _Run, arrays: Mapping[str, Array]) -> None:
+def check_part(run: RunLike, arrays: Mapping[str, Array]) -> None:
     """Compare the reference of a part with that part of the reference of all: another one would make right kernels wrong.
 
     Args:
@@ -72,11 +62,11 @@ def check_part(run: _Run, arrays: Mapping[str, Array]) -> None:
         found = _first(run.task.reference(**given, **constants))
     where = f"for rows {first:,} to {rows - 1:,} of the output at size {run.size:,}"
     if found.shape != whole[index].shape:
-        raise _fails(
+        raise fails(
             run, f"reference gives {list(found.shape)} of what its part gives {where}, which are {list(whole[index].shape)}"
         )
-    if not np.allclose(found, whole[index], rtol=_SAME, atol=_SAME * float(np.nanmax(np.abs(whole))), equal_nan=True):
-        raise _fails(run, f"reference of what its part gives is other than that of all arrays {where}")
+    if not np.allclose(found, whole[index], rtol=SAME, atol=SAME * float(np.nanmax(np.abs(whole))), equal_nan=True):
+        raise fails(run, f"reference of what its part gives is other than that of all arrays {where}")
 
 
 def _first(value: Any) -> Array:

@@ -17,6 +17,7 @@ from nki_hf.tools.judging.findings import Failed, finding, of_fault
 from nki_hf.tools.judging.not_finite import first_not_finite
 from nki_hf.tools.judging.precision import RATIOS
 from nki_hf.tools.judging.steered import Steered
+from nki_hf.tools.judging.task_values import fails
 from nki_hf.tools.judging.values import Checked, Outcome, Run, drawn, strict_read, to_kernel
 
 __all__ = ["judge_values"]
@@ -45,6 +46,8 @@ def judge_values(
     counted = next((check.count for check in checks if check.count), "")
     if counted:
         raise Failed("values", finding("values", {"kind": "outputs", "message": counted}))
+    if all(not reference.any() for check in checks for outcome in check.outcomes for reference in outcome.references):
+        raise fails(runs[0], f"reference is zero everywhere at size {runs[0].size:,}: it judges nothing")
     bad = [(check, outcome) for check in checks for outcome in check.outcomes if outcome.wrong is not None]
     if bad or any(check.depends_on_memory for check in checks):
         check = bad[0][0] if bad else next(item for item in checks if item.depends_on_memory)
@@ -94,10 +97,6 @@ def judge_values(
             message = f"{task.outputs[number]} at size {check.size}, {outcome.distribution} inputs: {judgement.detail}"
             found.append(finding("values", {"kind": judgement.verdict, "message": message}))
         raise Failed("values", *found, *_first_difference(request, record, task, runs, traces, chip))
-    if all(not reference.any() for check in checks for outcome in check.outcomes for reference in outcome.references):
-        raise Failed(
-            "values", finding("values", {"kind": "reference", "message": "every reference is zero: it judges nothing"})
-        )
     if request["dtype"] in ("bfloat16", "float16") and not request["rtol"]:
         for check in checks:
             for outcome in check.outcomes:

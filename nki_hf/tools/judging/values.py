@@ -18,6 +18,7 @@ from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.judging.layouts import layout_of, placed, returned
 from nki_hf.tools.judging.precision import Precision, precision
 from nki_hf.tools.judging.task_functions import of_the_task
+from nki_hf.tools.judging.task_values import checked_inputs, outputs_of
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.verify_cases import never_written
 from nki_hf.tools.verify_inputs import array_inputs
@@ -35,6 +36,7 @@ __all__ = [
     "other_draw",
     "replayed",
     "run_tape",
+    "scale_of",
     "strict_read",
     "to_kernel",
 ]
@@ -103,10 +105,10 @@ def drawn(run: Run, distribution: str, seed: int) -> dict[str, Array]:
     rng = np.random.default_rng([seed, run.size, *distribution.encode()])
     if run.task.inputs is not None:
         with of_the_task(run, "inputs"):
-            made = run.task.inputs(run.size, distribution, rng)
-    else:
-        usual = distribution if distribution in DISTRIBUTIONS else "normal"
-        made = array_inputs({name: shape for name, (shape, _) in shapes.items()}, usual, int(rng.integers(1 << 31)))
+            found = run.task.inputs(run.size, distribution, rng)
+        return checked_inputs(run, distribution, found, shapes)
+    usual = distribution if distribution in DISTRIBUTIONS else "normal"
+    made = array_inputs({name: shape for name, (shape, _) in shapes.items()}, usual, int(rng.integers(1 << 31)))
     return {name: np.asarray(made[name]).astype(NUMPY_DTYPES[dtype]) for name, (_, dtype) in shapes.items()}
 
 
@@ -223,18 +225,21 @@ def _outcome(
             with of_the_task(run, "accepted"):
                 other = task.accepted[run.accepted](np.asarray(outputs[0], np.float64), run.dtype, **exact, **constants)
         with of_the_task(run, "reference"):
-            references = _tuple(task.reference(**{**exact, **constants, **other}))
+            given = task.reference(**{**exact, **constants, **other})
+        references = outputs_of(run, "reference", given)
         with of_the_task(run, "scale"):
             scale = None if task.scale is None else task.scale(**exact, **constants)
         plain = {name: _wide(array, np.float32) for name, array in arrays.items()}
         narrow = {name: _wide(np.asarray(array), np.float32) for name, array in other.items()}
-        with of_the_task(run, "ideal" if task.ideal else "reference"):
-            ideal = _tuple((task.ideal or task.reference)(**{**plain, **constants, **narrow}))
+        perfect = "ideal" if task.ideal else "reference"
+        with of_the_task(run, perfect):
+            given = (task.ideal or task.reference)(**{**plain, **constants, **narrow})
+        ideal = outputs_of(run, perfect, given, references)
     found, shown = [], list[Precision | None]()
     for i, (output, reference) in enumerate(zip(outputs, references, strict=False)):
         dtype = _dtype(run, i)
         best = np.asarray(ideal[i]).astype(NUMPY_DTYPES[dtype]).astype(np.float64)
-        size = _scale_of(scale, i)
+        size = scale_of(scale, i)
         tolerance = run.rtol or _tolerance(task, best, reference, size, dtype)
         written = unwritten[i] if unwritten is not None and i < len(unwritten) else None
         written = None if written is None or written.shape != reference.shape else written
@@ -247,7 +252,8 @@ def _outcome(
     )
 
 
-def _scale_of(scale: Any, number: int) -> Any:
+def scale_of(scale: Any, number: int) -> Any:
+    """What `Task.scale` gave for one output."""
     if isinstance(scale, tuple):
         return np.asarray(scale[number])
     return 0.0 if scale is None or number else np.asarray(scale)
@@ -270,10 +276,6 @@ def _tolerance(task: Task, best: Array, reference: Array, scale: Any, dtype: str
 
 def _wide(array: Array, dtype: Any) -> Array:
     return array.astype(dtype) if array.dtype.kind not in "iub" else array
-
-
-def _tuple(value: Any) -> tuple[Array, ...]:
-    return tuple(np.asarray(item) for item in value) if isinstance(value, tuple | list) else (np.asarray(value),)
 
 
 def strict_read(

@@ -1,0 +1,159 @@
+"""What the functions of a user's task give is looked at before a kernel is judged by it: the kernel is not to blame."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import nki_hf
+from nki_hf.cli import app
+from tests.support.judged_tasks import RIGHT
+
+TASK = """
+import os
+import time
+
+import numpy as np
+
+from nki_hf.tasks import FLOAT, Task
+
+
+def arrays(size):
+    return {"x": ((size, 1024), FLOAT)}
+
+
+def inputs(size, distribution, rng):
+    return {"x": rng.standard_normal((size, 1024))}
+
+
+def reference(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def changing(x):
+    x -= x.max(-1, keepdims=True)
+    return reference(x)
+
+
+FIELDS = dict(
+    name="own_softmax",
+    about="softmax",
+    arrays=arrays,
+    inputs=inputs,
+    reference=reference,
+    flops=lambda size: 5 * size * 1024,
+    check=(128, 256),
+    at=(256,),
+    dtype="float32",
+)
+TASK = Task(**{**FIELDS, %s})
+"""
+
+
+@pytest.fixture
+def judged(tmp_path):
+    def run(fields, **options):
+        (tmp_path / "task.py").write_text(TASK % fields)
+        (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
+        return nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"), until="values", **options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("lambda size, kind, rng: {}", "gives no x at size 128 on normal inputs: it must give x"),
+        ("lambda size, kind, rng: [1]", "gives list at size 128 on normal inputs: it must give arrays by name, x"),
+        (
+            "lambda size, kind, rng: {'x': np.ones((size, 3))}",
+            r"gives x as \[128, 3\] at size 128 .*: arrays says \[128, 1024\]",
+        ),
+        ("lambda size, kind, rng: {'x': np.ones((size, 1024), complex)}", "gives x as complex128 at size 128"),
+        ("lambda size, kind, rng: {'x': np.full((size, 1024), np.nan)}", "gives NaN in x at size 128"),
+        ("lambda size, kind, rng: {'x': 0 * np.ones((size, 1024 - (kind == 'wide')))}", ".* at size 128 on wide inputs"),
+        ("lambda size, kind, rng: {'x': np.random.rand(size, 1024)}", "gives other arrays for the same generator at size 128"),
+        ("lambda size: {}", "raises TypeError at size 128"),
+        ("lambda size, kind, rng: inputs(size + size // 256, kind, rng)", r"gives x as \[257, 1024\] at size 256"),
+    ],
+)
+def test_inputs_that_are_none_are_wrong_use(function, said, judged):
+    with pytest.raises(ValueError, match="task own_softmax: its inputs " + said):
+        judged(f"'inputs': {function}")
+
+
+@pytest.mark.parametrize("given", ["np.full((size, 1), 0.5)", "np.full((size, 1), -1)", "np.full((size, 1), 1 << 40)"])
+def test_integers_must_be_whole_and_fit(given, judged):
+    drawn = f"lambda size, kind, rng: {{**inputs(size, kind, rng), 'n': {given}}}"
+    named = "lambda size: {**arrays(size), 'n': ((size, 1), 'uint32')}"
+    with pytest.raises(ValueError, match="its inputs gives numbers in n at size 128 on normal inputs that are none of uint32"):
+        judged(f"'inputs': {drawn}, 'arrays': {named}, 'reference': lambda x, n: x")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("lambda x: x * np.nan", "gives no finite number in out at size 128 on normal inputs"),
+        ("lambda x: reference(x) + np.random.rand()", "gives another out for the same arrays at size 128"),
+        ("lambda x: (reference(x), x)", r"gives 2 outputs at size 128: outputs says 1 \(out\)"),
+        ("lambda x: None", "gives out as object at size 128: it must be real numbers"),
+        ("lambda x: x + 1j", "gives out as complex128 at size 128: it must be real numbers"),
+        ("lambda x: x.sum()", r"gives out in the shape \[\] at size 128"),
+        ("lambda x, y: x", "raises TypeError at size 128: .* missing 1 required positional argument: 'y'"),
+        ("changing", "changes x in place at size 128"),
+        ("lambda x: 0 * x", "is zero everywhere at size 128: it judges nothing"),
+    ],
+)
+def test_a_reference_that_is_none_is_wrong_use(function, said, judged):
+    with pytest.raises(ValueError, match="task own_softmax: its reference " + said):
+        judged(f"'reference': {function}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("'wrong': {'no maximum': lambda x: 1 / 0}", "wrong 'no maximum' raises ZeroDivisionError at size 128"),
+        ("'wrong': {'no maximum': lambda x: None}", "wrong 'no maximum' gives NoneType at size 128, no array of numbers"),
+        ("'wrong': {'no maximum': changing}", "wrong 'no maximum' changes x in place at size 128"),
+        ("'accepted': {'rounded': lambda out, dtype, x: 1 / 0}", "accepted 'rounded' raises ZeroDivisionError at size 128"),
+        ("'accepted': {'rounded': lambda out, dtype, x: x}", "accepted 'rounded' gives ndarray at size 128"),
+        ("'step': lambda before, x: 1 / 0", "step raises ZeroDivisionError at size 128"),
+        ("'step': lambda before, x: before[0]", r"step gives float64 \[1023\] at size 128: it must be \[128, 1023\]"),
+        ("'ideal': lambda x: x[1:]", r"ideal gives out as \[127, 1024\] at size 128: reference gives \[128, 1024\]"),
+        ("'scale': lambda x: np.ones((3, 5, 7))", "scale raises ValueError at size 128"),
+        ("'part': lambda arrays, index: 1 / 0", "part raises ZeroDivisionError at size 256"),
+        ("'arrays': lambda size: {('x' if size < 200 else 'y'): ((size, 1024), FLOAT)}", "arrays gives y at size 256: .*, x"),
+    ],
+)
+def test_other_functions_are_tried_as_well(fields, said, judged):
+    with pytest.raises(ValueError, match="task own_softmax: its " + said):
+        judged(fields)
+
+
+def test_a_size_that_arrays_cannot_take_is_wrong_use(judged):
+    named = "lambda size: {'x': ((size, 1024 // (size - 384)), FLOAT)} if size == 384 else arrays(size)"
+    with pytest.raises(ValueError, match="task own_softmax: its arrays raises ZeroDivisionError at size 384"):
+        judged(f"'arrays': {named}", check=(128, 384))
+
+
+def test_whole_numbers_may_come_in_any_type(judged):
+    given = "lambda size, kind, rng: {'x': np.rint(4 * rng.standard_normal((size, 1024))).astype(np.int8)}"
+    assert judged(f"'inputs': {given}")["passed"]
+
+
+def test_wrong_use_prints_no_record(tmp_path):
+    """The reason is on standard error, and nothing of the task's file on standard output."""
+    (tmp_path / "task.py").write_text("print('a line')\n" + TASK % "'reference': lambda x: x * np.nan")
+    (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
+    words = ["judge", str(tmp_path / "kernel.py"), "--task", str(tmp_path / "task.py"), "--json", "-"]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "its reference gives no finite number" in done.stderr
+
+
+def test_what_a_file_prints_is_no_part_of_the_record(tmp_path):
+    (tmp_path / "task.py").write_text("print('a line')\n" + TASK % "'reference': lambda x: (print('a line'), reference(x))[1]")
+    (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
+    words = ["judge", str(tmp_path / "kernel.py"), "--task", str(tmp_path / "task.py"), "--json", "-"]
+    assert json.loads(CliRunner().invoke(app, words).stdout)["passed"]
