@@ -56,8 +56,8 @@ def changed_when_repeated(
             return {"file": "", "line": 0, "message": f"the kernel raises {type(error).__name__} when it is {said}"}
         if changed is not None:
             words = (
-                f"the kernel gives another program when it is {said}: its Python depends on time, random numbers, files or what "
-                "an earlier launch left"
+                f"the kernel gives another program when it is {said}: its Python depends on time, random numbers, files or "
+                "what an earlier launch left"
             )
             return {**changed, "message": words}
     return None
