@@ -59,6 +59,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             kernel, name = kernel_in(module, str(request["file"]), str(request["name"]))
         except BaseException as error:  # whatever the file raises, SystemExit among it
             return {**found, "error": _described(error)}
+        impurity.loaded()
         found.update(name=name, stage="run")
         Path(request["progress"]).write_text("run")
         for trace in request["traces"]:
@@ -75,6 +76,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     )
     if found["changed"] is None and (words := impurity.words()):
         found["changed"] = {"file": "", "line": 0, "message": words}
+    elif found["changed"] is not None and (words := impurity.changed()):
+        found["changed"]["message"] = f"{words}, and {found['changed']['message']}"
     return {**found, "stage": ""}
 
 

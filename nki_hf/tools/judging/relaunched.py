@@ -31,7 +31,9 @@ def order(traces: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def changed_when_repeated(
-    traces: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], launch: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    traces: Sequence[Mapping[str, Any]],
+    found: Sequence[Mapping[str, Any]],
+    launch: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> dict[str, Any] | None:
     """Where a launch that is done once more gives another program, as file, line and message; None if none does.
 
