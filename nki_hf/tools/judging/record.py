@@ -126,11 +126,14 @@ class Ragged(_Model):
 
 
 class Against(_Model):
-    """The kernel of `--against`: `right`, `fails` (the task, itself: no speed-up is given), or `not run`; `detail` says why."""
+    """The kernel of `--against`: `right`, `fails` (the task, itself: no speed-up is given), or `not run`; `detail` says why,
+    and `right_at` at which sizes its values were judged and are right. A record has none where the kernel itself fails.
+    """
 
     file: str
     verdict: Literal["right", "fails", "not run"]
     detail: str = ""
+    right_at: list[int] = []
 
 
 class Printed(_Model):

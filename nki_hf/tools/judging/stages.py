@@ -118,7 +118,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
     for name in request["chips"][1:]:
         _on_other_chip(asked, record, name, runs)
     judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip, judged_runs[0].accepted)
-    judge_parent(request, record, task, judged_runs[0], chip)
+    judge_parent(request, record, task, judged_runs, chip)
     stage("end")
 
 
