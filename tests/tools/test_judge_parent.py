@@ -41,7 +41,7 @@ def test_a_parent_that_is_right_at_the_first_size_alone_fails(against, name):
 @pytest.mark.parametrize(
     ("parent", "words"),
     [
-        (RIGHT.replace("range(tiles):\n        top", "range(tiles if next(COUNT) < 3 else 1):\n        top"), "another program"),
+        (RIGHT.replace("range(tiles):\n        top", "range(tiles if next(COUNT) < 3 else 1):\n        top"), "another pro"),
         (planted(WRONG["accumulators in bf16"]), "at size"),
         (RIGHT.replace("tiles = s // T\n", "tiles = s // T\n    big = nl.ndarray((T, 1000 * s), nl.uint8, buffer=nl.sbuf)\n"
                        "    nisa.memset(dst=big, value=0)\n"), "at size 256: memset: SBUF overflow"),

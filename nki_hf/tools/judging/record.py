@@ -79,7 +79,8 @@ class Step(_Model):
 
 class Time(_Model):
     """A simulated latency. `score` is `least_us / us`; `speedup` is over the kernel of `--against`. `values` tells whether
-    those of this size were `judged`, a `part` (one tile of rows), or `not judged`.
+    those of this size were `judged`, a `part` (one tile of rows), or `not judged`. `spills` says which memory overflows, where
+    one does: the time is that with spills.
     """
 
     size: int
