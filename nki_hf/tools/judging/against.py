@@ -20,6 +20,7 @@ from nki_hf.tools.judging.first_difference import first_difference
 from nki_hf.tools.judging.other_kinds import wrong_in
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
+from nki_hf.tools.judging.without_values import input_written
 
 __all__ = ["compared", "judge_parent", "without_credit"]
 
@@ -92,6 +93,8 @@ def _wrong_at(request: Mapping[str, Any], other: Mapping[str, Any], number: int,
             first = run_tape(parent, to_kernel(theirs, arrays), options, request["lnc"])
             if found := races(first.events):
                 return found[0].record().message
+            if (written := input_written(first.events, run.task, dict(parent["parameters"]))) is not None:
+                return str(written["message"])
             distributions = distributions_of(run.task, number)
             right = checked(theirs, parent, options, request["lnc"], request["seed"], distributions, first, arrays)
         except (KernelFault, BadTape) as error:

@@ -1,4 +1,4 @@
-"""What is said of timed sizes at which memory overflows: published kernels run so on the chip, by the spills of their compiler."""
+"""What is said of timed sizes at which memory overflows: published kernels run so on the chip, by a compiler's spills."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ def overflow_warnings(times: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _warning(row: Mapping[str, Any]) -> str:
-    values = (
-        "" if row.get("values", "not judged") == "not judged" else ", and values were judged as if memory were large enough"
-    )
+    judged = row.get("values", "not judged") != "not judged"
+    values = ", and values were judged as if memory were large enough" if judged else ""
     return (
-        f"at size {row['size']:,} on {row['chip']} memory overflows: the time is that with spills, as a compiler makes them, no "
-        f"value was computed with them{values} (judge --check {row['size']} --chip {row['chip']} judges memory there): "
+        f"at size {row['size']:,} on {row['chip']} memory overflows: the time is that with spills, as a compiler makes them, "
+        f"no value was computed with them{values} (judge --check {row['size']} --chip {row['chip']} judges memory there): "
         f"{row['spills'].rstrip('.')}"
     )

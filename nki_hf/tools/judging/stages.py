@@ -41,6 +41,7 @@ from nki_hf.tools.judging.values import (
     to_kernel,
 )
 from nki_hf.tools.judging.verdict import empty, fails, passes
+from nki_hf.tools.judging.without_values import input_written
 from nki_hf.tools.kernel_lint import RULES, lint
 
 __all__ = ["judged"]
@@ -135,7 +136,8 @@ def _on_chip(asked: _Asked, record: dict[str, Any], chip: Any, runs: list[Run]) 
         if not number:
             _memory(first, chip, record, stage)
         _races(first, record, stage, Repeated(run, trace, options, request["lnc"], arrays), bool(request.get("same_writes")))
-        _inputs_kept(first, task, dict(trace["parameters"]))
+        if (written := input_written(first.events, task, dict(trace["parameters"]))) is not None:
+            raise Failed("values", written)
         stage("values")
         distributions = distributions_of(task, number)
         try:
@@ -280,20 +282,3 @@ def _races(first: LaunchResult, record: dict[str, Any], stage: Callable[[str], N
     record["warnings"] += [words for words in said if words not in record["warnings"]]
     if found and not said:
         raise Failed("races", *[of_fault("races", race.record()) for race in found[:5]])
-
-
-def _inputs_kept(first: LaunchResult, task: Task, names: Mapping[str, str]) -> None:
-    """A task's inputs are the caller's: a kernel that writes what it reads gives another result when it is called again."""
-    read = {region.buffer.number for event in first.events for region in event.reads if region.buffer.role == "input"}
-    for event in first.events:
-        for region in event.writes:
-            name = region.buffer.name
-            if region.buffer.role == "input" and region.buffer.number in read and names.get(name) not in task.in_place:
-                fault = {
-                    "kind": "input written",
-                    "message": f"{event.opcode} writes the input {name}, which is also read: an output is a tensor of its own",
-                    "advice": "Allocate it with nl.ndarray(..., buffer=nl.shared_hbm).",
-                    "file": event.file,
-                    "line": event.line,
-                }
-                raise Failed("values", finding("values", fault))
