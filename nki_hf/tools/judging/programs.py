@@ -28,7 +28,10 @@ from nki_hf.tools.judging.verdict import failure_sentence
 from nki_hf.tools.judging.without_values import check_without_values
 from nki_hf.tools.printable import printable
 
-__all__ = ["Recorded", "failing", "launched", "recorded", "user_events"]
+__all__ = ["UNCHECKED", "Recorded", "failing", "launched", "recorded", "user_events"]
+
+UNCHECKED = "Whether it computes the task was not looked at here: nki_hf judge does that."
+"""What is said beside the time of a kernel file."""
 
 
 @dataclass(frozen=True, kw_only=True)
