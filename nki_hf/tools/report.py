@@ -18,6 +18,7 @@ from nki_hf.sim.uncollected import uncollected
 from nki_hf.tasks import load_task
 from nki_hf.timing.schedule import Schedule
 from nki_hf.tools.error_bands import family_of
+from nki_hf.tools.judging.programs import UNCHECKED
 from nki_hf.tools.judging.reasons import reasons, sentence
 from nki_hf.tools.judging.times import least_us
 from nki_hf.tools.modelled import (
@@ -41,8 +42,6 @@ from nki_hf.tools.shape import SHAPE_HELP
 from nki_hf.tools.subjects import SUBJECTS, own_kernels
 
 __all__ = ["command", "show", "side_of"]
-
-UNCHECKED = "Whether it computes the task was not looked at here: nki_hf judge does that."
 
 
 def show(side: Side, screen: Screen) -> None:

@@ -11,6 +11,7 @@ from nki_hf.errors import require
 from nki_hf.observers.perfetto import write_trace
 from nki_hf.observers.timeline import draw_timeline
 from nki_hf.timing.schedule import Schedule
+from nki_hf.tools.judging.programs import UNCHECKED
 from nki_hf.tools.modelled import (
     AT_HELP,
     FILE_HELP,
@@ -89,3 +90,5 @@ def command(
     screen = Screen()
     screen.say(f"{asked}: ~ {scheduled.total_ns / 1e3:,.1f} µs (sim, {chip}), {scheduled.order} order; {asked.band}")
     screen.say(wrote)
+    if asked.task:
+        screen.say(UNCHECKED)

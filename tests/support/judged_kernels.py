@@ -306,11 +306,11 @@ CHEATS = {
     ),
     "forks": ("T = 128", "T = 128\nimport os, time\nfor _ in range(5):\n    if os.fork() == 0: time.sleep(1000)", None),
     "floods": ("T = 128", "T = 128\nimport sys\nfor _ in range(20000): print('x' * 1000)\nprint('{}', file=sys.stderr)", None),
-    "numbers at random": ("operand0=d**-0.5", "operand0=d**-0.5 * __import__('random').random()", "two programs"),
+    "numbers at random": ("operand0=d**-0.5", "operand0=d**-0.5 * __import__('random').random()", "another program"),
     "time of day": (
         "tiles = s // T",
         "import time; w = float(time.time_ns()); tiles = s // T",
-        "two programs",
+        "another program",
         "operand0=d**-0.5",
         "operand0=w",
     ),

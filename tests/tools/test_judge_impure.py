@@ -13,7 +13,7 @@ import nki_hf
         ("    import numpy as np; np.random.rand()", "draws random numbers"),
         (
             "    import os; t = nl.ndarray((1, 1), nl.float32, buffer=nl.sbuf); nisa.memset(dst=t, value=os.getpid() / 2)",
-            "programs",
+            "another program",
         ),
         ("    import helper", "helper.py was written"),
         (

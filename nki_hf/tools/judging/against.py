@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,12 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import BadTape
 from nki_hf.tasks import Task
 from nki_hf.tools.judging.accepted import accepting
+from nki_hf.tools.judging.findings import kernel_failure
 from nki_hf.tools.judging.first_difference import first_difference
+from nki_hf.tools.judging.other_kinds import wrong_in
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.values import Run, checked, distributions_of, drawn, run_tape, to_kernel
+from nki_hf.tools.judging.without_values import input_written
 
 __all__ = ["compared", "judge_parent", "without_credit"]
 
@@ -44,6 +47,7 @@ def compared(
     try:
         first = run_tape(parent, to_kernel(theirs, arrays), options, 1)
         right = checked(theirs, parent, options, 1, request["seed"], ("normal",), first, arrays)
+        _, right = accepting(theirs, right, request)
         if right.count or any(outcome.wrong is not None for outcome in right.outcomes):
             record["warnings"].append(f"--against {other['file']} shows no first difference: it is wrong itself")
             return None
@@ -53,20 +57,34 @@ def compared(
         return None
 
 
-def judge_parent(request: Mapping[str, Any], record: dict[str, Any], task: Task, run: Run, chip: Chip) -> None:
-    """Fill in the record's `against`: limits, races and values of the other kernel at the first size.
+def judge_parent(request: Mapping[str, Any], record: dict[str, Any], task: Task, runs: Sequence[Run], chip: Chip) -> None:
+    """Fill in the record's `against`: limits, memory, races and values of the other kernel at every size that is judged.
 
     Args:
       request, record: of the judgement.
-      task, run, chip: the kernel's at the first size.
+      task, runs, chip: the kernel's.
     """
     other = request.get("against")
     if other is None:
         return
-    if other["answer"]["error"] is not None:
-        record["against"] = _found(other, "not run", other["answer"]["error"]["message"])
+    found: dict[str, Any] = {"file": other["file"], "verdict": "right", "detail": "", "right_at": []}
+    record["against"] = found
+    failed = kernel_failure(other["answer"])
+    if failed is not None:
+        verdict = "fails" if other["answer"]["error"] is None else "not run"
+        found.update(verdict=verdict, detail=failed.findings[0]["message"])
         return
-    theirs, parent = _theirs(other, task, run, chip, request["lnc"])
+    for number, run in enumerate(runs):
+        words = _wrong_at(request, other, number, run, chip)
+        if words:
+            found.update(verdict="fails", detail=f"at size {run.size:,}: {words}")
+            return
+        found["right_at"].append(run.size)
+
+
+def _wrong_at(request: Mapping[str, Any], other: Mapping[str, Any], number: int, run: Run, chip: Chip) -> str:
+    """What is wrong with the other kernel at one size, in words; empty if nothing is. `number`: of the size."""
+    theirs, parent = _theirs(other, run.task, run, chip, request["lnc"])
     options = SimOptions(chip=chip, third_party=True, record=True)
     arrays = drawn(run, "normal", request["seed"])
     with warnings.catch_warnings():
@@ -74,23 +92,17 @@ def judge_parent(request: Mapping[str, Any], record: dict[str, Any], task: Task,
         try:
             first = run_tape(parent, to_kernel(theirs, arrays), options, request["lnc"])
             if found := races(first.events):
-                record["against"] = _found(other, "fails", found[0].record().message)
-                return
-            right = checked(theirs, parent, options, request["lnc"], request["seed"], distributions_of(task, 0), first, arrays)
+                return found[0].record().message
+            if (written := input_written(first.events, run.task, dict(parent["parameters"]))) is not None:
+                return str(written["message"])
+            distributions = distributions_of(run.task, number)
+            right = checked(theirs, parent, options, request["lnc"], request["seed"], distributions, first, arrays)
         except (KernelFault, BadTape) as error:
-            record["against"] = _found(other, "fails", str(error))
-            return
-    _, right = accepting(theirs, right, request)
-    bad = next((outcome for outcome in right.outcomes if outcome.wrong is not None), None)
-    if bad is not None:
-        number = bad.wrong or 0
-        words = f"{task.outputs[number]} on {bad.distribution} inputs: {bad.judgements[number].detail}"
-        record["against"] = _found(other, "fails", words)
-    elif right.count or right.depends_on_memory:
-        words = right.count or "its result depends on what an earlier run left in memory"
-        record["against"] = _found(other, "fails", words)
-    else:
-        record["against"] = _found(other, "right", "")
+            return str(error)
+    theirs, right = accepting(theirs, right, request)
+    if words := right.count or wrong_in(right, theirs, request):
+        return words
+    return "its result depends on what an earlier run left in memory" if right.depends_on_memory else ""
 
 
 def without_credit(record: dict[str, Any]) -> None:
@@ -105,10 +117,6 @@ def without_credit(record: dict[str, Any]) -> None:
         row["against_us"] = row["speedup"] = None
 
 
-def _found(other: Mapping[str, Any], verdict: str, detail: str) -> dict[str, Any]:
-    return {"file": other["file"], "verdict": verdict, "detail": detail}
-
-
 def _theirs(other: Mapping[str, Any], task: Task, run: Run, chip: Chip, lnc: int) -> tuple[Run, Mapping[str, Any]]:
     """The other kernel's run at the size of `run`, and its program there."""
     parent = next(
@@ -119,5 +127,6 @@ def _theirs(other: Mapping[str, Any], task: Task, run: Run, chip: Chip, lnc: int
         run,
         layout=other["layout"] if packed is None else {"out": packed.out},
         packed=None if packed is None else packed.arrays(run.size, run.dtype),
+        accepted="",  # what is accepted of one kernel may not be what the other does
     )
     return theirs, parent

@@ -24,10 +24,10 @@ from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run import instrumentation, tape
 from nki_hf.tools.judging.explain import explained, place, stated
-from nki_hf.tools.judging.impure import Impurity, another_process
+from nki_hf.tools.judging.impure import Impurity
 from nki_hf.tools.judging.kernel_choice import NoKernel, kernel_in
+from nki_hf.tools.judging.relaunched import changed_when_repeated
 from nki_hf.tools.judging.stage_names import UNKNOWN_CONSTANT
-from nki_hf.tools.judging.tape_difference import tape_difference
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
 __all__ = ["UnknownConstant", "answer", "bound_arguments", "check_constants", "module_of"]
@@ -42,12 +42,13 @@ class UnknownConstant(ValueError):
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """What happened: `stage` (`load`, `run` or empty), `error`, the kernel's `name`, a tape per trace, and `changed`: where
-    the first launch, done once more, gave another tape.
+    a launch, done once more, gave another tape.
 
     Args:
       request: `file`, `name` (may be empty), `lnc`, `named` (constants that the kernel must have), `progress` (a file that says
         when the kernel itself runs), and `traces`: each with `chip`, `size`, `arrays` (name, shape, dtype; in order),
-        `constants`, `checked` (limits are checked here too) and `optional` (an error is noted as `refused`, with `crashed`).
+        `constants`, `checked` (limits are checked here too), `optional` (an error is noted as `refused`, with `crashed`) and
+        `repeated` (it is launched again at the end; without any, the first one is).
     """
     instrumentation.install()
     found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": [], "changed": None}
@@ -58,6 +59,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             kernel, name = kernel_in(module, str(request["file"]), str(request["name"]))
         except BaseException as error:  # whatever the file raises, SystemExit among it
             return {**found, "error": _described(error)}
+        impurity.loaded()
         found.update(name=name, stage="run")
         Path(request["progress"]).write_text("run")
         for trace in request["traces"]:
@@ -69,18 +71,13 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
                     found["traces"].append({"refused": words or _described(error)["message"], "crashed": not words})
                     continue
                 return {**found, "error": {**_described(error), "size": trace["size"]}}
-    if found["traces"] and "tape" in found["traces"][0]:
-        try:  # a program follows from its arguments: the same ones give the same program
-            with another_process():
-                again = _trace(kernel, name, request["traces"][0], int(request["lnc"]), ())
-            found["changed"] = tape_difference(found["traces"][0]["tape"], again["tape"])
-        except MemoryError:
-            pass  # two tapes at once are more than one launch needs
-        except BaseException as error:  # whatever the kernel raises
-            words = f"the kernel raises {type(error).__name__} when it is launched again with the same arguments"
-            found["changed"] = {"file": "", "line": 0, "message": words}
+    found["changed"] = changed_when_repeated(
+        request["traces"], found["traces"], lambda trace: _trace(kernel, name, trace, int(request["lnc"]), ())
+    )
     if found["changed"] is None and (words := impurity.words()):
         found["changed"] = {"file": "", "line": 0, "message": words}
+    elif found["changed"] is not None and (words := impurity.changed()):
+        found["changed"]["message"] = f"{words}, and {found['changed']['message']}"
     return {**found, "stage": ""}
 
 

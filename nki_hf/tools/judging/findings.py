@@ -58,11 +58,8 @@ def kernel_failure(answer: Mapping[str, Any]) -> Failed | None:
 def _impure(changed: Mapping[str, Any] | None) -> Failed | None:
     if changed is None:
         return None
-    message = (
-        "two launches with the same arguments gave two programs: the kernel's Python depends on time, random numbers, files "
-        "or what an earlier launch left"
-    )
     advice = "A kernel is a pure function of its arguments (language guide, kernel caching)."
+    message = "the kernel gives another program when it is launched again with the same arguments"
     return Failed("run", finding("run", {"message": message, **changed, "kind": "not a function", "advice": advice}))
 
 

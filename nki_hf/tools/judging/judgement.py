@@ -132,16 +132,17 @@ def judge(
     if until not in ("lint", "values", "times"):
         raise ValueError(f"until={until!r} is no stage to end at: it is lint, values or times.")
     timed = timed if until == "times" else []
-    wanted = [(size, chips[0]) for size in dict.fromkeys(sizes)]
+    checks = [(size, chips[0]) for size in dict.fromkeys(sizes)]
+    wanted = [*checks]
     wanted += [(size, item) for size in timed for item in chips if (size, item) not in wanted]
     ours = bool(unreadable) or packed_by(file, kernel, found, get_chip(chips[0]), lnc) is not None
     if timed and not ours:  # values are judged on each chip for which the kernel is another program
         wanted += [(size, item) for item in chips[1:] for size in sizes if (size, item) not in wanted]
-    launches = [] if unreadable else traces(found, element, own, wanted, constants, file, kernel, lnc)
+    launches = [] if unreadable else traces(found, element, own, wanted, constants, file, kernel, lnc, checks)
     ragged = 0 if ours or until == "lint" or found.ragged in sizes else found.ragged
     if ragged:
         (one,) = traces(found, element, own, [(ragged, chips[0])], constants, file, kernel, lnc)
-        launches.append({**one, "checked": False, "optional": True})
+        launches.append({**one, "checked": False, "optional": True, "repeated": False})
     request = {
         "file": file,
         "name": kernel,
@@ -174,8 +175,8 @@ def judge(
     }
     if against:
         other, other_name, laid = parent(against, task, as_text(against_layout or layout))
-        compared = [(sizes[0], chips[0]), *((size, item) for size in timed for item in chips)]
-        extra = traces(found, element, laid, list(dict.fromkeys(compared)), constants, other, other_name, lnc)
+        compared = [*checks, *((size, item) for size in timed for item in chips)]
+        extra = traces(found, element, laid, list(dict.fromkeys(compared)), constants, other, other_name, lnc, checks)
         whole["against"] = child(other, other_name, lnc, extra)
         request["against"] = {"file": other, "layout": laid, "traces": extra}
     try:

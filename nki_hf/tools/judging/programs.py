@@ -26,9 +26,13 @@ from nki_hf.tools.judging.stage_names import TASK_FAILS, UNKNOWN_CONSTANT
 from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, stream_of
 from nki_hf.tools.judging.tried_task import try_task
 from nki_hf.tools.judging.verdict import failure_sentence
+from nki_hf.tools.judging.without_values import check_without_values
 from nki_hf.tools.printable import printable
 
-__all__ = ["Recorded", "failing", "launched", "recorded", "user_events"]
+__all__ = ["UNCHECKED", "Recorded", "failing", "launched", "recorded", "user_events"]
+
+UNCHECKED = "Whether it computes the task was not looked at here: nki_hf judge does that."
+"""What is said beside the time of a kernel file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +135,15 @@ def user_events(
 
 
 def launched(found: Recorded, asked: Mapping[str, Any], played: Mapping[str, Any]) -> tuple[LaunchResult, str]:
-    """What `stream_of` gives for one of the launches; loops whose turns follow from values are said on standard error."""
+    """What `stream_of` gives for one of the launches; loops whose turns follow from values are said on standard error.
+
+    Raises:
+      KernelFailed: it breaks a limit, its cores race, or it writes an input; values are not judged.
+    """
     chip, size = get_chip(asked["chip"]), asked["size"]
     with failing():
         launch = stream_of(asked, played, chip, found.lnc)
+        check_without_values(launch[0].events, found.task, dict(played["parameters"]), size)
     if not launch[0].run.short:
         return launch
     words = f"{ONE_TURN}. {COUNTED}"
@@ -164,6 +173,8 @@ def failing() -> Iterator[None]:
     """Block that plays a tape: what is wrong with it is a KernelFailed."""
     try:
         yield
+    except Failed as failed:
+        raise KernelFailed(failure_sentence(failed.stage, list(failed.findings))) from None
     except KernelFault as fault:
         at = KIND_STAGE.get(fault.record.kind, "limits")
         raise KernelFailed(failure_sentence(at, [of_fault(at, fault.record)])) from None

@@ -79,7 +79,8 @@ class Step(_Model):
 
 class Time(_Model):
     """A simulated latency. `score` is `least_us / us`; `speedup` is over the kernel of `--against`. `values` tells whether
-    those of this size were `judged`, a `part` (one tile of rows), or `not judged`.
+    those of this size were `judged`, a `part` (one tile of rows), or `not judged`. `spills` says which memory overflows, where
+    one does: the time is that with spills.
     """
 
     size: int
@@ -126,11 +127,14 @@ class Ragged(_Model):
 
 
 class Against(_Model):
-    """The kernel of `--against`: `right`, `fails` (the task, itself: no speed-up is given), or `not run`; `detail` says why."""
+    """The kernel of `--against`: `right`, `fails` (the task, itself: no speed-up is given), or `not run`; `detail` says why,
+    and `right_at` at which sizes its values were judged and are right. A record has none where the kernel itself fails.
+    """
 
     file: str
     verdict: Literal["right", "fails", "not run"]
     detail: str = ""
+    right_at: list[int] = []
 
 
 class Printed(_Model):

@@ -133,13 +133,16 @@ def traces(
     file: str,
     name: str,
     lnc: int,
+    repeated: Iterable[tuple[int, str]] = (),
 ) -> list[dict[str, Any]]:
-    """One launch on shapes alone per size and chip that is `wanted`; the limits are checked in the first.
+    """One launch on shapes alone per size and chip that is `wanted`; the limits are checked in the first, and those that are
+    `repeated` are launched again at the end.
 
     Raises:
       ValueError: an element type or a constant is none that a task may have.
     """
     found: list[dict[str, Any]] = []
+    again = set(repeated)
     for size, chip in wanted:
         packed = packed_by(file, name, task, get_chip(chip), lnc)
         shapes = task.shapes(size, dtype)
@@ -165,6 +168,7 @@ def traces(
                 "constants": _literal(task, given),
                 "checked": not found,
                 "optional": False,
+                "repeated": (size, chip) in again,
             }
         )
     return found

@@ -23,9 +23,10 @@ from nki_hf.tools.judging.against import judge_parent
 from nki_hf.tools.judging.cases import add_case
 from nki_hf.tools.judging.findings import KIND_STAGE, Failed, finding, kernel_failure, of_fault
 from nki_hf.tools.judging.harmless_races import Repeated, harmless
-from nki_hf.tools.judging.kept_inputs import inputs_kept, outputs_written
+from nki_hf.tools.judging.lint_stage import judge_lint
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.ragged import judge_ragged
+from nki_hf.tools.judging.returned_inputs import outputs_written
 from nki_hf.tools.judging.stage_names import STAGES
 from nki_hf.tools.judging.steered import Steered
 from nki_hf.tools.judging.tape_difference import tape_difference
@@ -42,7 +43,7 @@ from nki_hf.tools.judging.values import (
     to_kernel,
 )
 from nki_hf.tools.judging.verdict import empty, fails, passes
-from nki_hf.tools.kernel_lint import RULES, lint
+from nki_hf.tools.judging.without_values import input_written
 
 __all__ = ["judged"]
 
@@ -96,7 +97,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
     if failed is not None:
         raise failed
     stage("lint")
-    _lint(request, record)
+    judge_lint(request, record)
     if STAGES.index(request["until"]) <= STAGES.index("lint"):
         return
     chip = get_chip(request["chips"][0])
@@ -119,7 +120,7 @@ def _stages(request: Mapping[str, Any], record: dict[str, Any], stage: Callable[
     for name in request["chips"][1:]:
         _on_other_chip(asked, record, name, runs)
     judge_ragged(request, record, task, traces.get((request["ragged"], chip.name)), chip, judged_runs[0].accepted)
-    judge_parent(request, record, task, judged_runs[0], chip)
+    judge_parent(request, record, task, judged_runs, chip)
     stage("end")
 
 
@@ -136,7 +137,8 @@ def _on_chip(asked: _Asked, record: dict[str, Any], chip: Any, runs: list[Run]) 
         if not number:
             _memory(first, chip, record, stage)
         _races(first, record, stage, Repeated(run, trace, options, request["lnc"], arrays), bool(request.get("same_writes")))
-        inputs_kept(first, task, dict(trace["parameters"]))
+        if (written := input_written(first.events, task, dict(trace["parameters"]))) is not None:
+            raise Failed("values", written)
         outputs_written(first, task, dict(trace["parameters"]))
         stage("values")
         distributions = distributions_of(task, number)
@@ -195,36 +197,6 @@ def _unforeseen(outcome: Outcome, task: Task, run: Run) -> None:
         f"others ({outcome.judgements[outcome.wrong].detail}): the kernel has constants of those inputs"
     )
     raise Failed("values", finding("values", {"kind": "foreseen", "message": message}))
-
-
-def _lint(request: Mapping[str, Any], record: dict[str, Any]) -> None:
-    path = Path(request["file"])
-    if not path.is_file():
-        return
-    try:
-        rows = lint(path)
-    except (SyntaxError, ValueError, OSError, RecursionError):
-        return
-    refused = []
-    for row in rows:
-        for found in sorted({item for items in row.findings.values() for item in items}):
-            versions = [version for version, items in row.findings.items() if found in items]
-            record["warnings"].append(f"lint: {found.rule}: {found.message} (line {found.line}), NKI {', '.join(versions)}")
-            if len(versions) == len(row.findings) and RULES[found.rule].word == "refused" and found.sure:
-                refused.append(
-                    finding(
-                        "lint",
-                        {
-                            "kind": found.rule,
-                            "message": f"no version of NKI takes this: {found.message}",
-                            "limit": RULES[found.rule].why,
-                            "file": str(path),
-                            "line": found.line,
-                        },
-                    )
-                )
-    if refused:
-        raise Failed("lint", *refused[:5])
 
 
 def _first(

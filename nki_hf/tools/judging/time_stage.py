@@ -11,7 +11,6 @@ from typing import Any
 
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
-from nki_hf.observers.races import races
 from nki_hf.sim import LaunchResult
 from nki_hf.sim.beside import in_two, two_processes
 from nki_hf.sim.run.play import BadTape, Marks
@@ -31,6 +30,7 @@ from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.timed_part import part_is_wrong
 from nki_hf.tools.judging.timed_work import asked_outputs, cheap, missing_work, work_of
 from nki_hf.tools.judging.times import COUNTED, ONE_TURN, TURNS_OF_INPUTS, sentence, stream_of, timed
+from nki_hf.tools.judging.without_values import check_without_values
 
 __all__ = ["time_rows"]
 
@@ -63,8 +63,9 @@ def _time_rows(request: Mapping[str, Any]) -> dict[str, Any]:
             marks: dict[int, Marks] = {}
             with _at(trace):
                 launched = stream_of(trace, played, get_chip(trace["chip"]), request["lnc"], marks)
-            if size not in request["check"] and not request.get("same_writes"):
-                _races(trace, launched[0])
+            if size not in request["check"]:
+                names = dict(played["parameters"])
+                check_without_values(launched[0].events, task, names, size, may_race=bool(request.get("same_writes")))
             if checks:
                 mine.add(size, task, launched[0], played)
             if size in request["at"]:
@@ -144,17 +145,6 @@ def _timed(
     if what is not None:
         found["warnings"].append(f"at size {size:,} the kernel {what[0]}: values were judged there as well")
     return row
-
-
-def _races(trace: Mapping[str, Any], launched: LaunchResult) -> None:
-    """Fail for races of the cores that no judged size has (a ring of tiles that wraps); where run-time indices choose elements
-    nobody knows which, without values.
-    """
-    found = [race for race in races(launched.events) if not (race.first_region.indirect or race.second_region.indirect)]
-    if found:
-        said = f"at size {trace['size']:,}: "
-        faults = [of_fault("races", race.record()) for race in found[:5]]
-        raise Failed("races", *({**fault, "message": said + fault["message"]} for fault in faults))
 
 
 _OTHER = {

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from nki_hf.chips import get_chip
 from nki_hf.tools.cores import check_cores
-from nki_hf.tools.judging.programs import failing, launched, recorded
+from nki_hf.tools.judging.overflows import overflow_warnings
+from nki_hf.tools.judging.programs import UNCHECKED, failing, launched, recorded
 from nki_hf.tools.judging.times import sentence, timed
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
@@ -88,3 +89,6 @@ def command(
     screen.show(table)
     for band in dict.fromkeys(row["band"] for row in found):
         screen.say(f"error on measured rows: {band}")
+    for words in overflow_warnings(found):
+        screen.say(words)
+    screen.say(UNCHECKED)

@@ -8,6 +8,7 @@ from typing import Any
 
 from nki_hf.tools.judging.against import without_credit
 from nki_hf.tools.judging.findings import finding
+from nki_hf.tools.judging.overflows import overflow_warnings, spoken
 from nki_hf.tools.judging.stage_names import SCHEMA_VERSION, STAGES
 
 __all__ = ["broken", "empty", "failure_sentence", "fails", "finite", "passes", "timed_too"]
@@ -53,7 +54,7 @@ def passes(record: dict[str, Any]) -> None:
         passed=True,
         stage=None,
         score=sum(row["score"] for row in times) / len(times) if times else 1.0,
-        sentence=f"pass: {times[0]['sentence']}{_right(record)}" if times else f"pass.{_right(record)}",
+        sentence=f"pass: {spoken(times)}{_right(record)}" if times else f"pass.{_right(record)}",
     )
 
 
@@ -100,7 +101,7 @@ def broken(request: Mapping[str, Any], stage: str, error: Mapping[str, Any]) -> 
 def timed_too(record: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a kernel that passed, with what `time_rows` found."""
     record["times"] = found["rows"]
-    record["warnings"] += found["warnings"]
+    record["warnings"] += [*found["warnings"], *overflow_warnings(found["rows"])]
     record["seconds"]["times"] = found["seconds"]
     without_credit(record)
     if found["failed"] is not None:
