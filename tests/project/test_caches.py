@@ -103,13 +103,17 @@ REASONS = {
               "tools.kernel_lint.rule.RULES"),
     _ONE_STORE: (
         "backends.neuron_eager._warned", "settings._process", "tools.judging.traced._places", "tools.tuning.noticing._hooked",
-        "tools.kernel_lint.evaluation.operators._fresh",
+        "tools.kernel_lint.evaluation.operators._fresh", "tools.kernel_lint.evaluation.operators._kept",
+        "tools.judging.tried_task._fine",
     ),
     "stored after the op is registered with torch_neuronx, which is asked of devices only": ("backends.neuron_op._registered",),
     "a context variable, which a token resets in `finally`": ("lang._language", "settings._block", "sim.beside._allowed"),
     "stored once a module is executed; one that is not is taken out of sys.modules again": ("lang._loaded",),
     "ends its process and starts a new one after an interrupt (tests/tools/test_judge.py)": ("tools.judging.client._server",),
-    "of a process of its own, that the judge ends": ("tools.judging.traced._now",),
+    "of a process of its own, that the judge ends": (
+        "tools.judging.traced._now", "tools.judging.under_way._note", "tools.judging.under_way._now",
+        "tools.judging.under_way._spent",
+    ),
 }  # fmt: skip
 
 
