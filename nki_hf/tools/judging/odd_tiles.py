@@ -28,11 +28,10 @@ Array = np.ndarray[Any, Any]
 _MOST = 0.5
 """Share of the tiles that agree in a number, below which it says nothing."""
 _ODD = math.log(2)
-"""Least oddness; that of a number is the logarithm of how much rarer it is than the commonest."""
+"""Least oddness; that of a number is the logarithm of how much rarer it is than the commonest, that of a step that is left the
+square of it, for few tiles of right kernels leave one that nearly all keep."""
 _TILES, _EVENTS = 1024, 3_000_000
 """Tiles, and events of all tiles together, up to which they are compared."""
-_LEFT = 8.0
-"""Weight of the steps beside the other numbers: tiles of right kernels hardly ever leave them."""
 _CHOSEN = 4
 """Odd tiles at most."""
 _OPERATORS = ("op", "op0", "op1", "reduce", "perf_mode", "is_transpose")
@@ -64,8 +63,7 @@ def odd_tiles(
         if (rarity := _oddness(values, name, per_head)) is not None:
             rarities.append(rarity)
     for _, left in left_steps(tiles, followed, labels, numbers, tape["forms"], per_head):
-        if (rarity := _rarity(left)) is not None:
-            rarities.append(_LEFT * rarity * np.log1p(left))
+        rarities.append((left > 0) * math.log(count / np.count_nonzero(left)) ** 2)
     if not rarities:
         return []
     by_tile = np.round(np.stack(rarities, 1), 6)

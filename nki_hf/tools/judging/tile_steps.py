@@ -20,6 +20,8 @@ __all__ = ["left_steps"]
 Array = np.ndarray[Any, Any]
 _SPACE = 20_000_000
 """Elements of the table of one line, tiles by instructions, up to which it is looked at."""
+_LANES = 32
+"""Heads up to which each is looked at by itself."""
 _KNOWN = 3
 """Steps from tile to tile from which the usual one is told."""
 
@@ -141,10 +143,32 @@ def _flat(value: Any) -> Iterator[float]:
 
 
 def _left(table: Array) -> Ints:
-    """How often each tile leaves the usual step of a column, [heads, tiles of a head]; `table` has [.., instructions] too.
+    """How often each tile leaves the usual steps, [heads, tiles of a head]; `table` has [.., instructions] too.
 
-    The usual step is the one of the middle; a column where less than half keep it says nothing. A tile has left where neither
-    the step to it nor that from it is the usual one; the first one and the last where theirs is not and the next one is.
+    All tiles have one usual step; where they have not (heads, or every second tile, run their blocks the other way round), each
+    head has, or every second tile of it.
+    """
+    found = np.zeros(table.shape[:2], np.int64)
+    known = (~np.isnan(np.diff(table, axis=1))).sum(1)
+    silent = np.broadcast_to((known >= _KNOWN)[:, None], table.shape).copy()
+    heads = range(table.shape[0]) if table.shape[0] <= _LANES else ()
+    lanes: list[tuple[slice, slice]] = [(slice(None), slice(None))]
+    lanes += [(slice(head, head + 1), slice(None)) for head in heads]
+    lanes += [(slice(head, head + 1), slice(first, None, 2)) for head in heads for first in (0, 1)]
+    for lane in lanes:
+        columns = silent[lane].any((0, 1))
+        if columns.any() and table[lane].shape[1] > _KNOWN:
+            left, says = _left_of_lane(table[lane][:, :, columns])
+            found[lane] += (left & silent[lane][:, :, columns]).sum(-1)
+            silent[(*lane, np.flatnonzero(columns)[says])] = False
+    return found
+
+
+def _left_of_lane(table: Array) -> tuple[Array, Array]:
+    """Where tiles of a lane leave its usual step, bool in the shape of `table`, and whether each instruction has one.
+
+    The usual step is the one of the middle; an instruction where less than half keep it says nothing. A tile has left where
+    neither the step to it nor that from it is the usual one; the first one and the last where theirs is not and the next is.
     """
     steps = np.diff(table, axis=1)
     flat = np.sort(steps.reshape(-1, steps.shape[-1]), axis=0)
@@ -156,8 +180,7 @@ def _left(table: Array) -> Ints:
     to, comes = _shifted(other, 1), _shifted(missing, 1) | _ends(table, 0)  # of the step to each tile
     away, goes = _shifted(other, 0), _shifted(missing, 0) | _ends(table, -1)
     first, last = comes & away & ~_shifted(other, -1), goes & to & ~_shifted(other, 2)
-    found: Ints = (((to & away) | first | last) & says).sum(-1)
-    return found
+    return ((to & away) | first | last) & says, says
 
 
 def _shifted(steps: Array, back: int) -> Array:
