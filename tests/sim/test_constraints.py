@@ -213,6 +213,8 @@ def test_a_transfers_mode_by_value_only_warns_in_kernels_written_elsewhere():
         call("dma_copy", lambda: {"dge_mode": 3}, chip="trn2", third_party=True)
     with pytest.raises(KernelFault, match="dge_mode=4"):
         call("dma_copy", lambda: {"dge_mode": 4}, chip="trn2", third_party=True)
+    with pytest.raises(KernelFault, match="dge_mode=3"):  # what only warned there is not remembered as right
+        call("dma_copy", lambda: {"dge_mode": 3}, chip="trn2")
 
 
 REFUSING = [(opcode, item) for opcode, item in ALL if not item.choice]

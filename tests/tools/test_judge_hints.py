@@ -9,8 +9,8 @@ from nki_hf.tools.judging.timetable import rows
 
 TASK = """
 from nki_hf.tasks import FLOAT, Task
-TASK = Task(name="work", about="", arrays=lambda n: {"x": ((128, n), FLOAT), "w": ((128, 128), FLOAT)}, reference=None,
-            flops=lambda n: n, check=(512,), at=(4096,), dtype="DTYPE")
+TASK = Task(name="work", about="", arrays=lambda n: {"x": ((128, n), FLOAT), "w": ((128, 128), FLOAT)},
+            reference=lambda x, w: x, flops=lambda n: n, check=(512,), at=(4096,), dtype="DTYPE")
 """
 
 KERNEL = """

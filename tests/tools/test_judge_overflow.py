@@ -63,10 +63,12 @@ def test_sizes_are_named_once_and_values_only_where_they_were_judged():
     rows = [
         {"size": size, "chip": chip, "spills": spills, "values": values, "sentence": "~ 1 us."}
         for size, chip, spills, values in (
-            (512, "trn2", "", "judged"), (1024, "trn2", "SBUF overflow.", "part"),
-            (1024, "trn1", "SBUF overflow.", "not judged"), (4096, "trn2", "PSUM overflow.", "not judged"),
+            (512, "trn2", "", "judged"),
+            (1024, "trn2", "SBUF overflow.", "part"),
+            (1024, "trn1", "SBUF overflow.", "not judged"),
+            (4096, "trn2", "PSUM overflow.", "not judged"),
         )
-    ]  # fmt: skip
+    ]
     assert spoken(rows) == "~ 1 us; at sizes 1,024 and 4,096 memory overflows and is spilled."
     assert spoken(rows[:1]) == "~ 1 us."
     assert ["as if memory were large enough" in words for words in overflow_warnings(rows)] == [True, False, False]

@@ -43,10 +43,16 @@ def test_a_parent_that_is_right_at_the_first_size_alone_fails(against, name):
     [
         (RIGHT.replace("range(tiles):\n        top", "range(tiles if next(COUNT) < 3 else 1):\n        top"), "another pro"),
         (planted(WRONG["accumulators in bf16"]), "at size"),
-        (RIGHT.replace("tiles = s // T\n", "tiles = s // T\n    big = nl.ndarray((T, 1000 * s), nl.uint8, buffer=nl.sbuf)\n"
-                       "    nisa.memset(dst=big, value=0)\n"), "at size 256: memset: SBUF overflow"),
+        (
+            RIGHT.replace(
+                "tiles = s // T\n",
+                "tiles = s // T\n    big = nl.ndarray((T, 1000 * s), nl.uint8, buffer=nl.sbuf)\n"
+                "    nisa.memset(dst=big, value=0)\n",
+            ),
+            "at size 256: memset: SBUF overflow",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_parent_fails_as_it_would_if_it_were_judged_itself(against, parent, words):
     parent = parent.replace(*COUNTED)
     record = against(parent)

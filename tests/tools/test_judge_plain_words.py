@@ -160,7 +160,7 @@ def test_an_input_that_is_returned_is_named(tmp_path):
     ("fill", "words"), [("-5.0", "are -5 instead of"), ("-30.0", "between -100 and -10"), ("-100.0", "between -100 and -10")]
 )
 def test_the_number_of_hidden_scores_is_said_as_far_as_the_inputs_show_it(tmp_path, fill, words):
-    said = judged(tmp_path, CAUSAL.replace("FILL", fill), "attention_causal")
+    said = judged(tmp_path, CAUSAL.replace("FILL", fill), "attention_causal", seed=5)
     assert "hidden scores" in said
     assert words in said
 

@@ -129,8 +129,8 @@ def check(machine: Machine, opcode: str, arguments: Mapping[str, Any]) -> None:
             return
     if not known:
         refuse_non_tensors(opcode, arguments)
-    _check_enumerations(opcode, arguments, third_party=machine.options.third_party)
-    operands, warned = Operands(machine, opcode, arguments), False
+    warned = _check_enumerations(opcode, arguments, third_party=machine.options.third_party)
+    operands = Operands(machine, opcode, arguments)
     for item in rules:
         violation = item.violated(operands)
         if violation is None:
@@ -157,8 +157,9 @@ _ENUMERATIONS = {
 }
 
 
-def _check_enumerations(opcode: str, arguments: Mapping[str, Any], *, third_party: bool) -> None:
-    """A fault unless enumerations are members; dge_mode by value only warns, because public kernels pass it so."""
+def _check_enumerations(opcode: str, arguments: Mapping[str, Any], *, third_party: bool) -> bool:
+    """A fault unless enumerations are members; True if it only warned: dge_mode by value, for public kernels pass it so."""
+    warned = False
     for name, wanted in _ENUMERATIONS.items():
         value = arguments.get(name)
         if value is None or type(value).__name__ == wanted:
@@ -166,6 +167,7 @@ def _check_enumerations(opcode: str, arguments: Mapping[str, Any], *, third_part
         limit = f"must be a member of nisa.{wanted}"
         if third_party and name == "dge_mode" and type(value) is int and 0 <= value <= 3:
             warn_unsure("argument", opcode, f"{name}={value!r}", limit=limit)
+            warned = True
         else:
             fault(
                 "argument",
@@ -174,6 +176,7 @@ def _check_enumerations(opcode: str, arguments: Mapping[str, Any], *, third_part
                 limit=limit,
                 advice=f"Pass enumerations by name, nisa.{wanted}.NAME, not by value",
             )
+    return warned
 
 
 def first_place(tensor: NkiTensor) -> int:
