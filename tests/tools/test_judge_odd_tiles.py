@@ -58,6 +58,18 @@ def test_a_causal_mask_that_is_off_by_one_in_one_tile_is_seen(tmp_path, tile):
     assert f"of rows {tile * 128:,} to" in record["sentence"], record["sentence"]
 
 
+def test_a_wrong_block_is_seen_where_every_second_tile_goes_backwards(tmp_path):
+    """Steps from tile to tile are not alike there, those over two tiles are."""
+    turned = CAUSAL.replace("for j in range(i + 1):", "for j in range(i + 1)[:: 1 - 2 * (i % 2)]:")
+    wrong = turned.replace("moving=vs[:, j, :]", "moving=vs[:, j - 1 if (s, i, j) == (2048, 9, 4) else j, :]")
+    assert CAUSAL != turned != wrong
+    given = {"layout": "q=ds,k=ds,v=sd", "check": (256, 512), "at": (2048,)}
+    assert _judged(tmp_path, turned, "attention_causal", **given)["passed"]
+    record = _judged(tmp_path, wrong, "attention_causal", **given)
+    assert (record["passed"], record["stage"]) == (False, "times"), record["sentence"]
+    assert "of rows 1,152 to 1,279" in record["sentence"], record["sentence"]
+
+
 @pytest.mark.parametrize(
     ("place", "wrong"),
     [
