@@ -147,6 +147,7 @@ def judge(
     verdict, detail = "pass", f"worst row {largest:.3g}"
     # where most rows cancel, size and direction as a whole say no more than the rows do
     bound = tolerance * max(1.0, float(np.linalg.norm(np.broadcast_to(scale, errors.shape))) / sizes[1])
+    row = f"row {list(worst)} is off by {largest:.3g} of its size, {tolerance:.3g} allowed"
     whole = np.asarray(output).dtype.kind in "iub"
     if whole and largest > tolerance:
         apart = np.argwhere(out != ref)
@@ -155,8 +156,10 @@ def judge(
         detail = f"{len(apart):,} of {out.size:,} numbers differ, the first at {list(at)}: {out[at]:g} instead of {ref[at]:g}"
     elif abs(magnitude - 1) > bound:
         verdict, detail = "magnitude", f"the output is {_times(magnitude)} times as large as the reference"
+        if largest > tolerance and not _only_scaled(out, ref, magnitude, largest, scale):
+            verdict, detail = "rows", f"{row}, and {detail}"
     elif largest > tolerance:
-        verdict, detail = "rows", f"row {list(worst)} is off by {largest:.3g} of its size, {tolerance:.3g} allowed"
+        verdict, detail = "rows", row
     elif 1 - cosine > bound:
         verdict, detail = "cosine", f"cosine {cosine:.6f}"
     return Judgement(
@@ -169,6 +172,11 @@ def judge(
         cosine=cosine,
         tolerance=tolerance,
     )
+
+
+def _only_scaled(out: Array, ref: Array, magnitude: float, largest: float, scale: Array | float) -> bool:
+    """True if most of the error is gone once the size is right: that the output is larger is then what is wrong with it."""
+    return bool(row_error(out / magnitude, ref, scale).max() < largest / 2)
 
 
 def _times(magnitude: float) -> str:

@@ -191,3 +191,15 @@ def test_blocks_of_rows_leave_out_only_keys_that_none_of_them_sees(shape, monkey
     want = power @ v / np.where(total == 0, 1, total)
     monkeypatch.setattr(reference, "_BLOCK", 1 << 12)  # several blocks
     np.testing.assert_allclose(reference.attention(problem, inputs.q, inputs.k, inputs.v)[0], want, rtol=1e-12, atol=1e-14)
+
+
+def test_a_wrong_row_is_not_called_a_wrong_size():
+    """One row in eight is another one's, three times as large: the size is off by the way."""
+    reference = np.random.default_rng(0).standard_normal((8, 64))
+    output = reference.copy()
+    output[5] = 3 * reference[2]
+    found = judge(output, reference, tolerance=0.01)
+    assert found.verdict == "rows"
+    assert found.detail.startswith("row [5] is off by")
+    assert "times as large" in found.detail
+    assert judge(1.5 * reference, reference, tolerance=0.01).detail == "the output is 1.5 times as large as the reference"
