@@ -1,8 +1,9 @@
 """Seconds of a round of `nki_hf judge` and of `nki_hf verify`, on the wall's clock: python tools/round_speed.py [--times 5].
 
 A round judges values at 512 keys and times 4,096 on one chip, by a server that runs. The kernels are rungs of the ladder, ours,
-and an online softmax in blocks of 128 keys, whose 13,538 instructions are the most. `verify` is warm: the reference of these
-inputs is kept, as it is after the first run. Other processes slow all of it down: the load is printed before and after.
+and an online softmax in blocks of 128 keys, whose 13,538 instructions are the most. Warm `verify`: the reference of these
+inputs is kept, as it is after the first run. Cold: nothing is kept but Python's bytecode, as in every run here, in a folder
+that is removed. Other processes slow all of it down: the load is printed before and after.
 """
 
 from __future__ import annotations
@@ -42,9 +43,21 @@ def _seconds(work: Callable[[], bool], times: int) -> list[float]:
     return sorted(found[1:])
 
 
-def _shell(*words: str) -> Callable[[], bool]:
+def _shell(bytecode: str, *words: str, **more: str) -> Callable[[], bool]:
     command = [sys.executable, "-m", "nki_hf", *words]
-    return lambda: subprocess.run(command, cwd=_ROOT, capture_output=True, check=False).returncode == 0
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {"PYTHONPYCACHEPREFIX": bytecode, **more}
+    return lambda: subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, check=False).returncode == 0
+
+
+def _cold(bytecode: str, *words: str) -> Callable[[], bool]:
+    """The same with a new folder for what is kept at each run."""
+
+    def run() -> bool:
+        with tempfile.TemporaryDirectory() as kept:
+            return _shell(bytecode, *words, XDG_CACHE_HOME=kept)()
+
+    return run
 
 
 def _round(kernel: str, task: str, layout: str) -> Callable[[], bool]:
@@ -69,11 +82,13 @@ def main(words: Sequence[str] | None = None) -> None:
         }
         for name, (kernel, task, layout) in kernels.items():
             asked = ("judge", kernel, "--task", task, *_SIZES, *(("--layout", layout) if layout else ()))
-            for where, work in (("in process", _round(kernel, task, layout)), ("shell", _shell(*asked))):
+            for where, work in (("in process", _round(kernel, task, layout)), ("shell", _shell(folder, *asked))):
                 found = _seconds(work, times)
                 table.add_row(f"judge {name}", where, f"{found[0]:.2f}", f"{statistics.median(found):.2f}")
-        found = _seconds(_shell("verify", _FLASH, "--shape", "sq=4096"), times)
-        table.add_row("verify flash_prefill, 4,096 keys", "shell", f"{found[0]:.2f}", f"{statistics.median(found):.2f}")
+        asked = ("verify", _FLASH, "--shape", "sq=4096")
+        for words, work in (("warm", _shell(folder, *asked)), ("cold", _cold(folder, *asked))):
+            found = _seconds(work, times)
+            table.add_row(f"verify, 4,096 keys, {words}", "shell", f"{found[0]:.2f}", f"{statistics.median(found):.2f}")
     console = Console(width=120)
     console.print(table)
     console.print(f"load {before:.1f} before, {os.getloadavg()[0]:.1f} after; {os.cpu_count()} processors")

@@ -151,7 +151,7 @@ LOADS = re.compile(
 )
 WRITES = re.compile(
     r"\.(write_text|write_bytes|mkdir|unlink|rmtree|replace_file)\(|os\.(open|replace)\(|FileLock\(|"
-    r"open\([^)]*\"(wb|w|ab|a)\"|whole_file\(|jit\.save\("
+    r"open\([^)]*\"(wb|w|ab|a)\"|TemporaryFile\(|whole_file\(|jit\.save\("
 )
 
 

@@ -23,6 +23,7 @@ from nki_hf.sim import Kernel, SimOptions, as_nki, launch
 from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run import instrumentation, tape
+from nki_hf.tools.judging import plain
 from nki_hf.tools.judging.explain import explained, place, stated
 from nki_hf.tools.judging.impure import Impurity
 from nki_hf.tools.judging.kernel_choice import NoKernel, kernel_in
@@ -46,7 +47,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
       request: `file`, `name` (may be empty), `lnc`, `named` (constants that the kernel must have), `progress` (a file that says
-        when the kernel itself runs), and `traces`: each with `chip`, `size`, `arrays` (name, shape, dtype; in order),
+        when the kernel itself runs), `part` (a file for the answer as it is after the first `judged` traces; the answer then
+        has those after them), and `traces`: each with `chip`, `size`, `arrays` (name, shape, dtype; in order),
         `constants`, `checked` (limits are checked here too), `optional` (an error is noted as `refused`, with `crashed`) and
         `repeated` (it is launched again at the end; without any, the first one is).
     """
@@ -62,7 +64,11 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         impurity.loaded()
         found.update(name=name, stage="run")
         Path(request["progress"]).write_text("run")
-        for trace in request["traces"]:
+        apart = 0
+        for number, trace in enumerate(request["traces"]):
+            if number and number == request["judged"]:
+                apart = number
+                _hand_over({**found, "stage": ""}, Path(request["part"]))
             try:
                 found["traces"].append(_trace(kernel, name, trace, int(request["lnc"]), request["named"]))
             except BaseException as error:  # whatever the kernel raises
@@ -72,13 +78,22 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
                     continue
                 return {**found, "error": {**_described(error), "size": trace["size"]}}
     found["changed"] = changed_when_repeated(
-        request["traces"], found["traces"], lambda trace: _trace(kernel, name, trace, int(request["lnc"]), ())
+        request["traces"],
+        found["traces"],
+        lambda trace: _trace(kernel, name, {**trace, "checked": False}, int(request["lnc"]), ()),  # only its tape is of use
     )
     if found["changed"] is None and (words := impurity.words()):
         found["changed"] = {"file": "", "line": 0, "message": words}
     elif found["changed"] is not None and (words := impurity.changed()):
         found["changed"]["message"] = f"{words}, and {found['changed']['message']}"
-    return {**found, "stage": ""}
+    return {**found, "stage": "", "traces": found["traces"][apart:]}
+
+
+def _hand_over(part: Mapping[str, Any], file: Path) -> None:
+    """Write a part of the answer, whole or not at all: it may be read at once."""
+    beside = file.with_suffix(".new")
+    beside.write_bytes(plain.dump(part))
+    beside.replace(file)
 
 
 def module_of(file: str) -> Any:

@@ -133,16 +133,19 @@ def judge(
         raise ValueError(f"until={until!r} is no stage to end at: it is lint, values or times.")
     timed = timed if until == "times" else []
     checks = [(size, chips[0]) for size in dict.fromkeys(sizes)]
-    wanted = [*checks]
-    wanted += [(size, item) for size in timed for item in chips if (size, item) not in wanted]
     ours = bool(unreadable) or packed_by(file, kernel, found, get_chip(chips[0]), lnc) is not None
+    wanted = [*checks]
     if timed and not ours:  # values are judged on each chip for which the kernel is another program
-        wanted += [(size, item) for item in chips[1:] for size in sizes if (size, item) not in wanted]
+        wanted += [(size, item) for item in chips[1:] for size in dict.fromkeys(sizes)]
     launches = [] if unreadable else traces(found, element, own, wanted, constants, file, kernel, lnc, checks)
     ragged = 0 if ours or until == "lint" or found.ragged in sizes else found.ragged
     if ragged:
         (one,) = traces(found, element, own, [(ragged, chips[0])], constants, file, kernel, lnc)
         launches.append({**one, "checked": False, "optional": True, "repeated": False})
+    if not unreadable:  # last, so that all that is judged is known before
+        only_timed = [(size, item) for size in timed for item in chips if (size, item) not in wanted]
+        more = traces(found, element, own, only_timed, constants, file, kernel, lnc)
+        launches += [{**item, "checked": False} for item in more]
     request = {
         "file": file,
         "name": kernel,

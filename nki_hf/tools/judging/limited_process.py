@@ -1,4 +1,7 @@
-"""Limited process: a forked process with limits of time and memory, how it ended, and what it wrote."""
+"""Limited process: a forked process with limits of time and memory, how it ended, and what it wrote.
+
+It writes its answer to a file of its folder, or to one without a name where a kernel's process may run beside it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nki_hf.tools.judging import plain
 
@@ -26,17 +29,23 @@ _PAUSE = 0.02
 _MOST_PROCESSES = 64
 
 
-def started(body: Callable[[], bytes], folder: Path, name: str, seconds: float, memory: int) -> int:
-    """Fork a process that lets `body` write its bytes to a file."""
+def started(
+    body: Callable[[], bytes], folder: Path, name: str, seconds: float, memory: int, answer: IO[bytes] | None = None
+) -> int:
+    """Fork a process that writes what `body` gives: to `answer`, an open file, or to the file `name` of its folder."""
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
     if process == 0:
         code = 70
         try:
-            _confine(folder, name, memory, seconds)
+            _confine(folder, name, memory, seconds, 2 if answer is None else answer.fileno())
             data = body()
-            (folder / name).write_bytes(data)
+            if answer is None:
+                (folder / name).write_bytes(data)
+            else:
+                answer.write(data)
+                answer.flush()
             code = 0
         except BaseException as error:  # what runs here is a stranger's: nothing of it may go on in the server's code
             with contextlib.suppress(BaseException):
@@ -49,13 +58,14 @@ def started(body: Callable[[], bytes], folder: Path, name: str, seconds: float, 
     return process
 
 
-def _confine(folder: Path, name: str, memory: int, seconds: float) -> None:
+def _confine(folder: Path, name: str, memory: int, seconds: float, kept: int) -> None:
     os.setsid()
     out = os.open(folder / f"{name}.out", os.O_WRONLY | os.O_CREAT, 0o600)
     err = os.open(folder / f"{name}.err", os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(out, 1)
     os.dup2(err, 2)
-    os.closerange(3, 256)  # nothing to write answers to
+    os.closerange(3, kept)  # nothing to write the server's answers to
+    os.closerange(kept + 1, 256)
     sys.stdin, sys.stdout, sys.stderr = (
         open(0, closefd=False),
         open(1, "w", closefd=False),
@@ -72,8 +82,8 @@ def _confine(folder: Path, name: str, memory: int, seconds: float) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too large raises instead
 
 
-def ended(process: int, seconds: float) -> dict[str, Any]:
-    """How the process ended; after `seconds` it is killed, with what it started."""
+def ended(process: int, seconds: float, look: Callable[[], None] | None = None) -> dict[str, Any]:
+    """How the process ended; after `seconds` it is killed, with what it started. Until then `look` is called now and again."""
     end, pause = time.monotonic() + seconds, 0.0005
     with _watched(process) as watched:
         while True:
@@ -82,6 +92,8 @@ def ended(process: int, seconds: float) -> dict[str, Any]:
                 with contextlib.suppress(OSError):
                     os.killpg(process, signal.SIGKILL)
                 return {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
+            if look is not None:
+                look()
             if time.monotonic() > end:
                 killed(process)
                 return {"timeout": seconds}
@@ -126,16 +138,19 @@ def killed(process: int) -> None:
     os.waitpid(process, 0)
 
 
-def bury() -> None:
-    """Kill what the process started and left behind; orphans are children of this process now."""
+def bury(spared: int | None = None) -> None:
+    """Kill what a process started and left behind, but for one child; orphans are children of this process now."""
     for _ in range(200):
-        found = _children()
+        found = [process for process in _children() if process != spared]
         for process in found:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
         with contextlib.suppress(OSError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
+            while spared is None and os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+        for process in found:
+            with contextlib.suppress(OSError):
+                os.waitpid(process, os.WNOHANG)
         if not found:
             return
         time.sleep(0.005)
@@ -147,12 +162,12 @@ def _children() -> list[int]:
     return []
 
 
-def answer_of(folder: Path, name: str, ended: Mapping[str, Any]) -> dict[str, Any]:
-    """What the process wrote, or an error that says how it ended."""
+def answer_of(folder: Path, name: str, ended: Mapping[str, Any], answer: IO[bytes] | None = None) -> dict[str, Any]:
+    """What the process wrote, or an error that says how it ended; the first and the last argument as of `started`."""
     at = folder / name
-    if ended.get("code") == 0 and at.is_file():
+    if ended.get("code") == 0 and (answer is not None or at.is_file()):
         try:
-            found = plain.load(at.read_bytes())
+            found = plain.load(at.read_bytes() if answer is None else _whole(answer))
             if isinstance(found, dict):
                 return found
         except Exception as error:  # a stranger's process may have written anything
@@ -173,6 +188,11 @@ def answer_of(folder: Path, name: str, ended: Mapping[str, Any]) -> dict[str, An
             "crashed", note.read_text() or "the process could not write its answer: the file changed its own limits"
         )
     return error_of("exit", f"the process ended itself with exit code {ended.get('code')} before the kernel had returned")
+
+
+def _whole(answer: IO[bytes]) -> bytes:
+    answer.seek(0)
+    return answer.read()
 
 
 def error_of(kind: str, message: str) -> dict[str, Any]:

@@ -3,8 +3,9 @@
     python -m nki_hf.tools.judging.server
 
 It reads requests from standard input and answers on standard output (see plain.py). For each request it forks the kernel's
-process (child.py), which writes its tapes to a file, and after its end the judge's processes (stages.py, time_stage.py), which
-read them. The server never runs anything of a kernel's, so all of them start clean.
+process (child.py), which writes its tapes to files, and the judge's processes, which read them: the one that needs values
+(judge_process.py) when what is judged has been written, the one of the times (time_stage.py) after the kernel's has ended. The
+server never runs anything of a kernel's, so all of them start clean.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ import ctypes
 import gc
 import math
 import os
-import secrets
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nki_hf.tools.judging import child, plain, stages, task_trial, time_stage, verdict
+from nki_hf.tools.judging import child, plain, task_trial, time_stage, verdict
 from nki_hf.tools.judging.findings import finding
+from nki_hf.tools.judging.judge_process import JudgeProcess, blame, noting
+from nki_hf.tools.judging.kernel_answer import complete
 from nki_hf.tools.judging.limited_process import answer_of, bury, ended, error_of, killed, started
-from nki_hf.tools.judging.stage_names import TASK_FAILS
-from nki_hf.tools.judging.under_way import blamed, noted_in
+from nki_hf.tools.judging.under_way import blamed
 
 __all__ = ["clear_left_folders", "main"]
 
@@ -76,6 +77,12 @@ def _prefix() -> str:
     return f"{_FOLDER}0_{os.getpid()}_"
 
 
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=_prefix()) as name:
+        yield Path(name)
+
+
 def clear_left_folders() -> None:
     """Remove the folders of this user's servers that are dead: one that a kernel kills cannot do so itself."""
     space = _prefix().removeprefix(_FOLDER).split("_")[0]
@@ -100,34 +107,31 @@ def _alive(process: int) -> bool:
 def _served(request: Mapping[str, Any]) -> dict[str, Any]:
     if "trial" in request:
         return _tried(request)
-    with tempfile.TemporaryDirectory(prefix=_prefix()) as name:
-        folder = Path(name)
-        limits = _Limits(float(request["seconds"]), request.get("within")), int(request["memory"])
-        start = time.perf_counter()
-        answer = _kernel(request["child"], folder, "kernel", *limits)
+    limits = _Limits(float(request["seconds"]), request.get("within")), int(request["memory"])
+    with _folder() as folder:
         if request["judge"] is None:
-            return {**answer, "printed": _printed(folder)}
-        seconds = time.perf_counter() - start
-        other = request["judge"]["against"]
-        if other is not None:
-            other = {**other, "answer": _kernel(request["against"], folder, "against", *limits)}
-        whole = {
-            **request["judge"],
-            "against": other,
-            "answer": answer,
-            "printed": _printed(folder),
-            "kernel_seconds": seconds,
-            "seed": secrets.randbits(31) if request["judge"]["seed"] is None else request["judge"]["seed"],
-            "secret": None if request["judge"]["seed"] is None else secrets.randbits(31),
-        }
-    with tempfile.TemporaryDirectory(prefix=_prefix()) as name:  # another: the kernel's process may have left things
-        return _judged(whole, Path(name), *limits)
+            return {**_kernel(request["child"], folder, "kernel", *limits), "printed": _printed(folder)}
+        with _folder() as own:
+            judge = JudgeProcess(request["judge"], folder / "kernel.part", own, limits[0].seconds, limits[1])
+            return _judged(_recorded(request, folder, judge, *limits), judge, *limits)
+
+
+def _recorded(request: Mapping[str, Any], folder: Path, judge: JudgeProcess, limit: _Limits, memory: int) -> dict[str, Any]:
+    """What the judge's processes are asked, when the kernel's and that of --against have ended; `judge` may have begun."""
+    start = time.perf_counter()
+    answer = _kernel(request["child"], folder, "kernel", limit, memory, judge)
+    seconds = time.perf_counter() - start
+    other = request["judge"]["against"]
+    if other is not None:
+        other = {**other, "answer": _kernel(request["against"], folder, "against", limit, memory)}
+    known = {"printed": _printed(folder), "kernel_seconds": seconds, "against": other, "answer": answer}
+    return {**request["judge"], **judge.draws(), **known}
 
 
 def _tried(request: Mapping[str, Any]) -> dict[str, Any]:
     """`said`: what is wrong with a user's task (see task_trial.py)."""
-    with tempfile.TemporaryDirectory(prefix=_prefix()) as name:
-        folder, asked, seconds = Path(name), request["trial"], float(request["seconds"])
+    with _folder() as folder:
+        asked, seconds = request["trial"], float(request["seconds"])
         note = folder / "trial.task"
         process = started(lambda: plain.dump(task_trial.trial(asked, note)), folder, "trial", seconds, int(request["memory"]))
         how = ended(process, seconds)
@@ -138,78 +142,46 @@ def _tried(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"said": blamed(note, how) or f"task={asked['task']}: when it was tried, {answer['error']['message']}"}
 
 
-def _kernel(asked: Mapping[str, Any], folder: Path, name: str, limit: _Limits, memory: int) -> dict[str, Any]:
-    """The answer of a kernel's own process."""
+def _kernel(
+    asked: Mapping[str, Any], folder: Path, name: str, limit: _Limits, memory: int, judge: JudgeProcess | None = None
+) -> dict[str, Any]:
+    """The answer of a kernel's own process, and `judge` under way where it can begin."""
     began = folder / f"{name}.began"
     seconds = limit.seconds()
-    process = started(lambda: plain.dump(child.answer({**asked, "progress": str(began)})), folder, name, seconds, memory)
-    answer = answer_of(folder, name, ended(process, seconds))
-    bury()
-    if not _complete(answer):
+    more = {"progress": str(began), "part": str(folder / f"{name}.part"), "judged": judge.first if judge else 0}
+    process = started(lambda: plain.dump(child.answer({**asked, **more})), folder, name, seconds, memory)
+    answer = answer_of(folder, name, ended(process, seconds, judge.look if judge and judge.first else None))
+    bury(judge.process if judge else None)
+    if judge is not None and judge.first:
+        judge.look()
+        answer = judge.joined(answer)
+    if not complete(answer):
         answer = error_of("damaged", "what its process wrote is no tape: a kernel leaves the modules that it is run by alone")
     if answer["error"] is not None and answer["stage"] == "load" and began.exists():
         answer["stage"] = "run"
     return answer
 
 
-def _complete(answer: Mapping[str, Any]) -> bool:
-    """True if a kernel's process wrote what `child.answer` gives: a file may have changed json, or the process's own code."""
-    error = answer.get("error", False)
-    if error is not None:
-        texts = ("kind", "message", "limit", "advice", "file")
-        if not isinstance(error, dict) or not all(isinstance(error.get(key), str) for key in texts):
-            return False
-        if not isinstance(error.get("line"), int) or not isinstance(error.get("fault"), bool):
-            return False
-    kinds = {"stage": str, "name": str, "traces": list}
-    return all(isinstance(answer.get(key), kind) for key, kind in kinds.items())
-
-
-def _judged(whole: Mapping[str, Any], folder: Path, limit: _Limits, memory: int) -> dict[str, Any]:
+def _judged(whole: Mapping[str, Any], judge: JudgeProcess, limit: _Limits, memory: int) -> dict[str, Any]:
     """The record, from two processes that run beside each other: what needs values, and the times."""
-    at = folder / "stage"
-    times = None
-    notes = {name: folder / f"{name}.task" for name in ("judge", "times")}
-    seconds = limit.seconds()
-    if whole["until"] == "times" and whole["answer"]["error"] is None:
-        late = folder / "times.stage"
-        times = started(
-            _noting(whole, notes["times"], lambda: time_stage.time_rows(whole, late)), folder, "times", seconds, memory
-        )
-    process = started(_noting(whole, notes["judge"], lambda: stages.judged(whole, at)), folder, "judge", seconds, memory)
-    how = ended(process, seconds)
-    record = answer_of(folder, "judge", how)
-    if "verdict" not in record:
-        stage, error = _blame(notes["judge"], how, at.read_text() if at.is_file() else "load", record["error"])
-        record = verdict.broken(whole, stage, error)
-    if times is not None and record["passed"]:
-        how = ended(times, limit.seconds())
-        found = answer_of(folder, "times", how)
-        if "rows" not in found:
-            failed = _unfinished(*_blame(notes["times"], how, "times", found["error"]))
-            found = {"rows": [], "warnings": [], "seconds": 0.0, "failed": failed}
-        record = verdict.timed_too(record, found)
-    elif times is not None:
-        killed(times)
-    bury()
-    return record
-
-
-def _noting(whole: Mapping[str, Any], note: Path, body: Callable[[], dict[str, Any]]) -> Callable[[], bytes]:
-    """The body of a process that notes which function of a user's task is under way; those of the package are tested."""
-
-    def noting() -> bytes:
-        if ".py" in whole["task"]:
-            noted_in(note)
-        return plain.dump(body())
-
-    return noting
-
-
-def _blame(note: Path, how: Mapping[str, Any], stage: str, error: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Stage and error of a process that did not come to its end: the task's own where a function of it was under way."""
-    words = blamed(note, how)
-    return ("values", {"kind": TASK_FAILS, "message": words}) if words else (stage, error)
+    with _folder() as folder:  # another: the kernel's process may have left things
+        times, note = None, folder / "times.task"
+        if whole["until"] == "times" and whole["answer"]["error"] is None:
+            late = folder / "times.stage"
+            body = noting(whole, note, lambda: time_stage.time_rows(whole, late))
+            times = started(body, folder, "times", limit.seconds(), memory)
+        record = judge.record(whole, folder)
+        if times is not None and record["passed"]:
+            how = ended(times, limit.seconds())
+            found = answer_of(folder, "times", how)
+            if "rows" not in found:
+                failed = _unfinished(*blame(note, how, "times", found["error"]))
+                found = {"rows": [], "warnings": [], "seconds": 0.0, "failed": failed}
+            record = verdict.timed_too(record, found)
+        elif times is not None:
+            killed(times)
+        bury()
+        return record
 
 
 def _unfinished(stage: str, error: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""The judge's process begins while the kernel's records what is only timed: the record is as if it had not."""
+
+import os
+import sys
+
+import pytest
+
+import nki_hf
+from tests.support.judged_kernels import OPTIONS, RIGHT
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+_TWO = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else False
+
+_SIBLINGS = """
+import glob, os, signal, tempfile, time
+
+def siblings():
+    server = os.getppid()
+    found = open(f"/proc/{server}/task/{server}/children").read().split()
+    return [int(word) for word in found if int(word) != os.getpid()]
+
+def awaited():
+    end = time.monotonic() + 20
+    while not siblings() and time.monotonic() < end:
+        time.sleep(0.01)
+    return siblings()
+"""
+
+
+def judged(tmp_path, at_timed, text=RIGHT, **options):
+    """The record of a kernel whose Python does something when 2,048 rows are launched, after those that are judged."""
+    head, _, body = text.partition("    d, s = q.shape\n")
+    file = tmp_path / "kernel.py"
+    file.write_text(f"{_SIBLINGS}{head}    d, s = q.shape\n    if s == 2048:\n        {at_timed}\n{body}")
+    return nki_hf.judge(file, "attention_causal", **{**OPTIONS, "check": (256,), "at": (2048,), "chip": ("trn2",), **options})
+
+
+@pytest.mark.skipif(not _TWO, reason="begins early where there are two processors")
+def test_values_are_judged_while_the_timed_size_is_recorded(tmp_path):
+    record = judged(tmp_path, "print('judged beside:', len(awaited()))")
+    assert record["passed"], record["sentence"]
+    assert record["printed"]["stdout"] == "judged beside: 1\n"
+    assert record["seconds"]["kernel"] > 0
+    assert [row["size"] for row in record["times"]] == [2048]
+
+
+def test_what_a_kernel_raises_at_the_timed_size_comes_before_its_wrong_values(tmp_path):
+    wrong = RIGHT.replace("d**-0.5", "d**-0.25")
+    assert wrong != RIGHT
+    assert judged(tmp_path, "pass", wrong)["stage"] == "values"
+    record = judged(tmp_path, "awaited(); raise IndexError('beyond')", wrong)
+    assert record["stage"] == "run"
+    assert "beyond" in record["sentence"]
+
+
+def test_a_kernel_that_ends_the_judge_does_not_pass(tmp_path):
+    record = judged(tmp_path, "[os.kill(process, signal.SIGKILL) for process in awaited()]")
+    assert not record["passed"]
+    assert "ended by the signal SIGKILL" in record["sentence"]
+    assert nki_hf.judge(tmp_path / "kernel.py", "attention_causal", **OPTIONS)["passed"]  # at sizes that it leaves alone
+
+
+@pytest.mark.parametrize("work", ["os.remove(file)", "open(file, 'w').write('[1]')"], ids=["removed", "another"])
+def test_the_part_that_was_handed_over_stays_as_it_was(tmp_path, work):
+    """It is damaged, or was read before: in neither case is anything else judged."""
+    at_timed = f"[{work} for file in glob.glob(tempfile.gettempdir() + '/nki_hf_judge_*/kernel.part')]"
+    record = judged(tmp_path, f"awaited(); {at_timed}")
+    assert record["passed"] or "is no tape" in record["sentence"], record["sentence"]
+    if _TWO:
+        assert record["passed"], record["sentence"]
+
+
+def test_a_part_that_is_none_is_damaged(tmp_path):
+    """The kernel's process replaces what it has handed over before anybody can read it."""
+    at_load = "import pathlib\npathlib.Path.replace = lambda self, to: to.write_bytes(b'{}')\n"
+    record = judged(tmp_path, "pass", at_load + RIGHT)
+    assert not record["passed"]
+    assert "is no tape" in record["sentence"]
+
+
+def test_a_kernel_that_is_no_function_fails_at_its_stage(tmp_path):
+    text = RIGHT.replace("import nki\n", "import nki\nLAUNCHES = []\n").replace(
+        "    d, s = q.shape\n", "    d, s = q.shape\n    LAUNCHES.append(s)\n    d, s = q.shape\n"
+    )
+    text = text.replace("d**-0.5", "(d if len(LAUNCHES) < 5 else 1) ** -0.5")
+    record = judged(tmp_path, "awaited()", text)
+    assert record["stage"] == "run"
+    assert "another program" in record["sentence"]
