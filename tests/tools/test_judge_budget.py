@@ -1,10 +1,13 @@
 """A diagnosis has an end, and says what it did not reach."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 
 from nki_hf.tasks import FLOAT, Task
 from nki_hf.tools.judging import budget
-from nki_hf.tools.judging.budget import INPUTS, TASK, Budget
+from nki_hf.tools.judging.budget import INPUTS, RESULTS, TASK, Budget
 from nki_hf.tools.judging.diagnosis import named
 from nki_hf.tools.judging.values import Checked, Run, drawn, judged_on
 
@@ -42,3 +45,21 @@ def test_what_was_not_tried_is_said(monkeypatch):
 
 def test_a_cause_that_is_found_in_time_is_said():
     assert "if y is missing" in named(TASK_OF_HALVES, _checks(lambda x, y: x), Budget())
+
+
+@pytest.mark.parametrize(("turns", "times"), [(0.2, 1.0), (1.0, 1.0), (2.5, 2.5), (100.0, 4.0)])
+def test_a_slow_processor_has_more_time(monkeypatch, turns, times):
+    """A loop that takes so many times as long as on a fast one gives so many times the seconds, within bounds."""
+    now = [0.0]
+    monkeypatch.setattr(budget, "_loop", lambda: turns * budget._FAST_SECONDS)
+    monkeypatch.setattr(budget, "time", SimpleNamespace(thread_time=lambda: now[0]))
+    budget.slowness.cache_clear()
+    try:
+        found = Budget()
+        now[0] = 0.99 * times * 4.0
+        assert not found.over(RESULTS)
+        now[0] = 1.01 * times * 4.0
+        assert found.over(RESULTS)
+        assert f"its {4 * times:.2g} s of CPU time" in found.untried
+    finally:
+        budget.slowness.cache_clear()

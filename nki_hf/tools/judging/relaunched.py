@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nki_hf.tools.judging.budget import slowness
 from nki_hf.tools.judging.impure import another_process
 from nki_hf.tools.judging.tape_difference import tape_difference
 
@@ -14,7 +15,7 @@ __all__ = ["changed_when_repeated", "order"]
 _MORE = 2
 """Further launches of the largest trace: what counts its launches, or takes turns, needs some to show."""
 _SECONDS = 2.0
-"""CPU time after which no further launch begins: one is enough where they are that long."""
+"""CPU time on a fast processor after which no further launch begins: one is enough where they are that long."""
 
 
 def order(traces: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -43,7 +44,7 @@ def changed_when_repeated(
     """
     began = time.process_time()
     for number in order(traces):
-        if time.process_time() - began > _SECONDS:
+        if time.process_time() - began > _SECONDS * slowness():
             return None
         if "tape" not in found[number]:  # an optional one, refused
             continue

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from nki_hf.tools.judging import child, plain, task_trial, time_stage, verdict
+from nki_hf.tools.judging.budget import slowness
 from nki_hf.tools.judging.findings import finding
 from nki_hf.tools.judging.judge_process import JudgeProcess, blame, noting
 from nki_hf.tools.judging.kernel_answer import complete
@@ -47,6 +48,7 @@ def main() -> None:
     with contextlib.suppress(OSError, AttributeError):  # orphans come here, on Linux
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     clear_left_folders()
+    slowness()  # asked before a kernel runs: its processes are told
     gc.disable()  # tapes are large and have no cycles: collected between two requests
     gc.freeze()
     while True:

@@ -15,6 +15,7 @@ import numpy as np
 from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions
 from nki_hf.tasks import Task
+from nki_hf.tools.judging.budget import slowness
 from nki_hf.tools.judging.cases import add_case
 from nki_hf.tools.judging.findings import Failed, finding
 from nki_hf.tools.judging.immediates import immediates
@@ -31,7 +32,7 @@ Turns = tuple[Any, ...]
 STEERED = "steered"
 """Name of these inputs among the distributions of a record's cases."""
 _SECONDS = 2.0
-"""CPU time for one size."""
+"""CPU time for one size, on a fast processor."""
 _MOST = 24
 """Inputs of one thing that is steered on which values are judged."""
 _DRAWS = 4
@@ -80,7 +81,7 @@ class Steered:
         """
         if not self.items:
             return
-        until = time.thread_time() + _SECONDS
+        until = time.thread_time() + _SECONDS * slowness()
         turns = [self._replayed(outcome.arrays)[1] for outcome in self.check.outcomes]
         seen = set(turns)
         every = [drawn(self.run, name, self.seed) for name in distributions_of(self.run.task, 0)]
