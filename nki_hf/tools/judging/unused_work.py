@@ -18,6 +18,7 @@ import numpy as np
 from nki_hf.sim.stream.access_table import AccessTable, Ints
 from nki_hf.sim.stream.region_elements import elements_of
 from nki_hf.tools.judging.followed import Bools, Followed
+from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.judging.other_kinds import Place
 
 __all__ = ["Part", "unused", "used_parts"]
@@ -96,8 +97,10 @@ def _counted(accesses: Ints, table: AccessTable) -> tuple[int, int]:
     return int(written.sum()), int((written & read).sum())
 
 
-def unused(judged: Iterable[Mapping[Place, Part]], timed: Mapping[Place, Part]) -> tuple[str, str, int] | None:
-    """A line of which a timed size uses less than every judged size, as words, file and line; None if there is none."""
+def unused(judged: Iterable[Mapping[Place, Part]], timed: Mapping[Place, Part], own: str) -> tuple[str, str, int] | None:
+    """A line of which a timed size uses less than every judged size, as words, file and line; None if there is none. `own`: the
+    kernel's file.
+    """
     sizes = list(judged)
     mixed = _mixed(sizes, timed)
     worst: tuple[float, str, str, int] | None = None
@@ -107,7 +110,8 @@ def unused(judged: Iterable[Mapping[Place, Part]], timed: Mapping[Place, Part]) 
             continue
         file, line, opcode = place
         what = "the tile allocated" if opcode.startswith(_ALLOCATION) else f"what {opcode} writes"
-        words = f"uses {part.share:.0%} of {what} at line {line}, and {min(shares):.0%} of it at the sizes of --check"
+        at = line_words(own, file, line)
+        words = f"uses {part.share:.0%} of {what} at {at}, and {min(shares):.0%} of it at the sizes of --check"
         if worst is None or part.share / min(shares) < worst[0]:
             worst = part.share / min(shares), words, file, line
     return None if worst is None else worst[1:]
