@@ -13,12 +13,13 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import require
 from nki_hf.tasks import load_task
 from nki_hf.tools.error_bands import task_band
+from nki_hf.tools.judging.tried_task import try_task
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.searching.candidates import candidates
 from nki_hf.tools.searching.facts import failed_record, times_of
-from nki_hf.tools.searching.options import judge_options, round_limit
+from nki_hf.tools.searching.options import judge_options, round_limit, try_with
 from nki_hf.tools.searching.picture import FORMATS, ladder_lines, picture
 from nki_hf.tools.searching.run import Run
 from nki_hf.tools.searching.workers import Workers, processes_of
@@ -86,6 +87,7 @@ def command(
             order=order,
             seed=seed,
         )
+        try_with(task, options)
         files, parts = candidates(folder, task)
         if not files or len(files) > _MOST_FILES:
             raise ValueError(f"folder={folder} has {len(files)} kernel files (*.py): it needs 1 to {_MOST_FILES:,}.")
@@ -149,6 +151,7 @@ def _bands(ranked: list[dict[str, Any]], task: str) -> dict[str, str]:
     """The error band of the times on each chip."""
     chips = sorted({case.partition("@")[0] for row in ranked for case in row["us"]})
     try:
+        try_task(task)
         found = load_task(task)
     except ValueError as error:  # a run's rounds have been judged: their table does not need the task's file
         return dict.fromkeys(chips, f"the error band of these times is not known: {error}")
