@@ -5,60 +5,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-import nki_hf
 from nki_hf.cli import app
-from tests.support.judged_tasks import RIGHT
-
-TASK = """
-import os
-import time
-
-import numpy as np
-
-from nki_hf.tasks import FLOAT, Task
-
-
-def arrays(size):
-    return {"x": ((size, 1024), FLOAT)}
-
-
-def inputs(size, distribution, rng):
-    return {"x": rng.standard_normal((size, 1024))}
-
-
-def reference(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def changing(x):
-    x -= x.max(-1, keepdims=True)
-    return reference(x)
-
-
-FIELDS = dict(
-    name="own_softmax",
-    about="softmax",
-    arrays=arrays,
-    inputs=inputs,
-    reference=reference,
-    flops=lambda size: 5 * size * 1024,
-    check=(128, 256),
-    at=(256,),
-    dtype="float32",
-)
-TASK = Task(**{**FIELDS, %s})
-"""
+from tests.support.judged_own_tasks import SOFTMAX, judged_by, written
 
 
 @pytest.fixture
 def judged(tmp_path):
-    def run(fields, **options):
-        (tmp_path / "task.py").write_text(TASK % fields)
-        (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
-        return nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"), until="values", **options)
-
-    return run
+    return lambda fields, **options: judged_by(tmp_path, SOFTMAX % fields, until="values", **options)
 
 
 @pytest.mark.parametrize(
@@ -180,16 +133,13 @@ def test_whole_numbers_may_come_in_any_type(judged):
 
 def test_wrong_use_prints_no_record(tmp_path):
     """The reason is on standard error, and nothing of the task's file on standard output."""
-    (tmp_path / "task.py").write_text("print('a line')\n" + TASK % "'reference': lambda x: x * np.nan")
-    (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
-    words = ["judge", str(tmp_path / "kernel.py"), "--task", str(tmp_path / "task.py"), "--json", "-"]
-    done = CliRunner().invoke(app, words)
+    kernel, task = written(tmp_path, "print('a line')\n" + SOFTMAX % "'reference': lambda x: x * np.nan")
+    done = CliRunner().invoke(app, ["judge", str(kernel), "--task", task, "--json", "-"])
     assert (done.exit_code, done.stdout) == (2, "")
     assert "its reference gives no finite number" in done.stderr
 
 
 def test_what_a_file_prints_is_no_part_of_the_record(tmp_path):
-    (tmp_path / "task.py").write_text("print('a line')\n" + TASK % "'reference': lambda x: (print('a line'), reference(x))[1]")
-    (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
-    words = ["judge", str(tmp_path / "kernel.py"), "--task", str(tmp_path / "task.py"), "--json", "-"]
-    assert json.loads(CliRunner().invoke(app, words).stdout)["passed"]
+    text = "print('a line')\n" + SOFTMAX % "'reference': lambda x: (print('a line'), reference(x))[1]"
+    kernel, task = written(tmp_path, text)
+    assert json.loads(CliRunner().invoke(app, ["judge", str(kernel), "--task", task, "--json", "-"]).stdout)["passed"]

@@ -5,26 +5,8 @@ from typer.testing import CliRunner
 
 from nki_hf.cli import app
 from nki_hf.tools.judging import tried_task
-from tests.support.judged_tasks import RIGHT
+from tests.support.judged_own_tasks import TWICE, written
 
-TASK = """
-import os
-import sys
-import time
-
-from nki_hf.tasks import FLOAT, Task
-
-%s
-TASK = Task(
-    name="own",
-    about="twice",
-    arrays=lambda size: {"x": ((size, 8), FLOAT)},
-    reference=%s,
-    flops=lambda size: 8 * size,
-    check=(128, 256),
-    at=(256,),
-)
-"""
 COMMANDS = {
     "bench": ["{kernel}"],
     "compare": ["{kernel}", "{kernel}"],
@@ -43,10 +25,9 @@ UNLIMITED = ("bench", "lint")
 
 
 def refused(folder, name, text, *more):
-    (folder / "task.py").write_text(text)
-    (folder / "kernel.py").write_text(RIGHT["softmax"])
-    words = [word.format(folder=folder, kernel=folder / "kernel.py") for word in COMMANDS[name]]
-    done = CliRunner().invoke(app, [name, *words, "--task", str(folder / "task.py"), *more])
+    kernel, task = written(folder, text)
+    words = [word.format(folder=folder, kernel=kernel) for word in COMMANDS[name]]
+    done = CliRunner().invoke(app, [name, *words, "--task", task, *more])
     assert done.exit_code == 2, (done.stdout, done.stderr)
     assert len(done.stderr.splitlines()) == 1, done.stderr
     return done.stderr
@@ -54,21 +35,21 @@ def refused(folder, name, text, *more):
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize(
-    ("first", "reference", "said"),
+    ("text", "said"),
     [
-        ("raise RuntimeError('no such file')", "None", "cannot be imported: RuntimeError: no such file."),
-        ("", "lambda x: 1 / 0", "task own: its reference raises ZeroDivisionError at size 128"),
-        ("", "lambda x: sys.exit(3)", "task own: its reference raises SystemExit at size 128: 3"),
-        ("", "lambda x: os._exit(3)", "task own: its reference at size 128 ended the process itself, with exit code 3"),
-        ("os._exit(0)", "None", "its file, while it was imported, ended the process itself, with exit code 0"),
+        ("raise RuntimeError('no such file')", "cannot be imported: RuntimeError: no such file."),
+        (TWICE % "'reference': lambda x: 1 / 0", "task own: its reference raises ZeroDivisionError at size 128"),
+        (TWICE % "'reference': lambda x: sys.exit(3)", "task own: its reference raises SystemExit at size 128: 3"),
+        (TWICE % "'reference': lambda x: os._exit(3)", "its reference at size 128 ended the process itself, with exit code 3"),
+        ("import os; os._exit(0)", "its file, while it was imported, ended the process itself, with exit code 0"),
     ],
 )
-def test_a_task_that_raises_or_exits_is_wrong_use(name, first, reference, said, tmp_path):
-    assert said in refused(tmp_path, name, TASK % (first, reference))
+def test_a_task_that_raises_or_exits_is_wrong_use(name, text, said, tmp_path):
+    assert said in refused(tmp_path, name, text)
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in UNLIMITED])
 def test_a_task_that_hangs_is_wrong_use(name, tmp_path, monkeypatch):
     monkeypatch.setattr(tried_task, "_SECONDS", 2.0)
-    said = refused(tmp_path, name, TASK % ("time.sleep(1e6)", "None"), *LIMITS.get(name, ()))
+    said = refused(tmp_path, name, "while True: pass", *LIMITS.get(name, ()))
     assert "its file, while it was imported, was still running after 2 s" in said
