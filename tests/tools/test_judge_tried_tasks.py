@@ -143,3 +143,12 @@ def test_what_a_file_prints_is_no_part_of_the_record(tmp_path):
     text = "print('a line')\n" + SOFTMAX % "'reference': lambda x: (print('a line'), reference(x))[1]"
     kernel, task = written(tmp_path, text)
     assert json.loads(CliRunner().invoke(app, ["judge", str(kernel), "--task", task, "--json", "-"]).stdout)["passed"]
+
+
+@pytest.mark.parametrize("rows", ["reference(x)[:-1]", "reference(x).T"])
+def test_an_output_of_another_shape_is_judged_by_that_of_the_reference(rows, judged):
+    record = judged(f"'reference': lambda x: {rows}")
+    shape = "[127, 1024]" if "1" in rows else "[1024, 128]"
+    assert (record["passed"], record["stage"]) == (False, "values")
+    assert f"the output is [128, 1024] and the reference {shape}" in record["findings"][0]["message"]
+    assert record["sentence"].endswith("The shape of an output is the one that the task's reference gives.")

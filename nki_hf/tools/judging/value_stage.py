@@ -23,6 +23,9 @@ from nki_hf.tools.judging.values import Checked, Outcome, Run, drawn, strict_rea
 
 __all__ = ["judge_values"]
 
+_SHAPE = "The shape of an output is the one that the task's reference gives."
+"""Nothing else of a task says it, so a reference of another shape than the author meant cannot be told from a wrong kernel."""
+
 
 def judge_values(
     request: Mapping[str, Any],
@@ -96,7 +99,8 @@ def judge_values(
                 continue
             seen.add((judgement.verdict, check.size))
             message = f"{task.outputs[number]} at size {check.size}, {outcome.distribution} inputs: {judgement.detail}"
-            found.append(finding("values", {"kind": judgement.verdict, "message": message}))
+            advice = _SHAPE if judgement.verdict == "shape" else ""
+            found.append(finding("values", {"kind": judgement.verdict, "message": message, "advice": advice}))
         raise Failed("values", *found, *_first_difference(request, record, task, runs, traces, chip))
     if request["dtype"] in ("bfloat16", "float16") and not request["rtol"]:
         for check in checks:
