@@ -119,7 +119,7 @@ class Steered:
                 outputs, turns = self._replayed(arrays)
             except KernelFault as fault:
                 what = f"with {words}, {fault.record.instruction}: {fault.record.message}"
-                raise self._failed(record, item, what, None, fault.record.line) from None
+                raise self._failed(record, item, what, None, (fault.record.file, fault.record.line)) from None
             if turns in seen and (item.loops or item.what == "register"):
                 continue
             seen.add(turns)
@@ -132,7 +132,7 @@ class Steered:
                 now = (
                     f" it turned {_times(_of(item, turns))} (on normal inputs {_times(_of(item, usual))})" if item.loops else ""
                 )
-                raise self._failed(record, item, f"with {words}{now}", outcome, item.line)
+                raise self._failed(record, item, f"with {words}{now}", outcome, (item.file, item.line))
 
     def _at(self, item: Steering) -> str:
         return line_words(self.file, item.file, item.line)
@@ -147,9 +147,12 @@ class Steered:
         turns = tuple((loop, loop.turned) for loop in loops)
         return outputs, (turns, tuple(float(register.cell[0]) for register in launched.loaded))
 
-    def _failed(self, record: dict[str, Any], item: Steering, what: str, outcome: Outcome | None, line: int) -> Failed:
+    def _failed(
+        self, record: dict[str, Any], item: Steering, what: str, outcome: Outcome | None, place: tuple[str, int]
+    ) -> Failed:
         task: Task = self.run.task
         at = self._at(item)
+        file, line = place if place[1] else (item.file, item.line)
         said = {
             "loop": f"how often the loop at {at} turns",
             "register": f"a number that {at} loads from the inputs",
@@ -165,7 +168,7 @@ class Steered:
             "values",
             finding(
                 "values",
-                {"kind": STEERED, "message": message, "advice": _ADVICE, "file": item.file, "line": line or item.line},
+                {"kind": STEERED, "message": message, "advice": _ADVICE, "file": file, "line": line},
             ),
         )
 
